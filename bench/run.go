@@ -76,7 +76,7 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 		return measure.WriteRecord(c.results, measure.Record{Round: round, System: sys.Name, Workload: s.workload,
 			Clients: s.clients, Failed: err.Error()})
 	}
-	cluster, err := server.Starters(c.programs)[sys.Server](dir)
+	cluster, err := server.Start(sys.Server, dir, c.programs)
 	if err != nil {
 		return failed(step{workload: "start"}, err)
 	}

@@ -33,7 +33,7 @@ type Session struct {
 // System is one way to take locks.
 type System struct {
 	report.System
-	Server string // which of server.Starters
+	Server string // which kind server.Start starts
 	Open   func(ctx context.Context, s Session) (Client, error)
 
 	ExpiresHolders       bool // a dead holder's lock comes free after the lease

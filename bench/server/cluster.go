@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
+	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -18,39 +16,47 @@ import (
 
 // Cluster is one running system.
 type Cluster struct {
-	Endpoints     []string // where clients connect
-	processes     []*process
-	killedCPU     float64                                              // seconds of processor time, of processes killed since
-	isLeader      func(ctx context.Context, node int) (bool, error)    // nil: nothing leads
-	leaderChanges func(ctx context.Context, node int) (float64, error) // nil: unknown
+	Endpoints []string // where clients connect
+	system    system
+	nodes     []node
+	processes []*process // of the nodes
+	killedCPU float64    // seconds of processor time, of processes killed since
 }
 
-// Programs are where the programs are that no package brings.
-type Programs struct {
-	Zamok string // the built command
-	Etcd  string
-	Self  string // this program, for the echo
+// node is what one process of a system is started with. Its addresses are of loopback; data is an empty folder.
+type node struct {
+	number             int // from 1
+	name, data         string
+	client, peer, http string
+	ports              []string // of the three addresses
 }
 
-// Starters is how to start each kind of server. dir is empty and the system's own.
-func Starters(p Programs) map[string]func(dir string) (*Cluster, error) {
-	return map[string]func(dir string) (*Cluster, error){
-		"zamok":     func(dir string) (*Cluster, error) { return startZamok(dir, p.Zamok) },
-		"zamok-wal": func(dir string) (*Cluster, error) { return startZamok(dir, p.Zamok, "--log-store", "wal") },
-		"etcd":      func(dir string) (*Cluster, error) { return startEtcd(dir, p.Etcd) },
-		"zookeeper": startZooKeeper,
-		"redis-aof": func(dir string) (*Cluster, error) { return startRedis(dir, true) },
-		"redis-mem": func(dir string) (*Cluster, error) { return startRedis(dir, false) },
-		"postgres":  startPostgres,
-		"echo":      func(dir string) (*Cluster, error) { return startEcho(dir, p.Self) },
+// Start starts the servers of one kind of system. dir is empty and the system's own.
+func Start(kind, dir string, p Programs) (*Cluster, error) { return systems(p)[kind].start(dir) }
+
+// start starts the nodes; if one can't be started, none runs.
+func (s system) start(dir string) (c *Cluster, err error) {
+	ports, err := freePorts(3 * s.nodes)
+	if err != nil {
+		return nil, err
 	}
-}
-
-// run starts the commands; if one can't be started, none runs.
-func (c *Cluster) run(dir string, commands ...command) (*Cluster, error) {
-	for _, command := range commands {
-		p := &process{command: command, log: filepath.Join(dir, command.name+".log")}
-		if err := p.start(); err != nil {
+	c = &Cluster{system: s}
+	for own := range slices.Chunk(ports, 3) {
+		n := node{number: len(c.nodes) + 1, client: loopback + own[0], peer: loopback + own[1], http: loopback + own[2], ports: own}
+		n.name = fmt.Sprintf("n%d", n.number)
+		n.data = filepath.Join(dir, n.name)
+		c.nodes = append(c.nodes, n)
+		c.Endpoints = append(c.Endpoints, n.client)
+	}
+	for _, n := range c.nodes {
+		p := &process{name: n.name, log: filepath.Join(dir, n.name+".log")}
+		if err = os.Mkdir(n.data, 0o700); err == nil {
+			p.command, err = s.command(n, c.nodes)
+		}
+		if err == nil {
+			err = p.start()
+		}
+		if err != nil {
 			c.Stop()
 			return nil, err
 		}
@@ -80,10 +86,10 @@ func (c *Cluster) Stop() {
 func (c *Cluster) Leader(ctx context.Context) (int, error) {
 	var last error
 	for ctx.Err() == nil {
-		for node := range c.processes {
-			leads, err := c.isLeader(ctx, node)
-			if leads {
-				return node, nil
+		for i, n := range c.nodes {
+			leads, err := c.system.read(ctx, n, c.system.leads)
+			if leads == 1 {
+				return i, nil
 			}
 			last = errors.Join(err, c.Alive())
 		}
@@ -92,7 +98,7 @@ func (c *Cluster) Leader(ctx context.Context) (int, error) {
 	return 0, fmt.Errorf("no node reports that it leads: %w", errors.Join(ctx.Err(), last))
 }
 
-// Kill ends one node as a power cut would, and Restart starts it again on its data.
+// Kill ends one node as a power cut would.
 func (c *Cluster) Kill(node int) error {
 	p, err := procfs.NewProc(c.processes[node].pid())
 	if err != nil {
@@ -103,51 +109,25 @@ func (c *Cluster) Kill(node int) error {
 		return err
 	}
 	c.killedCPU += cpuSeconds(p, s)
-	c.processes[node].kill()
+	_ = c.processes[node].cmd.Process.Kill() // it may have ended by itself
+	<-c.processes[node].done
 	return nil
 }
 
-// Restart starts a killed node again.
+// Restart starts a killed node again, on its data.
 func (c *Cluster) Restart(node int) error { return c.processes[node].start() }
 
 // LeaderChanges counts how often the nodes of the cluster have seen their leader change, where they report it.
 func (c *Cluster) LeaderChanges(ctx context.Context) (n float64, known bool) {
-	if c.leaderChanges == nil {
+	if c.system.changes == "" {
 		return 0, false
 	}
-	for node := range c.processes {
-		count, err := c.leaderChanges(ctx, node)
+	for _, node := range c.nodes {
+		count, err := c.system.read(ctx, node, c.system.changes)
 		if err != nil {
 			return 0, false
 		}
 		n += count
 	}
 	return n, true
-}
-
-const metricsMax = 8 << 20 // bytes that are read of a page of metrics
-
-// readMetric reads one line of a page of metrics.
-func readMetric(ctx context.Context, url, name string) (float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return 0, err
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0, err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, metricsMax))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(value), 64)
-		}
-	}
-	return 0, fmt.Errorf("%s has no %s", url, name)
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -15,7 +16,6 @@ const stopTimeout = 10 * time.Second
 
 // command is how to start one process.
 type command struct {
-	name       string // of its log
 	path       string
 	args       []string
 	stopSignal os.Signal // what ends it; nil = kill, for its data is thrown away
@@ -24,10 +24,11 @@ type command struct {
 // process is one running process of ours.
 type process struct {
 	command
-	log  string
-	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended and was waited for
-	err  error         // set before done is closed
+	name, log string
+	cmd       *exec.Cmd
+	stop      func()        // ends the process and waits for its end
+	done      chan struct{} // closed when it has ended and was waited for
+	err       error         // set before done is closed
 }
 
 func (p *process) start() error {
@@ -36,43 +37,32 @@ func (p *process) start() error {
 		return err
 	}
 	defer log.Close() // the child has its own descriptor
-	p.cmd = exec.Command(p.path, p.args...)
-	p.cmd.Stdout, p.cmd.Stderr = log, log
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd, done := exec.CommandContext(ctx, p.path, p.args...), make(chan struct{})
+	cmd.Stdout, cmd.Stderr = log, log
+	if p.stopSignal != nil {
+		cmd.Cancel = func() error { return cmd.Process.Signal(p.stopSignal) }
+		cmd.WaitDelay = stopTimeout
+	}
 	// A group of its own, so that an interrupt at the terminal reaches us first and we end it in order.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := p.cmd.Start(); err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		cancel()
 		return fmt.Errorf("%s was not started: %w", p.name, err)
 	}
-	p.done = make(chan struct{})
-	go func(cmd *exec.Cmd, done chan struct{}) { // ends with the process; stop waits for it
+	p.cmd, p.done = cmd, done
+	p.stop = func() {
+		cancel()
+		<-done
+	}
+	go func() { // ends with the process; stop waits for it
 		p.err = cmd.Wait()
 		close(done)
-	}(p.cmd, p.done)
+	}()
 	return nil
 }
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
-
-// stop ends the process and waits for its end.
-func (p *process) stop() {
-	if p.stopSignal != nil {
-		_ = p.cmd.Process.Signal(p.stopSignal) // it may have ended by itself
-		timer := time.NewTimer(stopTimeout)
-		defer timer.Stop()
-		select {
-		case <-p.done:
-			return
-		case <-timer.C:
-		}
-	}
-	p.kill()
-}
-
-// kill ends the process as a power cut would.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.done
-}
 
 // alive returns an error with the end of the log if the process has ended.
 func (p *process) alive() error {

@@ -5,190 +5,180 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 )
 
-const nodes = 3
+const loopback = "127.0.0.1:"
 
-func loopback(port string) string { return "127.0.0.1:" + port }
-
-// threeNodes starts nodes n1 to n3 of one program. scheme stands before its peers' addresses, args gives the
-// arguments of one node, and the metric leads is 1 on the leader.
-func threeNodes(dir, program, scheme, leads, changes string, args func(n node) []string) (*Cluster, error) {
-	ports, err := freePorts(3 * nodes)
-	if err != nil {
-		return nil, err
-	}
-	c := &Cluster{}
-	var all []node
-	var members []string
-	for i := range nodes {
-		n := node{name: fmt.Sprintf("n%d", i+1), client: loopback(ports[3*i]), peer: scheme + loopback(ports[3*i+1]), http: loopback(ports[3*i+2])}
-		n.data = filepath.Join(dir, n.name)
-		all = append(all, n)
-		members = append(members, n.name+"="+n.peer)
-		c.Endpoints = append(c.Endpoints, n.client)
-	}
-	metric := func(ctx context.Context, i int, name string) (float64, error) {
-		// etcd serves its metrics to clients, zamok on a port of its own.
-		address := all[i].http
-		if scheme != "" {
-			address = all[i].client
-		}
-		return readMetric(ctx, "http://"+address+"/metrics", name)
-	}
-	c.isLeader = func(ctx context.Context, i int) (bool, error) {
-		value, err := metric(ctx, i, leads)
-		return value == 1, err
-	}
-	c.leaderChanges = func(ctx context.Context, i int) (float64, error) { return metric(ctx, i, changes) }
-	var commands []command
-	for _, n := range all {
-		n.cluster = strings.Join(members, ",")
-		commands = append(commands, command{name: n.name, path: program, args: args(n)})
-	}
-	return c.run(dir, commands...)
+// Programs are where the programs are that no package brings.
+type Programs struct {
+	Zamok string // the built command
+	Etcd  string
+	Self  string // this program, for the echo
 }
 
-// node is what one node of three is started with.
-type node struct{ name, data, client, peer, http, cluster string }
+// system is how one kind of server is started and asked which node leads.
+type system struct {
+	nodes   int
+	command func(n node, all []node) (command, error)
 
-// startZamok starts three processes of `zamok server` with the defaults.
-func startZamok(dir, program string, flags ...string) (*Cluster, error) {
-	return threeNodes(dir, program, "", "zamok_raft_leader", "zamok_raft_leader_changes_total", func(n node) []string {
-		return append([]string{"server", "--id", n.name, "--data", n.data, "--cluster", n.cluster,
-			"--listen", n.client, "--peer", n.peer, "--http", n.http}, flags...)
-	})
+	read    func(ctx context.Context, n node, value string) (float64, error) // a value that a node reports
+	leads   string                                                           // which is 1 on the leader; "" if nothing leads
+	changes string                                                           // which counts changes of the leader; "" if unknown
 }
 
-func startEtcd(dir, program string) (*Cluster, error) {
-	return threeNodes(dir, program, "http://", "etcd_server_is_leader", "etcd_server_leader_changes_seen_total", func(n node) []string {
-		client := "http://" + n.client
-		return []string{"--name", n.name, "--data-dir", n.data, "--log-level", "error",
+// systems are all kinds of servers.
+func systems(p Programs) map[string]system {
+	zamok := func(flags ...string) system { // three processes of `zamok server` with the defaults
+		return system{nodes: 3, leads: "zamok_raft_leader", changes: "zamok_raft_leader_changes_total",
+			read: func(ctx context.Context, n node, value string) (float64, error) {
+				return readMetric(ctx, n.http, value)
+			},
+			command: func(n node, all []node) (command, error) {
+				return command{path: p.Zamok, args: append([]string{"server", "--id", n.name, "--data", n.data, "--cluster", members(all, ""),
+					"--listen", n.client, "--peer", n.peer, "--http", n.http}, flags...)}, nil
+			}}
+	}
+	etcd := func(n node, all []node) (command, error) {
+		client, peer := "http://"+n.client, "http://"+n.peer
+		return command{path: p.Etcd, args: []string{"--name", n.name, "--data-dir", n.data, "--log-level", "error",
 			"--listen-client-urls", client, "--advertise-client-urls", client,
-			"--listen-peer-urls", n.peer, "--initial-advertise-peer-urls", n.peer,
-			"--initial-cluster", n.cluster, "--initial-cluster-state", "new"}
-	})
+			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+			"--initial-cluster", members(all, "http://"), "--initial-cluster-state", "new"}}, nil
+	}
+	redis := func(flags ...string) system {
+		return system{nodes: 1, command: func(n node, _ []node) (command, error) {
+			return command{path: "redis-server", args: append([]string{"--port", n.ports[0], "--bind", "127.0.0.1", "--dir", n.data,
+				"--save", "", "--maxclients", "12000"}, flags...)}, nil
+		}}
+	}
+	echo := func(n node, _ []node) (command, error) { // answers every frame and keeps nothing
+		return command{path: p.Self, args: []string{"echo", n.client}}, nil
+	}
+	return map[string]system{
+		"zamok":     zamok(),
+		"zamok-wal": zamok("--log-store", "wal"),
+		"etcd": {nodes: 3, command: etcd, leads: "etcd_server_is_leader", changes: "etcd_server_leader_changes_seen_total",
+			read: func(ctx context.Context, n node, value string) (float64, error) {
+				return readMetric(ctx, n.client, value)
+			}},
+		"zookeeper": {nodes: 3, command: zookeeper, leads: "Mode: leader", read: readZooKeeper},
+		"redis-aof": redis("--appendonly", "yes", "--appendfsync", "always"),
+		"redis-mem": redis(),
+		"postgres":  {nodes: 1, command: postgres},
+		"echo":      {nodes: 1, command: echo},
+	}
+}
+
+// members lists the nodes as zamok and etcd want it.
+func members(all []node, scheme string) string {
+	var list []string
+	for _, n := range all {
+		list = append(list, n.name+"="+scheme+n.peer)
+	}
+	return strings.Join(list, ",")
+}
+
+const pageBytesMax = 8 << 20 // that are read of what a node reports
+
+// readMetric reads one line of a page of metrics.
+func readMetric(ctx context.Context, address, name string) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	url := "http://" + address + "/metrics"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, pageBytesMax))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, fmt.Errorf("%s has no %s", url, name)
 }
 
 // The default of ZooKeeper's own start script.
 const zookeeperHeap = "-Xmx1000m"
 
-func startZooKeeper(dir string) (*Cluster, error) {
+func zookeeper(n node, all []node) (command, error) {
 	const jar = "/usr/share/java/zookeeper.jar"
 	if _, err := os.Stat(jar); err != nil {
-		return nil, err
+		return command{}, err
 	}
-	ports, err := freePorts(3 * nodes)
-	if err != nil {
-		return nil, err
+	config := fmt.Sprintf("tickTime=2000\ninitLimit=10\nsyncLimit=5\nmaxClientCnxns=0\nadmin.enableServer=false\n"+
+		"4lw.commands.whitelist=srvr\ndataDir=%s\nclientPortAddress=127.0.0.1\nclientPort=%s\n", n.data, n.ports[0])
+	for _, m := range all {
+		config += fmt.Sprintf("server.%d=%s:%s\n", m.number, m.peer, m.ports[2])
 	}
-	members := ""
-	for i := range nodes {
-		members += fmt.Sprintf("server.%d=127.0.0.1:%s:%s\n", i+1, ports[3*i+1], ports[3*i+2])
+	if err := os.WriteFile(filepath.Join(n.data, "myid"), fmt.Appendln(nil, n.number), 0o644); err != nil {
+		return command{}, err
 	}
-	c := &Cluster{}
-	var commands []command
-	for i := range nodes {
-		name := fmt.Sprintf("n%d", i+1)
-		data := filepath.Join(dir, name)
-		if err := os.Mkdir(data, 0o755); err != nil {
-			return nil, err
-		}
-		config := fmt.Sprintf("tickTime=2000\ninitLimit=10\nsyncLimit=5\nmaxClientCnxns=0\nadmin.enableServer=false\n"+
-			"4lw.commands.whitelist=srvr\ndataDir=%s\nclientPortAddress=127.0.0.1\nclientPort=%s\n%s",
-			data, ports[3*i], members)
-		if err := os.WriteFile(filepath.Join(data, "myid"), fmt.Appendln(nil, i+1), 0o644); err != nil {
-			return nil, err
-		}
-		if err := os.WriteFile(filepath.Join(data, "zoo.cfg"), []byte(config), 0o644); err != nil {
-			return nil, err
-		}
-		c.Endpoints = append(c.Endpoints, loopback(ports[3*i]))
-		commands = append(commands, command{name: name, path: "java", args: []string{zookeeperHeap, "-cp", jar,
-			"org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(data, "zoo.cfg")}})
-	}
-	c.isLeader = func(ctx context.Context, node int) (bool, error) { return zookeeperIsLeader(ctx, c.Endpoints[node]) }
-	return c.run(dir, commands...)
+	file := filepath.Join(n.data, "zoo.cfg")
+	return command{path: "java", args: []string{zookeeperHeap, "-cp", jar, "org.apache.zookeeper.server.quorum.QuorumPeerMain", file}},
+		os.WriteFile(file, []byte(config), 0o644)
 }
 
-func zookeeperIsLeader(ctx context.Context, address string) (bool, error) {
-	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
+// readZooKeeper reports 1 if a node's description of itself holds a text.
+func readZooKeeper(ctx context.Context, n node, text string) (float64, error) {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", n.client)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
-		return false, err
+		return 0, err
 	}
 	if _, err := io.WriteString(conn, "srvr"); err != nil {
-		return false, err
+		return 0, err
 	}
-	text, err := io.ReadAll(io.LimitReader(conn, metricsMax))
-	return strings.Contains(string(text), "Mode: leader"), err
-}
-
-func startRedis(dir string, durable bool) (*Cluster, error) {
-	ports, err := freePorts(1)
-	if err != nil {
-		return nil, err
+	description, err := io.ReadAll(io.LimitReader(conn, pageBytesMax))
+	if strings.Contains(string(description), text) {
+		return 1, err
 	}
-	args := []string{"--port", ports[0], "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--maxclients", "12000"}
-	if durable {
-		args = append(args, "--appendonly", "yes", "--appendfsync", "always")
-	}
-	c := &Cluster{Endpoints: []string{loopback(ports[0])}}
-	return c.run(dir, command{name: "redis", path: "redis-server", args: args})
+	return 0, err
 }
 
 // postgresConnections is as many as PostgreSQL's users would let it have, and a few more than the
 // workloads need: each is a process.
 const postgresConnections = "1200"
 
-func startPostgres(dir string) (*Cluster, error) {
+func postgres(n node, _ []node) (command, error) {
 	programs, err := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if err != nil || len(programs) == 0 {
-		return nil, fmt.Errorf("PostgreSQL is not installed (%v)", err)
+		return command{}, fmt.Errorf("PostgreSQL is not installed (%v)", err)
 	}
 	bin := programs[len(programs)-1]
-	ports, err := freePorts(1)
-	if err != nil {
-		return nil, err
-	}
-	data := filepath.Join(dir, "data")
-	if err := os.Mkdir(data, 0o700); err != nil {
-		return nil, err
-	}
 	var asOwner []string // it refuses to run as root
 	if os.Getuid() == 0 {
-		if out, err := exec.Command("chown", "postgres:postgres", data).CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("chown: %w: %s", err, out)
+		if out, err := exec.Command("chown", "postgres:postgres", n.data).CombinedOutput(); err != nil {
+			return command{}, fmt.Errorf("chown: %w: %s", err, out)
 		}
 		asOwner = []string{"setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"}
 	}
-	create := append(asOwner, filepath.Join(bin, "initdb"), "-D", data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C")
+	create := append(asOwner, filepath.Join(bin, "initdb"), "-D", n.data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C")
 	initdb := exec.Command(create[0], create[1:]...)
-	initdb.Dir = data
+	initdb.Dir = n.data
 	if out, err := initdb.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("initdb: %w: %s", err, out)
+		return command{}, fmt.Errorf("initdb: %w: %s", err, out)
 	}
-	serve := append(asOwner, filepath.Join(bin, "postgres"), "-D", data, "-p", ports[0], "-c", "listen_addresses=127.0.0.1", "-k", data,
+	serve := append(asOwner, filepath.Join(bin, "postgres"), "-D", n.data, "-p", n.ports[0], "-c", "listen_addresses=127.0.0.1", "-k", n.data,
 		"-c", "max_connections="+postgresConnections)
-	c := &Cluster{Endpoints: []string{loopback(ports[0])}}
-	return c.run(dir, command{name: "postgres", path: serve[0], args: serve[1:], stopSignal: syscall.SIGINT})
-}
-
-// startEcho starts this program as a server that answers every frame and keeps nothing.
-func startEcho(dir, program string) (*Cluster, error) {
-	ports, err := freePorts(1)
-	if err != nil {
-		return nil, err
-	}
-	c := &Cluster{Endpoints: []string{loopback(ports[0])}}
-	return c.run(dir, command{name: "echo", path: program, args: []string{"echo", loopback(ports[0])}})
+	return command{path: serve[0], args: serve[1:], stopSignal: syscall.SIGINT}, nil
 }

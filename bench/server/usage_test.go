@@ -15,7 +15,8 @@ func TestChildrenAreCounted(t *testing.T) {
 		t.Skip("there is no shell here")
 	}
 	work := "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
-	c, err := new(Cluster).run(t.TempDir(), command{name: "sh", path: "sh", args: []string{"-c", "sh -c '" + work + "'; echo done; exec sleep 60"}})
+	shell := command{path: "sh", args: []string{"-c", "sh -c '" + work + "'; echo done; exec sleep 60"}}
+	c, err := system{nodes: 1, command: func(node, []node) (command, error) { return shell, nil }}.start(t.TempDir())
 	require.NoError(t, err)
 	defer c.Stop()
 	require.Eventually(t, func() bool {
@@ -30,5 +31,5 @@ func TestChildrenAreCounted(t *testing.T) {
 	require.Positive(t, memory)
 	require.NoError(t, c.Alive())
 	require.NoError(t, c.Kill(0))
-	require.ErrorContains(t, c.Alive(), "sh has ended")
+	require.ErrorContains(t, c.Alive(), "n1 has ended")
 }

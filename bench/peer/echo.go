@@ -51,52 +51,39 @@ func (*echoServer) Session(stream grpc.BidiStreamingServer[zamokpb.ClientFrame, 
 	}
 }
 
-// echoClient has one connection and a stream for each goroutine that uses it.
-type echoClient struct {
-	conn    *grpc.ClientConn
-	end     context.CancelFunc
-	streams chan grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame] // those not in use
-}
-
+// openEcho opens one connection and a stream for each goroutine that uses it.
 func openEcho(ctx context.Context, s Session) (Client, error) {
 	conn, err := grpc.NewClient(s.Endpoints[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return nil, err
+		return Client{}, err
 	}
 	alive, end := context.WithCancel(context.WithoutCancel(ctx))
-	c := &echoClient{conn, end, make(chan grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame], s.Width)}
+	closeAll := func() error {
+		end()
+		return conn.Close()
+	}
+	unused := make(chan grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame], s.Width)
 	for range s.Width {
 		stream, err := zamokpb.NewZamokClient(conn).Session(alive)
 		if err != nil {
-			return nil, errors.Join(err, c.Close())
+			return Client{}, errors.Join(err, closeAll())
 		}
-		c.streams <- stream
+		unused <- stream
 	}
-	return c, nil
-}
-
-func (c *echoClient) Lock(ctx context.Context, key string) (Unlock, error) {
-	ask := &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: &zamokpb.Acquire{Ticket: 1, WaitFor: -1,
-		Items: []*zamokpb.Item{{Name: key, Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}}}
-	drop := &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: &zamokpb.TicketRequest{Ticket: 1}}}
-	return func(ctx context.Context) error { return c.roundTrip(ctx, drop) }, c.roundTrip(ctx, ask)
-}
-
-func (c *echoClient) TryLock(ctx context.Context, key string) (Unlock, error) {
-	return c.Lock(ctx, key)
-}
-
-func (c *echoClient) roundTrip(_ context.Context, m *zamokpb.ClientMessage) error {
-	stream := <-c.streams
-	defer func() { c.streams <- stream }()
-	if err := stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{m}, AckedThrough: 1}); err != nil {
+	roundTrip := func(m *zamokpb.ClientMessage) error {
+		stream := <-unused
+		defer func() { unused <- stream }()
+		if err := stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{m}, AckedThrough: 1}); err != nil {
+			return err
+		}
+		_, err := stream.Recv()
 		return err
 	}
-	_, err := stream.Recv()
-	return err
-}
-
-func (c *echoClient) Close() error {
-	c.end()
-	return c.conn.Close()
+	lock := func(_ context.Context, key string) (Unlock, error) {
+		ask := &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: &zamokpb.Acquire{Ticket: 1, WaitFor: -1,
+			Items: []*zamokpb.Item{{Name: key, Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}}}
+		drop := &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: &zamokpb.TicketRequest{Ticket: 1}}}
+		return func(context.Context) error { return roundTrip(drop) }, roundTrip(ask)
+	}
+	return Client{Lock: lock, TryLock: lock, Close: closeAll}, nil
 }

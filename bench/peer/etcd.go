@@ -10,17 +10,9 @@ import (
 	"go.uber.org/zap"
 )
 
-type etcdClient struct {
-	conn    *etcd.Client
-	session *concurrency.Session
-}
-
-func dialEtcd(s Session) (*etcd.Client, error) {
-	return etcd.New(etcd.Config{Endpoints: s.Endpoints, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
-}
-
-func openEtcd(ctx context.Context, s Session) (Client, error) {
-	conn, err := dialEtcd(s)
+// etcdSession is a connection with a lease, which is kept alive.
+func etcdSession(ctx context.Context, s Session) (*concurrency.Session, error) {
+	conn, err := etcd.New(etcd.Config{Endpoints: s.Endpoints, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
 	if err != nil {
 		return nil, err
 	}
@@ -33,21 +25,29 @@ func openEtcd(ctx context.Context, s Session) (Client, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &etcdClient{conn, session}, nil
+	return session, nil
 }
 
-func (c *etcdClient) Lock(ctx context.Context, key string) (Unlock, error) {
-	m := concurrency.NewMutex(c.session, "/lock/"+key)
-	return m.Unlock, m.Lock(ctx)
-}
+func closeEtcd(s *concurrency.Session) error { return errors.Join(s.Close(), s.Client().Close()) }
 
-func (c *etcdClient) TryLock(ctx context.Context, key string) (Unlock, error) {
-	m := concurrency.NewMutex(c.session, "/lock/"+key)
-	err := m.TryLock(ctx)
-	if errors.Is(err, concurrency.ErrLocked) {
-		err = ErrHeld
+func openEtcd(ctx context.Context, s Session) (Client, error) {
+	session, err := etcdSession(ctx, s)
+	if err != nil {
+		return Client{}, err
 	}
-	return m.Unlock, err
+	return Client{
+		Lock: func(ctx context.Context, key string) (Unlock, error) {
+			m := concurrency.NewMutex(session, "/lock/"+key)
+			return m.Unlock, m.Lock(ctx)
+		},
+		TryLock: func(ctx context.Context, key string) (Unlock, error) {
+			m := concurrency.NewMutex(session, "/lock/"+key)
+			err := m.TryLock(ctx)
+			if errors.Is(err, concurrency.ErrLocked) {
+				err = ErrHeld
+			}
+			return m.Unlock, err
+		},
+		Close: func() error { return closeEtcd(session) },
+	}, nil
 }
-
-func (c *etcdClient) Close() error { return errors.Join(c.session.Close(), c.conn.Close()) }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	etcd "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"zamok/cmd/zamok/workload"
 )
@@ -22,41 +23,11 @@ const (
 	queuePollInterval = 50 * time.Millisecond // how often the queue lock looks
 )
 
-type rowStore struct {
-	conn  *etcd.Client
-	lease etcd.LeaseID
-}
-
-func openRows(ctx context.Context, s Session) (*rowStore, error) {
-	conn, err := dialEtcd(s)
-	if err != nil {
-		return nil, err
-	}
-	lease, err := conn.Grant(ctx, int64(s.TTL/time.Second))
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	alive, err := conn.KeepAlive(context.WithoutCancel(ctx), lease.ID)
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	go func() { // ends when conn is closed
-		for range alive {
-		}
-	}()
-	return &rowStore{conn, lease.ID}, nil
-}
-
-func (c *rowStore) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	_, err := c.conn.Revoke(ctx, c.lease)
-	return errors.Join(err, c.conn.Close())
-}
+type rowStore struct{ *concurrency.Session }
 
 // columns gives the keys of a row, oldest first.
-func (c *rowStore) columns(ctx context.Context, row string, limit int64) ([]string, error) {
-	answer, err := c.conn.Get(ctx, row, etcd.WithPrefix(), etcd.WithKeysOnly(), etcd.WithLimit(limit),
+func (c rowStore) columns(ctx context.Context, row string, limit int64) ([]string, error) {
+	answer, err := c.Client().Get(ctx, row, etcd.WithPrefix(), etcd.WithKeysOnly(), etcd.WithLimit(limit),
 		etcd.WithSort(etcd.SortByKey, etcd.SortAscend))
 	if err != nil {
 		return nil, err
@@ -68,45 +39,45 @@ func (c *rowStore) columns(ctx context.Context, row string, limit int64) ([]stri
 	return keys, nil
 }
 
-func (c *rowStore) put(ctx context.Context, key string) error {
-	_, err := c.conn.Put(ctx, key, "", etcd.WithLease(c.lease))
+func (c rowStore) put(ctx context.Context, key string) error {
+	_, err := c.Client().Put(ctx, key, "", etcd.WithLease(c.Lease()))
 	return err
 }
 
-func (c *rowStore) remove(ctx context.Context, key string) error {
-	_, err := c.conn.Delete(ctx, key)
+func (c rowStore) remove(ctx context.Context, key string) error {
+	_, err := c.Client().Delete(ctx, key)
 	return err
 }
 
-// shadowRowClient is the first: a client writes itself into a shadow row. If it is alone there and the main row is
+// openShadowRow is the first: a client writes itself into a shadow row. If it is alone there and the main row is
 // empty, it moves into that; else it sleeps and tries again.
-type shadowRowClient struct{ *rowStore }
-
 func openShadowRow(ctx context.Context, s Session) (Client, error) {
-	c, err := openRows(ctx, s)
-	return &shadowRowClient{c}, err
+	session, err := etcdSession(ctx, s)
+	if err != nil {
+		return Client{}, err
+	}
+	rows := rowStore{session}
+	return Client{
+		Lock: retry(rows.tryShadowRow, func(attempt int, refused error) time.Duration {
+			if errors.Is(refused, ErrHeld) {
+				return mathrand.N(retrySleepMax)
+			}
+			return mathrand.N(time.Duration(attempt) * collisionBackoff)
+		}),
+		TryLock: func(ctx context.Context, key string) (Unlock, error) {
+			unlock, err := rows.tryShadowRow(ctx, key)
+			if errors.Is(err, errCollision) {
+				err = ErrHeld // TryLock may be refused although the lock is free: one of the report's complaints
+			}
+			return unlock, err
+		},
+		Close: func() error { return closeEtcd(session) },
+	}, nil
 }
 
 var errCollision = errors.New("another tries too")
 
-func (c *shadowRowClient) Lock(ctx context.Context, key string) (Unlock, error) {
-	return retry(ctx, c.tryShadowRow, key, func(attempt int, refused error) time.Duration {
-		if errors.Is(refused, ErrHeld) {
-			return mathrand.N(retrySleepMax)
-		}
-		return mathrand.N(time.Duration(attempt) * collisionBackoff)
-	})
-}
-
-func (c *shadowRowClient) TryLock(ctx context.Context, key string) (Unlock, error) {
-	unlock, err := c.tryShadowRow(ctx, key)
-	if errors.Is(err, errCollision) {
-		err = ErrHeld // TryLock may be refused although the lock is free: one of the report's complaints
-	}
-	return unlock, err
-}
-
-func (c *shadowRowClient) tryShadowRow(ctx context.Context, key string) (Unlock, error) {
+func (c rowStore) tryShadowRow(ctx context.Context, key string) (Unlock, error) {
 	main, shadow, me := "/main/"+key+"/", "/shadow/"+key+"/", rand.Text()
 	for _, row := range []string{main, shadow} { // look before writing
 		columns, err := c.columns(ctx, row, 1)
@@ -135,7 +106,7 @@ func (c *shadowRowClient) tryShadowRow(ctx context.Context, key string) (Unlock,
 	return func(ctx context.Context) error { return c.remove(ctx, main+me) }, nil
 }
 
-func (c *shadowRowClient) claimMainRow(ctx context.Context, main, shadow, me string) (bool, error) {
+func (c rowStore) claimMainRow(ctx context.Context, main, shadow, me string) (bool, error) {
 	trying, err := c.columns(ctx, shadow, 2)
 	if err != nil || len(trying) != 1 {
 		return false, err
@@ -147,17 +118,45 @@ func (c *shadowRowClient) claimMainRow(ctx context.Context, main, shadow, me str
 	return true, c.put(ctx, main+me)
 }
 
-// rowQueueClient is the second: a row ordered by time, whose first column holds the lock. A column is
+// openRowQueue is the second: a row ordered by time, whose first column holds the lock. A column is
 // written under the writer's clock, so the order is only as good as the clocks are; here there is one.
-type rowQueueClient struct{ *rowStore }
-
 func openRowQueue(ctx context.Context, s Session) (Client, error) {
-	c, err := openRows(ctx, s)
-	return &rowQueueClient{c}, err
+	session, err := etcdSession(ctx, s)
+	if err != nil {
+		return Client{}, err
+	}
+	rows := rowStore{session}
+	return Client{
+		Lock: func(ctx context.Context, key string) (Unlock, error) {
+			first, unlock, err := rows.enqueue(ctx, key)
+			if err != nil {
+				return nil, err
+			}
+			for {
+				if ours, err := first(ctx); err != nil || ours {
+					return unlock, err
+				}
+				if workload.Sleep(ctx, queuePollInterval); ctx.Err() != nil {
+					return nil, errors.Join(ctx.Err(), unlock(context.WithoutCancel(ctx)))
+				}
+			}
+		},
+		TryLock: func(ctx context.Context, key string) (Unlock, error) {
+			first, unlock, err := rows.enqueue(ctx, key)
+			if err != nil {
+				return nil, err
+			}
+			if ours, err := first(ctx); err != nil || ours {
+				return unlock, err
+			}
+			return nil, errors.Join(ErrHeld, unlock(ctx))
+		},
+		Close: func() error { return closeEtcd(session) },
+	}, nil
 }
 
 // enqueue takes a place in the row. first reports whether it is the first one.
-func (c *rowQueueClient) enqueue(ctx context.Context, key string) (first func(context.Context) (bool, error), unlock Unlock, err error) {
+func (c rowStore) enqueue(ctx context.Context, key string) (first func(context.Context) (bool, error), unlock Unlock, err error) {
 	row := "/queue/" + key + "/"
 	mine := fmt.Sprintf("%s%020d-%s", row, time.Now().UnixNano(), rand.Text())
 	first = func(ctx context.Context) (bool, error) {
@@ -165,30 +164,4 @@ func (c *rowQueueClient) enqueue(ctx context.Context, key string) (first func(co
 		return len(oldest) > 0 && oldest[0] == mine, err
 	}
 	return first, func(ctx context.Context) error { return c.remove(ctx, mine) }, c.put(ctx, mine)
-}
-
-func (c *rowQueueClient) Lock(ctx context.Context, key string) (Unlock, error) {
-	first, unlock, err := c.enqueue(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		if ours, err := first(ctx); err != nil || ours {
-			return unlock, err
-		}
-		if workload.Sleep(ctx, queuePollInterval); ctx.Err() != nil {
-			return nil, errors.Join(ctx.Err(), unlock(context.WithoutCancel(ctx)))
-		}
-	}
-}
-
-func (c *rowQueueClient) TryLock(ctx context.Context, key string) (Unlock, error) {
-	first, unlock, err := c.enqueue(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	if ours, err := first(ctx); err != nil || ours {
-		return unlock, err
-	}
-	return nil, errors.Join(ErrHeld, unlock(ctx))
 }

@@ -16,10 +16,9 @@ var ErrHeld = errors.New("somebody else holds the lock")
 type Unlock func(ctx context.Context) error
 
 // Client is one session. Several goroutines may use it at the same time, up to Session.Width.
-type Client interface {
-	Lock(ctx context.Context, key string) (Unlock, error)
-	TryLock(ctx context.Context, key string) (Unlock, error)
-	Close() error
+type Client struct {
+	Lock, TryLock func(ctx context.Context, key string) (Unlock, error)
+	Close         func() error
 }
 
 // Session is what a client is opened with.
@@ -91,16 +90,18 @@ func Systems() []System {
 	}
 }
 
-// retry tries until the lock is had. After a refusal it sleeps for as long as pause says.
-func retry(ctx context.Context, try func(context.Context, string) (Unlock, error), key string,
-	pause func(attempt int, refused error) time.Duration) (Unlock, error) {
-	for attempt := 1; ; attempt++ {
-		unlock, err := try(ctx, key)
-		if !errors.Is(err, ErrHeld) && !errors.Is(err, errCollision) {
-			return unlock, err
-		}
-		if workload.Sleep(ctx, pause(attempt, err)); ctx.Err() != nil {
-			return nil, ctx.Err()
+// retry makes a Lock of try, which is called until the lock is had. After a refusal it sleeps for as long as pause says.
+func retry(try func(context.Context, string) (Unlock, error), pause func(attempt int, refused error) time.Duration,
+) func(context.Context, string) (Unlock, error) {
+	return func(ctx context.Context, key string) (Unlock, error) {
+		for attempt := 1; ; attempt++ {
+			unlock, err := try(ctx, key)
+			if !errors.Is(err, ErrHeld) && !errors.Is(err, errCollision) {
+				return unlock, err
+			}
+			if workload.Sleep(ctx, pause(attempt, err)); ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
 		}
 	}
 }

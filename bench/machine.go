@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -78,18 +79,14 @@ func programVersions(ctx context.Context, p server.Programs) map[string]string {
 			}
 		}
 	}
-	for name, version := range found {
-		if version == "" {
-			delete(found, name)
-		}
-	}
+	maps.DeleteFunc(found, func(_, version string) bool { return version == "" })
 	return found
 }
 
 // describeDisk names the file system and how long a small write with fsync takes on it.
 func describeDisk(ctx context.Context, dir string) (string, error) {
 	const samples, sampleBytes = 50, 4096
-	file, err := os.Create(filepath.Join(dir, "fsync"))
+	file, err := os.CreateTemp(dir, "zamok-bench-fsync-")
 	if err != nil {
 		return "", err
 	}

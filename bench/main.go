@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -87,21 +89,20 @@ func commandRun(ctx context.Context, args []string) (err error) {
 	if err := raiseFileLimit(); err != nil {
 		return err
 	}
-	if c.dir, err = makeDataDir(*parent); err != nil {
+	if c.dir, err = filepath.Abs(cmp.Or(*parent, os.TempDir())); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(c.dir)) }()
 	file, err := os.Create(*out)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	c.results = file
+	c.results = json.NewEncoder(file)
 	run, err := describeRun(ctx, c)
 	if err != nil {
 		return err
 	}
-	if err := measure.WriteRun(file, run); err != nil {
+	if err := c.results.Encode(measure.Line{Run: &run}); err != nil {
 		return err
 	}
 	return c.runAll(ctx)

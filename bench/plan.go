@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"zamok/bench/load"
-	"zamok/bench/peer"
 )
 
 // step is one workload of a pass over a system.
@@ -14,7 +13,7 @@ type step struct {
 	clients  int  // 0 where the workload has a number of its own
 	fresh    bool // it begins without clients
 	once     bool // in the first round only: its result is stated, not compared
-	run      func(ctx context.Context, b *load.Bench) (load.Values, error)
+	run      func(ctx context.Context) (load.Values, error)
 }
 
 func (s step) String() string {
@@ -35,18 +34,16 @@ const (
 // planFor is the plan of one system in one round. Waiting comes first, because its memory shows best on servers
 // that have done nothing yet; then the number of clients rises, because open clients stay open; workloads that
 // leave traces on the servers come last.
-func planFor(sys peer.System, clients []int) (steps []step) {
-	type (
-		bench  = *load.Bench
-		values = load.Values
-	)
+func planFor(b *load.Bench, clients []int) (steps []step) {
+	sys := b.System
 	add := func(when bool, s step) {
 		if when {
 			steps = append(steps, s)
 		}
 	}
-	parked := func(n, sessions int) func(context.Context, bench) (values, error) {
-		return func(ctx context.Context, b bench) (values, error) { return b.Parked(ctx, n, sessions) }
+	type values = load.Values
+	parked := func(n, sessions int) func(context.Context) (values, error) {
+		return func(ctx context.Context) (values, error) { return b.Parked(ctx, n, sessions) }
 	}
 	full := !sys.TransportOnly && !sys.SpeedOnly
 	expires, queues, disconnects := full && sys.ExpiresHolders, full && sys.QueuesWaiters, full && sys.ReleasesOnDisconnect
@@ -57,26 +54,25 @@ func planFor(sys peer.System, clients []int) (steps []step) {
 
 	for _, n := range clients {
 		add(sys.OwnClientsMax == 0 || n <= sys.OwnClientsMax, step{"own", n, false, false,
-			func(ctx context.Context, b bench) (values, error) { return b.Uncontended(ctx, n) }})
+			func(ctx context.Context) (values, error) { return b.Uncontended(ctx, n) }})
 		one := max(n, 2)
 		add(!sys.TransportOnly && (sys.ContendedClientsMax == 0 || one <= sys.ContendedClientsMax), step{"one", one, false, false,
-			func(ctx context.Context, b bench) (values, error) { return b.Contended(ctx, one) }})
+			func(ctx context.Context) (values, error) { return b.Contended(ctx, one) }})
 	}
 	add(sys.OwnClientsMax == 0 || sys.OwnClientsMax >= sharedWorkers, step{"shared", sharedWorkers, true, false,
-		func(ctx context.Context, b bench) (values, error) { return b.Shared(ctx, sharedClients, sharedWorkers) }})
+		func(ctx context.Context) (values, error) { return b.Shared(ctx, sharedClients, sharedWorkers) }})
 
-	add(full, step{"timeline", 0, true, false, func(ctx context.Context, b bench) (values, error) { return b.Timeline(ctx) }})
-	add(full, step{"wait", 0, false, false, func(ctx context.Context, b bench) (values, error) { return b.Wait(ctx) }})
-	add(full, step{"series", 0, false, false, func(ctx context.Context, b bench) (values, error) { return b.Series(ctx) }})
+	add(full, step{"timeline", 0, true, false, b.Timeline})
+	add(full, step{"wait", 0, false, false, b.Wait})
+	add(full, step{"series", 0, false, false, b.Series})
 
 	add(expires && queues, step{"parked-own", parkedOwnSessions, true, true, parked(parkedOwnSessions, parkedOwnSessions)})
 	add(expires || queues, step{"dead", 0, true, !disconnects,
-		func(ctx context.Context, b bench) (values, error) { return b.HolderKilled(ctx, 0) }})
+		func(ctx context.Context) (values, error) { return b.HolderKilled(ctx, 0) }})
 	add(disconnects, step{"disconnect", 0, true, false,
-		func(ctx context.Context, b bench) (values, error) { return b.HolderKilled(ctx, releaseGrace) }})
+		func(ctx context.Context) (values, error) { return b.HolderKilled(ctx, releaseGrace) }})
 	for range leaderKillsPerRound {
-		add(expires && queues, step{"killed", 0, true, false,
-			func(ctx context.Context, b bench) (values, error) { return b.LeaderKilled(ctx) }})
+		add(expires && queues, step{"killed", 0, true, false, b.LeaderKilled})
 	}
 	return steps
 }

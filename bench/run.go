@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -34,8 +34,8 @@ type config struct {
 	window    time.Duration
 	warm      time.Duration
 	programs  server.Programs
-	dir       string // for data; systems get folders in it
-	results   io.Writer
+	dir       string // for data; each system gets a folder in it
+	results   *json.Encoder
 	progress  io.Writer
 }
 
@@ -63,7 +63,7 @@ func (c *config) runAll(ctx context.Context) error {
 
 // runSystem puts one system through its plan. What fails in it is a result; an error is ours.
 func (c *config) runSystem(ctx context.Context, round int, sys peer.System) error {
-	dir, err := os.MkdirTemp(c.dir, sys.Name+"-")
+	dir, err := os.MkdirTemp(c.dir, "zamok-bench-"+sys.Name+"-") // on a real disk, or durability costs nothing
 	if err != nil {
 		return err
 	}
@@ -73,8 +73,8 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 	}
 	failed := func(s step, err error) error {
 		fmt.Fprintf(c.progress, "  round %d %-10s %-16s FAILED: %v\n", round, sys.Name, s, err)
-		return measure.WriteRecord(c.results, measure.Record{Round: round, System: sys.Name, Workload: s.workload,
-			Clients: s.clients, Failed: err.Error()})
+		return c.results.Encode(measure.Line{Record: &measure.Record{Round: round, System: sys.Name, Workload: s.workload,
+			Clients: s.clients, Failed: err.Error()}})
 	}
 	cluster, err := server.Start(sys.Server, dir, c.programs)
 	if err != nil {
@@ -91,7 +91,7 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 	}
 	b.Close()
 	b.Window = c.window
-	for _, s := range planFor(sys, c.clients) {
+	for _, s := range planFor(b, c.clients) {
 		if len(c.workloads) > 0 && !slices.Contains(c.workloads, s.workload) || s.once && round > 1 {
 			continue
 		}
@@ -101,8 +101,8 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 		}
 		before, _ := cluster.LeaderChanges(ctx)
 		limited, cancel := context.WithTimeout(ctx, stepTimeout)
-		record.Values, err = s.run(limited, b)
-		record.Spans = b.TakeSpans()
+		record.Values, err = s.run(limited)
+		record.Spans, b.Spans = b.Spans, nil
 		cancel()
 		if after, elections := cluster.LeaderChanges(ctx); elections && err == nil {
 			record.Values["elections"] = after - before
@@ -120,7 +120,7 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 			b.Close() // its sessions are in an unknown state
 			continue
 		}
-		if err := measure.WriteRecord(c.results, record); err != nil {
+		if err := c.results.Encode(measure.Line{Record: &record}); err != nil {
 			return err
 		}
 		fmt.Fprintf(c.progress, "  round %d %-10s %-16s %s\n", round, sys.Name, s, progressLine(record.Values))
@@ -139,16 +139,4 @@ func progressLine(values load.Values) string {
 		}
 	}
 	return text
-}
-
-// makeDataDir makes the place for data, which must be on a real disk, or durability costs nothing.
-func makeDataDir(parent string) (dir string, err error) {
-	dir, err = os.MkdirTemp(parent, "zamok-bench-")
-	if err != nil {
-		return "", err
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return "", err
-	}
-	return filepath.Abs(dir)
 }

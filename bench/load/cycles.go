@@ -26,7 +26,7 @@ func (b *Bench) Uncontended(ctx context.Context, n int) (Values, error) {
 
 // Shared does the same with n goroutines over a few clients.
 func (b *Bench) Shared(ctx context.Context, clients, n int) (Values, error) {
-	opened, _, err := b.openMany(ctx, clients, b.session(n/clients))
+	opened, err := b.openMany(ctx, clients, b.session(n/clients))
 	end := sync.OnceFunc(func() { closeAll(opened) })
 	defer end()
 	if err != nil {

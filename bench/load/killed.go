@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"zamok/bench/measure"
@@ -25,13 +26,10 @@ const (
 // leaderKill is one death of a leader: one holds a lock, ten wait for it, and one asks for another lock all
 // the time.
 type leaderKill struct {
-	longest  time.Duration // of the prober's attempts; the prober's until it has ended
-	attempts sync.WaitGroup
-
-	mu          sync.Mutex
-	servedOrder []int // of the waiters that were served
-	holders     int
-	overlaps    int
+	longest           time.Duration // of the prober's attempts; the prober's until it has ended
+	attempts          sync.WaitGroup
+	served            chan int // the waiters, in the order in which they were served
+	holders, overlaps atomic.Int64
 }
 
 // LeaderKilled kills the leader, measures how long no client gets a lock, looks whether the held lock and
@@ -41,15 +39,15 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	if err != nil {
 		return nil, err
 	}
-	clients, failed, err := b.openMany(ctx, 3+killedWaiters, b.session(1))
+	clients, err := b.openMany(ctx, 3+killedWaiters, b.session(1))
 	end := sync.OnceFunc(func() { closeAll(clients) })
 	defer end()
-	if failed > 0 {
+	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, killedWarmup+killedTimeout)
 	defer cancel()
-	k := &leaderKill{}
+	k := &leaderKill{served: make(chan int, killedWaiters)}
 	unlock, err := clients[0].Lock(ctx, "held")
 	if err != nil {
 		return nil, err
@@ -85,23 +83,22 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 
 // release gives the held lock back and counts the waiters that are served.
 func (k *leaderKill) release(ctx context.Context, values Values, unlock peer.Unlock, waiting *sync.WaitGroup) {
-	k.mu.Lock()
-	values["early"] = float64(len(k.servedOrder)) // served while the lock was held: it did not survive
-	k.mu.Unlock()
+	values["early"] = float64(len(k.served)) // served while the lock was held: it did not survive
 	if err := unlock(ctx); err == nil {
 		values["survived"] = 1
 	}
 	released := time.Now()
 	awaitServed(ctx, waiting, killedTimeout)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	values["served"] = float64(len(k.servedOrder))
+	values["served"] = float64(len(k.served))
 	values["serving"] = measure.Milliseconds(time.Since(released))
-	values["twice"] = float64(k.overlaps)
-	for i := 1; i < len(k.servedOrder); i++ {
-		if k.servedOrder[i] < k.servedOrder[i-1] {
+	values["twice"] = float64(k.overlaps.Load())
+	last := -1
+	for range len(k.served) {
+		i := <-k.served
+		if i < last {
 			values["inversions"]++
 		}
+		last = i
 	}
 }
 
@@ -164,16 +161,11 @@ func (k *leaderKill) wait(ctx context.Context, i int, c peer.Client) {
 		}
 		workload.Sleep(ctx, killedPause) // its queue position is lost, and the order will show it
 	}
-	k.mu.Lock()
-	k.servedOrder = append(k.servedOrder, i)
-	k.holders++
-	if k.holders > 1 {
-		k.overlaps++
+	k.served <- i
+	if k.holders.Add(1) > 1 {
+		k.overlaps.Add(1)
 	}
-	k.mu.Unlock()
 	workload.Sleep(ctx, killedHold)
-	k.mu.Lock()
-	k.holders--
-	k.mu.Unlock()
+	k.holders.Add(-1)
 	_ = unlock(ctx)
 }

@@ -29,15 +29,15 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	if err != nil {
 		return nil, err
 	}
-	holders, err := b.holdParkedLocks(ctx, parkedLocks)
+	release, err := b.holdParkedLocks(ctx)
 	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	clients, failed, err := b.openMany(ctx, sessions, b.session(perSession))
-	values := Values{"opening": time.Since(began).Seconds(), "unopened": float64(failed)}
+	clients, err := b.openMany(ctx, sessions, b.session(perSession))
+	values := Values{"opening": time.Since(began).Seconds(), "unopened": float64(sessions - len(clients))}
 	if len(clients) == 0 {
-		holders.release(ctx)
+		release()
 		return nil, err
 	}
 	var served, lost atomic.Int64
@@ -76,7 +76,7 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	values["early"] = float64(served.Load()) // no lock was free yet
 	values["lost"] = float64(lost.Load())
 	serving := time.Now()
-	holders.release(ctx)
+	release()
 	awaitServed(ctx, &running, parkedServeTimeout)
 	values["served"] = float64(served.Load())
 	values["serving"] = time.Since(serving).Seconds()
@@ -98,34 +98,28 @@ func awaitServed(ctx context.Context, waiters *sync.WaitGroup, most time.Duratio
 
 func parkedKey(i int) string { return fmt.Sprintf("parked-%d", i) }
 
-// heldLocks is locks in the hand of one client.
-type heldLocks struct {
-	client  peer.Client
-	unlocks []peer.Unlock
-}
-
-func (b *Bench) holdParkedLocks(ctx context.Context, n int) (*heldLocks, error) {
-	c, err := b.open(ctx, b.session(n))
+// holdParkedLocks takes the locks that are waited for with one client, which release closes after it has released them.
+func (b *Bench) holdParkedLocks(ctx context.Context) (release func(), err error) {
+	c, err := b.open(ctx, b.session(parkedLocks))
 	if err != nil {
 		return nil, err
 	}
-	h := &heldLocks{client: c}
-	for i := range n {
+	var unlocks []peer.Unlock
+	release = func() {
+		for _, unlock := range unlocks {
+			_ = unlock(ctx) // a lost lock is free already, and seen as such
+		}
+		_ = c.Close()
+	}
+	for i := range parkedLocks {
 		unlock, err := c.Lock(ctx, parkedKey(i))
 		if err != nil {
-			closeAll([]peer.Client{c})
+			release()
 			return nil, err
 		}
-		h.unlocks = append(h.unlocks, unlock)
+		unlocks = append(unlocks, unlock)
 	}
-	return h, nil
-}
-
-func (h *heldLocks) release(ctx context.Context) {
-	for _, unlock := range h.unlocks {
-		_ = unlock(ctx) // a lost lock is free already, and seen as such
-	}
-	closeAll([]peer.Client{h.client})
+	return release, nil
 }
 
 // HolderKilled kills the process that holds a lock, and measures how long the lock stays closed.
@@ -140,7 +134,7 @@ func (b *Bench) HolderKilled(ctx context.Context, release time.Duration) (Values
 	if err != nil {
 		return nil, err
 	}
-	defer closeAll([]peer.Client{c})
+	defer func() { _ = c.Close() }()
 	acquired := make(chan error, 1)
 	go func() { // ends when the lock is had or c is closed
 		unlock, err := c.Lock(ctx, key)

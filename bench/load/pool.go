@@ -27,15 +27,8 @@ type Bench struct {
 	TTL     time.Duration
 	Window  time.Duration // of measuring
 
-	spans   []measure.Span // of the last Timeline
+	Spans   []measure.Span // of the last Timeline
 	clients []peer.Client  // each with one goroutine
-}
-
-// TakeSpans gives the spans of the timeline that has just run, once.
-func (b *Bench) TakeSpans() []measure.Span {
-	spans := b.spans
-	b.spans = nil
-	return spans
 }
 
 func (b *Bench) session(width int) peer.Session {
@@ -82,7 +75,7 @@ func (b *Bench) lockOnce(ctx context.Context) (err error) {
 
 // openClients gives n clients with a session and connection of their own: those that are open, and new ones.
 func (b *Bench) openClients(ctx context.Context, n int) ([]peer.Client, error) {
-	opened, _, err := b.openMany(ctx, n-len(b.clients), b.session(1))
+	opened, err := b.openMany(ctx, n-len(b.clients), b.session(1))
 	b.clients = append(b.clients, opened...)
 	if err != nil {
 		return nil, err
@@ -90,27 +83,27 @@ func (b *Bench) openClients(ctx context.Context, n int) ([]peer.Client, error) {
 	return b.clients[:n], nil
 }
 
-// openMany opens n clients, some at a time, and returns how many failed to open.
-func (b *Bench) openMany(ctx context.Context, n int, s peer.Session) (opened []peer.Client, failed int, err error) {
+// openMany opens n clients, some at a time. Those that did open are returned beside an error about the others.
+func (b *Bench) openMany(ctx context.Context, n int, s peer.Session) (opened []peer.Client, err error) {
 	var mu sync.Mutex
 	var all errgroup.Group
 	all.SetLimit(parallelOpens)
 	for range n {
 		all.Go(func() error {
-			c, openErr := b.open(ctx, s)
+			c, err := b.open(ctx, s)
+			if err != nil {
+				return err
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			if openErr != nil {
-				failed++
-				err = fmt.Errorf("%d of %d clients did not open, the last because: %w", failed, n, openErr)
-				return nil
-			}
 			opened = append(opened, c)
 			return nil
 		})
 	}
-	_ = all.Wait() // the errors are counted
-	return opened, failed, err
+	if err := all.Wait(); err != nil {
+		return opened, fmt.Errorf("%d of %d clients did not open, one because: %w", n-len(opened), n, err)
+	}
+	return opened, nil
 }
 
 // Close closes the clients.

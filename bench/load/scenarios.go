@@ -69,7 +69,7 @@ func (b *Bench) Timeline(ctx context.Context) (Values, error) {
 				continue
 			}
 			mu.Lock()
-			b.spans = append(b.spans, measure.Span{Thread: i, From: measure.Milliseconds(acquired), To: measure.Milliseconds(over)})
+			b.Spans = append(b.Spans, measure.Span{Thread: i, From: measure.Milliseconds(acquired), To: measure.Milliseconds(over)})
 			waits.Add(acquired - requested)
 			shares[i]++
 			held += over - acquired
@@ -77,7 +77,7 @@ func (b *Bench) Timeline(ctx context.Context) (Values, error) {
 		}
 		return nil
 	})
-	values := Values{"rate": float64(len(b.spans)) / b.Window.Seconds(), "used": held.Seconds() / b.Window.Seconds(),
+	values := Values{"rate": float64(len(b.Spans)) / b.Window.Seconds(), "used": held.Seconds() / b.Window.Seconds(),
 		"jain": measure.Jain(shares), "least": float64(slices.Min(shares)), "most": float64(slices.Max(shares))}
 	measure.AddPercentiles(values, "wait", &waits)
 	return values, err

@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,18 +40,11 @@ type Span struct {
 	To     float64 `json:"to"`
 }
 
-type resultLine struct {
+// Line is one line of a file of results: a JSON document with one of the two.
+type Line struct {
 	Run    *Run    `json:"run,omitempty"`
 	Record *Record `json:"record,omitempty"`
 }
-
-// WriteRun and WriteRecord append one line.
-func WriteRun(w io.Writer, r Run) error { return json.NewEncoder(w).Encode(resultLine{Run: &r}) }
-func WriteRecord(w io.Writer, r Record) error {
-	return json.NewEncoder(w).Encode(resultLine{Record: &r})
-}
-
-const lineBytesMax = 16 << 20 // bytes; a timeline's spans are the longest
 
 // Results is a file of results, read.
 type Results struct {
@@ -60,15 +52,18 @@ type Results struct {
 	Records []Record
 }
 
-// Read reads what WriteRun and WriteRecord wrote.
+// Read reads a file of results.
 func Read(r io.Reader) (Results, error) {
 	var all Results
 	found := false
-	scanner := bufio.NewScanner(r)
-	scanner.Buffer(nil, lineBytesMax)
-	for n := 1; scanner.Scan(); n++ {
-		var l resultLine
-		if err := json.Unmarshal(scanner.Bytes(), &l); err != nil {
+	lines := json.NewDecoder(r)
+	for n := 1; ; n++ {
+		var l Line
+		err := lines.Decode(&l)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
 			return Results{}, fmt.Errorf("line %d: %w", n, err)
 		}
 		switch {
@@ -77,9 +72,6 @@ func Read(r io.Reader) (Results, error) {
 		case l.Record != nil:
 			all.Records = append(all.Records, *l.Record)
 		}
-	}
-	if err := scanner.Err(); err != nil {
-		return Results{}, err
 	}
 	if !found {
 		return Results{}, errors.New("no line describes the run")

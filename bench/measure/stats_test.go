@@ -2,6 +2,7 @@ package measure
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -73,15 +74,14 @@ func TestInversions(t *testing.T) {
 
 func TestResultsRoundTrip(t *testing.T) {
 	var file bytes.Buffer
-	require.NoError(t, WriteRun(&file, Run{Machine: "box", Rounds: 2}))
+	write := func(l Line) { require.NoError(t, json.NewEncoder(&file).Encode(l)) }
+	add := func(r Record) { write(Line{Record: &r}) }
+	write(Line{Run: &Run{Machine: "box", Rounds: 2}})
 	for round, rate := range []float64{10, 20} {
-		require.NoError(t, WriteRecord(&file, Record{Round: round + 1, System: "a", Workload: "w", Clients: 1,
-			Values: map[string]float64{"rate": rate}}))
-		require.NoError(t, WriteRecord(&file, Record{Round: round + 1, System: "b", Workload: "w", Clients: 1,
-			Values: map[string]float64{"rate": rate / 2}}))
+		add(Record{Round: round + 1, System: "a", Workload: "w", Clients: 1, Values: map[string]float64{"rate": rate}})
+		add(Record{Round: round + 1, System: "b", Workload: "w", Clients: 1, Values: map[string]float64{"rate": rate / 2}})
 	}
-	require.NoError(t, WriteRecord(&file, Record{Round: 2, System: "a", Workload: "w", Clients: 1,
-		Values: map[string]float64{"rate": 1}, Failed: "fell over"}))
+	add(Record{Round: 2, System: "a", Workload: "w", Clients: 1, Values: map[string]float64{"rate": 1}, Failed: "fell over"})
 	rs, err := Read(&file)
 	require.NoError(t, err)
 	require.Equal(t, "box", rs.Run.Machine)

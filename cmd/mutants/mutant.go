@@ -38,7 +38,8 @@ func (t test) runPattern() string {
 	return strings.Join(elements, "/")
 }
 
-// findMutants reads the patches of every package of the module at root, in order of their names.
+// findMutants reads the patches of every package of the module at root, in order of their names. In testdata it
+// searches only the mutants.
 func findMutants(root string, pattern *regexp.Regexp) ([]mutant, error) {
 	var found []mutant
 	tree := os.DirFS(root)
@@ -47,46 +48,29 @@ func findMutants(root string, pattern *regexp.Regexp) ([]mutant, error) {
 			return err
 		}
 		if entry.IsDir() {
-			return skipDir(tree, p, entry.Name())
+			_, noModule := fs.Stat(tree, path.Join(p, "go.mod"))
+			skipped := noModule == nil || entry.Name()[0] == '.' || path.Base(path.Dir(p)) == "testdata" && entry.Name() != "mutants"
+			if p != "." && skipped {
+				return fs.SkipDir
+			}
+			return nil
 		}
 		folder, file := path.Split(p)
 		pkg, ok := strings.CutSuffix(folder, "/testdata/mutants/")
-		if !ok || path.Ext(file) != ".patch" {
-			return nil
+		file, patch := strings.CutSuffix(file, ".patch")
+		if name := path.Join(pkg, file); ok && patch && pattern.MatchString(name) {
+			text, err := fs.ReadFile(tree, p)
+			if err != nil {
+				return err
+			}
+			found = append(found, parseMutant(root, name, string(text)))
 		}
-		name := path.Join(pkg, strings.TrimSuffix(file, ".patch"))
-		if !pattern.MatchString(name) {
-			return nil
-		}
-		text, err := fs.ReadFile(tree, p)
-		if err != nil {
-			return err
-		}
-		found = append(found, parseMutant(root, name, string(text)))
 		return nil
 	})
-	if err != nil {
-		return nil, err
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("no patch PACKAGE/testdata/mutants/*.patch matches %q below %s", pattern, root)
 	}
-	if len(found) == 0 {
-		return nil, fmt.Errorf("no patch PACKAGE/testdata/mutants/*.patch matches %q below %s", pattern, root)
-	}
-	return found, nil
-}
-
-// skipDir decides which folders are searched: those of packages of this module, and in testdata only
-// the mutants.
-func skipDir(tree fs.FS, p, name string) error {
-	if p == "." {
-		return nil
-	}
-	if strings.HasPrefix(name, ".") || path.Base(path.Dir(p)) == "testdata" && name != "mutants" {
-		return fs.SkipDir
-	}
-	if _, err := fs.Stat(tree, path.Join(p, "go.mod")); err == nil {
-		return fs.SkipDir
-	}
-	return nil
+	return found, err
 }
 
 // parseMutant makes a mutant of a patch. What is wrong with the patch is kept: it is a verdict like others.

@@ -16,10 +16,7 @@ import (
 
 // Each patch of this tree can be planted. Whether its bug is caught takes minutes: make mutants.
 func TestEveryPatchApplies(t *testing.T) {
-	root, err := filepath.Abs("../..")
-	require.NoError(t, err)
-	mutants, err := findMutants(root, regexp.MustCompile("."))
-	require.NoError(t, err)
+	_, mutants := find(t, "../..", ".")
 	for _, m := range mutants {
 		assert.NoError(t, m.stale, m.name)
 	}
@@ -27,10 +24,7 @@ func TestEveryPatchApplies(t *testing.T) {
 
 // The bugs with names are listed, each with its test and how fast that catches it.
 func TestReadmeTableIsComplete(t *testing.T) {
-	root, err := filepath.Abs("../..")
-	require.NoError(t, err)
-	mutants, err := findMutants(root, regexp.MustCompile("."))
-	require.NoError(t, err)
+	root, mutants := find(t, "../..", ".")
 	text, err := os.ReadFile(filepath.Join(root, "docs", "testing.md"))
 	require.NoError(t, err)
 	listed := 0
@@ -46,14 +40,11 @@ func TestReadmeTableIsComplete(t *testing.T) {
 
 // A module with a bug for each verdict, because a check that can't fail holds nothing.
 func TestEachVerdict(t *testing.T) {
-	root, err := filepath.Abs("testdata/fake")
-	require.NoError(t, err)
-	mutants, err := findMutants(root, regexp.MustCompile("."))
-	require.NoError(t, err)
+	root, mutants := find(t, "testdata/fake", ".")
 	before := readDir(t, root)
 	var out strings.Builder
 	s := suite{root: root, parallel: 2, timeout: 15 * time.Second, out: &out}
-	err = s.run(t.Context(), mutants)
+	err := s.run(t.Context(), mutants)
 	t.Log("\n" + out.String())
 	assert.EqualError(t, err, "4 of 7 mutants were not caught")
 
@@ -78,12 +69,9 @@ func TestEachVerdict(t *testing.T) {
 
 // A test that fails anyway, or that does not exist, catches nothing.
 func TestBaselineFailures(t *testing.T) {
-	root, err := filepath.Abs("testdata/fake")
-	require.NoError(t, err)
+	root, mutants := find(t, "testdata/fake", "till/caught$")
 	s := suite{root: root, parallel: 1, timeout: time.Minute, out: t.Output()}
-
-	caught := findOne(t, root, "till/caught$")
-	absent := caught
+	absent := mutants[0]
 	absent.killer.name = "TestDraw/on_credit"
 	assert.ErrorContains(t, s.run(t.Context(), []mutant{absent}), "has no test TestDraw/on_credit")
 
@@ -95,17 +83,16 @@ func TestBaselineFailures(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(failing, "till", "sick_test.go"),
 		[]byte("package till\n\nimport \"os\"\n\nfunc init() { os.Exit(3) }\n"), 0o644))
 	s.root = failing
-	assert.ErrorContains(t, s.run(t.Context(), []mutant{caught}), "without any mutation")
+	assert.ErrorContains(t, s.run(t.Context(), mutants), "without any mutation")
 }
 
 // No verdict is made of a run that was cut short.
 func TestCancelledRunHasNoVerdict(t *testing.T) {
-	root, err := filepath.Abs("testdata/fake")
-	require.NoError(t, err)
+	root, mutants := find(t, "testdata/fake", "till/caught$")
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := suite{root: root, parallel: 1, timeout: time.Minute, out: t.Output()}
-	assert.ErrorIs(t, s.run(cancelled, []mutant{findOne(t, root, "till/caught$")}), context.Canceled)
+	assert.ErrorIs(t, s.run(cancelled, mutants), context.Canceled)
 }
 
 func TestNoMatchingPatchIsAnError(t *testing.T) {
@@ -136,13 +123,13 @@ func TestPatches(t *testing.T) {
 	})
 }
 
-// findOne finds one mutant.
-func findOne(t *testing.T, root, name string) mutant {
-	mutants, err := findMutants(root, regexp.MustCompile(name))
+// find finds the mutants below a folder whose names match.
+func find(t *testing.T, folder, pattern string) (root string, mutants []mutant) {
+	root, err := filepath.Abs(folder)
 	require.NoError(t, err)
-	require.Len(t, mutants, 1)
-	require.NoError(t, mutants[0].stale)
-	return mutants[0]
+	mutants, err = findMutants(root, regexp.MustCompile(pattern))
+	require.NoError(t, err)
+	return root, mutants
 }
 
 // readDir reads a whole folder.

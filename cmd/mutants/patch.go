@@ -22,104 +22,77 @@ type hunk struct {
 	before, after []string
 }
 
+var (
+	headLines = regexp.MustCompile(`\A(?:(?:#.*|[ \t]*)\n)*`)
+	headEntry = regexp.MustCompile(`(?m)^# *([^:\n]+): (.*(?:\n#   .*)*)`)
+	fileHead  = regexp.MustCompile(`\A(?:(?:diff --git|index) .*\n)*--- ([^\t\n]*).*\n\+\+\+ ([^\t\n]*).*\n`) // diff adds the time of the file after a tab
+	hunkHead  = regexp.MustCompile(`\A@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@.*\n`)
+)
+
 // parse reads the head of a patch, "# key: text" with "#   more text" below it, and its diff. Every
 // line must be understood: what a lenient reader skips is what its author thought was applied.
 func parse(text string) (head map[string]string, patches []filePatch, err error) {
 	if strings.Contains(text, "\r") {
 		return nil, nil, errors.New("the patch has line ends of another system")
 	}
-	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	head, rest := parseHead(lines)
-	for len(rest) > 0 && err == nil {
-		last := len(patches) - 1
-		switch {
-		case strings.HasPrefix(rest[0], "diff --git "), strings.HasPrefix(rest[0], "index "):
-			rest = rest[1:] // git repeats itself in the two lines that count
-		case strings.HasPrefix(rest[0], "--- ") && len(rest) > 1:
-			var p filePatch
-			p.path, err = patchedPath(rest[0], rest[1])
-			patches, rest = append(patches, p), rest[2:]
-		case strings.HasPrefix(rest[0], "@@ ") && last >= 0:
-			var h hunk
-			h, rest, err = parseHunk(rest)
-			patches[last].hunks = append(patches[last].hunks, h)
-		default:
-			err = fmt.Errorf("line %d is no part of a unified diff: %q", len(lines)-len(rest)+1, rest[0])
-		}
-	}
-	if err == nil && (len(patches) == 0 || slices.ContainsFunc(patches, func(p filePatch) bool { return len(p.hunks) == 0 })) {
-		err = errors.New("the patch changes nothing")
-	}
-	return head, patches, err
-}
-
-// parseHead reads the comment lines and returns the lines after them.
-func parseHead(lines []string) (head map[string]string, rest []string) {
+	text = strings.TrimSuffix(text, "\n") + "\n"
+	comment := headLines.FindString(text)
 	head = map[string]string{}
-	var key string
-	for i, line := range lines {
-		comment, ok := strings.CutPrefix(line, "#")
-		switch {
-		case !ok && strings.TrimSpace(line) != "":
-			return head, lines[i:]
-		case key != "" && strings.HasPrefix(comment, "   "):
-			head[key] += " " + strings.TrimSpace(comment)
-		default:
-			var value string
-			key, value, _ = strings.Cut(strings.TrimSpace(comment), ": ")
-			head[key] = strings.TrimSpace(value)
+	for _, entry := range headEntry.FindAllStringSubmatch(comment, -1) {
+		head[entry[1]] = strings.Join(strings.Fields(strings.ReplaceAll(entry[2], "\n#", " ")), " ")
+	}
+	for rest := text[len(comment):]; rest != ""; {
+		last := len(patches) - 1
+		if match := fileHead.FindStringSubmatch(rest); match != nil {
+			p := strings.TrimPrefix(match[2], "b/")
+			if match[1] != "a/"+p || match[2] != "b/"+p {
+				return nil, nil, fmt.Errorf("a mutant changes a file in its place, as --- a/PATH and +++ b/PATH; not %q, %q", "--- "+match[1], "+++ "+match[2])
+			}
+			patches, rest = append(patches, filePatch{path: p}), rest[len(match[0]):]
+		} else if match := hunkHead.FindStringSubmatch(rest); match != nil && last >= 0 {
+			h := hunk{line: number(match[1])}
+			if rest, err = h.read(rest[len(match[0]):], number(match[2]), number(match[3])); err != nil {
+				return nil, nil, err
+			}
+			patches[last].hunks = append(patches[last].hunks, h)
+		} else {
+			line, _, _ := strings.Cut(rest, "\n")
+			return nil, nil, fmt.Errorf("line %d is no part of a unified diff: %q", strings.Count(text, "\n")-strings.Count(rest, "\n")+1, line)
 		}
 	}
-	return head, nil
+	if len(patches) == 0 || slices.ContainsFunc(patches, func(p filePatch) bool { return len(p.hunks) == 0 }) {
+		return nil, nil, errors.New("the patch changes nothing")
+	}
+	return head, patches, nil
 }
 
-// patchedPath takes the path from the two lines that name it.
-func patchedPath(before, after string) (string, error) {
-	from, okFrom := strings.CutPrefix(before, "--- a/")
-	to, okTo := strings.CutPrefix(after, "+++ b/")
-	from, _, _ = strings.Cut(from, "\t") // diff adds the time of the file
-	to, _, _ = strings.Cut(to, "\t")
-	if !okFrom || !okTo || from != to {
-		return "", fmt.Errorf("a mutant changes a file in its place, as --- a/PATH and +++ b/PATH; not %q, %q", before, after)
-	}
-	return to, nil
+// number reads a number of a hunk's head, where 1 may be left out.
+func number(digits string) int {
+	n, _ := strconv.Atoi(cmp.Or(digits, "1")) // the pattern lets only digits through
+	return n
 }
 
-var hunkHead = regexp.MustCompile(`^@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@`)
-
-// parseHunk reads one hunk and holds it to the numbers of lines that it announces.
-func parseHunk(lines []string) (h hunk, rest []string, err error) {
-	match := hunkHead.FindStringSubmatch(lines[0])
-	if match == nil {
-		return hunk{}, nil, fmt.Errorf("not the head of a hunk: %q", lines[0])
-	}
-	number := func(s string) int {
-		n, _ := strconv.Atoi(cmp.Or(s, "1")) // the pattern lets only digits through
-		return n
-	}
-	h.line = number(match[1])
-	before, after := number(match[2]), number(match[3])
-	rest = lines[1:]
-	for ; len(rest) > 0 && (len(h.before) != before || len(h.after) != after); rest = rest[1:] {
-		kind, text := " ", ""
-		if rest[0] != "" { // editors strip the blank of an empty line
-			kind, text = rest[0][:1], rest[0][1:]
+// read reads the lines of a hunk, holds it to the numbers of lines that it announces, and returns what is below it.
+func (h *hunk) read(text string, before, after int) (rest string, err error) {
+	for rest = text; rest != "" && (len(h.before) != before || len(h.after) != after); {
+		var line string
+		line, rest, _ = strings.Cut(rest, "\n")
+		line = cmp.Or(line, " ") // editors strip the blank of an empty line
+		if !strings.Contains(" +-", line[:1]) {
+			return "", fmt.Errorf("the hunk at line %d holds %q", h.line, line)
 		}
-		if !strings.Contains(" +-", kind) {
-			return hunk{}, nil, fmt.Errorf("the hunk at line %d holds %q", h.line, rest[0])
+		if line[0] != '+' {
+			h.before = append(h.before, line[1:])
 		}
-		if kind != "+" {
-			h.before = append(h.before, text)
-		}
-		if kind != "-" {
-			h.after = append(h.after, text)
+		if line[0] != '-' {
+			h.after = append(h.after, line[1:])
 		}
 	}
 	if len(h.before) != before || len(h.after) != after {
-		return hunk{}, nil, fmt.Errorf("the hunk at line %d announces %d and %d lines and holds %d and %d",
+		return "", fmt.Errorf("the hunk at line %d announces %d and %d lines and holds %d and %d",
 			h.line, before, after, len(h.before), len(h.after))
 	}
-	return h, rest, nil
+	return rest, nil
 }
 
 // apply returns the text with all hunks applied, or the first that does not fit.
@@ -148,23 +121,19 @@ func (h hunk) locate(lines []string, from int) (int, error) {
 	if len(h.before) == 0 {
 		return 0, errors.New("shows no line of the file: give it context")
 	}
-	matches := func(at int) bool {
-		return at >= from && at+len(h.before) <= len(lines) && slices.Equal(lines[at:at+len(h.before)], h.before)
-	}
-	if matches(h.line - 1) {
-		return h.line - 1, nil
-	}
 	var places []int
 	for at := from; at+len(h.before) <= len(lines); at++ {
-		if matches(at) {
+		if slices.Equal(lines[at:at+len(h.before)], h.before) {
 			places = append(places, at)
 		}
 	}
-	switch len(places) {
-	case 0:
+	switch {
+	case slices.Contains(places, h.line-1):
+		return h.line - 1, nil
+	case len(places) == 0:
 		return 0, errors.New("fits nowhere: the code has changed, write the mutant again")
-	case 1:
-		return places[0], nil
+	case len(places) > 1:
+		return 0, fmt.Errorf("has moved and fits in %d places: give it more context", len(places))
 	}
-	return 0, fmt.Errorf("has moved and fits in %d places: give it more context", len(places))
+	return places[0], nil
 }

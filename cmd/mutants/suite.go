@@ -126,44 +126,39 @@ func (s suite) evaluate(ctx context.Context, m mutant) verdict {
 	if m.stale != nil {
 		return verdict{kind: "stale", detail: m.stale.Error()}
 	}
-	v, err := s.plant(ctx, m)
-	if err != nil {
-		return verdict{kind: "broken", detail: err.Error()}
-	}
-	return v
-}
-
-// plant plants it. An error: no test has judged it.
-func (s suite) plant(ctx context.Context, m mutant) (verdict, error) {
+	broken := func(err error) verdict { return verdict{kind: "broken", detail: err.Error()} } // no test has judged it
 	folder, err := os.MkdirTemp("", "mutant")
 	if err != nil {
-		return verdict{}, err
+		return broken(err)
 	}
 	defer os.RemoveAll(folder)
 	overlay, err := s.writeOverlay(m, folder)
 	if err != nil {
-		return verdict{}, err
+		return broken(err)
 	}
 	for try := 1; try <= attemptsMax; try++ {
 		targeted, err := s.goTest(ctx, m.killer.pkg, m.killer.runPattern(), overlay, s.timeout)
 		switch {
 		case err != nil:
-			return verdict{}, err
+			return broken(err)
 		case !targeted.compiled:
-			return verdict{}, fmt.Errorf("it does not compile:\n%s", tail(targeted.output))
+			return broken(fmt.Errorf("it does not compile:\n%s", tail(targeted.output)))
 		case !targeted.passed && try == 1:
-			return verdict{kind: "caught", killedBy: m.killerText(targeted)}, nil
+			return verdict{kind: "caught", killedBy: m.killerText(targeted)}
 		case !targeted.passed:
-			return verdict{kind: "caught", killedBy: fmt.Sprintf("%s, in run %d of it", m.killerText(targeted), try)}, nil
+			return verdict{kind: "caught", killedBy: fmt.Sprintf("%s, in run %d of it", m.killerText(targeted), try)}
 		}
 	}
 	others, err := s.goTest(ctx, m.killer.pkg, ".", overlay, s.timeout)
-	if err == nil && !others.passed {
+	switch {
+	case err != nil:
+		return broken(err)
+	case !others.passed:
 		return verdict{kind: "elsewhere", killedBy: others.firstFailure(),
-			detail: fmt.Sprintf("%s passes; %s fails. If that is the test which should, name it in the patch.", m.killer.name, others.firstFailure())}, nil
+			detail: fmt.Sprintf("%s passes; %s fails. If that is the test which should, name it in the patch.", m.killer.name, others.firstFailure())}
 	}
 	return verdict{kind: "survived",
-		detail: fmt.Sprintf("%s passes, and so does all of %s: nothing would notice this bug.", m.killer.name, m.killer.pkg)}, err
+		detail: fmt.Sprintf("%s passes, and so does all of %s: nothing would notice this bug.", m.killer.name, m.killer.pkg)}
 }
 
 // killerText names the catcher; if it did not fail as a test does, also how it ended.

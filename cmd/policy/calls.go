@@ -63,10 +63,9 @@ func checkCalls(t *repository, f file, report func(violation)) {
 	}
 	names := importNames(f.syntax)
 	ast.Inspect(f.syntax, func(n ast.Node) bool {
-		if use, pkg, name, ok := selection(n, names); ok {
-			if reason, banned := banReasonForCall(f, pkg, name); banned {
-				report(violation{line: t.line(use), what: "uses " + path.Base(pkg) + "." + name, reason: reason})
-			}
+		pkg, name := selection(n, names)
+		if reason := callBanReason(f, pkg, name); reason != "" {
+			report(violation{line: t.line(n), what: "uses " + path.Base(pkg) + "." + name, reason: reason})
 		}
 		if fn, ok := n.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
 			report(violation{line: t.line(fn), what: "has an init function",
@@ -76,42 +75,36 @@ func checkCalls(t *repository, f file, report func(violation)) {
 	})
 }
 
-func banReasonForCall(f file, pkg, name string) (reason string, banned bool) {
+// callBanReason says why a file may not use a function; "" if it may.
+func callBanReason(f file, pkg, name string) string {
 	if pkg == "os" && name == "Exit" && path.Base(f.path) == "main.go" && coversAny([]string{"cmd/...", "jepsen/..."}, f.folder()) {
-		return "", false
+		return ""
 	}
 	for _, b := range callBans() {
 		if b.pkg == pkg && slices.Contains(strings.Fields(b.names), name) && !coversAny(b.allowed, f.folder()) {
-			return b.reason, true
+			return b.reason
 		}
 	}
-	return "", false
+	return ""
 }
 
-// selection recognises a name of an imported package, such as time.Now.
-func selection(n ast.Node, names map[string]string) (use *ast.SelectorExpr, pkg, name string, ok bool) {
-	use, ok = n.(*ast.SelectorExpr)
-	if !ok {
-		return nil, "", "", false
+// selection recognises a name of an imported package, such as time.Now; "" and "" if the node is none.
+func selection(n ast.Node, names map[string]string) (pkg, name string) {
+	if use, ok := n.(*ast.SelectorExpr); ok {
+		if x, ok := use.X.(*ast.Ident); ok {
+			return names[x.Name], use.Sel.Name
+		}
 	}
-	x, ok := use.X.(*ast.Ident)
-	if !ok {
-		return nil, "", "", false
-	}
-	pkg, ok = names[x.Name]
-	return use, pkg, use.Sel.Name, ok
+	return "", ""
 }
 
 // importNames maps the names by which a file knows its imports to their paths.
 func importNames(f *ast.File) map[string]string {
-	version := regexp.MustCompile(`^v[0-9]+$`)
+	version := regexp.MustCompile(`/v[0-9]+$`)
 	names := map[string]string{}
 	for _, spec := range f.Imports {
 		p := importPath(spec)
-		name := path.Base(p)
-		if version.MatchString(name) {
-			name = path.Base(path.Dir(p))
-		}
+		name := path.Base(version.ReplaceAllString(p, ""))
 		if spec.Name != nil {
 			name = spec.Name.Name
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"go/ast"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,82 +14,77 @@ func checkImports(t *repository, f file, report func(violation)) {
 	if f.syntax == nil || f.nested {
 		return
 	}
-	r, known := ruleFor(packageTable(), f.folder())
-	if !known {
+	r := ruleFor(f.folder())
+	if r == nil {
 		report(violation{path: f.folder(), what: "the package has no row in the policy's table",
 			reason: "the layer of a new package is a decision: add a row to cmd/policy/table.go"})
 		return
 	}
 	for _, spec := range f.syntax.Imports {
-		if what, reason, ok := checkImport(t, f, r, spec); !ok {
-			report(violation{line: t.line(spec), what: what, reason: reason})
+		name, internal := strings.CutPrefix(importPath(spec)+"/", t.module+"/")
+		v := violation{line: t.line(spec), what: "imports " + path.Clean(name)}
+		if spec.Name != nil && spec.Name.Name == "." {
+			v.what, v.reason = v.what+" with a dot", "dot imports hide where a name comes from"
+		} else {
+			v.reason = importReason(f, r, path.Clean(name), internal)
+		}
+		if v.reason != "" {
+			report(v)
 		}
 	}
 }
 
-func ruleFor(rows []packageRule, folder string) (packageRule, bool) {
+// ruleFor is the row of a package; nil if it has none.
+func ruleFor(folder string) *packageRule {
+	rows := packageTable()
 	i := slices.IndexFunc(rows, func(r packageRule) bool { return covers(r.pkg, folder) })
 	if i < 0 {
-		return packageRule{}, false
+		return nil
 	}
-	return rows[i], true
+	return &rows[i]
 }
 
-// checkImport reports whether a file may make an import, and if not, what it imports and why that is refused.
-func checkImport(t *repository, f file, r packageRule, spec *ast.ImportSpec) (what, reason string, ok bool) {
-	imported := importPath(spec)
-	if spec.Name != nil && spec.Name.Name == "." {
-		return "imports " + imported + " with a dot", "dot imports hide where a name comes from", false
-	}
-	name, internal := t.packageDir(imported)
-	what = "imports " + name
+// importReason says why a file may not import a package, which, if internal, is the folder of one of ours; "" if it may.
+func importReason(f file, r *packageRule, name string, internal bool) string {
 	if !f.test {
-		if reason, banned := banReason(r.bannedImports, name); banned {
-			return what, reason, false
+		if reason := banReason(r.bannedImports, name); reason != "" {
+			return reason
 		}
-		if reason, banned := banReason(bansForAll(), name); banned && !coversAny(r.external, name) {
-			return what, reason, false
+		if reason := banReason(bansForAll(), name); reason != "" && !coversAny(r.external, name) {
+			return reason
 		}
 	}
 	if internal {
-		if r.internal == nil {
-			r.internal = lowerLayers(r.pkg)
+		lower := r.internal
+		if lower == nil {
+			lower = lowerLayers(r.pkg)
 		}
-		if name == f.folder() || coversAny(r.internal, name) || f.test && coversAny(r.testInternal, name) {
-			return "", "", true
+		switch {
+		case name == f.folder() || coversAny(lower, name) || f.test && coversAny(r.testInternal, name):
+			return ""
+		case covers("jepsen/...", name):
+			return "jepsen may import every package; no package may import jepsen"
 		}
-		if covers("jepsen/...", name) {
-			return what, "jepsen may import every package; no package may import jepsen", false
-		}
-		return what, fmt.Sprintf("a package may import only lower layers, and %s is not below %s", name, f.folder()), false
+		return fmt.Sprintf("a package may import only lower layers, and %s is not below %s", name, f.folder())
 	}
 	allowed := r.external
 	if f.test {
 		allowed = slices.Concat(allowed, testLibraries(), []string{std})
 	}
 	if coversAny(allowed, name) || isStandard(name) && slices.Contains(allowed, std) {
-		return "", "", true
+		return ""
 	}
-	return what, fmt.Sprintf("it is not on the list of %s; a new dependency is a decision, taken in cmd/policy/table.go", r.pkg), false
+	return fmt.Sprintf("it is not on the list of %s; a new dependency is a decision, taken in cmd/policy/table.go", r.pkg)
 }
 
-// packageDir turns an import path of ours into the package's folder; another's path stays as it is.
-func (t *repository) packageDir(imported string) (name string, internal bool) {
-	if imported == t.module {
-		return ".", true
+// banReason is the reason of the first ban of a package; "" if there is none.
+func banReason(bans []ban, name string) string {
+	for _, b := range bans {
+		if coversAny(strings.Fields(b.patterns), name) {
+			return b.reason
+		}
 	}
-	if folder, ok := strings.CutPrefix(imported, t.module+"/"); ok {
-		return folder, true
-	}
-	return imported, false
-}
-
-func banReason(bans []ban, name string) (reason string, banned bool) {
-	i := slices.IndexFunc(bans, func(b ban) bool { return covers(b.pattern, name) })
-	if i < 0 {
-		return "", false
-	}
-	return bans[i].reason, true
+	return ""
 }
 
 func importPath(spec *ast.ImportSpec) string {

@@ -47,6 +47,7 @@ func load(root fs.FS, home string) (*repository, error) {
 		return nil, errors.New("go.mod names no module")
 	}
 	t.module = string(match[1])
+	var nested []string // modules below the root: they have dependencies of their own
 	err = fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -55,22 +56,21 @@ func load(root fs.FS, home string) (*repository, error) {
 			if slices.Contains([]string{".git", "bin", "dist", "node_modules"}, entry.Name()) {
 				return fs.SkipDir
 			}
+			if _, err := fs.Stat(root, path.Join(name, "go.mod")); err == nil && name != "." {
+				nested = append(nested, name+"/...")
+			}
 			return nil
 		}
 		if !entry.Type().IsRegular() {
 			return nil
 		}
-		return t.add(root, name)
+		return t.add(root, name, coversAny(nested, path.Dir(name)))
 	})
-	if err != nil {
-		return nil, err
-	}
-	t.markNested()
-	return t, nil
+	return t, err
 }
 
 // add reads one file.
-func (t *repository) add(root fs.FS, name string) error {
+func (t *repository) add(root fs.FS, name string, nested bool) error {
 	text, err := fs.ReadFile(root, name)
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func (t *repository) add(root fs.FS, name string) error {
 	if bytes.IndexByte(text, 0) >= 0 {
 		return nil
 	}
-	f := file{path: name, text: text, test: strings.HasSuffix(name, "_test.go")}
+	f := file{path: name, text: text, test: strings.HasSuffix(name, "_test.go"), nested: nested}
 	if path.Ext(name) == ".go" && !slices.Contains(strings.Split(name, "/"), "testdata") {
 		f.syntax, err = parser.ParseFile(t.fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
@@ -88,21 +88,6 @@ func (t *repository) add(root fs.FS, name string) error {
 	}
 	t.files = append(t.files, f)
 	return nil
-}
-
-// markNested finds the modules below the root: they have dependencies of their own.
-func (t *repository) markNested() {
-	var modules []string
-	for _, f := range t.files {
-		if path.Base(f.path) == "go.mod" && f.path != "go.mod" {
-			modules = append(modules, path.Dir(f.path)+"/")
-		}
-	}
-	for i := range t.files {
-		t.files[i].nested = slices.ContainsFunc(modules, func(m string) bool {
-			return strings.HasPrefix(t.files[i].path, m)
-		})
-	}
 }
 
 // written reports whether this is Go that people wrote.

@@ -19,8 +19,8 @@ func checkTests(t *repository, f file, report func(violation)) {
 			report(violation{line: t.line(call), what: "skips a test without a reason",
 				reason: "a skipped test reads like a passed one; name what is missing and how to run it"})
 		}
-		if use, pkg, name, ok := selection(n, names); ok && pkg == "time" && name == "Sleep" && !inBubble {
-			report(violation{line: t.line(use), what: "sleeps in a test",
+		if pkg, name := selection(n, names); pkg == "time" && name == "Sleep" && !inBubble {
+			report(violation{line: t.line(n), what: "sleeps in a test",
 				reason: "a sleep is too short on a busy machine and too long on every other; wait for the event, or sleep in a testing/synctest bubble, where time is free"})
 		}
 		return true
@@ -30,20 +30,14 @@ func checkTests(t *repository, f file, report func(violation)) {
 // isSilentSkip recognises t.Skip(), t.Skip("") and t.SkipNow(), whatever t is called.
 func isSilentSkip(call *ast.CallExpr) bool {
 	fn, ok := call.Fun.(*ast.SelectorExpr)
-	if !ok {
+	if !ok || !slices.Contains([]string{"Skip", "Skipf", "SkipNow"}, fn.Sel.Name) {
 		return false
 	}
-	switch fn.Sel.Name {
-	case "SkipNow":
-		return len(call.Args) == 0
-	case "Skip", "Skipf":
-		if len(call.Args) == 0 {
-			return true
-		}
-		first, ok := call.Args[0].(*ast.BasicLit)
-		return ok && strings.Trim(first.Value, "\"` ") == ""
+	if len(call.Args) == 0 {
+		return true
 	}
-	return false
+	first, ok := call.Args[0].(*ast.BasicLit)
+	return ok && strings.Trim(first.Value, "\"` ") == ""
 }
 
 // synctestHelpers are the names declared in files of a package that import testing/synctest: a package with

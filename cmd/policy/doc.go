@@ -11,7 +11,7 @@
 //
 // The rules; files.go holds those that look at a whole file:
 //
-//	imports     each package may import those to its left (table.go is the architecture)
+//	imports     each package may import those to its left (architecture.txt)
 //	calls       clocks are read in few places; only main ends the process
 //	tests       a skipped test gives its reason; a test that sleeps does so in virtual time
 //	sizes       functions and files that can be seen at once
@@ -20,7 +20,7 @@
 //	module      go.mod names what the product links, and nothing else
 //
 // These tables are statements of policy. Do not change one to make a build pass: a new import is
-// a decision, and its line in table.go is where it is taken.
+// a decision, and its line in architecture.txt is where it is taken.
 //
 // Files are read as they lie, without build constraints: what is written for another system is
 // held to the same rules. Folders called testdata are read as text only.

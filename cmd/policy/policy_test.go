@@ -48,23 +48,21 @@ func TestEachRuleCanFail(t *testing.T) {
 
 // Every single ban of the table is reported when it is broken, with its own reason.
 func TestEachBanCanFail(t *testing.T) {
-	for _, r := range packageTable() {
-		for i, b := range slices.Concat(r.bannedImports, bansForAll()) {
-			for pattern := range strings.FieldsSeq(b.patterns) {
-				folder, imported := strings.TrimSuffix(r.pkg, "/..."), strings.TrimSuffix(pattern, "/...")
-				if i >= len(r.bannedImports) && (banReason(r.bannedImports, imported) != "" || coversAny(r.external, imported)) {
-					continue // the row's own rules come first
-				}
-				path := imported
-				if ruleFor(imported) != nil {
-					path = "example.org/locks/" + imported
-				}
-				found := newTestRepository(t, map[string]string{
-					folder + "/first.go": fmt.Sprintf("package first\n\nimport _ %q\n", path),
-				}).check(rules()[:1])
-				reported := slices.ContainsFunc(found, func(v violation) bool { return v.line == 3 && v.reason == b.reason })
-				assert.True(t, reported, "%s importing %s: want %q among %v", folder, path, b.reason, found)
+	a := theArchitecture()
+	for pkg, r := range a.rules {
+		for i, b := range slices.Concat(r.bans, a.rules[forAll].bans) {
+			folder, imported := strings.TrimSuffix(pkg, "/..."), strings.TrimSuffix(b.pattern, "/...")
+			if pkg == forAll || i >= len(r.bans) && (banReason(r.bans, imported) != "" || coversAny(r.may, imported)) {
+				continue // the package's own rules come first
 			}
+			if a.rule(imported) != nil {
+				imported = "example.org/locks/" + imported
+			}
+			found := newTestRepository(t, map[string]string{
+				folder + "/first.go": fmt.Sprintf("package first\n\nimport _ %q\n", imported),
+			}).check(rules()[:1])
+			reported := slices.ContainsFunc(found, func(v violation) bool { return v.line == 3 && v.reason == b.reason })
+			assert.True(t, reported, "%s importing %s: want %q among %v", folder, imported, b.reason, found)
 		}
 	}
 }

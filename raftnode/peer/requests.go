@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -52,28 +53,46 @@ func (t *Transport) filterRequests() {
 	}
 }
 
-// prepareRequest changes a request to what Raft may be given, or answers it and returns false.
+// prepareRequest changes a request to what Raft may be given, or answers it and returns false. A node is in no
+// lower term than its log.
 func (t *Transport) prepareRequest(request *raft.RPC) bool {
-	if args, ok := request.Command.(*raft.InstallSnapshotRequest); ok {
-		request.Reader = &incomingSnapshot{Reader: request.Reader, transport: t, args: args}
-	}
-	if !t.validateRequest(*request) {
-		return false
-	}
-	switch args := request.Command.(type) {
+	n := t.network
+	from := request.Command.(raft.WithRPCHeader).GetRPCHeader()
+	var kind, fault string
+	var term, logTerm uint64
+	switch r := request.Command.(type) { // a request to begin an election has no numbers
 	case *raft.AppendEntriesRequest:
+		kind, term, logTerm, fault = "append", r.Term, r.PrevLogTerm, entriesFault(r)
 		// The leader's commit index goes no further than what its request shows to be in both logs. Raft counts as
 		// committed what this node's log has up to there, also behind the entries of the request: they may be of an
 		// earlier leader, and an append may be cut short.
-		args.LeaderCommitIndex = min(args.LeaderCommitIndex, args.PrevLogEntry+uint64(len(args.Entries)))
+		r.LeaderCommitIndex = min(r.LeaderCommitIndex, r.PrevLogEntry+uint64(len(r.Entries)))
 	case *raft.RequestVoteRequest:
-		t.presentAsVoter(&args.RPCHeader)
+		kind, term, logTerm = "vote", r.Term, r.LastLogTerm
+		t.presentAsVoter(&r.RPCHeader)
 	case *raft.RequestPreVoteRequest:
-		t.presentAsVoter(&args.RPCHeader)
+		kind, term, logTerm = "pre-vote", r.Term, r.LastLogTerm
+		t.presentAsVoter(&r.RPCHeader)
 	case *raft.InstallSnapshotRequest:
-		return !t.answerKnown(*request)
+		kind, term, logTerm = "snapshot", r.Term, r.LastLogTerm
+		if r.LastLogIndex > lastIndexMax || r.ConfigurationIndex > r.LastLogIndex {
+			fault = fmt.Sprintf("its snapshot reaches index %d, with a configuration of index %d",
+				r.LastLogIndex, r.ConfigurationIndex)
+		}
+		request.Reader = &incomingSnapshot{Reader: request.Reader, transport: t, args: r}
 	}
-	return true
+	if logTerm > term {
+		fault = fmt.Sprintf("its log is of term %d, later than its own, %d", logTerm, term)
+	}
+	if fault = cmp.Or(n.termFault(term), fault); fault != "" {
+		n.log.warn("leap "+kind, "refused an implausible raft request: its sender or the sender's disk is damaged, or "+
+			"hostile", "kind", kind, "fault", fault, "node", excerpt(from.ID), "address", excerpt(from.Addr))
+		err := fmt.Errorf("%s refused this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrImplausible, fault)
+		t.answer(*request, func() (any, error) { return nil, err })
+		return false
+	}
+	snapshot, ok := request.Reader.(*incomingSnapshot)
+	return !ok || !t.answerKnown(*request, snapshot)
 }
 
 // presentAsVoter has Raft vote for a server that was given its vote and of which this node knows only that it
@@ -93,25 +112,10 @@ func (t *Transport) Consumer() <-chan raft.RPC { return t.requests }
 // SetHeartbeatHandler implements raft.Transport: heartbeats don't come through Consumer.
 func (t *Transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	t.NetworkTransport.SetHeartbeatHandler(func(request raft.RPC) {
-		if t.validateRequest(request) {
+		if t.prepareRequest(&request) {
 			handle(request)
 		}
 	})
-}
-
-// validateRequest reports whether Raft may be given a request, and answers one that it may not.
-func (t *Transport) validateRequest(request raft.RPC) bool {
-	n := t.network
-	kind, fault := n.requestFault(request.Command)
-	if fault == "" {
-		return true
-	}
-	from := request.Command.(raft.WithRPCHeader).GetRPCHeader()
-	n.log.warn("leap "+kind, "refused an implausible raft request: its sender or the sender's disk is damaged, or "+
-		"hostile", "kind", kind, "fault", fault, "node", excerpt(from.ID), "address", excerpt(from.Addr))
-	err := fmt.Errorf("%s refused this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrImplausible, fault)
-	t.answer(request, func() (any, error) { return nil, err })
-	return false
 }
 
 // checkTerm looks at the term of another node's answer to a call.
@@ -135,35 +139,6 @@ func (n *Network) termFault(term uint64) string {
 	}
 	return fmt.Sprintf("its term %d is more than %d ahead of this node's, %d",
 		term, uint64(termAdvanceMax), currentTerm)
-}
-
-// requestFault returns of which kind a request is, and what is wrong with its numbers; "" = nothing. A node
-// is in no lower term than its log.
-func (n *Network) requestFault(command any) (kind, fault string) {
-	var term, logTerm uint64
-	switch r := command.(type) {
-	case *raft.AppendEntriesRequest:
-		kind, term, logTerm, fault = "append", r.Term, r.PrevLogTerm, entriesFault(r)
-	case *raft.RequestVoteRequest:
-		kind, term, logTerm = "vote", r.Term, r.LastLogTerm
-	case *raft.RequestPreVoteRequest:
-		kind, term, logTerm = "pre-vote", r.Term, r.LastLogTerm
-	case *raft.InstallSnapshotRequest:
-		kind, term, logTerm = "snapshot", r.Term, r.LastLogTerm
-		if r.LastLogIndex > lastIndexMax || r.ConfigurationIndex > r.LastLogIndex {
-			fault = fmt.Sprintf("its snapshot reaches index %d, with a configuration of index %d",
-				r.LastLogIndex, r.ConfigurationIndex)
-		}
-	default:
-		return "other", "" // to begin an election, which has no numbers
-	}
-	if leap := n.termFault(term); leap != "" {
-		return kind, leap
-	}
-	if logTerm > term {
-		return kind, fmt.Sprintf("its log is of term %d, later than its own, %d", logTerm, term)
-	}
-	return kind, fault
 }
 
 // entriesFault looks at the log that an append carries: one entry right behind the other, of terms up to the
@@ -230,8 +205,7 @@ func (s *incomingSnapshot) stalled() {
 //
 // The second check is in raft's main loop, in which nothing else is applied. Raft drops the snapshot and
 // reads what follows to empty the connection; the leader sends it again, and then it is known.
-func (t *Transport) answerKnown(request raft.RPC) bool {
-	snapshot := request.Reader.(*incomingSnapshot)
+func (t *Transport) answerKnown(request raft.RPC, snapshot *incomingSnapshot) bool {
 	args := snapshot.args
 	if !t.hasApplied(args) {
 		snapshot.forRaft = true

@@ -20,8 +20,8 @@ const (
 type RateLimitedLog struct {
 	log *slog.Logger
 
-	mu    sync.Mutex // guards lines and what they point at
-	lines map[string]*logLine
+	mu    sync.Mutex // guards lines
+	lines map[string]logLine
 }
 
 type logLine struct {
@@ -31,20 +31,27 @@ type logLine struct {
 
 // NewRateLimitedLog returns one that writes to log.
 func NewRateLimitedLog(log *slog.Logger) *RateLimitedLog {
-	return &RateLimitedLog{log: log, lines: map[string]*logLine{}}
+	return &RateLimitedLog{log: log, lines: map[string]logLine{}}
 }
 
 // Log logs a message. Messages with the same key count as repetitions of one.
 func (q *RateLimitedLog) Log(level slog.Level, key, message string, args ...any) {
 	now := time.Now()
 	q.mu.Lock()
-	line := q.line(key, now)
+	if _, known := q.lines[key]; !known && len(q.lines) >= logLinesMax {
+		maps.DeleteFunc(q.lines, func(_ string, l logLine) bool { return !now.Before(l.mutedUntil) })
+		if len(q.lines) >= logLinesMax {
+			key = "the rest"
+		}
+	}
+	line := q.lines[key]
 	muted, suppressed := now.Before(line.mutedUntil), line.suppressed
 	if muted {
 		line.suppressed++
 	} else {
-		*line = logLine{mutedUntil: now.Add(logEvery)}
+		line = logLine{mutedUntil: now.Add(logEvery)}
 	}
+	q.lines[key] = line
 	q.mu.Unlock()
 	if muted {
 		return
@@ -57,22 +64,4 @@ func (q *RateLimitedLog) Log(level slog.Level, key, message string, args ...any)
 
 func (q *RateLimitedLog) warn(key, message string, args ...any) {
 	q.Log(slog.LevelWarn, key, message, args...)
-}
-
-// line returns what is known of a message. The mutex is held.
-func (q *RateLimitedLog) line(key string, now time.Time) *logLine {
-	if q.lines[key] == nil {
-		// Remove what may be logged again and, unless the table is full, has no repetitions to report.
-		full := len(q.lines) >= logLinesMax
-		maps.DeleteFunc(q.lines, func(_ string, l *logLine) bool {
-			return !now.Before(l.mutedUntil) && (full || l.suppressed == 0)
-		})
-		if len(q.lines) >= logLinesMax {
-			key = "the rest"
-		}
-	}
-	if q.lines[key] == nil {
-		q.lines[key] = &logLine{}
-	}
-	return q.lines[key]
 }

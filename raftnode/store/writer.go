@@ -23,8 +23,6 @@ const (
 type InProgress struct {
 	Op    Op
 	Since time.Time // when it was asked for
-
-	number uint64
 }
 
 // A serialWriter writes one file: one writer at a time, first come, first served.
@@ -55,7 +53,6 @@ type record struct {
 	stop context.CancelCauseFunc
 
 	mu      sync.Mutex
-	begun   uint64       // writes
 	running []InProgress // oldest first
 }
 
@@ -107,8 +104,7 @@ func (p *serialWriter) attempt(op Op, count int, do func() error) error {
 func (r *record) begin(op Op) InProgress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.begun++
-	w := InProgress{Op: op, Since: time.Now(), number: r.begun}
+	w := InProgress{Op: op, Since: time.Now()}
 	r.running = append(r.running, w)
 	return w
 }
@@ -116,7 +112,8 @@ func (r *record) begin(op Op) InProgress {
 func (r *record) done(w InProgress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.running = slices.DeleteFunc(r.running, func(other InProgress) bool { return other.number == w.number })
+	i := slices.Index(r.running, w) // of two that are equal, either
+	r.running = slices.Delete(r.running, i, i+1)
 }
 
 // oldest returns the write that has been in progress for longest.

@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
@@ -68,95 +67,85 @@ func checkBolt(path string) error {
 	if err != nil {
 		return err
 	}
-	var metas [boltMetaPages]boltMetaPage
-	for i := range metas {
-		if metas[i], err = readBoltMeta(f, uint64(i), int64(metas[0].PageBytes)); err != nil {
-			return fmt.Errorf("%w: meta page %d: %w", errRecord, i, err)
+	return recovered(func() error {
+		p := &boltPages{file: f, used: map[uint64]bool{}}
+		newest := p.meta(0)
+		p.page = int64(newest.PageBytes)
+		second := p.meta(1)
+		expect(newest.PageBytes == second.PageBytes && newest.Transaction != second.Transaction,
+			"its two meta pages contradict each other")
+		if second.Transaction > newest.Transaction {
+			newest = second
 		}
-	}
-	if metas[0].PageBytes != metas[1].PageBytes || metas[0].Transaction == metas[1].Transaction {
-		return fmt.Errorf("%w: its two meta pages contradict each other", errRecord)
-	}
-	newest := metas[0]
-	if metas[1].Transaction > newest.Transaction {
-		newest = metas[1]
-	}
-	p := &boltPages{file: f, page: int64(newest.PageBytes), end: newest.End, used: map[uint64]bool{}}
-	if newest.End > uint64(info.Size()/p.page) || newest.Freelist != boltNoFreelist {
-		return fmt.Errorf("%w: it has %d bytes, and its meta page counts %d pages of %d", errRecord, info.Size(), newest.End, p.page)
-	}
-	if err := p.walk(newest.Root, nil, nil); err != nil {
-		return fmt.Errorf("%w: %w", errRecord, err)
-	}
-	return nil
+		p.end = newest.End
+		expect(p.end <= uint64(info.Size()/p.page) && newest.Freelist == boltNoFreelist,
+			"it has %d bytes, and its meta page counts %d pages of %d", info.Size(), p.end, p.page)
+		p.walk(newest.Root, nil, nil)
+		return nil
+	})
 }
 
-func readBoltMeta(file io.ReaderAt, number uint64, pageBytes int64) (m boltMetaPage, err error) {
-	text := make([]byte, boltPageBytes+boltMetaBytes)
-	if _, err := file.ReadAt(text, int64(number)*pageBytes); err != nil {
-		return m, err
+// expect ends the check of a file that is not as bbolt writes it. checkBolt makes an error of the panic, as is
+// done with those of bbolt.
+func expect(fulfilled bool, format string, args ...any) {
+	if !fulfilled {
+		panic(fmt.Sprintf(format, args...))
 	}
+}
+
+// read reads the first bytes of a page, with those that continue it.
+func (p *boltPages) read(number uint64, size int64) []byte {
+	text := make([]byte, size)
+	_, err := p.file.ReadAt(text, int64(number)*p.page)
+	expect(err == nil, "page %d: %v", number, err)
+	return text
+}
+
+// meta reads one of the two pages that say where the tree is.
+func (p *boltPages) meta(number uint64) (m boltMetaPage) {
+	text := p.read(number, boltPageBytes+boltMetaBytes)
 	decodeBolt(text, &m)
 	sum := fnv.New64a()
 	sum.Write(text[boltPageBytes : len(text)-8])
-	if m.Sum != sum.Sum64() || m.Magic != boltMagic || m.Version != boltVersion ||
-		m.Head.ID != number || m.Head.Kind != boltMeta || int(m.PageBytes) < len(text) {
-		return m, errors.New("it does not fit its checksum")
-	}
-	return m, nil
+	expect(m.Sum == sum.Sum64() && m.Magic == boltMagic && m.Version == boltVersion &&
+		m.Head.ID == number && m.Head.Kind == boltMeta && int(m.PageBytes) >= len(text),
+		"meta page %d: it does not fit its checksum", number)
+	return m
 }
 
 // decodeBolt decodes a value from the beginning of a longer text.
 func decodeBolt(text []byte, value any) {
-	if _, err := binary.Decode(text, binary.NativeEndian, value); err != nil {
-		panic(err)
-	}
+	_, err := binary.Decode(text, binary.NativeEndian, value)
+	expect(err == nil, "%v", err)
 }
 
 // walk checks a page, with those that continue it, and all below it. Its keys are from least on and below
 // end; nil is no bound.
-func (p *boltPages) walk(number uint64, least, end []byte) error {
-	if number < boltMetaPages || number >= p.end {
-		return fmt.Errorf("page %d is beyond the end", number)
-	}
+func (p *boltPages) walk(number uint64, least, end []byte) {
+	expect(number >= boltMetaPages && number < p.end, "page %d is beyond the end", number)
 	var head boltPageHead
-	from := io.NewSectionReader(p.file, int64(number)*p.page, boltPageBytes)
-	if err := binary.Read(from, binary.NativeEndian, &head); err != nil {
-		return fmt.Errorf("page %d: %w", number, err)
-	}
+	decodeBolt(p.read(number, boltPageBytes), &head)
 	last := number + uint64(head.Continuation)
-	if head.ID != number || last >= p.end || head.Kind != boltBranch && head.Kind != boltLeaf {
-		return fmt.Errorf("page %d is not what it is used as", number)
-	}
+	expect(head.ID == number && last < p.end && (head.Kind == boltBranch || head.Kind == boltLeaf),
+		"page %d is not what it is used as", number)
 	for i := number; i <= last; i++ {
-		if p.used[i] {
-			return fmt.Errorf("page %d is used twice", i)
-		}
+		expect(!p.used[i], "page %d is used twice", i)
 		p.used[i] = true
 	}
-	text := make([]byte, int64(last+1-number)*p.page)
-	if _, err := p.file.ReadAt(text, int64(number)*p.page); err != nil {
-		return fmt.Errorf("page %d: %w", number, err)
-	}
-	size, err := p.elements(text, least, end)
-	if err != nil {
-		return fmt.Errorf("page %d: %w", number, err)
-	}
-	if pages := (int64(size) + p.page - 1) / p.page; pages*p.page != int64(len(text)) {
-		return fmt.Errorf("page %d has another length than its elements", number)
-	}
-	return nil
+	text := p.read(number, int64(last+1-number)*p.page)
+	size := p.elements(number, text, least, end)
+	pages := (int64(size) + p.page - 1) / p.page
+	expect(pages*p.page == int64(len(text)), "page %d has another length than its elements", number)
 }
 
-// elements checks what is on a page, and below it, and returns how many bytes of the page it takes.
-func (p *boltPages) elements(text, least, end []byte) (size int, err error) {
+// elements checks what is on a page, and below it, and returns how many bytes of the page it takes. The page
+// may be that of a bucket inside the page of this number.
+func (p *boltPages) elements(number uint64, text, least, end []byte) (size int) {
 	var head boltPageHead
 	decodeBolt(text, &head)
 	count := int(head.Count)
 	size = boltPageBytes + count*boltElement
-	if size > len(text) || head.Kind == boltBranch && count == 0 {
-		return 0, fmt.Errorf("%d elements", count)
-	}
+	expect(size <= len(text) && (head.Kind == boltLeaf || count > 0), "page %d: %d elements", number, count)
 	// A leaf's element is flags, offset, length of the key and of the value; a branch's is offset,
 	// length of the key, and page.
 	words := make([][4]uint32, count)
@@ -169,45 +158,34 @@ func (p *boltPages) elements(text, least, end []byte) (size int, err error) {
 		}
 		from := uint64(size)
 		to := from + key + value
-		if uint64(boltPageBytes+i*boltElement)+offset != from || key == 0 || to > uint64(len(text)) {
-			return 0, fmt.Errorf("element %d is at the wrong offset", i)
-		}
+		expect(uint64(boltPageBytes+i*boltElement)+offset == from && key > 0 && to <= uint64(len(text)),
+			"page %d: element %d is at the wrong offset", number, i)
 		size, keys[i] = int(to), text[from:from+key]
-		if bytes.Compare(keys[i], least) < 0 || i > 0 && bytes.Equal(keys[i], least) || end != nil && bytes.Compare(keys[i], end) >= 0 {
-			return 0, fmt.Errorf("key %d is out of order", i)
-		}
+		order := bytes.Compare(keys[i], least)
+		expect((order > 0 || order == 0 && i == 0) && (end == nil || bytes.Compare(keys[i], end) < 0),
+			"page %d: key %d is out of order", number, i)
 		least = keys[i]
-		if err := p.value(flags, text[from+key:to]); err != nil {
-			return 0, err
+		if flags != 0 {
+			p.bucket(number, flags, text[from+key:to])
 		}
 	}
 	keys = append(keys, end)
 	for i := 0; head.Kind == boltBranch && i < count; i++ {
-		page := binary.NativeEndian.Uint64(text[boltPageBytes+i*boltElement+8:])
-		if err := p.walk(page, keys[i], keys[i+1]); err != nil {
-			return 0, err
-		}
+		p.walk(binary.NativeEndian.Uint64(text[boltPageBytes+i*boltElement+8:]), keys[i], keys[i+1])
 	}
-	return size, nil
+	return size
 }
 
-// value checks the bucket that a value is, if it is one.
-func (p *boltPages) value(flags uint32, value []byte) error {
-	switch {
-	case flags == 0:
-		return nil
-	case flags != 1 || len(value) < boltBucket:
-		return errors.New("a value of an unknown kind")
-	}
+// bucket checks the bucket that a value is.
+func (p *boltPages) bucket(number uint64, flags uint32, value []byte) {
+	expect(flags == 1 && len(value) >= boltBucket, "page %d: a value of an unknown kind", number)
 	if root := binary.NativeEndian.Uint64(value); root != 0 {
-		return p.walk(root, nil, nil)
+		p.walk(root, nil, nil)
+		return
 	}
 	inline := value[boltBucket:]
-	if len(inline) < boltPageBytes || binary.NativeEndian.Uint16(inline[8:]) != boltLeaf {
-		return errors.New("a bucket without a page")
-	}
-	if size, err := p.elements(inline, nil, nil); err != nil || size != len(inline) {
-		return errors.Join(fmt.Errorf("a bucket of %d bytes with %d bytes of elements", len(inline), size), err)
-	}
-	return nil
+	expect(len(inline) >= boltPageBytes && binary.NativeEndian.Uint16(inline[8:]) == boltLeaf,
+		"page %d: a bucket without a page", number)
+	size := p.elements(number, inline, nil, nil)
+	expect(size == len(inline), "page %d: a bucket of %d bytes with %d bytes of elements", number, len(inline), size)
 }

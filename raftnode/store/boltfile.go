@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -109,11 +108,9 @@ func openBoltTable(path string, fresh bool, mapBytes int) (t boltTable, err erro
 
 // Values implements Table.
 func (t boltTable) Values() (values Values, err error) {
-	err = recovered(func() error {
-		return t.db.View(func(tx *bbolt.Tx) error {
-			values, err = valuesIn(tx)
-			return err
-		})
+	err = t.db.View(func(tx *bbolt.Tx) error {
+		values, err = valuesIn(tx)
+		return err
 	})
 	return values, err
 }
@@ -147,12 +144,11 @@ func valuesIn(tx *bbolt.Tx) (values Values, err error) {
 	if table == nil || tx.Bucket(logBucket) == nil {
 		return nil, fmt.Errorf("%w: its table or its log is missing", errRecord)
 	}
-	text := table.Get(tableKey)
-	end := len(text) - ChecksumBytes
-	if end < 0 || !bytes.Equal(text[end:], Checksum(text[:end])) {
+	text, fits := withoutChecksum(table.Get(tableKey))
+	if !fits {
 		return nil, fmt.Errorf("%w: the record of its values does not fit its checksum", errRecord)
 	}
-	return values, json.Unmarshal(text[:end], &values)
+	return values, json.Unmarshal(text, &values)
 }
 
 func putValues(tx *bbolt.Tx, values Values) error {

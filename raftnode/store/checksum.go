@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -28,6 +29,12 @@ const ChecksumBytes = 4
 // raft.Log.Extensions.
 func Checksum(data []byte) []byte {
 	return binary.BigEndian.AppendUint32(nil, crc32.Checksum(data, castagnoli))
+}
+
+// withoutChecksum takes a checksum off the end of a text, and reports whether it fits.
+func withoutChecksum(text []byte) (body []byte, fits bool) {
+	end := max(0, len(text)-ChecksumBytes)
+	return text[:end], bytes.Equal(text[end:], Checksum(text[:end]))
 }
 
 // Verify reports, with ErrChecksum, an entry whose proposer's checksum does not

@@ -7,9 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"math"
 )
 
 // An ID is a random number of 128 bits; zero is none.
@@ -68,16 +66,11 @@ const identityName = "identity.json"
 
 // readIdentity reads the identity; without one the error is fs.ErrNotExist.
 func readIdentity(m medium) (id Identity, err error) {
-	f, err := m.open(identityName)
+	text, err := m.read(identityName)
 	if err != nil {
 		return id, err
 	}
-	defer f.Close()
 	path := m.path(identityName)
-	text, err := io.ReadAll(io.NewSectionReader(f, 0, math.MaxInt64))
-	if err != nil {
-		return id, err
-	}
 	body, fits := unsigned(text)
 	if !fits {
 		return id, Damaged(path, "it does not fit its checksum")

@@ -21,7 +21,7 @@ type medium interface {
 	path(name string) string
 
 	list(folder string) (names []string, err error)
-	open(name string) (file, error)
+	read(name string) ([]byte, error)
 	create(name string) (draft, error)
 	remove(name string) error // if it is there
 	free() uint64
@@ -33,13 +33,6 @@ type medium interface {
 
 	// close closes the votes, and gives up the lock.
 	close() error
-}
-
-// A file is complete and does not change.
-type file interface {
-	io.ReaderAt
-	io.Seeker
-	io.Closer
 }
 
 // A draft is a file that is being written. It gets its name when it is committed, after all of it is
@@ -122,10 +115,10 @@ func openDirectory(dir string) (medium, error) {
 	return d, nil
 }
 
-func (d *directory) path(name string) string        { return filepath.Join(d.dir, name) }
-func (d *directory) open(name string) (file, error) { return os.Open(d.path(name)) }
-func (d *directory) remove(name string) error       { return os.RemoveAll(d.path(name)) }
-func (d *directory) free() uint64                   { return freeBytes(d.dir) }
+func (d *directory) path(name string) string          { return filepath.Join(d.dir, name) }
+func (d *directory) read(name string) ([]byte, error) { return os.ReadFile(d.path(name)) }
+func (d *directory) remove(name string) error         { return os.RemoveAll(d.path(name)) }
+func (d *directory) free() uint64                     { return freeBytes(d.dir) }
 func (d *directory) list(folder string) ([]string, error) {
 	entries, err := os.ReadDir(d.path(folder))
 	names := make([]string, len(entries))

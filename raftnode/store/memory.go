@@ -64,14 +64,14 @@ func (m *Memory) list(folder string) (names []string, err error) {
 	return names, nil
 }
 
-func (m *Memory) open(name string) (file, error) {
+func (m *Memory) read(name string) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	text, ok := m.files[name]
 	if !ok {
 		return nil, fmt.Errorf("%s: %w", m.path(name), fs.ErrNotExist)
 	}
-	return memoryFile{bytes.NewReader(text)}, nil
+	return text, nil
 }
 
 func (m *Memory) create(name string) (draft, error) {
@@ -106,10 +106,6 @@ func (m *Memory) close() error {
 	m.inUse.Unlock()
 	return nil
 }
-
-type memoryFile struct{ *bytes.Reader }
-
-func (memoryFile) Close() error { return nil }
 
 type memoryDraft struct {
 	bytes.Buffer

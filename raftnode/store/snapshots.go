@@ -1,7 +1,7 @@
 package store
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -41,7 +41,7 @@ func (id snapshotID) String() string { return fmt.Sprintf("%d-%d-%d", id[0], id[
 
 func snapshotFile(name string) string { return path.Join(snapshotFolder, name) }
 
-const snapshotTrailer = 4 + ChecksumBytes // the length of the metadata, and the checksum
+const snapshotLengthBytes = 4 // of the length of the metadata
 
 // load reads and verifies all snapshots, and removes what a process left that ended while it wrote one.
 // Those that can't be read are not listed. It returns the newest one's id, and what is wrong with it.
@@ -62,10 +62,9 @@ func (s *snapshots) load() (newest snapshotID, damage, err error) {
 	slices.SortFunc(ids, func(a, b snapshotID) int { return slices.Compare(b[:], a[:]) })
 	var readable []*raft.SnapshotMeta
 	for i, id := range ids {
-		meta, state, readErr := s.read(id.String())
+		meta, _, readErr := s.read(id.String())
 		if readErr == nil {
 			readable = append(readable, meta)
-			err = errors.Join(err, state.Close())
 			continue
 		}
 		s.unneeded = append(s.unneeded, id.String())
@@ -99,46 +98,26 @@ func (s *snapshots) Open(name string) (*raft.SnapshotMeta, io.ReadCloser, error)
 	case err != nil:
 		return nil, nil, s.record.abort(Damaged(s.path(snapshotFile(name)), err.Error()))
 	}
-	return meta, state, nil
+	return meta, io.NopCloser(bytes.NewReader(state)), nil
 }
 
-// read opens a snapshot, and verifies all of it.
-func (s *snapshots) read(name string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	f, err := s.open(snapshotFile(name))
+// read returns a snapshot, all of which it has verified.
+func (s *snapshots) read(name string) (*raft.SnapshotMeta, []byte, error) {
+	text, err := s.medium.read(snapshotFile(name))
 	if err != nil {
 		return nil, nil, err
 	}
-	meta, err := verifySnapshot(f, name)
-	if err != nil {
-		return nil, nil, errors.Join(err, f.Close())
+	text, fits := withoutChecksum(text)
+	end := len(text) - snapshotLengthBytes
+	if !fits || end < 0 {
+		return nil, nil, fmt.Errorf("%w: it does not fit its checksum", errRecord)
 	}
-	return meta, struct {
-		io.Reader
-		io.Closer
-	}{bufio.NewReader(io.NewSectionReader(f, 0, meta.Size)), f}, nil
-}
-
-func verifySnapshot(f file, name string) (*raft.SnapshotMeta, error) {
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return nil, err
-	}
-	sum, trailer := crc32.New(castagnoli), make([]byte, snapshotTrailer)
-	_, err = io.Copy(sum, io.NewSectionReader(f, 0, size-ChecksumBytes))
-	_, trailerErr := f.ReadAt(trailer, size-snapshotTrailer)
-	if err := errors.Join(err, trailerErr); err != nil {
-		return nil, fmt.Errorf("%w: %w", errRecord, err)
-	}
-	length := int64(binary.BigEndian.Uint32(trailer))
-	if sum.Sum32() != binary.BigEndian.Uint32(trailer[4:]) || length > size-snapshotTrailer {
-		return nil, fmt.Errorf("%w: it does not fit its checksum", errRecord)
-	}
+	state := text[:max(0, end-int(binary.BigEndian.Uint32(text[end:])))]
 	meta := new(raft.SnapshotMeta)
-	text := io.NewSectionReader(f, size-snapshotTrailer-length, length)
-	if err := json.NewDecoder(text).Decode(meta); err != nil || meta.ID != name || meta.Size != size-snapshotTrailer-length {
-		return nil, errors.Join(fmt.Errorf("%w: it is snapshot %q of %d bytes", errRecord, meta.ID, meta.Size), err)
+	if err := json.Unmarshal(text[len(state):end], meta); err != nil || meta.ID != name || meta.Size != int64(len(state)) {
+		return nil, nil, errors.Join(fmt.Errorf("%w: it is snapshot %q of %d bytes", errRecord, meta.ID, meta.Size), err)
 	}
-	return meta, nil
+	return meta, state, nil
 }
 
 // Create implements raft.SnapshotStore.

@@ -37,10 +37,9 @@ type medium interface {
 
 // A draft is a file that is being written. It gets its name when it is committed, after all of it is
 // flushed, and then replaces an older file of that name; a crash leaves the one or the other, whole.
-type draft interface {
+type draft struct {
 	io.Writer
-	commit() error
-	discard() error
+	commit, discard func() error
 }
 
 // An engine keeps the log's entries. Its caller knows which entries there are: it is never asked
@@ -128,29 +127,22 @@ func (d *directory) list(folder string) ([]string, error) {
 	return names, err
 }
 
+// create makes a file that is left alone once it has its name, whatever fails then: it is whole.
 func (d *directory) create(name string) (draft, error) {
 	f, err := os.OpenFile(d.path(name)+unfinished, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return nil, err
+		return draft{}, err
 	}
-	return &diskDraft{bufio.NewWriter(f), f, d.path(name)}, nil
-}
-
-type diskDraft struct {
-	*bufio.Writer // keeps the first error
-	file          *os.File
-	path          string
-}
-
-// commit leaves a file alone once it has its name, whatever fails then: it is whole.
-func (f *diskDraft) commit() error {
-	if err := errors.Join(f.Flush(), f.file.Sync()); err != nil {
-		return errors.Join(err, f.discard())
+	text := bufio.NewWriter(f) // keeps the first error
+	discard := func() error { return errors.Join(f.Close(), os.Remove(f.Name())) }
+	commit := func() error {
+		if err := errors.Join(text.Flush(), f.Sync()); err != nil {
+			return errors.Join(err, discard())
+		}
+		return errors.Join(f.Close(), rename(f.Name(), d.path(name)))
 	}
-	return errors.Join(f.file.Close(), rename(f.file.Name(), f.path))
+	return draft{text, commit, discard}, nil
 }
-
-func (f *diskDraft) discard() error { return errors.Join(f.file.Close(), os.Remove(f.file.Name())) }
 
 func (d *directory) openVotes(fresh bool) (Table, error) {
 	path := d.path(votesName)

@@ -75,7 +75,14 @@ func (m *Memory) read(name string) ([]byte, error) {
 }
 
 func (m *Memory) create(name string) (draft, error) {
-	return &memoryDraft{memory: m, name: name}, nil
+	text := new(bytes.Buffer)
+	commit := func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.files[name] = text.Bytes()
+		return nil
+	}
+	return draft{text, commit, func() error { return nil }}, nil
 }
 
 func (m *Memory) remove(name string) error {
@@ -106,21 +113,6 @@ func (m *Memory) close() error {
 	m.inUse.Unlock()
 	return nil
 }
-
-type memoryDraft struct {
-	bytes.Buffer
-	memory *Memory
-	name   string
-}
-
-func (f *memoryDraft) commit() error {
-	f.memory.mu.Lock()
-	defer f.memory.mu.Unlock()
-	f.memory.files[f.name] = f.Bytes()
-	return nil
-}
-
-func (*memoryDraft) discard() error { return nil }
 
 type memoryLog struct {
 	*raft.InmemStore

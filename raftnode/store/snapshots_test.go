@@ -144,14 +144,10 @@ func TestAnUnnecessarySnapshotThatIsDamagedGoes(t *testing.T) {
 // does so on a disk that fails.
 type lateFailure struct{ medium }
 
-type lateFailingDraft struct{ draft }
-
 func (m lateFailure) create(name string) (draft, error) {
 	d, err := m.medium.create(name)
-	return lateFailingDraft{d}, err
+	return draft{d, func() error { return errors.Join(d.commit(), io.ErrUnexpectedEOF) }, d.discard}, err
 }
-
-func (d lateFailingDraft) commit() error { return errors.Join(d.draft.commit(), io.ErrUnexpectedEOF) }
 
 // A failure so late leaves a snapshot that can be read, also when raft then cancels it: it may be the only one.
 func TestNamedSnapshotIsNotEmptied(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -32,8 +33,7 @@ type stream struct {
 	closedByReader bool // the reader has closed
 	readDeadline   time.Time
 	writeDeadline  time.Time
-	readable       chan struct{} // capacity 1: look again
-	writable       chan struct{} // capacity 1: look again
+	changed        *sync.Cond // of the network's lock
 }
 
 type segment struct {
@@ -43,40 +43,48 @@ type segment struct {
 
 // newStream makes a stream on a link; the caller holds the lock.
 func newStream(n *Network, l *link) *stream {
-	s := &stream{network: n, link: l, readable: make(chan struct{}, 1), writable: make(chan struct{}, 1)}
+	s := &stream{network: n, link: l, changed: sync.NewCond(&n.mu)}
 	l.streams[s] = struct{}{}
 	return s
 }
 
-// await attempts something until it is done, fails, or a deadline passes. attempt returns when it is to be repeated
-// at the latest; zero: at the next signal.
-func (c *conn) await(signal <-chan struct{}, deadline *time.Time, attempt func(now time.Time) (done bool, again time.Time, err error)) error {
-	for {
-		c.network.mu.Lock()
-		now, done, again, err := time.Now(), false, time.Time{}, net.ErrClosed
-		if !c.closed {
-			done, again, err = attempt(now)
+// await attempts something with a stream until it is done, fails, or a deadline passes. attempt returns when it is to be
+// repeated at the latest; zero: when the stream has changed.
+func (c *conn) await(s *stream, deadline *time.Time, attempt func(now time.Time) (done bool, again time.Time, err error)) error {
+	c.network.mu.Lock()
+	defer c.network.mu.Unlock()
+	for !c.closed {
+		now := time.Now()
+		done, again, err := attempt(now)
+		if done || err != nil {
+			return err
 		}
-		if limit := *deadline; !done && err == nil && !limit.IsZero() {
+		if limit := *deadline; !limit.IsZero() {
 			if !limit.After(now) {
-				err = os.ErrDeadlineExceeded
+				return os.ErrDeadlineExceeded
 			}
 			if again.IsZero() || limit.Before(again) {
 				again = limit
 			}
 		}
-		c.network.mu.Unlock()
-		if done || err != nil {
-			return err
-		}
-		awaitSignal(signal, again)
+		s.wait(again)
 	}
+	return net.ErrClosed
+}
+
+// wait waits until the stream has changed, at most until a time to come; zero: as long as it takes. The caller holds the
+// lock. Virtual time stands until it waits, so the timer is not too early.
+func (s *stream) wait(until time.Time) {
+	if !until.IsZero() {
+		defer time.AfterFunc(time.Until(until), s.changed.Broadcast).Stop()
+	}
+	s.changed.Wait()
 }
 
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (n int, err error) {
 	s := c.in
-	err = c.await(s.readable, &s.readDeadline, func(now time.Time) (done bool, again time.Time, err error) {
+	err = c.await(s, &s.readDeadline, func(now time.Time) (done bool, again time.Time, err error) {
 		switch {
 		case c.reset: // also if the end of what was sent before is still under way
 			return false, again, syscall.ECONNRESET
@@ -98,7 +106,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 		if len(head.data) == 0 {
 			s.segments = s.segments[1:]
 		}
-		notify(s.writable)
+		s.changed.Broadcast()
 		return true, again, nil
 	})
 	return n, err
@@ -107,11 +115,11 @@ func (c *conn) Read(p []byte) (n int, err error) {
 // Write implements net.Conn. It returns when the bytes are under way.
 func (c *conn) Write(p []byte) (written int, err error) {
 	s := c.out
-	err = c.await(s.writable, &s.writeDeadline, func(time.Time) (done bool, again time.Time, err error) {
+	err = c.await(s, &s.writeDeadline, func(time.Time) (done bool, again time.Time, err error) {
 		switch {
 		case s.closedByReader && c.in.link.cutAt.IsZero():
 			c.reset = true
-			notify(c.in.readable)
+			c.in.changed.Broadcast()
 			return false, again, syscall.EPIPE
 		case s.closedByReader: // the reset can't come back
 			written = len(p)
@@ -138,7 +146,7 @@ func (s *stream) send(data []byte) {
 	}
 	s.segments = append(s.segments, segment{at, data})
 	s.size += len(data)
-	notify(s.readable)
+	s.changed.Broadcast()
 }
 
 // delayRetransmitted lets what was held back by a cut arrive at a later time.
@@ -148,7 +156,7 @@ func (s *stream) delayRetransmitted(cutAt, resent time.Time) {
 			s.segments[i].at = resent
 		}
 	}
-	notify(s.readable)
+	s.changed.Broadcast()
 }
 
 // Close implements net.Conn. The other end learns of it when the end arrives.
@@ -173,8 +181,7 @@ func (c *conn) closeLocked() {
 	c.in.closedByReader = true
 	c.in.segments, c.in.size = nil, 0
 	for _, s := range []*stream{c.in, c.out} {
-		notify(s.readable)
-		notify(s.writable)
+		s.changed.Broadcast()
 		if s.closedByReader {
 			delete(s.link.streams, s)
 		}
@@ -194,40 +201,15 @@ func (c *conn) SetDeadline(t time.Time) error {
 }
 
 // SetReadDeadline implements net.Conn.
-func (c *conn) SetReadDeadline(t time.Time) error {
-	return c.setDeadline(&c.in.readDeadline, t, c.in.readable)
-}
+func (c *conn) SetReadDeadline(t time.Time) error { return c.in.setDeadline(&c.in.readDeadline, t) }
 
 // SetWriteDeadline implements net.Conn.
-func (c *conn) SetWriteDeadline(t time.Time) error {
-	return c.setDeadline(&c.out.writeDeadline, t, c.out.writable)
-}
+func (c *conn) SetWriteDeadline(t time.Time) error { return c.out.setDeadline(&c.out.writeDeadline, t) }
 
-func (c *conn) setDeadline(deadline *time.Time, t time.Time, waiting chan struct{}) error {
-	c.network.mu.Lock()
-	defer c.network.mu.Unlock()
+func (s *stream) setDeadline(deadline *time.Time, t time.Time) error {
+	s.network.mu.Lock()
+	defer s.network.mu.Unlock()
 	*deadline = t
-	notify(waiting)
+	s.changed.Broadcast()
 	return nil
-}
-
-// awaitSignal waits for a signal, at most until a time; zero: as long as it takes.
-func awaitSignal(signal <-chan struct{}, at time.Time) {
-	if at.IsZero() {
-		<-signal
-		return
-	}
-	t := time.NewTimer(time.Until(at))
-	defer t.Stop()
-	select {
-	case <-signal:
-	case <-t.C:
-	}
-}
-
-func notify(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
 }

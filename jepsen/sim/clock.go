@@ -2,6 +2,7 @@ package sim
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"zamok/clock"
@@ -15,10 +16,11 @@ type Clock struct {
 	base clock.Instant // of real, when the clock was made
 	rate float64       // how fast it goes
 
+	frozen gate // readers wait while it is shut
+
 	mu        sync.Mutex // guards what follows
 	reads     int        // at one moment of virtual time
 	readsAt   time.Time
-	frozen    chan struct{} // closed when readers may continue; nil = they need not wait
 	stoppedAt *clock.Instant
 	lag       clock.Span // how much it has lost for good
 }
@@ -34,15 +36,10 @@ func newClock(rate float64) *Clock {
 
 // Now implements clock.Source.
 func (c *Clock) Now() clock.Instant {
-	for {
-		c.mu.Lock()
-		frozen, now := c.frozen, c.read()
-		c.mu.Unlock()
-		if frozen == nil {
-			return now
-		}
-		<-frozen
-	}
+	c.frozen.wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.read()
 }
 
 func (c *Clock) read() clock.Instant {
@@ -63,23 +60,10 @@ func (c *Clock) read() clock.Instant {
 }
 
 // Freeze blocks all readers until Thaw. The epoch of a leader reads its clock all the time.
-func (c *Clock) Freeze() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.frozen == nil {
-		c.frozen = make(chan struct{})
-	}
-}
+func (c *Clock) Freeze() { c.frozen.shut() }
 
 // Thaw lets those readers continue.
-func (c *Clock) Thaw() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.frozen != nil {
-		close(c.frozen)
-		c.frozen = nil
-	}
-}
+func (c *Clock) Thaw() { c.frozen.open() }
 
 // Stop lets the clock stand still.
 func (c *Clock) Stop() {
@@ -108,4 +92,36 @@ func (c *Clock) ResumeInTime() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stoppedAt = nil
+}
+
+// gate holds up those who come while it is shut.
+type gate struct{ opened atomic.Pointer[chan struct{}] } // closed when it opens; nil = it is open
+
+// shut shuts the gate. False: it was shut already.
+func (g *gate) shut() bool {
+	opened := make(chan struct{})
+	return g.opened.CompareAndSwap(nil, &opened)
+}
+
+// open lets those who wait continue. False: it was open already.
+func (g *gate) open() bool {
+	opened := g.opened.Swap(nil)
+	if opened != nil {
+		close(*opened)
+	}
+	return opened != nil
+}
+
+// opening returns a channel that closes when the gate opens; nil: it is open.
+func (g *gate) opening() <-chan struct{} {
+	if opened := g.opened.Load(); opened != nil {
+		return *opened
+	}
+	return nil
+}
+
+func (g *gate) wait() {
+	if opening := g.opening(); opening != nil {
+		<-opening
+	}
 }

@@ -41,9 +41,10 @@ type Disk struct {
 	onWrite           setting[writeHook]
 	forcedOutcome     setting[writeOutcome]
 
+	stalled gate // writes wait while it is shut
+
 	mu       sync.Mutex           // guards what follows
 	random   *rand.Rand           // its own choices
-	gate     chan struct{}        // closed when a stalled disk continues; nil = it does not stall
 	inFlight []*write             // writes under way, in the order of their beginning
 	outcomes map[writeOutcome]int // of the writes that were under way when the power failed
 }
@@ -107,23 +108,10 @@ func (s *Sim) newDisk(id string) *Disk {
 }
 
 // Stall lets every write to log and votes, and the end of every snapshot, hang until Resume.
-func (d *Disk) Stall() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.gate == nil {
-		d.gate = make(chan struct{})
-	}
-}
+func (d *Disk) Stall() { d.stalled.shut() }
 
 // Resume lets the writes that hang land.
-func (d *Disk) Resume() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.gate != nil {
-		close(d.gate)
-		d.gate = nil
-	}
-}
+func (d *Disk) Resume() { d.stalled.open() }
 
 // SlowSnapshots sets what each write into a snapshot takes.
 func (d *Disk) SlowSnapshots(each time.Duration) { d.snapshotWriteTime.set(each) }
@@ -160,11 +148,9 @@ func (d *Disk) write(op diskOp, land func() error) error {
 		w.takes = onWrite(op, false)
 		defer onWrite(op, true)
 	}
-	gate := d.begin(w)
+	d.begin(w)
 	defer d.end(w)
-	if gate != nil {
-		<-gate
-	}
+	d.stalled.wait()
 	time.Sleep(w.takes)
 	d.landMu.Lock()
 	defer d.landMu.Unlock()
@@ -172,14 +158,13 @@ func (d *Disk) write(op diskOp, land func() error) error {
 	return w.err
 }
 
-func (d *Disk) begin(w *write) (gate chan struct{}) {
+func (d *Disk) begin(w *write) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.inFlight = append(d.inFlight, w)
 	if most := d.writeTimeMax.get(); most > 0 {
 		w.takes = max(w.takes, time.Duration(d.random.Int64N(int64(most))))
 	}
-	return d.gate
 }
 
 func (d *Disk) end(w *write) {

@@ -94,7 +94,7 @@ func (l *Load) worker(p *program, random *rand.Rand) *workload.Worker {
 			HoldTime: func(random *rand.Rand) time.Duration { return time.Duration(random.Int64N(int64(l.pace * 3 / 2))) },
 		},
 		Label: p.label, TTL: p.on.config.TTL, Ctx: p.ctx, Ending: l.ending,
-		Write: func(w check.Write) { l.record.resource.Write(w) }, ClockRate: p.clock.rate, Paused: p.on.isPaused,
+		Write: func(w check.Write) { l.record.resource.Write(w) }, ClockRate: p.clock.rate, Paused: p.on.paused.opening,
 	}
 }
 
@@ -288,11 +288,11 @@ type programHost struct {
 	sim    *Sim
 	host   string
 	config client.Config
+	paused gate // shut while its program is paused
 
 	mu           sync.Mutex // guards what follows
 	program      *program
 	incarnations int
-	paused       chan struct{} // closed when a pause ends; nil = nothing is paused
 }
 
 // start starts a program that does this work, each part in a goroutine of its own.
@@ -340,10 +340,9 @@ func (h *programHost) kill() {
 func (h *programHost) pause(p *program) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.paused != nil || h.program != p {
+	if h.program != p || !h.paused.shut() {
 		return false
 	}
-	h.paused = make(chan struct{})
 	p.clock.Stop()
 	for _, r := range h.sim.routes(h.host) {
 		h.sim.Network.Cut(r.from, r.to)
@@ -355,22 +354,13 @@ func (h *programHost) pause(p *program) bool {
 func (h *programHost) resume(p *program) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.paused == nil {
+	p.clock.ResumeInTime() // before it does anything
+	if !h.paused.open() {
 		return
 	}
-	p.clock.ResumeInTime()
-	close(h.paused)
-	h.paused = nil
 	for _, r := range h.sim.routes(h.host) {
 		h.sim.Network.Heal(r.from, r.to)
 	}
-}
-
-// isPaused returns the channel that closes at the end of the pause; nil: it is not paused.
-func (h *programHost) isPaused() <-chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.paused
 }
 
 // routes are the directions, both ways, between a host and the nodes at other hosts.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -81,7 +83,7 @@ func (s *Stack) Listen(port string) (*Listener, error) {
 		return nil, net.ErrClosed
 	}
 	p := &Listener{network: n, stack: s, address: address, incoming: make(chan *conn, backlogMax)}
-	n.listeners[address], s.listeners[p] = p, struct{}{}
+	n.listeners[address] = p
 	return p, nil
 }
 
@@ -160,7 +162,6 @@ func (p *Listener) Close() error {
 	p.network.mu.Lock()
 	if p.network.listeners[p.address] == p {
 		delete(p.network.listeners, p.address)
-		delete(p.stack.listeners, p)
 		close(p.incoming)
 	}
 	p.network.mu.Unlock()
@@ -253,9 +254,8 @@ type Stack struct {
 	host    string
 
 	// Guarded by network.mu.
-	closed    bool
-	listeners map[*Listener]struct{}
-	conns     map[*conn]struct{}
+	closed bool
+	conns  map[*conn]struct{}
 }
 
 // NewStack is for a process that starts on a host.
@@ -263,22 +263,21 @@ func (n *Network) NewStack(host string) *Stack {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.hosts[host] = true
-	return &Stack{network: n, host: host, listeners: map[*Listener]struct{}{}, conns: map[*conn]struct{}{}}
+	return &Stack{network: n, host: host, conns: map[*conn]struct{}{}}
 }
 
 // CloseAll closes everything that the process has open, and lets it open nothing more.
 func (s *Stack) CloseAll() {
 	s.network.mu.Lock()
 	s.closed = true
-	for c := range s.conns {
-		c.closeLocked()
-	}
-	ports := s.listeners
-	s.listeners = nil
+	ports := slices.Collect(maps.Values(s.network.listeners))
 	s.network.mu.Unlock()
-	for p := range ports {
-		p.Close()
+	for _, p := range ports {
+		if p.stack == s {
+			p.Close()
+		}
 	}
+	s.closeConns()
 }
 
 // closeConns closes what is open; the process lives and may connect again.

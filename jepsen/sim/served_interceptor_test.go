@@ -1,8 +1,10 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -28,8 +30,8 @@ type interceptor struct {
 	node zamokpb.ZamokClient
 
 	mu sync.Mutex // guards what follows, and all that toServer and toClient use
-	// toServer and toClient see every frame; false: it is lost. An error ends the stream. Nil: all passes.
-	toServer func(*zamokpb.ClientFrame) (bool, error)
+	// toServer and toClient see every frame; false: it is lost. An error ends the stream. Nil: every frame passes.
+	toServer func(*zamokpb.ClientFrame) (pass bool)
 	toClient func(*zamokpb.ServerFrame) (bool, error)
 	opened   int  // how many streams were opened
 	cutFirst bool // the first stream breaks at its next frame to the client, unless another was opened
@@ -42,19 +44,16 @@ func (m *interceptor) cut() {
 	m.cutFirst = true
 }
 
-func (m *interceptor) up(f *zamokpb.ClientFrame) (pass bool, err error) {
+func (m *interceptor) up(f *zamokpb.ClientFrame) (pass bool, end error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if f.Messages[0].GetOpen() != nil {
 		m.opened++
 	}
-	if m.toServer == nil {
-		return true, nil
-	}
-	return m.toServer(f)
+	return m.toServer == nil || m.toServer(f), nil
 }
 
-func (m *interceptor) down(f *zamokpb.ServerFrame) (pass bool, err error) {
+func (m *interceptor) down(f *zamokpb.ServerFrame) (pass bool, end error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.cutFirst && m.opened == 1 {
@@ -89,34 +88,27 @@ func (m *interceptor) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame,
 		return err
 	}
 	go func() {
-		for {
-			f, err := wire.Recv()
-			pass := false
-			if err == nil {
-				pass, err = m.up(f)
-			}
-			if err != nil {
-				cancel(err)
-				return
-			}
-			if pass && node.Send(f) != nil {
-				return
-			}
+		if err := forward(wire.Recv, m.up, node.Send); !errors.Is(err, io.EOF) {
+			cancel(err)
 		}
+		_ = node.CloseSend()
 	}()
+	err = forward(node.Recv, m.down, wire.Send)
+	return cmp.Or(context.Cause(ctx), err)
+}
+
+// forward forwards the frames that pass, until a side ends or a frame ends the stream.
+func forward[Frame any](receive func() (Frame, error), passes func(Frame) (bool, error), send func(Frame) error) error {
 	for {
-		f, err := node.Recv()
+		f, err := receive()
 		pass := false
 		if err == nil {
-			pass, err = m.down(f)
+			pass, err = passes(f)
 		}
-		if err == nil && pass {
-			err = wire.Send(f)
+		if pass && err == nil {
+			err = send(f)
 		}
 		if err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				return cause
-			}
 			return err
 		}
 	}
@@ -140,6 +132,15 @@ func (s *Sim) startInterceptor(m *interceptor) func(*client.Config) {
 		_ = conn.Close()
 	})
 	return func(c *client.Config) { c.Endpoints = []string{"proxy"} }
+}
+
+// open opens a stream at the node, beside those of clients, with this frame.
+func (m *interceptor) open(s *Sim, first *zamokpb.ClientFrame) error {
+	stream, err := m.node.Session(s.Within(time.Minute))
+	require.NoError(s, err)
+	require.NoError(s, stream.Send(first))
+	_, err = stream.Recv()
+	return err
 }
 
 // One push in ten is lost, streams are cut, or nothing is wrong; callers change their minds. No two hold the lock at
@@ -250,11 +251,11 @@ func (s *Sim) attempt(p *program, random *rand.Rand) *client.Lock {
 func TestStolenSessionIsAbandoned(t *testing.T) {
 	runServed(t, 1, func(s *Sim) {
 		opening := &zamokpb.OpenStream{}
-		m := &interceptor{toServer: func(f *zamokpb.ClientFrame) (bool, error) {
+		m := &interceptor{toServer: func(f *zamokpb.ClientFrame) bool {
 			if h := f.Messages[0].GetOpen(); h != nil {
 				opening.Secret = h.Secret
 			}
-			return true, nil
+			return true
 		}}
 		a, b := s.program("a", s.startInterceptor(m)), s.program("b", nil)
 		held := s.lock(a, "x")
@@ -262,14 +263,8 @@ func TestStolenSessionIsAbandoned(t *testing.T) {
 		s.lock(b, "y")
 		waits := s.wait(s.Within(time.Minute), a, "y")
 
-		ctx, cancel := context.WithCancel(s.Within(time.Minute))
-		defer cancel()
-		other, err := m.node.Session(ctx)
-		require.NoError(t, err)
-		require.NoError(t, other.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{
+		require.NoError(t, m.open(s, &zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{
 			{Message: &zamokpb.ClientMessage_Open{Open: opening}}}}))
-		_, err = other.Recv()
-		require.NoError(t, err)
 		s.awaitLost(held, time.Second)
 		require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
 		require.NoError(t, b.Close())
@@ -285,19 +280,19 @@ func TestLateAckConfirmsFirstTransmission(t *testing.T) {
 		var first, second time.Time
 		answered := make(chan struct{})
 		m := &interceptor{}
-		m.toServer = func(f *zamokpb.ClientFrame) (bool, error) {
+		m.toServer = func(f *zamokpb.ClientFrame) bool {
 			switch {
 			case !second.IsZero():
-				return false, nil
+				return false
 			case f.Messages[0].GetKeepAlive() == nil:
-				return true, nil
+				return true
 			case first.IsZero():
 				first = time.Now()
-				return true, nil
+				return true
 			}
 			second = time.Now()
 			close(answered)
-			return false, nil
+			return false
 		}
 		m.toClient = func(f *zamokpb.ServerFrame) (bool, error) {
 			if !first.IsZero() {
@@ -322,20 +317,21 @@ func TestLateAckConfirmsFirstTransmission(t *testing.T) {
 // the late OpenStream has come or not.
 func TestLateOpenStreamIsNotAClone(t *testing.T) {
 	t.Parallel()
-	t.Run("it comes", func(t *testing.T) { testLateOpenStream(t, true) })
-	t.Run("it never comes", func(t *testing.T) { testLateOpenStream(t, false) })
+	for name, comes := range map[string]bool{"it comes": true, "it never comes": false} {
+		t.Run(name, func(t *testing.T) { testLateOpenStream(t, comes) })
+	}
 }
 
 func testLateOpenStream(t *testing.T, comes bool) {
 	runServed(t, 1, func(s *Sim) {
 		var late *zamokpb.ClientFrame
 		m := &interceptor{}
-		m.toServer = func(f *zamokpb.ClientFrame) (bool, error) {
+		m.toServer = func(f *zamokpb.ClientFrame) bool {
 			if f.Messages[0].GetOpen() != nil && m.opened == 2 {
 				late = f
-				return false, nil
+				return false
 			}
-			return true, nil
+			return true
 		}
 		a := s.program("a", s.startInterceptor(m))
 		held := s.lock(a, "x")
@@ -343,24 +339,15 @@ func testLateOpenStream(t *testing.T, comes bool) {
 		s.lock(a, "y") // over the third stream at the latest
 		require.Equal(t, 3, m.opened)
 
-		ctx, cancel := context.WithCancel(s.Within(time.Minute))
-		defer cancel()
-		open := func(f *zamokpb.ClientFrame) error {
-			stream, err := m.node.Session(ctx)
-			require.NoError(t, err)
-			require.NoError(t, stream.Send(f))
-			_, err = stream.Recv()
-			return err
-		}
 		if comes {
-			require.ErrorContains(t, open(late), "not done")
+			require.ErrorContains(t, m.open(s, late), "not done")
 			time.Sleep(15 * time.Second)
 			require.NoError(t, held.Err())
 			require.Equal(t, 3, m.opened)
 		}
 		clone := proto.Clone(late).(*zamokpb.ClientFrame)
 		clone.Messages[0].GetOpen().Attempt += 2 // it has seen as much as the client
-		require.NoError(t, open(clone))
+		require.NoError(t, m.open(s, clone))
 		s.awaitLost(held, time.Second)
 		require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
 		require.Equal(t, 3, m.opened)
@@ -371,11 +358,11 @@ func testLateOpenStream(t *testing.T, comes bool) {
 // the session to it.
 func TestClientBehindItsCloneStops(t *testing.T) {
 	runServed(t, 1, func(s *Sim) {
-		m := &interceptor{toServer: func(f *zamokpb.ClientFrame) (bool, error) {
+		m := &interceptor{toServer: func(f *zamokpb.ClientFrame) bool {
 			if h := f.Messages[0].GetOpen(); h != nil {
 				h.Attempt = 1 // the copy had the next number first
 			}
-			return true, nil
+			return true
 		}}
 		a := s.program("a", s.startInterceptor(m))
 		held := s.lock(a, "x")

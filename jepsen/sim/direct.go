@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -146,10 +146,8 @@ type Holder struct {
 	// Die ends the renewals.
 	Die func()
 
-	sim *Sim
-
-	mu        sync.Mutex
-	confirmed time.Duration // when the last request was sent that was answered; guarded by mu
+	sim       *Sim
+	confirmed atomic.Int64 // when the last request was sent that was answered
 }
 
 // Holder has a new session acquire a lock, or begin to wait for it, and renew.
@@ -193,7 +191,12 @@ func (h *Holder) askLeader(ctx context.Context, ask func(context.Context, *Node)
 			a, err := ask(limited, n)
 			cancel()
 			if err == nil {
-				h.confirm(a.Result, sent)
+				h.confirmed.Store(int64(sent))
+				if a.Result.Code == fsm.OK {
+					h.sim.record.put(check.Record{Renewal: &check.Renewal{
+						Session: uint64(a.Result.Session), Sent: sent + historyBegin, Confirmed: h.sim.historyTime(),
+					}})
+				}
 				return a, nil
 			}
 		}
@@ -203,23 +206,8 @@ func (h *Holder) askLeader(ctx context.Context, ask func(context.Context, *Node)
 	}
 }
 
-func (h *Holder) confirm(r fsm.Result, sent time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.confirmed = sent
-	if r.Code == fsm.OK {
-		h.sim.record.put(check.Record{Renewal: &check.Renewal{
-			Session: uint64(r.Session), Sent: sent + historyBegin, Confirmed: h.sim.historyTime(),
-		}})
-	}
-}
-
 // LastConfirmedSend is when the last request was sent that was answered.
-func (h *Holder) LastConfirmedSend() time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.confirmed
-}
+func (h *Holder) LastConfirmedSend() time.Duration { return time.Duration(h.confirmed.Load()) }
 
 // Ended reports whether its session has ended.
 func (h *Holder) Ended() bool {
@@ -256,7 +244,6 @@ func (l *Load) runRawClient() (end func()) {
 		clock: newClock(l.rateOf(rawClientHost)), stack: l.Network.NewStack(rawClientHost),
 	}
 	again := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}
-	var conns []*grpc.ClientConn
 	for _, n := range l.InitialMembers() {
 		conn, err := grpc.NewClient("passthrough:///"+n.Host+":"+clientPort,
 			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(s.stack.Dial),
@@ -264,7 +251,8 @@ func (l *Load) runRawClient() (end func()) {
 		if err != nil {
 			l.Fatal(err)
 		}
-		s.nodes, conns = append(s.nodes, zamokpb.NewZamokClient(conn)), append(conns, conn)
+		l.Cleanup(func() { _ = conn.Close() })
+		s.nodes = append(s.nodes, zamokpb.NewZamokClient(conn))
 	}
 	return background(func(context.Context) {
 		for l.ending.Err() == nil {
@@ -273,9 +261,6 @@ func (l *Load) runRawClient() (end func()) {
 		}
 		for until := time.Now().Add(drainMax); !s.now() && time.Now().Before(until); {
 			time.Sleep(thinkTimeMax)
-		}
-		for _, conn := range conns {
-			_ = conn.Close()
 		}
 		s.stack.CloseAll()
 	})
@@ -343,12 +328,14 @@ func rawStamp(op *check.Op, at *zamokpb.Stamp) {
 	op.Term, op.Index, op.Time = at.GetTerm(), at.GetIndex(), time.Duration(at.GetTime())
 }
 
-// lock acquires a lock, works under it, and gives it back, also if the outcome of the acquisition is unknown.
+// lock acquires a lock, works under it, and gives its ticket back, granted or not.
 func (s *rawClient) lock(name string) {
 	s.ticket++
-	ref, items := check.Ref{Session: s.session, Ticket: s.ticket}, []check.Item{{Name: name, Mode: check.Exclusive}}
+	op := check.Op{
+		Client: rawClientHost, Kind: check.OpLock, Ref: check.Ref{Session: s.session, Ticket: s.ticket},
+		Items: []check.Item{{Name: name, Mode: check.Exclusive}},
+	}
 	var h *workload.Hold
-	op := check.Op{Client: rawClientHost, Kind: check.OpLock, Ref: ref, Items: items}
 	_ = s.record.Call(op, func(op *check.Op) error {
 		granted, err := rawCall(s, waitMax+callTimeout, zamokpb.ZamokClient.Acquire, &zamokpb.AcquireRequest{
 			Session: s.session, Secret: s.secret, AckedThrough: s.ticket - 1, Acquire: &zamokpb.Acquire{
@@ -361,50 +348,45 @@ func (s *rawClient) lock(name string) {
 		}
 		if err == nil {
 			op.Token = granted.GetState().GetToken()
-			h = s.record.StartHold(check.Hold{Client: rawClientHost, Ref: ref, Token: op.Token, Items: items})
+			h = s.record.StartHold(check.Hold{Client: rawClientHost, Ref: op.Ref, Token: op.Token, Items: op.Items})
 		}
 		return err
 	})
-	if h != nil {
-		s.hold(h)
+	if h == nil {
+		_ = s.drop()
+		return
 	}
-	s.release(h)
-}
-
-func (s *rawClient) leaseValid() bool { return !s.clock.Now().Reached(s.localDeadline) }
-
-func (s *rawClient) hold(h *workload.Hold) {
 	for n := s.IntN(10); n > 0 && s.leaseValid(); n-- {
-		s.record.resource.Write(check.Write{Resource: h.Items[0].Name, Client: rawClientHost, Token: h.Token})
+		s.record.resource.Write(check.Write{Resource: name, Client: rawClientHost, Token: h.Token})
 		time.Sleep(100 * time.Millisecond)
 	}
 	if s.IntN(3) == 0 {
-		op := check.Op{Client: rawClientHost, Kind: check.OpCheck, Ref: h.Ref, Items: h.Items, Token: h.Token}
-		_ = s.record.Call(op, func(op *check.Op) error {
-			answer, err := rawCall(s, callTimeout, zamokpb.ZamokClient.Check, &zamokpb.CheckRequest{
-				Name: h.Items[0].Name, Token: h.Token, Session: h.Session, Ticket: h.Ticket,
-			})
-			op.Held = answer.GetHeld()
-			rawStamp(op, answer.GetStamp())
-			return err
-		})
+		s.check(op, h.Token)
 	}
-}
-
-// release gives the ticket back, granted (h) or not.
-func (s *rawClient) release(h *workload.Hold) {
-	switch {
-	case h == nil:
-		_ = s.drop()
-	case s.leaseValid():
-		h.Finish(check.Unlocked, "")
-		op := check.Op{Client: rawClientHost, Kind: check.OpUnlock, Ref: h.Ref, Items: h.Items}
-		_ = s.record.Call(op, func(*check.Op) error { return s.drop() })
-	default:
+	if !s.leaseValid() {
 		h.Finish(check.Lost, "")
 		_ = s.drop()
+		return
 	}
+	h.Finish(check.Unlocked, "")
+	op.Kind = check.OpUnlock
+	_ = s.record.Call(op, func(*check.Op) error { return s.drop() })
 }
+
+// check asks whether the grant of an acquisition holds.
+func (s *rawClient) check(op check.Op, token uint64) {
+	op.Kind, op.Token = check.OpCheck, token
+	_ = s.record.Call(op, func(op *check.Op) error {
+		answer, err := rawCall(s, callTimeout, zamokpb.ZamokClient.Check, &zamokpb.CheckRequest{
+			Name: op.Items[0].Name, Token: token, Session: op.Ref.Session, Ticket: op.Ref.Ticket,
+		})
+		op.Held = answer.GetHeld()
+		rawStamp(op, answer.GetStamp())
+		return err
+	})
+}
+
+func (s *rawClient) leaseValid() bool { return !s.clock.Now().Reached(s.localDeadline) }
 
 var errNotHeld = errors.New("the ticket had ended otherwise")
 

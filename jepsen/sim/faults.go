@@ -25,10 +25,7 @@ type fault struct {
 	inject func(*injection) bool // false: there was no occasion for it
 }
 
-const (
-	killClient  = "kill a client"
-	pauseClient = "pause a client"
-)
+const pauseClient = "pause a client"
 
 const (
 	// A fault lasts between faultDurationMin and faultDurationMax, short ones as often as long ones.
@@ -62,8 +59,15 @@ type injection struct {
 	host   *programHost // of a program
 }
 
-// nodeFaults are the faults of nodes and of the links between them.
+// nodeFaults are the faults of nodes and of the links between them, and the death of a program.
 var nodeFaults = []fault{
+	{"kill a client", func(i *injection) bool {
+		if i.host.running() == nil {
+			return false
+		}
+		i.trace("%s", i.host.host)
+		return i.during(i.lasts, i.host.kill, func() { i.load.startProgram(i.host) })
+	}},
 	{"cut one way", func(i *injection) bool { return i.cut(route{i.a.Host, i.b.Host}) }},
 	{"cut both ways", func(i *injection) bool { return i.cut(route{i.a.Host, i.b.Host}, route{i.b.Host, i.a.Host}) }},
 	{"isolate", func(i *injection) bool { return i.cut(i.sim.routes(i.a.Host)...) }},
@@ -114,9 +118,8 @@ var nodeFaults = []fault{
 	}},
 }
 
-// clientFaults are the faults of programs, of the links between them and the nodes, and of membership.
+// clientFaults are the other faults of programs, of the links between them and the nodes, and of membership.
 var clientFaults = []fault{
-	{killClient, (*injection).killClient},
 	{pauseClient, func(i *injection) bool {
 		p := i.host.running()
 		if p == nil || !i.host.pause(p) {
@@ -162,17 +165,6 @@ var clientFaults = []fault{
 		return true
 	}},
 	{"replace a node", (*injection).replaceNode},
-}
-
-func (i *injection) killClient() bool {
-	if i.host.running() == nil {
-		return false
-	}
-	i.trace("%s", i.host.host)
-	i.host.kill()
-	i.wait(i.lasts)
-	i.load.startProgram(i.host)
-	return true
 }
 
 func (i *injection) wait(d time.Duration) { workload.Sleep(i.ctx, d) }

@@ -129,29 +129,35 @@ func (l *Load) operate(p *program, random *rand.Rand) {
 	}
 }
 
+// follow follows something until the program or the load ends. What breaks off begins anew.
+func (l *Load) follow(p *program, follow func(context.Context)) {
+	ctx, cancel := context.WithCancel(p.ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ending, cancel)()
+	for ctx.Err() == nil {
+		follow(ctx)
+		workload.Sleep(ctx, 100*time.Millisecond)
+	}
+}
+
 // watch follows all locks; checkWatch compares what it received with the log.
 func (l *Load) watch(p *program, _ *rand.Rand) {
-	for l.ending.Err() == nil && p.ctx.Err() == nil {
+	l.follow(p, func(ctx context.Context) {
 		var last uint64
 		begun := false
-		ctx, cancel := context.WithCancel(p.ctx)
-		stop := context.AfterFunc(l.ending, cancel)
 		for batch, err := range p.Watch(ctx, "", 0) {
 			if err != nil {
 				if !errors.Is(err, client.ErrCompacted) && ctx.Err() == nil {
 					l.Errorf("a watch ended: %v", err)
 				}
-				break
+				return
 			}
 			if begun {
 				l.recordBatch(last, batch)
 			}
 			begun, last = true, batch.Index
 		}
-		stop()
-		cancel()
-		workload.Sleep(p.ctx, 100*time.Millisecond)
-	}
+	})
 }
 
 func (l *Load) recordBatch(after uint64, batch client.EventBatch) {
@@ -196,18 +202,14 @@ func (l *Load) checkWatch() (count int) {
 
 // observeLeaders follows the election.
 func (l *Load) observeLeaders(p *program, _ *rand.Rand) {
-	ctx, cancel := context.WithCancel(p.ctx)
-	defer cancel()
-	defer context.AfterFunc(l.ending, cancel)()
-	for ctx.Err() == nil {
+	l.follow(p, func(ctx context.Context) {
 		for leader, err := range p.Election(electionName).Observe(ctx) {
 			if err != nil {
-				break // no node could be reached: begin again
+				return // no node could be reached
 			}
 			l.leaders = append(l.leaders, leader)
 		}
-		workload.Sleep(ctx, 100*time.Millisecond)
-	}
+	})
 }
 
 // checkLeaders sees that each leader that was observed was elected, and in the order of their tokens. It

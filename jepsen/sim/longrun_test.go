@@ -58,7 +58,7 @@ func TestRandomFaults(t *testing.T) {
 	t.Parallel()
 	randomFaults(t, simulatedDuration(t), faultRun{
 		name: "nodes", parallel: 2, adaptive: true, last: installAndHang,
-		faults: append(slices.Clip(nodeFaults), fault{killClient, (*injection).killClient}),
+		faults: nodeFaults,
 	})
 }
 

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,16 +52,22 @@ type pendingLock struct {
 	done chan struct{}
 }
 
-// wait begins to wait for a lock, and returns when the cluster knows of it.
-func (s *Sim) wait(ctx context.Context, p *program, name string, opts ...client.Option) *pendingLock {
-	s.Helper()
-	before := s.waiters(name)
+// begin begins a call of Lock.
+func (s *Sim) begin(ctx context.Context, p *program, name string, opts ...client.Option) *pendingLock {
 	a := &pendingLock{done: make(chan struct{})}
 	go func() {
 		defer close(a.done)
 		a.lock, a.err = p.Lock(ctx, name, opts...)
 		a.at = time.Now()
 	}()
+	return a
+}
+
+// wait begins to wait for a lock, and returns when the cluster knows of it.
+func (s *Sim) wait(ctx context.Context, p *program, name string, opts ...client.Option) *pendingLock {
+	s.Helper()
+	before := s.waiters(name)
+	a := s.begin(ctx, p, name, opts...)
 	s.Await(10*time.Second, "a call waits for "+name, func() bool { return s.waiters(name) == before+1 })
 	return a
 }
@@ -101,50 +108,46 @@ func (s *Sim) awaitLost(l *client.Lock, within time.Duration) time.Time {
 	return time.Now()
 }
 
-// A leader dies: a holder keeps its lock and its token, and a waiter its queue position.
+// The leader dies, or the whole cluster is restarted within the ttl: a holder keeps its lock and its token, and waiters
+// their queue positions.
 func TestClientsSurviveLeaderCrash(t *testing.T) {
-	runServed(t, 3, func(s *Sim) {
-		a, b, c := s.program("a", nil), s.program("b", nil), s.program("c", nil)
-		held := s.lock(a, "x")
-		token := held.Token()
-		second := s.wait(s.Within(time.Minute), b, "x")
-		third := s.wait(s.Within(time.Minute), c, "x")
+	t.Parallel()
+	for _, down := range []string{"leader", "all"} {
+		t.Run(down, func(t *testing.T) {
+			runServed(t, 3, func(s *Sim) {
+				a, b, c := s.program("a", nil), s.program("b", nil), s.program("c", nil)
+				held := s.lock(a, "x")
+				token := held.Token()
+				second := s.wait(s.Within(time.Minute), b, "x")
+				third := s.wait(s.Within(time.Minute), c, "x")
 
-		dead := s.Leader()
-		dead.Kill()
-		s.Leader()
-		time.Sleep(15 * time.Second) // longer than the ttl: only renewals at the new leader keep it
-		require.NoError(t, held.Err())
-		require.Equal(t, token, held.Token())
-		dead.Start()
+				dead, pause := []*Node{s.Leader()}, 15*time.Second // longer than the ttl: only renewals at the new leader keep it
+				if down == "all" {
+					dead, pause = s.InitialMembers(), 2*time.Second
+				}
+				for _, n := range dead {
+					n.Kill()
+				}
+				time.Sleep(pause)
+				for _, n := range dead {
+					n.StartProcess()
+				}
+				s.awaitAllOpen()
+				s.Leader()
+				time.Sleep(20 * time.Second)
+				require.NoError(t, held.Err())
+				require.Equal(t, token, held.Token())
 
-		from := time.Now()
-		require.NoError(t, held.Unlock(s.Within(time.Minute)))
-		next := s.awaitResult(second, time.Second)
-		require.Less(t, time.Since(from), 100*time.Millisecond, "a handoff is one commit and one push")
-		require.Greater(t, next.Token(), token)
-		require.NoError(t, next.Unlock(s.Within(time.Minute)))
-		s.awaitResult(third, time.Second)
-	})
-}
-
-// The whole cluster is restarted within the ttl: no lock is lost.
-func TestClientsSurviveFullRestart(t *testing.T) {
-	runServed(t, 3, func(s *Sim) {
-		a, b := s.program("a", nil), s.program("b", nil)
-		held := s.lock(a, "x")
-		waits := s.wait(s.Within(time.Minute), b, "x")
-		for _, n := range s.InitialMembers() {
-			n.Kill()
-		}
-		time.Sleep(2 * time.Second)
-		s.Start()
-		s.Leader()
-		time.Sleep(20 * time.Second)
-		require.NoError(t, held.Err())
-		require.NoError(t, held.Unlock(s.Within(time.Minute)))
-		s.awaitResult(waits, time.Second)
-	})
+				from := time.Now()
+				require.NoError(t, held.Unlock(s.Within(time.Minute)))
+				next := s.awaitResult(second, time.Second)
+				require.Less(t, time.Since(from), 100*time.Millisecond, "a handoff is one commit and one push")
+				require.Greater(t, next.Token(), token)
+				require.NoError(t, next.Unlock(s.Within(time.Minute)))
+				s.awaitResult(third, time.Second)
+			})
+		})
+	}
 }
 
 // No node leads for longer than the ttl. The cluster's clock stands and the client's does not: the lock is
@@ -220,31 +223,6 @@ func TestSuspendedMachineLosesLocks(t *testing.T) {
 		require.ErrorIs(t, held.Err(), client.ErrLost)
 		s.awaitResult(waits, time.Second)
 		s.lock(a, "z")
-	})
-}
-
-// A push that comes when the maximum hold is over hands nothing over; the call continues waiting.
-func TestLateGrantIsNotReturned(t *testing.T) {
-	runServed(t, 1, func(s *Sim) {
-		a := s.program("a", nil)
-		s.lock(a, "other") // so that it is attached and its lease confirmed
-		s.Network.SetDelay("n1", "a", 3*time.Second, 0)
-		ctx, cancel := context.WithCancel(s.Within(time.Minute))
-		late := &pendingLock{done: make(chan struct{})}
-		go func() {
-			defer close(late.done)
-			late.lock, late.err = a.Lock(ctx, "x", client.WithMaxHold(2*time.Second))
-		}()
-		time.Sleep(10 * time.Second)
-		select {
-		case <-late.done:
-			t.Fatalf("%v, %v: handed over after its end", late.lock, late.err)
-		default:
-		}
-		s.Network.SetDelay("n1", "a", delayMin, delaySpread)
-		l := s.awaitResult(late, 10*time.Second)
-		require.NoError(t, l.Err())
-		cancel()
 	})
 }
 
@@ -371,45 +349,28 @@ func TestMaxHoldAfterLongWait(t *testing.T) {
 	}
 }
 
-// No client holds beyond the next grant, with the clocks of leader and client as far apart as they may be, in the worse
-// direction, confirmations of any age, and messages that take their time.
-func TestMaxHoldAtMaxDrift(t *testing.T) {
-	RunParallel(t, Config{Nodes: 1, Limit: time.Hour}, func(s *Sim) {
-		slow, next := s.startWithDrift(5 * time.Minute)
-		random := s.Random("holds")
-		for i := range 30 {
-			name := fmt.Sprint("x", i)
-			s.Network.SetDelay("slow", "n1", time.Duration(random.Int64N(int64(20*time.Millisecond))), 0)
-			time.Sleep(time.Duration(random.Int64N(int64(90 * time.Second))))
-			held, err := slow.Lock(s.Within(time.Minute), name,
-				client.WithMaxHold(client.MaxHoldMin+time.Duration(random.Int64N(int64(10*time.Second)))))
-			require.NoError(s, err)
-			s.requireLossBeforeGrant(held, next, name)
-		}
-	})
-}
-
 // The cluster is too far for so short a hold: nothing is handed over, those behind get their turn, and the grants
-// come further and further apart.
+// come further and further apart. A call that waits until it is nearer gets the lock.
 func TestUndeliveredMaxHoldDoesNotSpin(t *testing.T) {
 	runServed(t, 1, func(s *Sim) {
 		a, b := s.program("a", nil), s.program("b", nil)
-		s.lock(a, "other")
+		s.lock(a, "other") // so that it is attached and its lease confirmed
 		s.Network.SetDelay("n1", "a", 150*time.Millisecond, 0)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		failed := make(chan error, 1)
-		go func() {
-			_, err := a.Lock(ctx, "x", client.WithMaxHold(300*time.Millisecond))
-			failed <- err
-		}()
+		failed := s.begin(s.Within(time.Minute), a, "x", client.WithMaxHold(300*time.Millisecond))
 		time.Sleep(30 * time.Second)
 		require.NoError(s, s.lock(b, "x").Unlock(s.Within(time.Minute)))
-		err := <-failed
-		require.ErrorIs(s, err, client.ErrNotAcquired)
-		require.ErrorIs(s, err, context.DeadlineExceeded)
+		<-failed.done
+		require.ErrorIs(s, failed.err, client.ErrNotAcquired)
+		require.ErrorIs(s, failed.err, context.DeadlineExceeded)
 		require.Less(s, s.grants("x"), 120, "grants in a minute")
 		require.Greater(s, s.grants("x"), 30, "it was asked for again and again")
+
+		s.Network.SetDelay("n1", "a", 3*time.Second, 0)
+		late := s.begin(s.Within(time.Minute), a, "y", client.WithMaxHold(2*time.Second))
+		time.Sleep(10 * time.Second)
+		require.False(s, isClosed(late.done), "%v, %v: handed over after its end", late.lock, late.err)
+		s.Network.SetDelay("n1", "a", delayMin, delaySpread)
+		require.NoError(s, s.awaitResult(late, 10*time.Second).Err())
 	})
 }
 
@@ -417,52 +378,49 @@ func TestUndeliveredMaxHoldDoesNotSpin(t *testing.T) {
 // their time, and then the client receives nothing more: its lock is lost before it is granted to another,
 // at whatever moment the cut falls between its readings of the clock.
 func TestLossReportedInTimeAtMaxDrift(t *testing.T) {
-	RunParallel(t, Config{Nodes: 1}, func(s *Sim) {
-		slow, next := s.startWithDrift(4 * time.Second)
-		random := s.Random("cuts")
-		for i := range 40 {
+	testAtMaxDrift(t, 4*time.Second, 40, func(s *Sim, random *rand.Rand, lock func(...client.Option)) {
+		lock()
+		s.Network.SetDelay("n1", "slow", 150*time.Millisecond, 0)
+		time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
+		s.Network.Isolate("slow")
+	})
+}
+
+// No client holds beyond the next grant, with the clocks of leader and client as far apart as they may be, in the worse
+// direction, confirmations of any age, and messages that take their time.
+func TestMaxHoldAtMaxDrift(t *testing.T) {
+	testAtMaxDrift(t, 5*time.Minute, 30, func(s *Sim, random *rand.Rand, lock func(...client.Option)) {
+		s.Network.SetDelay("slow", "n1", time.Duration(random.Int64N(int64(20*time.Millisecond))), 0)
+		time.Sleep(time.Duration(random.Int64N(int64(90 * time.Second))))
+		lock(client.WithMaxHold(client.MaxHoldMin + time.Duration(random.Int64N(int64(10*time.Second)))))
+	})
+}
+
+// testAtMaxDrift has a client whose clock is as slow as it may be lose locks of a node whose clock is as fast as it may
+// be, and sees that it reports each loss before the lock is granted to the next client.
+func testAtMaxDrift(t *testing.T, ttl time.Duration, rounds int, lose func(*Sim, *rand.Rand, func(...client.Option))) {
+	RunParallel(t, Config{Nodes: 1, Limit: time.Hour}, func(s *Sim) {
+		s.Node("n1").Clock.rate = 1 + driftMax
+		s.Start()
+		machine := func(host string, rate float64) *program {
+			return s.program(host, func(c *client.Config) { c.TTL, c.Clock = ttl, newClock(rate) })
+		}
+		slow, next := machine("slow", 1-driftMax), machine("next", 1)
+		random := s.Random("rounds")
+		for i := range rounds {
 			name := fmt.Sprint("x", i)
-			held, err := slow.Lock(s.Within(time.Minute), name)
-			require.NoError(s, err)
-			s.Network.SetDelay("n1", "slow", 150*time.Millisecond, 0)
-			time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
-			s.Network.Isolate("slow")
-			s.requireLossBeforeGrant(held, next, name)
+			var held *client.Lock
+			lose(s, random, func(opts ...client.Option) { held = s.lock(slow, name, opts...) })
+			granted := s.begin(s.Within(2*time.Minute), next, name) // each side takes its own time
+			lost := s.awaitLost(held, time.Minute)
+			l := s.awaitResult(granted, 2*time.Minute)
+			assert.False(s, granted.at.Before(lost), "reported %v after the next grant", lost.Sub(granted.at))
+			assert.NoError(s, l.Unlock(s.Within(time.Minute)))
 			s.Network.HealAll()
 			time.Sleep(3 * time.Second)
 		}
 	})
 }
 
-// requireLossBeforeGrant sees that a holder reports its loss before its lock is granted to the next client.
-func (s *Sim) requireLossBeforeGrant(held *client.Lock, next *program, name string) {
-	s.Helper()
-	granted := make(chan time.Time, 1)
-	go func() { // each side takes its own time
-		l, err := next.Lock(s.Within(2*time.Minute), name)
-		granted <- time.Now()
-		if assert.NoError(s, err) {
-			assert.NoError(s, l.Unlock(s.Within(time.Minute)))
-		}
-	}()
-	<-held.Lost()
-	lost, got := time.Now(), <-granted
-	assert.False(s, got.Before(lost), "reported %v after the next grant", lost.Sub(got))
-	time.Sleep(time.Second) // for the unlock
-}
-
 // driftMax is how far off a clock may be: two that are this far off are 5 % apart.
 const driftMax = 0.025
-
-// startWithDrift starts a cluster of one node whose clock is as fast as it may be, with a client on a machine
-// whose clock is as slow as it may be, and one on a third machine.
-func (s *Sim) startWithDrift(ttl time.Duration) (slow, next *program) {
-	for _, n := range s.Nodes() {
-		n.Clock.rate = 1 + driftMax
-	}
-	s.Start()
-	machine := func(host string, rate float64) *program {
-		return s.program(host, func(c *client.Config) { c.TTL, c.Clock = ttl, newClock(rate) })
-	}
-	return machine("slow", 1-driftMax), machine("next", 1)
-}

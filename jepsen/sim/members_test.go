@@ -76,38 +76,34 @@ func TestReplaceAllNodesUnderLoad(t *testing.T) {
 	})
 }
 
-func TestRemovedFollowerStops(t *testing.T) {
-	runStarted(t, Config{}, func(s *Sim, leader *Node) {
-		load := s.lightLoad()
-		time.Sleep(3 * time.Second)
-		removed := s.Others(leader)[0]
-		require.NoError(s, leader.Running().Remove(s.Within(electionTimeMax), removed.ID))
-		term := leader.Status().Term
-		time.Sleep(30 * time.Second)
-		assert.Equal(s, term, leader.Status().Term, "it disturbed the others")
-		assert.Equal(s, []*Node{leader}, s.Leaders())
-		assert.Len(s, voters(leader), 2)
-		require.True(s, removed.processEnded(), "it has asked, and knows that it was removed")
-		assert.ErrorIs(s, removed.Fatal(), raftnode.ErrRemoved)
-		stopAndCheck(s, load)
-	})
-}
-
-// A leader can remove itself. Whatever was on its way then is answered, and its process ends.
-func TestRemovedLeaderAnswersPendingCalls(t *testing.T) {
+// A node that is removed learns of it and ends, and disturbs no other; whatever was on its way is answered. A leader can
+// remove itself.
+func TestRemovedNodeStops(t *testing.T) {
 	t.Parallel()
-	for range 2 {
+	for _, which := range []string{"follower", "leader", "leader"} {
 		Run(t, Config{}, func(s *Sim) {
 			leader := s.Start()
 			h := s.Holder("holder", "x", time.Minute)
-			load, stop := s.lightLoad(), s.attach(leader, h)
-			time.Sleep(time.Second)
-			_ = leader.Running().Remove(s.Within(electionTimeMax), leader.ID) // its answer may be lost with it
-			next := s.LeaderOtherThan(leader)
-			s.Await(electionTimeMax, "the removed leader ends", func() bool { return leader.processEnded() })
-			require.ErrorIs(s, leader.Fatal(), raftnode.ErrRemoved)
+			load := s.lightLoad()
+			removed, next := s.Others(leader)[0], leader
+			if which == "leader" {
+				removed = leader
+			}
+			stop := s.attach(removed, h)
+			time.Sleep(3 * time.Second)
+			err := leader.Running().Remove(s.Within(electionTimeMax), removed.ID)
+			if which == "leader" { // its answer may be lost with it
+				next = s.LeaderOtherThan(leader)
+			} else {
+				require.NoError(s, err)
+			}
+			term := next.Status().Term
+			s.Await(electionTimeMax, "it ends", removed.processEnded)
+			require.ErrorIs(s, removed.Fatal(), raftnode.ErrRemoved)
+			time.Sleep(30 * time.Second)
+			assert.Equal(s, term, next.Status().Term, "it disturbed the others")
+			assert.Equal(s, []*Node{next}, s.Leaders())
 			assert.Len(s, voters(next), 2)
-			time.Sleep(time.Second)
 			stop()
 			stopAndCheck(s, load)
 		})

@@ -224,12 +224,12 @@ func (s *Sim) AwaitConverged(within time.Duration) {
 	})
 }
 
-// AwaitDrained waits until no machine has a session, a holder, a waiter or a delay.
-func (s *Sim) AwaitDrained(within time.Duration) {
+// AwaitCounts waits until this is what every machine has of sessions, locks, holders, waiters and delays.
+func (s *Sim) AwaitCounts(within time.Duration, want fsm.Counts) {
 	s.Helper()
-	s.Await(within, "everything has drained", func() bool {
-		left := false
-		return s.viewMembers(func(m *fsm.Machine) { left = left || m.Counts() != (fsm.Counts{}) }) && !left
+	s.Await(within, fmt.Sprintf("every node has %+v", want), func() bool {
+		others := false
+		return s.viewMembers(func(m *fsm.Machine) { others = others || m.Counts() != want }) && !others
 	})
 }
 

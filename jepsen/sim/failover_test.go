@@ -222,7 +222,7 @@ func TestLaggingFollowerInstallsSnapshotUnderLoad(t *testing.T) {
 				leader = next
 			}
 			load.Stop()
-			s.AwaitDrained(10 * time.Second)
+			s.AwaitCounts(10 * time.Second, fsm.Counts{})
 			s.Check()
 		})
 	}

@@ -42,21 +42,19 @@ type Effect struct {
 
 func newAudit() *Audit { return &Audit{began: time.Now(), byIndex: map[uint64]int{}} }
 
-// applied is a node's Config.Applied.
-func (a *Audit) applied(node string) func(*fsm.Machine, fsm.Applied) {
-	return func(m *fsm.Machine, applied fsm.Applied) {
-		e := Effect{Applied: applied, Digest: m.Digest(), At: time.Since(a.began), Node: node}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if at, known := a.byIndex[applied.Stamp.Index]; known {
-			a.compare(node, &a.entries[at], &e)
-			return
-		}
-		a.checkContinuity(&e)
-		a.byIndex[applied.Stamp.Index] = len(a.entries)
-		a.entries = append(a.entries, e)
-		a.onFirstApply(m, &e)
+// applied is called when a node has applied an entry.
+func (a *Audit) applied(node string, m *fsm.Machine, applied fsm.Applied) {
+	e := Effect{Applied: applied, Digest: m.Digest(), At: time.Since(a.began), Node: node}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if at, known := a.byIndex[applied.Stamp.Index]; known {
+		a.compare(node, &a.entries[at], &e)
+		return
 	}
+	a.checkContinuity(&e)
+	a.byIndex[applied.Stamp.Index] = len(a.entries)
+	a.entries = append(a.entries, e)
+	a.onFirstApply(m, &e)
 }
 
 // checkContinuity sees that the log has no hole: an entry is applied after its predecessor.
@@ -84,22 +82,20 @@ func (a *Audit) compare(node string, first, e *Effect) {
 	}
 }
 
-// restoredFrom is a node's Config.Restored.
-func (a *Audit) restoredFrom(node string) func(*fsm.Machine) {
-	return func(m *fsm.Machine) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		at, known := a.byIndex[m.Stamp().Index]
-		if !known {
-			if m.Stamp().Index != 0 { // a machine without history restores nothing
-				a.violationLocked("%s restored %v, which no node has applied", node, m.Stamp())
-			}
-			return
+// restored is called when a node has restored a snapshot.
+func (a *Audit) restored(node string, m *fsm.Machine) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at, known := a.byIndex[m.Stamp().Index]
+	if !known {
+		if m.Stamp().Index != 0 { // a machine without history restores nothing
+			a.violationLocked("%s restored %v, which no node has applied", node, m.Stamp())
 		}
-		a.snapshotsCompared++
-		if e := &a.entries[at]; e.Digest != m.Digest() || e.Stamp != m.Stamp() || e.Time != m.Time() {
-			a.violationLocked("%s restored %v with digest %x, and %s had applied %v with digest %x", node, m.Stamp(), m.Digest(), e.Node, e.Stamp, e.Digest)
-		}
+		return
+	}
+	a.snapshotsCompared++
+	if e := &a.entries[at]; e.Digest != m.Digest() || e.Stamp != m.Stamp() || e.Time != m.Time() {
+		a.violationLocked("%s restored %v with digest %x, and %s had applied %v with digest %x", node, m.Stamp(), m.Digest(), e.Node, e.Stamp, e.Digest)
 	}
 }
 

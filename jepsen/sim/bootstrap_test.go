@@ -111,7 +111,7 @@ func asJoiner(cluster store.ID) Tune {
 // A copy of a directory has everything that the original has. Somewhere else it is no voter; that two
 // have one name is noticed.
 func TestClonedDirectoryIsDetected(t *testing.T) {
-	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
+	RunParallel(t, Config{OnDisk: true}, func(s *Sim) {
 		leader, tokens := startWithLocks(s)
 		original := s.Others(leader)[0]
 		original.Kill()
@@ -173,7 +173,7 @@ func TestInterruptedBootstrapCompletes(t *testing.T) {
 	t.Parallel()
 	for _, step := range bootstrapSteps {
 		for _, dying := range []string{"n1", "n2", "n3", "n1 n2 n3"} {
-			Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+			Run(t, Config{OnDisk: true}, func(s *Sim) {
 				for _, n := range s.InitialMembers() {
 					if strings.Contains(dying, n.ID) {
 						n.StartProcess(exitAtStep(n, step))
@@ -214,7 +214,7 @@ func TestInterruptedBootstrapCompletes(t *testing.T) {
 func TestInitialMemberWipedDuringBootstrap(t *testing.T) {
 	t.Parallel()
 	for _, step := range bootstrapSteps {
-		Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+		Run(t, Config{OnDisk: true}, func(s *Sim) {
 			n3 := s.Node("n3")
 			n3.StartProcess(exitAtStep(n3, step))
 			s.Node("n1").StartProcess()
@@ -237,7 +237,7 @@ func TestInitialMemberWipedDuringBootstrap(t *testing.T) {
 // A node whose disk is full agrees to nothing: it would have written its term and not its log. The
 // others log which node they wait for, and why, and the cluster begins when there is room.
 func TestInitialMemberWithFullDiskDoesNotBootstrap(t *testing.T) {
-	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
+	RunParallel(t, Config{OnDisk: true}, func(s *Sim) {
 		n1, n3 := s.Node("n1"), s.Node("n3")
 		n3.Disk.SetFree(24 << 20)
 		s.startProcesses()
@@ -253,7 +253,7 @@ func TestInitialMemberWithFullDiskDoesNotBootstrap(t *testing.T) {
 // An initial member that was away since it wrote the first entry does not know the cluster's id. A leader that
 // joined later has no initial members to show it. What they have in common is which server the leader means.
 func TestAbsentInitialMemberCatchesUp(t *testing.T) {
-	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
+	RunParallel(t, Config{OnDisk: true}, func(s *Sim) {
 		n1, n2, n3 := s.Node("n1"), s.Node("n2"), s.Node("n3")
 		n1.StartProcess()
 		n2.StartProcess()

@@ -22,10 +22,9 @@ import (
 // Disk is where a node's data lives. It survives the process, and can hang, be slow, be full, fail, or lose its
 // power. It is below package store, to which a stall is one of the disk.
 type Disk struct {
-	dir    string // empty: the data lives in memory
-	memory *store.Memory
-	sim    *Sim
-	id     string // of its node
+	diskImage
+	sim *Sim
+	id  string // of its node
 
 	// landMu is held while a write lands, and while the power fails: then nothing is half done that the
 	// files themselves would not leave half done.
@@ -99,7 +98,7 @@ func (s *Sim) newDisk(id string) *Disk {
 	}
 	d.writeTimeMax.set(s.config.WriteTimeMax)
 	d.freeBytes.set(math.MaxUint64)
-	if s.config.Disks == OnDisk {
+	if s.config.OnDisk {
 		d.dir = s.TempDir()
 	} else {
 		d.memory = &store.Memory{}
@@ -311,10 +310,10 @@ const (
 	writeTorn writeOutcome = "torn"
 )
 
-// diskImage is what a power failure left.
+// diskImage is what is on a disk.
 type diskImage struct {
+	dir    string // empty: the data lives in memory
 	memory *store.Memory
-	dir    string
 }
 
 // capturePowerFailure takes the image of a power failure. The node must have been disconnected before.
@@ -382,7 +381,7 @@ func (d *Disk) restoreImage() {
 	if d.dir != "" {
 		_ = os.RemoveAll(d.dir) // or the test's end does
 	}
-	d.dir, d.memory, d.image, d.voteHalfWritten = d.image.dir, d.image.memory, nil, false
+	d.diskImage, d.image, d.voteHalfWritten = *d.image, nil, false
 }
 
 // tornFile lets a write land, and returns its file as it is when a part of the write is missing.

@@ -159,9 +159,9 @@ func TestDivergenceWithoutMajorityStopsNoNode(t *testing.T) {
 // forEachDiskKind runs a story with data in memory and on a disk. Each write takes long enough for something
 // to be under way whenever the power fails.
 func forEachDiskKind(t *testing.T, story func(*Sim)) {
-	for name, disks := range map[string]Disks{"in memory": InMemory, "on disk": OnDisk} {
+	for name, onDisk := range map[string]bool{"in memory": false, "on disk": true} {
 		t.Run(name, func(t *testing.T) {
-			RunParallel(t, Config{Disks: disks, Tune: withTinyLogs, WriteTimeMax: 20 * time.Millisecond}, story)
+			RunParallel(t, Config{OnDisk: onDisk, Tune: withTinyLogs, WriteTimeMax: 20 * time.Millisecond}, story)
 		})
 	}
 }
@@ -177,7 +177,7 @@ func TestAcknowledgedWritesSurvivePowerFailure(t *testing.T) {
 		load := s.Load(5, 100*time.Millisecond)
 		random := s.Random("blackouts")
 		least, all := 20, []writeOutcome{writeKept, writeLost}
-		if s.config.Disks == OnDisk { // where flushes take real time
+		if s.config.OnDisk { // where flushes take real time
 			least, all = 4, append(all, writeTorn)
 		}
 		const most = 60

@@ -34,7 +34,7 @@
 // # What is real
 //
 // Everything of api and client and below, all goroutines, all timers. Not real are the network (bytes between
-// goroutines, delayed), the disk where Config.Disks is InMemory (package store's Memory, which keeps what was
+// goroutines, delayed), the disk without Config.OnDisk (package store's Memory, which keeps what was
 // written), and the end of a process: [Node.Kill] closes its sockets first and at once, as the kernel does, and
 // then lets the node end, because a goroutine can't be killed. What a node sends after its sockets were closed
 // does not arrive. Writes that hang at a kill land, as the kernel has them; when the power fails

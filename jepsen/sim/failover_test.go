@@ -189,7 +189,7 @@ func TestLaggingFollowerInstallsSnapshotUnderLoad(t *testing.T) {
 		c.Store.Log = store.WAL
 	}
 	for _, c := range []Config{
-		{Disks: InMemory, Tune: withSmallLogs}, {Disks: OnDisk, Tune: withSmallLogs}, {Disks: OnDisk, Tune: tunedWAL},
+		{Tune: withSmallLogs}, {OnDisk: true, Tune: withSmallLogs}, {OnDisk: true, Tune: tunedWAL},
 	} {
 		Run(t, c, func(s *Sim) {
 			leader := s.Start()
@@ -222,7 +222,7 @@ func TestLaggingFollowerInstallsSnapshotUnderLoad(t *testing.T) {
 				leader = next
 			}
 			load.Stop()
-			s.AwaitCounts(10 * time.Second, fsm.Counts{})
+			s.AwaitCounts(10*time.Second, fsm.Counts{})
 			s.Check()
 		})
 	}

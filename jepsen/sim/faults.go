@@ -450,7 +450,7 @@ func (f *Nemesis) finishReplacement(ctx context.Context) bool {
 		case err != nil:
 		case r.new.ID != r.old.ID && isMember:
 			err = op.Remove(limited, r.old.ID)
-		case !r.new.everStarted():
+		case r.new.latest() == nil:
 			r.new.StartProcess()
 		case !r.new.isVoter():
 			err = op.Join(limited, r.new.ID, r.new.Address())

@@ -148,7 +148,7 @@ func runLeakTest(t *testing.T, calm bool) {
 		unaudited(c) // the audit would remember all of it
 	}}
 	if !calm {
-		c.Disks = OnDisk // what a restart leaves open shows among the descriptors
+		c.OnDisk = true // what a restart leaves open shows among the descriptors
 	}
 	Run(t, c, func(s *Sim) {
 		w := &leakTest{Sim: s, nodesUndisturbed: calm}

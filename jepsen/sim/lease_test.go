@@ -60,7 +60,7 @@ func (c *leaderChanges) lostTime() time.Duration {
 
 func TestLeasesAcrossLeaderChanges(t *testing.T) {
 	const ttl = 10 * time.Second
-	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
+	RunParallel(t, Config{OnDisk: true}, func(s *Sim) {
 		c := &leaderChanges{Sim: s, leader: s.Start()}
 		alive, dead := s.Holder("alive", "kept", ttl), s.Holder("dead", "lost", ttl)
 		waiter := s.Holder("waiter", "lost", ttl)

@@ -126,7 +126,7 @@ func (r faultRun) run(t *testing.T, piece int, lasts time.Duration) (happened in
 			r.last(s)
 		}
 		load.Stop()
-		s.AwaitCounts(workload.TTLMax + backoffMax, fsm.Counts{})
+		s.AwaitCounts(workload.TTLMax+backoffMax, fsm.Counts{})
 		s.AwaitConverged(backoffMax)
 		s.record.recordNodeStates()
 		s.record.recordIdleCounts(true)

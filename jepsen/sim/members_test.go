@@ -154,7 +154,7 @@ func TestExpirationDuringTransferDoesNotSpin(t *testing.T) {
 // A removal after which no majority would answer could not be committed, and no node would lead from
 // then on.
 func TestRemovalWithoutMajorityIsRefused(t *testing.T) {
-	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
+	RunParallel(t, Config{OnDisk: true}, func(s *Sim) {
 		leader, tokens := startWithLocks(s)
 		down, up := s.Others(leader)[0], s.Others(leader)[1]
 		down.Kill()
@@ -202,7 +202,7 @@ func TestJoinWithoutMajorityIsRefused(t *testing.T) {
 func TestUncommittedRemovalStopsNoNode(t *testing.T) {
 	t.Parallel()
 	for _, comesBack := range []string{"all", "without the leader"} {
-		Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+		Run(t, Config{OnDisk: true}, func(s *Sim) {
 			var down *Node
 			s.Start(func(c *raftnode.Config) {
 				c.Logger = s.Trace.logger(c.ID, func(line string) {
@@ -245,7 +245,7 @@ func TestUncommittedRemovalStopsNoNode(t *testing.T) {
 
 // A node that was away when it was removed asks when it comes back, and ends.
 func TestRestartedRemovedNodeExits(t *testing.T) {
-	runStarted(t, Config{Disks: OnDisk, Tune: withSmallLogs}, func(s *Sim, leader *Node) {
+	runStarted(t, Config{OnDisk: true, Tune: withSmallLogs}, func(s *Sim, leader *Node) {
 		time.Sleep(3 * time.Second)
 		load := s.lightLoad()
 		away := s.Others(leader)[0]
@@ -270,7 +270,7 @@ func TestRestartedRemovedNodeExits(t *testing.T) {
 }
 
 func TestSingleNodeClusterGrows(t *testing.T) {
-	runStarted(t, Config{Nodes: 1, Disks: OnDisk}, func(s *Sim, only *Node) {
+	runStarted(t, Config{Nodes: 1, OnDisk: true}, func(s *Sim, only *Node) {
 		h := s.Holder("holder", "x", 10*time.Second)
 		only.Kill()
 		only.Start()
@@ -318,7 +318,7 @@ func joinUntil(s *Sim, n *Node, within time.Duration) {
 // A node that lost its disk comes back under its name: when the lost directory has been silent for long
 // enough, the new one replaces it. The lost one, when it comes back, learns of that and ends.
 func TestWipedNodeRejoins(t *testing.T) {
-	runStarted(t, Config{Disks: OnDisk}, func(s *Sim, n1 *Node) {
+	runStarted(t, Config{OnDisk: true}, func(s *Sim, n1 *Node) {
 		old := s.Others(n1)[0]
 		time.Sleep(3 * time.Second)
 		tokens := acquireFifty(s, n1)
@@ -365,7 +365,7 @@ const joinTimeout = 100
 // What a replacement must not be: a second machine of one name, one that leaves too few behind, one
 // beside another change, one of the other node that is down.
 func TestUnsafeReplacementIsRefused(t *testing.T) {
-	runStarted(t, Config{Disks: OnDisk}, func(s *Sim, leader *Node) {
+	runStarted(t, Config{OnDisk: true}, func(s *Sim, leader *Node) {
 		time.Sleep(3 * time.Second)
 		cluster := clusterID(leader)
 		a, b := s.Others(leader)[0], s.Others(leader)[1]
@@ -428,7 +428,7 @@ func TestReplacementContinuesUnderNewLeader(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{"RemoveServer", "AddNonvoter", "AddVoter"} {
 		for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond} {
-			Run(t, Config{Nodes: 5, Disks: OnDisk}, func(s *Sim) {
+			Run(t, Config{Nodes: 5, OnDisk: true}, func(s *Sim) {
 				leader, tokens := startWithLocks(s)
 				old := s.Others(leader)[0]
 				old.Kill()
@@ -450,7 +450,7 @@ func TestReplacementContinuesUnderNewLeader(t *testing.T) {
 
 // A node with both flags bootstraps a cluster when no node holds data, and joins when one does.
 func TestBootstrapOrJoinIsChosenByState(t *testing.T) {
-	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
+	RunParallel(t, Config{OnDisk: true}, func(s *Sim) {
 		both := func(c *raftnode.Config) { c.Join = true }
 		s.Start(both)
 		leader, tokens := acquireLocks(s)

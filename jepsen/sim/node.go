@@ -161,8 +161,13 @@ func (n *Node) StartProcess(tune ...Tune) {
 	cfg := api.NodeConfig{Listener: clients, Advertise: n.Host, Config: raftnode.Config{
 		ID: n.ID, Store: store.Config{Dir: n.Disk.dir, Memory: n.Disk.memory, Wrap: n.Disk.wrap()},
 		Peers: peer.Config{List: n.sim.InitialList(), Listener: peers, Dial: stack.Dial}, JoinCluster: n.joinedCluster,
-		Applied: p.whilePowered(n.sim.Audit.applied(n.ID)), Restored: n.sim.Audit.restoredFrom(n.ID),
-		Version: "sim", Logger: n.sim.Trace.logger(n.ID), Source: n.Clock, ElectionTimeout: electionTimeout,
+		Applied: func(m *fsm.Machine, a fsm.Applied) {
+			if !p.powerLost.Load() { // else no process will read the disk to which it was applied
+				n.sim.Audit.applied(n.ID, m, a)
+			}
+		},
+		Restored: func(m *fsm.Machine) { n.sim.Audit.restored(n.ID, m) },
+		Version:  "sim", Logger: n.sim.Trace.logger(n.ID), Source: n.Clock, ElectionTimeout: electionTimeout,
 		Fatal: func(err error) { n.exitProcess(p, err) },
 	}}
 	if n.joinedCluster != (store.ID{}) {
@@ -184,15 +189,6 @@ func (n *Node) StartProcess(tune ...Tune) {
 			n.sim.Trace.Note(n.ID, "did not start: %v", p.err)
 		}
 	}()
-}
-
-// whilePowered leaves out what is applied without power, to a disk that no process will read.
-func (p *process) whilePowered(observe func(*fsm.Machine, fsm.Applied)) func(*fsm.Machine, fsm.Applied) {
-	return func(m *fsm.Machine, a fsm.Applied) {
-		if !p.powerLost.Load() {
-			observe(m, a)
-		}
-	}
 }
 
 // exitProcess ends the process as os.Exit would, and the goroutine that asks for it.
@@ -337,9 +333,6 @@ func (n *Node) processEnded() bool {
 	p := n.latest()
 	return p != nil && isClosed(p.ended)
 }
-
-// everStarted reports whether a process was ever started here.
-func (n *Node) everStarted() bool { return n.latest() != nil }
 
 // AwaitOpen waits until the node has opened, and returns the error if it did not.
 func (n *Node) AwaitOpen(ctx context.Context) error {

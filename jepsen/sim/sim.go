@@ -33,8 +33,9 @@ type Config struct {
 	RunIndex int
 	// Nodes is how many nodes the list of the cluster names. Zero: 3.
 	Nodes int
-	// Disks is where their data lives. Zero: InMemory.
-	Disks Disks
+	// OnDisk puts their data into directories of the test, with the real stores and their fsyncs. Otherwise it is in
+	// memory: it survives the process, not the run, and costs no time.
+	OnDisk bool
 	// WriteTimeMax is what a write to log or votes takes at most. Zero: no time.
 	WriteTimeMax time.Duration
 	// Limit is the virtual time after which the run is given up as lost. Zero: 30 minutes.
@@ -47,16 +48,6 @@ type Config struct {
 	// Tune changes a node's configuration before each start. Nil: it stays as it is.
 	Tune Tune
 }
-
-// Disks is where the data of all nodes lives.
-type Disks uint8
-
-const (
-	// InMemory data survives the process, not the run. It costs no time.
-	InMemory Disks = iota
-	// OnDisk is a directory of the test, with the real stores and their fsyncs.
-	OnDisk
-)
 
 // Sim is one run: a cluster, the network it is on, and what was seen. It lives in one bubble.
 type Sim struct {

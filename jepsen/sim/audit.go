@@ -40,8 +40,6 @@ type Effect struct {
 	Node   string
 }
 
-func newAudit() *Audit { return &Audit{began: time.Now(), byIndex: map[uint64]int{}} }
-
 // applied is called when a node has applied an entry.
 func (a *Audit) applied(node string, m *fsm.Machine, applied fsm.Applied) {
 	e := Effect{Applied: applied, Digest: m.Digest(), At: time.Since(a.began), Node: node}
@@ -134,9 +132,10 @@ func (a *Audit) Entries() []Effect {
 }
 
 // events are the events of the log so far, each with the effect that it belongs to, in order.
-func (a *Audit) events() iter.Seq2[fsm.Event, *Effect] {
+func (a *Audit) events() iter.Seq2[fsm.Event, *Effect] { return eventsOf(a.Entries()) }
+
+func eventsOf(entries []Effect) iter.Seq2[fsm.Event, *Effect] {
 	return func(yield func(fsm.Event, *Effect) bool) {
-		entries := a.Entries()
 		for i := range entries {
 			for _, ev := range entries[i].Events {
 				if !yield(ev, &entries[i]) {
@@ -358,13 +357,21 @@ func (r *recorder) recordIdleCounts(after bool) {
 
 // history is all that was recorded.
 func (r *recorder) history(plan check.Plan) *check.History {
+	audit := r.sim.Audit
+	audit.mu.Lock() // first, as when an entry is applied
+	entries := audit.entries[:len(audit.entries):len(audit.entries)]
 	r.mu.Lock()
+	audit.mu.Unlock()
 	defer r.mu.Unlock()
 	h := r.recorded
 	h.Plan, h.Events, h.Ops = plan, nil, nil
-	entries := r.sim.Audit.Entries()
-	for i := range entries { // before what the watch has shown, later
-		h.Events = appendEvents(h.Events, &entries[i])
+	for ev, e := range eventsOf(entries) { // before what the watch has shown, later
+		if kind := eventKinds[ev.Kind]; kind != "" {
+			h.Events = append(h.Events, check.Event{
+				Node: e.Node, At: e.At + historyBegin, Index: ev.Index, Kind: kind, Ref: checkRef(ev.TicketRef),
+				Token: ev.Token, Reason: reasonText(ev.Reason), Items: checkItems(ev.Items),
+			})
+		}
 	}
 	h.Events = append(h.Events, r.recorded.Events...)
 	for _, id := range slices.Sorted(maps.Keys(r.sessions)) {
@@ -435,20 +442,6 @@ func lastReadingBefore(entries []Effect, change int) time.Duration {
 		}
 	}
 	return entries[from].At
-}
-
-func appendEvents(events []check.Event, e *Effect) []check.Event {
-	for _, ev := range e.Events {
-		kind := eventKinds[ev.Kind]
-		if kind == "" {
-			continue
-		}
-		events = append(events, check.Event{
-			Node: e.Node, At: e.At + historyBegin, Index: ev.Index, Kind: kind, Ref: checkRef(ev.TicketRef),
-			Token: ev.Token, Reason: reasonText(ev.Reason), Items: checkItems(ev.Items),
-		})
-	}
-	return events
 }
 
 var eventKinds = map[fsm.EventKind]check.EventKind{

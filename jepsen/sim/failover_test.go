@@ -38,36 +38,28 @@ func TestFailoverTime(t *testing.T) {
 	})
 }
 
-// failOver kills the leader, waits until a read barrier succeeds at another node, and starts the old leader
-// again. It returns for how long the cluster was without a leader.
-func (s *Sim) failOver() (took time.Duration) {
-	s.Helper()
-	old, from := s.Leader(), s.Elapsed()
-	old.Kill()
-	var leader *Node
-	s.Await(time.Minute, "a read barrier succeeds", func() bool {
-		for _, n := range s.Others(old) {
-			_, err := n.ReadBarrier(s.Within(opTimeout))
-			if leader = n; err == nil {
-				return true
-			}
-		}
-		return false
-	})
-	took = s.Elapsed() - from
-	old.StartProcess()
-	require.NoError(s, old.AwaitOpen(s.Within(time.Minute)))
-	s.AwaitApplied(leader, old, time.Minute)
-	return took
-}
-
-// failOvers fails over so many times, after a pause each time.
+// failOvers so many times kills the leader, after a pause, waits until a read barrier succeeds at another node, which is
+// how long the cluster was without a leader, and starts the old leader again.
 func (s *Sim) failOvers(times int, pause func() time.Duration) (median, p95 time.Duration) {
 	s.Helper()
 	var took []time.Duration
 	for range times {
 		time.Sleep(pause())
-		took = append(took, s.failOver())
+		old, from := s.Leader(), s.Elapsed()
+		old.Kill()
+		var leader *Node
+		s.Await(time.Minute, "a read barrier succeeds", func() bool {
+			for _, leader = range s.Others(old) {
+				if _, err := leader.ReadBarrier(s.Within(opTimeout)); err == nil {
+					return true
+				}
+			}
+			return false
+		})
+		took = append(took, s.Elapsed()-from)
+		old.StartProcess()
+		require.NoError(s, old.AwaitOpen(s.Within(time.Minute)))
+		s.AwaitApplied(leader, old, time.Minute)
 	}
 	slices.Sort(took)
 	median, p95 = took[len(took)/2], took[len(took)*95/100]

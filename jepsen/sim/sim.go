@@ -95,7 +95,9 @@ func run(t *testing.T, c Config, dog *watchdog, story func(*Sim)) {
 		s := newSim(t, c, seed)
 		stop, still := time.AfterFunc(s.config.Limit, s.abortStuck), dog.startHeartbeat(s)
 		t.Cleanup(func() { // last, because it is the first: what a story has started ends before
-			s.killAll()
+			for _, n := range s.Nodes() {
+				n.Kill()
+			}
 			if n := s.unanswered.Load(); n != 0 {
 				t.Errorf("proposals were not answered exactly once: %d more proposals than answers", n)
 			}
@@ -117,9 +119,10 @@ func newSim(t testing.TB, c Config, seed uint64) *Sim {
 	if c.Limit == 0 {
 		c.Limit = timeLimitDefault
 	}
+	began := time.Now()
 	s := &Sim{
-		TB: t, Seed: seed, Audit: newAudit(), Trace: newTrace(),
-		config: c, began: time.Now(), initialMembers: c.Nodes,
+		TB: t, Seed: seed, Audit: &Audit{began: began, byIndex: map[uint64]int{}}, Trace: &Trace{began: began},
+		config: c, began: began, initialMembers: c.Nodes,
 	}
 	s.record = newRecorder(s)
 	s.Network = NewNetwork(s.Random("network"))
@@ -208,17 +211,13 @@ func background(run func(context.Context)) (stop func()) {
 
 // abortStuck ends the run and prints all stacks: some goroutine waits without end.
 func (s *Sim) abortStuck() {
-	stacks := make([]byte, 4<<20)
-	stacks = stacks[:runtime.Stack(stacks, true)]
 	panic(fmt.Sprintf("sim: the run is not over after %v of virtual time (seed %d)\n%s\n%s",
-		s.config.Limit, s.Seed, s.Trace, stacks))
+		s.config.Limit, s.Seed, s.Trace, allStacks()))
 }
 
-// killAll kills what still runs.
-func (s *Sim) killAll() {
-	for _, n := range s.Nodes() {
-		n.Kill()
-	}
+func allStacks() []byte {
+	stacks := make([]byte, 16<<20)
+	return stacks[:runtime.Stack(stacks, true)]
 }
 
 const (
@@ -264,15 +263,13 @@ func (w *watchdog) watch() (stop func()) {
 }
 
 func (w *watchdog) diagnose() string {
-	stacks := make([]byte, 16<<20)
-	stacks = stacks[:runtime.Stack(stacks, true)]
 	s := w.sim.Load()
 	if s == nil {
-		return fmt.Sprintf("sim: the run did not begin\n%s", stacks)
+		return fmt.Sprintf("sim: the run did not begin\n%s", allStacks())
 	}
 	return fmt.Sprintf("sim: virtual time stands, for %v of real time (seed %d): something spins, or waits for a mutex "+
 		"whose owner waits for something else; look for both among the stacks of its bubble\n%s\n%s",
-		time.Duration(w.missedMax)*w.pollInterval, s.Seed, s.Trace, stacks)
+		time.Duration(w.missedMax)*w.pollInterval, s.Seed, s.Trace, allStacks())
 }
 
 // startHeartbeat shows from within the bubble that time continues there.
@@ -304,8 +301,6 @@ type traceLine struct {
 	text   string
 	kept   bool // never dropped
 }
-
-func newTrace() *Trace { return &Trace{began: time.Now()} }
 
 // Note adds a line.
 func (t *Trace) Note(source, format string, args ...any) {

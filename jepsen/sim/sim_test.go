@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"io/fs"
 	"maps"
 	"os"
@@ -137,4 +138,19 @@ func TestNoWallClockReads(t *testing.T) {
 	}
 	assert.Greater(t, files, 80)
 	assert.Equal(t, mayRead, found, "in %v", slices.Sorted(maps.Keys(found)))
+}
+
+// A history is made while a node applies entries: each needs what the other one locks.
+func TestHistoryBesideAppliedEntries(t *testing.T) {
+	RunParallel(t, Config{}, func(s *Sim) {
+		stop := background(func(ctx context.Context) {
+			for m, e := fsm.New(), (fsm.Applied{}); ctx.Err() == nil; e.Index, e.Stamp.Index = e.Index+1, e.Stamp.Index+1 {
+				s.Audit.applied("n1", m, e)
+			}
+		})
+		for range 200 {
+			s.record.history(check.Plan{})
+		}
+		stop()
+	})
 }

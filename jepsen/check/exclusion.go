@@ -25,7 +25,7 @@ func (p *holdSpan) describe(v *historyIndex) string {
 func (v *historyIndex) holdSpans(l *lockRecords) []holdSpan {
 	var all []holdSpan
 	for _, b := range l.holds {
-		if s := v.sessions[b.Session]; s != nil && s.ReleaseOnDisconnect {
+		if v.session(b.Session).lease.ReleaseOnDisconnect {
 			continue
 		}
 		item := itemFor(b.Items, l.name)
@@ -153,27 +153,16 @@ func ClockMargin(ttl time.Duration) time.Duration { return max(ttl/20, 200*time.
 // checkLeases looks for leases that ended early: a session that expired, or a hold that was given up for
 // lost, though something later had been sent and was answered with proof.
 func checkLeases(f *checker) {
-	renewals := map[uint64][]Renewal{}
-	for _, b := range f.Renewals {
-		renewals[b.Session] = append(renewals[b.Session], b)
-	}
-	for id, all := range renewals {
-		slices.SortStableFunc(all, func(a, b Renewal) int { return cmp.Compare(a.Confirmed, b.Confirmed) })
-		for i := 1; i < len(all); i++ { // each then has the latest Sent that was confirmed by its Confirmed
-			all[i].Sent = max(all[i].Sent, all[i-1].Sent)
-		}
-		renewals[id] = all
-	}
 	if f.Plan.CompleteEvents { // every end is recorded, so a session without one, or with another one, did not expire
-		for id, all := range renewals {
-			if s := f.sessions[id]; s != nil && all[len(all)-1].Sent-all[0].Sent > s.TTL {
+		for _, s := range f.sessions {
+			if n := len(s.renewals); s.lease.Session != 0 && n > 0 && s.renewals[n-1].Sent-s.renewals[0].Sent > s.lease.TTL {
 				f.examined++ // without its renewals it would have ended
 			}
 		}
 	}
 	for _, ev := range f.events {
-		s, all := f.sessions[ev.Session], renewals[ev.Session]
-		if s == nil || len(all) == 0 || ev.Reason != Expired || ev.Kind != EvEnded && ev.Kind != EvLost {
+		s, all := f.session(ev.Session).lease, f.session(ev.Session).renewals
+		if s.Session == 0 || len(all) == 0 || ev.Reason != Expired || ev.Kind != EvEnded && ev.Kind != EvLost {
 			continue
 		}
 		f.examined++
@@ -185,8 +174,8 @@ func checkLeases(f *checker) {
 		}
 	}
 	for _, b := range f.holds {
-		s, all := f.sessions[b.Session], renewals[b.Session]
-		if s == nil || b.End != Lost || b.Reason != "" && b.Reason != Expired || f.isExcused(b, b.To) {
+		s, all := f.session(b.Session).lease, f.session(b.Session).renewals
+		if s.Session == 0 || b.End != Lost || b.Reason != "" && b.Reason != Expired || f.isExcused(b, b.To) {
 			continue
 		}
 		n, _ := slices.BinarySearchFunc(all, b.To, func(renewal Renewal, to time.Duration) int {
@@ -210,10 +199,10 @@ func checkLeases(f *checker) {
 func checkExpirations(f *checker) {
 	for i := range f.Sessions {
 		s := &f.Sessions[i]
-		if s.Died == 0 || f.sessions[s.Session] != s {
+		if s.Died == 0 || f.session(s.Session).lease != s {
 			continue
 		}
-		ev, nominal := f.seenEnds[s.Session], s.Died+f.maxElapsed(s.TTL)
+		ev, nominal := f.session(s.Session).seenEnd, s.Died+f.maxElapsed(s.TTL)
 		stalled := f.expirationDue(s.Died, nominal)
 		due := stalled + f.expirationSlack()
 		explanation := fmt.Sprintf("with a ttl of %v, and %v for times in which the cluster's clock stood or nothing was "+

@@ -68,7 +68,7 @@ func (v *historyIndex) grant(l *lockRecords, op *Op) grant {
 			g.downgradedIn.to = d.Return
 		}
 	}
-	unlock, closed := t.unlock, v.closeOps[op.Session]
+	unlock, closed := t.unlock, v.session(op.Session).closed
 	lost := t.hold != nil && t.hold.End == Lost
 	if unlock != nil && (unlock.Outcome == Refused || unlock.Outcome == Unknown && lost && t.hold.To <= unlock.Call) {
 		unlock = nil // it gave nothing back, or came when the lock was lost already

@@ -16,22 +16,26 @@ const never = time.Duration(1<<63 - 1)
 // historyIndex is a history, put in order for the checks. It refers to the history and changes nothing in it.
 type historyIndex struct {
 	*History
-	ops             []*Op
-	holds           []*Hold
-	events          []*Event    // each once, by index
-	conflicts       [][2]*Event // what two recorded differently
-	sessions        map[uint64]*Session
-	tickets         map[Ref]*ticket
-	byName          map[string]*lockRecords
-	locks           []*lockRecords // sorted by name: findings come in the same order every time
-	diedAt          map[string]time.Duration
-	excused         map[string][]span        // by client: when its holds are excused
-	forceReleases   map[string][]*Op         // by lock: releases by force that may have had an effect
-	expireRequested map[uint64]time.Duration // by session: when an operator asked for its end
-	closeOps        map[uint64]*Op           // by session
-	loggedEnds      map[uint64]*Event        // by session: its end in the log
-	seenEnds        map[uint64]*Event        // by session: its end as it was first seen, perhaps in a list only
-	end             time.Duration
+	ops       []*Op
+	holds     []*Hold
+	events    []*Event    // each once, by index
+	conflicts [][2]*Event // what two recorded differently
+	sessions  map[uint64]*sessionRecords
+	tickets   map[Ref]*ticket
+	byName    map[string]*lockRecords
+	locks     []*lockRecords           // sorted by name: findings come in the same order every time
+	diedAt    map[string]time.Duration // by client
+	excused   map[string][]span        // by client: when its holds are excused
+	end       time.Duration
+}
+
+// sessionRecords is all that was recorded of one session.
+type sessionRecords struct {
+	lease              *Session // empty: it was not listed
+	closed             *Op
+	expireRequested    time.Duration // when an operator asked for its end; never = not
+	loggedEnd, seenEnd *Event        // its end in the log, and as it was first seen, perhaps in a list only
+	renewals           []Renewal     // in order of their confirmation, each with the latest Sent that was confirmed by then
 }
 
 // ticket is all that is known of one acquisition.
@@ -44,6 +48,7 @@ type ticket struct {
 // lockRecords is all that was recorded of one name.
 type lockRecords struct {
 	name    string
+	forced  []*Op // releases by force that may have had an effect
 	grants  []*Op // acquisitions that succeeded
 	reads   []*Op // checks and gets that were answered
 	holds   []*Hold
@@ -56,18 +61,25 @@ type span struct{ from, to time.Duration }
 
 func newHistoryIndex(h *History) *historyIndex {
 	v := &historyIndex{
-		History: h, sessions: map[uint64]*Session{}, byName: map[string]*lockRecords{},
-		tickets: make(map[Ref]*ticket, len(h.Holds)), diedAt: map[string]time.Duration{}, excused: map[string][]span{},
-		loggedEnds: map[uint64]*Event{}, seenEnds: map[uint64]*Event{}, closeOps: map[uint64]*Op{}, forceReleases: map[string][]*Op{}, expireRequested: map[uint64]time.Duration{}, end: h.Plan.End,
+		History: h, sessions: map[uint64]*sessionRecords{}, byName: map[string]*lockRecords{}, tickets: make(map[Ref]*ticket, len(h.Holds)),
+		diedAt: map[string]time.Duration{}, excused: map[string][]span{}, end: h.Plan.End,
 	}
 	for i := range h.Sessions {
 		s := &h.Sessions[i]
 		if s.Session != 0 {
-			v.sessions[s.Session] = s
+			v.session(s.Session).lease = s
 		}
 		if s.Died != 0 {
 			v.diedAt[s.Client] = max(s.Died, v.diedAt[s.Client])
 		}
+	}
+	renewals := slices.SortedStableFunc(slices.Values(h.Renewals), func(a, b Renewal) int { return cmp.Compare(a.Confirmed, b.Confirmed) })
+	for _, renewal := range renewals {
+		s := v.session(renewal.Session)
+		if n := len(s.renewals); n > 0 {
+			renewal.Sent = max(renewal.Sent, s.renewals[n-1].Sent)
+		}
+		s.renewals = append(s.renewals, renewal)
 	}
 	for _, fault := range h.Faults {
 		if fault.ExcusesClient {
@@ -122,12 +134,20 @@ func latest[T any, K comparable](records []T, key func(*T) (K, bool)) []*T {
 }
 
 func (v *historyIndex) lock(name string) *lockRecords {
-	l := v.byName[name]
-	if l == nil {
-		l = &lockRecords{name: name, tokens: map[uint64]bool{}}
-		v.byName[name] = l
+	return entry(v.byName, name, func() *lockRecords { return &lockRecords{name: name, tokens: map[uint64]bool{}} })
+}
+
+// session is the one with this number, made if need be.
+func (v *historyIndex) session(id uint64) *sessionRecords {
+	return entry(v.sessions, id, func() *sessionRecords { return &sessionRecords{lease: &Session{}, expireRequested: never} })
+}
+
+// entry is the value of a key, made if need be.
+func entry[K comparable, V any](m map[K]*V, key K, fresh func() *V) *V {
+	if m[key] == nil {
+		m[key] = fresh()
 	}
-	return l
+	return m[key]
 }
 
 // ticket is the one with this name, made if need be; nil if the name is not known.
@@ -135,12 +155,7 @@ func (v *historyIndex) ticket(ref Ref) *ticket {
 	if !ref.known() {
 		return nil
 	}
-	t := v.tickets[ref]
-	if t == nil {
-		t = &ticket{}
-		v.tickets[ref] = t
-	}
-	return t
+	return entry(v.tickets, ref, func() *ticket { return &ticket{} })
 }
 
 func (v *historyIndex) addOps() {
@@ -159,7 +174,7 @@ func (v *historyIndex) addOps() {
 				t.downgrade = op
 			}
 		case OpClose:
-			v.closeOps[op.Session] = op
+			v.session(op.Session).closed = op
 		case OpCheck, OpGet:
 			if op.Outcome == OK && len(op.Items) > 0 {
 				l := v.lock(op.Items[0].Name)
@@ -167,11 +182,12 @@ func (v *historyIndex) addOps() {
 			}
 		case OpForceRelease:
 			if op.Outcome != Refused && len(op.Items) > 0 {
-				v.forceReleases[op.Items[0].Name] = append(v.forceReleases[op.Items[0].Name], op)
+				l := v.lock(op.Items[0].Name)
+				l.forced = append(l.forced, op)
 			}
 		case OpExpireSession:
-			if before, seen := v.expireRequested[op.Session]; op.Outcome != Refused && (!seen || op.Call < before) {
-				v.expireRequested[op.Session] = op.Call
+			if s := v.session(op.Session); op.Outcome != Refused {
+				s.expireRequested = min(s.expireRequested, op.Call)
 			}
 		}
 	}
@@ -241,11 +257,12 @@ func (v *historyIndex) addEvents() {
 func (v *historyIndex) addEvent(ev *Event) {
 	v.events = append(v.events, ev)
 	if ev.Kind == EvEnded {
-		if first := v.seenEnds[ev.Session]; first == nil || ev.At < first.At {
-			v.seenEnds[ev.Session] = ev
+		s := v.session(ev.Session)
+		if s.seenEnd == nil || ev.At < s.seenEnd.At {
+			s.seenEnd = ev
 		}
 		if ev.Index != 0 {
-			v.loggedEnds[ev.Session] = cmp.Or(v.loggedEnds[ev.Session], ev)
+			s.loggedEnd = cmp.Or(s.loggedEnd, ev)
 		}
 	}
 	t := v.ticket(ev.Ref)
@@ -258,9 +275,12 @@ func (v *historyIndex) addEvent(ev *Event) {
 	case EvLost, EvReleased, EvRefused:
 		t.ended = cmp.Or(t.ended, ev)
 	}
-	items := ev.Items
-	if ev.Kind != EvGranted && t.granted != nil {
-		items = t.granted.Items
+	if t.granted == nil {
+		return
+	}
+	items := t.granted.Items
+	if ev.Kind == EvGranted { // perhaps a second one, of other locks
+		items = ev.Items
 	}
 	for _, item := range items {
 		l := v.lock(item.Name)
@@ -274,10 +294,7 @@ func (v *historyIndex) addEvent(ev *Event) {
 // isExcused reports whether a grant may end before its holder can know, so that its hold proves
 // nothing. until is how long that matters.
 func (v *historyIndex) isExcused(b *Hold, until time.Duration) bool {
-	if s := v.sessions[b.Session]; s != nil && s.ReleaseOnDisconnect {
-		return true
-	}
-	return v.pausedDuring(b.Client, b.From, until) || v.endRequestedAt(b) < until
+	return v.session(b.Session).lease.ReleaseOnDisconnect || v.pausedDuring(b.Client, b.From, until) || v.endRequestedAt(b) < until
 }
 
 func (v *historyIndex) pausedDuring(client string, from, to time.Duration) bool {
@@ -286,12 +303,9 @@ func (v *historyIndex) pausedDuring(client string, from, to time.Duration) bool 
 
 // endRequestedAt is when an operator asked for a ticket's end; never if not.
 func (v *historyIndex) endRequestedAt(b *Hold) time.Duration {
-	first := never
-	if at, requested := v.expireRequested[b.Session]; requested {
-		first = at
-	}
+	first := v.session(b.Session).expireRequested
 	for _, item := range b.Items {
-		for _, op := range v.forceReleases[item.Name] {
+		for _, op := range v.lock(item.Name).forced {
 			if b.Token <= op.Token {
 				first = min(first, op.Call)
 			}

@@ -214,7 +214,7 @@ func checkLogExclusion(f *checker) {
 			cmp.Or(b.Node, "another"), b.Token, b.Reason, b.Items)
 	}
 	for _, ev := range f.events {
-		if first := f.loggedEnds[ev.Session]; ev.Kind == EvEnded && ev.Index != 0 && ev != first {
+		if first := f.session(ev.Session).loggedEnd; ev.Kind == EvEnded && ev.Index != 0 && ev != first {
 			f.violationf("session %d ended twice: at index %d, and at index %d", ev.Session, first.Index, ev.Index)
 		}
 	}
@@ -227,7 +227,7 @@ func checkLogExclusion(f *checker) {
 			f.examined++
 			f.checkGrant(l.name, holders, token, ev)
 			token = max(token, ev.Token)
-			over, ended := f.loggedEnds[ev.Session], f.tickets[ev.Ref].ended
+			over, ended := f.session(ev.Session).loggedEnd, f.tickets[ev.Ref].ended
 			switch {
 			case over == nil:
 			case over.Index < ev.Index:

@@ -50,7 +50,7 @@ func (f *checker) reportUnendedSessions() {
 			continue
 		}
 		f.examined++
-		if f.seenEnds[op.Session] == nil {
+		if f.session(op.Session).seenEnd == nil {
 			f.violationf("%s was answered at %s that session %d is over, and the log has no end of it",
 				op.Client, f.formatTime(op.Return), op.Session)
 		}

@@ -19,10 +19,10 @@ const (
 	// are large. A typical one, of one lock, takes some 300 bytes, the largest 40 KiB.
 	eventsMax = 65_536
 	bytesMax  = 32 << 20
-	// progressEvents and progressBytes: a watch that saw so many events of other prefixes pass is sent its
-	// index, so that it can come back there and need not list again.
-	progressEvents = eventsMax / 4
-	progressBytes  = bytesMax / 4
+	// progressBytes: a watch that saw so much of other prefixes pass is sent its index, so that it can come back there
+	// and need not list again. An event counts as no less than its share of the history.
+	progressBytes = bytesMax / 4
+	shareBytes    = bytesMax / eventsMax
 	// step is how many events a watch looks at before it releases the lock of the history.
 	step = 1024
 	// batchBytesMax bounds the events of one index that a watch sends, and sendingBytesMax what all watches
@@ -40,11 +40,10 @@ type History struct {
 	sending atomic.Int64 // the bytes of all batches that are being sent
 
 	mu        sync.RWMutex // guards what follows
-	events    []fsm.Event  // a ring: count of them, the oldest at begin
-	begin     int
-	count     int
+	events    []fsm.Event  // a ring: event number n is at n modulo its length
+	first     uint64       // the number of the oldest event; numbers count from 1 and never repeat
+	end       uint64       // the number of the next event
 	bytes     int
-	first     uint64 // the number of the oldest event; numbers count from 1 and never repeat
 	compacted uint64 // events up to this index may be forgotten
 	index     uint64 // of what was applied last
 	watches   map[*Watch]struct{}
@@ -54,7 +53,7 @@ type History struct {
 }
 
 // New returns an empty history.
-func New() *History { return &History{first: 1, watches: make(map[*Watch]struct{})} }
+func New() *History { return &History{first: 1, end: 1, watches: make(map[*Watch]struct{})} }
 
 // eventBytes and itemBytes are about what an event and one of its items take, beside their texts.
 const (
@@ -101,37 +100,32 @@ func (h *History) Applied(a fsm.Applied) {
 
 func (h *History) add(e fsm.Event) {
 	bytes := size(&e)
-	for h.count == eventsMax || h.count > 0 && h.bytes+bytes > bytesMax {
+	for h.end-h.first == eventsMax || h.end > h.first && h.bytes+bytes > bytesMax {
 		oldest := h.at(h.first)
 		h.compacted, h.bytes = oldest.Index, h.bytes-size(oldest)
 		*oldest = fsm.Event{}
-		h.begin = (h.begin + 1) % len(h.events)
 		h.first++
-		h.count--
 	}
-	if h.count == len(h.events) {
-		grown := make([]fsm.Event, min(max(64, 2*h.count), eventsMax))
-		copy(grown[copy(grown, h.events[h.begin:]):], h.events[:h.begin])
-		h.events, h.begin = grown, 0
+	if count := int(h.end - h.first); count == len(h.events) {
+		grown := make([]fsm.Event, min(max(64, 2*count), eventsMax))
+		for n := h.first; n < h.end; n++ {
+			grown[n%uint64(len(grown))] = *h.at(n)
+		}
+		h.events = grown
 	}
-	h.count++
+	*h.at(h.end) = e
+	h.end++
 	h.bytes += bytes
-	*h.at(h.end() - 1) = e
 }
 
-// at is the event with a number, end the number of the next one. The caller holds the lock.
-func (h *History) at(number uint64) *fsm.Event {
-	return &h.events[(h.begin+int(number-h.first))%len(h.events)]
-}
-
-func (h *History) end() uint64 { return h.first + uint64(h.count) }
+// at is where the event with a number is kept. The caller holds the lock.
+func (h *History) at(number uint64) *fsm.Event { return &h.events[number%uint64(len(h.events))] }
 
 // Restored forgets everything: the events between what was applied before and this state are not known.
 func (h *History) Restored(m *fsm.Machine) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.first = h.end()
-	h.events, h.begin, h.count, h.bytes = nil, 0, 0, 0
+	h.events, h.first, h.bytes = nil, h.end, 0
 	h.index = m.Stamp().Index
 	h.compacted = h.index
 	h.times = append(slices.Grow(h.times[:0], 1), appliedTime{h.index, m.Time()})
@@ -145,18 +139,6 @@ func (h *History) cut(w *Watch) {
 	close(w.done)
 	delete(h.watches, w)
 }
-
-// reserve takes room for a batch that is to be sent; release gives it back.
-func (h *History) reserve(b batch) error {
-	if used := h.sending.Add(int64(b.bytes)); 2*int64(b.bytes) > sendingBytesMax-used {
-		h.release(b)
-		return tooManyBytes(b)
-	}
-	return nil
-}
-
-// release gives back the room of a batch that was sent, or will not be.
-func (h *History) release(b batch) { h.sending.Add(-int64(b.bytes)) }
 
 // tooManyBytes ends a watch that would have to send more at once than may be sent.
 func tooManyBytes(b batch) error {
@@ -176,12 +158,7 @@ func under(e *fsm.Event, prefix string) bool {
 	if e.Kind == fsm.EvSessionEnded {
 		return prefix == ""
 	}
-	for i := range e.Items {
-		if strings.HasPrefix(e.Items[i].Name, prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(e.Items, func(it fsm.Item) bool { return strings.HasPrefix(it.Name, prefix) })
 }
 
 // kinds are the kinds of events on the wire. Watches are not sent others.
@@ -199,7 +176,7 @@ func kindOf(e *fsm.Event) zamokpb.EventKind {
 	return kinds[e.Kind]
 }
 
-// Watch is one reader of the history. Only its reader uses next, index and skipped, and with the history's
+// Watch is one reader of the history. Only its reader uses next, index and passed, and with the history's
 // lock.
 type Watch struct {
 	history *History
@@ -207,11 +184,10 @@ type Watch struct {
 	wake    chan struct{} // capacity 1: something was applied
 	done    chan struct{} // closed when what it has not read yet is forgotten
 
-	next    uint64 // the number of the event that it reads next
-	index   uint64 // everything up to here was read
-	skipped int    // events of other prefixes since it read one
-	passed  int    // their bytes
-	failed  error  // why it can't continue
+	next   uint64 // the number of the event that it reads next
+	index  uint64 // everything up to here was read
+	passed int    // bytes of events of other prefixes since it read one
+	failed error  // why it can't continue
 }
 
 // Watch begins to watch after index from, or from now on with 0. End follows.
@@ -225,7 +201,7 @@ func (h *History) Watch(prefix string, from uint64) (*Watch, error) {
 		e.Info.Field = "watches"
 		return nil, e
 	case from == 0:
-		w.index, w.next = h.index, h.end()
+		w.index, w.next = h.index, h.end
 	case from < h.compacted:
 		return nil, compactedError(from, h.compacted)
 	default:
@@ -266,28 +242,32 @@ type batch struct {
 
 // Send sends frames until it fails or ctx ends: first an empty one with the index at which the watch begins.
 func (w *Watch) Send(ctx context.Context, send func(*zamokpb.WatchFrame) error) error {
-	for next, some := (batch{index: w.index}), true; ; {
-		if some {
-			err := w.history.reserve(next)
-			if err == nil {
-				err = send(w.frame(next))
-				w.history.release(next)
-			}
-			if err != nil {
-				return err
-			}
-		} else {
+	err := w.sendBatch(batch{index: w.index}, send)
+	for err == nil {
+		next, some, failed := w.read()
+		switch err = failed; {
+		case some:
+			err = w.sendBatch(next, send)
+		case err == nil:
 			select {
 			case <-w.wake:
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
 		}
-		var err error
-		if next, some, err = w.read(); err != nil {
-			return err
-		}
 	}
+	return err
+}
+
+// sendBatch sends a batch, if there is room for it beside what the other watches are sending.
+func (w *Watch) sendBatch(b batch, send func(*zamokpb.WatchFrame) error) error {
+	bytes := int64(b.bytes)
+	used := w.history.sending.Add(bytes)
+	defer w.history.sending.Add(-bytes)
+	if 2*bytes > sendingBytesMax-used {
+		return tooManyBytes(b)
+	}
+	return send(w.frame(b))
 }
 
 // read returns what is to be sent next. False: there is nothing yet.
@@ -307,7 +287,7 @@ func (w *Watch) step() (b batch, some, more bool) {
 	if _, live := h.watches[w]; !live || w.next < h.first {
 		return b, false, false
 	}
-	for n, end := 0, h.end(); w.next < end; n++ {
+	for n := 0; w.next < h.end; n++ {
 		e := h.at(w.next)
 		switch {
 		case len(b.events) > 0 && e.Index != b.index:
@@ -322,15 +302,14 @@ func (w *Watch) step() (b batch, some, more bool) {
 				return b, false, false
 			}
 		default:
-			w.skipped++
-			w.passed += size(e)
+			w.passed += max(size(e), shareBytes)
 		}
 		w.next++
 	}
 	switch {
 	case len(b.events) > 0: // all events of one index are added at once
 		return w.readUpTo(b), true, false
-	case (w.skipped >= progressEvents || w.passed >= progressBytes) && h.index > w.index:
+	case w.passed >= progressBytes && h.index > w.index:
 		return w.readUpTo(batch{index: h.index}), true, false
 	}
 	return b, false, false
@@ -338,7 +317,7 @@ func (w *Watch) step() (b batch, some, more bool) {
 
 // readUpTo notes that everything up to the index of the batch is read.
 func (w *Watch) readUpTo(b batch) batch {
-	w.index, w.skipped, w.passed = b.index, 0, 0
+	w.index, w.passed = b.index, 0
 	return b
 }
 

@@ -166,10 +166,10 @@ func breakBesideAnEnd(t *testing.T, n *Node) {
 			}
 			st := &stream{
 				server: n.server, queue: q, ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: trackedAddr{conn: new(trackedConn)}}),
-				failed: make(chan error, 1), written: make(chan struct{}),
+				failed: make(chan struct{}), err: io.EOF, written: make(chan struct{}),
 			}
 			close(st.written)
-			st.failed <- io.EOF
+			close(st.failed)
 			_ = st.serve()
 			require.Equal(t, want, broken(n), "%v", one.code)
 		}

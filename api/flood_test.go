@@ -67,7 +67,7 @@ func flood(t *testing.T, n *Node, number byte) (bool, time.Duration) {
 func TestSilence(t *testing.T) {
 	st := &stream{}
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, st.openTimedOut().Info.Outcome)
-	st.sawOpen.Store(true)
+	st.frames.Add(1)
 	assert.Equal(t, zamokpb.Code_CODE_UNKNOWN, st.openTimedOut().Info.Code)
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, st.openTimedOut().Info.Outcome)
 }

@@ -39,18 +39,17 @@ type stream struct {
 	ctx    context.Context
 	wire   grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]
 
-	attached  chan struct{} // closed when queue is set
-	queue     *push.Queue
-	sawOpen   atomic.Bool   // the first frame came
-	abandoned atomic.Bool   // the handler ended before the stream was attached
-	failed    chan error    // capacity 1: why the reader ended
-	written   chan struct{} // closed when the writer ended
+	attached chan struct{} // closed when queue is set
+	queue    *push.Queue
+	failed   chan struct{} // closed when the reader ended because of err
+	err      error
+	written  chan struct{} // closed when the writer ended
+	ended    chan struct{} // closed when the handler ended
 
+	frames       atomic.Uint64 // how many came
 	pending      atomic.Int64  // commands and renewals that have no answer yet
 	pendingBytes atomic.Int64  // of those commands
-	disconnected atomic.Bool   // the client broke the stream
-	settled      chan struct{} // capacity 1: after that, the last command had its answer
-	frames       uint64        // the reader's: how many came
+	settled      chan struct{} // capacity 1: the last command had its answer
 	closing      bool          // the reader's: the client closed the session
 }
 
@@ -58,26 +57,26 @@ type stream struct {
 func (s *Server) Session(conn grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]) error {
 	st := &stream{
 		server: s, ctx: conn.Context(), wire: conn,
-		attached: make(chan struct{}), failed: make(chan error, 1), written: make(chan struct{}), settled: make(chan struct{}, 1),
+		attached: make(chan struct{}), failed: make(chan struct{}), written: make(chan struct{}), ended: make(chan struct{}),
+		settled: make(chan struct{}, 1),
 	}
+	defer close(st.ended)
 	s.busy.Go(st.read)
 	silence := time.NewTimer(openStreamWait)
 	defer silence.Stop()
 	select {
 	case <-st.attached:
-	case err := <-st.failed:
-		if !isClosed(st.attached) {
-			return err
+	case <-st.failed:
+		if !isClosed(st.attached) { // or both at once: it was attached, and then it broke
+			return st.err
 		}
-		st.failed <- err // both at once: it was attached, and then it broke
 	case <-s.stopping:
-		return st.abandon(errStopping())
+		return errStopping()
 	case <-silence.C:
-		return st.abandon(st.openTimedOut())
+		return st.openTimedOut()
 	}
 	s.busy.Go(st.write)
 	err := st.serve()
-	s.hub.Leave(st.queue)
 	if cut := (*wire.Error)(nil); errors.As(err, &cut) {
 		s.metrics.Cut(cut.Code())
 	}
@@ -95,19 +94,10 @@ func isClosed(c <-chan struct{}) bool {
 
 // openTimedOut is why a stream ends that was not attached in time.
 func (st *stream) openTimedOut() *wire.Error {
-	if st.sawOpen.Load() {
+	if st.frames.Load() > 0 {
 		return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the OpenStream was not answered within %v, and may still take effect; send it again", openStreamWait)
 	}
 	return wire.Invalid("messages", "the first frame did not come within %v", openStreamWait)
-}
-
-// abandon is the end of the handler before it saw a queue, which may come at the same moment.
-func (st *stream) abandon(reason error) error {
-	st.abandoned.Store(true)
-	if isClosed(st.attached) {
-		st.server.hub.Leave(st.queue)
-	}
-	return reason
 }
 
 // serve waits for the end of an attached stream, and returns the reason. If the client broke the stream at
@@ -116,14 +106,12 @@ func (st *stream) serve() error {
 	select {
 	case <-st.queue.Done():
 		reason := st.flush()
-		select {
-		case err := <-st.failed:
-			_ = st.broken(err)
-		default:
+		if isClosed(st.failed) {
+			_ = st.broken()
 		}
 		return reason
-	case err := <-st.failed:
-		return st.broken(err)
+	case <-st.failed:
+		return st.broken()
 	case <-st.server.stopping:
 		return errStopping()
 	}
@@ -153,23 +141,21 @@ func (st *stream) flush() error {
 }
 
 // broken is the end of the reader: the client violated the protocol, or its end of the stream broke.
-func (st *stream) broken(err error) error {
-	if e := (*wire.Error)(nil); errors.As(err, &e) {
+func (st *stream) broken() error {
+	if e := (*wire.Error)(nil); errors.As(st.err, &e) {
 		return e
 	}
-	if !relayed(st.ctx) && !st.server.isStopping() && closedByPeer(st.ctx) {
-		if st.queue.Grace > 0 {
-			st.settle()
-		}
+	if st.queue.Grace > 0 && !relayed(st.ctx) && !st.server.isStopping() && closedByPeer(st.ctx) {
+		st.settle()
 		st.server.hub.Broken(st.queue)
 	}
-	return err
+	return st.err
 }
 
 // answered notes that a command of so many bytes has its answer.
 func (st *stream) answered(bytes int64) {
 	st.pendingBytes.Add(-bytes)
-	if st.pending.Add(-1) == 0 && st.disconnected.Load() {
+	if st.pending.Add(-1) == 0 {
 		select {
 		case st.settled <- struct{}{}:
 		default:
@@ -180,13 +166,12 @@ func (st *stream) answered(bytes int64) {
 // settle waits until the last command has its answer: a command that was in flight when the stream broke must
 // not count as a renewal after that.
 func (st *stream) settle() {
-	st.disconnected.Store(true)
-	if st.pending.Load() == 0 {
-		return
-	}
-	select {
-	case <-st.settled:
-	case <-st.server.stopping:
+	for st.pending.Load() > 0 {
+		select {
+		case <-st.settled:
+		case <-st.server.stopping:
+			return
+		}
 	}
 }
 
@@ -213,8 +198,14 @@ func (st *stream) write() {
 	}
 }
 
-// read takes frames until the stream ends.
+// read takes frames until the stream ends. A queue that it attached is left once the handler has ended, perhaps before it
+// saw the queue.
 func (st *stream) read() {
+	defer func() {
+		if <-st.ended; isClosed(st.attached) {
+			st.server.hub.Leave(st.queue)
+		}
+	}()
 	err := st.readOpen()
 	for err == nil {
 		var p *zamokpb.ClientFrame
@@ -228,7 +219,8 @@ func (st *stream) read() {
 		}
 		err = nil
 	}
-	st.failed <- err
+	st.err = err
+	close(st.failed)
 }
 
 // readOpen opens or finds the session, and attaches to it.
@@ -237,7 +229,7 @@ func (st *stream) readOpen() error {
 	if err != nil {
 		return err
 	}
-	st.sawOpen.Store(true)
+	st.frames.Add(1)
 	first := (*zamokpb.OpenStream)(nil)
 	if len(p.GetMessages()) == 1 {
 		first = p.GetMessages()[0].GetOpen()
@@ -251,7 +243,6 @@ func (st *stream) readOpen() error {
 	if err := st.server.guard.Admit(st.ctx, first); err != nil {
 		return err
 	}
-	st.frames++
 	attach := &fsm.Attach{
 		Session: session.ID(first.Session), Secret: access.Hash(first.Secret), AckedThrough: p.AckedThrough, Attempt: first.Attempt,
 	}
@@ -284,9 +275,6 @@ func (st *stream) attach(command *fsm.Attach, sent []byte) error {
 		}
 		if e == nil {
 			close(st.attached)
-			if st.abandoned.Load() {
-				s.hub.Leave(st.queue)
-			}
 		}
 		attached <- e.Err()
 	})
@@ -306,8 +294,7 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 	if err := access.CheckFrame(p); err != nil {
 		return err
 	}
-	st.frames++
-	frame, id, acked := push.Frame{Number: st.frames, Sent: p.Sent}, st.queue.Session, p.AckedThrough
+	frame, id, acked := push.Frame{Number: st.frames.Add(1), Sent: p.Sent}, st.queue.Session, p.AckedThrough
 	for i, message := range p.Messages {
 		switch m := message.GetMessage().(type) {
 		case *zamokpb.ClientMessage_Acquire:

@@ -33,11 +33,6 @@ func (m *Machine) HoldOffUntil() clock.Time { return m.holdOffUntil }
 // HoldOff is what is left of the restore hold-off; 0 = it has ended, or there was none.
 func (m *Machine) HoldOff() clock.Span { return max(m.holdOffUntil.Sub(m.time), 0) }
 
-// ClosedBy is what closes a lock, in use or not: a delay, or the hold-off; false: neither.
-func (m *Machine) ClosedBy(name string) (Blocker, bool) {
-	return m.closedBy(m.lockOf(name))
-}
-
 // Counts is how much there is of everything.
 type Counts struct {
 	Sessions, Locks, Granted, Waiting, Delayed int
@@ -176,6 +171,12 @@ func (m *Machine) Blockers(ref TicketRef) []Blocker {
 		all = m.blockersAt(all, p.lock, t.items[i], p.prev)
 	}
 	return all[:min(len(all), BlockersMax)]
+}
+
+// LockBlockers names what blocks an exclusive request for a lock, in use or not, beside other requests: a delay or the
+// hold-off, and its holders, up to BlockersMax.
+func (m *Machine) LockBlockers(name string) []Blocker {
+	return m.blockersAt(nil, m.lockOf(name), Item{Mode: Exclusive}, nil)
 }
 
 // Members lists the records of nodes, by id.

@@ -34,7 +34,6 @@ type Hub struct {
 	bytes    int                         // of all queues that a stream adopted, with what they are sending
 
 	asked int                 // waiting tickets whose clients asked for their positions: the sum of all Queue.asked
-	wide  int                 // those of them that wait for several locks
 	fresh []fsm.TicketRef     // asked, and not sent their position since; some may have ended
 	dirty map[string]struct{} // locks whose queue changed
 }
@@ -141,10 +140,12 @@ func (h *Hub) attach(m *fsm.Machine, e *fsm.Event) {
 	state := &zamokpb.SessionState{Tickets: wire.TicketStates(e.Tickets)}
 	first := &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: state}}
 	s, _ := m.Session(e.Session) // absent if it ended later in the same entry
+	wake := make(chan struct{}, 1)
 	h.attached[e.Session] = &Queue{
-		Session: e.Session, Grace: s.Grace, number: e.Index, hub: h, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		Session: e.Session, Grace: s.Grace, number: e.Index, hub: h, wake: wake, done: make(chan struct{}),
 		state: state, messages: []*zamokpb.ServerMessage{first}, bytes: size(first), queued: time.Now(),
-		contended: make(map[uint64]uint32), requested: make(map[uint64]time.Time), asked: make(map[uint64]*positionRequest),
+		flushTimer: time.AfterFunc(lazyWait, func() { signal(wake) }), // the first time for nothing
+		contended:  make(map[uint64]uint32), requested: make(map[uint64]time.Time), asked: make(map[uint64]*positionRequest),
 	}
 }
 
@@ -203,13 +204,10 @@ func (h *Hub) end(q *Queue, reason *wire.Error) {
 	}
 }
 
-// Broken starts the grace period of the session of a queue, if it has one: its client broke its stream. When that has
+// Broken starts the grace period of the session of a queue, which has one: its client broke its stream. When that has
 // passed without a new attachment, the hub proposes to detach the session, and again while that was certainly not done.
 // A renewal from now on makes that harmless: its index is higher.
 func (h *Hub) Broken(q *Queue) {
-	if q.Grace == 0 {
-		return
-	}
 	h.node.View(func(m *fsm.Machine) {
 		h.mu.Lock()
 		defer h.mu.Unlock()

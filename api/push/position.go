@@ -51,9 +51,9 @@ func (h *Hub) queueMoved(name string) {
 	signal(h.moved)
 }
 
-// holdersChanged notes that the holders of locks changed.
+// holdersChanged notes that the holders of locks changed, which positions name.
 func (h *Hub) holdersChanged(m *fsm.Machine, items []fsm.Item) {
-	for i := 0; i < len(items) && h.wide > 0; i++ {
+	for i := 0; i < len(items) && h.asked > 0; i++ {
 		for range m.Waiters(items[i].Name) {
 			h.queueMoved(items[i].Name)
 			break
@@ -65,9 +65,7 @@ func (h *Hub) holdersChanged(m *fsm.Machine, items []fsm.Item) {
 func (h *Hub) request(q *Queue, ticket uint64, names []string) {
 	h.cancelRequest(q, ticket)
 	q.asked[ticket] = &positionRequest{wide: len(names) > 1}
-	if h.asked++; len(names) > 1 {
-		h.wide++
-	}
+	h.asked++
 	if len(h.fresh) < positionDirtyMax {
 		h.fresh = append(h.fresh, fsm.TicketRef{Session: q.Session, Ticket: ticket})
 	}
@@ -76,11 +74,9 @@ func (h *Hub) request(q *Queue, ticket uint64, names []string) {
 
 // cancelRequest ends the reports to a ticket.
 func (h *Hub) cancelRequest(q *Queue, ticket uint64) {
-	if request := q.asked[ticket]; request != nil {
+	if q.asked[ticket] != nil {
 		delete(q.asked, ticket)
-		if h.asked--; request.wide {
-			h.wide--
-		}
+		h.asked--
 	}
 }
 
@@ -234,18 +230,8 @@ func (r *reporter) blockersOf(name string) []*zamokpb.Blocker {
 	if by, known := r.blockers[name]; known {
 		return by
 	}
-	var all []fsm.Blocker
-	if closed, is := r.machine.ClosedBy(name); is {
-		all = append(all, closed)
-	}
-	for ref := range r.machine.Holders(name) {
-		if len(all) == positionBlockersMax {
-			break
-		}
-		t, _ := r.machine.Ticket(ref)
-		all = append(all, fsm.Blocker{Name: name, By: fsm.ByHolder, TicketRef: ref, Token: t.Token, Owner: t.Owner})
-	}
-	r.blockers[name] = wire.Blockers(all)
+	all := r.machine.LockBlockers(name)
+	r.blockers[name] = wire.Blockers(all[:min(len(all), positionBlockersMax)])
 	wire.Describe(r.machine, r.blockers[name])
 	return r.blockers[name]
 }

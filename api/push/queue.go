@@ -47,21 +47,20 @@ type Queue struct {
 	wake chan struct{} // capacity 1: there is something to take
 	done chan struct{} // closed when the stream is to end
 
-	state    *zamokpb.SessionState // the first message, until the stream adopts the queue; nil since then
-	messages []*zamokpb.ServerMessage
-	lookups  []*zamokpb.Answer // those of messages that lack details from the state machine
-	bytes    int               // of messages
-	queued   time.Time         // when the first of messages was
-	ackDue   bool              // a confirmation was not sent yet
-	ack      Frame             // of the client, that was confirmed last
-	ackTime  clock.Time
-	changed  uint64      // the index of the last change that was queued
-	changes  uint64      // how many were queued
-	ended    bool        // nothing is added any more
-	reason   *wire.Error // set before done is closed, and not changed after that
-	flushing bool        // flushTimer runs
-	// flushTimer wakes the stream after lazyWait; nil until it is needed.
-	flushTimer *time.Timer
+	state      *zamokpb.SessionState // the first message, until the stream adopts the queue; nil since then
+	messages   []*zamokpb.ServerMessage
+	lookups    []*zamokpb.Answer // those of messages that lack details from the state machine
+	bytes      int               // of messages
+	queued     time.Time         // when the first of messages was
+	ackDue     bool              // a confirmation was not sent yet
+	ack        Frame             // of the client, that was confirmed last
+	ackTime    clock.Time
+	changed    uint64      // the index of the last change that was queued
+	changes    uint64      // how many were queued
+	ended      bool        // nothing is added any more
+	reason     *wire.Error // set before done is closed, and not changed after that
+	flushing   bool        // flushTimer runs
+	flushTimer *time.Timer // wakes the stream after lazyWait
 	// contended is what the holders among the tickets were sent last.
 	contended map[uint64]uint32
 	// requested is when tickets were requested that are not granted yet.
@@ -160,15 +159,10 @@ func (q *Queue) clear() {
 
 // flushLater wakes the stream soon, for messages that no caller waits for.
 func (q *Queue) flushLater() {
-	if q.flushing {
-		return
+	if !q.flushing {
+		q.flushing = true
+		q.flushTimer.Reset(lazyWait)
 	}
-	q.flushing = true
-	if q.flushTimer == nil {
-		q.flushTimer = time.AfterFunc(lazyWait, func() { signal(q.wake) })
-		return
-	}
-	q.flushTimer.Reset(lazyWait)
 }
 
 // Requested notes when a ticket was first requested, for the metrics.

@@ -48,7 +48,8 @@ func (s *Server) openSession(ctx context.Context, secret session.Hash, settings 
 // RenewSession is answered once the renewal is applied.
 func (s *Server) RenewSession(ctx context.Context, req *zamokpb.RenewSessionRequest) (*zamokpb.RenewSessionResponse, error) {
 	id := session.ID(req.Session)
-	if err := s.checkOwner(ctx, id, req.Secret); err != nil {
+	ttl, err := s.checkOwner(ctx, id, req.Secret)
+	if err != nil {
 		return nil, err
 	}
 	var a raftnode.Answer
@@ -65,11 +66,6 @@ func (s *Server) RenewSession(ctx context.Context, req *zamokpb.RenewSessionRequ
 	case <-ctx.Done():
 		return nil, wire.Explain(context.Cause(ctx))
 	}
-	var ttl clock.Span
-	s.node.View(func(m *fsm.Machine) {
-		living, _ := m.Session(id)
-		ttl = living.TTL
-	})
 	return &zamokpb.RenewSessionResponse{Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), TtlMin: s.ttlMin()}, nil
 }
 
@@ -79,7 +75,7 @@ func (s *Server) ttlMin() int64 { return int64(access.TTLMin(s.node.Timeout())) 
 // since this node can't know whose it was.
 func (s *Server) CloseSession(ctx context.Context, req *zamokpb.CloseSessionRequest) (*zamokpb.CloseSessionResponse, error) {
 	id := session.ID(req.Session)
-	if err := s.checkOwner(ctx, id, req.Secret); err != nil {
+	if _, err := s.checkOwner(ctx, id, req.Secret); err != nil {
 		return nil, err
 	}
 	if _, err := s.propose(ctx, &fsm.CloseSession{Session: id}); err != nil {
@@ -96,7 +92,7 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	if err := checkRoom(s, (*fsm.Machine).Ticket, ref); err != nil {
 		return nil, err
 	}
-	if err := s.checkOwner(ctx, ref.Session, req.Secret); err != nil {
+	if _, err := s.checkOwner(ctx, ref.Session, req.Secret); err != nil {
 		return nil, err
 	}
 	s.dropping.Lock()
@@ -185,7 +181,7 @@ func (s *Server) Downgrade(ctx context.Context, req *zamokpb.DowngradeRequest) (
 
 // changeTicket proposes a command of a session's owner about a ticket.
 func (s *Server) changeTicket(ctx context.Context, id session.ID, secret []byte, ticket uint64, c fsm.Command) (*zamokpb.TicketState, int64, error) {
-	if err := s.checkOwner(ctx, id, secret); err != nil {
+	if _, err := s.checkOwner(ctx, id, secret); err != nil {
 		return nil, 0, err
 	}
 	a, err := s.propose(ctx, c)
@@ -193,13 +189,15 @@ func (s *Server) changeTicket(ctx context.Context, id session.ID, secret []byte,
 }
 
 // checkOwner checks that the caller knows the secret of a session, which the commands of a session do not
-// carry.
-func (s *Server) checkOwner(ctx context.Context, id session.ID, secret []byte) error {
+// carry. It returns the session's ttl.
+func (s *Server) checkOwner(ctx context.Context, id session.ID, secret []byte) (ttl clock.Span, err error) {
 	hash := access.Hash(secret)
 	for behind := true; ; behind = false {
 		code := fsm.OK
 		s.node.View(func(m *fsm.Machine) {
-			switch living, found := m.Session(id); {
+			living, found := m.Session(id)
+			ttl = living.TTL
+			switch {
 			case !found:
 				code = fsm.NoSession
 			case living.Secret != hash:
@@ -207,12 +205,12 @@ func (s *Server) checkOwner(ctx context.Context, id session.ID, secret []byte) e
 			}
 		})
 		if code != fsm.NoSession || !behind {
-			return wire.Refused(&fsm.Result{Code: code}).Err()
+			return ttl, wire.Refused(&fsm.Result{Code: code}).Err()
 		}
 		// This node may be behind: then it must not deny that there is such a session. And a session that
 		// will be opened has an id which others could guess.
 		if _, _, err := s.node.ReadBarrier(ctx); err != nil {
-			return wire.Explain(err)
+			return 0, wire.Explain(err)
 		}
 	}
 }
@@ -384,20 +382,18 @@ func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingSer
 	if err := s.guard.Admit(ctx, req); err != nil {
 		return err
 	}
-	w, err := s.history.Watch(req.Prefix, req.From)
+	w, err := s.history.Watch(ctx, req.Prefix, req.From)
 	if err != nil {
 		return err
 	}
 	defer w.End()
 	failed := make(chan error, 1)
-	s.busy.Go(func() { failed <- w.Send(ctx, stream.Send) }) // ends with the stream, whose end interrupts Send
+	s.busy.Go(func() { failed <- w.Send(stream.Send) }) // ends with the stream, whose end interrupts Send
 	select {
 	case err := <-failed:
 		return err
 	case <-w.Done():
 		return w.Err()
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	case <-s.stopping:
 		return wire.Errorf(zamokpb.Code_CODE_STOPPING, "this node is stopping; watch at another one, from the last index")
 	}

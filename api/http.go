@@ -59,20 +59,18 @@ func (n *Node) serveHTTP() {
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	n.served = make(chan struct{})
 	n.http = &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: httpHeaderWait, ReadTimeout: 2 * httpHeaderWait, IdleTimeout: httpIdle,
 		MaxHeaderBytes: headerBytesMax,
 		ErrorLog:       slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
 	}
-	go func() {
-		defer close(n.served)
+	n.served.Go(func() {
 		err := n.http.Serve(&limitedListener{Listener: cfg.httpListener, free: make(chan struct{}, httpConnsMax), log: cfg.Logger})
 		if !errors.Is(err, http.ErrServerClosed) {
 			cfg.Logger.Error("the HTTP server failed; metrics and health checks are not served until the node is restarted", "error", err)
 		}
-	}()
+	})
 }
 
 // startedRaft is the node's state machine; nil: the node has not started.

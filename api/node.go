@@ -25,8 +25,8 @@ type Node struct {
 	cfg    *NodeConfig
 	raft   *raftnode.Node
 	server *Server
-	http   *http.Server  // nil: there is none
-	served chan struct{} // closed when http accepts nothing any more
+	http   *http.Server   // nil: there is none
+	served sync.WaitGroup // http accepts connections
 
 	started chan struct{} // closed when StartNode returns
 	endOnce sync.Once
@@ -139,7 +139,7 @@ func (n *Node) end(how func() error) error {
 			if n.http.Shutdown(ctx) != nil {
 				_ = n.http.Close()
 			}
-			<-n.served
+			n.served.Wait()
 		}
 		close(n.done)
 	})

@@ -169,13 +169,10 @@ const clusterKey = "zamok-cluster"
 // over, because raft was closed and opened, does not have it for a while: the cluster is the same. The caller
 // holds the lock of the state machine.
 func (s *Server) noteCluster(m *fsm.Machine) {
-	id := m.Cluster()
-	if id == s.clusterID || id == (fsm.ClusterID{}) {
-		return
+	if id := m.Cluster(); s.cluster.Load() == nil && id != (fsm.ClusterID{}) {
+		text := hex.EncodeToString(id[:])
+		s.cluster.Store(&text)
 	}
-	s.clusterID = id
-	text := hex.EncodeToString(id[:])
-	s.cluster.Store(&text)
 }
 
 // checkCluster refuses a request that names another cluster than this node's, before it is relayed or

@@ -79,11 +79,9 @@ type Server struct {
 	dropping  sync.Mutex             // held to submit the drop of a call that broke; taken by a call that begins to wait
 	reading   chan struct{}          // capacity 1: full while a call reads much of the state
 	backingUp chan struct{}          // its capacity is how many there may be
-	clusterID fsm.ClusterID          // as in cluster; guarded by the state machine's lock
 	cluster   atomic.Pointer[string] // the id of this node's cluster, as hex; nil = not known yet
 	stopping  chan struct{}          // closed when the node stops: whatever waits here ends
-	stopOnce  sync.Once
-	busy      sync.WaitGroup // serving, the hub, and the goroutines of streams
+	busy      sync.WaitGroup         // serving, the hub, and the goroutines of streams
 }
 
 // newServer makes what receives the events of the state machine. serve follows once there is a node.
@@ -195,14 +193,14 @@ func (s *Server) nameLeader(e *wire.Error) {
 
 // announceStop ends every wait in this server, and the calls that it relays.
 func (s *Server) announceStop() {
-	s.stopOnce.Do(func() {
+	s.relaying.Lock()
+	defer s.relaying.Unlock()
+	if !s.isStopping() {
 		close(s.stopping)
-		s.relaying.Lock()
-		defer s.relaying.Unlock()
-		for _, conn := range s.relays {
-			_ = conn.Close()
-		}
-	})
+	}
+	for _, conn := range s.relays {
+		_ = conn.Close() // that it is closed already is no error
+	}
 }
 
 // stop lets calls end by themselves, and ends the rest after stopWait.

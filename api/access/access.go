@@ -280,8 +280,18 @@ func checkTicket(ticket uint64) error {
 }
 
 func checkText(field, text string, bytesMin, bytesMax int) error {
-	if reason := wrongText(text, bytesMin, bytesMax); reason != "" {
-		return wire.Invalid(field, "%s", reason)
+	switch {
+	case len(text) < bytesMin:
+		return wire.Invalid(field, "is empty")
+	case len(text) > bytesMax:
+		return wire.Invalid(field, "has %d bytes, at most %d are allowed", len(text), bytesMax)
+	case !utf8.ValidString(text):
+		return wire.Invalid(field, "is not UTF-8")
+	}
+	for i, r := range text {
+		if unicode.IsControl(r) {
+			return wire.Invalid(field, "has the control character %U at byte %d", r, i)
+		}
 	}
 	return nil
 }
@@ -306,24 +316,6 @@ func (g *Guard) checkMember(id string) error {
 		return nil
 	}
 	return wire.Invalid("id", "%q is no node of this cluster, as far as this node knows", id)
-}
-
-// wrongText returns what is wrong with a text, or "".
-func wrongText(s string, bytesMin, bytesMax int) string {
-	switch {
-	case len(s) < bytesMin:
-		return "is empty"
-	case len(s) > bytesMax:
-		return fmt.Sprintf("has %d bytes, at most %d are allowed", len(s), bytesMax)
-	case !utf8.ValidString(s):
-		return "is not UTF-8"
-	}
-	for i, r := range s {
-		if unicode.IsControl(r) {
-			return fmt.Sprintf("has the control character %U at byte %d", r, i)
-		}
-	}
-	return ""
 }
 
 // Verb is the kind of a request.
@@ -379,7 +371,7 @@ func Identity(ctx context.Context) string {
 			name = chains[0][0].Subject.CommonName
 		}
 	}
-	if wrongText(name, 0, fsm.IdentityBytesMax) != "" {
+	if checkText("identity", name, 0, fsm.IdentityBytesMax) != nil {
 		return ""
 	}
 	return name

@@ -58,7 +58,7 @@ func TestTheRingIsBoundedInBytes(t *testing.T) {
 	require.True(t, isCut(slow), "it has not read what was dropped")
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, slow.Err().(*wire.Error).Code())
 	require.True(t, isCut(follower), "it has not read either")
-	_, f := r.Watch("", r.compacted-1)
+	_, f := r.Watch(t.Context(), "", r.compacted-1)
 	require.Error(t, f)
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, f.(*wire.Error).Code())
 	all := mustWatch(t, r, "", r.compacted)
@@ -89,7 +89,7 @@ func TestAWatchOfOtherNamesKeepsUp(t *testing.T) {
 	name := strings.Repeat("x", fsm.NameBytesMax)
 	for i := range uint64(2 * bytesMax / (eventBytes + itemBytes + fsm.NameBytesMax)) {
 		entry(r, 10+i, name)
-		_, _, _ = w.read()
+		_, _ = w.read()
 	}
 	require.False(t, isCut(w))
 	assert.Greater(t, w.index, begun)
@@ -108,11 +108,11 @@ func TestMoreThanAFrameEndsTheWatch(t *testing.T) {
 	entry(r, 11, many...)
 	entry(r, 12, "other")
 	assert.Equal(t, []string{"10: a"}, readAll(w))
-	require.Error(t, w.failed)
-	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, w.failed.(*wire.Error).Code())
+	require.Error(t, w.Err())
+	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, w.Err().(*wire.Error).Code())
 	assert.Equal(t, []string{"12: other"}, readAll(other), "nothing of that is for others")
 	assert.Equal(t, []string{"12: other"}, readAll(mustWatch(t, r, "", 11)))
-	require.NoError(t, other.failed)
+	require.NoError(t, other.Err())
 }
 
 // What all watches together are sending is bounded, and small frames find room while large ones do not.

@@ -134,9 +134,14 @@ func (h *History) Restored(m *fsm.Machine) {
 	}
 }
 
-// cut ends a watch. The caller holds the lock.
+// cut ends a watch: what it has not read yet is forgotten. But after a transfer a node may start over with an older state
+// and see the same events again: then nothing is forgotten. The caller holds the lock.
 func (h *History) cut(w *Watch) {
-	close(w.done)
+	reason := compactedError(w.index, h.compacted)
+	if w.index >= h.compacted {
+		reason = wire.Errorf(zamokpb.Code_CODE_STOPPING, "this node began anew; watch again, from the last index")
+	}
+	w.cancel(reason)
 	delete(h.watches, w)
 }
 
@@ -182,19 +187,19 @@ type Watch struct {
 	history *History
 	prefix  string
 	wake    chan struct{} // capacity 1: something was applied
-	done    chan struct{} // closed when what it has not read yet is forgotten
+	ctx     context.Context
+	cancel  context.CancelCauseFunc // with why it can't continue
 
 	next   uint64 // the number of the event that it reads next
 	index  uint64 // everything up to here was read
 	passed int    // bytes of events of other prefixes since it read one
-	failed error  // why it can't continue
 }
 
 // Watch begins to watch after index from, or from now on with 0. End follows.
-func (h *History) Watch(prefix string, from uint64) (*Watch, error) {
+func (h *History) Watch(ctx context.Context, prefix string, from uint64) (*Watch, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	w := &Watch{history: h, prefix: prefix, wake: make(chan struct{}, 1), done: make(chan struct{}), index: from}
+	w := &Watch{history: h, prefix: prefix, wake: make(chan struct{}, 1), index: from}
 	switch {
 	case len(h.watches) >= watchesMax:
 		e := wire.Errorf(zamokpb.Code_CODE_LIMIT_EXCEEDED, "not done: %d watch this node already; watch at another one", watchesMax)
@@ -207,26 +212,20 @@ func (h *History) Watch(prefix string, from uint64) (*Watch, error) {
 	default:
 		w.next = h.first // what is not after from is skipped on the way
 	}
+	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	h.watches[w] = struct{}{}
 	return w, nil
 }
 
-// Done is closed when the watch was cut: what it has not read yet is forgotten.
-func (w *Watch) Done() <-chan struct{} { return w.done }
+// Done is closed when the watch can't continue, or its context ended.
+func (w *Watch) Done() <-chan struct{} { return w.ctx.Done() }
 
-// Err is the reason of a cut. After a transfer a node may start over with an older state and see the same
-// events again: then nothing is forgotten.
-func (w *Watch) Err() error {
-	w.history.mu.RLock()
-	defer w.history.mu.RUnlock()
-	if w.index >= w.history.compacted {
-		return wire.Errorf(zamokpb.Code_CODE_STOPPING, "this node began anew; watch again, from the last index")
-	}
-	return compactedError(w.index, w.history.compacted)
-}
+// Err is, once Done is closed, the reason.
+func (w *Watch) Err() error { return context.Cause(w.ctx) }
 
 // End stops a watch.
 func (w *Watch) End() {
+	w.cancel(nil)
 	w.history.mu.Lock()
 	defer w.history.mu.Unlock()
 	delete(w.history.watches, w)
@@ -240,20 +239,18 @@ type batch struct {
 	bytes  int // of the events
 }
 
-// Send sends frames until it fails or ctx ends: first an empty one with the index at which the watch begins.
-func (w *Watch) Send(ctx context.Context, send func(*zamokpb.WatchFrame) error) error {
+// Send sends frames until it fails or the watch is done: first an empty one with the index at which the watch begins.
+func (w *Watch) Send(send func(*zamokpb.WatchFrame) error) error {
 	err := w.sendBatch(batch{index: w.index}, send)
 	for err == nil {
-		next, some, failed := w.read()
-		switch err = failed; {
-		case some:
+		if next, some := w.read(); some {
 			err = w.sendBatch(next, send)
-		case err == nil:
-			select {
-			case <-w.wake:
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
+			continue
+		}
+		select {
+		case <-w.wake:
+		case <-w.Done():
+			return w.Err()
 		}
 	}
 	return err
@@ -271,11 +268,11 @@ func (w *Watch) sendBatch(b batch, send func(*zamokpb.WatchFrame) error) error {
 }
 
 // read returns what is to be sent next. False: there is nothing yet.
-func (w *Watch) read() (b batch, some bool, err error) {
-	for more := true; more && !some; {
+func (w *Watch) read() (b batch, some bool) {
+	for more := true; more; {
 		b, some, more = w.step()
 	}
-	return b, some, w.failed
+	return b, some
 }
 
 // step is a part of read that holds the lock of the history, and with it the state machine, for a short time
@@ -284,7 +281,7 @@ func (w *Watch) step() (b batch, some, more bool) {
 	h := w.history
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	if _, live := h.watches[w]; !live || w.next < h.first {
+	if w.ctx.Err() != nil || w.next < h.first {
 		return b, false, false
 	}
 	for n := 0; w.next < h.end; n++ {
@@ -298,7 +295,7 @@ func (w *Watch) step() (b batch, some, more bool) {
 			b.index = e.Index
 			b.events = append(b.events, *e)
 			if b.bytes += size(e); b.bytes > batchBytesMax {
-				w.failed = tooManyBytes(b)
+				w.cancel(tooManyBytes(b))
 				return b, false, false
 			}
 		default:

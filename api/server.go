@@ -235,19 +235,17 @@ type trackedConn struct {
 
 func (l *trackedConn) Read(b []byte) (int, error) {
 	n, err := l.Conn.Read(b)
-	l.noteError(err)
-	return n, err
+	return n, l.note(err)
 }
 
 func (l *trackedConn) Write(b []byte) (int, error) {
 	n, err := l.Conn.Write(b)
-	l.noteError(err)
-	return n, err
+	return n, l.note(err)
 }
 
-// noteError looks at an error of the connection. An error that is neither an end nor a reset, such as a time
+// note looks at an error of the connection, and returns it. An error that is neither an end nor a reset, such as a time
 // limit, is this node's decision, not the client's.
-func (l *trackedConn) noteError(err error) {
+func (l *trackedConn) note(err error) error {
 	switch {
 	case err == nil:
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
@@ -257,6 +255,7 @@ func (l *trackedConn) noteError(err error) {
 	default:
 		l.closed.Store(true)
 	}
+	return err
 }
 
 func (l *trackedConn) Close() error {

@@ -127,12 +127,11 @@ func (st *stream) flush() error {
 	if reason.Code() == zamokpb.Code_CODE_SLOW_READER {
 		return reason
 	}
-	limit := time.NewTimer(flushWait)
-	defer limit.Stop()
+	ctx, cancel := context.WithTimeout(st.ctx, flushWait)
+	defer cancel()
 	select {
 	case <-st.written:
-	case <-limit.C:
-	case <-st.ctx.Done():
+	case <-ctx.Done():
 	}
 	if reason.Code() == zamokpb.Code_CODE_NOT_LEADER {
 		st.server.nameLeader(reason)
@@ -230,13 +229,10 @@ func (st *stream) readOpen() error {
 		return err
 	}
 	st.frames.Add(1)
-	first := (*zamokpb.OpenStream)(nil)
-	if len(p.GetMessages()) == 1 {
-		first = p.GetMessages()[0].GetOpen()
-	}
-	if first == nil {
+	if len(p.Messages) != 1 || p.Messages[0].GetOpen() == nil {
 		return wire.Invalid("messages", "the first frame of a stream has an OpenStream and nothing else")
 	}
+	first := p.Messages[0].GetOpen()
 	if err := access.CheckFrame(p); err != nil {
 		return err
 	}

@@ -65,19 +65,22 @@ var noName = []string{""}
 
 // check is the table of all requests: which checks each has, and what it is to be authorized for.
 func (g *Guard) check(request any) (verb Verb, names []string, err error) {
+	if r, ok := request.(owned); ok {
+		err = checkOwned(r)
+	}
 	switch r := request.(type) {
 	case *zamokpb.OpenStream:
 		if r.GetSession() == 0 {
-			return VerbSession, noName, cmp.Or(checkOwned(r), g.checkSettings(r.GetSettings()))
+			err = cmp.Or(err, g.checkSettings(r.GetSettings()))
 		}
-		return VerbSession, noName, checkOwned(r)
+		return VerbSession, noName, err
 	case *zamokpb.OpenSessionRequest:
-		return VerbSession, noName, cmp.Or(checkOwned(r), g.checkSettings(r.Settings))
+		return VerbSession, noName, cmp.Or(err, g.checkSettings(r.Settings))
 	case *zamokpb.RenewSessionRequest, *zamokpb.CloseSessionRequest:
-		return VerbSession, noName, checkOwned(r.(owned))
+		return VerbSession, noName, err
 	case *zamokpb.AcquireRequest:
-		verb, names, err = g.check(r.Acquire)
-		return verb, names, cmp.Or(err, checkOwned(r))
+		verb, names, wrong := g.check(r.Acquire)
+		return verb, names, cmp.Or(err, wrong)
 	case *zamokpb.Acquire:
 		if err := checkAcquire(r); err != nil {
 			return VerbAcquire, nil, err
@@ -86,10 +89,8 @@ func (g *Guard) check(request any) (verb Verb, names []string, err error) {
 			names = append(names, r.Items[i].Name)
 		}
 		return VerbAcquire, names, nil
-	case *zamokpb.TicketRequest:
-		return VerbDrop, noName, checkTicket(r.GetTicket())
-	case *zamokpb.DropRequest, *zamokpb.DowngradeRequest:
-		return VerbDrop, noName, cmp.Or(checkTicket(r.(interface{ GetTicket() uint64 }).GetTicket()), checkOwned(r.(owned)))
+	case *zamokpb.TicketRequest, *zamokpb.DropRequest, *zamokpb.DowngradeRequest:
+		return VerbDrop, noName, cmp.Or(err, checkTicket(r.(interface{ GetTicket() uint64 }).GetTicket()))
 	case *zamokpb.GetRequest:
 		return VerbGet, []string{r.Name}, cmp.Or(checkRange("limit", r.Limit, 0, ShowMax), checkText("name", r.Name, 1, fsm.NameBytesMax))
 	case *zamokpb.ListRequest:
@@ -129,9 +130,9 @@ func (g *Guard) check(request any) (verb Verb, names []string, err error) {
 	return "", nil, wire.Errorf(zamokpb.Code_CODE_INTERNAL, "not done: this node has no rule for a %T", request)
 }
 
-func invalidIf(wrong bool, field, reason string) error {
+func invalidIf(wrong bool, field, format string, args ...any) error {
 	if wrong {
-		return wire.Invalid(field, "%s", reason)
+		return wire.Invalid(field, format, args...)
 	}
 	return nil
 }
@@ -185,14 +186,10 @@ func (g *Guard) checkSettings(p *zamokpb.SessionSettings) error {
 		return wire.Invalid("settings", "are missing: ttl is required")
 	}
 	ttl, timeout := clock.Span(p.Ttl), g.Timeout()
-	switch err := checkRange("settings.ttl", ttl, fsm.TTLMin, fsm.TTLMax); {
-	case err != nil:
-		return err
-	case ttl < TTLMin(timeout):
-		return wire.Invalid("settings.ttl", "is %v, and most failovers would end the session: the cluster's election timeout is %v, "+
-			"so a ttl is %v at least (--ttl, client.Config.TTL)", ttl, timeout, TTLMin(timeout))
-	}
 	return cmp.Or(
+		checkRange("settings.ttl", ttl, fsm.TTLMin, fsm.TTLMax),
+		invalidIf(ttl < TTLMin(timeout), "settings.ttl", "is %v, and most failovers would end the session: the cluster's election "+
+			"timeout is %v, so a ttl is %v at least (--ttl, client.Config.TTL)", ttl, timeout, TTLMin(timeout)),
 		checkRange("settings.lock_delay", clock.Span(p.LockDelay), 0, fsm.DelayMax),
 		checkRange("settings.release_on_disconnect", clock.Span(p.ReleaseOnDisconnect), 0, fsm.GraceMax),
 		checkBytes("settings.metadata", p.Metadata, fsm.MetadataBytesMax, "kept"),
@@ -297,25 +294,18 @@ func checkText(field, text string, bytesMin, bytesMax int) error {
 }
 
 func checkJoin(r *zamokpb.JoinRequest) error {
-	if err := peer.CheckID(r.Id); err != nil {
-		return wire.Invalid("id", "%v", err)
-	}
-	list, err := peer.ParseList(r.Id + "=" + r.Peer)
-	switch {
-	case err != nil:
-		return wire.Invalid("peer", "%v", err)
-	case len(list.Nodes()) != 1:
-		return wire.Invalid("peer", "%q is more than one address", r.Peer)
-	}
-	return nil
+	wrongID := peer.CheckID(r.Id)
+	list, wrongPeer := peer.ParseList(r.Id + "=" + r.Peer)
+	return cmp.Or(
+		invalidIf(wrongID != nil, "id", "%v", wrongID),
+		invalidIf(wrongPeer != nil, "peer", "%v", wrongPeer),
+		invalidIf(len(list.Nodes()) != 1, "peer", "%q is more than one address", r.Peer))
 }
 
 // checkMember checks that the cluster has a node, as far as this one knows.
 func (g *Guard) checkMember(id string) error {
-	if slices.ContainsFunc(g.Servers(), func(s raftnode.Server) bool { return s.ID == id }) {
-		return nil
-	}
-	return wire.Invalid("id", "%q is no node of this cluster, as far as this node knows", id)
+	known := slices.ContainsFunc(g.Servers(), func(s raftnode.Server) bool { return s.ID == id })
+	return invalidIf(!known, "id", "%q is no node of this cluster, as far as this node knows", id)
 }
 
 // Verb is the kind of a request.

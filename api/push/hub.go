@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"zamok/api/metrics"
@@ -304,7 +305,7 @@ type Waiter struct {
 	ref      fsm.TicketRef
 	hub      *Hub
 	done     chan Waited // capacity 1
-	repeated bool        // a later call asked for the same ticket; guarded by the hub's lock
+	repeated atomic.Bool // a later call asked for the same ticket
 }
 
 // Waited is what a call waited for: a ticket that was granted or ended, or why it can't be waited for here
@@ -320,7 +321,7 @@ func (h *Hub) Await(ref fsm.TicketRef) *Waiter {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, earlier := range h.waiting[ref] {
-		earlier.repeated = true
+		earlier.repeated.Store(true)
 	}
 	w := &Waiter{ref: ref, hub: h, done: make(chan Waited, 1)}
 	h.waiting[ref] = append(h.waiting[ref], w)
@@ -332,11 +333,7 @@ func (w *Waiter) Done() <-chan Waited { return w.done }
 
 // Repeated reports whether the ticket belongs to a later call: its client gave this one up and asked again,
 // perhaps before this node noticed.
-func (w *Waiter) Repeated() bool {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
-	return w.repeated
-}
+func (w *Waiter) Repeated() bool { return w.repeated.Load() }
 
 // Cancel removes a call that needs no result, or has it.
 func (w *Waiter) Cancel() {

@@ -13,12 +13,12 @@ const (
 	// change after a rest waits for others.
 	positionEvery = time.Second
 	positionFirst = 20 * time.Millisecond
-	// What is sent in one read of the state machine, during which nothing is applied: positionRound locks, or
-	// fewer when they have come to positionSteps (a waiter counts one, a holder one for each lock it has), or
+	// What is sent in one read of the state machine, during which nothing is applied: locks until they have come to
+	// positionSteps (a lock counts positionLock, a waiter one, a holder one for each lock it has), or
 	// positionRoundFar single tickets. There are at most positionRounds of the first and positionRoundsFar of
 	// the second in a second; the rest waits for the next one.
-	positionRound     = 256
 	positionSteps     = 8192
+	positionLock      = positionSteps / 256
 	positionRounds    = 64
 	positionRoundFar  = 128
 	positionRoundsFar = 16
@@ -86,16 +86,14 @@ func (h *Hub) sendPositions() bool {
 	changed := false
 	for more, round := true, 0; more && round < positionRounds; round++ {
 		h.report(func(r *reporter) {
-			locks := 0
 			for name := range h.dirty {
-				if locks == positionRound || r.steps >= positionSteps {
+				if changed = true; r.steps >= positionSteps {
 					break
 				}
-				locks++
 				delete(h.dirty, name)
 				r.lock(name)
 			}
-			changed, more = changed || locks > 0, len(h.dirty) > 0
+			more = len(h.dirty) > 0
 		})
 	}
 	for more, round := changed, 0; more && round < positionRoundsFar; round++ {
@@ -126,6 +124,7 @@ func (h *Hub) report(round func(*reporter)) {
 
 // lock reports to the first holders and the first waiters of a lock.
 func (r *reporter) lock(name string) {
+	r.steps += positionLock
 	sent := 0
 	for ref := range r.machine.Holders(name) {
 		if sent++; sent > positionHoldersMax {

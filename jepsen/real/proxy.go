@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,9 +25,11 @@ type proxyNetwork struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	mu    sync.Mutex // guards what follows
-	links map[linkID]*link
-	conns map[*linkID]context.CancelFunc // what breaks each connection
+	mu             sync.Mutex // guards what follows
+	faults         map[*linkFault][]linkID
+	changed        chan struct{}                  // closed when the faults change
+	conns          map[*linkID]context.CancelFunc // what breaks each connection
+	lastDeliveries map[string]time.Duration       // when something of a process last arrived anywhere
 }
 
 // linkID names a directed link.
@@ -45,13 +48,6 @@ type linkFault struct {
 	rate      int // bytes a second; 0 = as fast as it goes
 }
 
-type link struct {
-	mu           sync.Mutex // guards what follows
-	faults       map[*linkFault]struct{}
-	changed      chan struct{} // closed when the faults change
-	lastDelivery time.Duration // when it last delivered something
-}
-
 const (
 	chunkBytes        = 16 << 10
 	chunksInFlightMax = 64 // on their way in one direction of one connection
@@ -59,7 +55,10 @@ const (
 )
 
 func newProxyNetwork(owner func(net.Conn) string) *proxyNetwork {
-	f := &proxyNetwork{owner: owner, links: map[linkID]*link{}, conns: map[*linkID]context.CancelFunc{}}
+	f := &proxyNetwork{
+		owner: owner, faults: map[*linkFault][]linkID{}, changed: make(chan struct{}),
+		conns: map[*linkID]context.CancelFunc{}, lastDeliveries: map[string]time.Duration{},
+	}
 	f.open, f.cancel = context.WithCancel(context.Background())
 	return f
 }
@@ -70,46 +69,31 @@ func (f *proxyNetwork) close() {
 	f.work.Wait()
 }
 
-// link is the one of a pair, made at its first use.
-func (f *proxyNetwork) link(p linkID) *link {
+// inject injects a fault into links, until heal is called.
+func (f *proxyNetwork) inject(c linkFault, links ...linkID) (heal func()) {
+	f.updateFaults(func() { f.faults[&c] = links })
+	if c.refuse {
+		f.resetConns(links...)
+	}
+	return func() { f.updateFaults(func() { delete(f.faults, &c) }) }
+}
+
+func (f *proxyNetwork) updateFaults(do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	l := f.links[p]
-	if l == nil {
-		l = &link{faults: map[*linkFault]struct{}{}, changed: make(chan struct{})}
-		f.links[p] = l
-	}
-	return l
+	do()
+	close(f.changed)
+	f.changed = make(chan struct{})
 }
 
-// inject injects a fault into links, until heal is called.
-func (f *proxyNetwork) inject(c linkFault, pairs ...linkID) (heal func()) {
-	for _, p := range pairs {
-		f.link(p).updateFaults(func(all map[*linkFault]struct{}) { all[&c] = struct{}{} })
-	}
-	if c.refuse {
-		f.resetConns(pairs...)
-	}
-	return func() {
-		for _, p := range pairs {
-			f.link(p).updateFaults(func(all map[*linkFault]struct{}) { delete(all, &c) })
+// effectiveFault is the sum of all faults of a link, and a channel that is closed when any faults change.
+func (f *proxyNetwork) effectiveFault(l linkID) (sum linkFault, changed <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c, links := range f.faults {
+		if !slices.Contains(links, l) {
+			continue
 		}
-	}
-}
-
-func (l *link) updateFaults(do func(map[*linkFault]struct{})) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	do(l.faults)
-	close(l.changed)
-	l.changed = make(chan struct{})
-}
-
-// effectiveFault is the sum of all faults, and a channel that is closed when it changes.
-func (l *link) effectiveFault() (sum linkFault, changed <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for c := range l.faults {
 		sum.blackhole = sum.blackhole || c.blackhole
 		sum.refuse = sum.refuse || c.refuse
 		sum.delay += c.delay
@@ -118,15 +102,15 @@ func (l *link) effectiveFault() (sum linkFault, changed <-chan struct{}) {
 			sum.rate = c.rate
 		}
 	}
-	return sum, l.changed
+	return sum, f.changed
 }
 
 // resetConns breaks the connections over any of the links, in either direction. It returns how many.
-func (f *proxyNetwork) resetConns(pairs ...linkID) (broken int) {
+func (f *proxyNetwork) resetConns(links ...linkID) (broken int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for l, reset := range f.conns {
-		if slices.Contains(pairs, *l) || slices.Contains(pairs, l.reverse()) {
+		if slices.Contains(links, *l) || slices.Contains(links, l.reverse()) {
 			reset()
 			broken++
 		}
@@ -135,17 +119,10 @@ func (f *proxyNetwork) resetConns(pairs ...linkID) (broken int) {
 }
 
 // lastDelivery is when something of a process last arrived anywhere; 0 = never.
-func (f *proxyNetwork) lastDelivery(from string) (last time.Duration) {
+func (f *proxyNetwork) lastDelivery(from string) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for p, l := range f.links {
-		if p.from == from {
-			l.mu.Lock()
-			last = max(last, l.lastDelivery)
-			l.mu.Unlock()
-		}
-	}
-	return last
+	return f.lastDeliveries[from]
 }
 
 // serve proxies a node's port: connections to front are forwarded to back. It returns where it listens.
@@ -185,8 +162,7 @@ func (f *proxyNetwork) carry(client net.Conn, to, target string) {
 		defer f.mu.Unlock()
 		delete(f.conns, &over)
 	}()
-	there, back := f.link(over), f.link(over.reverse())
-	if !there.awaitDelivery(ctx, time.Now(), 0) || !back.awaitDelivery(ctx, time.Now(), 0) {
+	if !f.awaitDelivery(ctx, over, time.Now(), 0) || !f.awaitDelivery(ctx, over.reverse(), time.Now(), 0) {
 		return // the way of a SYN and of its answer
 	}
 	server, err := net.DialTimeout("tcp", target, dialTimeout)
@@ -195,8 +171,8 @@ func (f *proxyNetwork) carry(client net.Conn, to, target string) {
 	}
 	breakWhenOver(ctx, server)
 	var both sync.WaitGroup
-	both.Go(func() { f.copyOneWay(ctx, reset, client, server, there) })
-	both.Go(func() { f.copyOneWay(ctx, reset, server, client, back) })
+	both.Go(func() { f.copyOneWay(ctx, reset, client, server, over) })
+	both.Go(func() { f.copyOneWay(ctx, reset, server, client, over.reverse()) })
 	both.Wait()
 }
 
@@ -215,7 +191,7 @@ type chunk struct {
 }
 
 // copyOneWay moves bytes one way. An end of the stream is passed on after all that was sent before it, and a reset too.
-func (f *proxyNetwork) copyOneWay(ctx context.Context, reset func(), from, to net.Conn, l *link) {
+func (f *proxyNetwork) copyOneWay(ctx context.Context, reset func(), from, to net.Conn, l linkID) {
 	chunks := make(chan chunk, chunksInFlightMax)
 	f.work.Go(func() { // ends when from is closed, at the latest
 		defer close(chunks)
@@ -234,7 +210,7 @@ func (f *proxyNetwork) copyOneWay(ctx context.Context, reset func(), from, to ne
 		}
 	})
 	for c := range chunks {
-		arrives := l.awaitDelivery(ctx, c.at, len(c.data))
+		arrives := f.awaitDelivery(ctx, l, c.at, len(c.data))
 		if arrives && len(c.data) > 0 {
 			_, err := to.Write(c.data)
 			arrives = err == nil
@@ -243,25 +219,28 @@ func (f *proxyNetwork) copyOneWay(ctx context.Context, reset func(), from, to ne
 			reset()
 			return
 		}
-		l.mu.Lock()
-		l.lastDelivery = monotonicNow()
-		l.mu.Unlock()
+		f.mu.Lock()
+		f.lastDeliveries[l.from] = monotonicNow()
+		f.mu.Unlock()
 	}
-	if l.awaitDelivery(ctx, time.Now(), 0) {
+	if f.awaitDelivery(ctx, l, time.Now(), 0) {
 		_ = to.(*net.TCPConn).CloseWrite()
 	}
 }
 
 // awaitDelivery waits until what was sent at a moment may arrive. False: it never will, because the link is cut or the
 // connection is over.
-func (l *link) awaitDelivery(ctx context.Context, sent time.Time, bytes int) bool {
+func (f *proxyNetwork) awaitDelivery(ctx context.Context, l linkID, sent time.Time, bytes int) bool {
 	spread := rand.Float64() // of what jitter there is
-	for {
-		is, changed := l.effectiveFault()
+	var through time.Time    // when a narrow line has taken the bytes
+	for ctx.Err() == nil {
+		is, changed := f.effectiveFault(l)
 		wait := time.Until(sent.Add(is.delay + time.Duration(spread*float64(is.jitter))))
 		if is.rate > 0 {
-			wait = max(wait, time.Duration(bytes)*time.Second/time.Duration(is.rate))
-			bytes = 0 // so long it occupies the line, once
+			if through.IsZero() {
+				through = time.Now().Add(time.Duration(bytes) * time.Second / time.Duration(is.rate))
+			}
+			wait = max(wait, time.Until(through))
 		}
 		switch {
 		case is.refuse:
@@ -269,19 +248,15 @@ func (l *link) awaitDelivery(ctx context.Context, sent time.Time, bytes int) boo
 		case is.blackhole:
 			wait = time.Hour // until it changes
 		case wait <= 0:
-			return ctx.Err() == nil
+			return true
 		}
-		timer := time.NewTimer(wait)
 		select {
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-changed:
 		case <-ctx.Done():
 		}
-		timer.Stop()
-		if ctx.Err() != nil {
-			return false
-		}
 	}
+	return false
 }
 
 // socketBetween is the inode of this machine's TCP socket that is connected from one address to another; ""
@@ -305,13 +280,30 @@ func socketBetween(from, to *net.TCPAddr) (inode string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return parseSocket(answer[:n])
+	messages, err := syscall.ParseNetlinkMessage(answer[:n])
+	if err == nil && len(messages) == 0 {
+		err = errors.New("it answers nothing")
+	}
+	if err != nil {
+		return "", fmt.Errorf("sock_diag: %w", err)
+	}
+	switch kind, data := messages[0].Header.Type, messages[0].Data; {
+	case kind == unix.NLMSG_ERROR && len(data) >= 4:
+		if err := unix.Errno(-int32(binary.NativeEndian.Uint32(data))); err != unix.ENOENT {
+			return "", fmt.Errorf("sock_diag: %w", err)
+		}
+		return "", nil
+	case kind == diagByFamily && len(data) >= diagInodeOffset+4:
+		return fmt.Sprint(binary.NativeEndian.Uint32(data[diagInodeOffset:])), nil
+	default:
+		return "", fmt.Errorf("sock_diag answers with message %d of %d bytes", kind, n)
+	}
 }
 
 const (
-	diagByFamily     = 20           // SOCK_DIAG_BY_FAMILY
-	diagRequestBytes = 16 + 56      // nlmsghdr, inet_diag_req_v2
-	diagInodeOffset  = 16 + 52 + 16 // where idiag_inode is in the answer
+	diagByFamily     = 20      // SOCK_DIAG_BY_FAMILY
+	diagRequestBytes = 16 + 56 // nlmsghdr, inet_diag_req_v2
+	diagInodeOffset  = 52 + 16 // where idiag_inode is in the answer, behind its header
 )
 
 // socketRequest is the question: struct nlmsghdr, struct inet_diag_req_v2.
@@ -329,23 +321,4 @@ func socketRequest(from, to *net.TCPAddr) []byte {
 	copy(b[44:], to.IP.To4())
 	own.PutUint64(b[64:], ^uint64(0)) // no cookie
 	return b
-}
-
-func parseSocket(b []byte) (inode string, err error) {
-	if len(b) < 20 {
-		return "", errors.New("sock_diag answers nothing")
-	}
-	own := binary.NativeEndian
-	switch kind := own.Uint16(b[4:]); {
-	case kind == unix.NLMSG_ERROR:
-		err := unix.Errno(-int32(own.Uint32(b[16:])))
-		if err == unix.ENOENT {
-			return "", nil
-		}
-		return "", fmt.Errorf("sock_diag: %w", err)
-	case kind == diagByFamily && len(b) >= diagInodeOffset+4:
-		return fmt.Sprint(own.Uint32(b[diagInodeOffset:])), nil
-	default:
-		return "", fmt.Errorf("sock_diag answers with message %d of %d bytes", kind, len(b))
-	}
 }

@@ -174,7 +174,7 @@ func TestLinkFaultsCombine(t *testing.T) {
 	assert.GreaterOrEqual(t, monotonicNow()-began, 3*delay)
 	there()
 	both()
-	is, _ := e.link(linkID{"a", "b"}).effectiveFault()
+	is, _ := e.effectiveFault(linkID{"a", "b"})
 	assert.Equal(t, linkFault{}, is)
 
 	narrow := e.inject(linkFault{rate: 10 << 10}, linkID{"a", "b"})

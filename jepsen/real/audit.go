@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -55,7 +53,7 @@ func (o *subprocess) runAudit() error {
 	a := &audit{subprocess: o, released: map[check.Ref]bool{}}
 	var workers []*workload.Worker
 	for _, label := range auditClients {
-		c, err := o.newClient(client.Config{TTL: 5 * time.Second}, label)
+		c, err := o.newClient(label)
 		if err != nil {
 			return err
 		}
@@ -187,9 +185,8 @@ func (a *audit) recordEndedSessions(live map[uint64]string, list []client.Sessio
 		listed[s.Session] = true
 		if live[s.Session] == "" {
 			live[s.Session] = s.Label
-			a.record.put(check.Record{Session: &check.Session{
-				Session: s.Session, Client: s.Label, TTL: s.TTL, ReleaseOnDisconnect: releasesOnDisconnect(s.Label),
-			}})
+			session := sessionOf(s.Session, s.Label)
+			a.record.put(check.Record{Session: &session})
 		}
 	}
 	for id := range live {
@@ -200,13 +197,6 @@ func (a *audit) recordEndedSessions(live map[uint64]string, list []client.Sessio
 			}})
 		}
 	}
-}
-
-// releasesOnDisconnect derives from a client's name whether its locks are released when its connection breaks.
-func releasesOnDisconnect(label string) bool {
-	_, number, _ := strings.Cut(label, ".")
-	n, err := strconv.Atoi(number)
-	return err == nil && workload.ClientConfig(n-1).ReleaseOnDisconnect != 0
 }
 
 // operate looks, and now and then ends what others hold.

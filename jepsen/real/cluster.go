@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"zamok/client"
 	"zamok/jepsen/real/disk"
 	"zamok/jepsen/workload"
 )
@@ -33,17 +32,17 @@ type cluster struct {
 	done         context.Context // ends with the run
 	cancel       context.CancelFunc
 	running      sync.WaitGroup
+	programs     []*clientProgram
 	logMu        sync.Mutex // guards log; a leaf, so that logf may be called under any other mutex
 	log          *os.File
 
-	mu       sync.Mutex // guards what follows
-	nodes    []*node
-	programs []*clientProgram
-	auditor  *process
-	audited  bool // the audit saw everything, and has ended
-	epochs   []epoch
-	deaths   map[string]time.Duration // when a life of a program was killed, by its name
-	notes    []string                 // what a reader of the report must know
+	mu      sync.Mutex // guards what follows
+	nodes   []*node
+	auditor *process
+	audited bool // the audit saw everything, and has ended
+	epochs  []epoch
+	deaths  map[string]time.Duration // when a life of a program was killed, by its name
+	notes   []string                 // what a reader of the report must know
 }
 
 // historyDir holds each process's part of the history, logDir its log.
@@ -54,7 +53,7 @@ func (c *cluster) logDir() string     { return filepath.Join(c.dir, "logs") }
 type clientProgram struct {
 	cluster *cluster
 	name    string
-	host    int // of its address
+	ip      string
 
 	mu      sync.Mutex // guards what follows
 	process *process   // its present life
@@ -87,11 +86,8 @@ func (c *cluster) connectionOwner(conn net.Conn) string {
 	if host == c.ip(hostOfAudit) {
 		return "audit"
 	}
-	c.mu.Lock()
-	nodes, programs := slices.Clone(c.nodes), slices.Clone(c.programs)
-	c.mu.Unlock()
-	for _, p := range programs {
-		if host == c.ip(p.host) {
+	for _, p := range c.programs {
+		if host == p.ip {
 			return p.liveName()
 		}
 	}
@@ -99,7 +95,7 @@ func (c *cluster) connectionOwner(conn net.Conn) string {
 	if err != nil {
 		c.logf("whose socket %v is: %v", there, err)
 	}
-	for _, n := range nodes {
+	for _, n := range c.members() {
 		if p := n.runningProcess(); p != nil && inode != "" && hasSocket(p.pid(), inode) {
 			return n.id
 		}
@@ -196,22 +192,12 @@ func (c *cluster) endpoints() (all []string) {
 }
 
 // startSubprocess starts one of the run's own processes.
-func (c *cluster) startSubprocess(name string, host int) (*process, error) {
+func (c *cluster) startSubprocess(name, ip string) (*process, error) {
 	o := &subprocess{
-		Name: name, Seed: c.seed, Endpoints: c.endpoints(), Address: c.ip(host),
+		Name: name, Seed: c.seed, Endpoints: c.endpoints(), Address: ip,
 		Resource: c.ip(hostOfRun) + ":" + resourcePort, File: filepath.Join(c.historyDir(), name+".jsonl"),
 	}
 	return start(name, filepath.Join(c.logDir(), name+".log"), o.env(), c.ownBinary)
-}
-
-// addProgram starts one more program.
-func (c *cluster) addProgram() error {
-	i := len(c.programs)
-	p := &clientProgram{cluster: c, name: fmt.Sprintf("c%d", i+1), host: hostOfFirstProgram + i}
-	c.mu.Lock()
-	c.programs = append(c.programs, p)
-	c.mu.Unlock()
-	return p.start()
 }
 
 // start begins another life of a program, under another name.
@@ -219,7 +205,7 @@ func (p *clientProgram) start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lives++
-	life, err := p.cluster.startSubprocess(fmt.Sprintf("%s-%d", p.name, p.lives), p.host)
+	life, err := p.cluster.startSubprocess(fmt.Sprintf("%s-%d", p.name, p.lives), p.ip)
 	if err == nil {
 		p.process = life
 	}
@@ -289,11 +275,6 @@ func (c *cluster) close() {
 	c.resource.listener.Close()
 	c.network.close()
 	c.closeDisks()
-}
-
-// operator is a client for what the run itself asks of the cluster.
-func (c *cluster) operator() (*client.Client, error) {
-	return client.New(client.Config{Endpoints: c.endpoints(), Dialer: dialFrom(c.ip(hostOfAudit)), Label: "run"})
 }
 
 // openDisks prepares disks that can fail. Where they are not supported the run continues without, with a note in its report.

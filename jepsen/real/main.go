@@ -223,6 +223,9 @@ func (o *options) prepare(ctx context.Context) (*cluster, error) {
 	if c.record, err = newRecorder(filepath.Join(c.historyDir(), "run.jsonl")); err != nil {
 		return nil, err
 	}
+	for i := range o.programs {
+		c.programs = append(c.programs, &clientProgram{cluster: c, name: fmt.Sprint("c", i+1), ip: c.ip(hostOfFirstProgram + i)})
+	}
 	c.done, c.cancel = context.WithCancel(ctx)
 	c.network = newProxyNetwork(c.connectionOwner)
 	if c.resource, err = newResource(c.ip(hostOfRun)+":"+resourcePort, c.record); err != nil {
@@ -242,15 +245,15 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 	}
 	c.recordIdleCounts(false)
 	var err error
-	if c.auditor, err = c.startSubprocess("audit", hostOfAudit); err != nil {
+	if c.auditor, err = c.startSubprocess("audit", c.ip(hostOfAudit)); err != nil {
 		return err
 	}
 	began := func() bool { _, err := os.Stat(readyFile(c.historyDir())); return err == nil }
 	if !await(c.done, startTimeout, epochPollInterval, began) {
 		return fmt.Errorf("the audit did not begin to watch within %v", startTimeout)
 	}
-	for range o.programs {
-		if err := c.addProgram(); err != nil {
+	for _, p := range c.programs {
+		if err := p.start(); err != nil {
 			return err
 		}
 	}

@@ -119,7 +119,7 @@ const (
 )
 
 func (c *cluster) newNemesis(kinds []faultKind) (*nemesis, error) {
-	operator, err := c.operator()
+	operator, err := client.New(client.Config{Endpoints: c.endpoints(), Dialer: dialFrom(c.ip(hostOfAudit)), Label: "run"})
 	if err != nil {
 		return nil, err
 	}

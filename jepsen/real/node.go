@@ -45,8 +45,8 @@ const (
 	clientPort = "5750"
 	peerPort   = "5751"
 	httpPort   = "5752"
-	// restartDelay is how long the supervisor waits before it restarts a node.
-	restartDelay = time.Second
+	// superviseInterval is how often the supervisor looks whether a node has ended by itself.
+	superviseInterval = time.Second
 	// shutdownTimeout is how long a node may take to end cleanly.
 	shutdownTimeout = 20 * time.Second
 )
@@ -75,25 +75,12 @@ func (n *node) run() error {
 }
 
 // supervise starts the node again when it ended by itself, until the run is over.
-func (n *node) supervise(over context.Context) {
-	tick := time.NewTicker(restartDelay / 4)
-	defer tick.Stop()
-	for over.Err() == nil {
-		select {
-		case <-tick.C:
-		case <-over.Done():
-			return
-		}
+func (n *node) supervise() {
+	for workload.Sleep(n.cluster.done, superviseInterval) {
 		n.mu.Lock()
-		p := n.process
-		if p != nil && !p.alive() && !n.keptDown && !n.removed {
+		if p := n.process; p != nil && !p.alive() && !n.keptDown && !n.removed {
 			n.unexpectedExits = append(n.unexpectedExits, fmt.Sprint(p.err))
 			n.cluster.logf("%s ended by itself: %v", n.id, p.err)
-			n.keptDown = true // until the second is over
-			n.mu.Unlock()
-			workload.Sleep(over, restartDelay)
-			n.mu.Lock()
-			n.keptDown = false
 			if err := n.run(); err != nil {
 				n.cluster.logf("%v", err)
 			}
@@ -200,7 +187,7 @@ func (c *cluster) addNode(flags ...string) (*node, error) {
 		}
 	}
 	c.nodes = append(c.nodes, n)
-	c.running.Go(func() { n.supervise(c.done) })
+	c.running.Go(n.supervise)
 	return n, nil
 }
 
@@ -262,12 +249,10 @@ func (p *process) kill() {
 
 // waitFor waits for its end. False: it still runs.
 func (p *process) waitFor(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-p.done:
 		return true
-	case <-timer.C:
+	case <-time.After(d):
 		return false
 	}
 }

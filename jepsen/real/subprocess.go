@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/rpc"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -87,8 +89,8 @@ func runSubprocess(text string) (err error) {
 func (o *subprocess) runLoad() error {
 	var last []*workload.Worker
 	var work sync.WaitGroup
-	for i, label := range clientLabels(o.Name) {
-		c, err := o.newClient(workload.ClientConfig(i), label)
+	for _, label := range clientLabels(o.Name) {
+		c, err := o.newClient(label)
 		if err != nil {
 			return err
 		}
@@ -141,30 +143,24 @@ func clientLabels(process string) (all []string) {
 	return all
 }
 
+// configOf derives a client's settings from its label: a program's clients are numbered, the audit's are not.
+func configOf(label string) client.Config {
+	_, number, _ := strings.Cut(label, ".")
+	if n, err := strconv.Atoi(number); err == nil {
+		return workload.ClientConfig(n - 1)
+	}
+	return client.Config{TTL: 5 * time.Second}
+}
+
 // newClient makes a client whose connections come from an address of this process's own. It returns what its workers
 // have in common.
-func (o *subprocess) newClient(cfg client.Config, label string) (workload.Worker, error) {
+func (o *subprocess) newClient(label string) (workload.Worker, error) {
+	cfg := configOf(label)
 	cfg.Endpoints, cfg.Label, cfg.Dialer = o.Endpoints, label, dialFrom(o.Address)
 	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	c, err := client.New(cfg)
-	var mu sync.Mutex
-	seen := map[uint64]bool{} // sessions that are recorded; guarded by mu
-	put := func(line check.Record) {
-		if h := line.Hold; h != nil {
-			mu.Lock()
-			defer mu.Unlock()
-			if !seen[h.Session] {
-				seen[h.Session] = true
-				o.record.put(check.Record{Session: &check.Session{
-					Session: h.Session, Client: label, TTL: cfg.TTL, ReleaseOnDisconnect: cfg.ReleaseOnDisconnect != 0,
-				}})
-			}
-		}
-		o.record.put(line)
-	}
 	return workload.Worker{
-		Client: c, Recorder: &workload.Recorder{Present: monotonicNow, Put: put}, Setting: setting,
-		Label: label, TTL: cfg.TTL, Ctx: o.ctx, Ending: o.ending,
+		Client: c, Recorder: &o.record.Recorder, Setting: setting, Label: label, TTL: cfg.TTL, Ctx: o.ctx, Ending: o.ending,
 	}, err
 }
 

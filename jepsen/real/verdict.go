@@ -34,10 +34,31 @@ func (c *cluster) collectHistory(plan check.Plan) (*check.History, error) {
 		return nil, err
 	}
 	h.Plan = plan
+	addHoldersSessions(h)
 	c.recordDeaths(h)
 	h.AddUnansweredGrants()
 	dropStaleQueued(h)
 	return h, nil
+}
+
+// addHoldersSessions adds the sessions that held something and ended before the audit listed them.
+func addHoldersSessions(h *check.History) {
+	known := map[uint64]bool{}
+	for _, s := range h.Sessions {
+		known[s.Session] = true
+	}
+	for _, hold := range h.Holds {
+		if !known[hold.Session] {
+			known[hold.Session] = true
+			h.Sessions = append(h.Sessions, sessionOf(hold.Session, hold.Client))
+		}
+	}
+}
+
+// sessionOf is a session of a client.
+func sessionOf(id uint64, label string) check.Session {
+	cfg := configOf(label)
+	return check.Session{Session: id, Client: label, TTL: cfg.TTL, ReleaseOnDisconnect: cfg.ReleaseOnDisconnect != 0}
 }
 
 // recordDeaths records when each session of a killed program fell silent: what the program had sent may have

@@ -128,7 +128,7 @@ func TestUnlistedSessionIsRecordedAsEnded(t *testing.T) {
 		h.Plan = check.Plan{Begin: monotonicNow(), End: monotonicNow() + 60*second, CompleteEvents: true}
 		h.Sessions = append(h.Sessions, // as the program recorded it when it was granted a lock
 			check.Session{Session: session, Client: "c1-1.1", TTL: 4 * second, Died: monotonicNow() + 20*second})
-		assert.Contains(t, h.Sessions, check.Session{Session: 9, Client: "c1-1.2"})
+		assert.Contains(t, h.Sessions, sessionOf(9, "c1-1.2"))
 		return check.Check(h).Violations
 	}
 	ended := client.Event{Index: 12, Kind: client.EventEnded, Session: session, Reason: "evicted",

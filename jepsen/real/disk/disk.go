@@ -178,9 +178,6 @@ func (d *Disk) Crash(seed uint64) (lost CrashLoss, err error) {
 // Mount mounts a crashed disk anew, without faults.
 func (d *Disk) Mount() error { return d.command("Mount", 0, new(int)) }
 
-// Hanging counts the operations that hang.
-func (d *Disk) Hanging() (n int, err error) { return n, d.command("Hanging", 0, &n) }
-
 // close unmounts the disk. What hangs ends with EIO.
 func (d *Disk) close() error {
 	ending := time.AfterFunc(exitTimeout, func() { _ = d.program.Process.Kill() })

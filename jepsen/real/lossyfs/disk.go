@@ -1,7 +1,6 @@
 package main
 
 import (
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"syscall"
@@ -32,15 +31,16 @@ type CrashLoss struct {
 	Names, KeptNames int // changes of names
 }
 
-// disk is one life of the disk, from a mount to a crash.
+// disk outlives crashes. Its exported methods are the commands, of which the other side gives one at a time.
 type disk struct {
-	root *inode
+	mount string // where it appears
+	root  *inode
 
 	mu       sync.Mutex // guards what follows, and all inodes
 	changed  *sync.Cond // when a fault or the life is over
-	crashed  bool
+	life     int        // a crash ends one and begins the next
+	mounted  int        // the life that was mounted last
 	faults   Faults
-	hanging  int   // operations
 	capacity int64 // pages that fit on it at present
 	inodes   uint64
 	pending  []nameChange // that a crash would undo, in their order
@@ -49,14 +49,9 @@ type disk struct {
 // diskPages is the size of a disk: 1 GiB. The nodes want some hundred MiB of it free.
 const diskPages = 1 << 30 / pageSize
 
-// newDisk begins a life, with what the one before has left.
-func newDisk(before *disk) *disk {
-	d := &disk{capacity: diskPages}
-	if before != nil {
-		d.root, d.inodes = before.root, before.inodes
-	} else {
-		d.root = d.newInode(syscall.S_IFDIR | 0o700)
-	}
+func newDisk(mount string) *disk {
+	d := &disk{mount: mount, life: 1, capacity: diskPages}
+	d.root = d.newInode(syscall.S_IFDIR | 0o700)
 	d.changed = sync.NewCond(&d.mu)
 	return d
 }
@@ -68,85 +63,10 @@ func (d *disk) newInode(mode uint32) *inode {
 	}
 }
 
-// read does what changes nothing. Only a crash keeps it from that.
-func (d *disk) read(do func() syscall.Errno) syscall.Errno {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.crashed {
-		return syscall.EIO
-	}
-	return do()
-}
-
-// change does what changes the disk, when the faults let it and unless there was a crash meanwhile.
-func (d *disk) change(o op, do func() syscall.Errno) syscall.Errno {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.hanging++
-	for d.faults.Stall && !d.crashed {
-		d.changed.Wait()
-	}
-	if o == opFsync && d.faults.FsyncDelay > 0 {
-		late := false
-		time.AfterFunc(d.faults.FsyncDelay, func() {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			late = true
-			d.changed.Broadcast()
-		})
-		for !late && !d.crashed {
-			d.changed.Wait()
-		}
-	}
-	d.hanging--
-	fail := &d.faults.FailWrite
-	if o == opFsync {
-		fail = &d.faults.FailFsync
-	}
-	if *fail || d.crashed {
-		*fail = false
-		return syscall.EIO
-	}
-	return do()
-}
-
-// setFaults replaces all faults. What hangs is done when the disk does not stall any more.
-func (d *disk) setFaults(f Faults) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.faults, d.capacity = f, diskPages
-	if f.Full {
-		d.capacity = d.used()
-	}
-	d.changed.Broadcast()
-}
-
 // used is how many pages are in use.
 func (d *disk) used() (pages int64) {
-	d.root.files(func(f *inode) bool {
-		pages += int64(len(f.pages))
-		return true
-	})
+	d.root.each(func(f *inode) { pages += int64(len(f.pages)) })
 	return pages
-}
-
-// flush makes an inode durable: what is in a file, the names in a folder. If that of a file fails, what it did not
-// write is never written (L3).
-func (d *disk) flush(f *inode) syscall.Errno {
-	errno := d.change(opFsync, func() syscall.Errno {
-		if f.isFile() {
-			f.flush()
-		} else {
-			d.flushNames(f)
-		}
-		return 0
-	})
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if errno != 0 && !d.crashed {
-		f.dropDirty()
-	}
-	return errno
 }
 
 // nameChange is one change of names that no folder's flush has made durable yet. What it undoes may have been changed
@@ -174,83 +94,32 @@ func (d *disk) flushNames(folder *inode) {
 	}
 }
 
-// create makes a name.
-func (d *disk) create(folder *inode, name string, mode uint32) {
-	made := d.newInode(mode)
-	folder.names[name] = made
-	d.pending = append(d.pending, nameChange{folders: []*inode{folder}, undo: func() {
-		if folder.names[name] == made {
-			delete(folder.names, name)
-		}
-	}})
-}
-
-// remove takes a name away: of a file, or of an empty folder.
-func (d *disk) remove(folder *inode, name string) syscall.Errno {
+// put gives a name to an inode, and takes away what had it; nil only takes that away. An inode that is moved loses its
+// former name; from is nil for a new one.
+func (d *disk) put(folder *inode, name string, f, from *inode, fromName string) syscall.Errno {
 	was := folder.names[name]
-	switch {
-	case was == nil:
-		return syscall.ENOENT
-	case len(was.names) > 0:
+	if was != nil && len(was.names) > 0 {
 		return syscall.ENOTEMPTY
 	}
-	delete(folder.names, name)
-	d.pending = append(d.pending, nameChange{folders: []*inode{folder}, taken: was, undo: func() {
-		if folder.names[name] == nil {
+	change := nameChange{folders: []*inode{folder}, taken: was, undo: func() {
+		if f != nil && folder.names[name] == f {
+			delete(folder.names, name)
+			if from != nil {
+				from.names[fromName] = f
+			}
+		}
+		if was != nil && folder.names[name] == nil {
 			folder.names[name] = was
 		}
-	}})
-	return 0
-}
-
-// move renames; what was at the new name is gone.
-func (d *disk) move(folder *inode, name string, to *inode, toName string) syscall.Errno {
-	moved, was := folder.names[name], to.names[toName]
-	switch {
-	case moved == nil:
-		return syscall.ENOENT
-	case moved == was:
-		return 0
-	case was != nil && len(was.names) > 0:
-		return syscall.ENOTEMPTY
+	}}
+	if from != nil {
+		delete(from.names, fromName)
+		change.folders = append(change.folders, from)
 	}
 	delete(folder.names, name)
-	to.names[toName] = moved
-	d.pending = append(d.pending, nameChange{folders: []*inode{folder, to}, taken: was, undo: func() {
-		if to.names[toName] == moved {
-			delete(to.names, toName)
-			folder.names[name] = moved
-		}
-		if was != nil && to.names[toName] == nil {
-			to.names[toName] = was
-		}
-	}})
+	if f != nil {
+		folder.names[name] = f
+	}
+	d.pending = append(d.pending, change)
 	return 0
-}
-
-// end ends this life. What hangs ends with EIO.
-func (d *disk) end() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.crashed = true
-	d.changed.Broadcast()
-}
-
-// crash ends this life (L1, L2, L4). dice decides what is kept; nil = nothing.
-func (d *disk) crash(dice *rand.Rand) (lost CrashLoss) {
-	d.end()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if dice != nil {
-		lost.KeptNames = dice.IntN(len(d.pending) + 1)
-	}
-	lost.Names = len(d.pending) - lost.KeptNames
-	for _, c := range slices.Backward(d.pending[lost.KeptNames:]) {
-		c.undo()
-	}
-	d.root.files(func(f *inode) bool {
-		f.crash(dice, &lost)
-		return true
-	})
-	return lost
 }

@@ -39,8 +39,8 @@
 //
 // # Files
 //
-//	main.go  the commands, and mounting
-//	disk.go  one life of the disk: its faults and its crash
+//	main.go  the commands: mounting, faults, crashes
+//	disk.go  the disk, and the changes of names that a crash undoes
 //	inode.go files and folders, and what a crash brings back of them
-//	node.go  what the kernel asks for
+//	node.go  what the kernel asks for, and what faults do to it
 package main

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"syscall"
 	"time"
 )
 
@@ -137,17 +136,10 @@ func (f *inode) crash(dice *rand.Rand, lost *CrashLoss) {
 // keeps decides whether a crash keeps something.
 func keeps(dice *rand.Rand) bool { return dice != nil && dice.IntN(2) == 0 }
 
-// files are the files in and below a folder, in the order of their names.
-func (f *inode) files(yield func(*inode) bool) bool {
-	if f.isFile() {
-		return yield(f)
-	}
+// each visits an inode and what is below it, in the order of the names.
+func (f *inode) each(do func(*inode)) {
+	do(f)
 	for _, name := range slices.Sorted(maps.Keys(f.names)) {
-		if !f.names[name].files(yield) {
-			return false
-		}
+		f.names[name].each(do)
 	}
-	return true
 }
-
-func (f *inode) isFile() bool { return f.mode&syscall.S_IFMT == syscall.S_IFREG }

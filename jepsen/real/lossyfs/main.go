@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/rpc"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fs"
@@ -25,9 +26,8 @@ func main() {
 
 // run serves the disk until the commands end.
 func run(mount string) error {
-	h := &Host{mount: mount}
-	err := errors.Join(rpc.RegisterName("Disk", h), h.Mount(0, nil))
-	if err != nil {
+	d := newDisk(mount)
+	if err := errors.Join(rpc.RegisterName("Disk", d), d.Mount(0, nil)); err != nil {
 		return err
 	}
 	fmt.Println("mounted")
@@ -35,71 +35,70 @@ func run(mount string) error {
 		io.Reader
 		io.WriteCloser
 	}{os.Stdin, os.Stdout})
-	h.disk.end() // or what hangs would hang forever
-	return h.unmount()
+	_ = d.Crash(0, new(CrashLoss)) // or what hangs would hang forever; its error is that it has crashed already
+	return d.unmount()
 }
 
-// Host is what has the disk: it can crash and come up again. Its exported methods are the commands, of which the
-// other side gives one at a time.
-type Host struct {
-	mount string
-	disk  *disk // nil before the first mount
-}
-
-// Mount begins a life of the disk, after a crash without faults.
-func (h *Host) Mount(int, *int) error {
-	if h.disk != nil {
-		if !h.disk.crashed {
-			return errors.New("the disk is up; nothing was changed; crash it first")
-		}
-		if err := h.unmount(); err != nil {
+// Mount begins a life of the disk, the first one or after a crash.
+func (d *disk) Mount(int, *int) error {
+	if d.mounted == d.life {
+		return errors.New("the disk is up; nothing was changed; crash it first")
+	}
+	if d.mounted > 0 {
+		if err := d.unmount(); err != nil {
 			return err
 		}
 	}
-	d := newDisk(h.disk)
-	_, err := fs.Mount(h.mount, &node{disk: d, inode: d.root}, &fs.Options{MountOptions: fuse.MountOptions{
+	_, err := fs.Mount(d.mount, &node{disk: d, life: d.life, inode: d.root}, &fs.Options{MountOptions: fuse.MountOptions{
 		FsName: "lossyfs", Name: "lossyfs", DirectMountStrict: true, MaxWrite: 1 << 20,
 		// Nothing else changes the files, so the kernel need not throw away its pages when a time changed.
 		ExplicitDataCacheControl: true,
 	}})
 	if err != nil {
-		return fmt.Errorf("can't mount on %s: %w", h.mount, err)
+		return fmt.Errorf("can't mount on %s: %w", d.mount, err)
 	}
-	h.disk = d
+	d.mounted = d.life
 	return nil
 }
 
 // unmount takes the disk off its place. A process that has a file of it open keeps a disk that is dead.
-func (h *Host) unmount() error { return syscall.Unmount(h.mount, syscall.MNT_DETACH) }
+func (d *disk) unmount() error { return syscall.Unmount(d.mount, syscall.MNT_DETACH) }
 
 var errCrashed = errors.New("the disk has crashed; nothing was changed; mount it first")
 
-// SetFaults replaces all faults, by none if they are empty.
-func (h *Host) SetFaults(f Faults, _ *int) error {
-	if h.disk.crashed {
+// SetFaults replaces all faults, by none if they are empty. What hangs is done when the disk does not stall any more.
+func (d *disk) SetFaults(f Faults, _ *int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mounted != d.life {
 		return errCrashed
 	}
-	h.disk.setFaults(f)
+	d.faults, d.capacity = f, diskPages
+	if f.Full {
+		d.capacity = d.used()
+	}
+	d.changed.Broadcast()
 	return nil
 }
 
-// Hanging counts the operations that hang.
-func (h *Host) Hanging(_ int, n *int) error {
-	h.disk.mu.Lock()
-	defer h.disk.mu.Unlock()
-	*n = h.disk.hanging
-	return nil
-}
-
-// Crash takes what was not flushed: with a seed some of it, with 0 all.
-func (h *Host) Crash(seed uint64, lost *CrashLoss) error {
-	if h.disk.crashed {
+// Crash ends this life and its faults, and takes what was not flushed (L1, L2, L4): with a seed some of it, with 0 all.
+func (d *disk) Crash(seed uint64, lost *CrashLoss) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mounted != d.life {
 		return errCrashed
 	}
-	var dice *rand.Rand
+	var dice *rand.Rand // nil: nothing is kept
 	if seed != 0 {
 		dice = rand.New(rand.NewPCG(seed, 0))
+		lost.KeptNames = dice.IntN(len(d.pending) + 1)
 	}
-	*lost = h.disk.crash(dice)
+	lost.Names = len(d.pending) - lost.KeptNames
+	for _, c := range slices.Backward(d.pending[lost.KeptNames:]) {
+		c.undo()
+	}
+	d.root.each(func(f *inode) { f.crash(dice, lost) })
+	d.life, d.pending, d.faults, d.capacity = d.life+1, nil, Faults{}, diskPages
+	d.changed.Broadcast()
 	return nil
 }

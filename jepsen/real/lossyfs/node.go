@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -15,6 +16,7 @@ import (
 type node struct {
 	fs.Inode
 	disk *disk
+	life int
 	*inode
 }
 
@@ -37,6 +39,54 @@ var _ interface {
 	fs.NodeStatfser
 } = (*node)(nil)
 
+// look does what changes nothing. Only a crash keeps it from that.
+func (n *node) look(do func() syscall.Errno) syscall.Errno {
+	n.disk.mu.Lock()
+	defer n.disk.mu.Unlock()
+	if n.life != n.disk.life {
+		return syscall.EIO
+	}
+	return do()
+}
+
+// change does what changes the disk, when the faults let it and unless there was a crash meanwhile. What a flush that
+// failed did not write is never written (L3).
+func (n *node) change(o op, do func() syscall.Errno) syscall.Errno {
+	d := n.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.faults.Stall && n.life == d.life {
+		d.changed.Wait()
+	}
+	if o == opFsync && d.faults.FsyncDelay > 0 {
+		late := false
+		time.AfterFunc(d.faults.FsyncDelay, func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			late = true
+			d.changed.Broadcast()
+		})
+		for !late && n.life == d.life {
+			d.changed.Wait()
+		}
+	}
+	if n.life != d.life {
+		return syscall.EIO
+	}
+	fail := &d.faults.FailWrite
+	if o == opFsync {
+		fail = &d.faults.FailFsync
+	}
+	if *fail {
+		*fail = false
+		if o == opFsync {
+			n.dropDirty()
+		}
+		return syscall.EIO
+	}
+	return do()
+}
+
 func (n *node) attributes(out *fuse.Attr) {
 	out.Ino, out.Mode, out.Nlink, out.Size = n.number, n.mode, 1, uint64(n.size)
 	out.Blocks, out.Blksize = uint64(len(n.pages))*(pageSize/512), pageSize
@@ -49,13 +99,13 @@ func (n *node) child(ctx context.Context, name string, out *fuse.EntryOut) (*fs.
 	if of == nil {
 		return nil, syscall.ENOENT
 	}
-	child := &node{disk: n.disk, inode: of}
+	child := &node{disk: n.disk, life: n.life, inode: of}
 	child.attributes(&out.Attr)
 	return n.NewInode(ctx, child, fs.StableAttr{Mode: of.mode, Ino: of.number}), 0
 }
 
 func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (child *fs.Inode, errno syscall.Errno) {
-	errno = n.disk.read(func() (errno syscall.Errno) {
+	errno = n.look(func() (errno syscall.Errno) {
 		child, errno = n.child(ctx, name, out)
 		return errno
 	})
@@ -63,7 +113,7 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (chi
 }
 
 func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	return n.disk.read(func() syscall.Errno {
+	return n.look(func() syscall.Errno {
 		n.attributes(&out.Attr)
 		return 0
 	})
@@ -71,7 +121,7 @@ func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 
 // Setattr changes length and mode. Owners and times are ignored.
 func (n *node) Setattr(_ context.Context, _ fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
-	return n.disk.change(opWrite, func() syscall.Errno {
+	return n.change(opWrite, func() syscall.Errno {
 		if mode, asked := in.GetMode(); asked {
 			n.mode = n.mode&syscall.S_IFMT | mode&^syscall.S_IFMT
 		}
@@ -85,7 +135,7 @@ func (n *node) Setattr(_ context.Context, _ fs.FileHandle, in *fuse.SetAttrIn, o
 
 func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 	var list []fuse.DirEntry
-	errno := n.disk.read(func() syscall.Errno {
+	errno := n.look(func() syscall.Errno {
 		for _, name := range slices.Sorted(maps.Keys(n.names)) {
 			list = append(list, fuse.DirEntry{Name: name, Mode: n.names[name].mode, Ino: n.names[name].number})
 		}
@@ -97,12 +147,12 @@ func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 // make makes a name, or finds it where that is allowed.
 func (n *node) make(ctx context.Context, name string, mode uint32, existing bool, out *fuse.EntryOut,
 ) (child *fs.Inode, errno syscall.Errno) {
-	errno = n.disk.change(opWrite, func() (errno syscall.Errno) {
+	errno = n.change(opWrite, func() (errno syscall.Errno) {
 		switch {
 		case n.names[name] == nil && n.disk.used() >= n.disk.capacity:
 			return syscall.ENOSPC
 		case n.names[name] == nil:
-			n.disk.create(n.inode, name, mode)
+			n.disk.put(n.inode, name, n.disk.newInode(mode), nil, "")
 		case !existing:
 			return syscall.EEXIST
 		}
@@ -124,12 +174,12 @@ func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.En
 
 // Open: the kernel itself cuts files (O_TRUNC), appends, and flushes after each write (O_SYNC).
 func (n *node) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	return nil, 0, n.disk.read(func() syscall.Errno { return 0 })
+	return nil, 0, n.look(func() syscall.Errno { return 0 })
 }
 
 func (n *node) Read(_ context.Context, _ fs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	var got int
-	errno := n.disk.read(func() syscall.Errno {
+	errno := n.look(func() syscall.Errno {
 		got = n.read(dest, off)
 		return 0
 	})
@@ -138,7 +188,7 @@ func (n *node) Read(_ context.Context, _ fs.FileHandle, dest []byte, off int64) 
 
 // needs does what takes room for a range of a file, if there is that much.
 func (n *node) needs(off, size int64, do func()) syscall.Errno {
-	return n.disk.change(opWrite, func() syscall.Errno {
+	return n.change(opWrite, func() syscall.Errno {
 		if more := n.missing(off, off+size); more > 0 && n.disk.used()+more > n.disk.capacity {
 			return syscall.ENOSPC
 		}
@@ -170,32 +220,46 @@ func (n *node) Allocate(_ context.Context, _ fs.FileHandle, off, size uint64, mo
 }
 
 func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
-	return n.disk.change(opWrite, func() syscall.Errno { return n.disk.remove(n.inode, name) })
+	return n.change(opWrite, func() syscall.Errno {
+		if n.names[name] == nil {
+			return syscall.ENOENT
+		}
+		return n.disk.put(n.inode, name, nil, nil, "")
+	})
 }
 
 func (n *node) Rmdir(ctx context.Context, name string) syscall.Errno { return n.Unlink(ctx, name) }
 
-func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, toName string,
-	flags uint32) syscall.Errno {
+func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, toName string, flags uint32) syscall.Errno {
 	if flags&^unix.RENAME_NOREPLACE != 0 {
 		return syscall.EINVAL
 	}
-	return n.disk.change(opWrite, func() syscall.Errno {
-		folder := to.(*node).inode
-		if flags != 0 && folder.names[toName] != nil {
+	return n.change(opWrite, func() syscall.Errno {
+		folder, moved := to.(*node).inode, n.names[name]
+		was := folder.names[toName]
+		switch {
+		case flags != 0 && was != nil:
 			return syscall.EEXIST
+		case moved == nil:
+			return syscall.ENOENT
+		case moved == was:
+			return 0
 		}
-		return n.disk.move(n.inode, name, folder, toName)
+		return n.disk.put(folder, toName, moved, n.inode, name)
 	})
 }
 
-// Fsync is asked of files and of folders.
+// Fsync makes durable what is in a file, or the names in a folder.
 func (n *node) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
-	return n.disk.flush(n.inode)
+	return n.change(opFsync, func() syscall.Errno {
+		n.flush()
+		n.disk.flushNames(n.inode)
+		return 0
+	})
 }
 
 func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
-	return n.disk.read(func() syscall.Errno {
+	return n.look(func() syscall.Errno {
 		free := uint64(max(0, n.disk.capacity-n.disk.used()))
 		out.Blocks, out.Bfree, out.Bavail = diskPages, free, free
 		out.Bsize, out.Frsize, out.NameLen = pageSize, pageSize, 255

@@ -249,10 +249,12 @@ func (p *process) kill() {
 
 // waitFor waits for its end. False: it still runs.
 func (p *process) waitFor(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
 	select {
 	case <-p.done:
 		return true
-	case <-time.After(d):
+	case <-timer.C:
 		return false
 	}
 }

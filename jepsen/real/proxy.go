@@ -250,11 +250,13 @@ func (f *proxyNetwork) awaitDelivery(ctx context.Context, l linkID, sent time.Ti
 		case wait <= 0:
 			return true
 		}
+		timer := time.NewTimer(wait)
 		select {
-		case <-time.After(wait):
+		case <-timer.C:
 		case <-changed:
 		case <-ctx.Done():
 		}
+		timer.Stop()
 	}
 	return false
 }

@@ -84,7 +84,7 @@ func (w *writer) live(entries int, end func(*os.Process)) (acknowledged uint64) 
 			continue
 		}
 		if seen++; seen == entries {
-			<-time.After(time.Duration(w.dice.IntN(int(40 * time.Millisecond)))) // anywhere between two flushes
+			<-time.NewTimer(time.Duration(w.dice.IntN(int(40 * time.Millisecond)))).C // anywhere between two flushes
 			end(victim.Process)
 		}
 	}

@@ -27,7 +27,7 @@ type cluster struct {
 	subnet       int // the second and third byte of its addresses, 127.x.y.z
 	network      *proxyNetwork
 	record       *recorder
-	resource     *fencedResource
+	resource     net.Listener    // of what the locks guard
 	disks        *disk.Pool      // nil: the machine's own
 	done         context.Context // ends with the run
 	cancel       context.CancelFunc
@@ -272,7 +272,7 @@ func (c *cluster) close() {
 	}
 	all.Wait()
 	c.running.Wait()
-	c.resource.listener.Close()
+	c.resource.Close()
 	c.network.close()
 	c.closeDisks()
 }
@@ -298,8 +298,8 @@ func (c *cluster) closeDisks() {
 		if err := os.CopyFS(n.disk.Dir+".copy", os.DirFS(n.disk.Dir)); err != nil {
 			c.logf("what was on the disk of %s is not kept: %v", n.id, err)
 		}
-	}
-	if err := c.disks.Close(); err != nil {
-		c.logf("%v", err)
+		if err := n.disk.Close(); err != nil {
+			c.logf("%v", err)
+		}
 	}
 }

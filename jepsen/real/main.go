@@ -228,7 +228,7 @@ func (o *options) prepare(ctx context.Context) (*cluster, error) {
 	}
 	c.done, c.cancel = context.WithCancel(ctx)
 	c.network = newProxyNetwork(c.connectionOwner)
-	if c.resource, err = newResource(c.ip(hostOfRun)+":"+resourcePort, c.record); err != nil {
+	if c.resource, err = serveResource(c.ip(hostOfRun)+":"+resourcePort, c.record); err != nil {
 		return nil, err
 	}
 	c.logf("seed %d, in %s", o.seed, dir)

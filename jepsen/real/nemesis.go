@@ -363,8 +363,8 @@ func (t *injection) replaceNode() string {
 	t.wait(t.duration)
 	ctx, cancel := context.WithTimeout(t.done, replaceTimeout)
 	defer cancel()
-	gone := func(all []client.Member) bool { return memberOf(all, old.id) == nil }
-	if !t.awaitMembers(ctx, gone, func() error { return t.client.Remove(ctx, old.id) }) {
+	gone := func(m *client.Member) bool { return m == nil }
+	if !t.awaitMember(ctx, old, gone, func() error { return t.client.Remove(ctx, old.id) }) {
 		t.logf("%s could not be removed within %v", old.id, replaceTimeout)
 		t.restart(old)
 		return ""
@@ -377,8 +377,8 @@ func (t *injection) replaceNode() string {
 		t.logf("%v", err)
 		return ""
 	}
-	voter := func(all []client.Member) bool { m := memberOf(all, fresh.id); return m != nil && m.Voter }
-	if !t.awaitMembers(ctx, voter, fresh.start) {
+	voter := func(m *client.Member) bool { return m != nil && m.Voter }
+	if !t.awaitMember(ctx, fresh, voter, fresh.start) {
 		t.logf("%s did not become a voter within %v", fresh.id, replaceTimeout)
 	}
 	return old.id + " by " + fresh.id
@@ -410,11 +410,10 @@ func (t *injection) wipeNode() string {
 	}
 	ctx, cancel := context.WithTimeout(t.done, wipeTimeout)
 	defer cancel()
-	back := func(all []client.Member) bool {
-		m := memberOf(all, n.id)
+	back := func(m *client.Member) bool {
 		return m != nil && m.Voter && m.Incarnation != "" && m.Incarnation != before.Incarnation
 	}
-	if !t.awaitMembers(ctx, back, n.start) {
+	if !t.awaitMember(ctx, n, back, n.start) {
 		t.logf("%s did not take its own place within %v", n.id, wipeTimeout)
 		return ""
 	}
@@ -437,10 +436,10 @@ func memberOf(all []client.Member, id string) *client.Member {
 	return nil
 }
 
-// awaitMembers does something again and again until the members are as they should be.
-func (t *injection) awaitMembers(ctx context.Context, satisfied func([]client.Member) bool, do func() error) bool {
+// awaitMember does something again and again until a node is the member that it should be; nil: none.
+func (t *injection) awaitMember(ctx context.Context, n *node, satisfied func(*client.Member) bool, do func() error) bool {
 	return await(ctx, max(replaceTimeout, wipeTimeout), 500*time.Millisecond, func() bool {
-		if all, _, err := t.client.Members(ctx); err == nil && satisfied(all) {
+		if all, _, err := t.client.Members(ctx); err == nil && satisfied(memberOf(all, n.id)) {
 			return true
 		}
 		if err := do(); err != nil {

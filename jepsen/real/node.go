@@ -170,6 +170,11 @@ func (c *cluster) addNode(flags ...string) (*node, error) {
 		cluster: c, id: id, listenIP: c.ip(10 + 2*i), advertisedIP: c.ip(11 + 2*i),
 		data: filepath.Join(c.dir, "data", id), log: filepath.Join(c.logDir(), id+".log"),
 	}
+	for _, port := range []string{clientPort, peerPort} {
+		if _, err := c.network.serve(n.id, n.address(port), n.listenIP+":"+port); err != nil {
+			return nil, err
+		}
+	}
 	if c.disks != nil {
 		var err error
 		if n.disk, err = c.disks.Add(id); err != nil {
@@ -178,14 +183,9 @@ func (c *cluster) addNode(flags ...string) (*node, error) {
 		n.data = filepath.Join(n.disk.Dir, "data")
 	}
 	n.args = append([]string{
-		"server", "--id", n.id, "--election-timeout", "250ms", "--data", n.data, "--advertise", n.advertisedIP, "--listen", n.listenIP + ":" + clientPort,
+		"server", "--id", n.id, "--election-timeout", electionTimeout.String(), "--data", n.data, "--advertise", n.advertisedIP, "--listen", n.listenIP + ":" + clientPort,
 		"--peer", n.listenIP + ":" + peerPort, "--http", n.listenIP + ":" + httpPort, "--log-store", c.nodeLogStore,
 	}, flags...)
-	for _, port := range []string{clientPort, peerPort} {
-		if _, err := c.network.serve(n.id, n.address(port), n.listenIP+":"+port); err != nil {
-			return nil, err
-		}
-	}
 	c.nodes = append(c.nodes, n)
 	c.running.Go(n.supervise)
 	return n, nil

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"net/rpc"
 	"os"
 	"path/filepath"
@@ -93,36 +94,16 @@ func countSucceeded(parts string) (n int) {
 	return n
 }
 
-// fencedResource is what the locks guard. It lives in the process of the run, and is never paused.
-type fencedResource struct {
-	listener net.Listener
-	*workload.Resource
-}
-
-func newResource(address string, r *recorder) (*fencedResource, error) {
-	in, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	s := &fencedResource{listener: in, Resource: workload.NewResource(&r.Recorder)}
+// serveResource serves what the locks guard, by net/rpc, until the listener is closed. It lives in the process of the
+// run, and is never paused.
+func serveResource(address string, r *recorder) (net.Listener, error) {
 	server := rpc.NewServer()
-	if err := server.RegisterName("Resource", s); err != nil {
+	if err := server.RegisterName("Resource", workload.NewResource(&r.Recorder)); err != nil {
 		return nil, err
 	}
-	go func() { // until the listener is closed
-		for {
-			conn, err := in.Accept()
-			if err != nil {
-				return
-			}
-			go server.ServeConn(conn) // until its program ends
-		}
-	}()
-	return s, nil
-}
-
-// Write decides whether a write is accepted, and records it. Programs call it by net/rpc.
-func (r *fencedResource) Write(w check.Write, accepted *bool) error {
-	*accepted = r.Resource.Write(w)
-	return nil
+	in, err := net.Listen("tcp", address)
+	if err == nil {
+		go func() { _ = http.Serve(in, server) }() // its error is that the listener is closed
+	}
+	return in, err
 }

@@ -166,13 +166,13 @@ func (o *subprocess) newClient(label string) (workload.Worker, error) {
 
 // newWorker makes an owner of locks, which writes to what they guard.
 func (o *subprocess) newWorker(c workload.Worker, owner string) (*workload.Worker, error) {
-	resource, err := rpc.Dial("tcp", o.Resource)
+	resource, err := rpc.DialHTTP("tcp", o.Resource)
 	if err != nil {
 		return nil, err
 	}
 	h := fnv.New64a()
 	h.Write([]byte(o.Name + c.Label + owner))
 	c.Rand, c.Owner = rand.New(rand.NewPCG(o.Seed, h.Sum64())), owner
-	c.Write = func(w check.Write) { _ = resource.Call("Resource.Write", w, new(bool)) } // without it there is no run any more
+	c.Write = func(w check.Write) { _ = resource.Call("Resource.Write", w, new(int)) } // without it there is no run any more
 	return &c, nil
 }

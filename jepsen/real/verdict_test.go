@@ -120,11 +120,8 @@ func TestUnlistedSessionIsRecordedAsEnded(t *testing.T) {
 		a.recordEndedSessions(live, []client.SessionInfo{{Session: 9, Label: "c1-1.2"}}, monotonicNow())
 		a.recordEndedSessions(live, nil, monotonicNow())
 		require.NoError(t, r.close())
-		text, err := os.Open(file)
+		h, err := readHistory([]string{file})
 		require.NoError(t, err)
-		defer text.Close()
-		h := &check.History{}
-		require.NoError(t, h.Read(text))
 		h.Plan = check.Plan{Begin: monotonicNow(), End: monotonicNow() + 60*second, CompleteEvents: true}
 		h.Sessions = append(h.Sessions, // as the program recorded it when it was granted a lock
 			check.Session{Session: session, Client: "c1-1.1", TTL: 4 * second, Died: monotonicNow() + 20*second})

@@ -357,7 +357,7 @@ func (s *rawClient) lock(name string) {
 		return
 	}
 	for n := s.IntN(10); n > 0 && s.leaseValid(); n-- {
-		s.record.resource.Write(check.Write{Resource: name, Client: rawClientHost, Token: h.Token})
+		_ = s.record.resource.Write(check.Write{Resource: name, Client: rawClientHost, Token: h.Token}, nil)
 		time.Sleep(100 * time.Millisecond)
 	}
 	if s.IntN(3) == 0 {

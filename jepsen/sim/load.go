@@ -94,7 +94,7 @@ func (l *Load) worker(p *program, random *rand.Rand) *workload.Worker {
 			HoldTime: func(random *rand.Rand) time.Duration { return time.Duration(random.Int64N(int64(l.pace * 3 / 2))) },
 		},
 		Label: p.label, TTL: p.on.config.TTL, Ctx: p.ctx, Ending: l.ending,
-		Write: func(w check.Write) { l.record.resource.Write(w) }, ClockRate: p.clock.rate, Paused: p.on.paused.opening,
+		Write: func(w check.Write) { _ = l.record.resource.Write(w, nil) }, ClockRate: p.clock.rate, Paused: p.on.paused.opening,
 	}
 }
 

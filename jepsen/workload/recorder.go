@@ -78,8 +78,8 @@ type Resource struct {
 // NewResource makes one for all locks.
 func NewResource(r *Recorder) *Resource { return &Resource{Recorder: r, highest: map[string]uint64{}} }
 
-// Write decides whether a write is accepted, and records it.
-func (r *Resource) Write(w check.Write) (accepted bool) {
+// Write decides whether a write is accepted, and records it. Its form is that of net/rpc; the answer is empty.
+func (r *Resource) Write(w check.Write, _ *int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w.Accepted, w.At = w.Token >= r.highest[w.Resource], r.Present()
@@ -87,5 +87,5 @@ func (r *Resource) Write(w check.Write) (accepted bool) {
 		r.highest[w.Resource] = w.Token
 	}
 	r.Put(check.Record{Write: &w})
-	return w.Accepted
+	return nil
 }

@@ -43,13 +43,10 @@ func Isolate() error {
 	return fmt.Errorf("%w: a mount namespace, for which root is needed: %w", ErrUnsupported, err)
 }
 
-// Pool has all disks of a run.
+// Pool makes the disks of a run.
 type Pool struct {
 	dir     string
 	program string // lossyfs
-
-	mu    sync.Mutex // guards what follows
-	disks []*Disk
 }
 
 // Open builds lossyfs. dir is the pool's own. The process must have called Isolate.
@@ -80,17 +77,6 @@ func Open(ctx context.Context, dir string) (*Pool, error) {
 		return nil, fmt.Errorf("lossyfs was not built: %w: %s", err, said)
 	}
 	return p, nil
-}
-
-// Close takes off all mounts, and ends what serves them. Open files there are lost.
-func (p *Pool) Close() (err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, d := range p.disks {
-		err = errors.Join(err, d.close())
-	}
-	p.disks = nil
-	return err
 }
 
 // Disk is a mounted lossyfs. Its methods may be called from several goroutines.
@@ -151,9 +137,6 @@ func (p *Pool) Add(name string) (*Disk, error) {
 		io.Reader
 		io.WriteCloser
 	}{answers, in})
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.disks = append(p.disks, d)
 	return d, nil
 }
 
@@ -178,8 +161,8 @@ func (d *Disk) Crash(seed uint64) (lost CrashLoss, err error) {
 // Mount mounts a crashed disk anew, without faults.
 func (d *Disk) Mount() error { return d.command("Mount", 0, new(int)) }
 
-// close unmounts the disk. What hangs ends with EIO.
-func (d *Disk) close() error {
+// Close unmounts the disk, and ends what serves it. What hangs ends with EIO, and open files there are lost.
+func (d *Disk) Close() error {
 	ending := time.AfterFunc(exitTimeout, func() { _ = d.program.Process.Kill() })
 	defer ending.Stop()
 	_ = d.commands.Close() // the end of its input; Wait reports what goes wrong

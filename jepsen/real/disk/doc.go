@@ -6,7 +6,7 @@
 //	d.SetFaults(disk.Faults{FsyncDelay: 30*time.Millisecond})
 //	lost, err := d.Crash(7)                // the machine of n1, whose process has been killed, loses its power
 //	d.Mount()
-//	pool.Close()
+//	d.Close()
 //
 // A Disk is a program of its own, lossyfs, in the module jepsen/real/lossyfs: its documentation says what a
 // crash takes. Open builds it. It is never served by the process that uses it: a process that waits for itself

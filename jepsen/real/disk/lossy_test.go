@@ -43,10 +43,7 @@ func TestMain(m *testing.M) {
 	}
 	pool, errPool = Open(context.Background(), poolDir)
 	code := m.Run()
-	if pool != nil {
-		err = pool.Close()
-	}
-	if err := errors.Join(err, os.RemoveAll(poolDir)); err != nil {
+	if err := os.RemoveAll(poolDir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
@@ -68,6 +65,7 @@ func newTestDisk(t *testing.T) *testDisk {
 	require.NoError(t, errPool)
 	d, err := pool.Add(fmt.Sprint(t.Name(), rand.Uint64()))
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	return &testDisk{d, require.New(t)}
 }
 

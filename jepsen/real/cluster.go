@@ -120,16 +120,16 @@ const (
 
 // start starts the nodes, and waits until one leads.
 func (c *cluster) start(nodes int) error {
-	var list, join []string
-	for i := 1; i <= nodes; i++ {
-		list = append(list, fmt.Sprintf("n%d=%s:%s", i, c.ip(11+2*i), peerPort))
-		join = append(join, c.ip(11+2*i)+":"+clientPort)
-	}
+	var list []string
 	for range nodes {
-		n, err := c.addNode("--cluster", strings.Join(list, ","), "--join", strings.Join(join, ","))
+		n, err := c.addNode()
 		if err != nil {
 			return err
 		}
+		list = append(list, n.id+"="+n.address(peerPort))
+	}
+	for _, n := range c.members() {
+		n.args = append(n.args, "--cluster", strings.Join(list, ","), "--join", strings.Join(c.endpoints(), ","))
 		if err := n.start(); err != nil {
 			return err
 		}

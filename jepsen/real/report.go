@@ -65,9 +65,9 @@ const (
 	outagesListedMax = 10
 )
 
-// analyze derives from the history what the report shows beside the findings.
-func (r *runReport) analyze() {
-	r.calls = r.history.LatestOps()
+// newReport checks a history, and derives from it what the report shows beside the findings.
+func newReport(h *check.History, command string) *runReport {
+	r := &runReport{Report: check.Check(h), history: h, command: command, calls: h.LatestOps()}
 	slices.SortStableFunc(r.calls, func(a, b *check.Op) int { return cmp.Compare(a.Call, b.Call) })
 	for _, f := range r.history.Faults {
 		if f.Kind != "" { // one without a kind only excuses a client of what another fault caused
@@ -75,6 +75,7 @@ func (r *runReport) analyze() {
 		}
 	}
 	r.outages = findOutages(r.calls, r.faults)
+	return r
 }
 
 // write writes summary.md, history.jsonl, and porcupine's picture of each lock that a violation names.
@@ -282,10 +283,7 @@ func recheck(dir string, files []string) (verdict, error) {
 	if err != nil {
 		return "", err
 	}
-	r := runReport{
-		Report: check.Check(h), history: h, command: "jepsen-real -recheck " + strings.Join(files, " "),
-	}
-	r.analyze()
+	r := newReport(h, "jepsen-real -recheck "+strings.Join(files, " "))
 	fmt.Print(r.Report)
 	if dir != "" {
 		err = errors.Join(os.MkdirAll(dir, 0o755), r.write(dir))

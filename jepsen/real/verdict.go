@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -34,23 +33,30 @@ func (c *cluster) collectHistory(plan check.Plan) (*check.History, error) {
 		return nil, err
 	}
 	h.Plan = plan
-	addHoldersSessions(h)
+	useHolds(h)
 	c.recordDeaths(h)
 	h.AddUnansweredGrants()
-	dropStaleQueued(h)
 	return h, nil
 }
 
-// addHoldersSessions adds the sessions that held something and ended before the audit listed them.
-func addHoldersSessions(h *check.History) {
-	known := map[uint64]bool{}
-	for _, s := range h.Sessions {
-		known[s.Session] = true
-	}
+// useHolds takes from the holds which sessions there were, also those that ended before the audit listed them, and from
+// when on each was surely open. Queued, when a call was first reported to wait, stays only where the session that was
+// granted in the end was open by then: with a session its queue positions are lost.
+func useHolds(h *check.History) {
+	open := map[uint64]time.Duration{}
 	for _, hold := range h.Holds {
-		if !known[hold.Session] {
-			known[hold.Session] = true
+		at, known := open[hold.Session]
+		if !known || hold.From < at {
+			open[hold.Session] = hold.From
+		}
+		if !known && !slices.ContainsFunc(h.Sessions, func(s check.Session) bool { return s.Session == hold.Session }) {
 			h.Sessions = append(h.Sessions, sessionOf(hold.Session, hold.Client))
+		}
+	}
+	for i := range h.Ops {
+		op := &h.Ops[i]
+		if at, known := open[op.Session]; !known || at > op.Queued {
+			op.Queued = 0
 		}
 	}
 }
@@ -61,55 +67,18 @@ func sessionOf(id uint64, label string) check.Session {
 	return check.Session{Session: id, Client: label, TTL: cfg.TTL, ReleaseOnDisconnect: cfg.ReleaseOnDisconnect != 0}
 }
 
-// recordDeaths records when each session of a killed program fell silent: what the program had sent may have
-// been on its way for a while.
+// recordDeaths records when each client of a killed program fell silent, with its sessions if it had any: what the
+// program had sent may have been on its way for a while.
 func (c *cluster) recordDeaths(h *check.History) {
-	silent := map[string]time.Duration{}
 	for name, at := range c.deaths {
+		at = max(at, c.network.lastDelivery(name))
 		for _, label := range clientLabels(name) {
-			silent[label] = max(at, c.network.lastDelivery(name))
-		}
-	}
-	for i := range h.Sessions {
-		h.Sessions[i].Died = silent[h.Sessions[i].Client]
-	}
-	for client, at := range silent { // also of clients that died before they had a session
-		if !slices.ContainsFunc(h.Sessions, func(s check.Session) bool { return s.Client == client }) {
-			h.Sessions = append(h.Sessions, check.Session{Client: client, Died: at})
-		}
-	}
-}
-
-// dropStaleQueued keeps Queued, when a call was first reported to wait, only where it belongs to the session that
-// was granted in the end: with a session its queue positions are lost. A session's number is the index
-// at which it was opened, so it was open when a greater index had been seen.
-func dropStaleQueued(h *check.History) {
-	type point struct {
-		at    time.Duration
-		index uint64
-	}
-	var known []point
-	for i := range h.Ops {
-		op := &h.Ops[i]
-		if op.Outcome == check.OK && op.Return != 0 {
-			known = append(known, point{op.Return, max(op.Token, op.Index)})
-		}
-	}
-	for _, ev := range h.Events {
-		known = append(known, point{ev.At, ev.Index})
-	}
-	slices.SortFunc(known, func(a, b point) int { return cmp.Compare(a.at, b.at) })
-	for i := 1; i < len(known); i++ {
-		known[i].index = max(known[i].index, known[i-1].index)
-	}
-	for i := range h.Ops {
-		op := &h.Ops[i]
-		if op.Queued == 0 {
-			continue
-		}
-		n, _ := slices.BinarySearchFunc(known, op.Queued, func(p point, at time.Duration) int { return cmp.Compare(p.at, at) })
-		if n == 0 || known[n-1].index < op.Session {
-			op.Queued = 0
+			for i := range h.Sessions {
+				if h.Sessions[i].Client == label {
+					h.Sessions[i].Died = at
+				}
+			}
+			h.Sessions = append(h.Sessions, check.Session{Client: label, Died: at})
 		}
 	}
 }
@@ -133,16 +102,13 @@ func (c *cluster) unexplainedLogLines() (found []string) {
 // checkAndReport checks the history and writes the report.
 func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*runReport, error) {
 	h.Plan.CompleteEvents = c.audited
-	r := &runReport{
-		Report: check.Check(h), history: h, command: o.reproduceCommand(), epochs: c.epochs, notes: c.readerNotes(),
-	}
+	r := newReport(h, o.reproduceCommand())
+	r.epochs, r.notes = c.epochs, c.readerNotes()
 	if failed != nil {
 		r.Invalid = append(r.Invalid, failed.Error())
 	}
-	r.analyze()
 	if len(r.faults) < o.faults {
-		missing := fmt.Sprintf("%d faults happened, and %d were asked for", len(r.faults), o.faults)
-		r.Invalid = append(r.Invalid, missing)
+		r.Invalid = append(r.Invalid, fmt.Sprintf("%d faults happened, and %d were asked for", len(r.faults), o.faults))
 	}
 	for _, line := range c.unexplainedLogLines() {
 		r.Violations = append(r.Violations, check.Finding{Check: "log", Text: line})

@@ -17,17 +17,16 @@ import (
 
 func TestQueuedTimeBelongsToGrantedSession(t *testing.T) {
 	h := &check.History{
+		Holds: []check.Hold{{Ref: check.Ref{Session: 99}, From: 10}, {Ref: check.Ref{Session: 150}, From: 20}},
 		Ops: []check.Op{
-			{Kind: check.OpNow, Return: 10, Index: 100, Outcome: check.OK},
-			{Kind: check.OpLock, Queued: 11, Return: 30, Token: 200, Outcome: check.OK,
-				Ref: check.Ref{Session: 99, Ticket: 1}},
-			{Kind: check.OpLock, Queued: 11, Return: 40, Token: 300, Outcome: check.OK,
-				Ref: check.Ref{Session: 150, Ticket: 1}},
+			{Queued: 11, Return: 30, Ref: check.Ref{Session: 99, Ticket: 1}},
+			{Queued: 11, Return: 40, Ref: check.Ref{Session: 150, Ticket: 1}},
 		},
 	}
-	dropStaleQueued(h)
-	assert.EqualValues(t, 11, h.Ops[1].Queued)
-	assert.Zero(t, h.Ops[2].Queued, "session 150 may have been opened later")
+	useHolds(h)
+	assert.EqualValues(t, 11, h.Ops[0].Queued)
+	assert.Zero(t, h.Ops[1].Queued, "session 150 may have been opened later")
+	assert.Len(t, h.Sessions, 2)
 }
 
 func TestShuffledKinds(t *testing.T) {

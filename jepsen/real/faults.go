@@ -212,7 +212,7 @@ func (t *injection) pauseAllPrograms() string {
 
 // pausePrograms stops programs. What their clients believe meanwhile is excused.
 func (t *injection) pausePrograms(many int) string {
-	programs := t.takePrograms(many)
+	programs := take(t, t.programs, many)
 	if programs == nil {
 		return ""
 	}
@@ -234,7 +234,7 @@ func (t *injection) pausePrograms(many int) string {
 }
 
 func (t *injection) killProgram() string {
-	programs := t.takePrograms(1)
+	programs := take(t, t.programs, 1)
 	if programs == nil {
 		return ""
 	}
@@ -272,7 +272,7 @@ func members(t *injection) []string { return nodeIDs(t.members()) }
 
 // program is any one of them. The fault lasts beyond the shortest leases now and then.
 func program(t *injection) []string {
-	programs := t.takePrograms(1)
+	programs := take(t, t.programs, 1)
 	if programs == nil {
 		return nil
 	}

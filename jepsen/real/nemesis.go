@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -41,15 +40,8 @@ func (k faultKind) isSlow() bool { return k.needs == long || k.needs == byName }
 
 // possible reports whether a run can have a kind of fault.
 func (k faultKind) possible(o *options, hasDisks bool) bool {
-	switch k.needs {
-	case disks:
-		return hasDisks
-	case fiveNodes:
-		return o.nodes >= 5
-	case byName:
-		return o.kindPattern == k.name
-	}
-	return true
+	return (k.needs != disks || hasDisks) && (k.needs != fiveNodes || o.nodes >= 5) &&
+		(k.needs != byName || o.kindPattern == k.name)
 }
 
 // nemesis injects faults: two workers take kind after kind in shuffled order, so that faults come alone and in
@@ -191,18 +183,26 @@ func (f *nemesis) injectNext(ctx context.Context, d *shuffledKinds, random *rand
 	t.wait(pause)
 }
 
-// take takes up to most targets that no other fault works on, in random order.
-func take[T any](t *injection, from []*T, most int, fits func(*T) bool) (all []*T) {
+// take takes many targets that no other fault works on, at random; none if there are not that many.
+func take[T any](t *injection, from []*T, many int) (all []*T) {
 	t.nemesis.mu.Lock()
 	defer t.nemesis.mu.Unlock()
 	for _, i := range t.Perm(len(from)) {
-		if target := from[i]; len(all) < most && !t.inUse[target] && fits(target) {
+		if target := from[i]; len(all) < many && !t.inUse[target] {
 			t.inUse[target] = true
 			t.taken = append(t.taken, target)
 			all = append(all, target)
 		}
 	}
+	if len(all) < many {
+		return nil
+	}
 	return all
+}
+
+// running are the members that run and fit.
+func (t *injection) running(fits func(*node) bool) []*node {
+	return slices.DeleteFunc(t.members(), func(n *node) bool { return n.runningProcess() == nil || !fits(n) })
 }
 
 // A selection takes the target nodes of a fault, of those that run; none = there is no occasion for it now.
@@ -210,40 +210,27 @@ type selection func(t *injection) []*node
 
 func leaderNode(t *injection) []*node {
 	l := t.leader()
-	return take(t, t.members(), 1, func(n *node) bool { return n == l && n.runningProcess() != nil })
+	return take(t, t.running(func(n *node) bool { return n == l }), 1)
 }
 
 func followerNode(t *injection) []*node {
 	l := t.leader()
-	return take(t, t.members(), 1, func(n *node) bool { return n != l && n.runningProcess() != nil })
+	return take(t, t.running(func(n *node) bool { return n != l }), 1)
 }
 
-func anyNode(t *injection) []*node {
-	return take(t, t.members(), 1, func(n *node) bool { return n.runningProcess() != nil })
-}
+func anyNode(t *injection) []*node { return take(t, t.running(func(*node) bool { return true }), 1) }
 
 func majority(t *injection) []*node { return t.takeMany(len(t.members())/2 + 1) }
 
 func everyNode(t *injection) []*node { return t.takeMany(len(t.members())) }
 
-// takeMany takes many nodes, or all that run if they are fewer. It returns none if another fault works on one of
-// them, or if that is a single node.
+// takeMany takes many nodes, or all that run if they are fewer, but not a single one.
 func (t *injection) takeMany(many int) []*node {
-	running := slices.DeleteFunc(t.members(), func(n *node) bool { return n.runningProcess() == nil })
-	all := take(t, running, many, func(n *node) bool { return true })
-	if len(all) < min(many, len(running)) || len(all) <= 1 {
+	running := t.running(func(*node) bool { return true })
+	if many = min(many, len(running)); many <= 1 {
 		return nil
 	}
-	return all
-}
-
-// takePrograms takes many programs that no other fault works on, or returns none.
-func (t *injection) takePrograms(many int) []*clientProgram {
-	all := take(t, t.programs, many, func(*clientProgram) bool { return true })
-	if len(all) < many {
-		return nil
-	}
-	return all
+	return take(t, running, many)
 }
 
 // awaitAnswers waits until nodes answer, beside the proxies.
@@ -303,21 +290,18 @@ func (t *injection) forceSnapshotInstall() string {
 	n.kill()
 	at := t.appliedIndex()
 	await(t.ctx, laggingMax, time.Second, func() bool { return t.oldestSnapshotIndex(n) >= at+trailingEntries })
-	log, err := os.ReadFile(n.log)
-	if err != nil {
-		t.logf("%v", err)
+	installed := func() int {
+		text, _ := os.ReadFile(n.log) // it is there since the node was started first
+		return bytes.Count(text, []byte("Installed remote snapshot"))
 	}
+	before := installed()
 	t.restart(n)
 	if l := leaderNode(t); len(l) > 0 {
 		l[0].kill()
 		t.wait(t.duration)
 		t.restart(l...)
 	}
-	installed := func() bool {
-		text, err := os.ReadFile(n.log)
-		return err == nil && bytes.Contains(text[len(log):], []byte("Installed remote snapshot"))
-	}
-	if !await(t.done, nodeReadyTimeout, 200*time.Millisecond, installed) {
+	if !await(t.done, nodeReadyTimeout, 200*time.Millisecond, func() bool { return installed() > before }) {
 		t.logf("%s was kept away and needed no snapshot", n.id)
 		return ""
 	}
@@ -399,13 +383,7 @@ func (t *injection) wipeNode() string {
 	}
 	n.kill()
 	n.dataWiped = true
-	files, err := os.ReadDir(n.data)
-	for _, file := range files {
-		if file.Name() != "lost+found" {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(n.data, file.Name())))
-		}
-	}
-	if err != nil {
+	if err := os.RemoveAll(n.data); err != nil {
 		t.logf("%v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.done, wipeTimeout)

@@ -151,10 +151,9 @@ func (n *node) metrics(ctx context.Context) (map[string]float64, error) {
 	counts := map[string]float64{}
 	lines := bufio.NewScanner(answer.Body)
 	for lines.Scan() {
-		if name, text, ok := strings.Cut(lines.Text(), " "); ok {
-			if value, err := strconv.ParseFloat(text, 64); err == nil {
-				counts[name] = value
-			}
+		name, text, _ := strings.Cut(lines.Text(), " ")
+		if value, err := strconv.ParseFloat(text, 64); err == nil {
+			counts[name] = value
 		}
 	}
 	return counts, lines.Err()

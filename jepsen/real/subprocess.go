@@ -64,46 +64,36 @@ func runSubprocess(text string) (err error) {
 	}
 	var finish, cancel context.CancelFunc
 	o.ending, finish = context.WithCancel(context.Background())
+	o.ctx, cancel = context.WithCancel(context.Background())
+	defer cancel()
 	go func() { // until the process that started us closes it, or dies
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		finish()
+		time.AfterFunc(drainMax+30*time.Second, cancel)
 	}()
-	o.ctx, cancel = context.WithCancel(context.Background())
-	stop := context.AfterFunc(o.ending, func() { time.AfterFunc(drainMax+30*time.Second, cancel) })
-	defer stop()
-	defer cancel()
 	labels, do := clientLabels(o.Name), o.runLoad
 	if o.Name == "audit" {
 		labels, do = auditClients, o.runAudit
 	}
-	looks, enough := context.WithCancel(context.Background())
-	var looking sync.WaitGroup
-	looking.Go(func() { o.record.recordStalls(looks, labels) })
-	err = do()
-	enough()
-	looking.Wait()
-	return errors.Join(err, o.record.close())
+	go o.record.recordStalls(o.ctx, labels) // until this process ends
+	return errors.Join(do(), o.record.close())
 }
 
 // runLoad is a program that uses locks.
 func (o *subprocess) runLoad() error {
-	var last []*workload.Worker
+	var last []*workload.Worker // the last of each client
 	var work sync.WaitGroup
 	for _, label := range clientLabels(o.Name) {
 		c, err := o.newClient(label)
 		if err != nil {
 			return err
 		}
+		var t *workload.Worker
 		for n := range threadsPerClient {
-			t, err := o.newWorker(c, fmt.Sprint("owner ", n))
-			if err != nil {
+			if t, err = o.newWorker(c, fmt.Sprint("owner ", n)); err != nil {
 				return err
 			}
 			work.Go(t.Run)
-		}
-		t, err := o.newWorker(c, "last")
-		if err != nil {
-			return err
 		}
 		last = append(last, t)
 	}

@@ -33,7 +33,7 @@ func (v *historyIndex) grantsOf(l *lockRecords) []grant {
 		if ev.Kind != EvGranted || t.acquire != nil && t.acquire.Outcome == OK {
 			continue
 		}
-		request := Op{Client: "somebody", Call: begin}
+		request := Op{Client: "an unknown client", Call: begin}
 		if t.acquire != nil {
 			request = *t.acquire
 		}

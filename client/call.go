@@ -149,9 +149,6 @@ func (c *Client) Now(ctx context.Context) (Stamp, error) {
 // Members returns the nodes, and the state of the cluster. It asks every endpoint, too, and fails with ErrWrongCluster
 // if one that answers belongs to another cluster.
 func (c *Client) Members(ctx context.Context) (members []Member, cluster ClusterInfo, err error) {
-	if err := c.open(); err != nil {
-		return nil, ClusterInfo{}, err
-	}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
 	defer cancel()
 	if _, err := c.nodes.survey(ctx); err != nil {

@@ -142,20 +142,13 @@ func (cfg *Config) complete() error {
 	return nil
 }
 
-// open says whether the client may still be used.
-func (c *Client) open() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return &Error{Kind: ErrClosed}
-	}
-	return nil
-}
-
 // ask asks the nodes in turn, unless the client was closed.
 func (c *Client) ask(ctx context.Context, each bool, ask func(*node) error) error {
-	if err := c.open(); err != nil {
-		return err
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return &Error{Kind: ErrClosed}
 	}
 	return c.nodes.askInTurn(ctx, each, ask)
 }

@@ -45,7 +45,6 @@ func TestADowngradeInDoubtIsNotSettledByARefusal(t *testing.T) {
 		}, Unknown},
 		"overloaded before": {func(b *bare, answer func(zamokpb.Code)) {
 			answer(zamokpb.Code_CODE_OVERLOADED)
-			b.pass(retryAfter)
 		}, NotDone},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,15 +56,10 @@ func TestADowngradeInDoubtIsNotSettledByARefusal(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() { done <- l.Downgrade(t.Context()) }()
-			sent := func() {
-				for sent, _ := b.outgoing(); len(sent) == 0; sent, _ = b.outgoing() {
-					<-b.wake
-				}
-			}
-			sent()
+			b.sends()
 			test.again(b, answer)
 			if name != "refused at once" {
-				sent()
+				b.sends()
 			}
 			answer(zamokpb.Code_CODE_DISK_LOW)
 			var e *Error

@@ -222,11 +222,7 @@ var kinds = map[zamokpb.Code]error{
 
 // infoOf finds the server's own words in a call's error; nil if a server of ours did not speak.
 func infoOf(err error) *zamokpb.ErrorInfo {
-	s, ok := status.FromError(err)
-	if !ok {
-		return nil
-	}
-	for _, d := range s.Details() {
+	for _, d := range status.Convert(err).Details() {
 		if info, ok := d.(*zamokpb.ErrorInfo); ok {
 			return info
 		}

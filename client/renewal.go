@@ -23,10 +23,10 @@ const (
 	silenceMin   = 300 * clock.Millisecond
 	silenceMax   = 2500 * clock.Millisecond
 	// retryAfter is the pause before what the leader could not accept is sent again.
-	retryAfter = 100 * clock.Millisecond
+	retryAfter = 100 * time.Millisecond
 )
 
-// renewalLoop checks the clocks until the session ends: for expired locks, due renewals and repeated messages.
+// renewalLoop checks the clocks until the session ends: for expired locks and due renewals.
 func (s *session) renewalLoop() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -50,16 +50,6 @@ func (s *session) renewalTick() clock.Span {
 	rest := min(max(s.ttl/retries, checkEvery), checkIdleMax)
 	if s.heldCount > 0 {
 		rest = min(checkEvery, left)
-	}
-	if len(s.retryQueue) > 0 {
-		if now.Reached(s.retryAt) {
-			for _, t := range s.retryQueue {
-				s.queueOut(t)
-			}
-			s.retryQueue = nil
-		} else {
-			rest = min(rest, now.Until(s.retryAt))
-		}
 	}
 	if s.link == nil {
 		return rest

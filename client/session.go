@@ -41,12 +41,11 @@ type session struct {
 	answered     map[uint64]bool // above ackedThrough
 	reported     uint64          // the changes that this stream has delivered
 
-	drops, outgoing []*ticket // have something to send; drops go first
-	retryQueue      []*ticket // refused for the moment: sent again at retryAt
-	retryAt         clock.Instant
-	alive           bool // send a KeepAlive
-	closing         bool // the client was closed
-	closed          bool // CloseSession was sent on this stream
+	outgoing   []*ticket // have something to send
+	retryQueue []*ticket // refused for the moment: sent again after a pause
+	alive      bool      // send a KeepAlive
+	closing    bool      // the client was closed
+	closed     bool      // CloseSession was sent on this stream
 
 	heldCount int                  // handles that are held
 	holds     map[*ticket]struct{} // granted or held, with a maximum hold
@@ -152,7 +151,7 @@ func (s *session) finish(e connectionEvent, cause error) {
 	for s.fresh.Len() > 0 {
 		s.fresh.Front().Value.(*ticket).endWithSession(cause)
 	}
-	s.tickets, s.drops, s.outgoing, s.retryQueue = nil, nil, nil, nil
+	s.tickets, s.outgoing, s.retryQueue = nil, nil, nil
 	s.link = nil
 	s.cancel(cause)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -87,6 +88,14 @@ func (b *bare) receive(m *zamokpb.ServerMessage) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.handle(b.st, m)
+}
+
+// sends waits until the session has something to send, and returns that.
+func (b *bare) sends() (sent []string) {
+	for sent, _ = b.outgoing(); len(sent) == 0; sent, _ = b.outgoing() {
+		<-b.wake
+	}
+	return sent
 }
 
 func state(number uint64, s zamokpb.State, reason zamokpb.Reason) *zamokpb.TicketState {
@@ -284,20 +293,39 @@ func TestAGrantThatNobodyKnowsIsDropped(t *testing.T) {
 }
 
 func TestWhatTheLeaderCouldNotTakeIsSentAgain(t *testing.T) {
-	b := newBare(t)
-	one := b.asks(1)[0]
-	for _, code := range []zamokpb.Code{zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_UNKNOWN} {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBare(t)
+		one := b.asks(1)[0]
+		for _, code := range []zamokpb.Code{zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_UNKNOWN} {
+			require.Equal(t, []string{"acquire 1"}, b.sends())
+			refused := time.Now()
+			b.reply(state(1, 0, 0), code, zamokpb.Outcome_OUTCOME_UNKNOWN)
+			sent, _ := b.outgoing()
+			require.Empty(t, sent, "not at once")
+			require.NoError(t, one.failure)
+			require.Equal(t, []string{"acquire 1"}, b.sends())
+			require.Equal(t, retryAfter, time.Since(refused))
+			b.reply(state(1, 0, 0), code, zamokpb.Outcome_OUTCOME_UNKNOWN)
+		}
+		b.leaves(one)
+		require.Equal(t, []string{"drop 1"}, b.sends(), "it may have been done")
+	})
+}
+
+// What was refused for the moment on an earlier stream is sent on the next one at once, and once.
+func TestARefusalOfAnEarlierStreamIsNotRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBare(t)
+		b.asks(1)
+		b.sends()
+		b.reply(state(1, 0, 0), zamokpb.Code_CODE_OVERLOADED, zamokpb.Outcome_OUTCOME_NOT_DONE)
+		b.breaks()
+		b.attach(nil)
+		require.Equal(t, []string{"acquire 1"}, b.sends())
+		time.Sleep(2 * retryAfter)
 		sent, _ := b.outgoing()
-		require.Equal(t, []string{"acquire 1"}, sent)
-		b.reply(state(1, 0, 0), code, zamokpb.Outcome_OUTCOME_UNKNOWN)
-		sent, _ = b.outgoing()
-		require.Empty(t, sent, "not at once")
-		require.NoError(t, one.failure)
-		b.pass(retryAfter)
-	}
-	b.leaves(one)
-	sent, _ := b.outgoing()
-	require.Equal(t, []string{"drop 1"}, sent, "it may have been done")
+		require.Empty(t, sent)
+	})
 }
 
 // What a newer server says and this client does not know ends the call: it must not ask again, and again.

@@ -118,7 +118,7 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 	s.ttlMin = clock.Span(w.GetTtlMin())
 	s.id, s.link, s.reported = w.GetSession(), st, 0
 	s.silent, s.closed = false, false
-	s.drops, s.outgoing, s.retryQueue = nil, nil, nil
+	s.outgoing, s.retryQueue = nil, nil
 	s.confirmRenewal(w.GetSent(), w.GetTime())
 
 	reported := make(map[uint64]bool, len(w.GetTickets()))
@@ -207,10 +207,12 @@ func (s *session) compose() *zamokpb.ClientFrame {
 			f.Messages = append(f.Messages, m)
 		}
 	}
-	for _, queue := range []*[]*ticket{&s.drops, &s.outgoing} {
-		for ; len(*queue) > 0 && !full(); *queue = (*queue)[1:] {
-			add((*queue)[0])
-		}
+	// Drops go first. Only final states, of which nothing is sent, are greater than theirs.
+	slices.SortStableFunc(s.outgoing, func(a, b *ticket) int {
+		return cmp.Compare(min(b.state, ticketReleasing), min(a.state, ticketReleasing))
+	})
+	for ; len(s.outgoing) > 0 && !full(); s.outgoing = s.outgoing[1:] {
+		add(s.outgoing[0])
 	}
 	for s.fresh.Len() > 0 && s.nextTicket <= s.ackedThrough+window && !full() {
 		t := s.fresh.Front().Value.(*ticket)

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"time"
 
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -28,7 +28,7 @@ type ticket struct {
 	number  uint64        // 0 = not sent yet
 	state   ticketState
 	token   uint64 // once the cluster has granted it
-	queued  bool   // in drops or outgoing
+	queued  bool   // in outgoing
 
 	downgrade  downgrading
 	downgrades int   // were sent for the latest Downgrade, and may take effect
@@ -100,23 +100,23 @@ func (s *session) queueOut(t *ticket) {
 		return
 	}
 	t.queued = true
-	if t.state == ticketReleasing {
-		s.drops = append(s.drops, t)
-	} else {
-		s.outgoing = append(s.outgoing, t)
-	}
+	s.outgoing = append(s.outgoing, t)
 	signal(s.wake)
 }
 
-// retryLater queues a ticket again after a pause.
+// retryLater queues a ticket again after a pause, together with those that are refused meanwhile.
 func (s *session) retryLater(t *ticket) {
-	if len(s.retryQueue) == 0 {
-		s.retryAt = s.c.clock.Now().Add(retryAfter)
-		signal(s.kick)
+	if s.retryQueue = append(s.retryQueue, t); len(s.retryQueue) > 1 {
+		return
 	}
-	if !slices.Contains(s.retryQueue, t) {
-		s.retryQueue = append(s.retryQueue, t)
-	}
+	time.AfterFunc(retryAfter, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, t := range s.retryQueue {
+			s.queueOut(t)
+		}
+		s.retryQueue = nil
+	})
 }
 
 // report applies the state of a ticket in the cluster; text is an operator's reason for its end. A state behind the known
@@ -171,17 +171,10 @@ func (t *ticket) end(e ticketEvent, cause error) {
 
 // endFailure is why a call that waits for a ticket gets no lock.
 func (t *ticket) endFailure(reason zamokpb.Reason, text string) error {
+	if refusal, is := refusals[reason]; is {
+		return refusal(t)
+	}
 	switch reason {
-	case zamokpb.Reason_REASON_TRY_FAILED:
-		return &NotAcquiredError{Names: names(t.items)}
-	case zamokpb.Reason_REASON_DEADLOCKED:
-		return &DeadlockError{}
-	case zamokpb.Reason_REASON_OWNER_BUSY:
-		return &Error{Kind: ErrNotAcquired, Message: "its owner waits already"}
-	case zamokpb.Reason_REASON_KIND_MISMATCH:
-		return &Error{Kind: ErrKindMismatch}
-	case zamokpb.Reason_REASON_TOO_MANY:
-		return &Error{Kind: ErrLimit}
 	case zamokpb.Reason_REASON_REVOKED:
 		return reasonError(reason, text)
 	case zamokpb.Reason_REASON_UNSPECIFIED, zamokpb.Reason_REASON_DROPPED, zamokpb.Reason_REASON_CLOSED, zamokpb.Reason_REASON_EXPIRED,
@@ -302,15 +295,20 @@ func (s *session) change(c *zamokpb.Change) {
 		t.downgrade = downgraded
 		t.notify()
 	}
-	if t.state == ticketRequested && slices.Contains(atOnce, state.GetReason()) {
+	if _, refused := refusals[state.GetReason()]; refused && t.state == ticketRequested {
 		return // its answer follows, with the blockers
 	}
 	t.report(state, c.GetText())
 }
 
-// atOnce are the reasons for which a ticket ends with its own Acquire.
-var atOnce = []zamokpb.Reason{zamokpb.Reason_REASON_TRY_FAILED, zamokpb.Reason_REASON_DEADLOCKED, zamokpb.Reason_REASON_OWNER_BUSY,
-	zamokpb.Reason_REASON_KIND_MISMATCH, zamokpb.Reason_REASON_TOO_MANY}
+// refusals are the reasons for which a ticket ends with its own Acquire, and the errors if the answer to that was lost.
+var refusals = map[zamokpb.Reason]func(*ticket) error{
+	zamokpb.Reason_REASON_TRY_FAILED:    func(t *ticket) error { return &NotAcquiredError{Names: names(t.items)} },
+	zamokpb.Reason_REASON_DEADLOCKED:    func(*ticket) error { return &DeadlockError{} },
+	zamokpb.Reason_REASON_OWNER_BUSY:    func(*ticket) error { return &Error{Kind: ErrNotAcquired, Message: "its owner waits already"} },
+	zamokpb.Reason_REASON_KIND_MISMATCH: func(*ticket) error { return &Error{Kind: ErrKindMismatch} },
+	zamokpb.Reason_REASON_TOO_MANY:      func(*ticket) error { return &Error{Kind: ErrLimit} },
+}
 
 // answer applies the answer to a command.
 func (s *session) answer(a *zamokpb.Answer) {

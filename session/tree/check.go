@@ -22,11 +22,11 @@ type bounds[K any] struct {
 // checkNode returns the number of entries in the leaves under n.
 func (t *Tree[K, V]) checkNode(n *node[K, V], at bounds[K]) (entries int, err error) {
 	leaf := at.level == t.depth
-	if leaf != (n.values != nil) || leaf != (n.children == nil) {
-		return 0, fmt.Errorf("tree: invariant 1: level %d of %d has values: %t, kids: %t", at.level, t.depth, n.values != nil, n.children != nil)
+	if leaf != (n.values != nil) || leaf != (n.children == nil) || len(n.values)+len(n.children) != len(n.keys) {
+		return 0, fmt.Errorf("tree: invariant 1: level %d of %d has %d keys, %d values and %d children", at.level, t.depth, len(n.keys), len(n.values), len(n.children))
 	}
-	if minimum := n.minCount(at); n.count < minimum || n.count > fanOut {
-		return 0, fmt.Errorf("tree: invariant 4: a node at level %d of %d has %d entries, want %d to %d", at.level, t.depth, n.count, minimum, fanOut)
+	if minimum := n.minCount(at); len(n.keys) < minimum || len(n.keys) > fanOut {
+		return 0, fmt.Errorf("tree: invariant 4: a node at level %d of %d has %d entries, want %d to %d", at.level, t.depth, len(n.keys), minimum, fanOut)
 	}
 	if err := t.checkOrder(n, at); err != nil {
 		return 0, err
@@ -36,14 +36,14 @@ func (t *Tree[K, V]) checkNode(n *node[K, V], at bounds[K]) (entries int, err er
 		return 0, fmt.Errorf("tree: invariant 6: a node at level %d is owned, its parent is shared", at.level)
 	}
 	if leaf {
-		return n.count, nil
+		return len(n.keys), nil
 	}
-	for i, child := range n.children[:n.count] {
+	for i, child := range n.children {
 		childBounds := bounds[K]{low: &n.keys[i], high: at.high, level: at.level + 1, mayOwn: owned}
 		if i == 0 {
 			childBounds.low = at.low
 		}
-		if i+1 < n.count {
+		if i+1 < len(n.keys) {
 			childBounds.high = &n.keys[i+1]
 		}
 		sum, err := t.checkNode(child, childBounds)
@@ -69,7 +69,7 @@ func (n *node[K, V]) minCount(at bounds[K]) int {
 }
 
 func (t *Tree[K, V]) checkOrder(n *node[K, V], at bounds[K]) error {
-	keys, last := n.keys[:n.count], at.low
+	keys, last := n.keys, at.low
 	if n.children != nil {
 		if at.low != nil && t.compare(keys[0], *at.low) != 0 {
 			return fmt.Errorf("tree: invariant 3: level %d begins with %v, its parent says %v", at.level, keys[0], *at.low)

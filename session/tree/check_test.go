@@ -19,7 +19,7 @@ func TestCheckFindsBrokenInvariants(t *testing.T) {
 		return n
 	}
 	first := func(*node[int, int]) int { return 0 }
-	last := func(n *node[int, int]) int { return n.count - 1 }
+	last := func(n *node[int, int]) int { return len(n.keys) - 1 }
 
 	for name, damage := range map[string]struct {
 		do   func(tree *Tree[int, int])
@@ -28,7 +28,7 @@ func TestCheckFindsBrokenInvariants(t *testing.T) {
 		"depth too large": {func(tree *Tree[int, int]) { tree.depth++ }, "invariant 1"},
 		"depth too small": {func(tree *Tree[int, int]) { tree.depth-- }, "invariant 1"},
 		"a node of both kinds": {func(tree *Tree[int, int]) {
-			tree.root.values = new([fanOut]int)
+			tree.root.values = []int{}
 		}, "invariant 1"},
 		"keys out of order": {func(tree *Tree[int, int]) {
 			leaf := edgeOf(tree, first)
@@ -40,7 +40,7 @@ func TestCheckFindsBrokenInvariants(t *testing.T) {
 		}, "invariant 2"},
 		"a key in the leaf to its left": {func(tree *Tree[int, int]) {
 			leaf := edgeOf(tree, first)
-			leaf.keys[leaf.count-1] = math.MaxInt
+			leaf.keys[len(leaf.keys)-1] = math.MaxInt
 		}, "invariant 2"},
 		"a key in the leaf to its right": {func(tree *Tree[int, int]) {
 			edgeOf(tree, last).keys[0] = -1
@@ -50,15 +50,15 @@ func TestCheckFindsBrokenInvariants(t *testing.T) {
 		}, "invariant 3"},
 		"a leaf too empty": {func(tree *Tree[int, int]) {
 			leaf := edgeOf(tree, first)
-			tree.length -= leaf.count - 1
-			leaf.truncate(1)
+			tree.length -= len(leaf.keys) - 1
+			leaf.remove(1, len(leaf.keys))
 		}, "invariant 4"},
 		"an empty leaf on the right edge": {func(tree *Tree[int, int]) {
 			leaf := edgeOf(tree, last)
-			tree.length -= leaf.count
-			leaf.truncate(0)
+			tree.length -= len(leaf.keys)
+			leaf.remove(0, len(leaf.keys))
 		}, "invariant 4"},
-		"a root with one child": {func(tree *Tree[int, int]) { tree.root.truncate(1) }, "invariant 4"},
+		"a root with one child": {func(tree *Tree[int, int]) { tree.root.remove(1, len(tree.root.keys)) }, "invariant 4"},
 		"a length that is not":  {func(tree *Tree[int, int]) { tree.length++ }, "invariant 5"},
 		"an owned node under a shared one": {func(tree *Tree[int, int]) {
 			tree.root.owner = new(owner)

@@ -138,7 +138,7 @@ func ownedNodes[K, V any](t *Tree[K, V]) int {
 			owned = 1
 		}
 		if n.children != nil {
-			for _, child := range n.children[:n.count] {
+			for _, child := range n.children {
 				owned += count(child)
 			}
 		}

@@ -16,7 +16,7 @@
 // # How it works
 //
 // Values are in the leaves; inner nodes hold keys and children. Keys and values
-// lie in the nodes themselves, as parallel arrays: a search touches keys only,
+// lie in the nodes themselves, as parallel slices: a search touches keys only,
 // and a record of its own is not an object of its own for the allocator and the
 // collector.
 //

@@ -86,13 +86,13 @@ func (p *treeAndModel) verify(t require.TestingT) {
 // checkUnusedEntriesZero reports an entry beyond a node's count that still holds something,
 // which would keep what was deleted from being collected.
 func checkUnusedEntriesZero(n *node[int, int]) error {
-	for at := n.count; at < fanOut; at++ {
-		if n.keys[at] != 0 || n.values != nil && n.values[at] != 0 || n.children != nil && n.children[at] != nil {
-			return fmt.Errorf("entry %d beyond count %d is not zero", at, n.count)
+	for at := len(n.keys); at < fanOut; at++ {
+		if n.keys[:fanOut][at] != 0 || n.values != nil && n.values[:fanOut][at] != 0 || n.children != nil && n.children[:fanOut][at] != nil {
+			return fmt.Errorf("entry %d beyond count %d is not zero", at, len(n.keys))
 		}
 	}
 	if n.children != nil {
-		for _, child := range n.children[:n.count] {
+		for _, child := range n.children {
 			if err := checkUnusedEntriesZero(child); err != nil {
 				return err
 			}
@@ -273,7 +273,7 @@ func countLeaves[K, V any](n *node[K, V]) int {
 		return 1
 	}
 	leaves := 0
-	for _, child := range n.children[:n.count] {
+	for _, child := range n.children {
 		leaves += countLeaves(child)
 	}
 	return leaves

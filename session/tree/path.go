@@ -1,5 +1,7 @@
 package tree
 
+import "slices"
+
 // step is one level of a descent: the entry at of node. In a leaf it may be
 // where a key would be inserted.
 type step[K, V any] struct {
@@ -64,7 +66,7 @@ func (t *Tree[K, V]) makeRoom(p *path[K, V]) *step[K, V] {
 		cut = fanOut - 1
 	}
 	d := t.depth - 1
-	for d >= 0 && p[d].node.count == fanOut {
+	for d >= 0 && len(p[d].node.keys) == fanOut {
 		d--
 	}
 	if d < 0 {
@@ -80,19 +82,19 @@ func (t *Tree[K, V]) makeRoom(p *path[K, V]) *step[K, V] {
 // appendsAtEnd reports whether the path leads past the last key.
 func (t *Tree[K, V]) appendsAtEnd(p *path[K, V]) bool {
 	for _, s := range p[:t.depth-1] {
-		if s.at < s.node.count-1 {
+		if s.at < len(s.node.keys)-1 {
 			return false
 		}
 	}
 	leaf := p[t.depth-1]
-	return leaf.at == leaf.node.count
+	return leaf.at == len(leaf.node.keys)
 }
 
 // grow puts a new root with one child on top.
 func (t *Tree[K, V]) grow(p *path[K, V]) {
 	root := newNode[K, V](t.owner, false)
-	root.children[0] = t.root
-	root.count = 1
+	root.keys = root.keys[:1]
+	root.children = append(root.children, t.root)
 	copy(p[1:], p[:t.depth])
 	p[0] = step[K, V]{root, 0}
 	t.root = root
@@ -104,9 +106,8 @@ func (t *Tree[K, V]) grow(p *path[K, V]) {
 func (p *path[K, V]) split(d, cut int) {
 	parent, left := &p[d-1], &p[d]
 	right := left.node.split(cut)
-	parent.node.insertGap(parent.at + 1)
-	parent.node.keys[parent.at+1] = right.keys[0]
-	parent.node.children[parent.at+1] = right
+	parent.node.keys = slices.Insert(parent.node.keys, parent.at+1, right.keys[0])
+	parent.node.children = slices.Insert(parent.node.children, parent.at+1, right)
 	// A new key that falls between the halves goes to the left one: it is below
 	// the key that its parent now keeps for the right one.
 	if left.at > cut || left.at == cut && right.children != nil {
@@ -121,9 +122,9 @@ func (p *path[K, V]) split(d, cut int) {
 func (t *Tree[K, V]) rebalance(s step[K, V]) (merged bool) {
 	parent, r := s.node, max(s.at, 1)
 	left, right := t.ownChild(parent, r-1), parent.children[r]
-	if left.count+right.count <= mergeMax {
-		left.merge(right)
-		parent.remove(r)
+	if len(left.keys)+len(right.keys) <= mergeMax {
+		left.insert(len(left.keys), right, 0, len(right.keys))
+		parent.remove(r, r+1)
 		return true
 	}
 	right = t.ownChild(parent, r)

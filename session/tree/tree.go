@@ -1,6 +1,9 @@
 package tree
 
-import "iter"
+import (
+	"iter"
+	"slices"
+)
 
 // Tree is an ordered map from K to V. Its zero value is not usable; make one with New.
 //
@@ -81,17 +84,17 @@ func (t *Tree[K, V]) Insert(key K, value V) *V {
 	var p path[K, V]
 	found := t.find(key, &p)
 	leaf := t.ownPath(&p)
-	if !found {
-		if leaf.node.count == fanOut {
+	if found {
+		leaf.node.values[leaf.at] = value
+	} else {
+		if len(leaf.node.keys) == fanOut {
 			leaf = t.makeRoom(&p)
 		}
-		leaf.node.insertGap(leaf.at)
-		leaf.node.keys[leaf.at] = key
+		leaf.node.keys = slices.Insert(leaf.node.keys, leaf.at, key)
+		leaf.node.values = slices.Insert(leaf.node.values, leaf.at, value)
 		t.length++
 	}
-	v := &leaf.node.values[leaf.at]
-	*v = value
-	return v
+	return &leaf.node.values[leaf.at]
 }
 
 // Delete removes key and returns the value that it had. Deleting an absent key
@@ -103,14 +106,14 @@ func (t *Tree[K, V]) Delete(key K) (old V, found bool) {
 	}
 	leaf := t.ownPath(&p)
 	old = leaf.node.values[leaf.at]
-	leaf.node.remove(leaf.at)
+	leaf.node.remove(leaf.at, leaf.at+1)
 	t.length--
-	for d := t.depth - 1; d > 0 && p[d].node.count < minFill; d-- {
+	for d := t.depth - 1; d > 0 && len(p[d].node.keys) < minFill; d-- {
 		if merged := t.rebalance(p[d-1]); !merged {
 			break
 		}
 	}
-	for t.root.children != nil && t.root.count == 1 {
+	for t.root.children != nil && len(t.root.keys) == 1 {
 		t.root = t.root.children[0]
 		t.depth--
 	}
@@ -160,7 +163,7 @@ func (n *node[K, V]) ascend(low *K, compare func(a, b K) int, yield func(K, *V) 
 		if low != nil {
 			at, _ = n.search(*low, 0, compare)
 		}
-		for ; at < n.count; at++ {
+		for ; at < len(n.keys); at++ {
 			if !yield(n.keys[at], &n.values[at]) {
 				return false
 			}
@@ -170,7 +173,7 @@ func (n *node[K, V]) ascend(low *K, compare func(a, b K) int, yield func(K, *V) 
 	if low != nil {
 		at = n.childIndex(*low, compare)
 	}
-	for ; at < n.count; at++ {
+	for ; at < len(n.keys); at++ {
 		if !n.children[at].ascend(low, compare, yield) {
 			return false
 		}

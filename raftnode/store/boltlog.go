@@ -24,15 +24,12 @@ const (
 	logMapBytes = 64 << 20
 )
 
-// openBoltLog opens the log, and flushes it: what the process before this one wrote and did not flush is
-// read back, and must not count before it would survive a loss of power as well.
+// openBoltLog opens the log. The write with which its table is opened flushes it: what the process before this
+// one wrote and did not flush is read back, and must not count before it would survive a loss of power as well.
 func openBoltLog(path string, fresh bool) (engine, error) {
 	table, err := openBoltTable(path, fresh, logMapBytes)
 	if err != nil {
 		return nil, err
-	}
-	if err = table.db.Sync(); err != nil {
-		return nil, errors.Join(err, table.db.Close())
 	}
 	return boltLog{table}, nil
 }

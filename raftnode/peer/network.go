@@ -165,10 +165,8 @@ func (n *Network) accept() {
 
 // pause waits, but not longer than ctx lasts.
 func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }

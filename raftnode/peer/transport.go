@@ -105,10 +105,11 @@ var deadConnErrors = []error{io.EOF, io.ErrClosedPipe, net.ErrClosed, syscall.EP
 // which kills the idle connections, an election would be lost and with it half a second without a leader.
 // Asking twice is no harm: a vote that was given is given again. The same holds of a transfer to the peer,
 // which would fail.
-func (t *Transport) retryDead(kind string, id raft.ServerID, at raft.ServerAddress, term *uint64,
-	call func() error) (err error) {
+func retryDead[Args, Resp any](t *Transport, kind string,
+	call func(raft.ServerID, raft.ServerAddress, *Args, *Resp) error,
+	id raft.ServerID, at raft.ServerAddress, args *Args, resp *Resp, term *uint64) (err error) {
 	for range idleConnsMax + 1 {
-		if err = call(); err == nil {
+		if err = call(id, addressed(id, at), args, resp); err == nil {
 			return t.checkTerm(kind, id, at, *term)
 		}
 		if !slices.ContainsFunc(deadConnErrors, func(dead error) bool { return errors.Is(err, dead) }) {
@@ -162,25 +163,19 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 // RequestVote implements raft.Transport.
 func (t *Transport) RequestVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	return t.retryDead("vote", id, at, &resp.Term, func() error {
-		return t.NetworkTransport.RequestVote(id, addressed(id, at), args, resp)
-	})
+	return retryDead(t, "vote", t.NetworkTransport.RequestVote, id, at, args, resp, &resp.Term)
 }
 
 // RequestPreVote implements raft.WithPreVote.
 func (t *Transport) RequestPreVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	return t.retryDead("pre-vote", id, at, &resp.Term, func() error {
-		return t.NetworkTransport.RequestPreVote(id, addressed(id, at), args, resp)
-	})
+	return retryDead(t, "pre-vote", t.NetworkTransport.RequestPreVote, id, at, args, resp, &resp.Term)
 }
 
 // TimeoutNow implements raft.Transport.
 func (t *Transport) TimeoutNow(id raft.ServerID, at raft.ServerAddress,
 	args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
-	return t.retryDead("transfer", id, at, new(uint64), func() error {
-		return t.NetworkTransport.TimeoutNow(id, addressed(id, at), args, resp)
-	})
+	return retryDead(t, "transfer", t.NetworkTransport.TimeoutNow, id, at, args, resp, new(uint64))
 }
 
 // InstallSnapshot implements raft.Transport.

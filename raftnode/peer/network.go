@@ -165,10 +165,9 @@ func (n *Network) accept() {
 
 // pause waits, but not longer than ctx lasts.
 func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-ctx.Done()
 }
 
 // advertised is an address as it was configured, in whatever form.

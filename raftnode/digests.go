@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"zamok/fsm"
-	"zamok/raftnode/peer"
 )
 
 const (
@@ -65,16 +65,13 @@ func (d *digests) compare(voters servers) *digestPoint {
 		if !p.known {
 			continue
 		}
-		found := digestPoint{index: p.index, mine: p.mine, reports: make(map[string]uint64)}
+		found := digestPoint{index: p.index, mine: p.mine, reports: maps.Clone(p.reports)}
+		maps.DeleteFunc(found.reports, func(name string, _ uint64) bool { return voters.named(name) == nil })
 		votes, differs := make(map[uint64]int), false
-		for _, v := range voters {
-			name := peer.NameOf(v.ID)
-			if value, ok := p.reports[name]; ok {
-				found.reports[name] = value
-				votes[value]++
-				found.outvoted = found.outvoted || value != p.mine && votes[value] > len(voters)/2
-				differs = differs || value != p.mine
-			}
+		for _, value := range found.reports {
+			votes[value]++
+			found.outvoted = found.outvoted || value != p.mine && votes[value] > len(voters)/2
+			differs = differs || value != p.mine
 		}
 		if differs && (found.outvoted || len(found.reports) == len(voters)) {
 			p.known = false // reported

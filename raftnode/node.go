@@ -125,7 +125,7 @@ func (n *Node) fatal(err error) {
 
 // Submit proposes a command. done is called once, perhaps before Submit returns.
 func (n *Node) Submit(c fsm.Command, done Done) {
-	n.refuse(done, n.queue.put(request{command: c, since: time.Now(), done: done}))
+	n.put(request{command: c, since: time.Now(), done: done})
 }
 
 // Propose is Submit that waits for the answer. If ctx ends first the outcome is unknown.
@@ -147,7 +147,7 @@ func (n *Node) Propose(ctx context.Context, c fsm.Command) (Answer, error) {
 
 // Renew proposes the renewal of a session. The answer's code is OK or NoSession.
 func (n *Node) Renew(id session.ID, done Done) {
-	n.refuse(done, n.queue.renew(id, time.Now(), done))
+	n.put(request{renews: true, session: id, since: time.Now(), done: done})
 }
 
 // ReadBarrier returns when everything that was acknowledged anywhere before the call is in this node's state
@@ -157,13 +157,14 @@ func (n *Node) ReadBarrier(ctx context.Context) (clock.Stamp, clock.Time, error)
 	return a.Stamp, a.Time, err
 }
 
-// refuse answers what the queue has refused with an error, if it has.
-func (n *Node) refuse(done Done, err error) {
+// put hands a request to the queue, or answers why that refuses it.
+func (n *Node) put(r request) {
+	err := n.queue.put(r)
 	if err == errNotLeading {
 		err = n.notLeader()
 	}
 	if err != nil {
-		done(Answer{}, err)
+		r.done(Answer{}, err)
 	}
 }
 
@@ -281,12 +282,8 @@ func offer[T any](to chan<- T, v T) {
 
 // pause waits, and returns why ctx ended if it does so first.
 func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	wait, end := context.WithTimeout(ctx, d)
+	defer end()
+	<-wait.Done()
+	return context.Cause(ctx)
 }

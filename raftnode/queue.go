@@ -48,9 +48,11 @@ type Answer struct {
 // answer, and must not block.
 type Done func(Answer, error)
 
-// request is a command that waits to be proposed, or with nil a read barrier.
+// request is a command that waits to be proposed, or with nil a read barrier, or the renewal of a session.
 type request struct {
 	command fsm.Command
+	renews  bool
+	session session.ID // that it renews
 	since   time.Time
 	done    Done
 	bytes   int // of the command in an entry; set by the queue
@@ -79,7 +81,10 @@ func newQueue() *queue {
 	return &queue{wake: make(chan struct{}, 1), renewals: make(map[session.ID][]Done)}
 }
 
-// put adds a request, unless this node does not lead (errNotLeading) or the queue is full.
+// put adds a request, unless this node does not lead (errNotLeading) or the queue is full. Renewals have limits of their
+// own: at most renewalsMax for each session. One that is refused (ErrOverloaded) has others of its session in front of it,
+// which have the same effect. A renewal is part of the next entry; the epoch proposes one at its tick if there is no other
+// reason.
 func (q *queue) put(r request) error {
 	if r.command != nil {
 		r.bytes = fsm.Size(r.command)
@@ -89,6 +94,14 @@ func (q *queue) put(r request) error {
 	switch {
 	case !q.open.Load():
 		return errNotLeading
+	case r.renews && len(q.renewals[r.session]) >= renewalsMax:
+		return ErrOverloaded
+	case r.renews:
+		if len(q.renewals) == 0 {
+			q.oldest = r.since
+		}
+		q.renewals[r.session] = append(q.renewals[r.session], r.done)
+		return nil
 	case len(q.requests) >= queueMax, q.bytes+requestBytes+r.bytes > queueBytesMax,
 		len(q.requests) > 0 && r.since.Sub(q.requests[0].since) > queueWaitMax:
 		return ErrOverloaded
@@ -97,24 +110,6 @@ func (q *queue) put(r request) error {
 	q.bytes += requestBytes + r.bytes
 	offer(q.wake, struct{}{})
 	return nil
-}
-
-// renew adds a renewal. Renewals have limits of their own: at most renewalsMax for each session. One that is refused
-// (ErrOverloaded) has others of its session in front of it, which have the same effect.
-func (q *queue) renew(id session.ID, now time.Time, done Done) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if !q.open.Load() {
-		return errNotLeading
-	}
-	if len(q.renewals[id]) >= renewalsMax {
-		return ErrOverloaded
-	}
-	if len(q.renewals) == 0 {
-		q.oldest = now
-	}
-	q.renewals[id] = append(q.renewals[id], done)
-	return nil // part of the next entry; the epoch proposes one at its tick if there is no other reason
 }
 
 // batch is the contents of one entry.

@@ -19,14 +19,14 @@ func TestAQueueIsOpenOnlyWhileThereIsAnOffice(t *testing.T) {
 	q := newQueue()
 	now := time.Now()
 	require.ErrorIs(t, q.put(request{since: now, done: ignored}), errNotLeading)
-	require.ErrorIs(t, q.renew(1, now, ignored), errNotLeading)
+	require.ErrorIs(t, q.put(request{renews: true, session: 1, since: now, done: ignored}), errNotLeading)
 
 	q.open.Store(true)
 	var refused []error
 	note := func(_ Answer, err error) { refused = append(refused, err) }
 	require.NoError(t, q.put(request{since: now, done: note}))
-	require.NoError(t, q.renew(1, now, note))
-	require.NoError(t, q.renew(1, now, note))
+	require.NoError(t, q.put(request{renews: true, session: 1, since: now, done: note}))
+	require.NoError(t, q.put(request{renews: true, session: 1, since: now, done: note}))
 
 	left := q.end()
 	left.refuse(&NotLeaderError{})
@@ -44,7 +44,7 @@ func TestAQueueThatDoesNotDrainRefusesNewcomers(t *testing.T) {
 	require.NoError(t, q.put(request{since: now.Add(queueWaitMax), done: ignored}))
 	late := now.Add(queueWaitMax + 1)
 	require.ErrorIs(t, q.put(request{since: late, done: ignored}), ErrOverloaded)
-	require.NoError(t, q.renew(1, late, ignored), "renewals are never refused for lack of room")
+	require.NoError(t, q.put(request{renews: true, session: 1, since: late, done: ignored}), "renewals are never refused for lack of room")
 	q.take()
 	require.NoError(t, q.put(request{since: late, done: ignored}), "it drained")
 }
@@ -82,7 +82,7 @@ func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	require.Greater(t, q.bytes, queueBytesMax-64<<10, "it is full")
 	require.Less(t, grown, int64(queueBytesMax+queueBytesMax/4))
 	require.ErrorIs(t, q.put(request{command: largest(0), since: now, done: ignored}), ErrOverloaded)
-	require.NoError(t, q.renew(1, now, ignored), "a renewal has room")
+	require.NoError(t, q.put(request{renews: true, session: 1, since: now, done: ignored}), "a renewal has room")
 
 	q.take()
 	require.NoError(t, q.put(request{command: largest(0), since: now, done: ignored}), "there is room again")
@@ -118,10 +118,10 @@ func TestRenewalsOfASessionAreBounded(t *testing.T) {
 	q := newQueue()
 	q.open.Store(true)
 	for range renewalsMax {
-		require.NoError(t, q.renew(1, time.Now(), ignored))
+		require.NoError(t, q.put(request{renews: true, session: 1, since: time.Now(), done: ignored}))
 	}
-	require.ErrorIs(t, q.renew(1, time.Now(), ignored), ErrOverloaded)
-	require.NoError(t, q.renew(2, time.Now(), ignored), "others are not concerned")
+	require.ErrorIs(t, q.put(request{renews: true, session: 1, since: time.Now(), done: ignored}), ErrOverloaded)
+	require.NoError(t, q.put(request{renews: true, session: 2, since: time.Now(), done: ignored}), "others are not concerned")
 	require.Len(t, q.take().renewals, 2)
 }
 
@@ -162,7 +162,7 @@ func TestRenewalsRideInOrderAndOnce(t *testing.T) {
 	q.open.Store(true)
 	now := time.Now()
 	for _, id := range []session.ID{9, 3, 7, 3} {
-		require.NoError(t, q.renew(id, now, ignored))
+		require.NoError(t, q.put(request{renews: true, session: id, since: now, done: ignored}))
 	}
 	_, since := q.waiting()
 	require.Equal(t, now, since)

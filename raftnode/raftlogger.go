@@ -87,10 +87,7 @@ func (s slogSink) Accept(name string, level hclog.Level, msg string, args ...any
 
 // isEnd reports whether an error means that this node closed the connection itself, mostly because it ends.
 func isEnd(err error) bool {
-	for _, end := range []error{net.ErrClosed, peer.ErrClosed, raft.ErrTransportShutdown} {
-		if errors.Is(err, end) || strings.HasSuffix(err.Error(), end.Error()) { // raft's decoder does not wrap
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{net.ErrClosed, peer.ErrClosed, raft.ErrTransportShutdown}, func(end error) bool {
+		return errors.Is(err, end) || strings.HasSuffix(err.Error(), end.Error()) // raft's decoder does not wrap
+	})
 }

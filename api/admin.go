@@ -66,13 +66,10 @@ func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamok
 		member := &zamokpb.Member{
 			Id: server.ID, Client: announced.Client, Peer: server.Peer, Http: announced.HTTP, Version: announced.Version,
 			Voter: server.Voter, Leader: server.ID == answer.Leader, Incarnation: server.Incarnation.String(),
-			FreeBytes: free, DiskLow: announced.FreeBytes < announced.LowSpaceThreshold,
+			FreeBytes: free, DiskLow: announced.FreeBytes < announced.LowSpaceThreshold, Behind: server.Behind,
 		}
-		if contact := server.Contact; contact != nil {
-			member.LastContact = new(int64(contact.Ago))
-			if contact.Reached {
-				member.Behind = new(contact.Behind)
-			}
+		if server.Contact != nil {
+			member.LastContact = new(int64(*server.Contact))
 		}
 		answer.Members = append(answer.Members, member)
 	}

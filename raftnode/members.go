@@ -40,20 +40,11 @@ type Server struct {
 	ID, Peer    string // ID is the node's name
 	Incarnation peer.Incarnation
 	Voter       bool
-	// Contact is this node's contact with it; nil if this node does not lead, or is it: only a leader has contact with
-	// all nodes.
-	Contact *Contact
-}
-
-// Contact is a leader's contact with another node.
-type Contact struct {
-	// Ago is how long ago the latest append was sent that the node has answered, or since when this node leads, if it has
-	// answered none since.
-	Ago time.Duration
-	// Reached: it has answered one. Otherwise its log is unknown.
-	Reached bool
-	// Behind is how many entries of this node's log it lacked at its latest answer.
-	Behind uint64
+	// Contact is how long ago the latest append was sent that it has answered, or since when this node leads, if it has
+	// answered none since. Nil if this node does not lead, or is it: only a leader has contact with all nodes.
+	Contact *time.Duration
+	// Behind is how many entries of this node's log it lacked at that answer; nil if there was none.
+	Behind *uint64
 }
 
 // Servers lists raft's configuration as this node knows it.
@@ -68,9 +59,9 @@ func (n *Node) Servers() (all []Server) {
 		server := Server{ID: peer.NameOf(s.ID), Peer: string(s.Address), Incarnation: id.Incarnation, Voter: s.Suffrage == raft.Voter}
 		if n.queue.open.Load() && !led.IsZero() && s.ID != n.self.ID() {
 			contact := in.contact(s.ID, led)
-			server.Contact = &Contact{Ago: time.Since(contact.At), Reached: contact.At.After(led)}
-			if server.Contact.Reached {
-				server.Contact.Behind = last - min(last, contact.LastLog)
+			server.Contact = new(time.Since(contact.At))
+			if contact.At.After(led) {
+				server.Behind = new(last - min(last, contact.LastLog))
 			}
 		}
 		all = append(all, server)

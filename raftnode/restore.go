@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -58,11 +59,8 @@ const (
 // The directory is valid once its snapshot is complete, which is written last but for the marker, and a missing marker
 // is written at the start. After an error Dir is empty again, or the error says that it is not.
 func Restore(backup io.Reader, r RestoreConfig) (RestoreResult, error) {
-	if err := peer.CheckID(r.Node.ID); err != nil {
+	if err := cmp.Or(peer.CheckID(r.Node.ID), mustBeEmpty(r.Dir)); err != nil {
 		return RestoreResult{}, fmt.Errorf("raftnode: restore: %w; nothing was changed", err)
-	}
-	if err := mustBeEmpty(r.Dir); err != nil {
-		return RestoreResult{}, err
 	}
 	var fatal error
 	st, err := store.Open(store.Config{NodeID: r.Node.ID, Dir: r.Dir, Log: r.Log, Fatal: func(err error) { fatal = err }})
@@ -117,8 +115,7 @@ func (r RestoreConfig) into(st *store.Store, backup io.Reader, tokens uint64) (R
 func mustBeEmpty(dir string) error {
 	found, err := contents(dir)
 	if len(found) > 0 {
-		return fmt.Errorf("raftnode: restore: %s is not empty, it has %s in it; nothing was changed; name a directory that is missing or empty",
-			dir, found[0])
+		return fmt.Errorf("%s is not empty, it has %s in it; name a directory that is missing or empty", dir, found[0])
 	}
 	return err
 }

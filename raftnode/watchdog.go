@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"time"
@@ -86,9 +86,7 @@ func (a *awakeTracker) awakeSince(began, now time.Time) time.Duration {
 
 // stuck is why this leader counts as stalled, or nil.
 func (n *Node) stuck(in *instance, now time.Time, awake awakeTracker) error {
-	id := fnv.New32a()
-	id.Write([]byte(n.cfg.ID))
-	limit := writeMax + time.Duration(id.Sum32())%writeSpread
+	limit := writeMax + time.Duration(crc32.ChecksumIEEE([]byte(n.cfg.ID)))%writeSpread
 	if w, writing := n.store.Writing(); writing && awake.awakeSince(w.Since, now) > limit {
 		return fmt.Errorf("%w: a write (%v) has been going on for %v", ErrStuck, w.Op, now.Sub(w.Since))
 	}

@@ -226,12 +226,12 @@ func (x *exposition) peers(node *raftnode.Node) {
 	others := slices.DeleteFunc(node.Servers(), func(s raftnode.Server) bool { return s.Contact == nil })
 	x.family("zamok_peer_last_contact_seconds", "gauge", "Time since the leader sent the last message that the peer answered; reported by the leader.")
 	for _, s := range others {
-		x.value(label("peer", s.ID), s.Contact.Ago.Seconds())
+		x.value(label("peer", s.ID), s.Contact.Seconds())
 	}
 	x.family("zamok_peer_lag_entries", "gauge", "Log entries that the peer lacked then; reported by the leader, for peers that have answered it.")
 	for _, s := range others {
-		if s.Contact.Reached {
-			x.value(label("peer", s.ID), s.Contact.Behind)
+		if s.Behind != nil {
+			x.value(label("peer", s.ID), *s.Behind)
 		}
 	}
 }

@@ -285,15 +285,15 @@ func (n *Node) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	done, err := n.change(ctx)
+	if err == nil {
+		defer done()
+		if server := in.servers().named(name); server == nil {
+			err = fmt.Errorf("%q is no member of this cluster; %w", name, ErrRefused)
+		} else {
+			err = n.remove(ctx, in, *server)
+		}
+	}
 	if err != nil {
-		return fmt.Errorf("raftnode: remove: %w", err)
-	}
-	defer done()
-	server := in.servers().named(name)
-	if server == nil {
-		return fmt.Errorf("raftnode: remove: %q is no member of this cluster; %w", name, ErrRefused)
-	}
-	if err := n.remove(ctx, in, *server); err != nil {
 		return fmt.Errorf("raftnode: remove: %w", err)
 	}
 	n.log.Info("node removed", "id", name)

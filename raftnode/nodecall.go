@@ -72,20 +72,19 @@ func (n *Node) handleCommand(ctx context.Context, in *instance, from peer.Server
 	if err != nil {
 		return err
 	}
-	if len(entry.Commands) != 1 || !isOwn(from, entry.Commands[0]) || !in.servers().has(from.ID()) {
+	own := false
+	if len(entry.Commands) == 1 && in.servers().has(from.ID()) {
+		switch c := entry.Commands[0].(type) {
+		case *fsm.Member:
+			own = c.ID == from.Name && c.Incarnation == fsm.Incarnation(from.Incarnation)
+		case *fsm.Digest:
+			own = c.Node == from.Name
+		}
+	}
+	if !own {
 		return errors.New("a node may only announce itself, and as a member")
 	}
 	return n.proposeOwn(ctx, entry.Commands[0])
-}
-
-func isOwn(from peer.Server, c fsm.Command) bool {
-	switch c := c.(type) {
-	case *fsm.Member:
-		return c.ID == from.Name && c.Incarnation == fsm.Incarnation(from.Incarnation)
-	case *fsm.Digest:
-		return c.Node == from.Name
-	}
-	return false
 }
 
 // A node whose log ends below what it acknowledged to its leader gets nothing more from that leader (package peer). It

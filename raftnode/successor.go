@@ -113,21 +113,21 @@ func (n *Node) Transfer(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if name == n.cfg.ID {
-		return fmt.Errorf("raftnode: transfer: %s leads already; %w", name, ErrRefused)
-	}
-	to := in.servers().voters().named(name)
-	switch {
+	var to raft.Server
+	switch named := in.servers().voters().named(name); {
 	case name == "":
-		fit, err := in.successor(nil)
-		if err != nil {
-			return fmt.Errorf("raftnode: transfer: %w", err)
-		}
-		to = &fit
-	case to == nil:
-		return fmt.Errorf("raftnode: transfer: %q is no other voter of this cluster; %w", name, ErrRefused)
+		to, err = in.successor(nil)
+	case name == n.cfg.ID:
+		err = fmt.Errorf("%s leads already; %w", name, ErrRefused)
+	case named == nil:
+		err = fmt.Errorf("%q is no other voter of this cluster; %w", name, ErrRefused)
+	default:
+		to = *named
 	}
-	return n.transferTo(ctx, in, *to)
+	if err != nil {
+		return fmt.Errorf("raftnode: transfer: %w", err)
+	}
+	return n.transferTo(ctx, in, to)
 }
 
 // transfer transfers the leadership to a server, or without one to any, and waits for that, for about an election. First it

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +35,7 @@ type instance struct {
 	endLife    context.CancelFunc
 	supervised chan struct{} // closed when the supervisor has ended
 	over       chan struct{} // closed when raft has ended: futures that it has not answered fail
+	stop       func() error  // end, once
 	// timeout is the T that raft was opened with (timeout.go). Never changed.
 	timeout time.Duration
 	// cautiousUntil is how long this node does not campaign, because its watchdog ended it before. Never
@@ -75,9 +77,10 @@ func (n *Node) startInstance() error {
 	if in.raft, err = raft.NewRaft(cfg, &n.state, &n.proposals, n.store.Votes(), n.store.Snapshots(), transport); err != nil {
 		return errors.Join(fmt.Errorf("raftnode: raft did not start: %w", err), transport.Close())
 	}
+	in.stop = sync.OnceValue(in.end)
+	n.instance.Store(in)
 	transport.Start(in.raft)
 	go in.supervise()
-	n.instance.Store(in)
 	return nil
 }
 
@@ -142,10 +145,9 @@ func (in *instance) raftConfig() *raft.Config {
 func (n *Node) reopen(old *instance) {
 	n.changing <- struct{}{}
 	defer func() { <-n.changing }()
-	if n.instance.Load() != old {
+	if n.instance.Load() != old || n.life.Err() != nil {
 		return
 	}
-	n.instance.Store(nil)
 	if err := old.stop(); err != nil {
 		n.log.Warn("raft shut down with an error", "error", err)
 	}
@@ -157,7 +159,7 @@ func (n *Node) reopen(old *instance) {
 // leading returns the running raft if this node leads.
 func (n *Node) leading() (*instance, error) {
 	in := n.instance.Load()
-	if in == nil || !n.queue.open.Load() {
+	if !n.queue.open.Load() {
 		return nil, n.notLeader()
 	}
 	return in, nil
@@ -178,10 +180,10 @@ func (in *instance) waitFor(ctx context.Context, future raft.Future) error {
 	}
 }
 
-// stop ends raft: first the streams, so that nothing more is answered and a leader notices; then, when raft has answered
+// end ends raft: first the streams, so that nothing more is answered and a leader notices; then, when raft has answered
 // what is in flight, raft itself. The wait is bounded, because raft was seen not to answer (hashicorp/raft#498), above
 // all when it has ended already.
-func (in *instance) stop() error {
+func (in *instance) end() error {
 	err := in.transport.Close()
 	in.endLife()
 	limit := time.NewTimer(2 * in.timeout) // a leader's lease ends after half of one

@@ -32,6 +32,7 @@ func (n *Node) maintain() {
 	defer tick.Stop()
 	var snapshotted time.Time
 	var truncating atomic.Bool
+	leaders := leaderWatch{lasted: time.Now()}
 	for {
 		select {
 		case <-ctx.Done():
@@ -40,12 +41,9 @@ func (n *Node) maintain() {
 		case <-tick.C:
 		}
 		in := n.instance.Load()
-		if in == nil {
-			continue // until raft runs again; its entries wake this loop, or the next tick does
-		}
 		n.recordCluster()
 		in.setElectionTimeout()
-		n.askOthers(ctx, in)
+		n.askOthers(ctx, in, &leaders)
 		n.tuneTimeouts(ctx, in)
 		if n.shouldAnnounce(in) {
 			n.send(ctx, in, new(n.announcement(in)))
@@ -76,8 +74,8 @@ type leaderWatch struct {
 }
 
 // askOthers asks the other nodes, while no leader lasts, whether this one was removed, and how slowly they answer.
-func (n *Node) askOthers(ctx context.Context, in *instance) {
-	w, now := &n.leaders, time.Now()
+func (n *Node) askOthers(ctx context.Context, in *instance, w *leaderWatch) {
+	now := time.Now()
 	if now.Sub(w.looked) >= maintenanceTick {
 		term := in.raft.CurrentTerm()
 		if in.leader() != "" && term == w.term {

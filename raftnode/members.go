@@ -50,9 +50,6 @@ type Server struct {
 // Servers lists raft's configuration as this node knows it.
 func (n *Node) Servers() (all []Server) {
 	in := n.instance.Load()
-	if in == nil {
-		return nil
-	}
 	led, last := in.led(), in.raft.LastIndex()
 	for _, s := range in.servers() {
 		id, _ := peer.ParseServer(s.ID) // nothing else has written it
@@ -71,8 +68,7 @@ func (n *Node) Servers() (all []Server) {
 
 // Voter reports whether this node has a vote, as far as it knows.
 func (n *Node) Voter() bool {
-	in := n.instance.Load()
-	return in != nil && in.servers().voters().has(n.self.ID())
+	return n.instance.Load().servers().voters().has(n.self.ID())
 }
 
 // servers are those of one of raft's configurations.

@@ -46,11 +46,10 @@ type Node struct {
 	closed       error
 	busy         sync.WaitGroup // maintenance loop, watchdog and measurePauses
 
-	leaders    leaderWatch   // of the maintenance loop
 	membership chan struct{} // capacity 1: full while a change of the members is being made
 
 	changing chan struct{}            // capacity 1: full while raft is stopped or replaced, which may take as long as a disk stalls
-	instance atomic.Pointer[instance] // the raft that runs; nil in between and after Close
+	instance atomic.Pointer[instance] // the latest run of raft, which has ended in between and after Close; set by Open
 }
 
 // Open opens a node. With an empty directory and a list of initial members it asks the others of the list, and waits,
@@ -63,7 +62,6 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	n := &Node{
 		cfg: cfg, log: cfg.Logger, queue: newQueue(), proposals: proposals{byBytes: make(map[*byte]*proposal)},
 		maintainWake: make(chan struct{}, 1), changing: make(chan struct{}, 1), membership: make(chan struct{}, 1),
-		leaders: leaderWatch{lasted: time.Now()},
 	}
 	n.life, n.endLife = context.WithCancel(context.Background())
 	n.state.node = n
@@ -182,11 +180,7 @@ func (n *Node) notLeader() error {
 
 // Leader returns the leader, as far as this node knows, and its client address.
 func (n *Node) Leader() (id, client string) {
-	in := n.instance.Load()
-	if in == nil {
-		return "", ""
-	}
-	id = peer.NameOf(in.leader())
+	id = peer.NameOf(n.instance.Load().leader())
 	return id, n.member(id).Client
 }
 
@@ -229,7 +223,11 @@ type Status struct {
 
 // Status returns how this node is doing.
 func (n *Node) Status() Status {
-	s := Status{ID: n.cfg.ID, Cut: clock.Span(n.cut.Load()), DiskFree: n.store.FreeBytes(), Incarnation: n.store.Identity().Incarnation}
+	in := n.instance.Load()
+	s := Status{
+		ID: n.cfg.ID, Leading: n.queue.open.Load(), Term: in.raft.CurrentTerm(), RaftIndex: in.raft.LastIndex(),
+		Cut: clock.Span(n.cut.Load()), DiskFree: n.store.FreeBytes(), Incarnation: n.store.Identity().Incarnation,
+	}
 	n.View(func(m *fsm.Machine) { s.Applied, s.HoldOff = m.Stamp(), m.HoldOff() })
 	if err := cmp.Or(n.proposals.refusing(), n.store.CheckSpace()); err != nil {
 		s.Refusing = err.Error()
@@ -237,11 +235,7 @@ func (n *Node) Status() Status {
 	if w, writing := n.store.Writing(); writing {
 		s.Writing = time.Since(w.Since)
 	}
-	if in := n.instance.Load(); in != nil {
-		s.RaftIndex, s.Term = in.raft.LastIndex(), in.raft.CurrentTerm()
-		s.Leading = n.queue.open.Load()
-		s.Leader, _ = n.Leader()
-	}
+	s.Leader, _ = n.Leader()
 	return s
 }
 
@@ -254,18 +248,12 @@ func (n *Node) Kill() error { return n.close(func(*instance) {}) }
 
 func (n *Node) close(before func(*instance)) error {
 	n.closeOnce.Do(func() {
-		if in := n.instance.Load(); in != nil {
-			before(in)
-		}
+		before(n.instance.Load())
 		n.endLife()
 		n.busy.Wait()
 		n.changing <- struct{}{}
 		defer func() { <-n.changing }()
-		var err error
-		if in := n.instance.Swap(nil); in != nil {
-			err = in.stop()
-		}
-		n.closed = errors.Join(err, n.network.Close(), n.store.Close())
+		n.closed = errors.Join(n.instance.Load().stop(), n.network.Close(), n.store.Close())
 	})
 	return n.closed
 }

@@ -46,11 +46,11 @@ func (n *Node) watch() {
 		now := time.Now()
 		awake.observe(now)
 		in := n.instance.Load()
-		if in != nil && in.raft.State() == raft.Shutdown && n.instance.Load() == in {
+		if in.raft.State() == raft.Shutdown && in.life.Err() == nil { // in this order: this node ends the life first
 			// Raft ends by itself only when this node, as the leader, has committed its own removal.
 			n.fatal(ErrRemoved)
 		}
-		if in == nil || in.led().IsZero() || n.state.restoring.Load() > 0 {
+		if in.led().IsZero() || n.state.restoring.Load() > 0 {
 			continue
 		}
 		switch stuck := n.stuck(in, now, awake); {

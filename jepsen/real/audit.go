@@ -53,15 +53,11 @@ func (o *subprocess) runAudit() error {
 	a := &audit{subprocess: o, released: map[check.Ref]bool{}}
 	var workers []*workload.Worker
 	for _, label := range auditClients {
-		c, err := o.newClient(label)
+		t, err := o.newWorkers(label, 1)
 		if err != nil {
 			return err
 		}
-		t, err := o.newWorker(c, "audit")
-		if err != nil {
-			return err
-		}
-		workers = append(workers, t)
+		workers = append(workers, t...)
 	}
 	watching, stop := context.WithCancel(o.ctx)
 	defer stop()

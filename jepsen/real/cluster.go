@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -10,9 +11,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
+	"zamok/jepsen/check"
 	"zamok/jepsen/real/disk"
 	"zamok/jepsen/workload"
 )
@@ -39,7 +42,6 @@ type cluster struct {
 	mu      sync.Mutex // guards what follows
 	nodes   []*node
 	auditor *process
-	audited bool // the audit saw everything, and has ended
 	epochs  []epoch
 	deaths  map[string]time.Duration // when a life of a program was killed, by its name
 	notes   []string                 // what a reader of the report must know
@@ -54,10 +56,8 @@ type clientProgram struct {
 	cluster *cluster
 	name    string
 	ip      string
-
-	mu      sync.Mutex // guards what follows
-	process *process   // its present life
-	lives   int
+	lives   atomic.Int32
+	process *process // its present life
 }
 
 const (
@@ -142,17 +142,10 @@ func (c *cluster) start(nodes int) error {
 }
 
 // members are the nodes that are part of the cluster.
-func (c *cluster) members() (all []*node) {
+func (c *cluster) members() []*node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, n := range c.nodes {
-		n.mu.Lock()
-		if !n.removed {
-			all = append(all, n)
-		}
-		n.mu.Unlock()
-	}
-	return all
+	return slices.DeleteFunc(slices.Clone(c.nodes), func(n *node) bool { return n.removed.Load() })
 }
 
 // trackEpochs polls all nodes, not through the proxies, for the leader, and records the changes.
@@ -197,20 +190,25 @@ func (c *cluster) startSubprocess(name, ip string) (*process, error) {
 		Name: name, Seed: c.seed, Endpoints: c.endpoints(), Address: ip,
 		Resource: c.ip(hostOfRun) + ":" + resourcePort, File: filepath.Join(c.historyDir(), name+".jsonl"),
 	}
-	return start(name, filepath.Join(c.logDir(), name+".log"), o.env(), c.ownBinary)
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	return start(name, filepath.Join(c.logDir(), name+".log"), []string{subprocessVariable + "=" + string(text)}, c.ownBinary)
 }
 
 // start begins another life of a program, under another name.
 func (p *clientProgram) start() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lives++
-	life, err := p.cluster.startSubprocess(fmt.Sprintf("%s-%d", p.name, p.lives), p.ip)
+	p.lives.Add(1)
+	life, err := p.cluster.startSubprocess(p.liveName(), p.ip)
 	if err == nil {
 		p.process = life
 	}
 	return err
 }
+
+// liveName is the name of its present life, as the proxies know it.
+func (p *clientProgram) liveName() string { return fmt.Sprintf("%s-%d", p.name, p.lives.Load()) }
 
 // kill is kill -9; nothing more is expected of this life.
 func (p *clientProgram) kill() {
@@ -220,15 +218,8 @@ func (p *clientProgram) kill() {
 	p.cluster.deaths[p.process.name] = monotonicNow()
 }
 
-// liveName is the name of its present life, as the proxies know it.
-func (p *clientProgram) liveName() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.process.name
-}
-
-// stop has the programs finish, then the audit, then the nodes. What does not end in time is an error.
-func (c *cluster) stop() (err error) {
+// stop has the programs finish, then the audit. What does not end in time is an error.
+func (c *cluster) stop(plan *check.Plan) (err error) {
 	for _, p := range c.programs {
 		p.process.stdin.Close()
 	}
@@ -237,7 +228,7 @@ func (c *cluster) stop() (err error) {
 	}
 	c.auditor.stdin.Close()
 	audit := c.awaitExit(c.auditor)
-	c.audited = audit == nil
+	plan.CompleteEvents = audit == nil // it saw everything
 	return errors.Join(err, audit)
 }
 

@@ -57,7 +57,7 @@ func faultKinds() []faultKind {
 		{"slow disk of the leader", disks, onNodes(leaderNode, (*injection).slowDisks)},
 		{"hung disk of a follower", disks, onNodes(followerNode, (*injection).hangDisks)},
 		{"hung disk of the leader", disks, onNodes(leaderNode, (*injection).hangDisks)},
-		{"all disks hang", disks, onNodes(everyNode, lasting(allDisksHangFor, breakDisks(disk.Faults{Stall: true})))},
+		{"all disks hang", disks, onNodes(everyNode, (*injection).hangAllDisks)},
 		{"disk of a follower fails", disks, onNodes(followerNode, (*injection).failDisks)},
 		{"disk of the leader fails", disks, onNodes(leaderNode, (*injection).failDisks)},
 		{"disk of a follower is full", disks, onNodes(followerNode, breakDisks(disk.Faults{Full: true}))},
@@ -90,13 +90,6 @@ func onNodes(choose selection, do action) func(*injection) string {
 func halved(do action) action {
 	return func(t *injection, nodes []*node) error {
 		t.duration /= 2
-		return do(t, nodes)
-	}
-}
-
-func lasting(d time.Duration, do action) action {
-	return func(t *injection, nodes []*node) error {
-		t.duration = d
 		return do(t, nodes)
 	}
 }
@@ -414,7 +407,13 @@ func (t *injection) slowDisks(nodes []*node) error {
 
 // hangDisks makes all writes hang, sometimes for longer than a leader may endure.
 func (t *injection) hangDisks(nodes []*node) error {
-	return lasting(time.Second+t.upTo(hangMax-time.Second), breakDisks(disk.Faults{Stall: true}))(t, nodes)
+	t.duration = time.Second + t.upTo(hangMax-time.Second)
+	return breakDisks(disk.Faults{Stall: true})(t, nodes)
+}
+
+func (t *injection) hangAllDisks(nodes []*node) error {
+	t.duration = allDisksHangFor
+	return breakDisks(disk.Faults{Stall: true})(t, nodes)
 }
 
 // failDisks fails one operation. The node ends itself, and is started again.

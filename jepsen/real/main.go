@@ -267,7 +267,7 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 	err = f.stopAndHeal()
 	plan.Healed = monotonicNow()
 	c.logf("healed after %v; faults: %v", (plan.Healed - plan.Begin).Round(time.Millisecond), f.counts)
-	err = errors.Join(err, c.stop())
+	err = errors.Join(err, c.stop(plan))
 	c.awaitIdle()
 	c.recordIdleCounts(true)
 	plan.End = monotonicNow()

@@ -353,9 +353,7 @@ func (t *injection) replaceNode() string {
 		t.restart(old)
 		return ""
 	}
-	old.mu.Lock()
-	old.removed = true
-	old.mu.Unlock()
+	old.removed.Store(true)
 	fresh, err := t.addNode("--join", t.others(old)[0].address(clientPort))
 	if err != nil {
 		t.logf("%v", err)

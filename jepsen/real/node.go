@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -32,12 +33,12 @@ type node struct {
 	disk         *disk.Disk // nil: the machine's own
 	log          string
 	args         []string
-	dataWiped    bool // it has lost its data once; only the fault that does that looks at it
+	dataWiped    bool        // it has lost its data once; only the fault that does that looks at it
+	removed      atomic.Bool // taken out of the cluster
 
 	mu              sync.Mutex // guards what follows
 	process         *process   // nil = it never ran
 	keptDown        bool       // it is down on purpose, and is not restarted
-	removed         bool       // taken out of the cluster
 	unexpectedExits []string   // how it ended by itself, other than by a fault
 }
 
@@ -63,7 +64,7 @@ func (n *node) start() error {
 
 // run starts the process if there is none. The caller has the mutex.
 func (n *node) run() error {
-	if n.removed || n.process != nil && n.process.alive() {
+	if n.removed.Load() || n.process != nil && n.process.alive() {
 		return nil
 	}
 	p, err := start(n.id, n.log, nil, n.cluster.binary, n.args...)
@@ -78,7 +79,7 @@ func (n *node) run() error {
 func (n *node) supervise() {
 	for workload.Sleep(n.cluster.done, superviseInterval) {
 		n.mu.Lock()
-		if p := n.process; p != nil && !p.alive() && !n.keptDown && !n.removed {
+		if p := n.process; p != nil && !p.alive() && !n.keptDown && !n.removed.Load() {
 			n.unexpectedExits = append(n.unexpectedExits, fmt.Sprint(p.err))
 			n.cluster.logf("%s ended by itself: %v", n.id, p.err)
 			if err := n.run(); err != nil {
@@ -122,7 +123,7 @@ func (n *node) terminate() bool {
 func (n *node) runningProcess() *process {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.process == nil || !n.process.alive() || n.removed {
+	if n.process == nil || !n.process.alive() || n.removed.Load() {
 		return nil
 	}
 	return n.process

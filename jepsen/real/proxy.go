@@ -133,11 +133,7 @@ func (f *proxyNetwork) serve(to, front, back string) (net.Addr, error) {
 	}
 	context.AfterFunc(f.open, func() { in.Close() })
 	f.work.Go(func() {
-		for {
-			conn, err := in.Accept()
-			if err != nil {
-				return // closed
-			}
+		for conn, err := in.Accept(); err == nil; conn, err = in.Accept() { // until it is closed
 			f.work.Go(func() { f.carry(conn, to, back) })
 		}
 	})

@@ -29,11 +29,7 @@ func newEcho(t *testing.T) *echoed {
 	back, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	go func() { // ends when back is closed
-		for {
-			conn, err := back.Accept()
-			if err != nil {
-				return
-			}
+		for conn, err := back.Accept(); err == nil; conn, err = back.Accept() {
 			go func() { // ends with the proxy's connection
 				_, _ = io.Copy(conn, conn)
 				conn.Close()

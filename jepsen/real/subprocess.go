@@ -39,14 +39,6 @@ type subprocess struct {
 	ending context.Context // ends when nothing new is to begin
 }
 
-func (o *subprocess) env() []string {
-	text, err := json.Marshal(o)
-	if err != nil {
-		panic(err) // it is made of nothing that can't be encoded
-	}
-	return []string{subprocessVariable + "=" + string(text)}
-}
-
 // dialFrom dials from an address by which the proxies know the process.
 func dialFrom(ip string) func(context.Context, string) (net.Conn, error) {
 	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
@@ -81,21 +73,17 @@ func runSubprocess(text string) (err error) {
 
 // runLoad is a program that uses locks.
 func (o *subprocess) runLoad() error {
-	var last []*workload.Worker // the last of each client
+	var last []*workload.Worker // one of each client
 	var work sync.WaitGroup
 	for _, label := range clientLabels(o.Name) {
-		c, err := o.newClient(label)
+		workers, err := o.newWorkers(label, threadsPerClient)
 		if err != nil {
 			return err
 		}
-		var t *workload.Worker
-		for n := range threadsPerClient {
-			if t, err = o.newWorker(c, fmt.Sprint("owner ", n)); err != nil {
-				return err
-			}
+		for _, t := range workers {
 			work.Go(t.Run)
 		}
-		last = append(last, t)
+		last = append(last, workers[0])
 	}
 	work.Wait()
 	for _, t := range last {
@@ -142,27 +130,29 @@ func configOf(label string) client.Config {
 	return client.Config{TTL: 5 * time.Second}
 }
 
-// newClient makes a client whose connections come from an address of this process's own. It returns what its workers
-// have in common.
-func (o *subprocess) newClient(label string) (workload.Worker, error) {
+// newWorkers makes a client, whose connections come from an address of this process's own, and owners of locks who share it
+// and write to what the locks guard.
+func (o *subprocess) newWorkers(label string, many int) (all []*workload.Worker, err error) {
 	cfg := configOf(label)
 	cfg.Endpoints, cfg.Label, cfg.Dialer = o.Endpoints, label, dialFrom(o.Address)
 	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	c, err := client.New(cfg)
-	return workload.Worker{
-		Client: c, Recorder: &o.record.Recorder, Setting: setting, Label: label, TTL: cfg.TTL, Ctx: o.ctx, Ending: o.ending,
-	}, err
-}
-
-// newWorker makes an owner of locks, which writes to what they guard.
-func (o *subprocess) newWorker(c workload.Worker, owner string) (*workload.Worker, error) {
+	if err != nil {
+		return nil, err
+	}
 	resource, err := rpc.DialHTTP("tcp", o.Resource)
 	if err != nil {
 		return nil, err
 	}
-	h := fnv.New64a()
-	h.Write([]byte(o.Name + c.Label + owner))
-	c.Rand, c.Owner = rand.New(rand.NewPCG(o.Seed, h.Sum64())), owner
-	c.Write = func(w check.Write) { _ = resource.Call("Resource.Write", w, new(int)) } // without it there is no run any more
-	return &c, nil
+	for n := range many {
+		h := fnv.New64a()
+		fmt.Fprint(h, o.Name, label, n)
+		all = append(all, &workload.Worker{
+			Client: c, Rand: rand.New(rand.NewPCG(o.Seed, h.Sum64())), Recorder: &o.record.Recorder, Setting: setting,
+			Label: label, Owner: fmt.Sprint("owner ", n), TTL: cfg.TTL, Ctx: o.ctx, Ending: o.ending,
+			// Without the process that has the resource there is no run any more.
+			Write: func(w check.Write) { _ = resource.Call("Resource.Write", w, new(int)) },
+		})
+	}
+	return all, nil
 }

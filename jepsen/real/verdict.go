@@ -101,7 +101,6 @@ func (c *cluster) unexplainedLogLines() (found []string) {
 
 // checkAndReport checks the history and writes the report.
 func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*runReport, error) {
-	h.Plan.CompleteEvents = c.audited
 	r := newReport(h, o.reproduceCommand())
 	r.epochs, r.notes = c.epochs, c.readerNotes()
 	if failed != nil {

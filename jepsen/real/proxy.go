@@ -25,11 +25,12 @@ type proxyNetwork struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
+	conns sync.Map // what breaks each connection, a context.CancelFunc, by *linkID
+
 	mu             sync.Mutex // guards what follows
 	faults         map[*linkFault][]linkID
-	changed        chan struct{}                  // closed when the faults change
-	conns          map[*linkID]context.CancelFunc // what breaks each connection
-	lastDeliveries map[string]time.Duration       // when something of a process last arrived anywhere
+	changed        chan struct{}            // closed when the faults change
+	lastDeliveries map[string]time.Duration // when something of a process last arrived anywhere
 }
 
 // linkID names a directed link.
@@ -57,7 +58,7 @@ const (
 func newProxyNetwork(owner func(net.Conn) string) *proxyNetwork {
 	f := &proxyNetwork{
 		owner: owner, faults: map[*linkFault][]linkID{}, changed: make(chan struct{}),
-		conns: map[*linkID]context.CancelFunc{}, lastDeliveries: map[string]time.Duration{},
+		lastDeliveries: map[string]time.Duration{},
 	}
 	f.open, f.cancel = context.WithCancel(context.Background())
 	return f
@@ -107,11 +108,9 @@ func (f *proxyNetwork) effectiveFault(l linkID) (sum linkFault, changed <-chan s
 
 // resetConns breaks the connections over any of the links, in either direction. It returns how many.
 func (f *proxyNetwork) resetConns(links ...linkID) (broken int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for l, reset := range f.conns {
-		if slices.Contains(links, *l) || slices.Contains(links, l.reverse()) {
-			reset()
+	for conn, reset := range f.conns.Range {
+		if over := *conn.(*linkID); slices.Contains(links, over) || slices.Contains(links, over.reverse()) {
+			reset.(context.CancelFunc)()
 			broken++
 		}
 	}
@@ -150,14 +149,8 @@ func (f *proxyNetwork) carry(client net.Conn, to, target string) {
 		return
 	}
 	over := linkID{from, to}
-	f.mu.Lock()
-	f.conns[&over] = reset
-	f.mu.Unlock()
-	defer func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.conns, &over)
-	}()
+	f.conns.Store(&over, reset)
+	defer f.conns.Delete(&over)
 	if !f.awaitDelivery(ctx, over, time.Now(), 0) || !f.awaitDelivery(ctx, over.reverse(), time.Now(), 0) {
 		return // the way of a SYN and of its answer
 	}

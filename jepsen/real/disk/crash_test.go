@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,16 +23,13 @@ type writer struct {
 	disk    *testDisk
 	program string
 	log     store.LogKind
-	dice    *rand.Rand
 }
 
 func newWriter(t *testing.T, log store.LogKind, build func() (string, error)) *writer {
 	disk := newTestDisk(t)
 	program, err := build()
 	require.NoError(t, err)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	return &writer{t, disk, program, log, rand.New(rand.NewPCG(seed, 0))}
+	return &writer{t, disk, program, log}
 }
 
 // plainWriter is built once.
@@ -84,7 +80,7 @@ func (w *writer) live(entries int, end func(*os.Process)) (acknowledged uint64) 
 			continue
 		}
 		if seen++; seen == entries {
-			<-time.NewTimer(time.Duration(w.dice.IntN(int(40 * time.Millisecond)))).C // anywhere between two flushes
+			<-time.NewTimer(time.Duration(w.disk.IntN(int(40 * time.Millisecond)))).C // anywhere between two flushes
 			end(victim.Process)
 		}
 	}
@@ -94,15 +90,6 @@ func (w *writer) live(entries int, end func(*os.Process)) (acknowledged uint64) 
 }
 
 func (w *writer) kill(victim *os.Process) { require.NoError(w, victim.Kill()) }
-
-// crash is a power failure, and the machine up again.
-func (w *writer) crash(some bool) CrashLoss {
-	seed := uint64(0)
-	if some {
-		seed = w.dice.Uint64()
-	}
-	return w.disk.reboot(seed)
-}
 
 // checkStore asks what is left after a crash.
 func (w *writer) checkStore() (last uint64, complaint string) {
@@ -126,7 +113,6 @@ func onBothLogs(t *testing.T, test func(w *writer)) {
 	t.Parallel()
 	for _, log := range []store.LogKind{store.Bolt, store.WAL} {
 		t.Run(string(log), func(t *testing.T) {
-			t.Parallel()
 			test(newWriter(t, log, plainWriter))
 		})
 	}
@@ -141,11 +127,12 @@ func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
 		for life := 0; life < rounds(12) || all.Pages == 0 && life < most; life++ {
 			w.disk.set(Faults{FsyncDelay: 5 * time.Millisecond})
 			var lost CrashLoss
-			acknowledged := w.live(10+w.dice.IntN(60), func(victim *os.Process) {
+			acknowledged := w.live(10+w.disk.IntN(60), func(victim *os.Process) {
 				if life%4 < 2 {
 					w.kill(victim)
 				}
-				lost = w.crash(life%2 == 0)
+				seed := w.disk.Uint64() * uint64(life%2) // 0: everything is lost
+				lost = w.disk.reboot(seed)
 			})
 			all.Pages, all.Names = all.Pages+lost.Pages, all.Names+lost.Names
 			last := w.requireHolds(acknowledged)
@@ -166,10 +153,10 @@ func TestEntriesFoundAfterRestartAreDurable(t *testing.T) {
 				func(*os.Process) { w.disk.set(Faults{FailFsync: true}) },
 				func(*os.Process) { w.disk.set(Faults{FailWrite: true}) },
 			}
-			acknowledged := w.live(10+w.dice.IntN(60), ends[life%len(ends)])
+			acknowledged := w.live(10+w.disk.IntN(60), ends[life%len(ends)])
 			w.disk.set(Faults{})
 			found := w.requireHolds(acknowledged)
-			lost := w.crash(false)
+			lost := w.disk.reboot(0)
 			last := w.requireHolds(found)
 			w.Logf("life %d: %d acknowledged, %d found, %d there; the crash took %+v", life, acknowledged, found, last, lost)
 		}
@@ -186,14 +173,13 @@ func rounds(most int) int {
 
 // The same with fsync switched off loses data, so the test above can fail.
 func TestPowerFailureWithoutFsync(t *testing.T) {
-	t.Parallel()
 	w := newWriter(t, store.Bolt, func() (string, error) {
 		return buildWriter("careless", "-overlay",
 			overlay(t, "../../../raftnode/store/boltfile.go", "NoFreelistSync:", "NoSync: true, NoGrowSync: true, NoFreelistSync:"))
 	})
 	for life := range 5 {
 		var lost CrashLoss
-		acknowledged := w.live(30, func(victim *os.Process) { w.kill(victim); lost = w.crash(false) })
+		acknowledged := w.live(30, func(victim *os.Process) { w.kill(victim); lost = w.disk.reboot(0) })
 		if last, complaint := w.checkStore(); complaint != "" || last < acknowledged {
 			t.Logf("life %d: %d acknowledged, %d there; the crash took %+v; %s", life, acknowledged, last, lost, complaint)
 			return

@@ -150,7 +150,7 @@ func (c *cluster) members() []*node {
 
 // trackEpochs polls all nodes, not through the proxies, for the leader, and records the changes.
 func (c *cluster) trackEpochs() {
-	for c.done.Err() == nil {
+	for workload.Sleep(c.done, epochPollInterval) {
 		for _, n := range c.members() {
 			counts, err := n.metrics(c.done)
 			if err != nil || counts["zamok_raft_leader"] != 1 {
@@ -163,7 +163,6 @@ func (c *cluster) trackEpochs() {
 			}
 			c.mu.Unlock()
 		}
-		workload.Sleep(c.done, epochPollInterval)
 	}
 }
 

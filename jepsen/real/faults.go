@@ -209,11 +209,9 @@ func (t *injection) pausePrograms(many int) string {
 	if programs == nil {
 		return ""
 	}
-	var targets []string
-	from := monotonicNow()
+	targets, from := liveNames(programs), monotonicNow()
 	for _, p := range programs {
 		p.process.signal(syscall.SIGSTOP)
-		targets = append(targets, p.process.name)
 	}
 	t.wait(t.duration)
 	for _, p := range programs {
@@ -231,8 +229,7 @@ func (t *injection) killProgram() string {
 	if programs == nil {
 		return ""
 	}
-	p := programs[0]
-	name := p.process.name
+	p, name := programs[0], programs[0].liveName()
 	p.kill()
 	t.wait(t.duration)
 	if err := p.start(); err != nil {
@@ -270,11 +267,13 @@ func program(t *injection) []string {
 		return nil
 	}
 	t.duration += 4 * time.Second * time.Duration(t.IntN(2))
-	return []string{programs[0].liveName()}
+	return liveNames(programs)
 }
 
-func programs(t *injection) (all []string) {
-	for _, p := range t.programs {
+func programs(t *injection) []string { return liveNames(t.programs) }
+
+func liveNames(programs []*clientProgram) (all []string) {
+	for _, p := range programs {
 		all = append(all, p.liveName())
 	}
 	return all

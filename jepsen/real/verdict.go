@@ -102,7 +102,13 @@ func (c *cluster) unexplainedLogLines() (found []string) {
 // checkAndReport checks the history and writes the report.
 func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*runReport, error) {
 	r := newReport(h, o.reproduceCommand())
-	r.epochs, r.notes = c.epochs, c.readerNotes()
+	r.epochs, r.notes = c.epochs, c.notes
+	for _, n := range c.nodes {
+		if len(n.unexpectedExits) > 0 {
+			r.notes = append(r.notes, fmt.Sprintf("%s ended by itself, and was started again: %s", n.id,
+				strings.Join(n.unexpectedExits, ", ")))
+		}
+	}
 	if failed != nil {
 		r.Invalid = append(r.Invalid, failed.Error())
 	}
@@ -121,15 +127,4 @@ func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*r
 			os.RemoveAll(filepath.Join(c.dir, "zamok")))
 	}
 	return r, nil
-}
-
-// readerNotes are what else a reader must know.
-func (c *cluster) readerNotes() (all []string) {
-	for _, n := range c.nodes {
-		if len(n.unexpectedExits) > 0 {
-			all = append(all, fmt.Sprintf("%s ended by itself, and was started again: %s", n.id,
-				strings.Join(n.unexpectedExits, ", ")))
-		}
-	}
-	return append(all, c.notes...)
 }

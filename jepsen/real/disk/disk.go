@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -129,14 +128,13 @@ func (p *Pool) Add(name string) (*Disk, error) {
 	if err := d.program.Start(); err != nil {
 		return nil, err
 	}
-	answers := bufio.NewReader(out)
-	if _, err := answers.ReadString('\n'); err != nil {
-		return nil, fmt.Errorf("disk %s was not mounted: %w", d.Dir, errors.Join(err, d.program.Wait()))
-	}
 	d.commands = rpc.NewClient(struct {
 		io.Reader
 		io.WriteCloser
-	}{answers, in})
+	}{out, in})
+	if err := d.Mount(); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
 	return d, nil
 }
 
@@ -158,7 +156,7 @@ func (d *Disk) Crash(seed uint64) (lost CrashLoss, err error) {
 	return lost, d.command("Crash", seed, &lost)
 }
 
-// Mount mounts a crashed disk anew, without faults.
+// Mount mounts a disk that is new or has crashed, without faults.
 func (d *Disk) Mount() error { return d.command("Mount", 0, new(int)) }
 
 // Close unmounts the disk, and ends what serves it. What hangs ends with EIO, and open files there are lost.

@@ -4,8 +4,8 @@
 //
 // It is a FUSE file system that keeps everything in memory, and needs root and /dev/fuse. It is a module of its own,
 // so that nothing else of the repository depends on FUSE. Package jepsen/real/disk builds, starts and commands
-// it: by net/rpc over standard input and output, once it has written "mounted". At the end of the input the disk
-// is unmounted and the program ends, so it ends also when the process that started it is killed.
+// it: by net/rpc over standard input and output. The first command mounts it. At the end of the input it is
+// unmounted and the program ends, so it ends also when the process that started it is killed.
 //
 // # What a crash takes
 //

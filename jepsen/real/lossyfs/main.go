@@ -27,15 +27,14 @@ func main() {
 // run serves the disk until the commands end.
 func run(mount string) error {
 	d := newDisk(mount)
-	if err := errors.Join(rpc.RegisterName("Disk", d), d.Mount(0, nil)); err != nil {
+	if err := rpc.RegisterName("Disk", d); err != nil {
 		return err
 	}
-	fmt.Println("mounted")
 	rpc.ServeConn(struct {
 		io.Reader
 		io.WriteCloser
 	}{os.Stdin, os.Stdout})
-	_ = d.Crash(0, new(CrashLoss)) // or what hangs would hang forever; its error is that it has crashed already
+	_ = d.Crash(0, new(CrashLoss)) // or what hangs would hang forever; its error is that nothing is up
 	return d.unmount()
 }
 
@@ -44,10 +43,8 @@ func (d *disk) Mount(int, *int) error {
 	if d.mounted == d.life {
 		return errors.New("the disk is up; nothing was changed; crash it first")
 	}
-	if d.mounted > 0 {
-		if err := d.unmount(); err != nil {
-			return err
-		}
+	if err := d.unmount(); err != nil {
+		return err
 	}
 	_, err := fs.Mount(d.mount, &node{disk: d, life: d.life, inode: d.root}, &fs.Options{MountOptions: fuse.MountOptions{
 		FsName: "lossyfs", Name: "lossyfs", DirectMountStrict: true, MaxWrite: 1 << 20,
@@ -62,7 +59,12 @@ func (d *disk) Mount(int, *int) error {
 }
 
 // unmount takes the disk off its place. A process that has a file of it open keeps a disk that is dead.
-func (d *disk) unmount() error { return syscall.Unmount(d.mount, syscall.MNT_DETACH) }
+func (d *disk) unmount() error {
+	if d.mounted == 0 {
+		return nil
+	}
+	return syscall.Unmount(d.mount, syscall.MNT_DETACH)
+}
 
 var errCrashed = errors.New("the disk has crashed; nothing was changed; mount it first")
 

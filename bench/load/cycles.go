@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"syscall"
+	"time"
 
 	"zamok/bench/measure"
 	"zamok/bench/peer"
@@ -14,6 +14,9 @@ import (
 
 // Values is what a workload measured, by the names that the report knows.
 type Values = map[string]float64
+
+// longQueueClients make a queue so long that it takes twice the window until each has had its turns.
+const longQueueClients = 256
 
 // Uncontended lets each of n clients lock and unlock a key of its own, over and over.
 func (b *Bench) Uncontended(ctx context.Context, n int) (Values, error) {
@@ -26,17 +29,13 @@ func (b *Bench) Uncontended(ctx context.Context, n int) (Values, error) {
 
 // Shared does the same with n goroutines over a few clients.
 func (b *Bench) Shared(ctx context.Context, clients, n int) (Values, error) {
-	opened, err := b.openMany(ctx, clients, b.session(n/clients))
-	end := sync.OnceFunc(func() { closeAll(opened) })
+	opened, end, err := b.openMany(ctx, clients, b.session(n/clients))
 	defer end()
 	if err != nil {
 		return nil, err
 	}
 	return b.runLoop(ctx, opened, workload.Loop{Workers: n, Window: b.Window, Key: ownKey, Abandon: end})
 }
-
-// longQueueClients make a queue so long that it takes twice the window until each has had its turns.
-const longQueueClients = 256
 
 // Contended lets n clients lock and unlock one key.
 func (b *Bench) Contended(ctx context.Context, n int) (Values, error) {
@@ -61,44 +60,41 @@ func (b *Bench) runLoop(ctx context.Context, clients []peer.Client, l workload.L
 	}
 	oneKey := l.Workers > 1 && l.Key(0) == l.Key(1)
 	if !oneKey { // what a key costs once (ZooKeeper makes a node for it) is not the cost of a cycle
-		ctx, cancel := context.WithCancel(ctx)
-		var running sync.WaitGroup
-		for i := range l.Workers {
-			running.Go(func() {
-				if unlock, err := l.Lock(ctx, i, l.Key(i)); err == nil {
-					_ = unlock(ctx) // if it fails, so will the loop
-				}
-			})
-		}
-		workload.Drain(&running, cancel, l.Abandon)
-		cancel()
+		_ = runAll(ctx, l.Workers, l.Abandon, func(ctx context.Context, i int) error {
+			unlock, err := l.Lock(ctx, i, l.Key(i))
+			if err != nil {
+				return err // and so will the loop
+			}
+			return unlock(ctx)
+		})
 	}
 	l.Warmup = l.Window / 4
-	before, err := b.cpuTime()
+	before, err := b.Cluster.Usage()
 	if err != nil {
 		return nil, err
 	}
+	clientBefore := clientCPU()
 	r := l.Run(ctx)
-	after, err := b.cpuTime()
+	clientAfter := clientCPU()
+	after, err := b.Cluster.Usage()
 	if err != nil {
 		return nil, err
 	}
 	if r.Granted == 0 && r.LastErr != nil {
 		return nil, fmt.Errorf("no cycle was completed: %w", r.LastErr)
 	}
-	values := Values{"rate": r.Rate(), "errors": float64(r.Errors)}
+	values := Values{"rate": r.Rate(), "errors": float64(r.Errors), "memory": after.Memory}
 	measure.AddPercentiles(values, "cycle", &r.Cycle)
 	measure.AddPercentiles(values, "lock", &r.Lock)
 	measure.AddPercentiles(values, "handoff", &r.Handoff)
 	if n := float64(r.Cycles); n > 0 {
-		values["cpu"] = (after.server - before.server) / n * 1000
-		values["client_cpu"] = (after.client - before.client) / n * 1000
+		values["cpu"] = (after.CPU - before.CPU) / n * 1000
+		values["client_cpu"] = (clientAfter - clientBefore) / n * 1000
 	}
 	if oneKey {
 		addFairness(values, r, l.Workers)
 	}
-	values["memory"], err = b.Cluster.Memory()
-	return values, err
+	return values, nil
 }
 
 func addFairness(values Values, r *workload.Result, workers int) {
@@ -114,15 +110,9 @@ func addFairness(values Values, r *workload.Result, workers int) {
 	}
 }
 
-type cpuTime struct{ server, client float64 } // seconds of processor time
-
-func (b *Bench) cpuTime() (cpuTime, error) {
+// clientCPU is the seconds of processor time that this process has used so far.
+func clientCPU() float64 {
 	var own syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
-		return cpuTime{}, err
-	}
-	cpu, err := b.Cluster.CPU()
-	return cpuTime{server: cpu, client: seconds(own.Utime) + seconds(own.Stime)}, err
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &own) // a process may always ask about itself
+	return time.Duration(own.Utime.Nano() + own.Stime.Nano()).Seconds()
 }
-
-func seconds(t syscall.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }

@@ -39,8 +39,7 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	if err != nil {
 		return nil, err
 	}
-	clients, err := b.openMany(ctx, 3+killedWaiters, b.session(1))
-	end := sync.OnceFunc(func() { closeAll(clients) })
+	clients, end, err := b.openMany(ctx, 3+killedWaiters, b.session(1))
 	defer end()
 	if err != nil {
 		return nil, err

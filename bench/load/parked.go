@@ -25,7 +25,7 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	perSession := waiters / sessions
-	empty, err := b.Cluster.Memory()
+	empty, err := b.Cluster.Usage()
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,8 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 		return nil, err
 	}
 	began := time.Now()
-	clients, err := b.openMany(ctx, sessions, b.session(perSession))
+	clients, end, err := b.openMany(ctx, sessions, b.session(perSession))
+	defer end()
 	values := Values{"opening": time.Since(began).Seconds(), "unopened": float64(sessions - len(clients))}
 	if len(clients) == 0 {
 		release()
@@ -42,8 +43,6 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	}
 	var served, lost atomic.Int64
 	var running sync.WaitGroup
-	end := sync.OnceFunc(func() { closeAll(clients) })
-	defer end()
 	for s, c := range clients {
 		for w := range perSession {
 			// No session waits twice for one lock: to some systems it would be the same waiter.
@@ -58,20 +57,19 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 		}
 	}
 	workload.Sleep(ctx, parkedSettleTime+time.Duration(waiters)*time.Millisecond/2)
-	before, err := b.cpuTime()
+	before, err := b.Cluster.Usage()
 	if err != nil {
 		return nil, err
 	}
 	watched := time.Now()
 	workload.Sleep(ctx, max(2*b.Window, parkedObserveMin))
-	after, err := b.cpuTime()
+	after, err := b.Cluster.Usage()
 	if err != nil {
 		return nil, err
 	}
-	full, err := b.Cluster.Memory()
-	values["core"] = (after.server - before.server) / time.Since(watched).Seconds()
-	if full > empty { // else the servers have given back more of what they had before
-		values["memory_each"] = (full - empty) / float64(waiters)
+	values["core"] = (after.CPU - before.CPU) / time.Since(watched).Seconds()
+	if grown := after.Memory - empty.Memory; grown > 0 { // else the servers have given back more of what they had before
+		values["memory_each"] = grown / float64(waiters)
 	}
 	values["early"] = float64(served.Load()) // no lock was free yet
 	values["lost"] = float64(lost.Load())
@@ -83,7 +81,7 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	cancel()
 	end()
 	running.Wait()
-	return values, err
+	return values, nil
 }
 
 // awaitServed waits until all have returned, or long enough.

@@ -75,7 +75,7 @@ func (b *Bench) lockOnce(ctx context.Context) (err error) {
 
 // openClients gives n clients with a session and connection of their own: those that are open, and new ones.
 func (b *Bench) openClients(ctx context.Context, n int) ([]peer.Client, error) {
-	opened, err := b.openMany(ctx, n-len(b.clients), b.session(1))
+	opened, _, err := b.openMany(ctx, n-len(b.clients), b.session(1))
 	b.clients = append(b.clients, opened...)
 	if err != nil {
 		return nil, err
@@ -83,8 +83,10 @@ func (b *Bench) openClients(ctx context.Context, n int) ([]peer.Client, error) {
 	return b.clients[:n], nil
 }
 
-// openMany opens n clients, some at a time. Those that did open are returned beside an error about the others.
-func (b *Bench) openMany(ctx context.Context, n int, s peer.Session) (opened []peer.Client, err error) {
+// openMany opens n clients, some at a time. Those that did open are returned beside an error about the others; end
+// closes them.
+func (b *Bench) openMany(ctx context.Context, n int, s peer.Session) (opened []peer.Client, end func(), err error) {
+	end = sync.OnceFunc(func() { closeAll(opened) })
 	var mu sync.Mutex
 	var all errgroup.Group
 	all.SetLimit(parallelOpens)
@@ -101,9 +103,9 @@ func (b *Bench) openMany(ctx context.Context, n int, s peer.Session) (opened []p
 		})
 	}
 	if err := all.Wait(); err != nil {
-		return opened, fmt.Errorf("%d of %d clients did not open, one because: %w", n-len(opened), n, err)
+		return opened, end, fmt.Errorf("%d of %d clients did not open, one because: %w", n-len(opened), n, err)
 	}
-	return opened, nil
+	return opened, end, nil
 }
 
 // Close closes the clients.
@@ -120,4 +122,17 @@ func closeAll(clients []peer.Client) {
 		all.Go(c.Close)
 	}
 	_ = all.Wait()
+}
+
+// runAll runs n workers until all have returned; abandon makes those return whom the end of their context does not stop.
+func runAll(ctx context.Context, n int, abandon func(), work func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, n)
+	var running sync.WaitGroup
+	for i := range n {
+		running.Go(func() { errs[i] = work(ctx, i) })
+	}
+	workload.Drain(&running, cancel, abandon)
+	return errors.Join(errs...)
 }

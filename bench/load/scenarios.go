@@ -33,15 +33,7 @@ func (b *Bench) runScenario(ctx context.Context, n int, work func(ctx context.Co
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	errs := make([]error, n)
-	var running sync.WaitGroup
-	for i := range n {
-		running.Go(func() { errs[i] = work(ctx, i, clients[i]) })
-	}
-	workload.Drain(&running, cancel, b.Close)
-	return errors.Join(errs...)
+	return runAll(ctx, n, b.Close, func(ctx context.Context, i int) error { return work(ctx, i, clients[i]) })
 }
 
 // Timeline lets threads take one lock again and again and hold it for a random time: which thread had it when,

@@ -21,12 +21,12 @@ import (
 )
 
 // describeRun describes the machine and the versions of a run.
-func describeRun(ctx context.Context, c *config) (measure.Run, error) {
+func describeRun(ctx context.Context, c *config) (run measure.Run, err error) {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
-		return measure.Run{}, err
+		return run, err
 	}
-	run := measure.Run{
+	run = measure.Run{
 		Begun:    time.Now().UTC().Format("2006-01-02 15:04 UTC"),
 		Machine:  "unknown",
 		Cores:    runtime.NumCPU(),

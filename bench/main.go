@@ -34,19 +34,15 @@ func main() {
 }
 
 func runCommand(ctx context.Context, args []string) error {
-	verb, rest := "", []string(nil)
-	if len(args) > 0 {
-		verb, rest = args[0], args[1:]
-	}
 	switch {
-	case verb == "run":
-		return commandRun(ctx, rest)
-	case verb == "report":
-		return commandReport(rest)
-	case verb == "hold" && len(rest) == 1:
-		return load.Hold(ctx, rest[0], os.Stdin, os.Stdout)
-	case verb == "echo" && len(rest) == 1:
-		return peer.Echo(ctx, rest[0])
+	case len(args) > 0 && args[0] == "run":
+		return commandRun(ctx, args[1:])
+	case len(args) > 0 && args[0] == "report":
+		return commandReport(args[1:])
+	case len(args) == 2 && args[0] == "hold":
+		return load.Hold(ctx, args[1], os.Stdin, os.Stdout)
+	case len(args) == 2 && args[0] == "echo":
+		return peer.Echo(ctx, args[1])
 	}
 	return errors.New("usage: bench run|report [flags]; see bench/doc.go")
 }
@@ -73,11 +69,7 @@ func commandRun(ctx context.Context, args []string) (err error) {
 	c.workloads = strings.Fields(*workloads)
 	c.programs = server.Programs{Zamok: filepath.Join(*programs, "zamok"), Etcd: filepath.Join(*programs, "etcd"), Self: self}
 	selected := strings.Fields(*systems)
-	for _, s := range peer.Systems() {
-		if len(selected) == 0 || slices.Contains(selected, s.Name) {
-			c.systems = append(c.systems, s)
-		}
-	}
+	c.systems = slices.DeleteFunc(peer.Systems(), func(s peer.System) bool { return len(selected) > 0 && !slices.Contains(selected, s.Name) })
 	for _, text := range strings.Fields(*clients) {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {

@@ -71,23 +71,28 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL runs as another user
 		return err
 	}
-	failed := func(s step, err error) error {
-		fmt.Fprintf(c.progress, "  round %d %-10s %-16s FAILED: %v\n", round, sys.Name, s, err)
-		return c.results.Encode(measure.Line{Record: &measure.Record{Round: round, System: sys.Name, Workload: s.workload,
-			Clients: s.clients, Failed: err.Error()}})
+	write := func(s step, r measure.Record, err error) error {
+		r.Round, r.System, r.Workload, r.Clients = round, sys.Name, s.workload, s.clients
+		outcome := progressLine(r.Values)
+		if err != nil {
+			r.Values, r.Spans, r.Failed = nil, nil, err.Error()
+			outcome = "FAILED: " + r.Failed
+		}
+		fmt.Fprintf(c.progress, "  round %d %-10s %-16s %s\n", round, sys.Name, s, outcome)
+		return c.results.Encode(measure.Line{Record: &r})
 	}
 	cluster, err := server.Start(sys.Server, dir, c.programs)
 	if err != nil {
-		return failed(step{workload: "start"}, err)
+		return write(step{workload: "start"}, measure.Record{}, err)
 	}
 	defer cluster.Stop()
 	b := &load.Bench{System: sys, Cluster: cluster, TTL: leaseTTL, Window: max(c.warm, sys.WarmUp)}
 	defer b.Close()
 	if err := b.Ready(ctx); err != nil {
-		return errors.Join(failed(step{workload: "start"}, err), ctx.Err())
+		return errors.Join(write(step{workload: "start"}, measure.Record{}, err), ctx.Err())
 	}
 	if _, err := b.Uncontended(ctx, warmClients); err != nil {
-		return errors.Join(failed(step{workload: "warm"}, err), ctx.Err())
+		return errors.Join(write(step{workload: "warm"}, measure.Record{}, err), ctx.Err())
 	}
 	b.Close()
 	b.Window = c.window
@@ -95,17 +100,15 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 		if len(c.workloads) > 0 && !slices.Contains(c.workloads, s.workload) || s.once && round > 1 {
 			continue
 		}
-		record := measure.Record{Round: round, System: sys.Name, Workload: s.workload, Clients: s.clients}
 		if s.fresh {
 			b.Close()
 		}
 		before, _ := cluster.LeaderChanges(ctx)
 		limited, cancel := context.WithTimeout(ctx, stepTimeout)
-		record.Values, err = s.run(limited)
-		record.Spans, b.Spans = b.Spans, nil
+		values, err := s.run(limited)
 		cancel()
 		if after, elections := cluster.LeaderChanges(ctx); elections && err == nil {
-			record.Values["elections"] = after - before
+			values["elections"] = after - before
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -114,16 +117,12 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 			err = cluster.Alive()
 		}
 		if err != nil {
-			if err := failed(s, err); err != nil {
-				return err
-			}
 			b.Close() // its sessions are in an unknown state
-			continue
 		}
-		if err := c.results.Encode(measure.Line{Record: &record}); err != nil {
+		if err := write(s, measure.Record{Values: values, Spans: b.Spans}, err); err != nil {
 			return err
 		}
-		fmt.Fprintf(c.progress, "  round %d %-10s %-16s %s\n", round, sys.Name, s, progressLine(record.Values))
+		b.Spans = nil
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func colour(system string) color.Color {
 	return color.RGBA{R: uint8(rgb >> 16), G: uint8(rgb >> 8), B: uint8(rgb), A: 255}
 }
 
-// plots draws every plot, by the name of its file.
+// plots draws every plot, by the name of its file beside the document.
 func (r *report) plots() (map[string][]byte, error) {
 	drawn := map[string][]byte{}
 	for _, p := range []struct {
@@ -43,9 +43,9 @@ func (r *report) plots() (map[string][]byte, error) {
 		points     func(system string) plotter.XYs
 		logX       bool
 	}{
-		{"own.svg", "clients, one key each", "cycles/s", r.ratesByClients("own"), true},
-		{"one.svg", "clients that want one key", "cycles/s", r.ratesByClients("one"), true},
-		{"wait.svg", "threads, ordered by their wait", "ms", r.sortedWaits, false},
+		{"benchmarks/own.svg", "clients, one key each", "cycles/s", r.ratesByClients("own"), true},
+		{"benchmarks/one.svg", "clients that want one key", "cycles/s", r.ratesByClients("one"), true},
+		{"benchmarks/wait.svg", "threads, ordered by their wait", "ms", r.sortedWaits, false},
 	} {
 		chart := plot.New()
 		chart.X.Label.Text, chart.Y.Label.Text = p.x, p.y
@@ -73,7 +73,7 @@ func (r *report) plots() (map[string][]byte, error) {
 		}
 	}
 	var err error
-	drawn["timeline.svg"], err = r.timeline()
+	drawn["benchmarks/timeline.svg"], err = r.timeline()
 	return drawn, err
 }
 

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	_ "embed"
 	"fmt"
 	"maps"
@@ -28,23 +29,6 @@ var document string
 // Write makes FOLDER/benchmarks.md and the plots beside it, from what was measured. source is the name
 // of the file of results.
 func Write(folder, source string, systems []System, rs measure.Results) error {
-	plots := filepath.Join(folder, "benchmarks")
-	if err := os.MkdirAll(plots, 0o755); err != nil {
-		return err
-	}
-	text, drawings, err := render(source, systems, rs)
-	if err != nil {
-		return err
-	}
-	for name, svg := range drawings {
-		if err := os.WriteFile(filepath.Join(plots, name), svg, 0o644); err != nil {
-			return err
-		}
-	}
-	return os.WriteFile(filepath.Join(folder, "benchmarks.md"), []byte(text), 0o644)
-}
-
-func render(source string, systems []System, rs measure.Results) (string, map[string][]byte, error) {
 	r := &report{rs: rs}
 	for _, s := range systems {
 		if slices.ContainsFunc(rs.Records, func(rec measure.Record) bool { return rec.System == s.Name && rec.Failed == "" }) {
@@ -54,7 +38,7 @@ func render(source string, systems []System, rs measure.Results) (string, map[st
 	parsed, err := template.New("benchmarks.md").Funcs(template.FuncMap{"ours": r.ours, "ratios": r.ratios, "targets": r.targetTable,
 		"byClients": r.byClients, "parked": r.parked, "column": newColumn, "table": r.table, "failures": r.failures}).Parse(document)
 	if err != nil {
-		return "", nil, err
+		return err
 	}
 	names := slices.SortedFunc(maps.Keys(rs.Run.Versions), func(a, b string) int {
 		return strings.Compare(strings.ToLower(a), strings.ToLower(b))
@@ -62,13 +46,25 @@ func render(source string, systems []System, rs measure.Results) (string, map[st
 	for i, name := range names {
 		names[i] = name + " " + rs.Run.Versions[name]
 	}
-	var text strings.Builder
+	var text bytes.Buffer
 	err = parsed.Execute(&text, map[string]any{"Source": source, "Run": rs.Run, "Versions": strings.Join(names, ", "), "Systems": r.systems})
 	if err != nil {
-		return "", nil, err
+		return err
 	}
-	drawings, err := r.plots()
-	return text.String(), drawings, err
+	files, err := r.plots()
+	if err != nil {
+		return err
+	}
+	files["benchmarks.md"] = text.Bytes()
+	if err := os.MkdirAll(filepath.Join(folder, "benchmarks"), 0o755); err != nil {
+		return err
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(folder, name), content, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func isZamok(s System) bool { return strings.HasPrefix(s.Name, "zamok") }

@@ -13,7 +13,7 @@ func checkTests(t *repository, f file, report func(violation)) {
 		return
 	}
 	names := importNames(f.syntax)
-	inBubble := importsPath(f.syntax, "testing/synctest") || callsAny(f.syntax, t.synctestHelpers(f.folder()))
+	inBubble := t.inBubble(f)
 	ast.Inspect(f.syntax, func(n ast.Node) bool {
 		if call, ok := n.(*ast.CallExpr); ok && isSilentSkip(call) {
 			report(violation{line: t.line(call), what: "skips a test without a reason",
@@ -40,37 +40,30 @@ func isSilentSkip(call *ast.CallExpr) bool {
 	return ok && strings.Trim(first.Value, "\"` ") == ""
 }
 
-// synctestHelpers are the names declared in files of a package that import testing/synctest: a package with
-// many tests in bubbles has one way into them. A file that uses such a name, or makes the import
-// itself, is taken to sleep inside a bubble. That is a heuristic.
-func (t *repository) synctestHelpers(folder string) (names []string) {
-	for _, f := range t.files {
-		if !f.written() || f.folder() != folder || !importsPath(f.syntax, "testing/synctest") {
+// inBubble guesses whether a file sleeps in bubbles of testing/synctest: it makes the import, or calls a function of a
+// file of its package which does, because a package with many tests in bubbles has one way into them.
+func (t *repository) inBubble(f file) (found bool) {
+	helpers := map[string]bool{}
+	for _, other := range t.files {
+		if !other.written() || other.folder() != f.folder() || !importsSynctest(other) {
 			continue
 		}
-		for _, d := range f.syntax.Decls {
+		for _, d := range other.syntax.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil {
-				names = append(names, fn.Name.Name)
+				helpers[fn.Name.Name] = true
 			}
 		}
 	}
-	return names
-}
-
-// callsAny reports whether a file calls one of the names.
-func callsAny(f *ast.File, names []string) (found bool) {
-	ast.Inspect(f, func(n ast.Node) bool {
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
 		if call, ok := n.(*ast.CallExpr); ok {
-			if fn, ok := call.Fun.(*ast.Ident); ok && slices.Contains(names, fn.Name) {
-				found = true
-			}
+			fn, ok := call.Fun.(*ast.Ident)
+			found = found || ok && helpers[fn.Name]
 		}
 		return !found
 	})
-	return found
+	return found || importsSynctest(f)
 }
 
-// importsPath reports whether a file makes an import.
-func importsPath(f *ast.File, p string) bool {
-	return slices.ContainsFunc(f.Imports, func(spec *ast.ImportSpec) bool { return importPath(spec) == p })
+func importsSynctest(f file) bool {
+	return slices.ContainsFunc(f.syntax.Imports, func(spec *ast.ImportSpec) bool { return importPath(spec) == "testing/synctest" })
 }

@@ -92,15 +92,21 @@ func parseMutant(root, name, text string) mutant {
 	return m
 }
 
+var moduleLine = regexp.MustCompile(`(?m)^module[ \t]+(\S+)`)
+
 // applyPatches applies patches to copies of the files under root.
 func applyPatches(root string, patches []filePatch) (map[string][]byte, error) {
-	module, err := modulePath(root)
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	if err != nil {
 		return nil, err
 	}
+	module := moduleLine.FindSubmatch(mod)
+	if module == nil {
+		return nil, errors.New("go.mod names no module")
+	}
 	sources := map[string][]byte{}
 	for _, p := range patches {
-		if err := validatePatch(p, module); err != nil {
+		if err := validatePatch(p, string(module[1])); err != nil {
 			return nil, err
 		}
 		if _, twice := sources[p.path]; twice {
@@ -133,18 +139,6 @@ func validatePatch(p filePatch, module string) error {
 		}
 	}
 	return nil
-}
-
-func modulePath(root string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		return "", err
-	}
-	match := regexp.MustCompile(`(?m)^module[ \t]+(\S+)`).FindSubmatch(text)
-	if match == nil {
-		return "", errors.New("go.mod names no module")
-	}
-	return string(match[1]), nil
 }
 
 // tableRow is the row of docs/testing.md, up to the time that it took to catch the mutant.

@@ -38,23 +38,18 @@ func (s suite) run(ctx context.Context, mutants []mutant) error {
 	if err := s.baseline(ctx, mutants); err != nil {
 		return err
 	}
-	verdicts := s.evaluateAll(ctx, mutants)
-	var survivors int
-	for i, v := range verdicts {
-		if v.kind == "caught" {
-			continue
-		}
-		survivors++
+	survivors, table := 0, ""
+	for i, v := range s.evaluateAll(ctx, mutants) {
 		m := mutants[i]
-		fmt.Fprintf(s.out, "\n%s %s\n  mutation: %s\n  effect:   %s\n  %s\n", m.name, v.kind, m.mutation, m.effect,
-			strings.ReplaceAll(strings.TrimSpace(v.detail), "\n", "\n  "))
-	}
-	for i, m := range mutants {
-		if v := verdicts[i]; s.table && m.shortName != "" && v.kind == "caught" {
-			fmt.Fprintf(s.out, "%s %v |\n", m.tableRow(), v.took.Round(time.Second))
+		if v.kind != "caught" {
+			survivors++
+			fmt.Fprintf(s.out, "\n%s %s\n  mutation: %s\n  effect:   %s\n  %s\n", m.name, v.kind, m.mutation, m.effect,
+				strings.ReplaceAll(strings.TrimSpace(v.detail), "\n", "\n  "))
+		} else if s.table && m.shortName != "" {
+			table += fmt.Sprintf("%s %v |\n", m.tableRow(), v.took.Round(time.Second))
 		}
 	}
-	fmt.Fprintf(s.out, "\n%d of %d mutants caught\n", len(mutants)-survivors, len(mutants))
+	fmt.Fprintf(s.out, "%s\n%d of %d mutants caught\n", table, len(mutants)-survivors, len(mutants))
 	if survivors > 0 {
 		return fmt.Errorf("%d of %d mutants were not caught", survivors, len(mutants))
 	}

@@ -27,13 +27,17 @@ const (
 	scenarioTimeout = 30 * time.Second
 )
 
-// runScenario runs n workers, each with a client of its own, until all have returned.
-func (b *Bench) runScenario(ctx context.Context, n int, work func(ctx context.Context, i int, c peer.Client) error) error {
+// runScenario runs n workers, each with a client of its own, until all have returned. It begins when all clients are
+// open.
+func (b *Bench) runScenario(ctx context.Context, n int,
+	work func(ctx context.Context, began time.Time, i int, c peer.Client) error) (took time.Duration, err error) {
 	clients, err := b.openClients(ctx, n)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return runAll(ctx, n, b.Close, func(ctx context.Context, i int) error { return work(ctx, i, clients[i]) })
+	began := time.Now()
+	err = runAll(ctx, n, b.Close, func(ctx context.Context, i int) error { return work(ctx, began, i, clients[i]) })
+	return time.Since(began), err
 }
 
 // Timeline lets threads take one lock again and again and hold it for a random time: which thread had it when,
@@ -43,8 +47,7 @@ func (b *Bench) Timeline(ctx context.Context) (Values, error) {
 	var waits workload.Histogram
 	shares := make([]int, timelineThreads)
 	held := time.Duration(0)
-	began := time.Now()
-	err := b.runScenario(ctx, timelineThreads, func(ctx context.Context, i int, c peer.Client) error {
+	_, err := b.runScenario(ctx, timelineThreads, func(ctx context.Context, began time.Time, i int, c peer.Client) error {
 		for time.Since(began) < b.Window {
 			requested := time.Since(began)
 			unlock, err := c.Lock(ctx, "timeline")
@@ -79,11 +82,7 @@ func (b *Bench) Timeline(ctx context.Context) (Values, error) {
 // longer than the holds of those before it all of it took.
 func (b *Bench) Wait(ctx context.Context) (Values, error) {
 	waits := make([]time.Duration, waitThreads)
-	if _, err := b.openClients(ctx, waitThreads); err != nil {
-		return nil, err
-	}
-	began := time.Now()
-	err := b.runScenario(ctx, waitThreads, func(ctx context.Context, i int, c peer.Client) error {
+	took, err := b.runScenario(ctx, waitThreads, func(ctx context.Context, began time.Time, i int, c peer.Client) error {
 		unlock, err := c.Lock(ctx, "wait")
 		if err != nil {
 			return err
@@ -92,8 +91,7 @@ func (b *Bench) Wait(ctx context.Context) (Values, error) {
 		workload.Sleep(ctx, waitHold)
 		return unlock(ctx)
 	})
-	values := Values{"total": measure.Milliseconds(time.Since(began)),
-		"ideal": measure.Milliseconds(waitThreads * waitHold)}
+	values := Values{"total": measure.Milliseconds(took), "ideal": measure.Milliseconds(waitThreads * waitHold)}
 	values["stretch"] = values["total"] / values["ideal"]
 	slices.Sort(waits)
 	var all workload.Histogram
@@ -113,12 +111,7 @@ func (b *Bench) Series(ctx context.Context) (Values, error) {
 	var winners [seriesLocks]atomic.Int64
 	won := make([]int, seriesThreads)
 	kept := make([][]peer.Unlock, seriesThreads)
-	if _, err := b.openClients(ctx, seriesThreads); err != nil {
-		return nil, err
-	}
-	began := time.Now()
-	took := make([]time.Duration, seriesThreads)
-	err := b.runScenario(ctx, seriesThreads, func(ctx context.Context, i int, c peer.Client) error {
+	took, err := b.runScenario(ctx, seriesThreads, func(ctx context.Context, _ time.Time, i int, c peer.Client) error {
 		for n := range seriesLocks {
 			unlock, err := c.TryLock(ctx, fmt.Sprintf("series-%d", n))
 			if errors.Is(err, peer.ErrHeld) {
@@ -131,7 +124,6 @@ func (b *Bench) Series(ctx context.Context) (Values, error) {
 			won[i]++
 			kept[i] = append(kept[i], unlock)
 		}
-		took[i] = time.Since(began)
 		return nil
 	})
 	errs := []error{err}
@@ -140,9 +132,8 @@ func (b *Bench) Series(ctx context.Context) (Values, error) {
 			errs = append(errs, unlock(ctx))
 		}
 	}
-	total := slices.Max(took)
-	values := Values{"total": measure.Milliseconds(total), "jain": measure.Jain(won),
-		"rate": seriesThreads * seriesLocks / total.Seconds(), "unwon": 0, "overlaps": 0}
+	values := Values{"total": measure.Milliseconds(took), "jain": measure.Jain(won),
+		"rate": seriesThreads * seriesLocks / took.Seconds(), "unwon": 0, "overlaps": 0}
 	for i := range winners {
 		switch n := winners[i].Load(); {
 		case n == 0:

@@ -20,14 +20,27 @@ const longQueueClients = 256
 
 // Uncontended lets each of n clients lock and unlock a key of its own, over and over.
 func (b *Bench) Uncontended(ctx context.Context, n int) (Values, error) {
+	return b.runClients(ctx, n, b.Window, ownKey)
+}
+
+// Contended lets n clients lock and unlock one key.
+func (b *Bench) Contended(ctx context.Context, n int) (Values, error) {
+	window := b.Window
+	if n >= longQueueClients {
+		window *= 2
+	}
+	return b.runClients(ctx, n, window, func(int) string { return "one" })
+}
+
+func (b *Bench) runClients(ctx context.Context, n int, window time.Duration, key func(worker int) string) (Values, error) {
 	clients, err := b.openClients(ctx, n)
 	if err != nil {
 		return nil, err
 	}
-	return b.runLoop(ctx, clients, workload.Loop{Workers: n, Window: b.Window, Key: ownKey, Abandon: b.Close})
+	return b.runLoop(ctx, clients, workload.Loop{Workers: n, Window: window, Key: key, Abandon: b.Close})
 }
 
-// Shared does the same with n goroutines over a few clients.
+// Shared lets n goroutines lock and unlock keys of their own over a few clients.
 func (b *Bench) Shared(ctx context.Context, clients, n int) (Values, error) {
 	opened, end, err := b.openMany(ctx, clients, b.session(n/clients))
 	defer end()
@@ -35,19 +48,6 @@ func (b *Bench) Shared(ctx context.Context, clients, n int) (Values, error) {
 		return nil, err
 	}
 	return b.runLoop(ctx, opened, workload.Loop{Workers: n, Window: b.Window, Key: ownKey, Abandon: end})
-}
-
-// Contended lets n clients lock and unlock one key.
-func (b *Bench) Contended(ctx context.Context, n int) (Values, error) {
-	clients, err := b.openClients(ctx, n)
-	if err != nil {
-		return nil, err
-	}
-	window := b.Window
-	if n >= longQueueClients {
-		window *= 2
-	}
-	return b.runLoop(ctx, clients, workload.Loop{Workers: n, Window: window, Key: func(int) string { return "one" }, Abandon: b.Close})
 }
 
 func ownKey(worker int) string { return fmt.Sprintf("own-%d", worker) }
@@ -102,11 +102,7 @@ func addFairness(values Values, r *workload.Result, workers int) {
 	values["inversions"] = float64(measure.Inversions(r.Grants))
 	if shares := measure.CompleteRounds(r.Grants, workers); shares != nil {
 		values["jain"] = measure.Jain(shares)
-		total := 0
-		for _, s := range shares {
-			total += s
-		}
-		values["worst"] = float64(slices.Min(shares)) / (float64(total) / float64(len(shares)))
+		values["worst"] = float64(slices.Min(shares)) / float64(len(r.Grants)/workers)
 	}
 }
 

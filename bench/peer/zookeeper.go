@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 
 	"github.com/go-zookeeper/zk"
 )
 
-type discardLogger struct{}
-
-func (discardLogger) Printf(string, ...any) {}
-
 func openZooKeeper(ctx context.Context, s Session) (Client, error) {
-	conn, events, err := zk.Connect(s.Endpoints, s.TTL, zk.WithLogger(discardLogger{}), zk.WithLogInfo(false))
+	conn, events, err := zk.Connect(s.Endpoints, s.TTL, zk.WithLogger(log.New(io.Discard, "", 0)), zk.WithLogInfo(false))
 	if err != nil {
 		return Client{}, err
 	}

@@ -36,8 +36,8 @@ func colour(system string) color.Color {
 }
 
 // plots draws every plot, by the name of its file beside the document.
-func (r *report) plots() (map[string][]byte, error) {
-	drawn := map[string][]byte{}
+func (r *report) plots() (drawn map[string][]byte, err error) {
+	drawn = map[string][]byte{}
 	for _, p := range []struct {
 		file, x, y string
 		points     func(system string) plotter.XYs
@@ -67,12 +67,10 @@ func (r *report) plots() (map[string][]byte, error) {
 				chart.X.Scale, chart.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 			}
 		}
-		var err error
 		if drawn[p.file], err = svg(chart, plotHeight, -legendWidth); err != nil {
 			return nil, err
 		}
 	}
-	var err error
 	drawn["benchmarks/timeline.svg"], err = r.timeline()
 	return drawn, err
 }

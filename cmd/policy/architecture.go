@@ -14,12 +14,19 @@ var architectureText string
 type architecture struct {
 	layers [][][]string // lines of columns of packages
 	rules  map[string]*packageRule
+	calls  []callBan
 }
 
 // packageRule is what a package may import; a pattern of imports is one of covers.
 type packageRule struct {
 	may, tests []string
 	bans       []ban
+}
+
+// callBan is uses of functions, such as time.Now, that only some packages may make.
+type callBan struct {
+	functions, allowed []string
+	reason             string
 }
 
 const forAll = "all" // the name of the rule for every package
@@ -52,6 +59,11 @@ var theArchitecture = sync.OnceValue(func() *architecture {
 			names[words[0]] = words[2]
 		case "for":
 			about = words
+		case "calls":
+			a.calls = append(a.calls, callBan{functions: words, reason: reason})
+		case "only":
+			last := &a.calls[len(a.calls)-1]
+			last.allowed = append(last.allowed, words...)
 		case "may", "tests", "never":
 			for _, pkg := range about {
 				a.add(pkg, verb, words, reason)

@@ -12,7 +12,7 @@
 // The rules; files.go holds those that look at a whole file:
 //
 //	imports     each package may import those to its left (architecture.txt)
-//	calls       clocks are read in few places; only main ends the process
+//	calls       clocks are read in few places; only main ends the process (the same)
 //	tests       a skipped test gives its reason; a test that sleeps does so in virtual time
 //	sizes       functions and files that can be seen at once
 //	packagedocs each package has a doc.go

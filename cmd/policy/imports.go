@@ -67,10 +67,7 @@ func banReason(bans []ban, name string) string {
 }
 
 func importPath(spec *ast.ImportSpec) string {
-	p, err := strconv.Unquote(spec.Path.Value)
-	if err != nil { // the parser has accepted it
-		return spec.Path.Value
-	}
+	p, _ := strconv.Unquote(spec.Path.Value) // the parser has accepted it
 	return p
 }
 

@@ -95,7 +95,7 @@ func crowd(t *testing.T, n *Node, waiters int, sent *atomic.Int64) []fsm.TicketR
 		c := &fsm.Acquire{Session: st.queue.Session, Ticket: uint64(i%each) + 1, Items: items, WaitFor: fsm.Forever}
 		c.AckedThrough = c.Ticket - 1
 		require.Eventually(t, func() bool { return st.pending.Load() < 512 }, patience, time.Millisecond/10)
-		st.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: c.Ticket, Report: []string{"crowd/a", "crowd/b"}}, c)
+		st.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: c.Ticket, Report: len(items)}, c)
 		queue = append(queue, fsm.TicketRef{Session: c.Session, Ticket: c.Ticket})
 	}
 	require.Eventually(t, func() bool { return waitingAt(n) == waiters }, 4*patience, time.Millisecond)

@@ -326,8 +326,8 @@ func (st *stream) acquire(frame push.Frame, acked uint64, p *zamokpb.Acquire) {
 		return
 	}
 	command := access.AcquireCommand(st.queue.Session, acked, p)
-	for i := 0; i < len(command.Items) && p.ReportPosition; i++ {
-		c.Report = append(c.Report, command.Items[i].Name)
+	if p.ReportPosition {
+		c.Report = len(p.Items)
 	}
 	st.queue.Requested(c.Ticket)
 	st.submit(c, command)

@@ -9,20 +9,6 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// An answer says how many are ahead, and not at which of several locks.
-func TestAPlaceIsThatOfTheLockSpokenOf(t *testing.T) {
-	b := newBare(t)
-	onQueue := []Option{OnPosition(func(Position) {})}
-	one, two := b.ask(newRequest([]Item{ExclusiveItem("x")}, onQueue)), b.ask(newRequest([]Item{ExclusiveItem("free"), ExclusiveItem("x")}, onQueue))
-	b.outgoing()
-	b.reply(state(1, waiting, 0), 0, 0)
-	b.reply(state(2, waiting, 0), 0, 0)
-	require.Equal(t, "x", one.position.Name)
-	require.Nil(t, two.position)
-	b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{Ticket: 2, Name: "x", Ahead: 1}}})
-	require.Equal(t, Position{Name: "x", Ahead: 1}, *two.position)
-}
-
 // Positions that keep coming, each while the last one is being reported, do not hide the end of the context (L4).
 func TestAContextEndsAWaitWhosePositionsKeepComing(t *testing.T) {
 	b := newBare(t)

@@ -335,10 +335,6 @@ func (s *session) answer(a *zamokpb.Answer) {
 		if isDowngrade && t.downgrade == asked {
 			t.downgrade = downgraded
 		}
-		if t.callerWaits() && t.request.onPosition != nil && state.GetState() == zamokpb.State_STATE_WAITING &&
-			t.position == nil && len(t.items) == 1 { // of several, the answer does not name the lock
-			t.position = &Position{Name: t.items[0].name, Ahead: int(a.GetAhead())}
-		}
 	case final == nil:
 		s.retryLater(t)
 		return

@@ -35,7 +35,6 @@ type Hub struct {
 	bytes    int                         // of all queues that a stream adopted, with what they are sending
 
 	asked int                 // waiting tickets whose clients asked for their positions: the sum of all Queue.asked
-	fresh []fsm.TicketRef     // asked, and not sent their position since; some may have ended
 	dirty map[string]struct{} // locks whose queue changed
 }
 
@@ -197,9 +196,8 @@ func (h *Hub) end(q *Queue, reason *wire.Error) {
 	q.ended, q.reason = true, reason
 	close(q.done)
 	signal(q.wake)
-	for ticket := range q.asked {
-		h.cancelRequest(q, ticket)
-	}
+	h.asked -= len(q.asked)
+	clear(q.asked)
 	if q.adopted() && h.attached[q.Session] == q {
 		delete(h.attached, q.Session)
 	}
@@ -219,12 +217,6 @@ func (h *Hub) Broken(q *Queue) {
 		command := &fsm.Detached{Session: id, Attachment: q.number, Index: m.Stamp().Index}
 		var timer *time.Timer // with the hub's lock, as broken
 		timer = time.AfterFunc(q.Grace.Duration(), func() {
-			h.mu.Lock()
-			due := h.broken[id] == timer // it was not cancelled
-			h.mu.Unlock()
-			if !due {
-				return
-			}
 			h.node.Submit(command, func(_ raftnode.Answer, err error) {
 				h.mu.Lock()
 				defer h.mu.Unlock()
@@ -278,7 +270,7 @@ func (h *Hub) endAll(reason string) {
 	for id := range h.broken {
 		h.cancelGrace(id)
 	}
-	h.fresh, h.dirty = nil, make(map[string]struct{})
+	h.dirty = make(map[string]struct{})
 }
 
 // Counts is how many clients the hub serves.

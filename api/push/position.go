@@ -22,8 +22,8 @@ const (
 	positionRounds    = 64
 	positionRoundFar  = 128
 	positionRoundsFar = 16
-	// positionDirtyMax bounds the locks that are remembered to have changed, and the tickets that were not
-	// sent their position yet. Of more, some are sent it when the queue changes again, or by chance.
+	// positionDirtyMax bounds the locks that are remembered to have changed. Of more, the waiters are sent their
+	// positions when the queue changes again, or by chance.
 	positionDirtyMax = 1 << 16
 	// positionNear is how many at the head of each queue are sent their position each time; the others take
 	// turns.
@@ -61,15 +61,11 @@ func (h *Hub) holdersChanged(m *fsm.Machine, items []fsm.Item) {
 	}
 }
 
-// request reports the positions of a waiting ticket from now on.
-func (h *Hub) request(q *Queue, ticket uint64, names []string) {
+// request reports the positions of a ticket that waits for so many locks, after the first one.
+func (h *Hub) request(q *Queue, ticket uint64, locks int) {
 	h.cancelRequest(q, ticket)
-	q.asked[ticket] = &positionRequest{wide: len(names) > 1}
+	q.asked[ticket] = &positionRequest{wide: locks > 1}
 	h.asked++
-	if len(h.fresh) < positionDirtyMax {
-		h.fresh = append(h.fresh, fsm.TicketRef{Session: q.Session, Ticket: ticket})
-	}
-	h.queueMoved(names[0])
 }
 
 // cancelRequest ends the reports to a ticket.
@@ -98,7 +94,7 @@ func (h *Hub) sendPositions() bool {
 	}
 	for more, round := changed, 0; more && round < positionRoundsFar; round++ {
 		h.report(func(r *reporter) {
-			more = len(h.fresh) > positionRoundFar || h.asked > positionRoundFar
+			more = h.asked > positionRoundFar
 			r.tickets()
 		})
 	}
@@ -167,13 +163,9 @@ func (r *reporter) contended(ref fsm.TicketRef) {
 	}}}, true)
 }
 
-// tickets reports to tickets that asked: first those that were never sent their position, then any.
+// tickets reports to some of the tickets that asked.
 func (r *reporter) tickets() {
 	left := positionRoundFar
-	for ; left > 0 && len(r.fresh) > 0; left-- {
-		r.ticket(r.fresh[0])
-		r.fresh = r.fresh[1:]
-	}
 	for id, q := range r.attached {
 		for ticket := range q.asked {
 			if left--; left < 0 {

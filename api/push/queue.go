@@ -49,7 +49,7 @@ type Queue struct {
 
 	state      *zamokpb.SessionState // the first message, until the stream adopts the queue; nil since then
 	messages   []*zamokpb.ServerMessage
-	lookups    []*zamokpb.Answer // those of messages that lack details from the state machine
+	lookups    []*zamokpb.Answer // those of messages for which the writer looks into the state machine
 	bytes      int               // of messages
 	queued     time.Time         // when the first of messages was
 	ackDue     bool              // a confirmation was not sent yet
@@ -82,7 +82,7 @@ type Command struct {
 	Kind   zamokpb.Command
 	Ticket uint64
 	Frame  Frame
-	Report []string // the locks, if the client asked for its positions in their queues
+	Report int // in the queues of so many locks, if the client asked for its positions
 }
 
 // Wake has a value when there is something to take.
@@ -199,17 +199,16 @@ func (q *Queue) Answer(c Command, a *raftnode.Answer, refusal *wire.Error) {
 	if acquire && (refusal != nil || r.State != fsm.Waiting) {
 		delete(q.requested, c.Ticket)
 	}
-	reports := c.Report != nil && refusal == nil && r.State == fsm.Waiting
 	switch {
 	case refusal != nil:
 	case acquire && r.State == fsm.Granted && r.Token == r.Index, !acquire && q.changed == r.Index:
 		return // its Change was queued
-	case reports:
+	case c.Report > 0 && r.State == fsm.Waiting:
 		q.hub.request(q, c.Ticket, c.Report)
 	}
 	m := wire.Answer(c.Kind, wire.ResultState(c.Ticket, r), refusal)
 	repeated := r.State == fsm.Ended && refusal == nil // its result was sent before
-	if answer := m.GetAnswer(); q.add(m, !repeated) && (reports || len(answer.Error.GetBlockers()) > 0) {
+	if answer := m.GetAnswer(); q.add(m, !repeated) && (q.asked[c.Ticket] != nil || len(answer.Error.GetBlockers()) > 0) {
 		q.lookups = append(q.lookups, answer)
 	}
 	q.endUnlessLeading(refusal)
@@ -265,14 +264,10 @@ func (q *Queue) Take() (frame *zamokpb.ServerFrame, last bool) {
 	q.flushing = false
 	q.hub.mu.Unlock()
 	for round := range slices.Chunk(lookups, lookupRound) {
-		q.hub.node.View(func(m *fsm.Machine) {
-			for _, answer := range round { // the details of its blockers, or the queue position
-				if answer.Error != nil {
-					wire.Describe(m, answer.Error.Blockers)
-					continue
-				}
-				_, ahead, _ := m.QueuePosition(fsm.TicketRef{Session: q.Session, Ticket: answer.State.Ticket})
-				answer.Ahead = uint32(ahead)
+		q.hub.report(func(r *reporter) {
+			for _, answer := range round { // the details of its blockers; and the first position, in the next frame
+				wire.Describe(r.machine, answer.Error.GetBlockers())
+				r.ticket(fsm.TicketRef{Session: q.Session, Ticket: answer.State.Ticket})
 			}
 		})
 	}

@@ -1768,9 +1768,7 @@ type Answer struct {
 	// The ticket after the command. STATE_UNSPECIFIED: never received.
 	State *TicketState `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// CODE_OK, or why the command failed.
-	Error *ErrorInfo `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
-	// With WAITING, if report_position was set: the number of tickets ahead, as in QueuePosition.
-	Ahead         uint32 `protobuf:"varint,4,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Error         *ErrorInfo `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1824,13 +1822,6 @@ func (x *Answer) GetError() *ErrorInfo {
 		return x.Error
 	}
 	return nil
-}
-
-func (x *Answer) GetAhead() uint32 {
-	if x != nil {
-		return x.Ahead
-	}
-	return 0
 }
 
 // KeepAliveAck confirms a renewal: the frame sent at `sent` was committed and applied at cluster time `time`.
@@ -5246,12 +5237,11 @@ const file_zamok_proto_rawDesc = "" +
 	"downgraded\x18\x03 \x01(\bR\n" +
 	"downgraded\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\tR\x04text\x12\x16\n" +
-	"\x06number\x18\x05 \x01(\x04R\x06number\"\xa3\x01\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\"\x8d\x01\n" +
 	"\x06Answer\x12+\n" +
 	"\acommand\x18\x01 \x01(\x0e2\x11.zamok.v1.CommandR\acommand\x12+\n" +
 	"\x05state\x18\x02 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12)\n" +
-	"\x05error\x18\x03 \x01(\v2\x13.zamok.v1.ErrorInfoR\x05error\x12\x14\n" +
-	"\x05ahead\x18\x04 \x01(\rR\x05ahead\"P\n" +
+	"\x05error\x18\x03 \x01(\v2\x13.zamok.v1.ErrorInfoR\x05error\"P\n" +
 	"\fKeepAliveAck\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\fR\x04sent\x12\x12\n" +
 	"\x04time\x18\x02 \x01(\x03R\x04time\x12\x18\n" +

@@ -38,8 +38,12 @@ func NewRateLimitedLog(log *slog.Logger) *RateLimitedLog {
 func (q *RateLimitedLog) Log(level slog.Level, key, message string, args ...any) {
 	now := time.Now()
 	q.mu.Lock()
-	if _, known := q.lines[key]; !known && len(q.lines) >= logLinesMax {
-		maps.DeleteFunc(q.lines, func(_ string, l logLine) bool { return !now.Before(l.mutedUntil) })
+	if _, known := q.lines[key]; !known {
+		// Remove what may be logged again and, unless the table is full, has no repetitions to report.
+		full := len(q.lines) >= logLinesMax
+		maps.DeleteFunc(q.lines, func(_ string, l logLine) bool {
+			return !now.Before(l.mutedUntil) && (full || l.suppressed == 0)
+		})
 		if len(q.lines) >= logLinesMax {
 			key = "the rest"
 		}

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,7 +30,8 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{medium: cfg.Memory, naming: newFIFOMutex(), record: newRecord(cfg)}
+	s := &Store{medium: cfg.Memory, naming: newFIFOMutex(), record: &record{fatal: cfg.Fatal, observe: cfg.Observe}}
+	s.record.ctx, s.record.stop = context.WithCancelCause(context.Background())
 	if cfg.Memory == nil {
 		s.medium, err = openDirectory(cfg.Dir)
 	} else {

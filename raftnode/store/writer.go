@@ -56,11 +56,6 @@ type record struct {
 	running []InProgress // oldest first
 }
 
-func newRecord(cfg Config) *record {
-	ctx, stop := context.WithCancelCause(context.Background())
-	return &record{fatal: cfg.Fatal, observe: cfg.Observe, ctx: ctx, stop: stop}
-}
-
 // write does one write, of so many entries or values, under the rules S3 and S4.
 func (p *serialWriter) write(op Op, count int, do func() error) error {
 	err := p.attempt(op, count, do)

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"math"
 	"slices"
 
 	"zamok/session"
@@ -66,7 +67,7 @@ func (e *Entry) Append(b []byte) []byte {
 	start := len(b)
 	w := coder{Coder: record.NewWriter(append(b, entryVersion))}
 	e.codeHead(&w)
-	w.Count("commands", len(e.Commands), commandBytesMin)
+	w.Count("commands", len(e.Commands), CommandsMax, commandBytesMin)
 	for _, c := range e.Commands {
 		o := opOf(c)
 		record.Byte(&w.Coder, "op", &o)
@@ -97,12 +98,8 @@ func (e *Entry) codeHead(c *coder) {
 
 // codeRenewals visits the renewals as distances. Reading uses the memory of those that there were.
 func (e *Entry) codeRenewals(c *coder) {
-	n := c.Count("renewals", len(e.Renewals), renewalBytesMin)
+	n := c.Count("renewals", len(e.Renewals), RenewalsMax, renewalBytesMin)
 	if c.Reading() {
-		if n > RenewalsMax {
-			c.Fail("renewals", "%d are more than the %d that an entry may have", n, RenewalsMax)
-			return
-		}
 		e.Renewals = slices.Grow(e.Renewals[:0], n)[:n]
 	}
 	var previous session.ID
@@ -204,7 +201,7 @@ func (c *coder) ticket(id *session.ID, ticket, ackedThrough *uint64) {
 }
 
 func (c *coder) codeItems(items *[]Item) {
-	n := c.Count("items", len(*items), itemBytesMin)
+	n := c.Count("items", len(*items), math.MaxInt, itemBytesMin)
 	if c.Reading() {
 		*items = nil
 		if n == 0 {

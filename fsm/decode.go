@@ -81,12 +81,8 @@ func truncate[T any](slice *[]T) {
 }
 
 func (d *decoded) readCommands(r *coder) {
-	n := r.Count("commands", 0, commandBytesMin)
-	if n > CommandsMax {
-		r.Fail("commands", "%d are more than the %d that an entry may have", n, CommandsMax)
-		return
-	}
-	commands := slices.Grow(d.entry.Commands, n)
+	n := r.Count("commands", 0, CommandsMax, commandBytesMin)
+	d.entry.Commands = slices.Grow(d.entry.Commands, n)
 	for i := range n {
 		if r.Remaining() == 0 {
 			r.Fail("commands", "%d are announced and the bytes end after %d", n, i)
@@ -94,19 +90,18 @@ func (d *decoded) readCommands(r *coder) {
 		}
 		var o op
 		record.Byte(&r.Coder, "op", &o)
-		if !o.exists() {
+		if o.exists() {
+			c := commandKinds[o].zero(d)
+			c.code(r)
+			d.entry.Commands = append(d.entry.Commands, c)
+		} else {
 			r.Fail("op", "no command has this number")
+		}
+		if r.Err() != nil {
 			r.Wrap("command %d: %v", i+1, o)
 			return
 		}
-		c := commandKinds[o].zero(d)
-		if c.code(r); r.Err() != nil {
-			r.Wrap("command %d: %v", i+1, o)
-			return
-		}
-		commands = append(commands, c)
 	}
-	d.entry.Commands = commands
 }
 
 // op is a command's number in the form of an entry: its row in commandKinds.

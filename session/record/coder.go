@@ -199,15 +199,21 @@ func (c *Coder) Raw(field string, v []byte) {
 	}
 }
 
-// Count codes how many things follow, each of which takes bytesMin bytes or more. The bytes that are left bound
-// what is read, so memory may be made for that many at once.
-func (c *Coder) Count(field string, n, bytesMin int) int {
+// Count codes how many things follow, up to most, each of which takes bytesMin bytes or more. The bytes that are left
+// bound what is read, so memory may be made for that many at once.
+func (c *Coder) Count(field string, n, most, bytesMin int) int {
 	v := c.number(field, uint64(n), math.MaxUint64)
-	if c.direction == reading && v > uint64(c.Remaining()/bytesMin) {
+	switch {
+	case c.direction != reading:
+		return n
+	case v > uint64(c.Remaining()/bytesMin):
 		c.Fail(field, "%d are announced and %d bytes are left", v, c.Remaining())
-		return 0
+	case v > uint64(most):
+		c.Fail(field, "%d are more than the %d that an entry may have", v, most)
+	default:
+		return int(v)
 	}
-	return int(v)
+	return 0
 }
 
 func (c *Coder) readNumber(field string) uint64 {

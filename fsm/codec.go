@@ -32,7 +32,7 @@ import (
 //	 4  CloseSession   session
 //	 5  Acquire        session · ticket · acked through · items · wait signed · max hold signed ·
 //	                   owner text · metadata text
-//	                   items: how many; then, for each, name text · mode byte · permits · limit
+//	                   items: how many; then, for each, name text · mode · permits · limit
 //	 6  Drop           session · ticket · acked through
 //	 7  Downgrade      session · ticket · acked through
 //	 8  ForceRelease   name text · token · reason text
@@ -44,8 +44,8 @@ import (
 //	12  SetVersion       version
 //	13  Digest         node text · index · value
 //
-// op is a byte. permits, limit, version, version min, version max, timeout and fixed go up to 2³²−1. An entry has at most
-// EntryBytesMax bytes, and nothing is between its parts or after the last one.
+// op and mode go up to 255; permits, limit, version, version min, version max, timeout and fixed go up to 2³²−1. An
+// entry has at most EntryBytesMax bytes, and nothing is between its parts or after the last one.
 //
 // Reading refuses what is not of this form, and nothing else. A name that is no UTF-8, a mode that
 // does not exist, too many items or a negative ttl are the fault of one command: the state

@@ -23,7 +23,7 @@ import (
 //	1 header   version · term · index · time · epoch · cluster raw 16 · restored · hold-off
 //	2 session  id · secret raw 32 · identity text · label text · metadata text · ttl signed ·
 //	           lock delay signed · grace signed · opened · deadline · renewed · attachment · attempt · acked through · changed
-//	3 ticket   number · state byte · reason byte · token; unless ended: enqueued · wait until ·
+//	3 ticket   number · state · reason, both up to 255 · token; unless ended: enqueued · wait until ·
 //	           hold until · max hold · owner text · metadata text · items, as in an entry
 //	4 delay    name text · until
 //	5 member   as in an entry, then: announced · replaced

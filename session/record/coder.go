@@ -91,6 +91,9 @@ func (c *Coder) End() error {
 // Number codes an unsigned number.
 func Number[N ~uint64](c *Coder, field string, v *N) { upTo(c, field, v, math.MaxUint64) }
 
+// Byte codes an unsigned number of 8 bits.
+func Byte[N ~uint8](c *Coder, field string, v *N) { upTo(c, field, v, math.MaxUint8) }
+
 // Number32 codes an unsigned number of 32 bits.
 func (c *Coder) Number32(field string, v *uint32) { upTo(c, field, v, math.MaxUint32) }
 
@@ -103,7 +106,7 @@ const SpanMax = 366 * 24 * clock.Hour
 // Span codes a span from 0 to SpanMax.
 func (c *Coder) Span(field string, v *clock.Span) { upTo(c, field, v, uint64(SpanMax)) }
 
-func upTo[N ~uint64 | ~uint32 | ~int64](c *Coder, field string, v *N, limit uint64) {
+func upTo[N ~uint64 | ~uint32 | ~uint8 | ~int64](c *Coder, field string, v *N, limit uint64) {
 	if n := c.number(field, uint64(*v), limit); c.direction == reading {
 		*v = N(n)
 	}
@@ -113,13 +116,6 @@ func upTo[N ~uint64 | ~uint32 | ~int64](c *Coder, field string, v *N, limit uint
 func (c *Coder) Signed(field string, v *clock.Span) {
 	if n := c.number(field, uint64(*v)<<1^uint64(*v>>63), math.MaxUint64); c.direction == reading {
 		*v = clock.Span(n>>1) ^ -clock.Span(n&1)
-	}
-}
-
-// Byte codes one byte.
-func Byte[B ~uint8](c *Coder, field string, v *B) {
-	if b := c.byte(field, byte(*v)); c.direction == reading {
-		*v = B(b)
 	}
 }
 
@@ -140,25 +136,6 @@ func (c *Coder) number(field string, v, limit uint64) uint64 {
 		}
 	}
 	return v
-}
-
-func (c *Coder) byte(field string, b byte) byte {
-	switch c.direction {
-	case writing:
-		c.bytes = append(c.bytes, b)
-	case summing:
-		c.sum = c.sum.Word(uint64(b))
-	case sizing:
-		c.offset++
-	case reading:
-		if c.Remaining() == 0 {
-			c.Fail(field, "the bytes end too early")
-			return 0
-		}
-		c.offset++
-		return c.bytes[c.offset-1]
-	}
-	return b
 }
 
 // Text codes a string.

@@ -17,7 +17,7 @@ type Token uint64
 type Lock struct {
 	t *ticket
 
-	ctx       context.Context // ends when the lock is lost
+	ctx       context.Context // ends when the lock is lost; nil until Context is called
 	cancel    context.CancelCauseFunc
 	contended chan int // holds the latest number
 }
@@ -72,7 +72,14 @@ func (l *Lock) Lost() <-chan struct{} { return l.Context().Done() }
 // Context ends when the lock is lost; context.Cause then wraps ErrLost. Unlock does not end it, so a
 // callback for loss is context.AfterFunc(lock.Context(), f).
 func (l *Lock) Context() context.Context {
-	l.checkDeadline().mu.Unlock()
+	s := l.checkDeadline()
+	defer s.mu.Unlock()
+	if l.ctx == nil {
+		l.ctx, l.cancel = context.WithCancelCause(context.Background())
+		if l.t.failure != nil {
+			l.cancel(l.t.failure)
+		}
+	}
 	return l.ctx
 }
 

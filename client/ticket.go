@@ -165,7 +165,9 @@ func (t *ticket) end(e ticketEvent, cause error) {
 		outcome = Done
 	}
 	t.failure = &Error{Kind: ErrLost, Outcome: outcome, cause: cause}
-	t.handle.cancel(t.failure) // its callbacks run in goroutines of their own
+	if t.handle.cancel != nil {
+		t.handle.cancel(t.failure) // its callbacks run in goroutines of their own
+	}
 	t.notify()
 }
 
@@ -254,7 +256,6 @@ func (t *ticket) handOver(now clock.Instant) *Lock {
 		signal(s.kick) // from now on the clocks are looked at more often, or there is an earlier deadline
 	}
 	t.handle = &Lock{t: t, contended: make(chan int, 1)}
-	t.handle.ctx, t.handle.cancel = context.WithCancelCause(context.Background())
 	t.request = nil
 	return t.handle
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -49,11 +50,8 @@ func (r *recorder) put(line check.Record) {
 func (r *recorder) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.file.Close(); r.err == nil {
-		r.err = err
-	}
-	if r.err != nil {
-		return fmt.Errorf("the history is not complete: %w", r.err)
+	if err := errors.Join(r.err, r.file.Close()); err != nil {
+		return fmt.Errorf("the history is not complete: %w", err)
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -78,12 +77,10 @@ func Open(ctx context.Context, dir string) (*Pool, error) {
 	return p, nil
 }
 
-// Disk is a mounted lossyfs. Its methods may be called from several goroutines.
+// Disk is a mounted lossyfs. It is given one command at a time.
 type Disk struct {
-	Dir     string // where it is mounted
-	program *exec.Cmd
-
-	mu       sync.Mutex // one command at a time
+	Dir      string // where it is mounted
+	program  *exec.Cmd
 	commands *rpc.Client
 }
 
@@ -139,8 +136,6 @@ func (p *Pool) Add(name string) (*Disk, error) {
 }
 
 func (d *Disk) command(name string, args, reply any) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if err := d.commands.Call("Disk."+name, args, reply); err != nil {
 		return fmt.Errorf("disk %s: %s %v: %w", d.Dir, name, args, err)
 	}

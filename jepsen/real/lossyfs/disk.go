@@ -59,7 +59,8 @@ func newDisk(mount string) *disk {
 func (d *disk) newInode(mode uint32) *inode {
 	d.inodes++ // the first is the root's, as FUSE has it
 	return &inode{
-		number: d.inodes, mode: mode, changed: time.Now(), names: map[string]*inode{}, pages: map[int64][]byte{}, flushed: map[int64]flushedPage{},
+		number: d.inodes, mode: mode, changed: time.Now(), names: map[string]*inode{},
+		pages: map[int64][]byte{}, flushed: map[int64][]byte{}, dirty: map[int64]bool{},
 	}
 }
 

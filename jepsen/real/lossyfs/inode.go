@@ -18,35 +18,26 @@ type inode struct {
 
 	names map[string]*inode // of a folder
 
-	pages map[int64][]byte // of a file, by number: replaced and never changed; one that is missing is empty
-	size  int64
-	// What a crash brings back: the length, and the pages changed since, as they were at the last flush.
-	flushedSize int64
-	flushed     map[int64]flushedPage
+	// Of a file: the pages by number, replaced and never changed (one that is missing is empty), and the length; both as
+	// they are, and as they were flushed.
+	pages, flushed    map[int64][]byte
+	size, flushedSize int64
+	// dirty has the pages that were changed since they were flushed. False: a flush failed to write it, and the next one
+	// will not try (L3).
+	dirty map[int64]bool
 }
 
-// flushedPage is what a page was at the last flush.
-type flushedPage struct {
-	content []byte
-	dropped bool // a flush failed to write its successor, and the next one will not try (L3)
-}
-
-// setPage replaces a page, and remembers what it was.
+// setPage replaces a page, which the next flush writes.
 func (f *inode) setPage(n int64, content []byte) {
-	was, known := f.flushed[n]
-	if !known {
-		was.content = f.pages[n]
-	}
-	was.dropped = false // changed once more, so the next flush writes it
-	f.flushed[n] = was
-	f.putPage(n, content)
+	f.dirty[n] = true
+	putPage(f.pages, n, content)
 }
 
-func (f *inode) putPage(n int64, content []byte) {
+func putPage(pages map[int64][]byte, n int64, content []byte) {
 	if content == nil {
-		delete(f.pages, n)
+		delete(pages, n)
 	} else {
-		f.pages[n] = content
+		pages[n] = content
 	}
 }
 
@@ -98,15 +89,19 @@ func (f *inode) truncate(size int64) {
 
 // flush makes what was written durable, but for what an earlier flush has dropped.
 func (f *inode) flush() {
-	maps.DeleteFunc(f.flushed, func(_ int64, p flushedPage) bool { return !p.dropped })
+	for n, write := range f.dirty {
+		if write {
+			putPage(f.flushed, n, f.pages[n])
+			delete(f.dirty, n)
+		}
+	}
 	f.flushedSize = f.size
 }
 
 // dropDirty: a flush failed, and Linux takes the pages for clean from now on.
 func (f *inode) dropDirty() {
-	for n, p := range f.flushed {
-		p.dropped = true
-		f.flushed[n] = p
+	for n := range f.dirty {
+		f.dirty[n] = false
 	}
 }
 
@@ -116,12 +111,12 @@ func (f *inode) crash(dice *rand.Rand, lost *CrashLoss) {
 	if f.size != f.flushedSize && keeps(dice) {
 		size = f.size
 	}
-	for _, n := range slices.Sorted(maps.Keys(f.flushed)) {
-		if was := f.flushed[n]; !was.dropped && keeps(dice) {
+	for _, n := range slices.Sorted(maps.Keys(f.dirty)) {
+		if f.dirty[n] && keeps(dice) {
 			lost.KeptPages++
 		} else {
 			gone++
-			f.putPage(n, was.content)
+			putPage(f.pages, n, f.flushed[n])
 		}
 	}
 	lost.Pages += gone
@@ -129,8 +124,7 @@ func (f *inode) crash(dice *rand.Rand, lost *CrashLoss) {
 		lost.Files++
 	}
 	f.truncate(size)
-	f.flushed = map[int64]flushedPage{}
-	f.flushedSize = size
+	f.flushed, f.flushedSize, f.dirty = maps.Clone(f.pages), size, map[int64]bool{}
 }
 
 // keeps decides whether a crash keeps something.

@@ -210,7 +210,8 @@ func (n *node) Allocate(_ context.Context, _ fs.FileHandle, off, size uint64, mo
 	return n.needs(int64(off), int64(size), func() {
 		for page := int64(off) / pageSize; page*pageSize < end; page++ {
 			if n.pages[page] == nil {
-				n.putPage(page, make([]byte, pageSize))
+				n.pages[page] = make([]byte, pageSize)
+				n.flushed[page] = n.pages[page] // room that was taken stays
 			}
 		}
 		if mode&unix.FALLOC_FL_KEEP_SIZE == 0 {

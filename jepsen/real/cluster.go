@@ -96,7 +96,7 @@ func (c *cluster) connectionOwner(conn net.Conn) string {
 		c.logf("whose socket %v is: %v", there, err)
 	}
 	for _, n := range c.members() {
-		if p := n.runningProcess(); p != nil && inode != "" && hasSocket(p.pid(), inode) {
+		if p := n.runningProcess(); p != nil && inode != "" && hasSocket(p.cmd.Process.Pid, inode) {
 			return n.id
 		}
 	}

@@ -264,7 +264,9 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 	}
 	workload.Sleep(c.done, o.duration)
 	await(c.done, o.durationMax-o.duration, 3*time.Second, func() bool { return f.provesEnough(plan, o.faults) })
-	err = f.stopAndHeal()
+	f.stop()
+	f.workers.Wait() // what is under way is undone
+	err = f.client.Close()
 	plan.Healed = monotonicNow()
 	c.logf("healed after %v; faults: %v", (plan.Healed - plan.Begin).Round(time.Millisecond), f.counts)
 	err = errors.Join(err, c.stop(plan))

@@ -115,9 +115,8 @@ func (c *cluster) newNemesis(kinds []faultKind) (*nemesis, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &nemesis{cluster: c, client: operator, counts: map[string]int{}, inUse: map[any]bool{}}
 	ctx, stop := context.WithCancel(c.done)
-	f.stop = stop
+	f := &nemesis{cluster: c, client: operator, stop: stop, counts: map[string]int{}, inUse: map[any]bool{}}
 	random := rand.New(rand.NewPCG(c.seed, 1))
 	fast := &shuffledKinds{random: random, kinds: slices.DeleteFunc(slices.Clone(kinds), faultKind.isSlow)}
 	slow := &shuffledKinds{random: random, kinds: slices.DeleteFunc(slices.Clone(kinds), func(k faultKind) bool { return !k.isSlow() })}
@@ -133,13 +132,6 @@ func (c *cluster) newNemesis(kinds []faultKind) (*nemesis, error) {
 		})
 	}
 	return f, nil
-}
-
-// stopAndHeal lets what is under way be undone, and waits for it.
-func (f *nemesis) stopAndHeal() error {
-	f.stop()
-	f.workers.Wait()
-	return f.client.Close()
 }
 
 // provesEnough reports whether everything has happened without which the run is invalid: the least number of faults,

@@ -138,13 +138,11 @@ func (n *node) signal(sig syscall.Signal) {
 
 // metrics reads the node's metrics without labels, not through the proxies.
 func (n *node) metrics(ctx context.Context) (map[string]float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
 	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.listenIP+":"+httpPort+"/metrics", nil)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := http.DefaultClient.Do(ask)
+	answer, err := (&http.Client{Timeout: time.Second}).Do(ask)
 	if err != nil {
 		return nil, err
 	}
@@ -195,9 +193,9 @@ func (c *cluster) addNode(flags ...string) (*node, error) {
 type process struct {
 	name  string
 	cmd   *exec.Cmd
-	stdin io.WriteCloser // closed = it is to finish
-	done  chan struct{}  // closed when it was waited for
-	err   error          // after that: how it ended
+	stdin io.WriteCloser  // closed = it is to finish
+	ended context.Context // ends when it was waited for
+	err   error           // after that: how it ended
 }
 
 // start runs a program; its output is appended to a file.
@@ -207,7 +205,7 @@ func start(name, log string, env []string, program string, args ...string) (*pro
 		return nil, err
 	}
 	defer file.Close()
-	p := &process{name: name, cmd: exec.Command(program, args...), done: make(chan struct{})}
+	p := &process{name: name, cmd: exec.Command(program, args...)}
 	p.cmd.Stdout, p.cmd.Stderr = file, file
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -217,23 +215,16 @@ func start(name, log string, env []string, program string, args ...string) (*pro
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("%s was not started: %w", name, err)
 	}
+	var end context.CancelFunc
+	p.ended, end = context.WithCancel(context.Background())
 	go func() { // ends with the process, which close sees to
 		p.err = p.cmd.Wait()
-		close(p.done)
+		end()
 	}()
 	return p, nil
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
-
-func (p *process) alive() bool {
-	select {
-	case <-p.done:
-		return false
-	default:
-		return true
-	}
-}
+func (p *process) alive() bool { return p.ended.Err() == nil }
 
 func (p *process) signal(sig syscall.Signal) {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -244,20 +235,11 @@ func (p *process) signal(sig syscall.Signal) {
 // kill ends it at once and waits for its end.
 func (p *process) kill() {
 	p.signal(syscall.SIGKILL)
-	<-p.done
+	<-p.ended.Done()
 }
 
 // waitFor waits for its end. False: it still runs.
-func (p *process) waitFor(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-p.done:
-		return true
-	case <-timer.C:
-		return false
-	}
-}
+func (p *process) waitFor(d time.Duration) bool { return !workload.Sleep(p.ended, d) }
 
 // monotonicNow is CLOCK_MONOTONIC: nanoseconds since this machine was started, the same for all processes.
 func monotonicNow() time.Duration {

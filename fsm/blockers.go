@@ -8,40 +8,13 @@ func (m *Machine) lockOf(name string) *lock {
 	return &lock{name: name}
 }
 
-// lookUp looks up the locks of items into m.lookedUp.
-func (m *Machine) lookUp(items []Item) {
-	m.lookedUp = m.lookedUp[:0]
-	for i := range items {
-		m.lookedUp = append(m.lookedUp, m.lockOf(items[i].Name))
-	}
-}
-
-// kindMismatch returns the name that is in use as another kind of lock than the items ask for, or nil.
-func (m *Machine) kindMismatch(items []Item) *Detail {
-	for i, lk := range m.lookedUp {
-		if lk.inUse() && lk.limit != items[i].Limit {
-			return &Detail{Field: lk.name, Limit: lk.limit}
-		}
-	}
-	return nil
-}
-
-// canGrant is the queue rule for a ticket that is not in the queues yet: no ticket waits, there is no delay, and it is
-// compatible with the holders.
-func (m *Machine) canGrant(items []Item) bool {
-	for i, lk := range m.lookedUp {
-		if lk.waiters.len > 0 || lk.delay != 0 || !lk.fits(items[i]) {
-			return false
-		}
-	}
-	return m.HoldOff() == 0
-}
-
-// blockers names what blocks a new ticket with these items, in their order: a delay, the holders, and the waiters ahead.
-func (m *Machine) blockers(items []Item) []Blocker {
+// blockers names what blocks a waiting or a new ticket at each of its locks, in the order of its items: a delay, the
+// holders, and the waiters ahead; up to BlockersMax.
+func (m *Machine) blockers(t *ticket) []Blocker {
 	var all []Blocker
-	for i, lk := range m.lookedUp {
-		all = m.blockersAt(all, lk, items[i], lk.waiters.last)
+	for i := range t.slots {
+		p := &t.slots[i]
+		all = m.blockersAt(all, p.lock, t.items[i], p.prev)
 	}
 	return all[:min(len(all), BlockersMax)]
 }

@@ -47,18 +47,20 @@ func (m *Machine) waitOf(id session.ID, owner string) (ref TicketRef, waits bool
 	return ref, false
 }
 
-// hasWaiters reports whether a ticket waits for what the owner holds, or the new ticket, with its locks in m.lookedUp,
-// would. If not, there is no cycle through it. With more than SearchMax locks to check, the answer is yes.
-func (m *Machine) hasWaiters(id session.ID, owner string) bool {
+// hasWaiters reports whether a ticket waits for what the owner of a new ticket holds, or the new one would. If not, there
+// is no cycle through it. With more than SearchMax locks to check, the answer is yes.
+func (m *Machine) hasWaiters(id session.ID, asked *ticket) bool {
 	looked := 0
 	defer func() { m.searchCost += looked }()
-	for ref := range m.ownedBy(id, owner, Granted) {
+	for ref := range m.ownedBy(id, asked.owner, Granted) {
 		t := m.tickets.Peek(ref)
 		if looked += len(t.slots); looked > SearchMax {
 			return true
 		}
 		for i := range t.slots {
-			if lk := t.slots[i].lock; lk.waiters.len > 0 || slices.Contains(m.lookedUp, lk) {
+			lk := t.slots[i].lock
+			wanted := func(p slot) bool { return p.lock == lk }
+			if lk.waiters.len > 0 || slices.ContainsFunc(asked.slots, wanted) {
 				return true
 			}
 		}
@@ -90,27 +92,23 @@ func (s *search) visit(key TicketRef, parent int, lockName string) {
 	}
 }
 
-// findCycle describes the shortest cycle that c, waiting, would close, or returns nil. Its locks are in
-// m.lookedUp. Every wait is for all of a ticket's items. A timed wait counts as any other, though a cycle
+// findCycle describes the shortest cycle that a new ticket, waiting, would close, or returns nil.
+// Every wait is for all of a ticket's items. A timed wait counts as any other, though a cycle
 // through it would dissolve by itself.
-func (m *Machine) findCycle(c *Acquire) *Detail {
+func (m *Machine) findCycle(newKey TicketRef, asked *ticket) *Detail {
 	s := &search{m: m, seen: make(map[TicketRef]bool), visitedWidth: make(map[*lock]uint32)}
 	defer func() { m.searchCost += s.cost }()
-	for i, lk := range m.lookedUp {
-		s.visitLock(lk, c.Items[i], lk.waiters.last, -1)
-	}
+	s.visitLocks(asked, -1)
 	for at := 0; at < len(s.steps) && s.cost <= SearchMax; at++ {
 		key := s.steps[at].key
 		t := m.tickets.Peek(key)
 		switch {
 		case t.state == Waiting:
-			for i := range t.slots {
-				s.visitLock(t.slots[i].lock, t.items[i], t.slots[i].prev, at)
-			}
+			s.visitLocks(t, at)
 		case t.owner == "":
 			// Whether its holder waits, and for what, is unknown.
-		case key.Session == c.Session && t.owner == c.Owner:
-			return s.describe(c, at)
+		case key.Session == newKey.Session && t.owner == asked.owner:
+			return s.describe(newKey, asked.owner, at)
 		default:
 			if ref, waits := m.waitOf(key.Session, t.owner); waits {
 				s.visit(ref, at, "")
@@ -120,22 +118,25 @@ func (m *Machine) findCycle(c *Acquire) *Detail {
 	return nil
 }
 
-// visitLock follows an item that waits at lk, behind ahead: to the holders that it is not compatible with, and to the
+// visitLocks follows each item of a ticket that waits: to the holders that it is not compatible with, and to the
 // ticket just ahead, which leads to the rest of the queue. The holders are visited once, and again only for an item that
 // more of them block.
-func (s *search) visitLock(lk *lock, it Item, ahead *slot, parent int) {
-	if ahead != nil {
-		s.visit(ahead.key, parent, lk.name)
-	}
-	if lk.fits(it) || s.visitedWidth[lk] >= it.width() {
-		return
-	}
-	s.visitedWidth[lk] = it.width()
-	for p := lk.holders.first; p != nil && s.cost <= SearchMax; p = p.next {
-		if it.compatible(s.m.tickets.Peek(p.key).items[p.item()]) {
-			s.cost++
-		} else {
-			s.visit(p.key, parent, lk.name)
+func (s *search) visitLocks(t *ticket, parent int) {
+	for i, it := range t.items {
+		lk := t.slots[i].lock
+		if ahead := t.slots[i].prev; ahead != nil {
+			s.visit(ahead.key, parent, lk.name)
+		}
+		if lk.fits(it) || s.visitedWidth[lk] >= it.width() {
+			continue
+		}
+		s.visitedWidth[lk] = it.width()
+		for p := lk.holders.first; p != nil && s.cost <= SearchMax; p = p.next {
+			if it.compatible(s.m.tickets.Peek(p.key).items[p.item()]) {
+				s.cost++
+			} else {
+				s.visit(p.key, parent, lk.name)
+			}
 		}
 	}
 }
@@ -154,7 +155,7 @@ func (it Item) width() uint32 {
 
 // describe writes the way from the new ticket to the step at, link by link. Of a long one it keeps the beginning and the
 // end.
-func (s *search) describe(c *Acquire, at int) *Detail {
+func (s *search) describe(newKey TicketRef, owner string, at int) *Detail {
 	var links []Link
 	wanted := "" // the lock at which the link before waits for the one at hand
 	for ; at >= 0; at = s.steps[at].parent {
@@ -167,9 +168,7 @@ func (s *search) describe(c *Acquire, at int) *Detail {
 		links = append(links, link)
 		wanted = st.lockName
 	}
-	links = append(links, Link{
-		TicketRef: TicketRef{c.Session, c.Ticket}, Owner: c.Owner, State: Waiting, Name: wanted,
-	})
+	links = append(links, Link{TicketRef: newKey, Owner: owner, State: Waiting, Name: wanted})
 	slices.Reverse(links)
 	omitted := max(0, len(links)-2*BlockersMax)
 	if omitted > 0 {

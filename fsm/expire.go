@@ -83,7 +83,7 @@ func (m *Machine) expireDue() {
 		case dueDelay:
 			lk := m.lockOf(key.name)
 			m.setDelay(lk, 0)
-			m.markFreed(lk)
+			m.mark(lk, &lk.recheck)
 		case dueHold:
 			m.endTicket(ticket, MaxHoldExceeded, "")
 		}

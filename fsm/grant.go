@@ -18,10 +18,11 @@ type grantOrder struct {
 // granted (M2). The result does not depend on the order of the checks: two tickets that can be granted never block each
 // other.
 func (m *Machine) grantUnblocked() {
-	for i := 0; i < len(m.recheckLocks); i++ {
-		lk := m.recheckLocks[i]
-		lk.recheck = false // a later change puts it in again
-		m.grantHeads(lk)
+	for i := 0; i < len(m.marked); i++ {
+		if lk := m.marked[i]; lk.recheck {
+			lk.recheck = false // a later change puts it in again
+			m.grantHeads(lk)
+		}
 	}
 	if len(m.granted) > 1 {
 		slices.SortFunc(m.granted, func(a, b grantOrder) int { return cmp.Compare(a.enqueued, b.enqueued) })
@@ -29,21 +30,17 @@ func (m *Machine) grantUnblocked() {
 	for _, b := range m.granted {
 		m.emitGranted(b.key, m.tickets.Peek(b.key))
 	}
-	for _, lk := range m.changedQueues {
-		lk.queueChanged = false
-		if !m.isUnused(lk) {
-			m.emit(Event{Kind: EvQueueChanged, Lock: lk.name})
-		}
-	}
-	for _, lk := range m.recheckLocks {
+	for _, lk := range m.marked {
 		if m.isUnused(lk) {
 			m.setDelay(lk, 0)
 			m.locks.Delete(lk.name)
+		} else if lk.queueChanged {
+			m.emit(Event{Kind: EvQueueChanged, Lock: lk.name})
 		}
+		lk.queueChanged = false
 	}
-	clear(m.recheckLocks) // drop the references to removed locks
-	clear(m.changedQueues)
-	m.recheckLocks, m.changedQueues, m.granted = m.recheckLocks[:0], m.changedQueues[:0], m.granted[:0]
+	clear(m.marked) // drop the references to removed locks
+	m.marked, m.granted = m.marked[:0], m.granted[:0]
 }
 
 // isUnused reports whether the lock can be removed: it has no holder and no waiter, and no delay but the restore hold-off,

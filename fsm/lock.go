@@ -14,7 +14,7 @@ type lock struct {
 	permits   uint32
 	// delay is when a lock delay ends; 0 = none.
 	delay clock.Time
-	// In the current step: is in Machine.recheckLocks, in Machine.changedQueues.
+	// In the current step: it may have a waiter to grant to, or no ticket left; a ticket entered or left its queue.
 	recheck, queueChanged bool
 }
 
@@ -98,18 +98,10 @@ func (lk *lock) adjust(it Item, n int32) {
 	}
 }
 
-// markFreed notes that lk may have a waiter to grant to, or no ticket left.
-func (m *Machine) markFreed(lk *lock) {
-	if !lk.recheck {
-		lk.recheck = true
-		m.recheckLocks = append(m.recheckLocks, lk)
-	}
-}
-
-// markMoved notes that lk's queue changed.
-func (m *Machine) markMoved(lk *lock) {
-	if !lk.queueChanged {
-		lk.queueChanged = true
-		m.changedQueues = append(m.changedQueues, lk)
+// mark sets one of the flags that lk has for the current step.
+func (m *Machine) mark(lk *lock, flag *bool) {
+	if !*flag {
+		*flag = true
+		m.marked = append(m.marked, lk)
 	}
 }

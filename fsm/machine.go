@@ -32,13 +32,11 @@ type Machine struct {
 	live     [Ended]int // how many tickets wait and are granted, by state
 
 	// Of the current step.
-	in            decoded
-	out           Applied
-	recheckLocks  []*lock // may have a waiter to grant to
-	changedQueues []*lock // whose queue changed
-	granted       []grantOrder
-	lookedUp      []*lock
-	keyBuffer     []TicketRef
+	in        decoded
+	out       Applied
+	marked    []*lock // a lock is there once for each time that one of its flags was set
+	granted   []grantOrder
+	keyBuffer []TicketRef
 	// Of the current entry.
 	searchCost      int    // the steps of its searches
 	attachedTickets int    // the tickets in its Attached events

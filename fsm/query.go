@@ -163,15 +163,7 @@ func (m *Machine) Holds(name string, token uint64, ref TicketRef) bool {
 }
 
 // Blockers names what blocks a waiting ticket at each of its locks, up to BlockersMax.
-func (m *Machine) Blockers(ref TicketRef) []Blocker {
-	var all []Blocker
-	t := m.ticketIn(Waiting, ref)
-	for i := range t.slots {
-		p := &t.slots[i]
-		all = m.blockersAt(all, p.lock, t.items[i], p.prev)
-	}
-	return all[:min(len(all), BlockersMax)]
-}
+func (m *Machine) Blockers(ref TicketRef) []Blocker { return m.blockers(m.ticketIn(Waiting, ref)) }
 
 // LockBlockers names what blocks an exclusive request for a lock, in use or not, beside other requests: a delay or the
 // hold-off, and its holders, up to BlockersMax.

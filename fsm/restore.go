@@ -258,8 +258,8 @@ func (s *snapshotReader) enqueueTickets() error {
 			return fmt.Errorf("tickets %v and %v were enqueued at one index", s.live[i-1].key, b.key)
 		}
 		t := s.m.tickets.Ref(b.key)
-		s.m.lookUp(t.items)
-		s.m.enqueue(b.key, t)
+		s.m.fillSlots(b.key, t)
+		s.m.useLocks(t)
 		s.m.sessions.Ref(b.key.Session).Live++
 		s.m.enter(b.key, t)
 	}

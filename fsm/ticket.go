@@ -59,12 +59,16 @@ func (c *Acquire) execute(m *Machine) Result {
 	case c.Ticket-s.AckedThrough > TicketWindow:
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "ticket"}}.forSession(s)
 	}
-	m.lookUp(c.Items)
-	free := m.canGrant(c.Items)
-	if reason, detail := m.refusal(s, c, free); reason != 0 {
-		return m.refuseTicket(s, key, c.Items, reason, detail)
+	asked := ticket{state: Waiting, enqueued: m.index, maxHold: c.MaxHold, owner: c.Owner, metadata: c.Metadata}
+	asked.setItems(c.Items)
+	m.fillSlots(key, &asked)
+	free := m.HoldOff() == 0 && asked.blockedAt() == nil
+	if reason, detail := m.refusal(s, key, &asked, c.WaitFor, free); reason != 0 {
+		return m.refuseTicket(s, key, &asked, reason, detail)
 	}
-	t = m.addTicket(s, key, c)
+	m.useLocks(&asked)
+	m.recordChange(s, 1)
+	t = m.tickets.Insert(key, asked)
 	if free {
 		m.grant(key, t)
 		m.emitGranted(key, t)
@@ -86,9 +90,9 @@ func (m *Machine) find(id session.ID, number, ackedThrough uint64) (s *session.S
 	return s, key, m.tickets.Peek(key)
 }
 
-// refusal is why an acquisition is refused: 0 = it is granted if its locks are free, and waits otherwise.
-func (m *Machine) refusal(s *session.Session, c *Acquire, free bool) (Reason, *Detail) {
-	switch mismatch := m.kindMismatch(c.Items); {
+// refusal is why a new ticket is refused: 0 = it is granted if its locks are free, and waits otherwise.
+func (m *Machine) refusal(s *session.Session, key TicketRef, t *ticket, waitFor clock.Span, free bool) (Reason, *Detail) {
+	switch mismatch := t.kindMismatch(); {
 	case s.Live >= TicketsMax:
 		return TooMany, &Detail{Field: "tickets"}
 	case s.LockDelay > 0 && m.delays.Len() >= DelaysMax:
@@ -97,20 +101,30 @@ func (m *Machine) refusal(s *session.Session, c *Acquire, free bool) (Reason, *D
 		return KindMismatch, mismatch
 	case free:
 		return 0, nil
-	case c.WaitFor == 0:
-		return TryFailed, &Detail{Blockers: m.blockers(c.Items)}
-	case c.Owner == "":
+	case waitFor == 0:
+		return TryFailed, &Detail{Blockers: m.blockers(t)}
+	case t.owner == "":
 		return 0, nil
 	}
-	if ref, waits := m.waitOf(c.Session, c.Owner); waits {
-		return OwnerBusy, &Detail{Blockers: []Blocker{{By: ByWaiter, TicketRef: ref, Owner: c.Owner}}}
+	if ref, waits := m.waitOf(s.ID, t.owner); waits {
+		return OwnerBusy, &Detail{Blockers: []Blocker{{By: ByWaiter, TicketRef: ref, Owner: t.owner}}}
 	}
-	if m.searchCost < SearchEntryMax && m.hasWaiters(c.Session, c.Owner) {
-		if cycle := m.findCycle(c); cycle != nil {
+	if m.searchCost < SearchEntryMax && m.hasWaiters(s.ID, t) {
+		if cycle := m.findCycle(key, t); cycle != nil {
 			return Deadlocked, cycle
 		}
 	}
 	return 0, nil
+}
+
+// kindMismatch returns the name that is in use as another kind of lock than the ticket asks for, or nil.
+func (t *ticket) kindMismatch() *Detail {
+	for i := range t.slots {
+		if lk := t.slots[i].lock; lk.inUse() && lk.limit != t.items[i].Limit {
+			return &Detail{Field: lk.name, Limit: lk.limit}
+		}
+	}
+	return nil
 }
 
 // wait puts a new ticket at the end of all its queues.
@@ -120,20 +134,12 @@ func (m *Machine) wait(key TicketRef, t *ticket, waitFor clock.Span) {
 	}
 	m.enter(key, t)
 	for i := range t.slots {
-		m.markMoved(t.slots[i].lock)
+		lk := t.slots[i].lock
+		m.mark(lk, &lk.queueChanged)
 	}
 	if m.time < m.holdOffUntil {
 		m.delayLocks(t, m.holdOffUntil)
 	}
-}
-
-// addTicket makes the ticket's record; the caller makes it wait or hold and adds its sum.
-func (m *Machine) addTicket(s *session.Session, key TicketRef, c *Acquire) *ticket {
-	t := ticket{state: Waiting, enqueued: m.index, maxHold: c.MaxHold, owner: c.Owner, metadata: c.Metadata}
-	t.setItems(c.Items)
-	m.enqueue(key, &t)
-	m.recordChange(s, 1)
-	return m.tickets.Insert(key, t)
 }
 
 // setItems copies the items, which belong to the command, and makes the slots.
@@ -147,15 +153,24 @@ func (t *ticket) setItems(items []Item) {
 	t.items, t.slots = slices.Clone(items), make([]slot, len(items))
 }
 
-// enqueue gives each item its slot and its lock, of m.lookedUp, and makes it share the lock's copy of the name.
-func (m *Machine) enqueue(key TicketRef, t *ticket) {
-	for i, lk := range m.lookedUp {
+// fillSlots gives each item of a new ticket its lock, and the position behind all that wait there, although no queue has
+// the slot before enter. So what blocks a ticket is found in one way, before it waits and while it does.
+func (m *Machine) fillSlots(key TicketRef, t *ticket) {
+	for i := range t.slots {
+		lk := m.lockOf(t.items[i].Name)
+		t.slots[i] = slot{lock: lk, key: key, at: uint64(i), prev: lk.waiters.last}
+	}
+}
+
+// useLocks adds those of t's locks that were not in use, and makes its items share the locks' copies of the names.
+func (m *Machine) useLocks(t *ticket) {
+	for i := range t.slots {
+		lk := t.slots[i].lock
 		if !lk.inUse() {
 			lk.limit = t.items[i].Limit
 			m.locks.Set(lk.name, lk)
 		}
 		t.items[i].Name = lk.name
-		t.slots[i] = slot{lock: lk, key: key, at: uint64(i)}
 	}
 }
 
@@ -212,7 +227,7 @@ func (c *Downgrade) execute(m *Machine) Result {
 				lk.adjust(*it, -1)
 				it.Mode = Shared
 				lk.adjust(*it, 1)
-				m.markFreed(lk)
+				m.mark(lk, &lk.recheck)
 			}
 		}
 		m.sum += t.sum(key)
@@ -284,12 +299,12 @@ func (m *Machine) leave(key TicketRef, t *ticket) {
 		p := &t.slots[i]
 		if t.state == Waiting {
 			p.lock.waiters.remove(p)
-			m.markMoved(p.lock)
+			m.mark(p.lock, &p.lock.queueChanged)
 		} else {
 			p.lock.holders.remove(p)
 			p.lock.adjust(t.items[i], -1)
 		}
-		m.markFreed(p.lock)
+		m.mark(p.lock, &p.lock.recheck)
 	}
 	if k := t.due(); k.at != 0 {
 		m.due.Delete(k)
@@ -301,9 +316,10 @@ func (m *Machine) leave(key TicketRef, t *ticket) {
 }
 
 // refuseTicket ends a new ticket at once.
-func (m *Machine) refuseTicket(s *session.Session, key TicketRef, items []Item, reason Reason, detail *Detail) Result {
+func (m *Machine) refuseTicket(s *session.Session, key TicketRef, t *ticket, reason Reason, detail *Detail) Result {
 	m.rememberEnded(s, key, reason)
-	m.emit(Event{Kind: EvRefused, TicketRef: key, Reason: reason, Items: slices.Clone(items)})
+	clear(t.slots) // see releaseSlots
+	m.emit(Event{Kind: EvRefused, TicketRef: key, Reason: reason, Items: t.items})
 	return Result{Code: reason.code(), State: Ended, Reason: reason, Detail: detail}.forSession(s)
 }
 

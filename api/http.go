@@ -49,8 +49,7 @@ func (n *Node) serveHTTP() {
 		respond(w, code, text)
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_, _ = w.Write(s.metrics.Text(r.Context(), n.startedRaft(), s.hub.Counts().Streams, cfg.Version)) // the error is the client's
+		s.metrics.Serve(w, r, n.startedRaft(), s.hub.Counts().Streams, cfg.Version)
 	})
 	if cfg.Profile {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)

@@ -337,7 +337,7 @@ func TestTooManyConnections(t *testing.T) {
 // What happens to locks is counted by the leader only.
 func TestMetricsAreTheLeaders(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 3, nil)
+	c := startCluster(t, 3, func(cfg *NodeConfig) { cfg.Store.Dir = t.TempDir() })
 	leader := c.leader()
 	ctx := soon(t)
 	s := openSession(t, ctx, call(t, leader))
@@ -366,6 +366,8 @@ func TestMetricsAreTheLeaders(t *testing.T) {
 		}
 	}
 	text := leader.server.metricsText(t)
+	_, families := scrape(t, text)
+	assert.Equal(t, contractMetrics, families)
 	assert.NotContains(t, text, "zamok_entry_commands_count 0\n")
 	assert.NotContains(t, text, "zamok_raft_leader_changes_total 0\n")
 }

@@ -1,6 +1,7 @@
 package push
 
 import (
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 
@@ -93,7 +94,9 @@ func TestTheFirstFrameIsMeasured(t *testing.T) {
 	frame, _ := q.Take()
 	require.NotNil(t, frame)
 	q.Sent()
-	assert.Contains(t, string(counted.Text(t.Context(), nil, 0, "")), `zamok_commit_stage_seconds_count{stage="push"} 1`)
+	page := httptest.NewRecorder()
+	counted.Serve(page, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil), nil, 0, "")
+	assert.Contains(t, page.Body.String(), `zamok_commit_stage_seconds_count{stage="push"} 1`)
 }
 
 // The time of a request is removed when it is granted, ends or is refused.

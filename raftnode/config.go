@@ -80,9 +80,7 @@ func (c Config) settled() (Config, error) {
 	c.SnapshotEntries = cmp.Or(c.SnapshotEntries, snapshotEntriesDefault)
 	c.SnapshotEvery = cmp.Or(c.SnapshotEvery, snapshotEveryDefault)
 	c.ElectionTimeout = c.ElectionTimeout.Truncate(time.Millisecond) // nodes exchange whole ones
-	if c.Source == nil {
-		c.Source = clock.System()
-	}
+	c.Source = cmp.Or(c.Source, clock.System())
 	if c.Applied == nil {
 		c.Applied = func(*fsm.Machine, fsm.Applied) {}
 	}

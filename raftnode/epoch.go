@@ -165,12 +165,9 @@ func (e *epoch) mustPropose(now clock.Time) bool {
 		return true
 	}
 	due := e.node.state.due.Load()
-	if due == never || e.inFlight > 0 {
-		return false // an entry in flight carries the time
-	}
-	if time.Since(e.refusedAt) < epochTick {
-		// Raft refuses everything at once while it transfers the leadership: what is due would be proposed in a hot loop
-		// until the transfer has failed.
+	if due == never || e.inFlight > 0 || time.Since(e.refusedAt) < epochTick {
+		// An entry in flight carries the time. And raft refuses everything at once while it transfers the leadership: what is
+		// due would be proposed in a hot loop until the transfer has failed.
 		return false
 	}
 	return clock.Time(due) <= now || time.Since(e.sentAt) >= checkpointEvery

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode/peer"
@@ -79,7 +81,8 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		return nil, err
 	}
 	undo = func() error { return errors.Join(cfg.Peers.Listener.Close(), n.store.Close()) }
-	n.proposals.LogStore = n.store.Logs()
+	logs := n.store.Logs()
+	n.proposals.LogStore, n.proposals.MonotonicLogStore = logs, logs.(raft.MonotonicLogStore)
 	identity := n.store.Identity()
 	cluster := identity.Cluster
 	if !n.store.HoldsData() {
@@ -92,7 +95,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if _, err := peer.ParseInitialMembers(identity.Initial); err != nil {
 		return nil, fmt.Errorf("raftnode: %w: identity.json of %s: %w; nothing was changed; start the release that wrote it", store.ErrLost, cfg.ID, err)
 	}
-	n.listedAt, err = lastListed(n.store.Logs(), n.store.Snapshots(), n.self.ID())
+	n.listedAt, err = lastListed(logs, n.store.Snapshots(), n.self.ID())
 	if err != nil {
 		return nil, err
 	}

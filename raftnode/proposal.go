@@ -91,7 +91,8 @@ func (e *epoch) awaitApplied(p *proposal) {
 // proposals are the entries in flight, by the first of their bytes: on the leader, raft hands the very slice that was
 // proposed to the log and to the state machine. They are also raft's log, to see when an entry is appended.
 type proposals struct {
-	raft.LogStore // of the store
+	raft.LogStore          // of the store
+	raft.MonotonicLogStore // the same log, which can't have gaps: raft asks for that
 
 	mu      sync.Mutex // guards what follows
 	byBytes map[*byte]*proposal
@@ -179,12 +180,6 @@ func (ps *proposals) StoreLogs(logs []*raft.Log) error {
 		}
 	}
 	return nil
-}
-
-// IsMonotonic returns what raft asks of a log that can't have gaps.
-func (ps *proposals) IsMonotonic() bool {
-	log, ok := ps.LogStore.(raft.MonotonicLogStore)
-	return ok && log.IsMonotonic()
 }
 
 // waitAnswered makes a future of raft fail with raft.ErrRaftShutdown once over is closed. Raft never answers the futures

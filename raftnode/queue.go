@@ -256,9 +256,7 @@ func (g *batcher) ready(waiting, inFlight int, now time.Time) bool {
 func unblocked(requests int, a fsm.Applied) int {
 	n := requests
 	for i := range a.Results {
-		switch r := &a.Results[i]; {
-		case r.State == fsm.Waiting,
-			r.State == fsm.Granted && r.Token == r.Index: // its event is counted
+		if r := &a.Results[i]; r.State == fsm.Waiting || r.State == fsm.Granted && r.Token == r.Index { // its event is counted
 			n--
 		}
 	}

@@ -78,10 +78,7 @@ func (a *awakeTracker) observe(now time.Time) {
 
 // awakeSince is how long an operation has been going on while the process ran.
 func (a *awakeTracker) awakeSince(began, now time.Time) time.Duration {
-	if began.Before(a.since) {
-		began = a.since
-	}
-	return now.Sub(began)
+	return min(now.Sub(began), now.Sub(a.since))
 }
 
 // stuck is why this leader counts as stalled, or nil.

@@ -31,12 +31,7 @@ const (
 // propose: raft's main loop waits for its notices to be taken.
 func (in *instance) supervise() {
 	defer close(in.supervised)
-	for running := in.notice(); running; {
-		if in.led().IsZero() {
-			running = in.notice()
-		} else {
-			running = in.lead()
-		}
+	for in.lead() {
 	}
 }
 
@@ -71,10 +66,11 @@ type epoch struct {
 	cutBefore int64     // what the node's earlier epochs cut off, in ns
 }
 
-// lead opens an epoch and runs it until raft's next notice. It returns when nothing of the epoch is in flight.
+// lead opens an epoch, if raft made this node leader, and runs it until raft's next notice; false when this instance ends
+// instead. It returns when nothing of the epoch is in flight.
 func (in *instance) lead() (running bool) {
 	e := &epoch{instance: in, completed: make(chan *proposal, inFlightMax), cutBefore: in.node.cut.Load()}
-	if !e.start() {
+	if in.led().IsZero() || !e.start() {
 		return in.notice()
 	}
 	in.node.cfg.Epoch(true)

@@ -2,9 +2,10 @@ package raftnode
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"time"
@@ -83,8 +84,7 @@ func (a *awakeTracker) awakeSince(began, now time.Time) time.Duration {
 
 // stuck is why this leader counts as stalled, or nil.
 func (n *Node) stuck(in *instance, now time.Time, awake awakeTracker) error {
-	limit := writeMax + time.Duration(crc32.ChecksumIEEE([]byte(n.cfg.ID)))%writeSpread
-	if w, writing := n.store.Writing(); writing && awake.awakeSince(w.Since, now) > limit {
+	if w, writing := n.store.Writing(); writing && awake.awakeSince(w.Since, now) > writeLimit(n.cfg.ID) {
 		return fmt.Errorf("%w: a write (%v) has been going on for %v", ErrStuck, w.Op, now.Sub(w.Since))
 	}
 	open, led := n.queue.open.Load(), in.led() // in this order: an epoch that has just ended is none that did not open
@@ -96,6 +96,12 @@ func (n *Node) stuck(in *instance, now time.Time, awake awakeTracker) error {
 		return fmt.Errorf("%w: a proposal has been waiting for local I/O for %v", ErrStuck, now.Sub(waiting))
 	}
 	return nil
+}
+
+// writeLimit is how long a write of a node may take. Ids that differ in their last digit have limits far apart.
+func writeLimit(id string) time.Duration {
+	sum := sha256.Sum256([]byte(id))
+	return writeMax + time.Duration(binary.BigEndian.Uint32(sum[:]))%writeSpread
 }
 
 // stuckNotePath is where the watchdog leaves a note for the next start; "" = nowhere, all data is in memory.

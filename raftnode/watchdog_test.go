@@ -1,6 +1,8 @@
 package raftnode
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -55,6 +57,18 @@ func TestAStandstillIsNoHangingDisk(t *testing.T) {
 		tick = tick.Add(watchTick)
 		require.ErrorIs(b, leader.stuck(in, tick, awake), ErrStuck, "its disk hangs after all")
 	})
+}
+
+// Nodes that share a slow disk have names like these: with one limit, each leader in turn would end at the same age of the
+// same stall.
+func TestNodesOfOneDiskHaveDifferentWriteLimits(t *testing.T) {
+	var limits []time.Duration
+	for i := range 9 {
+		limits = append(limits, writeLimit(fmt.Sprint("n", i+1)))
+	}
+	assert.Greater(t, slices.Max(limits)-slices.Min(limits), writeSpread/2, limits)
+	assert.GreaterOrEqual(t, slices.Min(limits), writeMax)
+	assert.Less(t, slices.Max(limits), writeMax+writeSpread)
 }
 
 // A process that has just started is not ended again at once: a sick machine would restart in circles.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"zamok/bench/load"
 )
@@ -14,13 +13,6 @@ type step struct {
 	fresh    bool // it begins without clients
 	once     bool // in the first round only: its result is stated, not compared
 	run      func(ctx context.Context) (load.Values, error)
-}
-
-func (s step) String() string {
-	if s.clients == 0 {
-		return s.workload
-	}
-	return fmt.Sprintf("%s %d", s.workload, s.clients)
 }
 
 const (

@@ -78,7 +78,7 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 			r.Values, r.Spans, r.Failed = nil, nil, err.Error()
 			outcome = "FAILED: " + r.Failed
 		}
-		fmt.Fprintf(c.progress, "  round %d %-10s %-16s %s\n", round, sys.Name, s, outcome)
+		fmt.Fprintf(c.progress, "  round %d %-10s %-16s %s\n", round, sys.Name, measure.WorkloadName(s.workload, s.clients), outcome)
 		return c.results.Encode(measure.Line{Record: &r})
 	}
 	cluster, err := server.Start(sys.Server, dir, c.programs)

@@ -33,6 +33,14 @@ type Record struct {
 	Failed   string             `json:"failed,omitempty"`
 }
 
+// WorkloadName names a workload in reports, with its number of clients if there is one.
+func WorkloadName(workload string, clients int) string {
+	if clients == 0 {
+		return workload
+	}
+	return fmt.Sprintf("%s %d", workload, clients)
+}
+
 // Span is one thread's hold of the lock, in milliseconds since the workload began.
 type Span struct {
 	Thread int     `json:"thread"`

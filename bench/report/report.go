@@ -3,7 +3,6 @@ package report
 import (
 	"bytes"
 	_ "embed"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -76,17 +75,10 @@ func (r *report) ours() []System { return slices.DeleteFunc(slices.Clone(r.syste
 func (r *report) failures() (failed []measure.Record) {
 	for _, rec := range r.rs.Records {
 		if rec.Failed != "" {
-			rec.Workload = workloadName(rec.Workload, rec.Clients)
+			rec.Workload = measure.WorkloadName(rec.Workload, rec.Clients)
 			rec.Failed, _, _ = strings.Cut(strings.ReplaceAll(rec.Failed, "|", "/"), "\n")
 			failed = append(failed, rec)
 		}
 	}
 	return failed
-}
-
-func workloadName(workload string, clients int) string {
-	if clients == 0 {
-		return workload
-	}
-	return fmt.Sprintf("%s %d", workload, clients)
 }

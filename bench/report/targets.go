@@ -63,7 +63,7 @@ func (r *report) targets(ours string) []target {
 		{"one", 2, "zookeeper", limit(1.1, 1.8)}, {"one", 256, "zookeeper", limit(1.4, 2.2)}, {"one", 256, "etcd", limit(2.5, 4)},
 	} {
 		if a.limit > 0 {
-			aims = append(aims, target{what: fmt.Sprintf("%s: × %s", workloadName(a.workload, a.clients), a.peer),
+			aims = append(aims, target{what: fmt.Sprintf("%s: × %s", measure.WorkloadName(a.workload, a.clients), a.peer),
 				measured: rs.Ratio(ours, a.peer, a.workload, a.clients, "rate"), limit: a.limit, unit: "×"})
 		}
 	}

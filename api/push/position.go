@@ -54,9 +54,8 @@ func (h *Hub) queueMoved(name string) {
 // holdersChanged notes that the holders of locks changed, which positions name.
 func (h *Hub) holdersChanged(m *fsm.Machine, items []fsm.Item) {
 	for i := 0; i < len(items) && h.asked > 0; i++ {
-		for range m.Waiters(items[i].Name) {
-			h.queueMoved(items[i].Name)
-			break
+		if lock, _ := m.Lock(items[i].Name); lock.Waiters > 0 {
+			h.queueMoved(lock.Name)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// positionEvery is the least time between two reports to a ticket; positionFirst, how long the first
-	// change after a rest waits for others.
+	// positionEvery is the least time between two reports to a ticket, after the first one; positionFirst, how
+	// long the first change after a rest waits for others.
 	positionEvery = time.Second
 	positionFirst = 20 * time.Millisecond
 	// What is sent in one read of the state machine, during which nothing is applied: locks until they have come to

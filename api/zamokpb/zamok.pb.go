@@ -1012,7 +1012,8 @@ type Acquire struct {
 	// A logical thread of the client, for deadlock detection; "" = none.
 	Owner    string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	Metadata []byte `protobuf:"bytes,6,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// Report the queue position with QueuePosition messages, at most one per second.
+	// Report the queue position with QueuePosition messages: the first one behind the Answer, and then at most one per
+	// second.
 	ReportPosition bool `protobuf:"varint,7,opt,name=report_position,json=reportPosition,proto3" json:"report_position,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

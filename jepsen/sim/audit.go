@@ -341,20 +341,6 @@ func (r *recorder) recordNodeStates() {
 	}
 }
 
-// recordIdleCounts records how much each node holds when nothing is asked of it.
-func (r *recorder) recordIdleCounts(after bool) {
-	for i, n := range r.sim.Members() {
-		n.View(func(m *fsm.Machine) {
-			c := m.Counts()
-			r.put(check.Record{IdleCount: &check.IdleCount{
-				Process: r.sim.InitialMembers()[i].Host, AfterLoad: after, Counts: map[string]int64{
-					"sessions": int64(c.Sessions), "locks": int64(c.Locks), "delays": int64(c.Delayed),
-					"tickets": int64(c.Granted + c.Waiting),
-				}}})
-		})
-	}
-}
-
 // history is all that was recorded.
 func (r *recorder) history(plan check.Plan) *check.History {
 	audit := r.sim.Audit

@@ -115,7 +115,6 @@ func (r faultRun) run(t *testing.T, piece int, lasts time.Duration) (happened in
 	Run(t, c, func(sim *Sim) {
 		s = sim
 		s.Start()
-		s.record.recordIdleCounts(false)
 		load, stopAsking := s.Load(6, time.Second), s.askEveryNode()
 		faults := s.StartNemesis(r.parallel, load, r.faults)
 		faults.Run(lasts)
@@ -129,7 +128,6 @@ func (r faultRun) run(t *testing.T, piece int, lasts time.Duration) (happened in
 		s.AwaitCounts(workload.TTLMax+backoffMax, fsm.Counts{})
 		s.AwaitConverged(backoffMax)
 		s.record.recordNodeStates()
-		s.record.recordIdleCounts(true)
 		plan.End, plan.Seed = s.historyTime(), s.Seed
 		for kind, times := range faults.Counts() {
 			plan.Faults = append(plan.Faults, kind)
@@ -150,7 +148,7 @@ func (r faultRun) check(t *testing.T, s *Sim, plan check.Plan, lasts time.Durati
 	t.Helper()
 	minutes := int(lasts / time.Minute)
 	plan.OKMin = 200 * minutes
-	for n := range 17 {
+	for n := range 16 { // AwaitCounts has seen that every node holds nothing, which is more than C17
 		plan.Checks = append(plan.Checks, fmt.Sprint("C", n+1))
 	}
 	h := s.record.history(plan)

@@ -21,7 +21,7 @@
 //	sim.go        Run: the bubble, the seed, virtual deadlines, and a watchdog for virtual time that stands;
 //	              what happened when, printed when a test fails
 //	node.go       machines, and the processes on them
-//	network.go    hosts, ports, faults of links; conn.go: connections
+//	network.go    hosts, ports, faults of links; connections
 //	clock.go      a machine's clock, which may stand still or block its readers
 //	disk.go       a machine's disk, which may hang, be slow, fill up or fail, and what a power failure leaves on it
 //	direct.go     without package client: proposals to one node, holders of one lock, and a program on the wire

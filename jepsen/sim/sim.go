@@ -125,7 +125,7 @@ func newSim(t testing.TB, c Config, seed uint64) *Sim {
 		config: c, began: began, initialMembers: c.Nodes,
 	}
 	s.record = newRecorder(s)
-	s.Network = NewNetwork(s.Random("network"))
+	s.Network = newNetwork(s.Random("network"))
 	for i := range c.Nodes {
 		id := fmt.Sprintf("n%d", i+1)
 		s.AddNode(id, id)

@@ -135,18 +135,16 @@ func TestLeaseIsNotShortenedByTick(t *testing.T) {
 func TestStalledLeaderExpiresNoLease(t *testing.T) {
 	t.Parallel()
 	const ttl, pause = 5 * time.Second, 10 * time.Second
-	for _, of := range []string{"its epoch", "its disk"} {
+	for of, stall := range map[string]func(*Node){
+		"its epoch": func(leader *Node) { leader.Clock.Freeze() },
+		"its disk":  func(leader *Node) { leader.Disk.Stall() },
+	} {
 		Run(t, Config{}, func(s *Sim) {
 			leader := s.Start()
 			alive, dead := s.Holder("alive", "kept", ttl), s.Holder("dead", "lost", ttl)
 			time.Sleep(time.Second)
 			dead.Die()
-			switch of {
-			case "its epoch":
-				leader.Clock.Freeze()
-			case "its disk":
-				leader.Disk.Stall()
-			}
+			stall(leader)
 			time.Sleep(pause)
 			assert.False(s, dead.Ended(), "%s: nothing can end meanwhile", of)
 			require.Zero(s, leader.Fatal(), "%s", of)

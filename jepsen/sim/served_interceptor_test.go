@@ -247,30 +247,46 @@ func (s *Sim) attempt(p *program, random *rand.Rand) *client.Lock {
 	return l
 }
 
-// Another process uses the session's secret. What is held can't be relied on; what waits continues in another session.
+// Another process uses the session's secret, or a copy of this one has attached meanwhile, from where both stood: the
+// client that comes back as the second leaves the session to it. What is held can't be relied on; what waits continues
+// in another session.
 func TestStolenSessionIsAbandoned(t *testing.T) {
-	runServed(t, 1, func(s *Sim) {
-		opening := &zamokpb.OpenStream{}
-		m := &interceptor{toServer: func(f *zamokpb.ClientFrame) bool {
-			if h := f.Messages[0].GetOpen(); h != nil {
-				opening.Secret = h.Secret
-			}
-			return true
-		}}
-		a, b := s.program("a", s.startInterceptor(m)), s.program("b", nil)
-		held := s.lock(a, "x")
-		opening.Session = held.Session()
-		s.lock(b, "y")
-		waits := s.wait(s.Within(time.Minute), a, "y")
-
-		require.NoError(t, m.open(s, &zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{
-			{Message: &zamokpb.ClientMessage_Open{Open: opening}}}}))
-		s.awaitLost(held, time.Second)
-		require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
-		require.NoError(t, b.Close())
-		// The old session still waits, and ahead: it has to run out before.
-		require.NotEqual(t, held.Session(), s.awaitResult(waits, 20*time.Second).Session())
-	})
+	t.Parallel()
+	for _, by := range []string{"a stranger", "a copy"} {
+		t.Run(by, func(t *testing.T) {
+			runServed(t, 1, func(s *Sim) {
+				opening := &zamokpb.OpenStream{}
+				m := &interceptor{toServer: func(f *zamokpb.ClientFrame) bool {
+					if h := f.Messages[0].GetOpen(); h != nil {
+						opening.Secret = h.Secret
+						if by == "a copy" {
+							h.Attempt = 1 // the copy had the next number first
+						}
+					}
+					return true
+				}}
+				a, b := s.program("a", s.startInterceptor(m)), s.program("b", nil)
+				held := s.lock(a, "x")
+				opening.Session = held.Session()
+				s.lock(b, "y")
+				waits := s.wait(s.Within(time.Minute), a, "y")
+				within, streams := time.Second, 2
+				if by == "a copy" {
+					within, streams = 5*time.Second, 3
+					m.cut()
+				} else {
+					require.NoError(t, m.open(s, &zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{
+						{Message: &zamokpb.ClientMessage_Open{Open: opening}}}}))
+				}
+				s.awaitLost(held, within)
+				require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
+				require.NoError(t, b.Close())
+				// The old session still waits, and ahead: it has to run out before.
+				require.NotEqual(t, held.Session(), s.awaitResult(waits, 20*time.Second).Session())
+				require.Equal(t, streams, m.opened)
+			})
+		})
+	}
 }
 
 // The answer to a first transmission comes when the second was sent, and nothing after it: it confirms
@@ -318,61 +334,38 @@ func TestLateAckConfirmsFirstTransmission(t *testing.T) {
 func TestLateOpenStreamIsNotAClone(t *testing.T) {
 	t.Parallel()
 	for name, comes := range map[string]bool{"it comes": true, "it never comes": false} {
-		t.Run(name, func(t *testing.T) { testLateOpenStream(t, comes) })
+		t.Run(name, func(t *testing.T) {
+			runServed(t, 1, func(s *Sim) {
+				var late *zamokpb.ClientFrame
+				m := &interceptor{}
+				m.toServer = func(f *zamokpb.ClientFrame) bool {
+					if f.Messages[0].GetOpen() != nil && m.opened == 2 {
+						late = f
+						return false
+					}
+					return true
+				}
+				a := s.program("a", s.startInterceptor(m))
+				held := s.lock(a, "x")
+				m.cut()
+				s.lock(a, "y") // over the third stream at the latest
+				require.Equal(t, 3, m.opened)
+
+				if comes {
+					require.ErrorContains(t, m.open(s, late), "not done")
+					time.Sleep(15 * time.Second)
+					require.NoError(t, held.Err())
+					require.Equal(t, 3, m.opened)
+				}
+				clone := proto.Clone(late).(*zamokpb.ClientFrame)
+				clone.Messages[0].GetOpen().Attempt += 2 // it has seen as much as the client
+				require.NoError(t, m.open(s, clone))
+				s.awaitLost(held, time.Second)
+				require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
+				require.Equal(t, 3, m.opened)
+			})
+		})
 	}
-}
-
-func testLateOpenStream(t *testing.T, comes bool) {
-	runServed(t, 1, func(s *Sim) {
-		var late *zamokpb.ClientFrame
-		m := &interceptor{}
-		m.toServer = func(f *zamokpb.ClientFrame) bool {
-			if f.Messages[0].GetOpen() != nil && m.opened == 2 {
-				late = f
-				return false
-			}
-			return true
-		}
-		a := s.program("a", s.startInterceptor(m))
-		held := s.lock(a, "x")
-		m.cut()
-		s.lock(a, "y") // over the third stream at the latest
-		require.Equal(t, 3, m.opened)
-
-		if comes {
-			require.ErrorContains(t, m.open(s, late), "not done")
-			time.Sleep(15 * time.Second)
-			require.NoError(t, held.Err())
-			require.Equal(t, 3, m.opened)
-		}
-		clone := proto.Clone(late).(*zamokpb.ClientFrame)
-		clone.Messages[0].GetOpen().Attempt += 2 // it has seen as much as the client
-		require.NoError(t, m.open(s, clone))
-		s.awaitLost(held, time.Second)
-		require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
-		require.Equal(t, 3, m.opened)
-	})
-}
-
-// A copy of the process has attached meanwhile, from where both stood. The client that comes back as the second leaves
-// the session to it.
-func TestClientBehindItsCloneStops(t *testing.T) {
-	runServed(t, 1, func(s *Sim) {
-		m := &interceptor{toServer: func(f *zamokpb.ClientFrame) bool {
-			if h := f.Messages[0].GetOpen(); h != nil {
-				h.Attempt = 1 // the copy had the next number first
-			}
-			return true
-		}}
-		a := s.program("a", s.startInterceptor(m))
-		held := s.lock(a, "x")
-		m.cut()
-		waits := s.wait(s.Within(time.Minute), a, "y")
-		s.awaitLost(held, 5*time.Second)
-		require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
-		require.NotEqual(t, held.Session(), s.awaitResult(waits, 20*time.Second).Session())
-		require.Equal(t, 3, m.opened)
-	})
 }
 
 // Grants that pass a cancellation on their way are released, in whichever order they arrive.

@@ -84,27 +84,18 @@ func TestStallClassification(t *testing.T) {
 			Reason: "change of leader", From: historyBegin + ms(from), To: historyBegin + ms(to), LostTime: ms(to-from) + time.Second,
 		}
 	}
+	type entries = []Effect
+	type stalls = []check.Stall
 	for name, c := range map[string]struct {
-		entries []Effect
-		want    []check.Stall
+		entries entries
+		want    stalls
 	}{
-		"an entry a second": {[]Effect{entry(0), entry(1000), entry(2000)}, nil},
-		"nothing is committed for a while": {
-			[]Effect{entry(0), entry(5000), entry(5010)}, []check.Stall{held(0, 5000)},
-		},
-		"a change": {
-			[]Effect{entry(0), entry(500), epoch(900)}, []check.Stall{change(500, 900)},
-		},
-		"the last two entries were held up": {
-			[]Effect{entry(0), entry(3000), entry(3001), epoch(3500)}, []check.Stall{held(0, 3000), change(0, 3500)},
-		},
-		"it was held up long before": {
-			[]Effect{entry(0), entry(3000), entry(3001), entry(3002), epoch(3500)},
-			[]check.Stall{held(0, 3000), change(3002, 3500)},
-		},
-		"one change after the other": {
-			[]Effect{entry(0), epoch(3000), epoch(6000)}, []check.Stall{change(0, 3000), change(3000, 6000)},
-		},
+		"an entry a second":                 {entries{entry(0), entry(1000), entry(2000)}, nil},
+		"nothing is committed for a while":  {entries{entry(0), entry(5000), entry(5010)}, stalls{held(0, 5000)}},
+		"a change":                          {entries{entry(0), entry(500), epoch(900)}, stalls{change(500, 900)}},
+		"the last two entries were held up": {entries{entry(0), entry(3000), entry(3001), epoch(3500)}, stalls{held(0, 3000), change(0, 3500)}},
+		"it was held up long before":        {entries{entry(0), entry(3000), entry(3001), entry(3002), epoch(3500)}, stalls{held(0, 3000), change(3002, 3500)}},
+		"one change after the other":        {entries{entry(0), epoch(3000), epoch(6000)}, stalls{change(0, 3000), change(3000, 6000)}},
 	} {
 		assert.Equal(t, c.want, clusterTimeStalls(c.entries), name)
 	}
@@ -116,20 +107,19 @@ func TestStallClassification(t *testing.T) {
 func TestNoWallClockReads(t *testing.T) {
 	t.Parallel()
 	use, mayRead, found := regexp.MustCompile(`(\w*)\.Unix\w*`), map[string]int{"raftnode/restore.go": 1}, map[string]int{}
-	files := 0
+	files, tree := 0, os.DirFS(filepath.Join("..", ".."))
 	for _, root := range []string{"clock", "session", "fsm", "raftnode", "api", "client"} {
-		require.NoError(t, filepath.WalkDir(filepath.Join("..", "..", root), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") ||
-				strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, ".pb.go") {
+		require.NoError(t, fs.WalkDir(tree, root, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, ".pb.go") {
 				return err
 			}
 			files++
-			text, err := os.ReadFile(path)
+			text, err := fs.ReadFile(tree, path)
 			for line := range strings.Lines(string(text)) {
 				code, _, _ := strings.Cut(line, "//")
 				for _, match := range use.FindAllStringSubmatch(code, -1) {
 					if match[1] != "unix" && match[1] != "net" { // those are packages
-						found[filepath.ToSlash(strings.TrimPrefix(path, filepath.Join("..", "..")+string(filepath.Separator)))]++
+						found[path]++
 					}
 				}
 			}

@@ -7,7 +7,7 @@
 //			leader := s.Start()                       // three nodes; the one that leads
 //			h := s.Holder("holder", "x", 10*time.Second) // a session with a lock, renewed until h.Die()
 //			load := s.Load(4, time.Second)            // four programs that use package client at random
-//			s.Network.Cut(leader.Host, "n2")          // one direction only
+//			s.Network.Cut(route{leader.Host, "n2"})   // one direction only
 //			leader.Kill()
 //			next := s.LeaderOtherThan(leader)
 //			…

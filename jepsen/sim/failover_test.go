@@ -69,12 +69,8 @@ func (s *Sim) failOvers(times int, pause func() time.Duration) (median, p95 time
 
 // slowAllLinks puts all hosts of initial members so far from each other, one way.
 func (s *Sim) slowAllLinks(delay time.Duration) {
-	for _, a := range s.InitialMembers() {
-		for _, b := range s.InitialMembers() {
-			if a != b {
-				s.Network.SetDelay(a.Host, b.Host, delay, delay/10)
-			}
-		}
+	for _, n := range s.InitialMembers() {
+		s.Network.SetDelay(delay, delay/10, s.routes(n.Host)...)
 	}
 }
 

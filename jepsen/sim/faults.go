@@ -142,15 +142,15 @@ var clientFaults = []fault{
 		return i.slow(100*time.Millisecond, 400*time.Millisecond, i.sim.routes(i.host.host)...)
 	}},
 	{"flapping link", func(i *injection) bool {
-		from, to := i.a.Host, i.host.host
+		link := route{i.a.Host, i.host.host}
 		if i.IntN(2) == 0 {
-			to = i.b.Host
+			link.to = i.b.Host
 		}
-		i.trace("%s, %s", from, to)
+		i.trace("%v", link)
 		for until := time.Now().Add(i.lasts); time.Now().Before(until) && i.ctx.Err() == nil; {
-			i.sim.Network.Cut(from, to)
+			i.sim.Network.Cut(link)
 			i.wait(time.Duration(i.Int64N(int64(flapMax))))
-			i.sim.Network.Heal(from, to)
+			i.sim.Network.Heal(link)
 			i.wait(time.Duration(i.Int64N(int64(flapMax))))
 		}
 		return true
@@ -187,25 +187,13 @@ func (i *injection) trace(format string, args ...any) {
 
 func (i *injection) cut(routes ...route) bool {
 	i.trace("%v", routes)
-	return i.during(i.lasts, func() {
-		for _, r := range routes {
-			i.sim.Network.Cut(r.from, r.to)
-		}
-	}, func() {
-		for _, r := range routes {
-			i.sim.Network.Heal(r.from, r.to)
-		}
-	})
+	return i.during(i.lasts, func() { i.sim.Network.Cut(routes...) }, func() { i.sim.Network.Heal(routes...) })
 }
 
 func (i *injection) slow(delay, spread time.Duration, routes ...route) bool {
 	i.trace("%v", routes)
-	set := func(delay, spread time.Duration) {
-		for _, r := range routes {
-			i.sim.Network.SetDelay(r.from, r.to, delay, spread)
-		}
-	}
-	return i.during(i.lasts, func() { set(delay, spread) }, func() { set(delayMin, delaySpread) })
+	set := i.sim.Network.SetDelay
+	return i.during(i.lasts, func() { set(delay, spread, routes...) }, func() { set(delayMin, delaySpread, routes...) })
 }
 
 // end ends processes, all at one moment; restartLoop starts them again after a while.

@@ -142,10 +142,10 @@ func TestFormerLeaderAnswersNoRead(t *testing.T) {
 func (s *Sim) cutIncoming(leader *Node, way int) {
 	for _, n := range s.Others(leader) {
 		if way != 1 {
-			s.Network.Cut(leader.Host, n.Host) // what it sends is lost
+			s.Network.Cut(route{leader.Host, n.Host}) // what it sends is lost
 		}
 		if way != 2 {
-			s.Network.Cut(n.Host, leader.Host) // it receives nothing: what it sends last may be in their logs
+			s.Network.Cut(route{n.Host, leader.Host}) // it receives nothing: what it sends last may be in their logs
 		}
 	}
 }
@@ -218,13 +218,10 @@ func TestStaleRepliesDoNotConfirmLeadership(t *testing.T) {
 		const delay = 15 * time.Millisecond
 		leader := s.Start()
 		for round := range 8 {
-			for _, n := range s.Others(leader) {
-				s.Network.SetDelay(leader.Host, n.Host, delay, 0)
-				s.Network.SetDelay(n.Host, leader.Host, delay, 0)
-			}
+			s.Network.SetDelay(delay, 0, s.routes(leader.Host)...)
 			time.Sleep(time.Second + time.Duration(round)*7*time.Millisecond)
 			for _, n := range s.Others(leader) {
-				s.Network.Cut(leader.Host, n.Host) // what it sends is lost from now on; what is under way arrives
+				s.Network.Cut(route{leader.Host, n.Host}) // what it sends is lost from now on; what is under way arrives
 			}
 			var asked sync.WaitGroup
 			for i := range 5 {

@@ -346,9 +346,7 @@ func (h *programHost) pause(p *program) bool {
 		return false
 	}
 	p.clock.Stop()
-	for _, r := range h.sim.routes(h.host) {
-		h.sim.Network.Cut(r.from, r.to)
-	}
+	h.sim.Network.Cut(h.sim.routes(h.host)...)
 	return true
 }
 
@@ -357,11 +355,8 @@ func (h *programHost) resume(p *program) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p.clock.ResumeInTime() // before it does anything
-	if !h.paused.open() {
-		return
-	}
-	for _, r := range h.sim.routes(h.host) {
-		h.sim.Network.Heal(r.from, r.to)
+	if h.paused.open() {
+		h.sim.Network.Heal(h.sim.routes(h.host)...)
 	}
 }
 

@@ -384,8 +384,7 @@ func TestUnsafeReplacementIsRefused(t *testing.T) {
 		}
 		stuck := s.AddNode("n9", "n9")
 		stuck.Start(asJoiner(cluster))
-		s.Network.Cut(leader.Host, stuck.Host)
-		s.Network.Cut(stuck.Host, leader.Host)
+		s.Network.Cut(route{leader.Host, stuck.Host}, route{stuck.Host, leader.Host})
 		err = leader.Running().Join(s.Within(electionTimeMax), stuck.Peer())
 		require.ErrorIs(s, err, raftnode.ErrNotYet, "a node that does not answer is not added")
 		s.Network.HealAll()

@@ -183,15 +183,17 @@ func hostOf(address string) string {
 	return host
 }
 
-// changeLink changes the link of one direction.
-func (n *Network) changeLink(from, to string, change func(*link)) {
+// changeLinks changes the links of these directions, all at one moment.
+func (n *Network) changeLinks(routes []route, change func(*link)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	change(n.link(from, to))
+	for _, r := range routes {
+		change(n.link(r.from, r.to))
+	}
 }
 
-// Cut lets nothing pass from one host to the other. The other direction is not touched.
-func (n *Network) Cut(from, to string) { n.changeLink(from, to, (*link).cut) }
+// Cut lets nothing pass in these directions. The other direction of a pair of hosts is not touched.
+func (n *Network) Cut(routes ...route) { n.changeLinks(routes, (*link).cut) }
 
 func (l *link) cut() {
 	if l.cutAt.IsZero() {
@@ -200,7 +202,7 @@ func (l *link) cut() {
 }
 
 // Heal undoes Cut. What was held back arrives a moment later, in order.
-func (n *Network) Heal(from, to string) { n.changeLink(from, to, n.heal) }
+func (n *Network) Heal(routes ...route) { n.changeLinks(routes, n.heal) }
 
 func (n *Network) heal(l *link) {
 	if l.cutAt.IsZero() {
@@ -213,14 +215,14 @@ func (n *Network) heal(l *link) {
 	l.cutAt = time.Time{}
 }
 
-// SetDelay sets how long bytes take from one host to the other: at least delay, up to spread more.
-func (n *Network) SetDelay(from, to string, delay, spread time.Duration) {
-	n.changeLink(from, to, func(l *link) { l.delay, l.spread = delay, spread })
+// SetDelay sets how long bytes take in these directions: at least delay, up to spread more.
+func (n *Network) SetDelay(delay, spread time.Duration, routes ...route) {
+	n.changeLinks(routes, func(l *link) { l.delay, l.spread = delay, spread })
 }
 
 // LimitRate sets how many bytes a second one connection takes from one host to the other; 0 = any.
 func (n *Network) LimitRate(from, to string, perSecond int) {
-	n.changeLink(from, to, func(l *link) { l.bytesPerSecond = perSecond })
+	n.changeLinks([]route{{from, to}}, func(l *link) { l.bytesPerSecond = perSecond })
 }
 
 // HealAll makes every link as it was at the beginning.

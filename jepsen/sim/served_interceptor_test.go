@@ -372,8 +372,8 @@ func TestLateOpenStreamIsNotAClone(t *testing.T) {
 func TestCancelledWaitLeavesNoTicket(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
 		a, b := s.program("a", nil), s.program("b", nil)
-		s.Network.SetDelay("a", s.Leader().Host, 2*time.Millisecond, 3*time.Millisecond)
-		s.Network.SetDelay(s.Leader().Host, "a", 2*time.Millisecond, 3*time.Millisecond)
+		leads := s.Leader().Host
+		s.Network.SetDelay(2*time.Millisecond, 3*time.Millisecond, route{"a", leads}, route{leads, "a"})
 		random := s.Random("cancel")
 		granted := 0
 		for range 200 {

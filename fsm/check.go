@@ -9,10 +9,10 @@ import (
 
 // ticketTotals is what the tickets come to. The derived state is compared with it.
 type ticketTotals struct {
-	byState                 [Ended + 1]int
-	slots, deadlines, owned int
-	sum                     record.Sum
-	live                    map[session.ID]int
+	byState                          [Ended + 1]int
+	slots, deadlines, owned, delayed int
+	sum                              record.Sum
+	live                             map[session.ID]int
 }
 
 // Check tests the invariants of the package comment and names the first that is broken. It reads
@@ -23,9 +23,8 @@ func (m *Machine) Check() error {
 		m.sessions.Check, m.tickets.Check, m.delays.Check, m.members.Check, m.locks.Check, m.due.Check,
 		m.owned.Check,
 		func() error { return m.checkTickets(&all) },
-		func() error { return m.checkLocks(all.slots) },
+		func() error { return m.checkLocks(&all) },
 		func() error { return m.checkSessions(&all) },
-		func() error { return m.checkDelays(&all) },
 		func() error { return m.checkMembers(&all) },
 	} {
 		if err := check(); err != nil {
@@ -65,11 +64,6 @@ func (m *Machine) checkTickets(all *ticketTotals) error {
 			rule{"M8: it is not among its owner's tickets", !owned || recorded},
 			rule{"M8: its owner waits twice", !owned || !waits || ownersWait == key},
 		)
-		for i := range t.slots {
-			if broken == "" {
-				broken = m.checkSlot(key, t, i)
-			}
-		}
 		if broken != "" {
 			return fmt.Errorf("%s: ticket %+v of session %+v", broken, t.view(key), s)
 		}
@@ -95,18 +89,8 @@ func (m *Machine) checkTickets(all *ticketTotals) error {
 	return nil
 }
 
-func (m *Machine) checkSlot(key TicketRef, t *ticket, i int) string {
-	p := &t.slots[i]
-	if p.key != key || p.item() != i || p.lock.name != t.items[i].Name {
-		return fmt.Sprintf("M4: slot %d is another's", i)
-	}
-	if lk, _ := m.locks.Get(p.lock.name); lk != p.lock {
-		return fmt.Sprintf("M4: slot %d is in a lock that is not there", i)
-	}
-	return ""
-}
-
-func (m *Machine) checkLocks(ticketSlots int) error {
+// checkLocks finds each slot of a lock in its ticket. There are as many of both, so every slot of a ticket is in a lock.
+func (m *Machine) checkLocks(all *ticketTotals) error {
 	slots := 0
 	for name, l := range m.locks.All() {
 		lk := *l
@@ -118,10 +102,12 @@ func (m *Machine) checkLocks(ticketSlots int) error {
 			return err
 		}
 		until, _ := m.delays.Get(name)
+		_, scheduled := m.due.Get(dueKey{lk.delay, dueDelay, 0, name})
 		if broken := firstBroken(
 			rule{"M6: it has no name, or that of another", lk.name == name && isName(name)},
 			rule{"M6: it has no holder, no waiter and no delay", lk.inUse() || lk.delay != 0},
 			rule{"M6: its delay is not the one on record", until == lk.delay},
+			rule{"M10: the end of its delay is not in the schedule", lk.delay == 0 || scheduled},
 			rule{"M7: it is still to be looked at", !lk.recheck && !lk.queueChanged},
 			rule{"M7: its counters are not those of its holders", seen.exclusive == lk.exclusive && seen.permits == lk.permits},
 			rule{"M1: an exclusive holder is not alone", lk.exclusive == 0 || lk.exclusive == 1 && lk.holders.len == 1},
@@ -131,9 +117,16 @@ func (m *Machine) checkLocks(ticketSlots int) error {
 				broken, name, lk.summary(), until, lk.exclusive, lk.permits, seen.exclusive, seen.permits)
 		}
 		slots += lk.holders.len + lk.waiters.len
+		if lk.delay != 0 {
+			all.delayed++
+			all.sum += delaySum(name, lk.delay)
+		}
 	}
-	if slots != ticketSlots {
-		return fmt.Errorf("M4: the locks have %d slots, the tickets %d", slots, ticketSlots)
+	switch {
+	case slots != all.slots:
+		return fmt.Errorf("M4: the locks have %d slots, the tickets %d", slots, all.slots)
+	case m.delays.Len() != all.delayed:
+		return fmt.Errorf("M6: %d delays on record, and %d locks are delayed", m.delays.Len(), all.delayed)
 	}
 	return nil
 }
@@ -147,10 +140,12 @@ func (m *Machine) checkList(lk *lock, l *list, state State, seen *lock) error {
 		switch {
 		case p.prev != previous || p.lock != lk:
 			return fmt.Errorf("M4: the links of lock %q are broken at ticket %v", lk.name, p.key)
-		case t == nil || t.state != state || p != &t.slots[p.item()]:
+		case t == nil || t.state != state || p.item() >= len(t.slots) || p != &t.slots[p.item()]:
 			return fmt.Errorf("M4: ticket %v is not in lock %q in state %d", p.key, lk.name, state)
 		case previous != nil && (t.enqueued <= m.tickets.Peek(previous.key).enqueued || p.number() <= previous.number()):
 			return fmt.Errorf("M5: a list of %q is not in order at ticket index %d", lk.name, t.enqueued)
+		case t.items[p.item()].Name != lk.name:
+			return fmt.Errorf("M4: ticket %v is in lock %q and asked for another", p.key, lk.name)
 		case t.items[p.item()].Limit != lk.limit:
 			return fmt.Errorf("M7: ticket %v and lock %q are of different kinds", p.key, lk.name)
 		}
@@ -185,22 +180,9 @@ func (m *Machine) checkSessions(all *ticketTotals) error {
 		return fmt.Errorf("M11: %d sessions", m.sessions.Len())
 	case m.sessions.Len() != len(m.bySecret):
 		return fmt.Errorf("M14: %d secrets for %d sessions", len(m.bySecret), m.sessions.Len())
-	}
-	return nil
-}
-
-func (m *Machine) checkDelays(all *ticketTotals) error {
-	for name, until := range m.delays.All() {
-		if _, ok := m.locks.Get(name); !ok {
-			return fmt.Errorf("M6: %q is delayed and not there", name)
-		}
-		if _, ok := m.due.Get(dueKey{*until, dueDelay, 0, name}); !ok {
-			return fmt.Errorf("M10: the delay of %q is not in the schedule", name)
-		}
-		all.sum += delaySum(name, *until)
-	}
-	if n := all.deadlines + m.delays.Len() + m.sessions.Len(); n != m.due.Len() {
-		return fmt.Errorf("M10: %d deadlines, %d in the schedule", n, m.due.Len())
+	case m.due.Len() != all.deadlines+all.delayed+m.sessions.Len():
+		return fmt.Errorf("M10: %d deadlines of tickets, %d of delays and %d of sessions, %d in the schedule",
+			all.deadlines, all.delayed, m.sessions.Len(), m.due.Len())
 	}
 	return nil
 }

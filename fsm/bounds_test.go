@@ -250,22 +250,20 @@ func TestRestoreRefusesFutureIndexes(t *testing.T) {
 		return binary.LittleEndian.AppendUint32(body, record.UpdateChecksum(0, body))
 	}
 	header := func(index uint64) []byte {
-		b := []byte("zamok\x01")
 		fields := binary.AppendUvarint(nil, 1)
 		for _, v := range []uint64{1, index, 0, 0} {
 			fields = binary.AppendUvarint(fields, v)
 		}
 		fields = append(fields, make([]byte, 16)...)
 		fields = append(fields, 0, 0)
-		b = binary.AppendUvarint(b, uint64(1+len(fields)))
-		return append(append(b, byte(recHeader)), fields...)
+		return append(append([]byte("zamok\x01"), byte(recHeader), byte(len(fields)), 0), fields...)
 	}
-	ticketFirst := append(header(5), 5, byte(recTicket), 1, byte(Ended), byte(Dropped), 0)
-	ticketFirst = append(ticketFirst, 2, byte(recEnd), 2)
+	ticketFirst := append(header(5), byte(recTicket), 4, 0, 1, byte(Ended), byte(Dropped), 0)
+	ticketFirst = append(ticketFirst, byte(recEnd), 0, 0)
 	_, err := Restore(bytes.NewReader(withChecksum(ticketFirst)))
 	require.ErrorContains(t, err, "without a session")
 
-	_, err = Restore(bytes.NewReader(withChecksum(append(header(indexMax+1), 2, byte(recEnd), 1))))
+	_, err = Restore(bytes.NewReader(withChecksum(append(header(indexMax+1), byte(recEnd), 0, 0))))
 	require.ErrorContains(t, err, "out of bounds")
 
 	for want, change := range map[string]func(m *Machine, s *session.Session){
@@ -298,7 +296,7 @@ func TestRestoreRefusesFutureIndexes(t *testing.T) {
 // Damage in the number of the version is damage, not another version.
 func TestDamagedVersionIsReportedAsDamage(t *testing.T) {
 	b := snapshotOf(t, New())
-	b[len("zamok\x01")+2] = 77 // behind the length and the kind of the header
+	b[len("zamok\x01")+recordHeadBytes] = 77
 	_, err := Restore(bytes.NewReader(b))
 	require.ErrorContains(t, err, "damaged")
 	var rules *VersionError

@@ -16,7 +16,7 @@ import (
 // This table is the reference. Its parts are those of package record; one without a type is a number.
 //
 //	magic     "zamok" and the version as a byte, 1
-//	records   each: its length in bytes, its kind as a byte, its fields
+//	records   each: its kind as a byte, the length of its fields in 2 bytes, the low one first, its fields
 //	checksum  4 bytes over everything before
 //
 //	kind       fields
@@ -27,7 +27,7 @@ import (
 //	           hold until · max hold · owner text · metadata text · items, as in an entry
 //	4 delay    name text · until
 //	5 member   as in an entry, then: announced · replaced
-//	6 end      the number of records before it
+//	6 end      none
 //
 // The header comes first and the end last; between them sessions in the order of their ids, each
 // followed by its tickets in the order of their numbers; then delays and members, each in the order
@@ -36,8 +36,8 @@ import (
 const (
 	snapshotMagic   = "zamok"
 	snapshotVersion = 1
-	// recordBytesMax bounds a record: the largest, a ticket of 64 items, has under 40 KiB.
-	recordBytesMax = 1 << 16
+	// recordHeadBytes is a record's kind and the length of its fields: the most, of a ticket of 64 items, have under 40 KiB.
+	recordHeadBytes = 1 + 2
 )
 
 type recordKind byte
@@ -151,19 +151,17 @@ func (f *Frozen) WriteTo(w io.Writer) (int64, error) {
 	for _, member := range f.members.All() {
 		s.record(recMember, member.code)
 	}
-	s.record(recEnd, func(c *coder) { record.Number(&c.Coder, "records", &s.records) })
+	s.record(recEnd, func(*coder) {})
 	s.write(binary.LittleEndian.AppendUint32(nil, s.sum))
 	return s.n, s.w.Flush()
 }
 
 // snapshotWriter writes records. After its first failure w writes nothing more, and Flush returns it.
 type snapshotWriter struct {
-	w       *bufio.Writer
-	sum     uint32
-	n       int64
-	records uint64
-	c       coder // of the current record
-	prefix  []byte
+	w   *bufio.Writer
+	sum uint32
+	n   int64
+	c   coder // of the current record
 }
 
 func (s *snapshotWriter) write(b []byte) {
@@ -173,12 +171,11 @@ func (s *snapshotWriter) write(b []byte) {
 }
 
 func (s *snapshotWriter) record(kind recordKind, code func(*coder)) {
-	s.c.Coder = record.NewWriter(append(s.c.Bytes()[:0], byte(kind)))
+	s.c.Coder = record.NewWriter(append(s.c.Bytes()[:0], byte(kind), 0, 0))
 	code(&s.c)
-	s.prefix = binary.AppendUvarint(s.prefix[:0], uint64(len(s.c.Bytes())))
-	s.write(s.prefix)
-	s.write(s.c.Bytes())
-	s.records++
+	b := s.c.Bytes()
+	binary.LittleEndian.PutUint16(b[1:], uint16(len(b)-recordHeadBytes))
+	s.write(b)
 }
 
 // Digest is a hash of the whole canonical state. It is a function of the

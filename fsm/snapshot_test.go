@@ -120,11 +120,11 @@ func TestRestoreErrors(t *testing.T) {
 		"cut off":                nil,
 		"not the bytes of a":     []byte("something else"),
 		"version 9 is unknown":   []byte("zamok\x09"),
-		"kind 2 after":           []byte("zamok\x01\x01\x02"),
-		"length of a record":     []byte("zamok\x01\x80\x80\x80\x01"),
+		"kind 2 after":           []byte("zamok\x01\x02\x00\x00"),
+		"unexpected EOF":         []byte("zamok\x01\x01\xff\xff\x01"),
 		"the checksum is":        append(good[:len(good)-1:len(good)-1], good[len(good)-1]+1),
 		"nothing was restored":   good[:20],
-		"of kind 6 after one of": []byte("zamok\x01\x01\x06"),
+		"of kind 6 after one of": []byte("zamok\x01\x06\x00\x00"),
 		"there is something aft": append(good[:len(good):len(good)], 'x'),
 	} {
 		_, err := Restore(readerOnly(bytes))

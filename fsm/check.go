@@ -20,8 +20,6 @@ type ticketTotals struct {
 func (m *Machine) Check() error {
 	all := ticketTotals{live: make(map[session.ID]int)}
 	for _, check := range []func() error{
-		m.sessions.Check, m.tickets.Check, m.delays.Check, m.members.Check, m.locks.Check, m.due.Check,
-		m.owned.Check,
 		func() error { return m.checkTickets(&all) },
 		func() error { return m.checkLocks(&all) },
 		func() error { return m.checkSessions(&all) },

@@ -45,7 +45,7 @@ func TestConcurrentReadsOfClones(t *testing.T) {
 
 // readRound reads a tree in every way and expects each value to be round.
 func readRound(t *testing.T, tree *Tree[int, int], size, round int) {
-	if err := tree.Check(); err != nil {
+	if err := tree.check(); err != nil {
 		t.Error(err)
 	}
 	if tree.Len() != size {
@@ -96,7 +96,7 @@ func TestConcurrentWritesToClones(t *testing.T) {
 	}
 	writers.Wait()
 	for i, side := range sides {
-		require.NoError(t, side.Check())
+		require.NoError(t, side.check())
 		for k := range size {
 			v, ok := side.Get(k)
 			if deleted := k%len(sides) == i; ok == deleted || ok && v != i+1 {

@@ -28,13 +28,13 @@
 // owner cannot return under a new meaning, because the nodes that bear it keep
 // it alive.
 //
-// The invariants are numbered on Tree, and Check tests them. It walks the whole
-// tree: it is for tests and for the moment after a restore.
+// The invariants are numbered on Tree. The tests of this package check them after
+// random changes, on all clones.
 //
 // # Goroutines
 //
 // A tree has no lock. Any number of goroutines may read one tree (Len, Get,
-// Peek, Min, From, All, Check) while it is not changed (Set, Insert, Delete,
+// Peek, Min, From, All) while it is not changed (Set, Insert, Delete,
 // Ref, Clone, and writing through a pointer). Different trees, clones included,
 // need no agreement: what two of them share is never written to. Handing a clone
 // to another goroutine must order the two as any other hand-over does, as a go

@@ -64,7 +64,7 @@ func (p *treeAndModel) delete(t require.TestingT, key int) {
 
 // verify compares everything that a reader can see, and the invariants.
 func (p *treeAndModel) verify(t require.TestingT) {
-	require.NoError(t, p.tree.Check())
+	require.NoError(t, p.tree.check())
 	require.NoError(t, checkUnusedEntriesZero(p.tree.root))
 	require.Equal(t, len(p.model), p.tree.Len())
 	at := 0
@@ -227,23 +227,23 @@ func TestBuildAndEmptyLargeTrees(t *testing.T) {
 				for i := range size {
 					tree.Set(insert(i), i)
 					if i%(size/10) == 0 {
-						require.NoError(t, tree.Check())
+						require.NoError(t, tree.check())
 					}
 				}
-				require.NoError(t, tree.Check())
+				require.NoError(t, tree.check())
 				full := tree.Clone()
 				for i := range size {
 					_, had := tree.Delete(remove(i))
 					require.True(t, had)
 					if i%(size/10) == 0 {
-						require.NoError(t, tree.Check())
+						require.NoError(t, tree.check())
 					}
 				}
-				require.NoError(t, tree.Check())
+				require.NoError(t, tree.check())
 				require.Zero(t, tree.Len())
 				require.Equal(t, 1, tree.depth)
 
-				require.NoError(t, full.Check())
+				require.NoError(t, full.check())
 				next := 1
 				for k := range full.All() {
 					if k != next {
@@ -298,5 +298,5 @@ func TestStringKeys(t *testing.T) {
 		got = append(got, name)
 	}
 	require.Equal(t, want, got)
-	require.NoError(t, tree.Check())
+	require.NoError(t, tree.check())
 }

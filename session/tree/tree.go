@@ -7,7 +7,7 @@ import (
 
 // Tree is an ordered map from K to V. Its zero value is not usable; make one with New.
 //
-// Invariants, tested by Check:
+// Invariants, checked by the tests:
 //
 //  1. All leaves are at level depth, counting the root as level 1.
 //  2. Keys rise strictly within a node, and all keys under entry i of an inner

@@ -20,35 +20,26 @@ func (m *Machine) blockers(t *ticket) []Blocker {
 }
 
 // blockersAt adds what blocks an item at one lock. ahead is the last of the tickets before it in the queue; nil = it is
-// first.
+// first. During the restore hold-off nothing is lost, as nothing was granted, so there are no other delays then.
 func (m *Machine) blockersAt(all []Blocker, lk *lock, it Item, ahead *slot) []Blocker {
-	if closed, is := m.closedBy(lk); is {
-		all = append(all, closed)
+	switch {
+	case m.HoldOff() > 0:
+		all = append(all, Blocker{Name: lk.name, By: ByHoldOff, Until: m.holdOffUntil})
+	case lk.delay != 0:
+		all = append(all, Blocker{Name: lk.name, By: ByDelay, Until: lk.delay})
 	}
 	if !lk.fits(it) {
 		for p := lk.holders.first; p != nil && len(all) < BlockersMax; p = p.next {
 			all = append(all, m.blocker(p, ByHolder))
 		}
 	}
-	if ahead == nil {
-		return all
-	}
-	for p := lk.waiters.first; len(all) < BlockersMax; p = p.next {
+	for p := lk.waiters.first; ahead != nil && len(all) < BlockersMax; p = p.next {
 		all = append(all, m.blocker(p, ByWaiter))
 		if p == ahead {
 			break
 		}
 	}
 	return all
-}
-
-// closedBy is what closes a lock until a time: a delay, or the restore hold-off, in which nothing is lost, as nothing was
-// granted, so there are no other delays then; false: neither.
-func (m *Machine) closedBy(lk *lock) (Blocker, bool) {
-	if m.HoldOff() > 0 {
-		return Blocker{Name: lk.name, By: ByHoldOff, Until: m.holdOffUntil}, true
-	}
-	return Blocker{Name: lk.name, By: ByDelay, Until: lk.delay}, lk.delay != 0
 }
 
 func (m *Machine) blocker(p *slot, by BlockedBy) Blocker {

@@ -263,13 +263,11 @@ func checkItem(it *zamokpb.Item) error {
 	err := cmp.Or(
 		checkText("name", it.GetName(), 1, fsm.NameBytesMax),
 		checkRange("mode", it.GetMode(), zamokpb.Mode_MODE_EXCLUSIVE, zamokpb.Mode_MODE_PERMITS))
-	switch {
-	case err != nil:
-		return err
-	case it.Mode == zamokpb.Mode_MODE_PERMITS:
-		return cmp.Or(checkRange("limit", it.Limit, 1, fsm.PermitsMax), checkRange("permits", it.Permits, 1, it.Limit))
+	limit, permits := it.GetLimit(), it.GetPermits()
+	if it.GetMode() == zamokpb.Mode_MODE_PERMITS {
+		return cmp.Or(err, checkRange("limit", limit, 1, fsm.PermitsMax), checkRange("permits", permits, 1, limit))
 	}
-	return invalidIf(it.Permits != 0 || it.Limit != 0, "permits", "is set, and the mode is not MODE_PERMITS")
+	return cmp.Or(err, invalidIf(permits != 0 || limit != 0, "permits", "is set, and the mode is not MODE_PERMITS"))
 }
 
 func checkTicket(ticket uint64) error {

@@ -32,7 +32,7 @@ func (s *Server) ForceRelease(ctx context.Context, req *zamokpb.ForceReleaseRequ
 	if err != nil {
 		return nil, err
 	}
-	return &zamokpb.ForceReleaseResponse{Ended: wire.TicketRefs(a.Result.Detail.Ended), More: uint32(a.Result.Detail.More)}, nil
+	return &zamokpb.ForceReleaseResponse{Ended: wire.Each(a.Result.Detail.Ended, wire.TicketRef), More: uint32(a.Result.Detail.More)}, nil
 }
 
 // ExpireSession ends a session at an operator's request.
@@ -59,14 +59,13 @@ func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamok
 	answer.ElectionTimeout = int64(s.node.Timeout())
 	for _, server := range s.node.Servers() {
 		announced := records[server.ID]
-		free := announced.FreeBytes
-		if free == math.MaxUint64 { // its data is in memory
-			free = 0
-		}
 		member := &zamokpb.Member{
 			Id: server.ID, Client: announced.Client, Peer: server.Peer, Http: announced.HTTP, Version: announced.Version,
 			Voter: server.Voter, Leader: server.ID == answer.Leader, Incarnation: server.Incarnation.String(),
-			FreeBytes: free, DiskLow: announced.FreeBytes < announced.LowSpaceThreshold, Behind: server.Behind,
+			FreeBytes: announced.FreeBytes, DiskLow: announced.FreeBytes < announced.LowSpaceThreshold, Behind: server.Behind,
+		}
+		if member.FreeBytes == math.MaxUint64 { // its data is in memory
+			member.FreeBytes = 0
 		}
 		if server.Contact != nil {
 			member.LastContact = new(int64(*server.Contact))

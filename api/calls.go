@@ -30,12 +30,9 @@ const (
 // OpenSession opens a session, or finds the one that the secret opened.
 func (s *Server) OpenSession(ctx context.Context, req *zamokpb.OpenSessionRequest) (*zamokpb.OpenSessionResponse, error) {
 	a, err := s.openSession(ctx, access.Hash(req.Secret), req.Settings)
-	if err != nil {
-		return nil, err
-	}
 	return &zamokpb.OpenSessionResponse{
 		Session: uint64(a.Result.Session), Ttl: int64(a.Result.TTL), Sent: req.Sent, Time: int64(a.Time),
-	}, nil
+	}, err
 }
 
 func (s *Server) openSession(ctx context.Context, secret session.Hash, settings *zamokpb.SessionSettings) (raftnode.Answer, error) {
@@ -47,26 +44,22 @@ func (s *Server) openSession(ctx context.Context, secret session.Hash, settings 
 
 // RenewSession is answered once the renewal is applied.
 func (s *Server) RenewSession(ctx context.Context, req *zamokpb.RenewSessionRequest) (*zamokpb.RenewSessionResponse, error) {
-	id := session.ID(req.Session)
-	ttl, err := s.checkOwner(ctx, id, req.Secret)
+	ttl, err := s.checkOwner(ctx, req.Session, req.Secret)
 	if err != nil {
 		return nil, err
 	}
 	var a raftnode.Answer
 	applied := make(chan *wire.Error, 1)
-	s.node.Renew(id, func(answer raftnode.Answer, err error) {
+	s.node.Renew(session.ID(req.Session), func(answer raftnode.Answer, err error) {
 		a = answer
 		applied <- refusal(&a, err)
 	})
 	select {
 	case e := <-applied:
-		if e != nil {
-			return nil, e
-		}
+		return &zamokpb.RenewSessionResponse{Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), TtlMin: s.ttlMin()}, e.Err()
 	case <-ctx.Done():
 		return nil, wire.Explain(context.Cause(ctx))
 	}
-	return &zamokpb.RenewSessionResponse{Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), TtlMin: s.ttlMin()}, nil
 }
 
 func (s *Server) ttlMin() int64 { return int64(access.TTLMin(s.node.Timeout())) }
@@ -74,14 +67,8 @@ func (s *Server) ttlMin() int64 { return int64(access.TTLMin(s.node.Timeout())) 
 // CloseSession ends a session at its client's request. One that has ended already is reported as NO_SESSION,
 // since this node can't know whose it was.
 func (s *Server) CloseSession(ctx context.Context, req *zamokpb.CloseSessionRequest) (*zamokpb.CloseSessionResponse, error) {
-	id := session.ID(req.Session)
-	if _, err := s.checkOwner(ctx, id, req.Secret); err != nil {
-		return nil, err
-	}
-	if _, err := s.propose(ctx, &fsm.CloseSession{Session: id}); err != nil {
-		return nil, err
-	}
-	return &zamokpb.CloseSessionResponse{}, nil
+	_, err := s.proposeOwned(ctx, req.Session, req.Secret, &fsm.CloseSession{Session: session.ID(req.Session)})
+	return &zamokpb.CloseSessionResponse{}, err
 }
 
 // Acquire is held open until the ticket is granted or ended.
@@ -92,7 +79,7 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	if err := checkRoom(s, (*fsm.Machine).Ticket, ref); err != nil {
 		return nil, err
 	}
-	if _, err := s.checkOwner(ctx, ref.Session, req.Secret); err != nil {
+	if _, err := s.checkOwner(ctx, req.Session, req.Secret); err != nil {
 		return nil, err
 	}
 	s.dropping.Lock()
@@ -168,34 +155,33 @@ func endedError(t fsm.TicketState) error {
 // Drop ends a ticket, whatever its state.
 func (s *Server) Drop(ctx context.Context, req *zamokpb.DropRequest) (*zamokpb.DropResponse, error) {
 	command := &fsm.Drop{Session: session.ID(req.Session), Ticket: req.Ticket, AckedThrough: req.AckedThrough}
-	state, now, err := s.changeTicket(ctx, command.Session, req.Secret, req.Ticket, command)
-	return &zamokpb.DropResponse{State: state, Sent: req.Sent, Time: now}, err
+	a, err := s.proposeOwned(ctx, req.Session, req.Secret, command)
+	return &zamokpb.DropResponse{State: wire.TicketState(wire.ResultState(req.Ticket, &a.Result)), Sent: req.Sent, Time: int64(a.Time)}, err
 }
 
 // Downgrade makes the exclusive locks of a ticket shared.
 func (s *Server) Downgrade(ctx context.Context, req *zamokpb.DowngradeRequest) (*zamokpb.DowngradeResponse, error) {
 	command := &fsm.Downgrade{Session: session.ID(req.Session), Ticket: req.Ticket, AckedThrough: req.AckedThrough}
-	state, now, err := s.changeTicket(ctx, command.Session, req.Secret, req.Ticket, command)
-	return &zamokpb.DowngradeResponse{State: state, Sent: req.Sent, Time: now}, err
+	a, err := s.proposeOwned(ctx, req.Session, req.Secret, command)
+	return &zamokpb.DowngradeResponse{State: wire.TicketState(wire.ResultState(req.Ticket, &a.Result)), Sent: req.Sent, Time: int64(a.Time)}, err
 }
 
-// changeTicket proposes a command of a session's owner about a ticket.
-func (s *Server) changeTicket(ctx context.Context, id session.ID, secret []byte, ticket uint64, c fsm.Command) (*zamokpb.TicketState, int64, error) {
+// proposeOwned carries out a command of a session's owner.
+func (s *Server) proposeOwned(ctx context.Context, id uint64, secret []byte, command fsm.Command) (raftnode.Answer, error) {
 	if _, err := s.checkOwner(ctx, id, secret); err != nil {
-		return nil, 0, err
+		return raftnode.Answer{}, err
 	}
-	a, err := s.propose(ctx, c)
-	return wire.TicketState(wire.ResultState(ticket, &a.Result)), int64(a.Time), err
+	return s.propose(ctx, command)
 }
 
 // checkOwner checks that the caller knows the secret of a session, which the commands of a session do not
 // carry. It returns the session's ttl.
-func (s *Server) checkOwner(ctx context.Context, id session.ID, secret []byte) (ttl clock.Span, err error) {
+func (s *Server) checkOwner(ctx context.Context, id uint64, secret []byte) (ttl clock.Span, err error) {
 	hash := access.Hash(secret)
 	for behind := true; ; behind = false {
 		code := fsm.OK
 		s.node.View(func(m *fsm.Machine) {
-			living, found := m.Session(id)
+			living, found := m.Session(session.ID(id))
 			ttl = living.TTL
 			switch {
 			case !found:
@@ -293,7 +279,7 @@ func (s *Server) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.Get
 				if len(tickets) == limit || bytes > answerBytesMax {
 					break
 				}
-				t := s.ticket(m, ref)
+				t := wire.Ticket(m, ref, s.history.At)
 				bytes += proto.Size(t)
 				tickets = append(tickets, t)
 			}
@@ -301,17 +287,6 @@ func (s *Server) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.Get
 		}
 		answer.Holders, answer.Queue = some(m.Holders(req.Name)), some(m.Waiters(req.Name))
 	})
-}
-
-// ticket describes a live ticket, with its ages.
-func (s *Server) ticket(m *fsm.Machine, ref fsm.TicketRef) *zamokpb.Ticket {
-	v, _ := m.Ticket(ref)
-	t := wire.Ticket(m, v)
-	t.EnqueuedAt = int64(s.history.At(v.Enqueued))
-	if v.State == fsm.Granted {
-		t.GrantedAt = int64(s.history.At(v.Token))
-	}
-	return t
 }
 
 // List lists locks in use.

@@ -137,7 +137,7 @@ func (h *Hub) attach(m *fsm.Machine, e *fsm.Event) {
 		h.end(old, superseded(e.Session))
 	}
 	// The first message, to which Adopt adds the rest.
-	state := &zamokpb.SessionState{Tickets: wire.TicketStates(e.Tickets)}
+	state := &zamokpb.SessionState{Tickets: wire.Each(e.Tickets, wire.TicketState)}
 	first := &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: state}}
 	s, _ := m.Session(e.Session) // absent if it ended later in the same entry
 	wake := make(chan struct{}, 1)

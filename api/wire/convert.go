@@ -10,8 +10,8 @@ import (
 // The enums of the wire have the numbers of the state machine (a test compares them), so they are converted
 // by a cast.
 
-// each converts the elements of a list.
-func each[From, To any](list []From, convert func(From) To) []To {
+// Each converts the elements of a list.
+func Each[From, To any](list []From, convert func(From) To) []To {
 	converted := make([]To, len(list))
 	for i, from := range list {
 		converted[i] = convert(from)
@@ -29,11 +29,6 @@ func TicketState(t fsm.TicketState) *zamokpb.TicketState {
 func setTicketState(p *zamokpb.TicketState, t fsm.TicketState) {
 	p.Ticket, p.State, p.Reason = t.Ticket, zamokpb.State(t.State), zamokpb.Reason(t.Reason)
 	p.Token, p.HoldUntil = t.Token, int64(t.HoldUntil)
-}
-
-// TicketStates converts many of them.
-func TicketStates(tickets []fsm.TicketState) []*zamokpb.TicketState {
-	return each(tickets, TicketState)
 }
 
 // ResultState is the state of the ticket after the command with the result r.
@@ -104,7 +99,7 @@ func KeepAliveAck(sent []byte, now clock.Time, changes uint64) *zamokpb.ServerMe
 
 // Items converts the locks of an acquisition.
 func Items(items []fsm.Item) []*zamokpb.Item {
-	return each(items, func(it fsm.Item) *zamokpb.Item {
+	return Each(items, func(it fsm.Item) *zamokpb.Item {
 		return &zamokpb.Item{Name: it.Name, Mode: zamokpb.Mode(it.Mode), Permits: it.Permits, Limit: it.Limit}
 	})
 }
@@ -133,17 +128,22 @@ func HoldOffUntil(m *fsm.Machine) clock.Time {
 	return m.HoldOffUntil()
 }
 
-// Ticket describes a live ticket and, if it waits, what blocks it. The caller adds the ages.
-func Ticket(m *fsm.Machine, v fsm.TicketView) *zamokpb.Ticket {
+// Ticket describes a live ticket and, if it waits, what blocks it; at is when an index was applied.
+func Ticket(m *fsm.Machine, ref fsm.TicketRef, at func(index uint64) clock.Time) *zamokpb.Ticket {
+	v, _ := m.Ticket(ref)
 	s, _ := m.Session(v.Session)
 	t := &zamokpb.Ticket{
-		Session: uint64(v.Session), State: TicketState(v.TicketState), Enqueued: v.Enqueued,
+		Session: uint64(v.Session), State: TicketState(v.TicketState),
+		Enqueued: v.Enqueued, EnqueuedAt: int64(at(v.Enqueued)),
 		WaitUntil: int64(v.WaitUntil), Owner: v.Owner, Metadata: []byte(v.Metadata),
 		Items: Items(v.Items), Label: s.Label, Identity: s.Identity, LeaseUntil: int64(s.Deadline),
 	}
-	if v.State == fsm.Waiting {
-		t.Blockers = Blockers(m.Blockers(v.TicketRef))
+	switch v.State {
+	case fsm.Waiting:
+		t.Blockers = Blockers(m.Blockers(ref))
 		Describe(m, t.Blockers)
+	case fsm.Granted:
+		t.GrantedAt = int64(at(v.Token))
 	}
 	return t
 }
@@ -160,15 +160,13 @@ func SessionInfo(s session.Session) *zamokpb.SessionInfo {
 	}
 }
 
-// TicketRefs converts references to tickets.
-func TicketRefs(refs []fsm.TicketRef) []*zamokpb.TicketRef {
-	return each(refs, func(r fsm.TicketRef) *zamokpb.TicketRef {
-		return &zamokpb.TicketRef{Session: uint64(r.Session), Ticket: r.Ticket}
-	})
+// TicketRef converts a reference to a ticket.
+func TicketRef(r fsm.TicketRef) *zamokpb.TicketRef {
+	return &zamokpb.TicketRef{Session: uint64(r.Session), Ticket: r.Ticket}
 }
 
 func links(cycle []fsm.Link) []*zamokpb.Link {
-	return each(cycle, func(l fsm.Link) *zamokpb.Link {
+	return Each(cycle, func(l fsm.Link) *zamokpb.Link {
 		return &zamokpb.Link{
 			Session: uint64(l.Session), Ticket: l.Ticket, Owner: l.Owner, State: zamokpb.State(l.State), Name: l.Name,
 		}
@@ -177,7 +175,7 @@ func links(cycle []fsm.Link) []*zamokpb.Link {
 
 // Blockers converts without labels and metadata; Describe adds them from the state machine.
 func Blockers(blockers []fsm.Blocker) []*zamokpb.Blocker {
-	return each(blockers, func(b fsm.Blocker) *zamokpb.Blocker {
+	return Each(blockers, func(b fsm.Blocker) *zamokpb.Blocker {
 		return &zamokpb.Blocker{
 			Name: b.Name, By: zamokpb.BlockedBy(b.By), Session: uint64(b.Session), Ticket: b.Ticket,
 			Token: b.Token, Owner: b.Owner, Until: int64(b.Until),

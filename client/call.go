@@ -83,7 +83,7 @@ func (c *Client) Get(ctx context.Context, name string, limit int) (*LockDetail, 
 	if err != nil {
 		return nil, err
 	}
-	return &LockDetail{LockInfo: lockInfo(r.GetLock()), Held: tickets(r.GetHolders()), Queue: tickets(r.GetQueue()), Stamp: stamp(r.GetStamp())}, nil
+	return &LockDetail{LockInfo: lockInfo(r.GetLock()), Held: each(r.GetHolders(), ticketInfo), Queue: each(r.GetQueue(), ticketInfo), Stamp: stamp(r.GetStamp())}, nil
 }
 
 // List lists locks in use whose names begin with prefix and come after `after`, in order: at most limit, or

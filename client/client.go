@@ -171,13 +171,12 @@ func (c *Client) living() (*session, error) {
 // error means that the locks will be free when the TTL is over. Calls that wait return ErrClosed.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
+	closed, s := c.closed, c.session
+	c.closed = true
+	c.mu.Unlock()
+	if closed {
 		return nil
 	}
-	c.closed = true
-	s := c.session
-	c.mu.Unlock()
 	var err error
 	if s != nil {
 		err = s.close(closePatience)

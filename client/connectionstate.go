@@ -1,5 +1,7 @@
 package client
 
+import "cmp"
+
 // connectionState is how the session stands with the cluster.
 //
 //	unopened       no OpenStream has been sent that could have opened it
@@ -60,9 +62,7 @@ func (from connectionState) after(e connectionEvent) connectionState {
 // become moves the session on and reports whether the event changed anything. The caller has the mutex.
 func (s *session) become(e connectionEvent) bool {
 	next := s.state.after(e)
-	if next != 0 {
-		s.state = next
-	}
+	s.state = cmp.Or(next, s.state)
 	return next != 0
 }
 

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,11 +139,10 @@ type DeadlockError struct {
 }
 
 func (e *DeadlockError) Error() string {
-	links := make([]string, len(e.Cycle))
-	for i, l := range e.Cycle {
-		links[i] = fmt.Sprintf("%s (session %d, ticket %d) %s %q", l.Owner, l.Session, l.Ticket,
+	links := each(e.Cycle, func(l Link) string {
+		return fmt.Sprintf("%s (session %d, ticket %d) %s %q", l.Owner, l.Session, l.Ticket,
 			map[bool]string{true: "waits for", false: "holds"}[l.Waits], l.Name)
-	}
+	})
 	return "zamok: deadlock: " + strings.Join(links, ", ")
 }
 
@@ -266,19 +266,13 @@ func notDone(err error) bool {
 
 // reasonError names the end of a grant, or of a session, that its client did not ask for.
 func reasonError(reason zamokpb.Reason, text string) error {
-	e := &Error{Message: text, Outcome: Done}
 	switch reason {
 	case zamokpb.Reason_REASON_REVOKED, zamokpb.Reason_REASON_EVICTED:
-		e.Kind = ErrRevoked
+		return &Error{Kind: ErrRevoked, Outcome: Done, Message: text}
 	case zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED:
-		e.Kind = errMaxHoldExceeded
-	default:
-		e.Kind = ErrSessionExpired
-		if text == "" {
-			e.Message = reasonText(reason)
-		}
+		return &Error{Kind: errMaxHoldExceeded, Outcome: Done, Message: text}
 	}
-	return e
+	return &Error{Kind: ErrSessionExpired, Outcome: Done, Message: cmp.Or(text, reasonText(reason))}
 }
 
 // reasonText is a reason for people: "max hold exceeded".

@@ -151,14 +151,6 @@ type SessionInfo struct {
 	Tickets         int           // acquisitions that wait or hold
 }
 
-// settings are what the session is opened with.
-func (c *Config) settings() *zamokpb.SessionSettings {
-	return &zamokpb.SessionSettings{
-		Ttl: int64(c.TTL), Label: c.Label, Metadata: c.Metadata,
-		LockDelay: int64(c.LockDelay), ReleaseOnDisconnect: int64(c.ReleaseOnDisconnect),
-	}
-}
-
 func sessionInfo(i *zamokpb.SessionInfo) SessionInfo {
 	settings := i.GetSettings()
 	return SessionInfo{
@@ -212,34 +204,28 @@ func each[P, T any](list []P, f func(P) T) []T {
 	return out
 }
 
-func blockers(list []*zamokpb.Blocker) []Blocker {
-	return each(list, func(b *zamokpb.Blocker) Blocker {
-		return Blocker{
-			Name: b.GetName(), By: BlockedBy(b.GetBy()), Session: b.GetSession(), Ticket: b.GetTicket(),
-			Token: Token(b.GetToken()), Owner: b.GetOwner(), Until: time.Duration(b.GetUntil()), Left: time.Duration(b.GetLeft()),
-			Label: b.GetLabel(), Metadata: b.GetMetadata(),
-		}
-	})
+func blocker(b *zamokpb.Blocker) Blocker {
+	return Blocker{
+		Name: b.GetName(), By: BlockedBy(b.GetBy()), Session: b.GetSession(), Ticket: b.GetTicket(),
+		Token: Token(b.GetToken()), Owner: b.GetOwner(), Until: time.Duration(b.GetUntil()), Left: time.Duration(b.GetLeft()),
+		Label: b.GetLabel(), Metadata: b.GetMetadata(),
+	}
 }
 
-func items(list []*zamokpb.Item) []Item {
-	return each(list, func(i *zamokpb.Item) Item {
-		return Item{name: i.GetName(), mode: i.GetMode(), permits: i.GetPermits(), limit: i.GetLimit()}
-	})
+func itemInfo(i *zamokpb.Item) Item {
+	return Item{name: i.GetName(), mode: i.GetMode(), permits: i.GetPermits(), limit: i.GetLimit()}
 }
 
-func tickets(list []*zamokpb.Ticket) []TicketInfo {
-	return each(list, func(t *zamokpb.Ticket) TicketInfo {
-		return TicketInfo{
-			Session: t.GetSession(), Ticket: t.GetState().GetTicket(), State: State(t.GetState().GetState()),
-			Token: Token(t.GetState().GetToken()), HoldUntil: time.Duration(t.GetState().GetHoldUntil()),
-			WaitUntil: time.Duration(t.GetWaitUntil()), Enqueued: t.GetEnqueued(), Owner: t.GetOwner(),
-			Metadata: t.GetMetadata(), Items: items(t.GetItems()), Label: t.GetLabel(), Identity: t.GetIdentity(),
-			Blockers:   blockers(t.GetBlockers()),
-			EnqueuedAt: time.Duration(t.GetEnqueuedAt()), GrantedAt: time.Duration(t.GetGrantedAt()),
-			LeaseUntil: time.Duration(t.GetLeaseUntil()),
-		}
-	})
+func ticketInfo(t *zamokpb.Ticket) TicketInfo {
+	state := t.GetState()
+	return TicketInfo{
+		Session: t.GetSession(), Ticket: state.GetTicket(), State: State(state.GetState()), Token: Token(state.GetToken()),
+		HoldUntil: time.Duration(state.GetHoldUntil()), WaitUntil: time.Duration(t.GetWaitUntil()),
+		Enqueued: t.GetEnqueued(), EnqueuedAt: time.Duration(t.GetEnqueuedAt()), GrantedAt: time.Duration(t.GetGrantedAt()),
+		Owner: t.GetOwner(), Metadata: t.GetMetadata(), Label: t.GetLabel(), Identity: t.GetIdentity(),
+		LeaseUntil: time.Duration(t.GetLeaseUntil()),
+		Items:      each(t.GetItems(), itemInfo), Blockers: each(t.GetBlockers(), blocker),
+	}
 }
 
 func lockInfo(l *zamokpb.LockSummary) LockInfo {

@@ -78,14 +78,13 @@ func newNodes(cfg Config) (*nodes, error) {
 	if cfg.TLS != nil {
 		creds = credentials.NewTLS(cfg.TLS)
 	}
-	connect := grpc.ConnectParams{
-		Backoff:           backoff.Config{BaseDelay: reconnectMin, Multiplier: 2, Jitter: 0.5, MaxDelay: reconnectMax},
-		MinConnectTimeout: 2 * time.Second,
-	}
 	n := &nodes{log: cfg.Logger, silence: cfg.RequestTimeout / surveyParts, pinning: make(chan struct{}, 1)}
 	n.options = []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
-		grpc.WithConnectParams(connect),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: reconnectMin, Multiplier: 2, Jitter: 0.5, MaxDelay: reconnectMax},
+			MinConnectTimeout: 2 * time.Second,
+		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingPatience}),
 		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
@@ -102,11 +101,7 @@ func newNodes(cfg Config) (*nodes, error) {
 		n.options = append(n.options, grpc.WithPerRPCCredentials(cfg.Credentials))
 	}
 	for _, endpoint := range cfg.Endpoints {
-		address, err := addressOf(endpoint)
-		if err != nil {
-			return nil, errors.Join(err, n.close())
-		}
-		one, err := n.learn(address)
+		one, err := n.learn(endpoint)
 		if err != nil {
 			return nil, errors.Join(err, n.close())
 		}
@@ -131,14 +126,18 @@ func addressOf(endpoint string) (string, error) {
 	return address, nil
 }
 
-// learn gives the node at an address, which may be new; nil if there is no room for it.
-func (n *nodes) learn(address string) (*node, error) {
+// learn gives the node at an endpoint, which may be new; nil if there is no room for it.
+func (n *nodes) learn(endpoint string) (*node, error) {
+	address, err := addressOf(endpoint)
+	if err != nil {
+		return nil, err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if i := slices.IndexFunc(n.all, func(one *node) bool { return one.address == address }); i >= 0 {
 		return n.all[i], nil
 	}
-	if n.closed || address == "" || len(n.all) == nodesMax && !n.forget() {
+	if n.closed || len(n.all) == nodesMax && !n.forget() {
 		return nil, nil
 	}
 	conn, err := grpc.NewClient(target+address, n.options...)
@@ -172,9 +171,7 @@ func (n *nodes) discover(ctx context.Context, one *node) {
 		return
 	}
 	for _, m := range members.GetMembers() {
-		if _, err := addressOf(m.GetClient()); err == nil {
-			_, _ = n.learn(m.GetClient()) // it is a help, and may fail
-		}
+		_, _ = n.learn(m.GetClient()) // it is a help, and may fail
 	}
 	n.warm()
 }
@@ -313,11 +310,9 @@ func (n *nodes) note(one *node, err error, leads bool) {
 func (n *nodes) unavailable(outcome Outcome, cause error) *Error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e := &Error{Kind: ErrUnavailable, Outcome: outcome, cause: cause}
-	for _, one := range n.all {
-		e.Nodes = append(e.Nodes, NodeError{Address: one.address, Err: plain(cmp.Or(one.last, errNoAnswer))})
-	}
-	return e
+	return &Error{Kind: ErrUnavailable, Outcome: outcome, cause: cause, Nodes: each(n.all, func(one *node) NodeError {
+		return NodeError{Address: one.address, Err: plain(cmp.Or(one.last, errNoAnswer))}
+	})}
 }
 
 // plain is an error in the server's own words, or the connection's, without those of gRPC. It wraps nothing but
@@ -392,11 +387,7 @@ func (n *nodes) close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true
-	var errs []error
-	for _, one := range n.all {
-		errs = append(errs, one.conn.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(each(n.all, func(one *node) error { return one.conn.Close() })...)
 }
 
 // pause is a wait between attempts that grows, with jitter: a thousand clients that lost one leader must

@@ -40,7 +40,7 @@ func TestAnEndedSessionIsNotInTheErrorOfAnOutage(t *testing.T) {
 	b.end(&Error{Kind: ErrSessionExpired})
 	b.streamEnded(b.st, context.Cause(b.st.ctx))
 	require.NotErrorIs(t, n.unavailable(NotDone, nil), ErrSessionExpired)
-	n.note(n.all[0], finalError{errTakenOver()}, true)
+	n.note(n.all[0], finalError{errTakenOver}, true)
 	require.NotErrorIs(t, n.unavailable(NotDone, nil), ErrSessionExpired)
 	require.NoError(t, n.close())
 }

@@ -121,17 +121,15 @@ func (s *session) streamEnded(st *stream, cause error) {
 	}
 	s.c.nodes.note(st.node, cause, false)
 	if infoOf(cause).GetCode() == zamokpb.Code_CODE_SUPERSEDED {
-		s.end(errTakenOver())
+		s.end(errTakenOver)
 	}
 }
 
 // errTakenOver is the end of a session that has been attached by an OpenStream with a higher number than any of ours, or with one
 // that ours has too: another program knows the secret, a copy of this process perhaps. What it does with our locks can't
 // be known.
-func errTakenOver() error {
-	return &Error{Kind: ErrSessionExpired, Outcome: Unknown,
-		Message: "another program uses the same session, a copy of this process perhaps, and has taken it over"}
-}
+var errTakenOver = &Error{Kind: ErrSessionExpired, Outcome: Unknown,
+	Message: "another program uses the same session, a copy of this process perhaps, and has taken it over"}
 
 // end ends the session here, without confirmation. Its locks are lost, and waiting calls continue in another session.
 func (s *session) end(cause error) {

@@ -72,7 +72,7 @@ func (s *session) openStream(one *node, patience time.Duration) (st *stream, err
 	case zamokpb.Code_CODE_NO_SESSION:
 		s.finish(endReported, definite(info))
 	case zamokpb.Code_CODE_SUPERSEDED:
-		return nil, finalError{errTakenOver()}
+		return nil, finalError{errTakenOver}
 	}
 	if err != nil {
 		return nil, err
@@ -91,7 +91,11 @@ func (s *session) openStream(one *node, patience time.Duration) (st *stream, err
 // openFrame is the first frame of a stream.
 func (s *session) openFrame() *zamokpb.ClientFrame {
 	s.attempt++
-	open := &zamokpb.OpenStream{Secret: s.secret, Session: s.id, Attempt: s.attempt, Settings: s.c.cfg.settings()}
+	cfg := &s.c.cfg
+	open := &zamokpb.OpenStream{Secret: s.secret, Session: s.id, Attempt: s.attempt, Settings: &zamokpb.SessionSettings{
+		Ttl: int64(cfg.TTL), Label: cfg.Label, Metadata: cfg.Metadata,
+		LockDelay: int64(cfg.LockDelay), ReleaseOnDisconnect: int64(cfg.ReleaseOnDisconnect),
+	}}
 	now := s.c.clock.Now()
 	s.sent = now
 	return &zamokpb.ClientFrame{
@@ -131,8 +135,7 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 			s.releaseUnknown(state)
 		}
 	}
-	numbers := slices.Sorted(maps.Keys(s.tickets))
-	for _, number := range numbers {
+	for _, number := range slices.Sorted(maps.Keys(s.tickets)) {
 		t := s.tickets[number]
 		if !reported[number] && number <= s.ackedThrough {
 			t.reportEnd(zamokpb.Reason_REASON_UNSPECIFIED, "")
@@ -285,7 +288,7 @@ func (s *session) handle(st *stream, m *zamokpb.ServerMessage) {
 		}
 	case *zamokpb.ServerMessage_Position:
 		if t := s.tickets[m.Position.GetTicket()]; t != nil && t.callerWaits() && t.request.onPosition != nil {
-			t.position = &Position{Name: m.Position.GetName(), Ahead: int(m.Position.GetAhead()), Blockers: blockers(m.Position.GetBlockers())}
+			t.position = &Position{Name: m.Position.GetName(), Ahead: int(m.Position.GetAhead()), Blockers: each(m.Position.GetBlockers(), blocker)}
 			t.notify()
 		}
 	case *zamokpb.ServerMessage_Contended:

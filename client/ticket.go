@@ -366,7 +366,7 @@ func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 		return
 	case zamokpb.Code_CODE_NOT_ACQUIRED:
 		if t.callerWaits() {
-			final = &NotAcquiredError{Names: names(t.items), Holders: blockers(info.GetBlockers())}
+			final = &NotAcquiredError{Names: names(t.items), Holders: each(info.GetBlockers(), blocker)}
 		}
 	}
 	if t.token != 0 {

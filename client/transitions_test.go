@@ -89,7 +89,7 @@ func ticketEventsOf(b *bare, one *ticket) map[ticketEvent]func() {
 		handOver:      func() { b.hand(one) },
 		giveUp:        func() { b.leaves(one) },
 		reportEnded:   func() { b.push(state(one.number, over, zamokpb.Reason_REASON_EXPIRED)) },
-		sessionEnd:    func() { b.end(errTakenOver()) },
+		sessionEnd:    func() { b.end(errTakenOver) },
 	}
 }
 
@@ -181,7 +181,7 @@ func TestConnectionWalksItsTransitions(t *testing.T) {
 			b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
 				Reason: zamokpb.Reason_REASON_EXPIRED}}})
 		case abort:
-			b.end(errTakenOver())
+			b.end(errTakenOver)
 		default:
 			b.mu.Lock()
 			defer b.mu.Unlock()

@@ -81,7 +81,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq
 					left = !yield(EventBatch{Index: index, Events: each(frame.GetEvents(), func(e *zamokpb.LockEvent) Event {
 						return Event{Index: index, Kind: EventKind(e.GetKind()), Session: e.GetSession(), Ticket: e.GetTicket(),
 							Token: Token(e.GetToken()), Reason: reasonText(e.GetReason()), Text: e.GetText(),
-							Label: e.GetLabel(), Items: items(e.GetItems())}
+							Label: e.GetLabel(), Items: each(e.GetItems(), itemInfo)}
 					})}, nil)
 				}
 			}

@@ -182,18 +182,16 @@ func TTLMin(timeout time.Duration) clock.Span {
 
 // checkSettings checks what opens a session.
 func (g *Guard) checkSettings(p *zamokpb.SessionSettings) error {
-	if p == nil {
-		return wire.Invalid("settings", "are missing: ttl is required")
-	}
-	ttl, timeout := clock.Span(p.Ttl), g.Timeout()
+	ttl, timeout := clock.Span(p.GetTtl()), g.Timeout()
 	return cmp.Or(
+		invalidIf(p == nil, "settings", "are missing: ttl is required"),
 		checkRange("settings.ttl", ttl, fsm.TTLMin, fsm.TTLMax),
 		invalidIf(ttl < TTLMin(timeout), "settings.ttl", "is %v, and most failovers would end the session: the cluster's election "+
 			"timeout is %v, so a ttl is %v at least (--ttl, client.Config.TTL)", ttl, timeout, TTLMin(timeout)),
-		checkRange("settings.lock_delay", clock.Span(p.LockDelay), 0, fsm.DelayMax),
-		checkRange("settings.release_on_disconnect", clock.Span(p.ReleaseOnDisconnect), 0, fsm.GraceMax),
-		checkBytes("settings.metadata", p.Metadata, fsm.MetadataBytesMax, "kept"),
-		checkText("settings.label", p.Label, 0, fsm.LabelBytesMax))
+		checkRange("settings.lock_delay", clock.Span(p.GetLockDelay()), 0, fsm.DelayMax),
+		checkRange("settings.release_on_disconnect", clock.Span(p.GetReleaseOnDisconnect()), 0, fsm.GraceMax),
+		checkBytes("settings.metadata", p.GetMetadata(), fsm.MetadataBytesMax, "kept"),
+		checkText("settings.label", p.GetLabel(), 0, fsm.LabelBytesMax))
 }
 
 func checkRange[T cmp.Ordered](field string, v, least, most T) error {

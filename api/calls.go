@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -273,20 +274,24 @@ func (s *Server) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.Get
 	return answer, s.read(ctx, func(m *fsm.Machine) {
 		lock, _ := m.Lock(req.Name)
 		answer.Lock, answer.Stamp = wire.LockSummary(lock, wire.HoldOffUntil(m)), wire.StampOf(m)
+		ticket := func(ref fsm.TicketRef) *zamokpb.Ticket { return wire.Ticket(m, ref, s.history.At) }
 		bytes := 0
-		some := func(refs iter.Seq[fsm.TicketRef]) (tickets []*zamokpb.Ticket) {
-			for ref := range refs {
-				if len(tickets) == limit || bytes > answerBytesMax {
-					break
-				}
-				t := wire.Ticket(m, ref, s.history.At)
-				bytes += proto.Size(t)
-				tickets = append(tickets, t)
-			}
-			return tickets
-		}
-		answer.Holders, answer.Queue = some(m.Holders(req.Name)), some(m.Waiters(req.Name))
+		answer.Holders = describe(m.Holders(req.Name), ticket, limit, &bytes)
+		answer.Queue = describe(m.Waiters(req.Name), ticket, limit, &bytes)
 	})
+}
+
+// describe converts up to limit elements, or fewer: until bytes, to which it adds, are more than answerBytesMax.
+func describe[From any, To proto.Message](list iter.Seq[From], convert func(From) To, limit int, bytes *int) (converted []To) {
+	for from := range list {
+		if len(converted) == limit || *bytes > answerBytesMax {
+			break
+		}
+		to := convert(from)
+		*bytes += proto.Size(to)
+		converted = append(converted, to)
+	}
+	return converted
 }
 
 // List lists locks in use.
@@ -312,15 +317,7 @@ func (s *Server) ListSessions(ctx context.Context, req *zamokpb.ListSessionsRequ
 		living = m.Sessions(session.ID(req.After), cmp.Or(int(req.Limit), access.ListMax))
 		answer.Stamp = wire.StampOf(m)
 	})
-	bytes := 0
-	for _, one := range living {
-		if bytes > answerBytesMax {
-			break
-		}
-		info := wire.SessionInfo(one)
-		bytes += proto.Size(info)
-		answer.Sessions = append(answer.Sessions, info)
-	}
+	answer.Sessions = describe(slices.Values(living), wire.SessionInfo, len(living), new(int))
 	return answer, err
 }
 

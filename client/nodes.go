@@ -58,7 +58,8 @@ type nodes struct {
 	all    []*node // as given, then as learnt
 	leader *node   // thought to lead; nil = not known
 	closed bool
-	// cluster is the id of the one that this client belongs to; "" = not known yet. Once known it stays.
+	// cluster is the id of the one that this client belongs to; "" = not known yet. Once known it stays. learnt says
+	// where it is known from.
 	cluster, learnt string
 	reached         bool // something was sent to a node, or may have been
 }
@@ -78,7 +79,8 @@ func newNodes(cfg Config) (*nodes, error) {
 	if cfg.TLS != nil {
 		creds = credentials.NewTLS(cfg.TLS)
 	}
-	n := &nodes{log: cfg.Logger, silence: cfg.RequestTimeout / surveyParts, pinning: make(chan struct{}, 1)}
+	n := &nodes{log: cfg.Logger, silence: cfg.RequestTimeout / surveyParts, pinning: make(chan struct{}, 1),
+		cluster: cfg.Cluster, learnt: "as it was configured"}
 	n.options = []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -106,9 +108,6 @@ func newNodes(cfg Config) (*nodes, error) {
 			return nil, errors.Join(err, n.close())
 		}
 		one.given = true
-	}
-	if cfg.Cluster != "" {
-		n.cluster, n.learnt = cfg.Cluster, "as it was configured"
 	}
 	return n, nil
 }

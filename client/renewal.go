@@ -107,10 +107,10 @@ func (s *session) checkDeadlines(now clock.Instant) (left clock.Span) {
 func (s *session) confirmRenewal(sent []byte, at int64) {
 	now := s.c.clock.Now()
 	s.silentAt = now
-	instant, ok := decodeInstant(sent)
-	if !ok {
+	if len(sent) != instantBytes { // not an instant of this client: it confirms nothing
 		return
 	}
+	instant := clock.DecodeInstant(binary.BigEndian.Uint64(sent), binary.BigEndian.Uint64(sent[8:]))
 	s.checkDeadlines(now) // a lock whose deadline passed meanwhile stays lost
 	before := s.lease.Valid(now)
 	s.lease.Confirm(clock.Confirmation{Sent: instant, At: clock.Time(at)})
@@ -146,12 +146,4 @@ func encodeInstant(i clock.Instant) []byte {
 	mono, boot := i.Encode()
 	b := binary.BigEndian.AppendUint64(make([]byte, 0, instantBytes), mono)
 	return binary.BigEndian.AppendUint64(b, boot)
-}
-
-// decodeInstant is false for bytes that are not an instant of this client: they confirm nothing.
-func decodeInstant(b []byte) (clock.Instant, bool) {
-	if len(b) != instantBytes {
-		return clock.Instant{}, false
-	}
-	return clock.DecodeInstant(binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])), true
 }

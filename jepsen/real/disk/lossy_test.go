@@ -325,7 +325,7 @@ func (m *model) step(l *testDisk) string {
 func (c *content) step(l *testDisk, at string) string {
 	f := l.open(at)
 	defer f.Close()
-	switch l.IntN(4) {
+	switch l.IntN(5) {
 	case 0:
 		l.NoError(f.Sync())
 		c.flushed = c.now
@@ -335,6 +335,9 @@ func (c *content) step(l *testDisk, at string) string {
 		l.NoError(f.Truncate(int64(size)))
 		c.now = (c.now + strings.Repeat("\x00", 5*pageSize))[:size]
 		return fmt.Sprintf("cut %s at %d", at, size)
+	case 2:
+		l.NoError(unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 5*pageSize))
+		return "take room for " + at
 	}
 	off, text := l.IntN(4*pageSize), strings.Repeat(string(rune('a'+l.IntN(26))), 1+l.IntN(2*pageSize))
 	l.write(f, text, int64(off))

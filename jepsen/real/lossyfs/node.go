@@ -211,7 +211,9 @@ func (n *node) Allocate(_ context.Context, _ fs.FileHandle, off, size uint64, mo
 		for page := int64(off) / pageSize; page*pageSize < end; page++ {
 			if n.pages[page] == nil {
 				n.pages[page] = make([]byte, pageSize)
-				n.flushed[page] = n.pages[page] // room that was taken stays
+				if _, changed := n.dirty[page]; !changed {
+					n.flushed[page] = n.pages[page] // room that was taken stays
+				}
 			}
 		}
 		if mode&unix.FALLOC_FL_KEEP_SIZE == 0 {

@@ -138,7 +138,7 @@ func TestHistoryBesideAppliedEntries(t *testing.T) {
 				s.Audit.applied("n1", m, e)
 			}
 		})
-		for range 200 {
+		for range 2000 {
 			s.record.history(check.Plan{})
 		}
 		stop()

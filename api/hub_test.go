@@ -3,6 +3,9 @@ package api
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"strings"
@@ -272,6 +275,31 @@ func TestStreamIsObserved(t *testing.T) {
 	assert.Contains(t, n.server.metricsText(t), `zamok_streams_cut_total{reason="unknown"} 0`+"\n")
 	awaitMetric(t, n, `zamok_lock_wait_seconds_count{mode="exclusive"} 2`)
 }
+
+// A client that does not read what it asked for delays no other scrape.
+func TestAnUnreadScrapeDelaysNoOther(t *testing.T) {
+	n := startCluster(t, 1, nil).leader()
+	page, client := net.Pipe()
+	defer client.Close()
+	go n.server.metrics.Serve(unread{httptest.NewRecorder(), page}, httptest.NewRequest("GET", "/metrics", nil), n.server.node, 0, "")
+	_, err := client.Read(make([]byte, 1)) // it is being written
+	require.NoError(t, err)
+	served := make(chan string, 1)
+	go func() { served <- n.server.metricsText(t) }()
+	select {
+	case <-served:
+	case <-time.After(patience):
+		require.Fail(t, "the second scrape waits for the first")
+	}
+}
+
+// unread is a response that is written as its client reads.
+type unread struct {
+	http.ResponseWriter
+	to io.Writer
+}
+
+func (u unread) Write(b []byte) (int, error) { return u.to.Write(b) }
 
 func (s *Server) metricsText(t testing.TB) string {
 	page := httptest.NewRecorder()

@@ -172,16 +172,16 @@ func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, node *raftnode.N
 	promauto.With(now).NewGauge(prometheus.GaugeOpts{Name: "zamok_build_info", Help: "Always 1.",
 		ConstLabels: prometheus.Labels{"version": version}}).Set(1)
 	if node != nil {
-		m.surveying.Lock()
-		defer m.surveying.Unlock()
-		present(r.Context(), node, gauge)
+		m.present(r.Context(), node, gauge)
 		contacts(node, promauto.With(now))
 	}
 	promhttp.HandlerFor(prometheus.Gatherers{m.registry, now}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
 // present reports what there is now at a node.
-func present(ctx context.Context, node *raftnode.Node, gauge func(name, help string, value float64)) {
+func (m *Metrics) present(ctx context.Context, node *raftnode.Node, gauge func(name, help string, value float64)) {
+	m.surveying.Lock()
+	defer m.surveying.Unlock()
 	status := node.Status()
 	var counts fsm.Counts
 	var now clock.Time

@@ -41,6 +41,7 @@ func (in *instance) notice() (running bool) {
 	case leads := <-in.notices:
 		return in.noticed(leads)
 	case <-in.life.Done():
+		in.noticed(false) // the watchdog looks at an ended instance until the next one
 		return false
 	}
 }

@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -160,4 +161,16 @@ func TestWhoWasStuckLetsOthersLead(t *testing.T) {
 		require.Greater(b, time.Since(began), cautious-maintenanceTick)
 		require.Less(b, time.Since(began), 3*cautious)
 	})
+}
+
+// The watchdog looks at an instance that has ended until there is another one, which must not count as one whose epoch
+// does not open.
+func TestAnEndedInstanceDoesNotLead(t *testing.T) {
+	life, end := context.WithCancel(t.Context())
+	in := &instance{timeout: timeoutMin, life: life, notices: make(chan bool)}
+	in.noticed(true)
+	require.False(t, in.led().IsZero())
+	end()
+	require.False(t, in.notice())
+	require.True(t, in.led().IsZero())
 }

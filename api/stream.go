@@ -271,6 +271,9 @@ func (st *stream) attach(command *fsm.Attach, sent []byte) error {
 		}
 		if e == nil {
 			close(st.attached)
+			if isClosed(st.ended) { // this node is stopping, and the reader has not waited
+				s.hub.Leave(st.queue)
+			}
 		}
 		attached <- e.Err()
 	})

@@ -21,6 +21,37 @@ func stateOf(id session.ID, a fsm.Applied) *zamokpb.SessionState {
 	return &zamokpb.SessionState{Session: uint64(id), Attachment: a.Results[0].Index, Ttl: int64(a.Results[0].TTL)}
 }
 
+// A queue with many messages is sent no further position of a ticket, but the first one.
+func TestTheFirstPositionIsSentToAFullQueue(t *testing.T) {
+	h, m := NewHub(metrics.New()), fsm.New()
+	h.SetLeading(true)
+	apply := func(commands ...fsm.Command) fsm.Applied {
+		entry := fsm.Entry{Version: m.Version(), Commands: commands}
+		a, err := m.Apply(1, entry.Append(nil))
+		require.NoError(t, err)
+		h.Applied(m, a)
+		return a
+	}
+	apply(&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}})
+	id := apply(&fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
+	q, refused := h.Adopt(stateOf(id, apply(&fsm.Attach{Session: id, Secret: session.Hash{1}})))
+	require.Nil(t, refused)
+	for ticket := range uint64(2) {
+		apply(&fsm.Acquire{Session: id, Ticket: ticket + 1, Items: []fsm.Item{{Name: "a", Mode: fsm.Exclusive}}, WaitFor: fsm.Forever})
+	}
+	h.request(q, 2, 1)
+	for q.hasRoom() {
+		q.add(&zamokpb.ServerMessage{}, true)
+	}
+	r := &reporter{Hub: h, machine: m, blockers: make(map[string][]*zamokpb.Blocker)}
+	r.ticket(fsm.TicketRef{Session: id, Ticket: 2})
+	sent := len(q.messages)
+	require.Equal(t, "a", q.messages[sent-1].GetPosition().GetName())
+	q.asked[2].ahead = 1
+	r.ticket(fsm.TicketRef{Session: id, Ticket: 2})
+	require.Len(t, q.messages, sent)
+}
+
 // A session may end in the very entry in which it attached. Its stream is sent both, and the hub
 // keeps nothing of it.
 func TestEndedAsItAttached(t *testing.T) {

@@ -196,9 +196,9 @@ func (r *reporter) requestOf(ref fsm.TicketRef) (*Queue, *positionRequest) {
 	return q, q.asked[ref.Ticket]
 }
 
-// position sends a ticket its position at a lock, if that changed.
+// position sends a ticket its position at a lock, if that changed. The first one is always sent.
 func (r *reporter) position(q *Queue, a *positionRequest, ref fsm.TicketRef, name string, ahead int) {
-	if !q.hasRoom() {
+	if a.name != "" && !q.hasRoom() {
 		return
 	}
 	by := r.blockersOf(name)

@@ -264,9 +264,13 @@ func (q *Queue) Take() (frame *zamokpb.ServerFrame, last bool) {
 	q.flushing = false
 	q.hub.mu.Unlock()
 	for round := range slices.Chunk(lookups, lookupRound) {
+		q.hub.node.View(func(m *fsm.Machine) { // not under the hub's lock: it copies tickets
+			for _, answer := range round {
+				wire.Describe(m, answer.Error.GetBlockers())
+			}
+		})
 		q.hub.report(func(r *reporter) {
-			for _, answer := range round { // the details of its blockers; and the first position, in the next frame
-				wire.Describe(r.machine, answer.Error.GetBlockers())
+			for _, answer := range round { // the first position, in the next frame
 				r.ticket(fsm.TicketRef{Session: q.Session, Ticket: answer.State.Ticket})
 			}
 		})

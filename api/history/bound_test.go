@@ -120,8 +120,7 @@ func TestWhatWatchesSendIsBounded(t *testing.T) {
 	r := New()
 	w := mustWatch(t, r, "", 0)
 	// send sends as many batches of a size at once as there is room for, up to most; then runs the rest.
-	var send func(bytes, most int, then func(sent int)) error
-	send = func(bytes, most int, then func(sent int)) error {
+	send := func(bytes, most int, then func(sent int)) error {
 		sent := 0
 		var next func(*zamokpb.WatchFrame) error
 		next = func(*zamokpb.WatchFrame) error {

@@ -116,8 +116,17 @@ func openDirectory(dir string) (medium, error) {
 
 func (d *directory) path(name string) string          { return filepath.Join(d.dir, name) }
 func (d *directory) read(name string) ([]byte, error) { return os.ReadFile(d.path(name)) }
-func (d *directory) remove(name string) error         { return os.RemoveAll(d.path(name)) }
 func (d *directory) free() uint64                     { return freeBytes(d.dir) }
+
+// remove does not try twice, as os.RemoveAll does: no failure of the disk goes unnoticed.
+func (d *directory) remove(name string) error {
+	err := os.Remove(d.path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 func (d *directory) list(folder string) ([]string, error) {
 	entries, err := os.ReadDir(d.path(folder))
 	names := make([]string, len(entries))

@@ -134,7 +134,7 @@ func cancelled() context.Context {
 	return ctx
 }
 
-func TestDeadlockIsToldWithItsCycle(t *testing.T) {
+func TestDeadlockIsReportedWithItsCycle(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	a, ctx := c.client(nil), soon(t)
@@ -150,7 +150,7 @@ func TestDeadlockIsToldWithItsCycle(t *testing.T) {
 	require.Equal(t, "one", dead.Cycle[0].Owner)
 }
 
-func TestHoldersAndWaitersAreTold(t *testing.T) {
+func TestHoldersAndWaitersAreNotified(t *testing.T) {
 	c := startCluster(t, 1)
 	a, ctx := c.client(nil), soon(t)
 	held, err := a.Lock(ctx, "x")

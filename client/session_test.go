@@ -255,7 +255,7 @@ func TestLostIsFinalAndDroppedFirst(t *testing.T) {
 	require.NotNil(t, b.hand(all[0]), "who waits keeps its place")
 }
 
-func TestAGrantWithoutTrustWaitsForAProof(t *testing.T) {
+func TestAGrantWithoutAValidLeaseWaitsForAConfirmation(t *testing.T) {
 	b := newBare(t)
 	all := b.asks(1)
 	_, frame := b.outgoing()
@@ -276,7 +276,7 @@ func TestAGrantWithoutTrustWaitsForAProof(t *testing.T) {
 }
 
 // A frame of an earlier stream may come to the node late, when its ticket was given up as refused.
-func TestAGrantThatNobodyKnowsIsDropped(t *testing.T) {
+func TestAnUnknownGrantIsDropped(t *testing.T) {
 	b := newBare(t)
 	one := b.asks(1)[0]
 	b.outgoing()

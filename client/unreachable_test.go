@@ -100,7 +100,7 @@ func (r *record) lines() []string {
 	return slices.Collect(strings.Lines(r.b.String()))
 }
 
-func TestLockWaitsWhileNobodyCanBeReached(t *testing.T) {
+func TestLockWaitsWhileNoNodeCanBeReached(t *testing.T) {
 	t.Parallel()
 	log := &record{}
 	c, ctx := startCluster(t, 1), soon(t)

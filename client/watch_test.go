@@ -11,7 +11,7 @@ import (
 )
 
 // A watch of everything reports a session's end, after what the session held.
-func TestAWatchTellsOfSessions(t *testing.T) {
+func TestAWatchReportsSessions(t *testing.T) {
 	c := startCluster(t, 1)
 	a := c.client(func(cfg *client.Config) { cfg.Label = "a till" })
 	b, ctx := c.client(nil), soon(t)

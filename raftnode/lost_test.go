@@ -15,7 +15,7 @@ import (
 
 // A follower's log loses its last write, in a way that looks like one torn by a power failure. The leader,
 // which has the follower's acknowledgement, sends it nothing more and notifies it, and it ends its process.
-func TestAFollowerIsToldThatItLostWhatItAcknowledged(t *testing.T) {
+func TestAFollowerIsNotifiedThatItLostWhatItAcknowledged(t *testing.T) {
 	t.Parallel()
 	inBubbleOn(t, store.WAL, func(b *bubble) {
 		leader := b.leader(b.nodes...)

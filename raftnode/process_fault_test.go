@@ -106,7 +106,7 @@ func TestLeadershipGoesRound(t *testing.T) {
 
 // A leader whose disk is full can't keep anything: another leads, and the work continues. With room
 // again it takes part as before.
-func TestAFullDiskPassesTheOfficeOn(t *testing.T) {
+func TestAFullDiskPassesTheLeadershipOn(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, order{})
 	c.start(c.parts...)

@@ -15,7 +15,7 @@ import (
 
 func ignored(Answer, error) {}
 
-func TestAQueueIsOpenOnlyWhileThereIsAnOffice(t *testing.T) {
+func TestAQueueIsOpenOnlyDuringAnEpoch(t *testing.T) {
 	q := newQueue()
 	now := time.Now()
 	require.ErrorIs(t, q.put(request{since: now, done: ignored}), errNotLeading)

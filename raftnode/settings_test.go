@@ -100,7 +100,7 @@ func TestASnapshotRightBehindAChangeOfMembers(t *testing.T) {
 
 // An entry that can't be decoded takes an index and changes nothing else. A state machine that panics on it would end
 // every node in turn, and again at each start.
-func TestNonsenseInTheLogEndsNobody(t *testing.T) {
+func TestNonsenseInTheLogEndsNoNode(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
 		time.Sleep(3 * maintenanceTick) // until the nodes are announced: nothing else is proposed afterwards

@@ -133,7 +133,7 @@ func (b *bubble) epochs() int {
 
 // A node whose disk hangs can't open raft anew, and one that is dead can't be asked: the others continue without them,
 // and they follow when they can.
-func TestASickNodeKeepsNobodyFromAnotherTimeout(t *testing.T) {
+func TestASickNodeKeepsNoOtherFromANewTimeout(t *testing.T) {
 	for name, fault := range map[string]func(*bubble, *bubbleNode){
 		"hangs": func(b *bubble, n *bubbleNode) { require.NoError(b, n.disk.become("stalling")) },
 		"full":  func(b *bubble, n *bubbleNode) { require.NoError(b, n.disk.become("full")) },

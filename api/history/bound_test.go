@@ -38,7 +38,7 @@ func refusals(t *testing.T, r *History, count int) {
 }
 
 // However large the events are, the ring takes no more than bytesMax, and drops the oldest first.
-func TestTheRingIsBoundedInBytes(t *testing.T) {
+func TestTheHistoryIsBoundedInBytes(t *testing.T) {
 	r := New()
 	slow, follower := mustWatch(t, r, "", 0), mustWatch(t, r, "other", 0)
 	before := memory()

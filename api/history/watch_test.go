@@ -114,7 +114,7 @@ func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 	assert.Equal(t, []string{"3: a/1"}, readAll(some))
 }
 
-func TestTheRingDropsTheOldest(t *testing.T) {
+func TestTheHistoryDropsTheOldest(t *testing.T) {
 	r := New()
 	slow, quiet := mustWatch(t, r, "", 0), mustWatch(t, r, "other/", 0)
 	for i := range uint64(eventsMax) {

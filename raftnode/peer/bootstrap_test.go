@@ -132,7 +132,7 @@ func (f *founding) first(d *nodeData) []byte {
 // initial members on disk and then begins, or finds one that has. They are killed at any step and, in every
 // second run, one or two lose their disks between the steps. All end with the same first entry, and continue
 // as one cluster; a machine whose disk was lost when another had begun is no part of it.
-func TestBootstrapByAskingEverybody(t *testing.T) {
+func TestBootstrapByAskingAllNodes(t *testing.T) {
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(uint64(seed), 0))

@@ -150,7 +150,7 @@ func TestInitialMembersAreReadStrictly(t *testing.T) {
 }
 
 // A list that two initial members agreed upon is on both their disks in the same words.
-func TestFoundersReadTheirCanonicalForm(t *testing.T) {
+func TestInitialMembersReadTheirCanonicalForm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z0-9][a-z0-9._-]{0,20}`), 1, nodesMax,
 			rapid.ID[string]).Draw(t, "names")

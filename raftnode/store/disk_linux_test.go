@@ -183,7 +183,7 @@ func TestVotesNeedNoFreeSpace(t *testing.T) {
 	require.ErrorIs(t, st.Logs().StoreLogs(entries(1, 1, 1)), ErrDiskFull)
 }
 
-func TestAPlaceWhereNobodyMakesDirectories(t *testing.T) {
+func TestAPlaceWhereNoDirectoryCanBeMade(t *testing.T) {
 	require.Error(t, makeDir("/proc/zamok/n1"))
 	_, err := Open(Config{NodeID: "n1", Dir: "/proc/zamok", Fatal: func(error) {}})
 	require.ErrorIs(t, err, os.ErrNotExist)

@@ -132,7 +132,7 @@ func TestRoomInsideTheLogCounts(t *testing.T) {
 
 // A caller of raft learns from its future that the disk was full, and that its
 // entry is nowhere; with room again the same node continues.
-func TestRaftTellsOfAFullDisk(t *testing.T) {
+func TestRaftReportsAFullDisk(t *testing.T) {
 	const room = 1 << 40
 	var free atomic.Uint64
 	free.Store(room)

@@ -95,7 +95,7 @@ func TestVotesAreNeverTorn(t *testing.T) {
 // and the process ends between raft's two writes. Then x, with one entry, asks
 // for the vote of term 5. A store that tore the vote now holds (5, x), so raft
 // takes x for the one it has voted for and grants without looking at x's log.
-func TestTornVoteElectsNobodyWithAShorterLog(t *testing.T) {
+func TestTornVoteElectsNoNodeWithAShorterLog(t *testing.T) {
 	t.Run("with the rule", func(t *testing.T) {
 		cfg := Config{Dir: t.TempDir()}
 		granted := voteAcrossACrash(t, func(t *testing.T) voter {

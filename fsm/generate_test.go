@@ -52,7 +52,7 @@ type generator struct {
 type profile struct {
 	secrets        int
 	names          []string
-	liveTicketsMax int          // tickets in hand above which the generator rather drops
+	liveTicketsMax int          // live tickets above which the generator rather drops
 	commandsMax    int          // commands of an entry
 	renewalRate    int          // of 8 renewals so many come
 	sharedRate     int          // of 8 mutexes so many are asked for as shared

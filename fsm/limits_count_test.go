@@ -24,7 +24,7 @@ func TestTicketWindow(t *testing.T) {
 	w.requireRefused(&Drop{Session: firstSession, Ticket: TicketWindow + 1}, LimitExceeded, "ticket")
 	w.requireAccepted(&Acquire{Session: firstSession, Ticket: TicketWindow, Items: items})
 
-	const top = 1<<64 - 1 // a floor as high as it goes leaves no ticket, and wraps around nothing
+	const top = 1<<64 - 1 // the highest number to acknowledge leaves no ticket, and wraps around nothing
 	r := w.do(&Acquire{Session: firstSession, Ticket: top, AckedThrough: top, Items: items})[0]
 	require.Equal(t, TicketEnded, r.Code)
 	require.Equal(t, Ended, r.State)
@@ -33,7 +33,7 @@ func TestTicketWindow(t *testing.T) {
 	require.NoError(t, w.m.Check())
 }
 
-// pairWithMaxTickets has as many tickets in hand as one session may, numbered from 1, each with a lock of its own.
+// pairWithMaxTickets has as many live tickets as one session may, numbered from 1, each with a lock of its own.
 func pairWithMaxTickets(t *testing.T) *replicaPair {
 	w := newReplicaPair(t, 2)
 	for number := uint64(1); number <= TicketsMax; {

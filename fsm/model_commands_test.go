@@ -78,7 +78,7 @@ func (m *model) attach(c *fsm.Attach) fsm.Result {
 	return fsm.Result{}
 }
 
-// states are the tickets of a session that are live or above its floor, by number.
+// states are the tickets of a session that are live or not acknowledged, by number.
 func (m *model) states(s *modelSession) (states []fsm.TicketState) {
 	for _, t := range m.ticketsOf(s) {
 		states = append(states, t.ticketState())
@@ -126,7 +126,7 @@ func (m *model) noSession(id session.ID) fsm.Result {
 	return r
 }
 
-// acknowledge raises the floor, below which only live tickets are known.
+// acknowledge raises acknowledged-through, below which only live tickets are known.
 func (s *modelSession) acknowledge(ackedThrough uint64) {
 	s.ackedThrough = max(s.ackedThrough, ackedThrough)
 	for number := range s.ended {

@@ -154,7 +154,7 @@ func (m *model) compareState(machine *fsm.Machine) error {
 		if got := sessions[i]; got.ID != want.id || got.Secret != want.Secret || got.TTL != want.TTL ||
 			got.Deadline != want.deadline || got.Attachment != want.attachment || got.Attempt != want.attempt ||
 			got.AckedThrough != want.ackedThrough || got.Changed != want.changed || got.Live != len(m.ticketsOf(want)) {
-			return fmt.Errorf("session %d: want %s, until %v, attachment %d, attempt %d, floor %d, changed %d; got %s", want.id,
+			return fmt.Errorf("session %d: want %s, until %v, attachment %d, attempt %d, acknowledged through %d, changed %d; got %s", want.id,
 				show(want.OpenSession), want.deadline, want.attachment, want.attempt, want.ackedThrough, want.changed, show(got))
 		}
 	}

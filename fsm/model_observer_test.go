@@ -18,7 +18,7 @@ type observer struct {
 	time           clock.Time
 	stamp          clock.Stamp
 	sessions       map[session.ID]*observedSession
-	tickets        map[fsm.TicketRef]*observedTicket // of living sessions, live and gone
+	tickets        map[fsm.TicketRef]*observedTicket // of living sessions, live and ended
 	live           []*observedTicket
 	delayedUntil   map[string]clock.Time        // no grant before
 	exclusiveToken map[string]uint64            // the greatest token of an exclusive grant, ever
@@ -178,7 +178,7 @@ func (w *observer) checkResult(c fsm.Command, r *fsm.Result) error {
 		return nil
 	}
 	t := w.tickets[ref]
-	if t == nil { // a Drop of what was never seen, or an answer from below the floor
+	if t == nil { // a Drop of what was never seen, or an answer to what was acknowledged
 		t = &observedTicket{TicketRef: ref, state: fsm.Ended}
 		w.tickets[ref] = t
 	}

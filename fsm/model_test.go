@@ -53,7 +53,7 @@ type modelSession struct {
 	attempt          uint64
 	ackedThrough     uint64
 	changed          uint64                     // the index of the last change of any of its tickets
-	ended            map[uint64]fsm.TicketState // above the floor
+	ended            map[uint64]fsm.TicketState // above acknowledged-through
 }
 
 type modelTicket struct {
@@ -263,7 +263,7 @@ func (m *model) nextDue() (first modelDue, ok bool) {
 	return first, ok
 }
 
-// endSession ends a session with all its tickets and returns how many those were, gone ones too.
+// endSession ends a session with all its tickets and returns how many those were, ended ones too.
 func (m *model) endSession(s *modelSession, reason fsm.Reason, text string) (tickets int) {
 	tickets = len(m.ticketsOf(s)) + len(s.ended)
 	for _, t := range m.ticketsOf(s) {

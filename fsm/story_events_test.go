@@ -120,7 +120,7 @@ func (t *transcript) describeTickets(e Event) string {
 		case Granted:
 			what += fmt.Sprintf("held, token %d%s", state.Token, formatUntil(state.HoldUntil, " until %v at most"))
 		default:
-			what += "gone: " + reasonText(state.Reason, "")
+			what += "ended: " + reasonText(state.Reason, "")
 		}
 		all = append(all, what)
 	}

@@ -78,7 +78,7 @@ func (s *story) showSession(p *storyClient) []string {
 			live++
 		}
 	}
-	return []string{fmt.Sprintf("%s: alive until %v; floor %d, tickets in hand %d, gone ones remembered %d",
+	return []string{fmt.Sprintf("%s: alive until %v; acknowledged through %d, live tickets %d, ended ones remembered %d",
 		p.name, formatTime(one.Deadline), one.AckedThrough, live, ended)}
 }
 

@@ -270,7 +270,7 @@ func (t *transcript) describeDropped(c *Drop, r Result) {
 		t.describeEvent(e)
 		return
 	}
-	t.addf("%s's ticket %d is gone (%s)", t.clientName(c.Session), c.Ticket, reasonText(r.Reason, ""))
+	t.addf("%s's ticket %d has ended (%s)", t.clientName(c.Session), c.Ticket, reasonText(r.Reason, ""))
 }
 
 func stateName(r Result) string {
@@ -278,7 +278,7 @@ func stateName(r Result) string {
 	case Waiting:
 		return "it waits"
 	case Ended:
-		return "it is gone (" + reasonText(r.Reason, "") + ")"
+		return "it has ended (" + reasonText(r.Reason, "") + ")"
 	case Granted:
 		return "there is nothing to share in permits"
 	default:

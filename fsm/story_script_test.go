@@ -34,13 +34,13 @@ import (
 // Clients
 //
 //	open alice bob [ttl=10s] [delay=5s] [grace=2s] [identity=…] [label=…]
-//	alice acquires ITEM… [wait=3s] [owner=x] [hold=30s] [as=7] [floor=3]   waits, forever without wait=
+//	alice acquires ITEM… [wait=3s] [owner=x] [hold=30s] [as=7] [acked=3]   waits, forever without wait=
 //	alice tries ITEM… …                                                    does not wait
 //	    an ITEM is stock, stock:shared, or seats:2/10 (2 of 10 permits);
 //	    item/1..65 is 65 names, x*513 a name of 513 bytes
 //	alice repeats #1               the same Acquire comes once more
-//	alice drops|downgrades stock|#1 [floor=1]
-//	alice renews | attaches [secret=…] [floor=1] [attempt=2] | closes
+//	alice drops|downgrades stock|#1 [acked=1]
+//	alice renews | attaches [secret=…] [acked=1] [attempt=2] | closes
 //	alice breaks                   the leader sees her stream break; no entry
 //	detach alice                   the grace is over: what the leader saw then is reported
 //
@@ -201,7 +201,7 @@ func (l *scriptLine) names(text string) []string {
 }
 
 // ticket is a person's ticket: #2, or the latest that asked for a lock of this name, if possible one
-// that is not gone.
+// that has not ended.
 func (l *scriptLine) ticket(p *storyClient) uint64 {
 	l.s.t.Helper()
 	word := l.next()
@@ -331,7 +331,7 @@ func (s *story) writeClient(d *entryDraft, l *scriptLine, p *storyClient) {
 		slices.Sort(d.Renewals)
 	case "attaches":
 		d.Commands = append(d.Commands, &Attach{
-			Session: p.id, Secret: secretOf(l.option("secret", p.name)), AckedThrough: l.number(l.option("floor", "0")),
+			Session: p.id, Secret: secretOf(l.option("secret", p.name)), AckedThrough: l.number(l.option("acked", "0")),
 			Attempt: l.number(l.option("attempt", "0")),
 		})
 	case "closes":
@@ -345,11 +345,11 @@ func (s *story) writeClient(d *entryDraft, l *scriptLine, p *storyClient) {
 		d.Commands = append(d.Commands, &c)
 	case "drops":
 		d.Commands = append(d.Commands, &Drop{
-			Session: p.id, Ticket: l.ticket(p), AckedThrough: l.number(l.option("floor", "0")),
+			Session: p.id, Ticket: l.ticket(p), AckedThrough: l.number(l.option("acked", "0")),
 		})
 	case "downgrades":
 		d.Commands = append(d.Commands, &Downgrade{
-			Session: p.id, Ticket: l.ticket(p), AckedThrough: l.number(l.option("floor", "0")),
+			Session: p.id, Ticket: l.ticket(p), AckedThrough: l.number(l.option("acked", "0")),
 		})
 	default:
 		l.fail("what does %s do?", p.name)
@@ -360,7 +360,7 @@ func (s *story) acquire(l *scriptLine, p *storyClient, wait clock.Span) *Acquire
 	s.t.Helper()
 	c := &Acquire{Session: p.id, WaitFor: wait, Owner: l.option("owner", "")}
 	c.Ticket = l.number(l.option("as", fmt.Sprint(p.lastTicket+1)))
-	if ackedThrough := l.option("floor", "0"); ackedThrough == "before" {
+	if ackedThrough := l.option("acked", "0"); ackedThrough == "before" {
 		c.AckedThrough = c.Ticket - 1
 	} else {
 		c.AckedThrough = l.number(ackedThrough)

@@ -21,18 +21,25 @@ func stateOf(id session.ID, a fsm.Applied) *zamokpb.SessionState {
 	return &zamokpb.SessionState{Session: uint64(id), Attachment: a.Results[0].Index, Ttl: int64(a.Results[0].TTL)}
 }
 
-// A queue with many messages is sent no further position of a ticket, but the first one.
-func TestTheFirstPositionIsSentToAFullQueue(t *testing.T) {
+// leading is a hub with a state machine, and what applies an entry there.
+func leading(t *testing.T) (*Hub, *fsm.Machine, func(...fsm.Command) fsm.Applied) {
 	h, m := NewHub(metrics.New()), fsm.New()
 	h.SetLeading(true)
 	apply := func(commands ...fsm.Command) fsm.Applied {
 		entry := fsm.Entry{Version: m.Version(), Commands: commands}
 		a, err := m.Apply(1, entry.Append(nil))
 		require.NoError(t, err)
+		require.Equal(t, fsm.OK, a.Refused)
 		h.Applied(m, a)
 		return a
 	}
 	apply(&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}})
+	return h, m, apply
+}
+
+// A queue with many messages is sent no further position of a ticket, but the first one.
+func TestTheFirstPositionIsSentToAFullQueue(t *testing.T) {
+	h, m, apply := leading(t)
 	id := apply(&fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	q, refused := h.Adopt(stateOf(id, apply(&fsm.Attach{Session: id, Secret: session.Hash{1}})))
 	require.Nil(t, refused)
@@ -55,17 +62,7 @@ func TestTheFirstPositionIsSentToAFullQueue(t *testing.T) {
 // A session may end in the very entry in which it attached. Its stream is sent both, and the hub
 // keeps nothing of it.
 func TestEndedAsItAttached(t *testing.T) {
-	h, m := NewHub(metrics.New()), fsm.New()
-	h.SetLeading(true)
-	apply := func(commands ...fsm.Command) fsm.Applied {
-		entry := fsm.Entry{Version: m.Version(), Commands: commands}
-		a, err := m.Apply(1, entry.Append(nil))
-		require.NoError(t, err)
-		require.Equal(t, fsm.OK, a.Refused)
-		h.Applied(m, a)
-		return a
-	}
-	apply(&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}})
+	h, _, apply := leading(t)
 	secret := session.Hash{1}
 	id := apply(&fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	a := apply(&fsm.Attach{Session: id, Secret: secret}, &fsm.ExpireSession{Session: id})

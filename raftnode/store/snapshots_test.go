@@ -104,6 +104,21 @@ func TestOneSnapshotSparesAnother(t *testing.T) {
 	assert.Len(t, metas, 1)
 }
 
+// The removal of a snapshot is tried once: a second attempt would hide a failure that a disk shows once.
+func TestARemovalThatFailsIsReported(t *testing.T) {
+	dir := t.TempDir()
+	st := open(t, Config{Dir: dir})
+	oldest := beginSnapshot(t, st, 1, 10, "state")
+	require.NoError(t, oldest.Close())
+	require.NoError(t, beginSnapshot(t, st, 1, 20, "state").Close())
+	path := filepath.Join(dir, "snapshots", oldest.ID())
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.MkdirAll(filepath.Join(path, "in the way"), 0o700))
+	require.ErrorContains(t, beginSnapshot(t, st, 1, 30, "state").Close(), oldest.ID())
+	require.NoError(t, os.RemoveAll(path))
+	require.NoError(t, beginSnapshot(t, st, 1, 40, "state").Close(), "what is gone needs no removal")
+}
+
 // unfinishedIn lists the files of unfinished snapshots.
 func unfinishedIn(t *testing.T, dir string) (names []string) {
 	t.Helper()

@@ -54,7 +54,7 @@ func commandRun(ctx context.Context, args []string) (err error) {
 	workloads := set.String("workloads", "", "names, separated by blanks; empty = all")
 	clients := set.String("clients", "1 16 64 256 1024", "numbers of clients for own and one")
 	set.IntVar(&c.rounds, "rounds", 3, "rounds")
-	set.DurationVar(&c.window, "window", time.Second, "measured time of a rate")
+	set.DurationVar(&c.window, "window", 1500*time.Millisecond, "measured time of a rate")
 	set.DurationVar(&c.warm, "warm", 2*time.Second, "warm-up of each system in each round")
 	programs := set.String("programs", "", "folder with the built zamok and etcd")
 	parent := set.String("dir", "", "folder for data; empty = the system's temporary folder")
@@ -131,7 +131,7 @@ func commandReport(args []string) error {
 		return fmt.Errorf("%s: %w", set.Arg(0), err)
 	}
 	var systems []report.System
-	for _, s := range peer.Systems() {
+	for _, s := range slices.DeleteFunc(peer.Systems(), func(s peer.System) bool { return s.Nodes > 0 }) {
 		systems = append(systems, s.System)
 	}
 	return report.Write(*docs, filepath.Base(set.Arg(0)), systems, results)

@@ -9,18 +9,18 @@ import (
 // step is one workload of a pass over a system.
 type step struct {
 	workload string
-	clients  int  // 0 where the workload has a number of its own
+	clients  int  // or waiters, or percent of the capacity; 0 where the workload has a number of its own
 	fresh    bool // it begins without clients
 	once     bool // in the first round only: its result is stated, not compared
 	run      func(ctx context.Context) (load.Values, error)
 }
 
 const (
-	sharedClients       = 4
-	sharedWorkers       = 256
-	parkedSessions      = 100
-	parkedOwnSessions   = 5000
-	leaderKillsPerRound = 2 // for a median of five or more
+	warmClients       = 64 // many, because a JVM compiles what it has run often
+	sharedClients     = 4
+	sharedWorkers     = 256
+	parkedSessions    = 100
+	parkedOwnSessions = 5000
 )
 
 // planFor is the plan of one system in one round. Waiting comes first, because its memory shows best on servers
@@ -34,6 +34,12 @@ func planFor(b *load.Bench, clients []int) (steps []step) {
 		}
 	}
 	type values = load.Values
+	own := func(n int) step {
+		return step{"own", n, false, false, func(ctx context.Context) (values, error) { return b.Uncontended(ctx, n) }}
+	}
+	if sys.Nodes > 0 { // it is compared with itself on three nodes: what a commit costs, and what most of them cost
+		return []step{own(1), own(load.CapacityClients)}
+	}
 	parked := func(n, sessions int) func(context.Context) (values, error) {
 		return func(ctx context.Context) (values, error) { return b.Parked(ctx, n, sessions) }
 	}
@@ -41,12 +47,11 @@ func planFor(b *load.Bench, clients []int) (steps []step) {
 	expires, queues, disconnects := full && sys.ExpiresHolders, full && sys.QueuesWaiters, full && sys.ReleasesOnDisconnect
 
 	add(expires || queues, step{"parked", 1000, true, true, parked(1000, parkedSessions)})
-	// zamok has an aim in every round; of the others one measurement is enough. The same holds for dead holders.
+	// zamok has an aim in every round; of the others one measurement is enough.
 	add(expires && queues, step{"parked", 10000, true, !disconnects, parked(10000, parkedSessions)})
 
 	for _, n := range clients {
-		add(sys.OwnClientsMax == 0 || n <= sys.OwnClientsMax, step{"own", n, false, false,
-			func(ctx context.Context) (values, error) { return b.Uncontended(ctx, n) }})
+		add(sys.OwnClientsMax == 0 || n <= sys.OwnClientsMax, own(n))
 		one := max(n, 2)
 		add(!sys.TransportOnly && (sys.ContendedClientsMax == 0 || one <= sys.ContendedClientsMax), step{"one", one, false, false,
 			func(ctx context.Context) (values, error) { return b.Contended(ctx, one) }})
@@ -54,17 +59,20 @@ func planFor(b *load.Bench, clients []int) (steps []step) {
 	add(sys.OwnClientsMax == 0 || sys.OwnClientsMax >= sharedWorkers, step{"shared", sharedWorkers, true, false,
 		func(ctx context.Context) (values, error) { return b.Shared(ctx, sharedClients, sharedWorkers) }})
 
+	for i, percent := range []int{25, 50, 75, 90} {
+		add(expires && queues, step{"open", percent, i == 0, false,
+			func(ctx context.Context) (values, error) { return b.Open(ctx, percent) }})
+	}
+
 	add(full, step{"timeline", 0, true, false, b.Timeline})
 	add(full, step{"wait", 0, false, false, b.Wait})
 	add(full, step{"series", 0, false, false, b.Series})
 
 	add(expires && queues, step{"parked-own", parkedOwnSessions, true, true, parked(parkedOwnSessions, parkedOwnSessions)})
-	add(expires || queues, step{"dead", 0, true, !disconnects,
+	add(expires || queues, step{"dead", 0, true, true,
 		func(ctx context.Context) (values, error) { return b.HolderKilled(ctx, 0) }})
 	add(disconnects, step{"disconnect", 0, true, false,
 		func(ctx context.Context) (values, error) { return b.HolderKilled(ctx, releaseGrace) }})
-	for range leaderKillsPerRound {
-		add(expires && queues, step{"killed", 0, true, false, b.LeaderKilled})
-	}
+	add(expires && queues, step{"killed", 0, true, false, b.LeaderKilled})
 	return steps
 }

@@ -21,7 +21,6 @@ import (
 const (
 	leaseTTL     = 10 * time.Second // of every system that has one
 	releaseGrace = time.Millisecond // the shortest there is
-	warmClients  = 16               // for the warm-up
 	stepTimeout  = 3 * time.Minute  // for one workload; none needs more than one
 )
 
@@ -42,9 +41,8 @@ type config struct {
 // runAll is the measuring: rounds over systems over steps.
 func (c *config) runAll(ctx context.Context) error {
 	began := time.Now()
-	total, done := c.rounds*len(c.systems), 0
 	for round := 1; round <= c.rounds; round++ {
-		order := slices.Clone(c.systems)
+		order := slices.DeleteFunc(slices.Clone(c.systems), func(s peer.System) bool { return s.Once && round > 1 })
 		if round%2 == 0 {
 			slices.Reverse(order) // so that no system always comes after the same one
 		}
@@ -52,16 +50,13 @@ func (c *config) runAll(ctx context.Context) error {
 			if err := c.runSystem(ctx, round, sys); err != nil {
 				return err
 			}
-			done++
-			remaining := time.Duration(float64(time.Since(began)) / float64(done) * float64(total-done))
-			fmt.Fprintf(c.progress, "· %d of %d passes in %v, about %v to go\n", done, total,
-				time.Since(began).Round(time.Second), remaining.Round(time.Second))
+			fmt.Fprintf(c.progress, "· round %d of %d, %v since the beginning\n", round, c.rounds, time.Since(began).Round(time.Second))
 		}
 	}
 	return nil
 }
 
-// runSystem puts one system through its plan. What fails in it is a result; an error is ours.
+// runSystem measures the disk and puts one system through its plan. What fails in it is a result; an error is ours.
 func (c *config) runSystem(ctx context.Context, round int, sys peer.System) error {
 	dir, err := os.MkdirTemp(c.dir, "zamok-bench-"+sys.Name+"-") // on a real disk, or durability costs nothing
 	if err != nil {
@@ -81,7 +76,16 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 		fmt.Fprintf(c.progress, "  round %d %-10s %-16s %s\n", round, sys.Name, measure.WorkloadName(s.workload, s.clients), outcome)
 		return c.results.Encode(measure.Line{Record: &r})
 	}
-	cluster, err := server.Start(sys.Server, dir, c.programs)
+	flush, err := fsyncTimes(dir)
+	if err != nil {
+		return err
+	}
+	values := load.Values{}
+	measure.AddPercentiles(values, "fsync", flush)
+	if err := write(step{workload: "disk"}, measure.Record{Values: values}, nil); err != nil {
+		return err
+	}
+	cluster, err := server.Start(sys.Server, sys.Nodes, dir, c.programs)
 	if err != nil {
 		return write(step{workload: "start"}, measure.Record{}, err)
 	}
@@ -103,18 +107,9 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 		if s.fresh {
 			b.Close()
 		}
-		before, _ := cluster.LeaderChanges(ctx)
-		limited, cancel := context.WithTimeout(ctx, stepTimeout)
-		values, err := s.run(limited)
-		cancel()
-		if after, elections := cluster.LeaderChanges(ctx); elections && err == nil {
-			values["elections"] = after - before
-		}
+		values, err := runStep(ctx, cluster, s)
 		if ctx.Err() != nil {
 			return ctx.Err()
-		}
-		if err == nil {
-			err = cluster.Alive()
 		}
 		if err != nil {
 			b.Close() // its sessions are in an unknown state
@@ -125,6 +120,21 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 		b.Spans = nil
 	}
 	return nil
+}
+
+// runStep runs one workload, and counts the elections in it.
+func runStep(ctx context.Context, cluster *server.Cluster, s step) (load.Values, error) {
+	before, _ := cluster.LeaderChanges(ctx)
+	limited, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	values, err := s.run(limited)
+	if err != nil {
+		return nil, err
+	}
+	if after, elections := cluster.LeaderChanges(ctx); elections {
+		values["elections"] = after - before
+	}
+	return values, cluster.Alive()
 }
 
 // progressLine shows the values of a workload, and those of what should not happen only when it happened.

@@ -16,7 +16,7 @@ import (
 type Values = map[string]float64
 
 // longQueueClients make a queue so long that it takes twice the window until each has had its turns.
-const longQueueClients = 256
+const longQueueClients = 1024
 
 // Uncontended lets each of n clients lock and unlock a key of its own, over and over.
 func (b *Bench) Uncontended(ctx context.Context, n int) (Values, error) {
@@ -52,8 +52,7 @@ func (b *Bench) Shared(ctx context.Context, clients, n int) (Values, error) {
 
 func ownKey(worker int) string { return fmt.Sprintf("own-%d", worker) }
 
-// runLoop measures a loop and what it costs the servers and the clients. Processor time is that of the whole run
-// divided by all of its cycles: reading it within the run would take time from a machine that has none to spare.
+// runLoop measures a loop and what it costs.
 func (b *Bench) runLoop(ctx context.Context, clients []peer.Client, l workload.Loop) (Values, error) {
 	l.Lock = func(ctx context.Context, worker int, key string) (func(context.Context) error, error) {
 		return clients[worker%len(clients)].Lock(ctx, key)
@@ -69,30 +68,45 @@ func (b *Bench) runLoop(ctx context.Context, clients []peer.Client, l workload.L
 		})
 	}
 	l.Warmup = l.Window / 4
-	before, err := b.Cluster.Usage()
-	if err != nil {
-		return nil, err
-	}
-	clientBefore := clientCPU()
-	r := l.Run(ctx)
-	clientAfter := clientCPU()
-	after, err := b.Cluster.Usage()
+	var r *workload.Result
+	values, err := b.withCost(func() uint64 {
+		r = l.Run(ctx)
+		return r.Cycles
+	})
 	if err != nil {
 		return nil, err
 	}
 	if r.Granted == 0 && r.LastErr != nil {
 		return nil, fmt.Errorf("no cycle was completed: %w", r.LastErr)
 	}
-	values := Values{"rate": r.Rate(), "errors": float64(r.Errors), "memory": after.Memory}
+	values["rate"], values["errors"] = r.Rate(), float64(r.Errors)
 	measure.AddPercentiles(values, "cycle", &r.Cycle)
 	measure.AddPercentiles(values, "lock", &r.Lock)
 	measure.AddPercentiles(values, "handoff", &r.Handoff)
-	if n := float64(r.Cycles); n > 0 {
-		values["cpu"] = (after.CPU - before.CPU) / n * 1000
-		values["client_cpu"] = (clientAfter - clientBefore) / n * 1000
-	}
 	if oneKey {
 		addFairness(values, r, l.Workers)
+	}
+	return values, nil
+}
+
+// withCost measures what run costs the servers and the clients. Processor time is that of the whole run divided by
+// all of its cycles: reading it within the run would take time from a machine that has none to spare.
+func (b *Bench) withCost(run func() (cycles uint64)) (Values, error) {
+	before, err := b.Cluster.Usage()
+	if err != nil {
+		return nil, err
+	}
+	clientBefore := clientCPU()
+	cycles := run()
+	clientAfter := clientCPU()
+	after, err := b.Cluster.Usage()
+	if err != nil {
+		return nil, err
+	}
+	values := Values{"memory": after.Memory}
+	if n := float64(cycles); n > 0 {
+		values["cpu"] = (after.CPU - before.CPU) / n * 1000
+		values["client_cpu"] = (clientAfter - clientBefore) / n * 1000
 	}
 	return values, nil
 }

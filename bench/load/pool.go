@@ -27,8 +27,9 @@ type Bench struct {
 	TTL     time.Duration
 	Window  time.Duration // of measuring
 
-	Spans   []measure.Span // of the last Timeline
-	clients []peer.Client  // each with one goroutine
+	Spans    []measure.Span // of the last Timeline
+	clients  []peer.Client  // each with one goroutine
+	capacity float64        // cycles per second of CapacityClients in a closed loop; 0 = not measured yet
 }
 
 func (b *Bench) session(width int) peer.Session {

@@ -27,7 +27,7 @@ type Record struct {
 	Round    int                `json:"round"`
 	System   string             `json:"system"`
 	Workload string             `json:"workload"`
-	Clients  int                `json:"clients,omitempty"`
+	Clients  int                `json:"clients,omitempty"` // or waiters, or percent of the capacity
 	Values   map[string]float64 `json:"values,omitempty"`
 	Spans    []Span             `json:"spans,omitempty"` // timeline only
 	Failed   string             `json:"failed,omitempty"`

@@ -33,6 +33,7 @@ type Session struct {
 type System struct {
 	report.System
 	Server string // which kind server.Start starts
+	Nodes  int    // 0 = as many as is usual
 	Open   func(ctx context.Context, s Session) (Client, error)
 
 	ExpiresHolders       bool // a dead holder's lock comes free after the lease
@@ -41,14 +42,15 @@ type System struct {
 	OwnClientsMax        int  // clients of their own that it can carry; 0 = as many as are asked for
 	ContendedClientsMax  int  // clients on one key that can be measured in a few seconds; 0 = as many as are asked for
 	SpeedOnly            bool // its speed is all that differs from the system before it
+	Once                 bool // the first round is enough: no aim is set against it
 	TransportOnly        bool // no lock at all: what the transport alone costs
 
 	WarmUp time.Duration // it runs so long before it is measured, if that is longer than is set: three JVMs begin slowly
 }
 
-// Systems is all of them, in the order of the report.
+// Systems is all of them, in the order of the report, and those with five nodes after their first.
 func Systems() []System {
-	return []System{
+	all := []System{
 		{System: report.System{Name: "zamok", Title: "zamok ×3", Client: "zamok/client",
 			Durability: "every grant on two disks of three"},
 			Server: "zamok", Open: openZamok, ExpiresHolders: true, ReleasesOnDisconnect: true, QueuesWaiters: true},
@@ -68,26 +70,33 @@ func Systems() []System {
 			Server: "redis-aof", Open: openRedsync, ExpiresHolders: true, ContendedClientsMax: 64},
 		{System: report.System{Name: "redis-mem", Title: "Redis, no persistence", Client: "redsync on go-redis",
 			Durability: "nothing: a restart frees every lock"},
-			Server: "redis-mem", Open: openRedsync, ExpiresHolders: true, ContendedClientsMax: 64, SpeedOnly: true},
+			Server: "redis-mem", Open: openRedsync, ExpiresHolders: true, ContendedClientsMax: 64, SpeedOnly: true, Once: true},
 		{System: report.System{Name: "postgres", Title: "PostgreSQL advisory", Client: "pgx, pg_advisory_lock",
 			Durability: "nothing: a restart frees every lock; no lease: a lock lasts as long as its connection"},
-			Server: "postgres", Open: openPostgres, OwnClientsMax: 1024, QueuesWaiters: true},
+			Server: "postgres", Open: openPostgres, OwnClientsMax: 1024, QueuesWaiters: true, Once: true},
 		{System: report.System{Name: "retry", Title: "retry lock, on etcd", Client: "etcd/client/v3",
 			Durability: "as etcd",
 			Notes:      "a shadow row shows that no other client tries; random sleeps up to 1000 ms after a holder was seen, up to 50 ms × attempt after a collision"},
-			Server: "etcd", Open: openShadowRow, OwnClientsMax: 64, ContendedClientsMax: 16},
+			Server: "etcd", Open: openShadowRow, OwnClientsMax: 64, ContendedClientsMax: 16, Once: true},
 		{System: report.System{Name: "queue", Title: "queue lock, on etcd", Client: "etcd/client/v3",
 			Durability: "as etcd",
 			Notes:      "a row ordered by time; whose place is first holds the lock; the others look every 50 ms"},
-			Server: "etcd", Open: openRowQueue, OwnClientsMax: 64, ContendedClientsMax: 64},
+			Server: "etcd", Open: openRowQueue, OwnClientsMax: 64, ContendedClientsMax: 64, Once: true},
 		{System: report.System{Name: "setnx", Title: "SETNX/GETSET, on Redis AOF", Client: "go-redis",
 			Durability: "every grant on one disk",
 			Notes:      "looks every 100 ms; unlocking does not compare, as in the original"},
-			Server: "redis-aof", Open: openSetNX, OwnClientsMax: 64, ContendedClientsMax: 64},
+			Server: "redis-aof", Open: openSetNX, OwnClientsMax: 64, ContendedClientsMax: 64, Once: true},
 		{System: report.System{Name: "echo", Title: "gRPC echo", Client: "zamok's wire, answered with nothing behind it",
 			Durability: "nothing: it holds no lock"},
-			Server: "echo", Open: openEcho, TransportOnly: true},
+			Server: "echo", Open: openEcho, TransportOnly: true, Once: true},
 	}
+	for _, s := range all {
+		if s.ExpiresHolders && s.QueuesWaiters { // those with nodes
+			s.Name, s.Nodes = report.Grown(s.Name), report.GrownNodes
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // retry makes a Lock of try, which is called until the lock is had. After a refusal it sleeps for as long as pause says.

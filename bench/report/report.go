@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	_ "embed"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,6 +16,12 @@ import (
 
 // System describes a system in the report: Durability is what survives which failure, Client the library.
 type System struct{ Name, Title, Durability, Client, Notes string }
+
+// GrownNodes is how many nodes the systems have whose growth is measured; usually they have three.
+const GrownNodes = 5
+
+// Grown names a system with GrownNodes.
+func Grown(name string) string { return fmt.Sprintf("%s-%d", name, GrownNodes) }
 
 // report is one document in the making.
 type report struct {
@@ -35,7 +42,7 @@ func Write(folder, source string, systems []System, rs measure.Results) error {
 		}
 	}
 	parsed, err := template.New("benchmarks.md").Funcs(template.FuncMap{"ours": r.ours, "ratios": r.ratios, "targets": r.targetTable,
-		"byClients": r.byClients, "parked": r.parked, "column": newColumn, "table": r.table, "failures": r.failures}).Parse(document)
+		"byClients": r.byClients, "parked": r.parked, "growth": r.growth, "column": newColumn, "table": r.table, "failures": r.failures}).Parse(document)
 	if err != nil {
 		return err
 	}

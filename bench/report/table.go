@@ -77,6 +77,27 @@ func (r *report) systemTable(columns []column) string {
 	return markdown(rows)
 }
 
+// growth compares five nodes with three: cycles per second and the servers' processor time per thousand cycles.
+func (r *report) growth() string {
+	rows := [][]string{{"system", "clients", "cycles/s, ×3", "×5", "five over three", "server ms per 1 000 cycles, ×3", "×5", "five over three"}}
+	for _, s := range r.systems {
+		grown := Grown(s.Name)
+		for _, n := range r.rs.Clients("own") {
+			if r.rs.Summary(grown, "own", n, "rate").N == 0 {
+				continue
+			}
+			row := []string{s.Title, strconv.Itoa(n)}
+			for _, c := range []column{newColumn("", "rate", 1), newColumn("", "cpu", 1000)} {
+				row = append(row, formatSummary(scaled(r.rs.Summary(s.Name, "own", n, c.value), c.scale)),
+					formatSummary(scaled(r.rs.Summary(grown, "own", n, c.value), c.scale)),
+					formatRatio(r.rs.Ratio(grown, s.Name, "own", n, c.value)))
+			}
+			rows = append(rows, row)
+		}
+	}
+	return markdown(rows)
+}
+
 // ratios is a table of the rate of ours, and of its ratio to the rate of each other system.
 func (r *report) ratios(ours System) string {
 	peers := slices.DeleteFunc(slices.Clone(r.systems), isZamok)

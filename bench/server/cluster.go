@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,8 +30,13 @@ type node struct {
 	ports              []string // of the three addresses
 }
 
-// Start starts the servers of one kind of system. dir is empty and the system's own.
-func Start(kind, dir string, p Programs) (*Cluster, error) { return systems(p)[kind].start(dir) }
+// Start starts the servers of one kind of system: that many nodes, or its usual number if nodes is 0. dir is empty and
+// the system's own.
+func Start(kind string, nodes int, dir string, p Programs) (*Cluster, error) {
+	s := systems(p)[kind]
+	s.nodes = cmp.Or(nodes, s.nodes)
+	return s.start(dir)
+}
 
 // start starts the nodes; if one can't be started, none runs.
 func (s system) start(dir string) (c *Cluster, err error) {

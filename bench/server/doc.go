@@ -1,5 +1,5 @@
 // Package server runs the systems that are compared: real processes on loopback with real data
-// directories, three nodes where a system has them.
+// directories, three nodes (five, if asked) where a system has them.
 //
 //  1. Every process that it starts it also ends, by its own number, and waits for it.
 //  2. Settings are those that the system's manual gives for the guarantee that is claimed for it, and

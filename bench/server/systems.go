@@ -26,7 +26,7 @@ type Programs struct {
 
 // system is how one kind of server is started and asked which node leads.
 type system struct {
-	nodes   int
+	nodes   int // unless another number is asked for
 	command func(n node, all []node) (command, error)
 
 	read    func(ctx context.Context, n node, value string) (float64, error) // a value that a node reports
@@ -36,7 +36,7 @@ type system struct {
 
 // systems are all kinds of servers.
 func systems(p Programs) map[string]system {
-	zamok := func(flags ...string) system { // three processes of `zamok server` with the defaults
+	zamok := func(flags ...string) system { // `zamok server` with the defaults
 		return system{nodes: 3, leads: "zamok_raft_leader", changes: "zamok_raft_leader_changes_total",
 			read: func(ctx context.Context, n node, value string) (float64, error) {
 				return readMetric(ctx, n.http, value)

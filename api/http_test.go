@@ -152,7 +152,7 @@ func TestMetricsAreTheContracts(t *testing.T) {
 		"zamok_raft_term", "zamok_applied_index", "zamok_cluster_time_seconds", "zamok_entry_commands_count",
 		`zamok_commit_stage_seconds_count{stage="queue"}`, `zamok_commit_stage_seconds_count{stage="append"}`,
 		`zamok_commit_stage_seconds_count{stage="push"}`,
-		`zamok_commit_stage_seconds_count{stage="replicate"}`, `zamok_commit_stage_seconds_count{stage="apply"}`,
+		`zamok_commit_stage_seconds_count{stage="commit"}`, `zamok_commit_stage_seconds_count{stage="apply"}`,
 		"zamok_disk_write_seconds_count", "zamok_disk_write_seconds_sum",
 	} {
 		assert.Positive(t, samples[positive], positive)

@@ -110,9 +110,9 @@ func (l led) since(before led) string {
 	each := func(now, then time.Duration) time.Duration {
 		return ((now - then) / time.Duration(n)).Round(time.Microsecond)
 	}
-	return fmt.Sprintf("%5.1f commands, %6d bytes; queue %v, append %v, replicate %v, apply %v",
+	return fmt.Sprintf("%5.1f commands, %6d bytes; queue %v, append %v, commit %v, apply %v",
 		float64(l.Commands-before.Commands)/float64(n), (l.Bytes-before.Bytes)/n, each(l.Queue, before.Queue),
-		each(l.Append, before.Append), each(l.Replicate, before.Replicate), each(l.Apply, before.Apply))
+		each(l.Append, before.Append), each(l.Commit, before.Commit), each(l.Apply, before.Apply))
 }
 
 // cpu is what the processes of a cluster have used of it.

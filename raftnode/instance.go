@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -167,6 +168,27 @@ func (n *Node) leading() (*instance, error) {
 
 // servers are those of raft's latest configuration, which may not be committed.
 func (in *instance) servers() servers { return in.raft.GetConfiguration().Configuration().Servers }
+
+// mayPostpone reports whether this node may send entries to the followers before they are on its own disk: they
+// are commands of the term in which it leads, and no majority is complete without a follower. Raft calls the log
+// on the goroutine that changes the configuration.
+func (n *Node) mayPostpone(entries []*raft.Log) bool {
+	in := n.instance.Load()
+	if in == nil || in.raft.State() != raft.Leader {
+		return false
+	}
+	term := in.raft.CurrentTerm()
+	if slices.ContainsFunc(entries, func(e *raft.Log) bool { return e.Type != raft.LogCommand || e.Term != term }) {
+		return false
+	}
+	voters := 0
+	for _, s := range in.servers() {
+		if s.Suffrage == raft.Voter {
+			voters++
+		}
+	}
+	return voters > 1
+}
 
 // waitFor waits for a future of raft, or until ctx ends: then the outcome is unknown.
 func (in *instance) waitFor(ctx context.Context, future raft.Future) error {

@@ -76,6 +76,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		}
 	}()
 	cfg.Store.NodeID, cfg.Store.Fatal, cfg.Store.Logger = cfg.ID, cfg.Fatal, raftLogger(cfg.Logger)
+	cfg.Store.Postpone, cfg.Store.Written = n.mayPostpone, n.proposals.written
 	n.store, err = store.Open(cfg.Store)
 	if err != nil {
 		return nil, err
@@ -102,6 +103,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	peers := &cfg.Peers
 	peers.ID, peers.Incarnation, peers.Cluster, peers.Logger = cfg.ID, n.self.Incarnation, peer.ClusterID(cluster), cfg.Logger
 	peers.Condition, peers.Term, peers.Handle, peers.Lost = n.condition, n.store.Term, n.handleCall, n.reportLoss
+	peers.WaitWritten = n.store.WaitWritten
 	n.network, err = peer.New(cfg.Peers)
 	if err != nil {
 		return nil, err

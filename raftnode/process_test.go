@@ -77,8 +77,8 @@ type standing struct {
 
 // led is what the entries cost that a node led, in sum.
 type led struct {
-	Entries, Commands, Bytes        int
-	Queue, Append, Replicate, Apply time.Duration
+	Entries, Commands, Bytes     int
+	Queue, Append, Commit, Apply time.Duration
 }
 
 func (l *led) add(m ProposalTiming) {
@@ -87,7 +87,7 @@ func (l *led) add(m ProposalTiming) {
 	l.Bytes += m.Bytes
 	l.Queue += m.Queue
 	l.Append += m.Append
-	l.Replicate += m.Replicate
+	l.Commit += m.Commit
 	l.Apply += m.Apply
 }
 

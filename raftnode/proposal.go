@@ -15,9 +15,10 @@ import (
 // ProposalTiming is how long one entry took on its leader, stage by stage.
 type ProposalTiming struct {
 	Commands, Renewals, Bytes int
-	// Queue is how long its oldest request waited; Append, until it was on the leader's disk; Replicate, until a
-	// majority had it and raft applied it; Apply, until its answer was there.
-	Queue, Append, Replicate, Apply time.Duration
+	// Queue is how long its oldest request waited. Then begin Append, until it was on the leader's disk, and Commit,
+	// until a majority had it and raft applied it: the two go on side by side. Apply is the rest, until its answer was
+	// there.
+	Queue, Append, Commit, Apply time.Duration
 }
 
 // proposal is an entry in flight.
@@ -113,7 +114,7 @@ func (ps *proposals) complete(p *proposal, now time.Time) ProposalTiming {
 	return ProposalTiming{
 		Commands: len(p.batch.requests), Renewals: len(p.batch.renewals), Bytes: len(p.bytes),
 		Queue: p.sent.Sub(p.queued), Append: p.appended.Sub(p.sent),
-		Replicate: p.committed.Sub(p.appended), Apply: now.Sub(p.committed),
+		Commit: p.committed.Sub(p.sent), Apply: now.Sub(p.committed),
 	}
 }
 
@@ -166,7 +167,7 @@ func (ps *proposals) stalled(committed uint64, now time.Time) (oldest time.Time)
 // StoreLog implements raft.LogStore.
 func (ps *proposals) StoreLog(l *raft.Log) error { return ps.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs implements raft.LogStore. It notes when proposals were appended, and whether the log refuses entries.
+// StoreLogs implements raft.LogStore. It notes which proposals are in the log, and whether that refuses entries.
 func (ps *proposals) StoreLogs(logs []*raft.Log) error {
 	err := ps.LogStore.StoreLogs(logs)
 	ps.mu.Lock()
@@ -176,10 +177,21 @@ func (ps *proposals) StoreLogs(logs []*raft.Log) error {
 	}
 	for _, l := range logs {
 		if p := ps.find(l); p != nil {
-			p.index, p.appended = l.Index, time.Now()
+			p.index = l.Index
 		}
 	}
 	return nil
+}
+
+// written notes when proposals are on this node's disk.
+func (ps *proposals) written(logs []*raft.Log) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, l := range logs {
+		if p := ps.find(l); p != nil {
+			p.appended = time.Now()
+		}
+	}
 }
 
 // waitAnswered makes a future of raft fail with raft.ErrRaftShutdown once over is closed. Raft never answers the futures

@@ -41,7 +41,7 @@ type Metrics struct {
 const modes = int(fsm.Permits) + 1
 
 // stageNames are the stages of an entry, in their order.
-var stageNames = [...]string{"queue", "append", "replicate", "apply", "push"}
+var stageNames = [...]string{"queue", "append", "commit", "apply", "push"}
 
 const stagePush = len(stageNames) - 1
 
@@ -72,7 +72,7 @@ func New() *Metrics {
 		m.cuts.WithLabelValues(label(code)) // so that the first one is seen as a rise
 	}
 	stages := register.NewHistogramVec(histogram("zamok_commit_stage_seconds",
-		"Time that a committed entry spent in each stage, on its leader; push is from apply to the client's connection.", short...), []string{"stage"})
+		"Time that a committed entry spent in each stage, on its leader; append, its own write, goes on beside commit; push is from apply to the client's connection.", short...), []string{"stage"})
 	for stage, name := range stageNames {
 		m.stages[stage] = stages.WithLabelValues(name)
 	}
@@ -92,7 +92,7 @@ func label(name string) string {
 
 // Entry counts what an entry cost its leader.
 func (m *Metrics) Entry(e raftnode.ProposalTiming) {
-	for stage, d := range []time.Duration{e.Queue, e.Append, e.Replicate, e.Apply} {
+	for stage, d := range []time.Duration{e.Queue, e.Append, e.Commit, e.Apply} {
 		m.stages[stage].Observe(d.Seconds())
 	}
 	m.commands.Observe(float64(e.Commands))

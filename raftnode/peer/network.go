@@ -54,6 +54,10 @@ type Config struct {
 	// ends below the entry that it acknowledged. It is called from many goroutines and must not block.
 	Lost func(server Node, acknowledged uint64)
 
+	// WaitWritten returns nil once this node's disk has every entry up to index. It returns an error if ctx ends, or
+	// it is known that the disk will not have them. Nil: the disk has what Raft reads from its log.
+	WaitWritten func(ctx context.Context, index uint64) error
+
 	// Listener accepts peers; the Network closes it. See ListenTCP.
 	Listener net.Listener
 	// Advertise is the address that others reach this node by. Zero: the listener's.

@@ -26,6 +26,7 @@ type nodeData struct {
 	logs           *raft.InmemStore
 	snapshots      *raft.InmemSnapshotStore
 	neverCampaigns bool // it never stands for election
+	waitWritten    func(context.Context, uint64) error
 
 	mu      sync.Mutex // guards initial members
 	initial InitialMembers
@@ -176,7 +177,7 @@ func (w *testCluster) start(d *nodeData) *raftProcess {
 	}
 	return w.run(d, openNode(w, w.testNetwork, Config{
 		ID: d.Name, Incarnation: d.Incarnation, Cluster: d.cluster, List: d.list, Advertise: d.address,
-		Condition: d.condition, Term: d.term,
+		Condition: d.condition, Term: d.term, WaitWritten: d.waitWritten,
 	}))
 }
 

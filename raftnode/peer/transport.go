@@ -157,6 +157,10 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 		args.Entries, resp.Success = nil, true // as if none had been sent: Raft reads them again, and tries again
 		return nil
 	}
+	if n := len(args.Entries); err == nil && n > 0 && resp.Success && t.network.config.WaitWritten != nil {
+		// Raft counts the entries for this node already (P11).
+		err = t.network.config.WaitWritten(t.ctx, args.Entries[n-1].Index)
+	}
 	return err
 }
 

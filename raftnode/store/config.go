@@ -54,6 +54,13 @@ type Config struct {
 	// Nil: it is not called.
 	Observe func(took time.Duration)
 
+	// Postpone reports whether entries that raft appends may be pending (S16). It is called in the append; it must
+	// not call the store, and must return false once raft has begun to end the term of the entries. Nil: none may be.
+	Postpone func(entries []*raft.Log) bool
+
+	// Written is called after each append that is on the disk, on the goroutine that wrote it. Nil: it is not called.
+	Written func(entries []*raft.Log)
+
 	// Logger is where raft-wal writes. Nil: nowhere.
 	Logger hclog.Logger
 
@@ -96,6 +103,12 @@ func (cfg Config) settled() (Config, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, hclog.NewNullLogger())
 	if cfg.Observe == nil {
 		cfg.Observe = func(time.Duration) {}
+	}
+	if cfg.Postpone == nil {
+		cfg.Postpone = func([]*raft.Log) bool { return false }
+	}
+	if cfg.Written == nil {
+		cfg.Written = func([]*raft.Log) {}
 	}
 	if _, err := ParseLogKind(string(cfg.Log)); err != nil {
 		return cfg, err

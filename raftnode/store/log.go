@@ -20,8 +20,9 @@ const (
 )
 
 // raftLog is the log that raft sees. An append is admitted (free space, the proposer's checksum), sealed
-// with the store's checksum, written by the log's one writer, and then visible. Below it is an engine,
-// or the fault injection of a test.
+// with the store's checksum, written by the log's one writer, and then visible; or visible first, and written
+// while raft continues (pending.go). One goroutine at a time appends: raft's main loop. Below it is an engine, or
+// the fault injection of a test.
 type raftLog struct {
 	serialWriter
 	engine    raft.LogStore
@@ -29,8 +30,12 @@ type raftLog struct {
 	space     *space
 	snapshots *snapshots
 
-	// extent is which entries there are. It grows after an append and shrinks before a deletion, in the
-	// turn of the writer.
+	mayPostpone func(entries []*raft.Log) bool // Config.Postpone
+	written     func(entries []*raft.Log)      // Config.Written
+	pending     pending
+
+	// extent is which entries there are, pending ones included. It grows after an append, or when entries
+	// become pending, and shrinks before a deletion.
 	extent atomic.Pointer[extent]
 	// cache has an entry of index i at i modulo its length. What is outside the extent does not count.
 	cache [LogCacheEntries]atomic.Pointer[raft.Log]
@@ -155,13 +160,11 @@ func (l *raftLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.L
 
 // StoreLogs implements raft.LogStore.
 func (l *raftLog) StoreLogs(entries []*raft.Log) error {
-	bytes := 0
 	sealed := make([]*raft.Log, len(entries))
 	for i, entry := range entries {
-		bytes += len(entry.Data) + len(entry.Extensions)
 		sealed[i] = Seal(entry)
 	}
-	if err := l.admit(entries, bytes); err != nil {
+	if err := l.admit(entries, l.pending.size()+bytesOf(sealed)); err != nil {
 		if l.conflicted.Load() {
 			err = l.record.abort(fmt.Errorf("%w; start the node again: raft still counts the entries that these replace", err))
 		}
@@ -174,6 +177,12 @@ func (l *raftLog) StoreLogs(entries []*raft.Log) error {
 			return err
 		}
 	}
+	if l.postpone(entries, sealed) {
+		return nil
+	}
+	if err := l.flush(); err != nil {
+		return err
+	}
 	return l.write(OpAppend, len(entries), func() error {
 		next, err := l.extent.Load().plus(entries)
 		if err == nil {
@@ -182,13 +191,38 @@ func (l *raftLog) StoreLogs(entries []*raft.Log) error {
 		if err != nil {
 			return err
 		}
-		for _, entry := range entries {
-			l.cache[entry.Index%LogCacheEntries].Store(entry)
-		}
-		l.extent.Store(&next)
+		l.written(entries)
+		l.pending.mu.Lock()
+		defer l.pending.mu.Unlock()
+		l.show(entries, next)
 		l.conflicted.Store(false)
 		return nil
 	})
+}
+
+// show lets raft see entries. The caller holds the lock of what is pending.
+func (l *raftLog) show(entries []*raft.Log, next extent) {
+	for _, entry := range entries {
+		l.cache[entry.Index%LogCacheEntries].Store(entry)
+	}
+	l.extent.Store(&next)
+}
+
+// hide takes entries from raft. It leaves the others in the cache: some may be pending.
+func (l *raftLog) hide(first, last uint64) error {
+	l.pending.mu.Lock()
+	defer l.pending.mu.Unlock()
+	next, err := l.extent.Load().minus(first, last)
+	if err != nil {
+		return err
+	}
+	l.extent.Store(&next)
+	for i := range l.cache {
+		if entry := l.cache[i].Load(); entry != nil && !next.has(entry.Index) {
+			l.cache[i].Store(nil)
+		}
+	}
+	return nil
 }
 
 // admit refuses entries for which there is no space (S5), and those that are not
@@ -206,7 +240,8 @@ func (l *raftLog) admit(entries []*raft.Log, bytes int) error {
 	return l.space.admit(bytes)
 }
 
-// DeleteRange implements raft.LogStore. It deletes from first to last, both included, in chunks (S6).
+// DeleteRange implements raft.LogStore. It deletes from first to last, both included, in chunks (S6), when
+// what was pending is written.
 //
 // Raft deletes the whole log when the leader has sent a snapshot, or when all of it conflicts with the
 // leader's.
@@ -223,6 +258,9 @@ func (l *raftLog) admit(entries []*raft.Log, bytes int) error {
 //     refuse the entries behind the snapshot forever. So the process ends, and the next Open deletes the
 //     log.
 func (l *raftLog) DeleteRange(first, last uint64) error {
+	if err := l.flush(); err != nil {
+		return err
+	}
 	now := *l.extent.Load()
 	conflict := first <= now.last && last >= now.last
 	if first <= now.first && last >= now.last {
@@ -283,6 +321,9 @@ func (l *raftLog) endIfLaterConfiguration(snapshot raft.SnapshotMeta, end uint64
 // whole log if that ends before the snapshot, so that the next entry would leave a gap, or has another
 // entry where the snapshot ends. Raft has not begun yet.
 func (l *raftLog) dropStale() error {
+	if err := l.flush(); err != nil {
+		return err
+	}
 	now, newest := *l.extent.Load(), l.snapshots.newest()
 	if newest.Index == 0 || newest.Index < now.first {
 		return nil
@@ -325,13 +366,8 @@ func (l *raftLog) removeChunk(first, last uint64) (more bool, err error) {
 		last = first + l.chunk - 1
 	}
 	return more, l.write(OpDelete, int(last-first+1), func() error {
-		next, err := l.extent.Load().minus(first, last)
-		if err != nil {
+		if err := l.hide(first, last); err != nil {
 			return err
-		}
-		l.extent.Store(&next)
-		for i := range l.cache {
-			l.cache[i].Store(nil)
 		}
 		return l.engine.DeleteRange(first, last)
 	})

@@ -125,7 +125,9 @@ func (s *Store) assemble(cfg Config, kind LogKind, table Table, files *snapshots
 	s.logs = &raftLog{
 		serialWriter: serialWriter{s.medium.path(logFiles[kind]), newFIFOMutex(), s.record}, deletions: newFIFOMutex(),
 		engine: wrapped(cfg.Wrap.Logs, raft.LogStore(s.engine)), chunk: s.engine.chunk(), space: s.space, snapshots: files,
+		mayPostpone: cfg.Postpone, written: cfg.Written,
 	}
+	s.votes.log = s.logs
 	now, err := extentOf(s.logs.engine)
 	s.logs.extent.Store(&now)
 	return err

@@ -1,8 +1,10 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
@@ -115,6 +117,12 @@ func (s *Store) change(what string, do func(next *Identity) error) error {
 	return nil
 }
 
+// WaitWritten returns nil when no entry up to index is pending (S16); an error if ctx ends before, or all
+// writing does, because it failed or the store was closed.
+func (s *Store) WaitWritten(ctx context.Context, index uint64) error {
+	return s.logs.waitWritten(ctx, index)
+}
+
 // Term is the term that this node is in, as it was last written; 0 if it was in none. It never waits for
 // the disk.
 func (s *Store) Term() uint64 { return s.votes.term() }
@@ -122,8 +130,8 @@ func (s *Store) Term() uint64 { return s.votes.term() }
 // LowSpace is the free space below which IsLowSpace reports true.
 func (s *Store) LowSpace() uint64 { return s.space.lowSpace }
 
-// DropStale deletes the log if the leader's snapshot takes its place, which raft does itself unless it ends before. It is
-// called before each start of raft on this store; Open has done so for the first.
+// DropStale deletes the log if the leader's snapshot takes its place, which raft does itself unless it ends before. It
+// first waits for what is pending. It is called before each start of raft on this store; Open has done so for the first.
 func (s *Store) DropStale() error { return s.logs.dropStale() }
 
 // FreeBytes returns how many bytes may still be written to the disk; math.MaxUint64 if that is not known.
@@ -139,13 +147,14 @@ func (s *Store) CheckSpace() error { return s.space.admit(0) }
 // longest. A watchdog on another goroutine sees here a disk that hangs (S4).
 func (s *Store) Writing() (InProgress, bool) { return s.record.oldest() }
 
-// Close waits for the writes in progress, then closes the files and gives up the
+// Close waits for what is pending and for the writes in progress, then closes the files and gives up the
 // directory's lock. Raft must have ended: what it tries to write afterwards is
 // refused with ErrClosed. A second Close does nothing.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
+	_ = s.logs.waitWritten(context.Background(), math.MaxUint64) // it fails only if a write has: that stays the reason
 	ended := s.record.end(fmt.Errorf("store: %w; nothing was written; end raft before closing its store", ErrClosed))
 	for _, mu := range []fifoMutex{s.logs.mu, s.votes.mu, s.naming, s.logs.snapshots.completing} {
 		mu.Lock()

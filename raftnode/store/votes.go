@@ -54,6 +54,7 @@ func numberBytes(number uint64) []byte { return binary.BigEndian.AppendUint64(ni
 // votes implements raft.StableStore, with votes that can't be torn (S1).
 type votes struct {
 	serialWriter
+	log    *raftLog
 	table  Table
 	values atomic.Pointer[Values] // what is written; it is read without waiting for the disk
 	staged atomic.Pointer[uint64] // the term of a vote whose candidate is not known yet
@@ -101,7 +102,11 @@ func (v *votes) Set(key, value []byte) error {
 	return v.put(OpSetting, changes)
 }
 
+// put writes values, when no entry is pending any more (S16).
 func (v *votes) put(op Op, changes Values) error {
+	if err := v.log.flush(); err != nil {
+		return err
+	}
 	return v.write(op, len(changes), func() error {
 		err := v.table.Put(changes)
 		if err == nil {

@@ -79,6 +79,17 @@ func (st *pendingTest) resume() {
 	}
 }
 
+// next lets the write that hangs continue; the one after it hangs.
+func (st *pendingTest) next() {
+	synctest.Wait()
+	st.gate.Lock()
+	held := st.held
+	st.held = make(chan struct{})
+	st.gate.Unlock()
+	close(held)
+	synctest.Wait()
+}
+
 // begin calls f, and returns whether it has ended, and its error then.
 func begin(f func() error) (ended func() (bool, error)) {
 	result := make(chan error, 1)
@@ -160,11 +171,7 @@ func TestWaitingForEntries(t *testing.T) {
 		six, seven := st.waiting(t.Context(), 6), st.waiting(t.Context(), 7)
 		over, _ := seven()
 		require.False(t, over)
-		st.gate.Lock()
-		first := st.held
-		st.held = make(chan struct{})
-		st.gate.Unlock()
-		close(first)
+		st.next()
 		over, err := six()
 		require.True(t, over)
 		require.NoError(t, err)
@@ -228,19 +235,26 @@ func TestReplacedEntriesArePendingAgain(t *testing.T) {
 	})
 }
 
-// While the front of the log is deleted, what is pending stays in raft's sight.
+// While the front of the log is deleted, a chunk after the other, what is pending stays in raft's sight.
 func TestPendingEntriesOutlastADeletion(t *testing.T) {
 	onPending(t, func(t *testing.T, st *pendingTest) {
+		require.NoError(t, st.Logs().StoreLogs(entries(1, 6, 5+pendingMax)))
+		require.NoError(t, st.WaitWritten(t.Context(), 5+pendingMax))
 		st.hold()
-		deleted := begin(func() error { return st.Logs().DeleteRange(1, 3) })
-		_, _ = deleted()
-		require.NoError(t, st.Logs().StoreLogs(entries(1, 6, 8)))
+		deleted := begin(func() error { return st.Logs().DeleteRange(1, DeleteChunk+10) })
+		over, _ := deleted()
+		require.False(t, over, "the first chunk")
+		require.NoError(t, st.Logs().StoreLogs(entries(1, 6+pendingMax, 8+pendingMax)))
+		st.next()
+		require.NoError(t, st.Logs().StoreLogs(entries(1, 9+pendingMax, 9+pendingMax)), "while the one before is written")
+		st.next()
+		over, _ = deleted()
+		require.False(t, over, "the second chunk")
 		first, last := span(t, st.Logs())
-		assert.Equal(t, [2]uint64{4, 8}, [2]uint64{first, last})
+		assert.Equal(t, [2]uint64{DeleteChunk + 11, 9 + pendingMax}, [2]uint64{first, last})
 		st.requireHeld(t, deleted, "the deletion")
-		require.NoError(t, st.WaitWritten(t.Context(), 8))
-		first, last = span(t, st.Logs())
-		assert.Equal(t, [2]uint64{4, 8}, [2]uint64{first, last})
+		require.NoError(t, st.WaitWritten(t.Context(), last))
+		span(t, st.Logs())
 	})
 }
 

@@ -60,6 +60,44 @@
 // everything of earlier terms, the epoch begins, and a clock starts from the machine's time. Before that, and
 // after the epoch ends, Submit answers NotLeaderError.
 //
+// # The leader writes while the followers write
+//
+// Raft stores an entry, counts it for this node, and only then sends it. Its log returns before the entry is on the disk:
+// the entry is pending (S16 of package store), and the followers write it at the same time. What raft counts as committed
+// is on the disks of a majority all the same, by these rules. L leads A and B in term 1, and 7 is pending on L.
+//
+//	W1  The results of appends that carried entries are held back until this disk has those entries (P11 of package
+//	    peer). So what completes a majority, the result of a follower, comes when the leader and that follower have it.
+//	    Otherwise: A answers, L and A are a majority, and L acknowledges 7. A is cut off, the power of L fails, and L and
+//	    B continue without 7.
+//	W2  An entry is pending only on a leader, if it is a command of its own term, and if there are two voters or more. Raft is
+//	    asked for all this in the append, on its own goroutine (mayPostpone).
+//	    Otherwise, on a follower: no other node holds back the answer that B gives, and when its power fails, B lacks
+//	    what it acknowledged. With one voter: no result is needed, and none could be held. A configuration: raft uses it
+//	    from then on, and L commits its removal of A from {L, A} by {L}, with all that is pending before it.
+//	W3  A term, or a vote, is written when nothing is pending. Raft ends the leadership before it writes a later term, and
+//	    the question of W2 and what it decides are one step for the writer of the term. So entries are pending only in
+//	    the term of the leader that proposed them.
+//	    Otherwise: A has 7 and leads in term 2. L is sent 7, which raft has, so it answers without a write. The power of L
+//	    fails; it lacks what it acknowledged, and is shut out.
+//	W4  An append that may not be pending, a deletion, the next run of raft and the end of the store come after what was
+//	    pending.
+//	    Otherwise: L deletes 7, and then the writer brings it back.
+//	W5  What is known is which entries are pending, not up to where the disk has got.
+//	    Otherwise: L had written 7, deleted it as a follower, and leads again; another 7 is pending, and its result
+//	    passes, because 7 was written.
+//	W6  A hold ends with an error when this node ends, its connections are closed, or a write fails.
+//	    Otherwise: L ends; the hold of A's result ends with it, L and A are a majority, and L acknowledges 7.
+//	W7  After a write that fails no other begins, and the process ends.
+//	    Otherwise: the disk has 8 without 7.
+//
+// An entry that was sent and lost with the leader's memory was never acknowledged. The term is on the leader's disk before
+// anything is sent in it, and no node leads twice in a term, so one index and term never name two entries. Heartbeats,
+// rejections and answers of a newer term are not held: a leader whose disk hangs keeps its leadership until its watchdog
+// sees the write that does not end.
+//
+// A kill -9 of the leader thus loses what a power failure loses.
+//
 // # Files
 //
 //	node.go, config.go, errors.go    Open, the calls of a node, and its end

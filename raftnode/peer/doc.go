@@ -169,6 +169,9 @@
 //	P10 Nothing that Raft has applied is taken back, and it applies only what its leader has shown it: a
 //	    snapshot of what is applied is answered and not installed, and the commit index of an append
 //	    ends with its entries.
+//	P11 The success of an append with entries is passed on to Raft when this node's own disk has them
+//	    (Config.WaitWritten), and as an error if that can't be. Whatever else a follower answers passes at
+//	    once, and what is measured of it does not contain the wait.
 //
 // # Terms that leap
 //

@@ -2,11 +2,14 @@ package sim
 
 import (
 	"fmt"
+	"hash/crc32"
 	"iter"
 	"maps"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/raft"
 
 	"zamok/clock"
 	"zamok/fsm"
@@ -26,6 +29,7 @@ type Audit struct {
 	mu                sync.Mutex
 	entries           []Effect
 	byIndex           map[uint64]int // place in entries, by the index after the entry
+	inLogs            map[clock.Stamp]storedEntry
 	violations        []string
 	effectsCompared   int                         // effects that a second or third machine had too
 	snapshotsCompared int                         // snapshots that were compared with the log
@@ -53,6 +57,27 @@ func (a *Audit) applied(node string, m *fsm.Machine, applied fsm.Applied) {
 	a.byIndex[applied.Stamp.Index] = len(a.entries)
 	a.entries = append(a.entries, e)
 	a.onFirstApply(m, &e)
+}
+
+// storedEntry is the checksum of an entry, and the first node whose disk was given it.
+type storedEntry struct {
+	checksum uint32
+	node     string
+}
+
+// stored is called when a node writes entries: no two have one index and term, applied or not.
+func (a *Audit) stored(node string, entries []*raft.Log) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range entries {
+		at := clock.Stamp{Index: e.Index, Term: e.Term}
+		now := storedEntry{crc32.ChecksumIEEE(append([]byte{byte(e.Type)}, e.Data...)), node}
+		if first, known := a.inLogs[at]; !known {
+			a.inLogs[at] = now
+		} else if first.checksum != now.checksum {
+			a.violationLocked("%s and %s have different entries of one index and term, %v", first.node, node, at)
+		}
+	}
 }
 
 // checkContinuity sees that the log has no hole: an entry is applied after its predecessor.

@@ -23,7 +23,8 @@
 //	node.go       machines, and the processes on them
 //	network.go    hosts, ports, faults of links; connections
 //	clock.go      a machine's clock, which may stand still or block its readers
-//	disk.go       a machine's disk, which may hang, be slow, fill up or fail, and what a power failure leaves on it
+//	disk.go       a machine's disk, which may hang, be slow, fill up or fail
+//	image.go      what a kill and a power failure leave on it
 //	direct.go     without package client: proposals to one node, holders of one lock, and a program on the wire
 //	load.go       machines on which a program with package client runs, pauses and dies; programs under load, and an
 //	              operator, which run the workers of package workload
@@ -37,8 +38,10 @@
 // goroutines, delayed), the disk without Config.OnDisk (package store's Memory, which keeps what was
 // written), and the end of a process: [Node.Kill] closes its sockets first and at once, as the kernel does, and
 // then lets the node end, because a goroutine can't be killed. What a node sends after its sockets were closed
-// does not arrive. Writes that hang at a kill land, as the kernel has them; when the power fails
-// ([Node.LosePower]) chance decides what becomes of them.
+// does not arrive, and what it writes to its disk from then on is not there at the next start. So entries that a
+// leader has sent, and has not begun to write, are lost with it, as they are when a process ends itself. Writes
+// that are under way at a kill land, as the kernel has them; when the power fails ([Node.LosePower]) chance
+// decides what becomes of them.
 //
 // # Promises
 //
@@ -55,7 +58,8 @@
 //	J4  The end of Run leaves nothing running; synctest fails the test otherwise. By then each proposal was
 //	    answered exactly once.
 //	J5  Every effect of every machine is compared with that of the first machine that had it: digest, stamp,
-//	    time, numbers of events and results; every restored snapshot likewise.
+//	    time, numbers of events and results; every restored snapshot likewise. And no two entries that any disk
+//	    is given have one index and term.
 //
 // # Tests
 //

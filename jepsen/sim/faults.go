@@ -35,6 +35,8 @@ const (
 	pauseMax = 12 * time.Second
 	// hangDuration is longer than a leader's watchdog waits.
 	hangDuration = 8 * time.Second
+	// endHangingAfter is how long the disk of a leader hangs before the leader is ended.
+	endHangingAfter = time.Second
 	// beyondLease is added to half of the pauses and cuts of programs, so that they outlast most leases.
 	beyondLease = 4 * time.Second
 	// flapMax is the longest time for which a flapping link is cut, and for which it is not.
@@ -88,6 +90,7 @@ var nodeFaults = []fault{
 		return i.leader != nil && i.end((*Node).Kill, i.leader) &&
 			i.losePowerDuring(opVote, hangDuration, i.sim.Others(i.leader)...)
 	}},
+	{"end a leader whose disk hangs", (*injection).endHangingLeader}, // with entries that are not written
 	{"stall a disk", func(i *injection) bool { return i.stop(i.a, i.lasts, i.a.Disk.Stall, i.a.Disk.Resume) }},
 	{"hang the leader's disk", func(i *injection) bool {
 		return i.leader != nil && i.stop(i.leader, hangDuration, i.leader.Disk.Stall, i.leader.Disk.Resume)
@@ -222,6 +225,18 @@ func (i *injection) stop(n *Node, lasts time.Duration, begin, end func()) bool {
 	to := i.sim.historyTime()
 	i.sim.record.put(check.Record{Stall: &check.Stall{Reason: i.kind, From: from, To: to, LostTime: to - from}})
 	return true
+}
+
+// endHangingLeader ends a leader whose disk has just begun to hang: it loses the entries that have gathered, and
+// the followers may have them.
+func (i *injection) endHangingLeader() bool {
+	how := []func(*Node){(*Node).Kill, (*Node).LosePower}[i.IntN(2)]
+	ended := false
+	return i.leader != nil && i.stop(i.leader, endHangingAfter, i.leader.Disk.Stall, func() {
+		if ended = i.end(how, i.leader); !ended {
+			i.leader.Disk.Resume()
+		}
+	}) && ended
 }
 
 func (i *injection) losePowerDuring(op diskOp, within time.Duration, nodes ...*Node) bool {

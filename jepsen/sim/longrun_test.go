@@ -161,8 +161,9 @@ func (r faultRun) check(t *testing.T, s *Sim, plan check.Plan, lasts time.Durati
 	report := check.Check(h)
 	compared, restored := s.Audit.Compared()
 	t.Logf("%v of virtual time, seed %d, %d operations, %d holds, %d sessions, %d events, %d epochs; "+
-		"%d effects and %d snapshots compared\n%v%v",
-		lasts, plan.Seed, len(h.Ops), len(h.Holds), len(h.Sessions), len(h.Events), s.Audit.Epochs(), compared, restored, report.Outcomes, report)
+		"%d effects and %d snapshots compared; %d entries lost before they were written\n%v%v",
+		lasts, plan.Seed, len(h.Ops), len(h.Holds), len(h.Sessions), len(h.Events), s.Audit.Epochs(), compared, restored,
+		s.UnbegunWrites(), report.Outcomes, report)
 	if !report.OK() {
 		keepHistory(t, h)
 		t.Errorf("seed %d: repeat its choices with %s=%d", plan.Seed, SeedVariable, plan.Seed)
@@ -175,6 +176,7 @@ func (r faultRun) check(t *testing.T, s *Sim, plan check.Plan, lasts time.Durati
 	assert.Greater(t, happened, int64(faultsPerMinute*minutes), "too few faults")
 	assert.Greater(t, s.Audit.Epochs(), minutes, "too few leader changes")
 	assert.Greater(t, restored, minutes, "too few snapshots restored")
+	assert.Positive(t, s.UnbegunWrites(), "no process lost an entry that it had sent and not begun to write")
 	assert.Greater(t, compared, len(s.Audit.Entries()), "too little was compared")
 	assert.Greater(t, deaths, minutes/2, "too few deaths")
 	assert.Greater(t, relayed, 2*minutes, "too few calls were made to any node")

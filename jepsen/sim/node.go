@@ -58,7 +58,7 @@ type process struct {
 
 	disconnected sync.Once // stopping is closed
 	ending       atomic.Bool
-	powerLost    atomic.Bool           // its machine has no power: what it does is not seen
+	dead         atomic.Bool           // what is left of it was taken: what it still does is not seen
 	fatal        atomic.Pointer[error] // why it ended itself
 }
 
@@ -162,12 +162,16 @@ func (n *Node) StartProcess(tune ...Tune) {
 		ID: n.ID, Store: store.Config{Dir: n.Disk.dir, Memory: n.Disk.memory, Wrap: n.Disk.wrap()},
 		Peers: peer.Config{List: n.sim.InitialList(), Listener: peers, Dial: stack.Dial}, JoinCluster: n.joinedCluster,
 		Applied: func(m *fsm.Machine, a fsm.Applied) {
-			if !p.powerLost.Load() { // else no process will read the disk to which it was applied
+			if !p.dead.Load() { // else no process will read the disk to which it was applied
 				n.sim.Audit.applied(n.ID, m, a)
 			}
 		},
-		Restored: func(m *fsm.Machine) { n.sim.Audit.restored(n.ID, m) },
-		Version:  "sim", Logger: n.sim.Trace.logger(n.ID), Source: n.Clock, ElectionTimeout: electionTimeout,
+		Restored: func(m *fsm.Machine) {
+			if !p.dead.Load() {
+				n.sim.Audit.restored(n.ID, m)
+			}
+		},
+		Version: "sim", Logger: n.sim.Trace.logger(n.ID), Source: n.Clock, ElectionTimeout: electionTimeout,
 		Fatal: func(err error) { n.exitProcess(p, err) },
 	}}
 	if n.joinedCluster != (store.ID{}) {
@@ -193,9 +197,9 @@ func (n *Node) StartProcess(tune ...Tune) {
 
 // exitProcess ends the process as os.Exit would, and the goroutine that asks for it.
 func (n *Node) exitProcess(p *process, reason error) {
-	if !p.powerLost.Load() && p.fatal.CompareAndSwap(nil, &reason) {
+	if !p.dead.Load() && p.fatal.CompareAndSwap(nil, &reason) {
 		n.sim.Trace.Note(n.ID, "ended itself: %v", reason)
-		go n.endProcess(p, nil, p.kill)
+		go n.endProcess(p, n.leaveKilled, p.kill)
 	}
 	runtime.Goexit()
 }
@@ -207,33 +211,39 @@ func (n *Node) latest() *process {
 	return n.process
 }
 
-// Kill ends the process as kill -9 does, and waits for its end. Writes that hang land: the kernel has them.
+// Kill ends the process as kill -9 does, and waits for its end. Writes that have begun land: the kernel has them.
+// Entries whose write has not begun are lost. A process that is still starting has none.
 func (n *Node) Kill() {
 	if p := n.latest(); p != nil {
-		n.endProcess(p, nil, p.kill)
+		n.endProcess(p, n.leaveKilled, p.kill)
 	}
 }
 
 // Close ends the process cleanly.
 func (n *Node) Close() {
 	if p := n.latest(); p != nil {
-		n.endProcess(p, nil, func() error { return p.server.Close() })
+		n.endProcess(p, func(*process) {}, func() error { return p.server.Close() })
 	}
 }
 
 // LosePower ends the process as a power failure of its machine does: the disk keeps what it had
 // acknowledged, and chance decides of what was under way. A process that is still starting is killed.
 func (n *Node) LosePower() {
-	p := n.openProcess()
-	if p == nil {
-		n.Kill()
+	if p := n.latest(); p != nil {
+		n.endProcess(p, func(p *process) { n.leave(p, true) }, p.kill)
+	}
+}
+
+func (n *Node) leaveKilled(p *process) { n.leave(p, false) }
+
+// leave takes what a process leaves that ends at this moment.
+func (n *Node) leave(p *process, powerFails bool) {
+	if !isClosed(p.opened) || p.server == nil {
 		return
 	}
-	n.endProcess(p, func() {
-		p.powerLost.Store(true)
-		p.disconnect()
-		n.Disk.capturePowerFailure()
-	}, p.kill)
+	p.dead.Store(true)
+	p.disconnect()
+	n.Disk.capture(p.server.Raft().Status().RaftIndex, powerFails)
 }
 
 // losePowerDuring has the first of these nodes that begins such a write, which then takes so long at least, lose
@@ -267,6 +277,17 @@ func (s *Sim) WriteOutcomes() map[writeOutcome]int {
 	return all
 }
 
+// UnbegunWrites is how many entries were lost that raft had counted as stored, because their process ended
+// before it began to write them.
+func (s *Sim) UnbegunWrites() (entries int) {
+	for _, n := range s.Nodes() {
+		n.Disk.mu.Lock()
+		entries += n.Disk.unbegun
+		n.Disk.mu.Unlock()
+	}
+	return entries
+}
+
 // disconnect closes the sockets, as the kernel does, so that nothing that the node still sends arrives.
 func (p *process) disconnect() {
 	p.stack.CloseAll()
@@ -278,16 +299,14 @@ func (p *process) kill() error {
 	return p.server.Kill()
 }
 
-// endProcess ends the process, or waits for its end if it is ending already. before is called first, if it is
-// not nil and the process was not ending.
-func (n *Node) endProcess(p *process, before func(), end func() error) {
+// endProcess ends the process, or waits for its end if it is ending already. before is called first, if the
+// process was not ending.
+func (n *Node) endProcess(p *process, before func(*process), end func() error) {
 	if p.ending.Swap(true) {
 		<-p.ended
 		return
 	}
-	if before != nil {
-		before()
-	}
+	before(p)
 	p.cancel()
 	n.Disk.Resume()
 	n.Clock.Thaw()

@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"zamok/clock"
 	"zamok/jepsen/workload"
 )
 
@@ -121,7 +122,7 @@ func newSim(t testing.TB, c Config, seed uint64) *Sim {
 	}
 	began := time.Now()
 	s := &Sim{
-		TB: t, Seed: seed, Audit: &Audit{began: began, byIndex: map[uint64]int{}}, Trace: &Trace{began: began},
+		TB: t, Seed: seed, Audit: &Audit{began: began, byIndex: map[uint64]int{}, inLogs: map[clock.Stamp]storedEntry{}}, Trace: &Trace{began: began},
 		config: c, began: began, initialMembers: c.Nodes,
 	}
 	s.record = newRecorder(s)

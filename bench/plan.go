@@ -16,7 +16,8 @@ type step struct {
 }
 
 const (
-	warmClients       = 64 // many, because a JVM compiles what it has run often
+	warmTurns         = 4
+	warmOwn, warmOne  = 64, 16 // clients; many, because a JVM compiles what it has run often
 	sharedClients     = 4
 	sharedWorkers     = 256
 	parkedSessions    = 100

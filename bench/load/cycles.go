@@ -96,17 +96,18 @@ func (b *Bench) withCost(run func() (cycles uint64)) (Values, error) {
 	if err != nil {
 		return nil, err
 	}
-	clientBefore := clientCPU()
+	began, clientBefore := time.Now(), clientCPU()
 	cycles := run()
-	clientAfter := clientCPU()
+	took, clients := time.Since(began).Seconds(), clientCPU()-clientBefore
 	after, err := b.Cluster.Usage()
 	if err != nil {
 		return nil, err
 	}
-	values := Values{"memory": after.Memory}
+	servers := after.CPU - before.CPU
+	values := Values{"memory": after.Memory, "others": max(0, after.Busy-before.Busy-servers-clients) / took}
 	if n := float64(cycles); n > 0 {
-		values["cpu"] = (after.CPU - before.CPU) / n * 1000
-		values["client_cpu"] = (clientAfter - clientBefore) / n * 1000
+		values["cpu"] = servers / n * 1000
+		values["client_cpu"] = clients / n * 1000
 	}
 	return values, nil
 }

@@ -6,6 +6,7 @@ import "github.com/prometheus/procfs"
 type Usage struct {
 	CPU    float64 // seconds of processor time so far
 	Memory float64 // bytes now; memory that processes share is divided among them
+	Busy   float64 // seconds of processor time of the whole machine so far, with what the hypervisor took
 }
 
 // Usage reads the usage from the kernel.
@@ -21,7 +22,16 @@ func (c *Cluster) Usage() (Usage, error) {
 			children[s.PPID] = append(children[s.PPID], p)
 		}
 	}
-	u := Usage{CPU: c.killedCPU}
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return Usage{}, err
+	}
+	machine, err := fs.Stat()
+	if err != nil {
+		return Usage{}, err
+	}
+	t := machine.CPUTotal
+	u := Usage{CPU: c.killedCPU, Busy: t.User + t.Nice + t.System + t.IRQ + t.SoftIRQ + t.Steal}
 	var add func(p procfs.Proc)
 	add = func(p procfs.Proc) {
 		u.CPU += cpuSeconds(p, stats[p.PID])

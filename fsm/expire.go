@@ -49,12 +49,14 @@ func (m *Machine) schedule(s *session.Session) {
 	m.due.Set(sessionDue(s), TicketRef{})
 }
 
-// earliest returns the first deadline, with its ticket. A renewal changes one record and leaves the session in the schedule
-// under its old deadline, which is too early and never too late; when that comes first, the session is scheduled again.
-func (m *Machine) earliest() (key dueKey, ticket TicketRef, some bool) {
+// earliest returns the first deadline, with its ticket; one after until may be too early. A renewal changes one record and
+// leaves the session in the schedule under its old deadline, which is too early and never too late; when that comes first
+// and is not after until, the session is scheduled again. Were it scheduled again whenever it comes first, every entry
+// would do so for nearly every session that the one before renewed.
+func (m *Machine) earliest(until clock.Time) (key dueKey, ticket TicketRef, some bool) {
 	for {
 		key, ticket, some = m.due.Min()
-		if !some || key.kind != dueSession {
+		if !some || key.kind != dueSession || key.at > until {
 			return key, ticket, some
 		}
 		s := m.sessions.Ref(session.ID(key.id))
@@ -70,7 +72,7 @@ func (m *Machine) earliest() (key dueKey, ticket TicketRef, some bool) {
 // twice under one index.
 func (m *Machine) expireDue() {
 	for spent := 0; spent < ExpirationsMax; {
-		key, ticket, some := m.earliest()
+		key, ticket, some := m.earliest(m.time)
 		if !some || key.at > m.time {
 			break
 		}

@@ -3,6 +3,7 @@ package fsm
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"zamok/clock"
 	"zamok/session"
@@ -101,6 +102,7 @@ func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 		m.renewSenders(e)
 		m.expireDue()
 		m.out.Results = make([]Result, 0, len(e.Commands))
+		m.out.Events = slices.Grow(m.out.Events, len(e.Commands)) // most commands make one
 		for _, c := range e.Commands {
 			m.index++
 			r := c.execute(m)
@@ -181,9 +183,13 @@ func (m *Machine) emit(e Event) {
 	m.out.Events = append(m.out.Events, e)
 }
 
-// NextDue returns when the next expiration is due, which may be in the past if an entry was full. False: nothing expires.
-// Unlike a query it changes the schedule: it must not run concurrently with anything else.
+// NextDueExact is how far ahead NextDue looks exactly. A leader that proposes an entry at least as often needs no more.
+const NextDueExact = clock.Second
+
+// NextDue returns when the next expiration is due, which may be in the past if an entry was full; more than NextDueExact
+// ahead it may be too early. False: nothing expires. Unlike a query it changes the schedule: it must not run concurrently
+// with anything else.
 func (m *Machine) NextDue() (clock.Time, bool) {
-	key, _, some := m.earliest()
+	key, _, some := m.earliest(m.time.Add(NextDueExact))
 	return key.at, some
 }

@@ -31,9 +31,10 @@ const (
 	messageBytes = 232
 	// queueCapacity is the first capacity of a queue.
 	queueCapacity = 16
-	// lazyWait is how long a confirmation, or an answer that no caller waits for, may stay for others to
-	// share its frame.
-	lazyWait = 10 * time.Millisecond
+	// lazyWait is how long the confirmation of a command, or an answer that no caller waits for, may stay for others to
+	// share its frame: longer than a busy client takes to its next command, and well below the 150 ms without a sign
+	// after which it would ask for one.
+	lazyWait = 50 * time.Millisecond
 )
 
 // Queue is the send queue of one attachment of a stream to a session: what its stream has not sent yet. The hub's lock
@@ -178,7 +179,6 @@ func (q *Queue) Requested(ticket uint64) {
 func (q *Queue) acknowledge(f Frame, now clock.Time) {
 	if f.Number > q.ack.Number {
 		q.ackDue, q.ack, q.ackTime = true, f, now
-		q.flushLater()
 	}
 }
 
@@ -194,6 +194,7 @@ func (q *Queue) Answer(c Command, a *raftnode.Answer, refusal *wire.Error) {
 	}
 	if r.Session != 0 {
 		q.acknowledge(c.Frame, a.Time)
+		q.flushLater()
 	}
 	acquire := c.Kind == zamokpb.Command_COMMAND_ACQUIRE
 	if acquire && (refusal != nil || r.State != fsm.Waiting) {
@@ -214,14 +215,15 @@ func (q *Queue) Answer(c Command, a *raftnode.Answer, refusal *wire.Error) {
 	q.endUnlessLeading(refusal)
 }
 
-// Renewed queues the confirmation of a frame that renewed the session, or ends the stream if this node does
-// not lead.
+// Renewed sends the confirmation of a frame that renewed the session, which has waited for company in the log, or ends the
+// stream if this node does not lead.
 func (q *Queue) Renewed(f Frame, a *raftnode.Answer, refusal *wire.Error) {
 	q.hub.mu.Lock()
 	defer q.hub.mu.Unlock()
 	q.endUnlessLeading(refusal)
 	if !q.ended && refusal == nil && a.Result.Code == fsm.OK {
 		q.acknowledge(f, a.Time)
+		signal(q.wake)
 	}
 }
 

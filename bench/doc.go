@@ -9,7 +9,7 @@
 // and arrivals at up to 90 % of what each system can do.
 //
 //	make bench BENCH_DOCS=/tmp/b BENCH_SYSTEMS='zamok zamok-wal zookeeper etcd' BENCH_WORKLOADS='own one' BENCH_CLIENTS='1 16'
-//	make bench BENCH_DOCS=/tmp/b BENCH_SYSTEMS='zamok zamok-wal zookeeper etcd' BENCH_WORKLOADS=open
+//	make bench BENCH_DOCS=/tmp/b BENCH_SYSTEMS='zamok zamok-wal zookeeper etcd' BENCH_WORKLOADS=open BENCH_ROUNDS=2
 //
 // The script bench/run installs what is missing (Debian's packages; root is needed for that), builds
 // zamok and etcd from source, measures, and writes the report. It calls two commands:

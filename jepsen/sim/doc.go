@@ -70,6 +70,7 @@
 //	bootstrap_test.go      initial members that end at every step; wiped, foreign and cloned nodes; differing lists
 //	members_test.go        joining, removing, transfers, under load; nodes that lost their disk, and their replacement;
 //	disk_test.go           a disk that fails; a node whose state differs; power that fails in every kind of write
+//	pending_test.go        a leader that ends, or is deposed, with entries that only the followers have
 //	leak_test.go           what comes and goes leaves nothing behind
 //	failover_test.go       how long a cluster is without a leader; timeouts that follow the latency of the network;
 //	                       followers that were away, and installs that take long; the log in segments

@@ -1,0 +1,125 @@
+package sim
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/session"
+)
+
+// Entries that a leader has sent to others while its own disk hangs.
+
+// forEachEnd runs a story in which the leader ends in the middle of its write, which is kept, or lost. The cluster
+// has one session.
+func forEachEnd(t *testing.T, story func(s *Sim, leader *Node, id session.ID, end func(), kept bool)) {
+	t.Parallel()
+	for _, kept := range []bool{true, false} {
+		t.Run(fmt.Sprintf("kept %v", kept), func(t *testing.T) {
+			runStarted(t, Config{}, func(s *Sim, leader *Node) {
+				id := leader.OpenSession("holder", time.Hour)
+				s.AwaitConverged(backoffMax)
+				end := leader.Kill
+				if !kept {
+					leader.Disk.forcedOutcome.set(writeLost)
+					end = leader.LosePower
+				}
+				story(s, leader, id, end, kept)
+			})
+		})
+	}
+}
+
+// acquirePending lets the disk of the leader hang and asks it for a lock. Nothing is acknowledged, though these
+// nodes have the entry.
+func acquirePending(s *Sim, leader *Node, id session.ID, have ...*Node) {
+	s.Helper()
+	leader.Disk.Stall()
+	_, err := leader.Propose(s.Within(retryPause), acquireExclusive(id, 1, "x"))
+	require.ErrorIs(s, err, raftnode.ErrUnknown, "its disk has not got it")
+	for _, n := range have {
+		require.Equal(s, leader.Status().RaftIndex, n.Status().RaftIndex, "%s has the entry", n.ID)
+	}
+}
+
+// requireLocks sees that every node has granted the lock once, or none has.
+func requireLocks(s *Sim, granted bool) {
+	s.Helper()
+	s.AwaitConverged(backoffMax)
+	want := fsm.Counts{Sessions: 1}
+	if granted {
+		want = fsm.Counts{Sessions: 1, Locks: 1, Granted: 1}
+	}
+	s.AwaitCounts(time.Second, want)
+	s.Check()
+}
+
+// Both followers have the entry: so have the next leader, and the old one.
+func TestPendingEntriesSurviveWithTheFollowers(t *testing.T) {
+	forEachEnd(t, func(s *Sim, leader *Node, id session.ID, end func(), _ bool) {
+		acquirePending(s, leader, id, s.Others(leader)...)
+		end()
+		s.LeaderOtherThan(leader)
+		leader.Start()
+		requireLocks(s, true)
+	})
+}
+
+// One follower has the entry. If it votes in the next election it leads, and the entry survives. If it does not, and
+// the old leader has lost the entry, the entry never was, and the follower takes one of a later term in its place.
+func TestPendingEntriesThatOneFollowerHas(t *testing.T) {
+	for _, votes := range []bool{true, false} {
+		t.Run(fmt.Sprintf("votes %v", votes), func(t *testing.T) {
+			forEachEnd(t, func(s *Sim, leader *Node, id session.ID, end func(), kept bool) {
+				has, lacks := s.Others(leader)[0], s.Others(leader)[1]
+				lacks.Kill()
+				acquirePending(s, leader, id, has)
+				end()
+				if votes {
+					lacks.Start()
+					require.Same(s, has, s.LeaderOtherThan(leader))
+					leader.Start()
+				} else {
+					has.Kill()
+					lacks.Start()
+					leader.Start()
+					s.Leader().MustPropose(nil)
+					has.Start()
+				}
+				requireLocks(s, votes || kept)
+			})
+		})
+	}
+}
+
+// The leader is cut off, and another one leads in a later term. When they meet again the old one can't write that
+// term before the entry of its own, which the others have or have not.
+func TestATermWaitsForPendingEntries(t *testing.T) {
+	for _, sent := range []bool{true, false} {
+		t.Run(fmt.Sprintf("sent %v", sent), func(t *testing.T) {
+			forEachEnd(t, func(s *Sim, leader *Node, id session.ID, end func(), _ bool) {
+				if sent {
+					acquirePending(s, leader, id, s.Others(leader)...)
+					s.Network.Isolate(leader.Host)
+				} else {
+					s.Network.Isolate(leader.Host)
+					acquirePending(s, leader, id) // it leads for half of a timeout
+				}
+				next := s.LeaderOtherThan(leader)
+				next.MustPropose(nil)
+				s.Network.HealAll()
+				time.Sleep(electionTimeMax / 2)
+				assert.Less(s, leader.Status().Term, next.Status().Term, "the entry before it is not written")
+				end()
+				next.MustPropose(nil)
+				leader.Start()
+				requireLocks(s, sent)
+			})
+		})
+	}
+}

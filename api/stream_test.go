@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -10,12 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 
 	"zamok/api/access"
 	"zamok/api/push"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/session"
 )
 
 const (
@@ -296,6 +299,59 @@ func storySlow(t *testing.T, n *Node) {
 	next := w.again(c)
 	next.send(exclusive(2, "slow", 0))
 	next.is(2, stateGranted)
+}
+
+// What is applied waits for no client. While the writer of a stream is stuck, because its client does not read, the locks of
+// others go from hand to hand, and when it reads, everything is there.
+func TestAClientThatDoesNotReadStopsNothing(t *testing.T) {
+	t.Parallel()
+	const window, rounds, frames = 64 << 10, 2, 5 // more than the window and gRPC's buffers, and less than is cut
+	n := startAlone(t)
+	conn, err := grpc.NewClient("passthrough:///"+n.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window))
+	require.NoError(t, err)
+	defer conn.Close()
+	slow := openStream(t, caller{ZamokClient: zamokpb.NewZamokClient(conn)}, settings(clock.Minute))
+	var many []*zamokpb.ClientMessage
+	for i := range access.FrameMessagesMax {
+		ticket := uint64(rounds + 1) // is ended: the answer is short
+		if i%4 == 0 {
+			ticket = 0 // is refused, in many words
+		}
+		many = append(many, drop(ticket))
+	}
+	other := openStream(t, call(t, n), settings(clock.Minute))
+	for round := range uint64(rounds) {
+		for range frames {
+			slow.send(many...)
+		}
+		name := fmt.Sprint("round ", round) // the slow client has it when all its drops are applied
+		slow.send(exclusive(round+1, name, 0))
+		require.Eventually(t, func() bool {
+			held := false
+			n.Raft().View(func(m *fsm.Machine) {
+				_, held = m.Ticket(fsm.TicketRef{Session: session.ID(slow.id), Ticket: round + 1})
+			})
+			return held
+		}, patience, clock.Millisecond.Duration(), "it is applied")
+		for i := range uint64(10) {
+			ticket := 10*round + i + 1
+			other.send(exclusive(ticket, "other", 0))
+			other.is(ticket, stateGranted)
+			other.send(drop(ticket))
+			other.is(ticket, stateEnded)
+			other.acked = ticket
+		}
+	}
+	bytes := 0
+	for range rounds*frames*access.FrameMessagesMax + rounds {
+		m := slow.next()
+		for m.GetKeepAliveAck() != nil {
+			m = slow.next()
+		}
+		bytes += proto.Size(m)
+	}
+	require.Greater(t, bytes, 4*window)
 }
 
 func storyRefusedAttachments(t *testing.T, n *Node) {

@@ -63,7 +63,7 @@ durable: ## kill -9 of all nodes, of the leader, of a follower: ROUNDS times (20
 		-run 'TestNothingAcknowledgedIsLost' ./raftnode | grep -E '^(=== RUN|---|ok|FAIL|    [a-z_]*_test.go)' | tail -40
 
 .PHONY: jepsen
-jepsen: jepsen-build ## real processes under real faults for MINUTES (120), run after run; SEED=n repeats choices; root adds disks; LOG=wal
+jepsen: jepsen-build ## real processes under real faults for MINUTES (120), run after run; SEED=n repeats choices; root adds disks; LOG=bolt
 	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -log-store '$(LOG)' -disks -minutes '$(MINUTES)' -for 5m -min-ok 20000 -min-faults 40
 
 .PHONY: jepsen-short

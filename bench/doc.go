@@ -8,8 +8,8 @@
 // A part of it, into a folder of its own, in less than four minutes each: 1 and 16 clients, and one lock for 2 and for 16;
 // and arrivals at up to 90 % of what each system can do.
 //
-//	make bench BENCH_DOCS=/tmp/b BENCH_SYSTEMS='zamok zamok-wal zookeeper etcd' BENCH_WORKLOADS='own one' BENCH_CLIENTS='1 16'
-//	make bench BENCH_DOCS=/tmp/b BENCH_SYSTEMS='zamok zamok-wal zookeeper etcd' BENCH_WORKLOADS=open BENCH_ROUNDS=2
+//	make bench BENCH_DOCS=/tmp/b BENCH_SYSTEMS='zamok zamok-bolt zookeeper etcd' BENCH_WORKLOADS='own one' BENCH_CLIENTS='1 16'
+//	make bench BENCH_DOCS=/tmp/b BENCH_SYSTEMS='zamok zamok-bolt zookeeper etcd' BENCH_WORKLOADS=open BENCH_ROUNDS=2
 //
 // The script bench/run installs what is missing (Debian's packages; root is needed for that), builds
 // zamok and etcd from source, measures, and writes the report. It calls two commands:
@@ -33,10 +33,10 @@
 //
 // At one client and on one key a system waits for its disk, each for another number of flushes in a row. So the ratio of
 // two systems depends on how long a flush takes. Cycles per second of one client; the row of 92 µs is the run of
-// 22 November 2026, the others were measured at commit 09e575f, where a commit with the default log was four flushes in
+// 22 November 2026, the others were measured at commit 09e575f, where a commit with bbolt, the default then, was four flushes in
 // a row (two of the leader, then two of the followers), twice a cycle:
 //
-//	write and fsync of 4 KiB   zamok  raft-wal  etcd  ZooKeeper   zamok over ZooKeeper
+//	write and fsync of 4 KiB   bbolt  raft-wal  etcd  ZooKeeper   bbolt over ZooKeeper
 //	3 µs (tmpfs)               1 053     1 314   614        781   1.35
 //	92 µs                        566       863   538        549   1.01
 //	148 to 201 µs                408       630   425        514   0.79

@@ -29,7 +29,7 @@ const (
 //
 //	go test -run '^$' -bench AgainstTheFloor -benchtime 1x ./raftnode
 //
-// ZAMOK_BENCH_LOG=wal gives the nodes their log in segments; the floor keeps raft-boltdb.
+// ZAMOK_BENCH_LOG=bolt gives the nodes that log; the floor has raft-boltdb in any case.
 func BenchmarkAgainstTheFloor(b *testing.B) {
 	// Beside others a process may wait for a core for longer than a leader's lease is by default.
 	const patience = 2 * time.Second

@@ -64,7 +64,7 @@ func (d *diary) new() []string {
 }
 
 // inBubble runs a test on three nodes that have begun a cluster. At its end they are killed.
-func inBubble(t *testing.T, test func(*bubble)) { inBubbleOn(t, store.Bolt, test) }
+func inBubble(t *testing.T, test func(*bubble)) { inBubbleOn(t, store.DefaultLog, test) }
 
 func inBubbleOn(t *testing.T, log store.LogKind, test func(*bubble)) {
 	inBubbleTuned(t, log, nil, test)

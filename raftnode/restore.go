@@ -25,7 +25,7 @@ type RestoreConfig struct {
 	Node peer.Node
 	// Dir is its data directory: missing or empty.
 	Dir string
-	// Log is the kind of its log. Empty: store.Bolt.
+	// Log is the kind of its log. Empty: store.DefaultLog.
 	Log store.LogKind
 	// Above is a token that the new cluster's are above. They are always above the backup's and, by this machine's clock,
 	// above those of every cluster that began before (TokenClock).

@@ -65,7 +65,7 @@ func TestDamageIsFoundWhenItIsRead(t *testing.T) {
 			var fatal []error
 			rots := false
 			st := open(t, Config{
-				Dir: t.TempDir(), Fatal: func(err error) { fatal = append(fatal, err) },
+				Dir: t.TempDir(), Log: Bolt, Fatal: func(err error) { fatal = append(fatal, err) },
 				Wrap: Wrap{Logs: func(inner raft.LogStore) raft.LogStore {
 					return changedLog{inner, func(l *raft.Log) error {
 						if !rots {
@@ -107,7 +107,7 @@ func TestAPanicAtTheStartIsDamage(t *testing.T) {
 // bbolt continues with the older of its two meta pages when the newer one is damaged, and the last vote is lost. So
 // either one that is damaged is damage.
 func TestEitherMetaPageIsNeeded(t *testing.T) {
-	cfg := Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(error) {}}
+	cfg := Config{NodeID: "n1", Dir: t.TempDir(), Log: Bolt, Fatal: func(error) {}}
 	st := open(t, cfg)
 	fill(t, st, 1, 1, 3)
 	require.NoError(t, st.Close())
@@ -135,7 +135,7 @@ func TestWhatBoltWritesIsWhole(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	cfg := Config{Dir: t.TempDir()}
+	cfg := Config{Dir: t.TempDir(), Log: Bolt}
 	st := open(t, cfg)
 	path := filepath.Join(cfg.Dir, "log.db")
 	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))

@@ -40,7 +40,7 @@ type Config struct {
 
 	// Log is how the directory keeps its log, which is settled when it is made;
 	// another kind is refused then with ErrOtherLog. Empty: as the directory was
-	// begun, a new one with Bolt. It means nothing to Memory.
+	// begun, a new one with DefaultLog. It means nothing to Memory.
 	Log LogKind
 
 	// Fatal ends the process, because a write or fsync of log or vote failed and

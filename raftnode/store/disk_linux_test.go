@@ -71,7 +71,7 @@ func writtenFile(t *testing.T, cfg Config) string {
 
 func TestFailedVoteFlushEndsAllWriting(t *testing.T) {
 	var fatal []error
-	cfg := Config{Dir: t.TempDir(), Fatal: func(err error) { fatal = append(fatal, err) }}
+	cfg := Config{Dir: t.TempDir(), Log: Bolt, Fatal: func(err error) { fatal = append(fatal, err) }}
 	st := open(t, cfg)
 	fill(t, st, 1, 1, 10)
 	require.NoError(t, st.Votes().SetUint64([]byte(keyVoteTerm), 1))
@@ -168,7 +168,7 @@ func fillDisk(t *testing.T, kind LogKind, size, floor int) {
 // block it is written on and on.
 func TestVotesNeedNoFreeSpace(t *testing.T) {
 	dir := smallDisk(t, 8<<20)
-	cfg := Config{Dir: filepath.Join(dir, "data"), ReservedSpace: 1 << 20, LowSpace: 2 << 20}
+	cfg := Config{Dir: filepath.Join(dir, "data"), Log: Bolt, ReservedSpace: 1 << 20, LowSpace: 2 << 20}
 	st := open(t, cfg)
 	var file unix.Stat_t
 	require.NoError(t, unix.Stat(filepath.Join(cfg.Dir, votesName), &file))

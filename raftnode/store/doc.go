@@ -6,9 +6,8 @@
 //
 // # Files
 //
-//	DIR/log.db         the log: one bbolt file
-//	DIR/log/           or, with log store "wal", raft-wal: segments of SegmentBytes
-//	                   and a table of them; a directory has one or the other
+//	DIR/log/           the log: raft-wal, with segments of SegmentBytes and a table of them
+//	DIR/log.db         or, with log store "bolt", one bbolt file; a directory has one or the other
 //	DIR/votes.db       term and vote: one record in bbolt
 //	DIR/snapshots/     the last two snapshots, one file each: the state, the metadata,
 //	                   and a checksum of both

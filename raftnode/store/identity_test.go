@@ -87,7 +87,7 @@ func TestFoundAndJoin(t *testing.T) {
 func TestOneStoreAtATime(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]Config{
-		"bolt":   {Dir: t.TempDir()},
+		"bolt":   {Dir: t.TempDir(), Log: Bolt},
 		"wal":    {Dir: t.TempDir(), Log: WAL},
 		"memory": {Memory: new(Memory)},
 	} {
@@ -141,13 +141,14 @@ func TestRefusals(t *testing.T) {
 		return func(t *testing.T, d *datadriven.TestData) string {
 			var name, other, file string
 			d.ScanArgs(t, "dir", &name)
+			var kind string // of the log; a new directory has bbolt, unless the script says otherwise
 			if dirs[name] == "" {
-				dirs[name] = t.TempDir()
+				dirs[name], kind = t.TempDir(), string(Bolt)
 			}
 			dir := dirs[name]
 			switch d.Cmd {
 			case "live": // a node runs, with so many entries more, and ends
-				var node, kind string
+				var node string
 				var more, term uint64
 				d.ScanArgs(t, "node", &node)
 				d.MaybeScanArgs(t, "entries", &more)

@@ -113,7 +113,7 @@ func TestAppendWaitsForOneChunkOfADeletion(t *testing.T) {
 			var st *Store
 			var setUp, held bool
 			begun, goOn := make(chan struct{}), make(chan struct{})
-			st = open(t, Config{Dir: t.TempDir(), Wrap: withFault(func(op Op, _, _ uint64) error {
+			st = open(t, Config{Dir: t.TempDir(), Log: Bolt, Wrap: withFault(func(op Op, _, _ uint64) error {
 				switch {
 				case setUp && op == OpAppend:
 					first, err := st.Logs().FirstIndex()
@@ -186,7 +186,7 @@ func TestShowAppendsBesideADeletion(t *testing.T) {
 	plain, err := raftboltdb.NewBoltStore(filepath.Join(t.TempDir(), "raft.db"))
 	require.NoError(t, err)
 	defer plain.Close()
-	for name, log := range map[string]raft.LogStore{"raft-boltdb": plain, "store": open(t, Config{Dir: t.TempDir()}).Logs()} {
+	for name, log := range map[string]raft.LogStore{"raft-boltdb": plain, "store": open(t, Config{Dir: t.TempDir(), Log: Bolt}).Logs()} {
 		append, whole := longest(log)
 		t.Logf("%-12s %d entries deleted in %v; the longest append beside it took %v", name, length, whole, append)
 	}

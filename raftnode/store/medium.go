@@ -75,6 +75,8 @@ type LogKind string
 const (
 	Bolt LogKind = "bolt" // bbolt: one file, two flushes for each write
 	WAL  LogKind = "wal"  // raft-wal: segments, one flush for each write
+
+	DefaultLog = WAL // of a new directory
 )
 
 // ParseLogKind returns the kind of this name; of an empty one, none.

@@ -59,7 +59,7 @@ func (s *Store) open(cfg Config) error {
 	if err != nil && !fresh {
 		return err
 	}
-	kind := cmp.Or(id.Log, cfg.Log, Bolt)
+	kind := cmp.Or(id.Log, cfg.Log, DefaultLog)
 	if cfg.Log != "" && cfg.Log != kind && cfg.Memory == nil { // the node would begin with an empty log
 		return fmt.Errorf("store: %w: %s was begun with log store %q, and this start asks for %q; nothing was changed; "+
 			"start it with %q, or, to change it to %q, %s",

@@ -13,7 +13,7 @@ import (
 // the store that is open, if any, and opens it again on what that one left.
 func onEach(t *testing.T, test func(t *testing.T, reopen func() *Store)) {
 	for name, where := range map[string]func(t *testing.T) Config{
-		"bolt":   func(t *testing.T) Config { return Config{Dir: t.TempDir()} },
+		"bolt":   func(t *testing.T) Config { return Config{Dir: t.TempDir(), Log: Bolt} },
 		"wal":    func(t *testing.T) Config { return Config{Dir: t.TempDir(), Log: WAL} },
 		"memory": func(*testing.T) Config { return Config{Memory: new(Memory)} },
 	} {

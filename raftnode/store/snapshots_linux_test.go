@@ -45,7 +45,7 @@ func TestFailedSnapshotLeavesNothing(t *testing.T) {
 // which there is room succeeds.
 func TestSnapshotsOfALeaderOnAFullDisk(t *testing.T) {
 	dir := smallDisk(t, 24<<20)
-	st := open(t, Config{Dir: dir, ReservedSpace: 1 << 20, LowSpace: 2 << 20})
+	st := open(t, Config{Dir: dir, Log: Bolt, ReservedSpace: 1 << 20, LowSpace: 2 << 20})
 	bootstrap(t, st)
 	node, machine := startRaft(t, st)
 	for range 50 {

@@ -113,7 +113,7 @@ func TestUnknownSpaceRefusesNothing(t *testing.T) {
 func TestRoomInsideTheLogCounts(t *testing.T) {
 	const floor = 32 << 20
 	free := uint64(1 << 40)
-	st := open(t, Config{Dir: t.TempDir(), ReservedSpace: floor, Wrap: Wrap{Free: func() uint64 { return free }}})
+	st := open(t, Config{Dir: t.TempDir(), Log: Bolt, ReservedSpace: floor, Wrap: Wrap{Free: func() uint64 { return free }}})
 	heavy := entries(1, 1, 256)
 	for _, entry := range heavy {
 		entry.Data = make([]byte, 32<<10)

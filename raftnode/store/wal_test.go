@@ -182,7 +182,7 @@ func TestTheFloorHoldsSegments(t *testing.T) {
 	require.ErrorContains(t, err, "raise ReservedSpace")
 	_, err = Open(Config{NodeID: "n1", Dir: t.TempDir(), Log: "paper", Fatal: func(error) {}})
 	require.ErrorContains(t, err, "name bolt or wal")
-	open(t, Config{Dir: t.TempDir(), ReservedSpace: small})
+	open(t, Config{Dir: t.TempDir(), Log: Bolt, ReservedSpace: small})
 }
 
 // However long the range, one write deletes it (S6).

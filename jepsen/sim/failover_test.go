@@ -158,7 +158,9 @@ func (s *Sim) timeouts() (all []time.Duration) {
 }
 
 // withSmallLogs lets nodes make snapshots soon, so that a node that was away needs one.
-func withSmallLogs(c *raftnode.Config) { c.SnapshotEntries, c.SnapshotEvery = 64, time.Second }
+const smallLog = 64 // entries
+
+func withSmallLogs(c *raftnode.Config) { c.SnapshotEntries, c.SnapshotEvery = smallLog, time.Second }
 
 // backoffMax is how long raft may wait before it tries again to replicate to a node that was away.
 const backoffMax = 11 * time.Second
@@ -168,14 +170,12 @@ const backoffMax = 11 * time.Second
 // gaps.
 func TestLaggingFollowerInstallsSnapshotUnderLoad(t *testing.T) {
 	t.Parallel()
-	tunedWAL := func(c *raftnode.Config) {
-		withSmallLogs(c)
-		c.Store.Log = store.WAL
-	}
-	for _, c := range []Config{
-		{Tune: withSmallLogs}, {OnDisk: true, Tune: withSmallLogs}, {OnDisk: true, Tune: tunedWAL},
-	} {
-		Run(t, c, func(s *Sim) {
+	for _, kind := range []store.LogKind{"", store.Bolt, store.WAL} {
+		tune := func(c *raftnode.Config) {
+			withSmallLogs(c)
+			c.Store.Log = kind
+		}
+		Run(t, Config{OnDisk: kind != "", Tune: tune}, func(s *Sim) {
 			leader := s.Start()
 			load := s.lightLoad()
 			for _, how := range []string{"killed", "cut off"} {
@@ -186,7 +186,11 @@ func TestLaggingFollowerInstallsSnapshotUnderLoad(t *testing.T) {
 				} else {
 					s.Network.Isolate(away.Host)
 				}
-				time.Sleep(10 * time.Second)
+				missed := leader.Status().RaftIndex
+				s.Await(time.Minute, "a log of which the leader keeps only what the follower lacks", func() bool {
+					return leader.Status().RaftIndex > missed+4*smallLog
+				})
+				time.Sleep(3 * time.Second) // raft looks whether a snapshot is due every one to two seconds
 				s.Network.HealAll()
 				if how == "killed" {
 					away.Start()

@@ -38,9 +38,12 @@ func (l *raftLog) postpone(entries, sealed []*raft.Log) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	bytes := bytesOf(sealed)
-	next, err := l.extent.Load().plus(entries)
-	if err != nil || len(p.entries)+len(entries) > pendingMax || p.bytes+bytes > pendingBytesMax ||
+	if len(p.entries)+len(entries) > pendingMax || p.bytes+bytes > pendingBytesMax ||
 		l.record.ended() != nil || !l.mayPostpone(entries) {
+		return false
+	}
+	next, err := l.extent.Load().plus(entries)
+	if err != nil {
 		return false
 	}
 	if len(p.entries) == 0 {

@@ -21,7 +21,7 @@ MINUTES ?= 120
 VULNDB ?= https://vuln.go.dev
 MODULE ?=
 ROUNDS ?= 20
-LOG ?= bolt
+LOG ?= wal
 MUTANT ?= .
 
 # The pure core: values in, values out.

@@ -66,7 +66,7 @@ func main() {
 	flag.BoolVar(&o.all, "every-kind", false, "require every kind of fault that does not take long")
 	flag.BoolVar(&o.disks, "disks", false, "include disk faults, where root and /dev/fuse are available")
 	flag.IntVar(&o.minutes, "minutes", 0, "repeat runs with successive seeds for this many minutes (default: one run)")
-	flag.StringVar(&o.log, "log-store", "bolt", "log store of the nodes: bolt or wal")
+	flag.StringVar(&o.log, "log-store", "wal", "log store of the nodes: wal or bolt")
 	flag.IntVar(&o.attempts, "tries", 1, "maximum number of attempts while a run is invalid, as on a busy machine")
 	flag.BoolVar(&o.recheck, "recheck", false, "check the recorded histories that the arguments name, and write a report")
 	flag.Parse()

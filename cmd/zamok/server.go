@@ -89,7 +89,7 @@ The HTTP address serves metrics and health to everyone who can reach it, without
 	return cmd
 }
 
-const logStoreHelp = "how a new --data keeps its log: `bolt|wal` (default: wal; a directory keeps what it was begun with)"
+const logStoreHelp = "log of a new --data: `wal|bolt`, segments or one bbolt file (default: wal; a directory keeps what it was begun with)"
 
 // electionTimeoutMax leaves sessions with the default ttl room: they have four times as long.
 const electionTimeoutMin, electionTimeoutMax = 50 * time.Millisecond, 2500 * time.Millisecond

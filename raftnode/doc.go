@@ -75,15 +75,15 @@
 //	    Otherwise, on a follower: no other node holds back the answer that B gives, and when its power fails, B lacks
 //	    what it acknowledged. With one voter: no result is needed, and none could be held. A configuration: raft uses it
 //	    from then on, and L commits its removal of A from {L, A} by {L}, with all that is pending before it.
-//	W3  A term, or a vote, is written when nothing is pending. Raft ends the leadership before it writes a later term, and
-//	    the question of W2 and what it decides are one step for the writer of the term. So entries are pending only in
-//	    the term of the leader that proposed them.
+//	W3  A term, or a vote, is written when nothing is pending. Raft ends the leadership before it writes a later term. The
+//	    log asks W2 and makes the entry pending under one lock, which the writer of the term takes to see what is pending.
+//	    So entries are pending only in the term of the leader that proposed them.
 //	    Otherwise: A has 7 and leads in term 2. L is sent 7, which raft has, so it answers without a write. The power of L
 //	    fails; it lacks what it acknowledged, and is shut out.
 //	W4  An append that may not be pending, a deletion, the next run of raft and the end of the store come after what was
 //	    pending.
 //	    Otherwise: L deletes 7, and then the writer brings it back.
-//	W5  What is known is which entries are pending, not up to where the disk has got.
+//	W5  The store records which entries are pending, not an index up to which all are on the disk.
 //	    Otherwise: L had written 7, deleted it as a follower, and leads again; another 7 is pending, and its result
 //	    passes, because 7 was written.
 //	W6  A hold ends with an error when this node ends, its connections are closed, or a write fails.
@@ -96,7 +96,7 @@
 // rejections and answers of a newer term are not held: a leader whose disk hangs keeps its leadership until its watchdog
 // sees the write that does not end.
 //
-// A kill -9 of the leader thus loses what a power failure loses.
+// So a kill -9 of the leader, too, loses pending entries that are not being written yet.
 //
 // # Files
 //

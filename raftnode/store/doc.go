@@ -14,11 +14,10 @@
 //	DIR/identity.json  node id, incarnation, initial members, the marker of the bootstrap
 //	DIR/lock           empty; it is locked while the directory is open
 //
-// The term and the vote have a file of their own, so that an election waits for no more of the log than what is
-// pending (S16). A Memory in place of the directory holds the
-// same things in memory and keeps the same promises, except that it does not outlive the
-// process. Opening it again is a restart after a crash, and opening
-// a Copy is one after the power failed when the copy was made.
+// The term and the vote have a file of their own, so that an election waits for no more of the log
+// than what is pending (S16). A Memory in place of the directory holds the same things in memory and
+// keeps the same promises, except that it does not outlive the process. Opening it again is a
+// restart after a crash, and opening a Copy is one after the power failed when the copy was made.
 //
 // # Structure
 //
@@ -30,9 +29,9 @@
 // the proposer's checksum), seals each entry with the store's checksum, and hands it to the writer of
 // the file (writer.go), which makes one write at a time, measures it, and makes no more after one that
 // failed. Then the entries are in the cache and in the log's extent, which is what raft sees. An engine
-// only stores and deletes. An entry that the followers may have before this disk is visible first, and written by a
-// goroutine that takes all that has gathered (pending.go). votes (votes.go) is the same for votes.db. Config.Wrap puts the faults of a
-// test below all of this.
+// only stores and deletes. A pending entry (S16) is visible first, and written by a goroutine that takes
+// all that has gathered (pending.go). votes (votes.go) is the same for votes.db. Config.Wrap puts the
+// faults of a test below all of this.
 //
 // Open (open.go) goes one way for both mediums: lock, identity, votes, log, snapshots, and then
 // everything is read and verified. What is written of identity and votes, and the metadata of the
@@ -126,11 +125,13 @@
 // election; votes of 0 beside a log of a later term are what that leaves. Of the log, the last
 // entry's term is compared.
 //
-// S16. Entries that Config.Postpone admits are pending: raft sees them, and the disk has not got them. WaitWritten returns
-// nil when it has. A write of the table, a deletion, an append that may not be pending, DropStale and Close come after
-// what is pending when they are called. Pending are at most 512 entries with 16 MiB; their bytes count as used (S5), and
-// Writing shows their writer (S4). Nothing changes the bytes of an entry that raft has appended: writer, cache and the
-// messages to the followers read them after it was acknowledged. Why this loses nothing is in package raftnode.
+// S16. Entries that Config.Postpone admits are pending: raft sees them, and the disk has not got
+// them. WaitWritten returns nil when it has. A write of the table, a deletion, an append that may
+// not be pending, DropStale and Close come after what is pending when they are called. Pending are
+// at most 512 entries with 16 MiB; their bytes count as used (S5), and Writing shows their writer
+// (S4). Nothing changes the bytes of an entry that raft has appended: writer, cache and the messages
+// to the followers read them after it was acknowledged. Why this loses nothing is in package
+// raftnode.
 //
 // # What can't be distinguished from a torn write
 //

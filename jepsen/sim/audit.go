@@ -65,7 +65,7 @@ type storedEntry struct {
 	node     string
 }
 
-// stored is called when a node writes entries: no two have one index and term, applied or not.
+// stored is called when a node writes entries: no two different ones have the same index and term, applied or not.
 func (a *Audit) stored(node string, entries []*raft.Log) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -58,8 +58,8 @@
 //	J4  The end of Run leaves nothing running; synctest fails the test otherwise. By then each proposal was
 //	    answered exactly once.
 //	J5  Every effect of every machine is compared with that of the first machine that had it: digest, stamp,
-//	    time, numbers of events and results; every restored snapshot likewise. And no two entries that any disk
-//	    is given have one index and term.
+//	    time, numbers of events and results; every restored snapshot likewise. And no two
+//	    different entries that any disks are given have the same index and term.
 //
 // # Tests
 //

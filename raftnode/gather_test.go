@@ -29,10 +29,10 @@ func TestGathering(t *testing.T) {
 	t.Run("those just answered are waited for", func(t *testing.T) {
 		var g batcher
 		g.sent(8)
-		assert.Equal(t, ms, g.completed(8, 8, at(0), at(4*ms)))
+		assert.Equal(t, ms, g.completed(8, 8, at(3*ms), at(4*ms)))
 		assert.False(t, g.ready(7, 0, at(4*ms)))
 		assert.True(t, g.ready(8, 0, at(4*ms)))
-		assert.True(t, g.ready(1, 0, at(5*ms)), "for a quarter of the way that the entry took")
+		assert.True(t, g.ready(1, 0, at(5*ms)), "for as long as the entry took")
 	})
 	t.Run("as many as it lets go on", func(t *testing.T) {
 		var g batcher

@@ -27,9 +27,8 @@ const (
 	// An entry takes at most this many commands, and stops growing at this many bytes.
 	entryCommandsMax = 1024
 	entryBytesMax    = 256 << 10
-	// After an entry is applied the batcher waits for the callers that it unblocked: for a part of the time that the
-	// entry took, 1/batchShare, and at most batchWaitMax.
-	batchShare   = 4
+	// After an entry is applied the batcher waits for the callers that it unblocked: for as long as the entry took, and at
+	// most for batchWaitMax.
 	batchWaitMax = 2 * time.Millisecond
 )
 
@@ -234,7 +233,7 @@ func (g *batcher) sent(requests int) {
 func (g *batcher) completed(requests, unblocked int, sent, now time.Time) time.Duration {
 	g.inFlight -= requests
 	g.expected = unblocked
-	wait := min(now.Sub(sent)/batchShare, batchWaitMax)
+	wait := min(now.Sub(sent), batchWaitMax)
 	g.until = now.Add(wait)
 	return wait
 }

@@ -113,3 +113,22 @@ func TestAHeldResultEndsWithAnError(t *testing.T) {
 		assert.Zero(t, leader.applied.count("held"))
 	})
 }
+
+// Raft handles heartbeats beside its main loop. One of a later term must not end the leadership there: the main loop
+// would append what comes next in a term in which another node leads.
+func TestADeposedLeaderAppendsNothingInTheNextTerm(t *testing.T) {
+	onSlowDisks(t, func(_ *testCluster, leader, other *raftProcess, disk *slowDisk) {
+		disk.shut.Store(false)
+		before, term := leader.LastIndex(), leader.CurrentTerm()
+		require.NoError(t, appending(other, leader, func(a *raft.AppendEntriesRequest) { a.Term = term + 1 }))
+		synctest.Wait()
+		require.Error(t, leader.Apply([]byte("late"), time.Second).Error())
+		require.NoError(t, appending(other, leader, func(a *raft.AppendEntriesRequest) {
+			a.Term, a.PrevLogEntry, a.PrevLogTerm = term+1, before, term
+			a.Entries = []*raft.Log{{Index: before + 1, Term: term + 1, Type: raft.LogNoop}}
+		}))
+		var entry raft.Log
+		require.NoError(t, leader.logs.GetLog(before+1, &entry))
+		assert.Equal(t, raft.LogNoop, entry.Type, "the entry of the node that leads")
+	})
+}

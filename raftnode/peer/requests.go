@@ -39,17 +39,20 @@ func (t *Transport) filterRequests() {
 	for {
 		select {
 		case request := <-t.NetworkTransport.Consumer():
-			if !t.prepareRequest(&request) {
-				continue
-			}
-			select {
-			case t.requests <- request:
-			case <-t.ctx.Done():
-				return
+			if t.prepareRequest(&request) {
+				t.handToRaft(request)
 			}
 		case <-t.ctx.Done():
 			return
 		}
+	}
+}
+
+// handToRaft waits for raft's main loop to take a request.
+func (t *Transport) handToRaft(request raft.RPC) {
+	select {
+	case t.requests <- request:
+	case <-t.ctx.Done():
 	}
 }
 
@@ -109,10 +112,17 @@ func (t *Transport) presentAsVoter(from *raft.RPCHeader) {
 // Consumer implements raft.Transport.
 func (t *Transport) Consumer() <-chan raft.RPC { return t.requests }
 
-// SetHeartbeatHandler implements raft.Transport: heartbeats don't come through Consumer.
+// SetHeartbeatHandler implements raft.Transport: heartbeats don't come through Consumer. Raft handles them on the
+// goroutine of their connection, beside its main loop. One of a later term would end a leadership there, and the main
+// loop, which has not seen that, append the next entry in the later term, in which another node leads
+// (hashicorp/raft#695). So such a heartbeat goes the way of all other requests.
 func (t *Transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	t.NetworkTransport.SetHeartbeatHandler(func(request raft.RPC) {
-		if t.prepareRequest(&request) {
+		switch {
+		case !t.prepareRequest(&request):
+		case request.Command.(*raft.AppendEntriesRequest).Term > t.network.config.Term():
+			t.handToRaft(request)
+		default:
 			handle(request)
 		}
 	})

@@ -59,7 +59,7 @@
 //
 // S5. A disk that is full refuses new entries before anything is written, with
 // ErrDiskFull, and nothing of the append takes effect. Only entries are
-// refused. Votes, terms and deletions continue: raft panics when it can't store its
+// refused, and of these no configuration that a leader appends. Votes, terms and deletions continue: raft panics when it can't store its
 // term, and deletions make space. They use the reserved space (Config.ReservedSpace), and
 // the vote's file is allocated in advance.
 //

@@ -105,7 +105,10 @@ func (l *raftLog) waitWritten(ctx context.Context, index uint64) error {
 
 // flush waits for what is pending now, and ends the process, as a failed write does, if that will not be written.
 func (l *raftLog) flush() error {
-	err := l.waitWritten(context.Background(), l.extent.Load().last)
+	l.pending.mu.Lock()
+	last := l.extent.Load().last // under the lock: with what is just becoming pending
+	l.pending.mu.Unlock()
+	err := l.waitWritten(context.Background(), last)
 	if err != nil && !errors.Is(err, ErrClosed) {
 		l.record.fatal(err)
 	}

@@ -206,6 +206,50 @@ func TestTermAndVoteWaitForWhatIsPending(t *testing.T) {
 	})
 }
 
+// The question whether an entry may be pending was answered, and then the leadership ends and the term is to be
+// written, on another goroutine.
+func TestATermWaitsForWhatIsBecomingPending(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	held, begun := make(chan struct{}), make(chan struct{}, 1)
+	leads := false
+	st := open(t, Config{
+		Memory: new(Memory),
+		Postpone: func([]*raft.Log) bool {
+			if leads {
+				close(asked)
+				<-answer
+			}
+			return leads
+		},
+		Wrap: withFault(func(_ Op, first, _ uint64) error {
+			if first == 6 {
+				begun <- struct{}{}
+				<-held
+			}
+			return nil
+		}),
+	})
+	fill(t, st, 1, 1, 5)
+	leads = true
+	stored, written := make(chan error, 1), make(chan error, 1)
+	go func() { stored <- st.Logs().StoreLogs(entries(1, 6, 6)) }()
+	<-asked
+	go func() { written <- st.Votes().SetUint64([]byte(keyCurrentTerm), 2) }()
+	if st.logs.pending.mu.TryLock() {
+		t.Fatal("the question and the change are two steps")
+	}
+	close(answer)
+	require.NoError(t, <-stored)
+	<-begun
+	select {
+	case <-written:
+		t.Error("term 2 is on the disk, and an entry of term 1 is not")
+	case <-time.After(20 * time.Millisecond): // so long at most is the mutant given to write it
+	}
+	close(held)
+	require.NoError(t, <-written)
+}
+
 // Otherwise the append that is pending would bring back what was deleted.
 func TestDeletionsWaitForWhatIsPending(t *testing.T) {
 	onPending(t, func(t *testing.T, st *pendingTest) {

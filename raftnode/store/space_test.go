@@ -154,3 +154,18 @@ func TestRaftReportsAFullDisk(t *testing.T) {
 		assert.NotEqual(t, "refused", string(entry.Data))
 	}
 }
+
+// Raft has a leader's configuration in force also if its append fails: one that is refused would be followed by a node
+// whose log does not have it.
+func TestAConfigurationIsNotRefusedForWantOfSpace(t *testing.T) {
+	free := uint64(1 << 40)
+	st := open(t, Config{Memory: new(Memory), Wrap: Wrap{Free: func() uint64 { return free }}})
+	fill(t, st, 1, 1, 5)
+	free = 0
+	configuration := func(index uint64) *raft.Log {
+		return &raft.Log{Index: index, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(raft.Configuration{})}
+	}
+	require.ErrorIs(t, st.Logs().StoreLogs(entries(1, 6, 6)), ErrDiskFull)
+	require.NoError(t, st.Logs().StoreLogs([]*raft.Log{configuration(6)}))
+	require.ErrorIs(t, st.Logs().StoreLogs(append(entries(1, 7, 7), configuration(8))), ErrDiskFull, "a follower's append")
+}

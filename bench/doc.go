@@ -42,18 +42,19 @@
 //	148 to 201 µs                408       630   425        514   0.79
 //
 // From row to row a cycle of zamok grows by eight times what the flush does, one of ZooKeeper by three to four times.
-// So two runs agree only if their disks do, and each pass begins with measuring the disk. How long windows are made no
-// difference to zamok and etcd.
+// So two runs agree only if their disks do, and each pass begins with measuring the disk. With windows of
+// several lengths no difference was seen for zamok and etcd.
 //
-// ZooKeeper depends on what its JVMs have run before. Its cycles per second after a warm-up of 20 s with 64 clients on keys
-// of their own, and after one as long in which own keys, one key, and the opening and closing of clients take turns:
+// ZooKeeper was measured after two warm-ups of 20 s: with 64 clients on keys of their own, and with own keys, one key, and
+// the opening and closing of clients in turns. Cycles per second:
 //
 //	          own 1  own 16  own 64  own 256  one 2  one 16
 //	own keys    504   1 433   2 247    3 126    594     574
 //	in turns    569   2 297   3 317    4 103    687     705
 //
-// A minute with own keys was no better than 20 s. The table by flushes above was measured before that was known, and so
-// was every result up to 22 November 2026: they show ZooKeeper slower than it is.
+// A minute with own keys was no better than 20 s. Why was not examined; a likely reason is that the JVM discards compiled
+// code that meets a new case. The table by flushes above, and every result up to 22 November 2026, were measured after
+// own keys alone, so their rates of ZooKeeper are probably too low; in this comparison own keys gave 11 to 38 % less.
 //
 // # What is measured
 //

@@ -17,7 +17,7 @@ type step struct {
 
 const (
 	warmTurns         = 4
-	warmOwn, warmOne  = 64, 16 // clients; many, because a JVM compiles what it has run often
+	warmOwn, warmOne  = 64, 16 // clients; many, so that a JVM has run the code often
 	sharedClients     = 4
 	sharedWorkers     = 256
 	parkedSessions    = 100

@@ -121,9 +121,8 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 	return nil
 }
 
-// warmUp runs what will be measured: own keys, one key, and clients that open and close, in turns. A JVM throws compiled
-// code away when it meets a case for the first time: after as long a warm-up with own keys alone ZooKeeper was slower by
-// a third (doc.go).
+// warmUp runs what will be measured: own keys, one key, and clients that open and close, in turns. After as long a
+// warm-up with own keys alone ZooKeeper was slower, by up to two fifths (doc.go).
 func warmUp(ctx context.Context, b *load.Bench, total time.Duration) error {
 	b.Window = total / (2 * warmTurns)
 	for range warmTurns {

@@ -32,7 +32,7 @@ const (
 	// queueCapacity is the first capacity of a queue.
 	queueCapacity = 16
 	// lazyWait is how long the confirmation of a command, or an answer that no caller waits for, may stay for others to
-	// share its frame: longer than a busy client takes to its next command, and well below the 150 ms without a
+	// share its frame: longer than a busy client takes to its next command, and well below the 166 ms without a
 	// confirmation after which a client probes the stream at the earliest.
 	lazyWait = 50 * time.Millisecond
 )

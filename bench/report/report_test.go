@@ -69,6 +69,16 @@ func write(t *testing.T, folder string, systems []System, rs measure.Results) st
 	return string(text)
 }
 
+// A cycle that failed has no latency: a system must not look faster for what it refuses.
+func TestFailedArrivalsAreReported(t *testing.T) {
+	systems := []System{{Name: "zamok", Title: "zamok ×3"}}
+	rs := measure.Results{Run: measure.Run{Rounds: 1, Seconds: 1}, Records: []measure.Record{{
+		Round: 1, System: "zamok", Workload: "open", Clients: 90,
+		Values: map[string]float64{"cycle_p99": 8, "kept": 0.98, "errors": 1234},
+	}}}
+	require.Contains(t, write(t, t.TempDir(), systems, rs), "1 230")
+}
+
 // A run that was broken off at once still has a report.
 func TestReportWithoutResults(t *testing.T) {
 	require.Contains(t, write(t, t.TempDir(), nil, measure.Results{}), "Nothing.")

@@ -212,7 +212,7 @@ func openNode(t testing.TB, f *testNetwork, c Config) testNode {
 		c.Condition = fixedCondition(Condition{Initial: initialMembersOf(c.List)})
 	}
 	if c.Term == nil {
-		c.Term = func() uint64 { return 0 }
+		c.Term = func() uint64 { return 1 }
 	}
 	if c.Handle == nil {
 		c.Handle = noReply

@@ -3,6 +3,9 @@ package store
 import (
 	"context"
 	"errors"
+	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -235,16 +238,20 @@ func TestATermWaitsForWhatIsBecomingPending(t *testing.T) {
 	go func() { stored <- st.Logs().StoreLogs(entries(1, 6, 6)) }()
 	<-asked
 	go func() { written <- st.Votes().SetUint64([]byte(keyCurrentTerm), 2) }()
-	if st.logs.pending.mu.TryLock() {
-		t.Fatal("the question and the change are two steps")
-	}
+	require.Eventually(t, func() bool {
+		stacks := make([]byte, 1<<20)
+		return slices.ContainsFunc(strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n"), func(stack string) bool {
+			return strings.Contains(stack, "[sync.Mutex.Lock") && strings.Contains(stack, ".flush(")
+		})
+	}, 10*time.Second, time.Millisecond, "the writer of the term waits for the append")
 	close(answer)
 	require.NoError(t, <-stored)
 	<-begun
 	select {
 	case <-written:
-		t.Error("term 2 is on the disk, and an entry of term 1 is not")
-	case <-time.After(20 * time.Millisecond): // so long at most is the mutant given to write it
+		close(held)
+		t.Fatal("term 2 is on the disk, and an entry of term 1 is not")
+	case <-time.After(20 * time.Millisecond): // it takes microseconds to write one to memory
 	}
 	close(held)
 	require.NoError(t, <-written)

@@ -92,7 +92,9 @@
 //	    Otherwise: the disk has 8 without 7.
 //
 // An entry that was sent and lost with the leader's memory was never acknowledged. The term is on the leader's disk before
-// anything is sent in it, and no node leads twice in a term, so one index and term never name two entries. Heartbeats,
+// anything is sent in it, no node leads twice in a term, and none appends in a term in which it does not lead, since a
+// leadership ends on the goroutine that appends (SetHeartbeatHandler of package peer). So one index and term never name
+// two entries. Heartbeats,
 // rejections and answers of a newer term are not held: a leader whose disk hangs keeps its leadership until its watchdog
 // sees the write that does not end.
 //

@@ -96,3 +96,30 @@ func TestASnapshotThatIsDeletedIsNotDamage(t *testing.T) {
 		assert.Equal(t, "oldest", string(text))
 	})
 }
+
+// slowReads is a log whose reads wait between the question and the answer.
+type slowReads struct {
+	raft.LogStore
+	asked, answer chan struct{}
+}
+
+func (l slowReads) GetLog(index uint64, entry *raft.Log) error {
+	l.asked <- struct{}{}
+	<-l.answer
+	return l.LogStore.GetLog(index, entry)
+}
+
+// A leader reads an entry for a follower, and deletes it before it has been read.
+func TestAnEntryThatWasDeletedMeanwhileIsNotDamage(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	st := open(t, Config{Dir: t.TempDir(), Log: Bolt, Wrap: Wrap{Logs: func(inner raft.LogStore) raft.LogStore {
+		return slowReads{inner, asked, answer}
+	}}})
+	fill(t, st, 1, 1, LogCacheEntries+10) // the first ones are not in memory
+	read := make(chan error, 1)
+	go func() { read <- st.Logs().GetLog(1, new(raft.Log)) }()
+	<-asked
+	require.NoError(t, st.Logs().DeleteRange(1, 9))
+	close(answer)
+	require.ErrorIs(t, <-read, raft.ErrLogNotFound)
+}

@@ -80,6 +80,14 @@ func (a *Audit) stored(node string, entries []*raft.Log) {
 	}
 }
 
+// diskLost forgets the entries that a machine's disk, which is gone, was the first to be given: no other may have them,
+// as the first entry of a cluster that then begins anew.
+func (a *Audit) diskLost(node string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.inLogs, func(_ clock.Stamp, e storedEntry) bool { return e.node == node })
+}
+
 // checkContinuity sees that the log has no hole: an entry is applied after its predecessor.
 func (a *Audit) checkContinuity(e *Effect) {
 	if len(a.entries) == 0 {

@@ -111,6 +111,7 @@ func (s *Sim) Members() []*Node {
 // or a new one. The new machine is not started, and the cluster does not know of it.
 func (s *Sim) Replace(old *Node, id string, cluster store.ID) *Node {
 	n := s.AddNode(id, old.Host)
+	s.Audit.diskLost(old.ID)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n.joinedCluster, old.replacedBy = cluster, n

@@ -319,7 +319,7 @@ func (l *raftLog) endIfLaterConfiguration(snapshot raft.SnapshotMeta, end uint64
 
 // dropStale completes what a raft left that ended when the leader had sent a snapshot: it deletes the
 // whole log if that ends before the snapshot, so that the next entry would leave a gap, or has another
-// entry where the snapshot ends. Raft has not begun yet.
+// entry where the snapshot ends. Raft has not begun yet; what its last run left pending is written first.
 func (l *raftLog) dropStale() error {
 	if err := l.flush(); err != nil {
 		return err

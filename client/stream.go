@@ -110,7 +110,8 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 		return
 	}
 	s.become(attach)
-	s.checkDeadlines(s.c.clock.Now()) // a lock whose time has passed stays lost, whatever the cluster reports now
+	now := s.c.clock.Now()
+	s.checkDeadlines(now) // a lock whose time has passed stays lost, whatever the cluster reports now
 	if s.lease == nil {
 		s.ttl = clock.Span(w.GetTtl())
 		s.lease = clock.NewLocalDeadline(s.ttl)
@@ -147,7 +148,7 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 		}
 	}
 	signal(s.wake) // for new tickets
-	signal(s.kick)
+	s.lookAfter(0, now)
 }
 
 // releaseUnknown releases a ticket that is unknown here, so that it holds nothing.

@@ -48,7 +48,7 @@
 //	A3  KeepAliveAck and SessionState carry the `sent` of the very frame that was applied, never another's, and
 //	    only after it was applied. Changes are numbered, and KeepAliveAck has the number queued before it, so a
 //	    client detects a violation of A2.
-//	A4  Every command is answered, by its own Change or by an Answer. Because raft answers after the state
+//	A4  Every command is answered, by its own Change or by an Answer. Because the node answers after the state
 //	    machine has emitted its events, a Change precedes the Answer of the command that made it, and of two states of
 //	    a ticket the later one is true.
 //	A5  A server never proposes a command twice, and none that a client did not request, with two exceptions:

@@ -44,8 +44,9 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	})
 	require.NoError(t, err)
 	until(t, "an epoch opens, and the node has said all that it says by itself", func() bool {
-		requests, _ := n.queue.waiting()
-		return n.Status().Leading && !n.shouldAnnounce(n.instance.Load()) && requests == 0 && n.proposals.count() == 0
+		n.queue.mu.Lock()
+		defer n.queue.mu.Unlock()
+		return n.Status().Leading && !n.shouldAnnounce(n.instance.Load()) && len(n.queue.requests) == 0 && n.proposals.count() == 0
 	})
 
 	held.Lock()

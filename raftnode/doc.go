@@ -15,8 +15,9 @@
 //	supervisor         reads raft's notices of leadership and runs one epoch after the other
 //	epoch              (inside the supervisor) the only goroutine that proposes: it batches commands and
 //	                   renewals, stamps each entry last of all, and keeps the promises that need time
-//	one per proposal   waits for raft's answer; at most two proposals are in flight
-//	raft's own         ApplyBatch, Snapshot and Restore run on raft's FSM goroutine, Persist beside it
+//	raft's own         ApplyBatch, Snapshot and Restore run on raft's FSM goroutine, Persist beside it. ApplyBatch also
+//	                   answers this node's proposals: it calls each Done, which may only hand over
+//	one per late entry waits for what raft reports of a proposal that is not applied within a tick; at most two are in flight
 //	maintenance loop   records the cluster id, announces this node, reports digests, watches the free space of
 //	                   all disks, adapts election timeouts (timeout.go), and asks the others, while no leader
 //	                   lasts, whether this node was removed and how slowly they answer

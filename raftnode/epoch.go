@@ -2,6 +2,7 @@ package raftnode
 
 import (
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -59,18 +60,15 @@ func (in *instance) noticed(leads bool) (running bool) {
 type epoch struct {
 	*instance
 	clock     *clock.Leader
-	completed chan *proposal
-	inFlight  int
-	batcher   batcher
-	sentAt    time.Time // when the latest entry was proposed
-	refusedAt time.Time // when the latest failure came back
-	cutBefore int64     // what the node's earlier epochs cut off, in ns
+	inFlight  sync.WaitGroup // entries
+	sentAt    time.Time      // when the latest entry was proposed
+	cutBefore int64          // what the node's earlier epochs cut off, in ns
 }
 
 // lead opens an epoch, if raft made this node leader, and runs it until raft's next notice; false when this instance ends
 // instead. It returns when nothing of the epoch is in flight.
 func (in *instance) lead() (running bool) {
-	e := &epoch{instance: in, completed: make(chan *proposal, inFlightMax), cutBefore: in.node.cut.Load()}
+	e := &epoch{instance: in, cutBefore: in.node.cut.Load()}
 	if in.led().IsZero() || !e.start() {
 		return in.notice()
 	}
@@ -80,9 +78,8 @@ func (in *instance) lead() (running bool) {
 	left := in.node.queue.end()
 	in.node.cfg.Epoch(false)
 	left.refuse(in.node.notLeader())
-	for ; e.inFlight > 0; e.inFlight-- {
-		<-e.completed
-	}
+	in.node.proposals.awaitFailures(0)
+	e.inFlight.Wait()
 	return running
 }
 
@@ -96,12 +93,11 @@ func (e *epoch) start() bool {
 			Cluster: fsm.ClusterID(store.NewID()), TokenBase: e.node.cfg.TokenBase,
 		}
 		entry := fsm.Entry{Version: e.node.state.version.Load(), Commands: []fsm.Command{command}}
-		future := e.apply(entry.Append(nil))
-		if err := future.Error(); err != nil {
+		applied, err := e.wait(e.apply(entry.Append(nil)))
+		switch {
+		case err != nil:
 			log.Info("could not start leading", "error", err)
 			return false
-		}
-		switch applied := future.Response().(fsm.Applied); {
 		case applied.Refused == fsm.OtherVersion: // the state machine was behind; it is not any more, or soon
 			_ = pause(e.life, versionRetry)
 		case applied.Refused != fsm.OK || applied.Results[0].Code != fsm.OK:
@@ -122,8 +118,6 @@ func (e *epoch) start() bool {
 func (e *epoch) run() (running bool) {
 	tick := time.NewTicker(epochTick)
 	defer tick.Stop()
-	gathered := time.NewTimer(0)
-	defer gathered.Stop()
 	for {
 		select {
 		case leads := <-e.notices:
@@ -131,20 +125,14 @@ func (e *epoch) run() (running bool) {
 		case <-e.life.Done():
 			e.noticed(false)
 			return false
-		case p := <-e.completed:
-			e.inFlight--
-			if p.err != nil {
-				e.refusedAt = time.Now()
-			}
-			gathered.Reset(e.batcher.completed(len(p.batch.requests), p.unblocked, p.sent, time.Now()))
-		case <-gathered.C:
+		case <-e.node.queue.gathered.C:
 		case <-e.node.queue.wake:
 		case <-tick.C:
 		}
-		now := e.read() // a step, also when nothing is proposed
-		if e.inFlight < inFlightMax && e.mustPropose(now.Now) {
+		for e.mustPropose(e.read().Now) { // reading is a step, also when nothing is proposed
 			e.propose()
 		}
+		e.node.proposals.awaitFailures(epochTick)
 	}
 }
 
@@ -157,15 +145,7 @@ func (e *epoch) read() clock.Reading {
 
 // mustPropose reports whether there is a reason to propose an entry.
 func (e *epoch) mustPropose(now clock.Time) bool {
-	requests, renewals := e.node.queue.waiting()
-	if e.batcher.ready(requests, e.inFlight, time.Now()) || !renewals.IsZero() && time.Since(renewals) >= renewalsWait {
-		return true
-	}
+	ready, idle := e.node.queue.look()
 	due := e.node.state.due.Load()
-	if due == never || e.inFlight > 0 || time.Since(e.refusedAt) < epochTick {
-		// An entry in flight carries the time. And raft refuses everything at once while it transfers the leadership: what is
-		// due would be proposed in a hot loop until the transfer has failed.
-		return false
-	}
-	return clock.Time(due) <= now || time.Since(e.sentAt) >= checkpointEvery
+	return ready || idle && due != never && (clock.Time(due) <= now || time.Since(e.sentAt) >= checkpointEvery)
 }

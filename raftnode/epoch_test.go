@@ -1,14 +1,19 @@
 package raftnode
 
 import (
+	"encoding/binary"
 	"net"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"zamok/fsm"
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
+	"zamok/session"
 )
 
 // The server is notified when an epoch begins, and when it has ended.
@@ -35,4 +40,54 @@ func TestEpochIsAnnounced(t *testing.T) {
 	require.NoError(t, n.Kill())
 	require.False(t, <-announced)
 	require.Empty(t, announced)
+}
+
+// An entry expires at most fsm.ExpirationsMax. What is left then is in the next entry, without a wait for the epoch's tick:
+// after a network failure a hundred thousand sessions expire at one moment.
+func TestManyExpirationsDoNotWaitForTheTick(t *testing.T) {
+	inLoneBubble(t, func(t *testing.T, n *Node) {
+		const sessions = 4 * fsm.ExpirationsMax
+		opened := make(chan error, sessions)
+		for i := range uint64(sessions) {
+			var secret session.Hash
+			binary.BigEndian.PutUint64(secret[:], i+1)
+			n.Submit(&fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: fsm.TTLMin}}, func(a Answer, err error) {
+				assert.Equal(t, fsm.OK, a.Result.Code)
+				opened <- err
+			})
+		}
+		for range sessions {
+			require.NoError(t, <-opened)
+		}
+		left := func() (live int) {
+			n.View(func(m *fsm.Machine) { live = m.Counts().Sessions })
+			return live
+		}
+		for left() == sessions {
+			time.Sleep(time.Millisecond)
+		}
+		began := time.Now()
+		for left() > 0 {
+			time.Sleep(time.Millisecond)
+		}
+		assert.Less(t, time.Since(began), epochTick)
+	})
+}
+
+// Raft reports a failure only to a goroutine that waits for it, and the epoch has none wait at first.
+func TestARefusedProposalIsAnsweredSoon(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		leader := b.leader(b.nodes...)
+		require.NoError(b, b.fence(leader))
+		down := b.others(leader)[0]
+		b.kill(down)
+		require.NoError(b, b.fence(leader), "what it lacks is sent to it in vain, for as long as a transfer may take")
+		transfer := leader.instance.Load().raft.LeadershipTransferToServer(down.Node.self.ID(), "h:1")
+		synctest.Wait()
+		var notLeader *NotLeaderError
+		began := time.Now()
+		require.ErrorAs(b, b.fence(leader), &notLeader, "raft takes nothing while it hands over")
+		require.LessOrEqual(b, time.Since(began), 2*epochTick)
+		require.Error(b, transfer.Error(), "no node is there to take over")
+	})
 }

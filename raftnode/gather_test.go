@@ -16,55 +16,57 @@ func TestGathering(t *testing.T) {
 
 	t.Run("one alone leaves at once, always", func(t *testing.T) {
 		var g batcher
-		assert.True(t, g.ready(1, 0, at(0)))
+		assert.True(t, g.ready(1, at(0)))
 		g.sent(1)
 		g.completed(1, 1, at(0), at(ms))
-		assert.True(t, g.ready(1, 0, at(ms)))
+		assert.True(t, g.ready(1, at(ms)))
 	})
 	t.Run("nothing is no reason", func(t *testing.T) {
 		var g batcher
-		assert.False(t, g.ready(0, 0, at(0)))
-		assert.False(t, g.ready(0, 1, at(0)))
+		assert.False(t, g.ready(0, at(0)))
+		g.sent(0)
+		assert.False(t, g.ready(0, at(0)))
 	})
 	t.Run("those just answered are waited for", func(t *testing.T) {
 		var g batcher
 		g.sent(8)
 		assert.Equal(t, ms, g.completed(8, 8, at(3*ms), at(4*ms)))
-		assert.False(t, g.ready(7, 0, at(4*ms)))
-		assert.True(t, g.ready(8, 0, at(4*ms)))
-		assert.True(t, g.ready(1, 0, at(5*ms)), "for as long as the entry took")
+		assert.False(t, g.ready(7, at(4*ms)))
+		assert.True(t, g.ready(8, at(4*ms)))
+		assert.True(t, g.ready(1, at(5*ms)), "for as long as the entry took")
 	})
 	t.Run("as many as it lets go on", func(t *testing.T) {
 		var g batcher
 		g.sent(2)
 		g.completed(2, 1, at(0), at(4*ms))
-		assert.True(t, g.ready(1, 0, at(4*ms)))
+		assert.True(t, g.ready(1, at(4*ms)))
 		g.sent(1)
 		g.completed(1, 2, at(5*ms), at(9*ms))
-		assert.False(t, g.ready(1, 0, at(9*ms)))
-		assert.True(t, g.ready(2, 0, at(9*ms)))
+		assert.False(t, g.ready(1, at(9*ms)))
+		assert.True(t, g.ready(2, at(9*ms)))
 	})
 	t.Run("but not longer after a long way", func(t *testing.T) {
 		var g batcher
 		g.sent(8)
 		assert.Equal(t, batchWaitMax, g.completed(8, 8, at(0), at(time.Second)))
-		assert.True(t, g.ready(1, 0, at(time.Second+batchWaitMax)))
+		assert.True(t, g.ready(1, at(time.Second+batchWaitMax)))
 	})
 	t.Run("a second entry is no smaller than the first", func(t *testing.T) {
 		var g batcher
 		g.sent(8)
-		assert.False(t, g.ready(7, 1, at(0)))
-		assert.True(t, g.ready(8, 1, at(0)))
+		assert.False(t, g.ready(7, at(0)))
+		assert.True(t, g.ready(8, at(0)))
 		g.sent(8)
+		assert.False(t, g.ready(16, at(0)), "two are in flight at most")
 		g.completed(8, 8, at(0), at(4*ms))
-		assert.False(t, g.ready(7, 1, at(time.Minute)))
+		assert.False(t, g.ready(7, at(time.Minute)))
 	})
 	t.Run("renewals alone delay no entry", func(t *testing.T) {
 		var g batcher
 		g.sent(0)
-		assert.True(t, g.ready(1, 1, at(0)))
+		assert.True(t, g.ready(1, at(0)))
 		g.completed(0, 0, at(0), at(4*ms))
-		assert.True(t, g.ready(1, 0, at(4*ms)))
+		assert.True(t, g.ready(1, at(4*ms)))
 	})
 }
 

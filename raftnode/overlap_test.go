@@ -15,6 +15,7 @@ import (
 func TestALeaderWritesWhileTheFollowersWrite(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
+		time.Sleep(3 * maintenanceTick) // until the nodes are announced: nothing else is proposed afterwards
 		require.NoError(b, b.fence(leader))
 		leader.disk.hang()
 		require.ErrorIs(b, b.fence(leader), ErrUnknown, "its disk has not got it")

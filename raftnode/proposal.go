@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode/store"
 )
@@ -23,14 +24,14 @@ type ProposalTiming struct {
 
 // proposal is an entry in flight.
 type proposal struct {
-	batch     batch
-	bytes     []byte
-	future    raft.ApplyFuture
-	queued    time.Time // when its oldest request was
-	sent      time.Time
-	err       error // set when it is answered
-	unblocked int   // set when it is answered: how many callers it unblocks
+	epoch  *epoch
+	batch  batch
+	bytes  []byte
+	queued time.Time // when its oldest request was
+	sent   time.Time
+	future raft.ApplyFuture
 	// Guarded by proposals.mu.
+	awaited             bool   // a goroutine waits for the future
 	index               uint64 // raft's; 0 = not in this node's log yet
 	appended, committed time.Time
 	seen                time.Time // when the watchdog first saw it committed
@@ -44,7 +45,7 @@ func (e *epoch) propose() {
 	for _, r := range b.renewals {
 		entry.Renewals = append(entry.Renewals, r.id)
 	}
-	p := &proposal{batch: b, queued: time.Now()}
+	p := &proposal{epoch: e, batch: b, queued: time.Now()}
 	for _, r := range b.requests {
 		if r.command != nil {
 			entry.Commands = append(entry.Commands, r.command)
@@ -56,37 +57,52 @@ func (e *epoch) propose() {
 	entry.Reading = e.read()
 	p.bytes, p.sent = entry.Append(nil), time.Now()
 	e.sentAt = p.sent
+	e.inFlight.Add(1)
 	e.node.proposals.add(p)
-	e.inFlight++
-	e.batcher.sent(len(b.requests))
 	p.future = e.apply(p.bytes)
-	go e.awaitApplied(p)
 }
 
 // apply hands an entry to raft, with its checksum, by which every node can tell it from one that was changed on its way
-// (S13 of package store). The future fails when raft ends.
+// (S13 of package store).
 func (in *instance) apply(entry []byte) raft.ApplyFuture {
-	return waitAnswered(in.over, in.raft.ApplyLog(raft.Log{Data: entry, Extensions: store.Checksum(entry)}, 0))
+	return in.raft.ApplyLog(raft.Log{Data: entry, Extensions: store.Checksum(entry)}, 0)
 }
 
-// awaitApplied waits for raft's answer and passes it on.
-func (e *epoch) awaitApplied(p *proposal) {
-	p.err = p.future.Error()
-	timing := e.node.proposals.complete(p, time.Now())
+// wait waits until raft has answered an entry, or has ended.
+func (in *instance) wait(future raft.ApplyFuture) (applied fsm.Applied, err error) {
+	if err = waitAnswered(in.over, future).Error(); err == nil {
+		applied = future.Response().(fsm.Applied)
+	}
+	return applied, err
+}
+
+// finish answers a proposal, unless that has happened. An entry that is applied here is answered by the goroutine that
+// applied it, which wakes the epoch only if there is more to propose; only one that fails, or takes long, is waited for
+// (awaitFailures).
+func (p *proposal) finish(applied fsm.Applied, err error) {
+	n := p.epoch.node
+	timing, first := n.proposals.complete(p, time.Now())
+	if !first {
+		return
+	}
+	defer p.epoch.inFlight.Done()
+	requests, goOn := len(p.batch.requests), 0
 	switch {
-	case p.err == nil:
-		applied := p.future.Response().(fsm.Applied)
-		p.unblocked = unblocked(len(p.batch.requests), applied)
+	case err == nil:
+		goOn = unblocked(requests, applied)
 		p.batch.answer(applied, nil)
-		e.node.cfg.Timing(timing)
-	case errors.Is(p.err, raft.ErrNotLeader), errors.Is(p.err, raft.ErrLeadershipTransferInProgress),
-		errors.Is(p.err, store.ErrDiskFull):
+		n.cfg.Timing(timing)
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress),
+		errors.Is(err, store.ErrDiskFull):
 		// Raft never took it; or this node's log did not, so no other node was sent it, and raft steps down.
-		p.batch.refuse(e.node.notLeader())
+		p.batch.refuse(n.notLeader())
 	default:
 		p.batch.refuse(ErrUnknown)
 	}
-	e.completed <- p
+	n.queue.completed(requests, goOn, p.sent)
+	if err == nil && clock.Time(n.state.due.Load()) <= applied.Time { // an entry expires only so many: the rest follows at once
+		offer(n.queue.wake, struct{}{})
+	}
 }
 
 // proposals are the entries in flight, by the first of their bytes: on the leader, raft hands the very slice that was
@@ -106,15 +122,31 @@ func (ps *proposals) add(p *proposal) {
 	ps.byBytes[&p.bytes[0]] = p
 }
 
-// complete removes a proposal and returns its timing.
-func (ps *proposals) complete(p *proposal, now time.Time) ProposalTiming {
+// complete removes a proposal and returns its timing; first is false if it was removed before.
+func (ps *proposals) complete(p *proposal, now time.Time) (timing ProposalTiming, first bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
+	if ps.byBytes[&p.bytes[0]] != p {
+		return timing, false
+	}
 	delete(ps.byBytes, &p.bytes[0])
 	return ProposalTiming{
 		Commands: len(p.batch.requests), Renewals: len(p.batch.renewals), Bytes: len(p.bytes),
 		Queue: p.sent.Sub(p.queued), Append: p.appended.Sub(p.sent),
 		Commit: p.committed.Sub(p.sent), Apply: now.Sub(p.committed),
+	}, true
+}
+
+// awaitFailures waits, on goroutines of their own, for the proposals that have been in flight for so long: they may have
+// failed, which raft says to the waiting only.
+func (ps *proposals) awaitFailures(after time.Duration) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, p := range ps.byBytes {
+		if !p.awaited && time.Since(p.sent) >= after {
+			p.awaited = true
+			go func() { p.finish(p.epoch.wait(p.future)) }()
+		}
 	}
 }
 
@@ -138,6 +170,16 @@ func (ps *proposals) committed(l *raft.Log) {
 	defer ps.mu.Unlock()
 	if p := ps.find(l); p != nil {
 		p.committed = time.Now()
+	}
+}
+
+// applied answers the proposal of an entry, if there is one.
+func (ps *proposals) applied(l *raft.Log, a fsm.Applied) {
+	ps.mu.Lock()
+	p := ps.find(l)
+	ps.mu.Unlock()
+	if p != nil {
+		p.finish(a, nil)
 	}
 }
 

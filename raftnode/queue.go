@@ -44,7 +44,7 @@ type Answer struct {
 }
 
 // Done receives an answer, or the reason why there is none. It is called exactly once, on the goroutine that has the
-// answer, and must not block.
+// answer: usually the one that applies entries, so it must not block.
 type Done func(Answer, error)
 
 // request is a command that waits to be proposed, or with nil a read barrier, or the renewal of a session.
@@ -65,11 +65,13 @@ type renewal struct {
 
 // queue holds what waits to be proposed. It is open while this node leads.
 type queue struct {
-	wake chan struct{} // capacity 1: a request arrived
+	wake     chan struct{} // capacity 1: enough waits for an entry
+	gathered *time.Timer   // the batcher has waited long enough
 
 	open atomic.Bool // this node leads; changed with mu held to false only, so that nothing is added after end
 
 	mu       sync.Mutex // guards what follows
+	batcher  batcher
 	requests []request
 	bytes    int // of the requests
 	renewals map[session.ID][]Done
@@ -77,7 +79,7 @@ type queue struct {
 }
 
 func newQueue() *queue {
-	return &queue{wake: make(chan struct{}, 1), renewals: make(map[session.ID][]Done)}
+	return &queue{wake: make(chan struct{}, 1), gathered: time.NewTimer(0), renewals: make(map[session.ID][]Done)}
 }
 
 // put adds a request, unless this node does not lead (errNotLeading) or the queue is full. Renewals have limits of their
@@ -107,8 +109,24 @@ func (q *queue) put(r request) error {
 	}
 	q.requests = append(q.requests, r)
 	q.bytes += requestBytes + r.bytes
-	offer(q.wake, struct{}{})
+	if q.batcher.ready(len(q.requests), time.Now()) {
+		offer(q.wake, struct{}{})
+	}
 	return nil
+}
+
+// completed notes that an entry with so many requests was answered, and how many callers that unblocked.
+func (q *queue) completed(requests, unblocked int, sent time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	wait := q.batcher.completed(requests, unblocked, sent, now)
+	if unblocked > 1 { // one alone is not waited for
+		q.gathered.Reset(wait)
+	}
+	if q.batcher.ready(len(q.requests), now) {
+		offer(q.wake, struct{}{})
+	}
 }
 
 // batch is the contents of one entry.
@@ -121,7 +139,9 @@ type batch struct {
 func (q *queue) take() batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.first(fits(q.requests), fsm.RenewalsMax)
+	b := q.first(fits(q.requests), fsm.RenewalsMax)
+	q.batcher.sent(len(b.requests))
+	return b
 }
 
 // end closes the queue and returns what waited, none of which was proposed.
@@ -172,11 +192,15 @@ func fits(requests []request) int {
 	return len(requests)
 }
 
-// waiting returns how many requests wait, and since when renewals do.
-func (q *queue) waiting() (requests int, renewals time.Time) {
+// look reports whether so much waits that it is to be proposed now, and whether nothing is in flight: an entry carries the
+// time. One that raft refuses, as it refuses all at once while it transfers the leadership, is in flight for a tick
+// (awaitFailures), or what is due would be proposed in a hot loop until the transfer has failed.
+func (q *queue) look() (ready, idle bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.requests), q.oldest
+	now, g := time.Now(), &q.batcher
+	renew := g.entries < inFlightMax && !q.oldest.IsZero() && now.Sub(q.oldest) >= renewalsWait
+	return renew || g.ready(len(q.requests), now), g.entries == 0
 }
 
 // answer answers each request and renewal of a batch, with err unless that is nil.
@@ -218,12 +242,14 @@ func (b *batch) refuse(err error) { b.answer(fsm.Applied{}, err) }
 // the others would wait for it, and again the next time: the clients would split into groups, one behind the
 // other. So after an entry is applied the batcher waits briefly for the requests of the callers that it unblocked.
 type batcher struct {
-	inFlight int       // requests in flight
+	entries  int       // in flight
+	inFlight int       // requests in them
 	expected int       // how many callers the last applied entry unblocked
 	until    time.Time // until when their requests are waited for
 }
 
 func (g *batcher) sent(requests int) {
+	g.entries++
 	g.inFlight += requests
 	g.expected = 0
 }
@@ -231,6 +257,7 @@ func (g *batcher) sent(requests int) {
 // completed notes that an entry was answered and how many callers it unblocked, and returns for how long to wait for
 // their requests.
 func (g *batcher) completed(requests, unblocked int, sent, now time.Time) time.Duration {
+	g.entries--
 	g.inFlight -= requests
 	g.expected = unblocked
 	wait := min(now.Sub(sent), batchWaitMax)
@@ -240,11 +267,11 @@ func (g *batcher) completed(requests, unblocked int, sent, now time.Time) time.D
 
 // ready reports whether so many waiting requests are enough for an entry beside those in flight. A second one is not
 // proposed before it is as large as the first, because two small entries cost as much as two large ones.
-func (g *batcher) ready(waiting, inFlight int, now time.Time) bool {
+func (g *batcher) ready(waiting int, now time.Time) bool {
 	switch {
-	case waiting == 0:
+	case waiting == 0, g.entries == inFlightMax:
 		return false
-	case inFlight > 0:
+	case g.entries > 0:
 		return waiting >= g.inFlight
 	}
 	return waiting >= g.expected || !now.Before(g.until)

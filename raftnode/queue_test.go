@@ -5,8 +5,10 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"zamok/fsm"
@@ -164,14 +166,60 @@ func TestRenewalsRideInOrderAndOnce(t *testing.T) {
 	for _, id := range []session.ID{9, 3, 7, 3} {
 		require.NoError(t, q.put(request{renews: true, session: id, since: now, done: ignored}))
 	}
-	_, since := q.waiting()
-	require.Equal(t, now, since)
+	require.Equal(t, now, q.oldest)
 	b := q.take()
 	require.Len(t, b.renewals, 3)
 	require.Equal(t, []session.ID{3, 7, 9}, []session.ID{b.renewals[0].id, b.renewals[1].id, b.renewals[2].id})
 	require.Len(t, b.renewals[0].done, 2)
-	_, since = q.waiting()
-	require.Zero(t, since)
+	require.Zero(t, q.oldest)
+}
+
+// The epoch is woken once enough waits for an entry: by the request that makes it enough, or when the entry that was in the
+// way is applied or has failed, or when the callers that it unblocked have been waited for. There is nothing else before the
+// next tick.
+func TestTheQueueWakesTheEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue()
+		<-q.gathered.C
+		q.open.Store(true)
+		woken := func() bool {
+			synctest.Wait()
+			select {
+			case <-q.wake:
+			case <-q.gathered.C:
+			default:
+				return false
+			}
+			ready, _ := q.look()
+			return assert.True(t, ready, "the epoch is woken for nothing")
+		}
+		put := func() bool {
+			require.NoError(t, q.put(request{since: time.Now(), done: ignored}))
+			return woken()
+		}
+		assert.True(t, put(), "nothing is in flight")
+		q.take()
+		assert.True(t, put(), "as many as are in flight")
+		q.take()
+		assert.False(t, put(), "two entries are in flight")
+		assert.False(t, put())
+		sent := time.Now()
+		time.Sleep(time.Second)
+		q.completed(1, 0, sent) // it failed
+		assert.True(t, woken(), "an entry has failed")
+		q.completed(1, 2, sent)
+		assert.True(t, woken(), "as many wait as it unblocked")
+		q.take()
+		assert.False(t, put(), "two are in flight, in one entry")
+		q.completed(2, 3, sent)
+		assert.False(t, woken(), "three are waited for")
+		time.Sleep(batchWaitMax)
+		assert.True(t, woken(), "and no longer")
+		q.take()
+		assert.True(t, put())
+		q.completed(1, 1, sent)
+		assert.True(t, woken(), "one alone is not waited for")
+	})
 }
 
 // Every request of an entry gets its own result, fences get none, and renewals hear who is dead.

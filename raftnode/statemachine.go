@@ -83,6 +83,16 @@ func (s *state) logHoldOff() {
 // ApplyBatch implements raft.BatchingFSM. A plain FSM gets no configuration entries, and raft could then not make a
 // snapshot right behind one.
 func (s *state) ApplyBatch(logs []*raft.Log) []any {
+	answers := s.applyAll(logs)
+	for i, l := range logs { // not under the lock: callers may read
+		if a, ok := answers[i].(fsm.Applied); ok {
+			s.node.proposals.applied(l, a)
+		}
+	}
+	return answers
+}
+
+func (s *state) applyAll(logs []*raft.Log) []any {
 	answers := make([]any, len(logs))
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +105,7 @@ func (s *state) ApplyBatch(logs []*raft.Log) []any {
 			s.node.wakeMaintenance()
 		}
 	}
-	// Under the same lock, so that readers see all this before raft answers the futures.
+	// Under the same lock, so that readers see all this before the proposals are answered.
 	s.publish()
 	return answers
 }

@@ -131,7 +131,7 @@ func (h *Hub) event(m *fsm.Machine, e *fsm.Event) {
 
 // attach gives a session the queue of its new stream, and ends the one before. While this node leads, each attachment
 // that is applied was proposed by a stream here: an epoch begins when all entries of earlier ones are applied. Should the
-// stream never adopt the queue, because leadership was lost before raft answered, the end of the epoch removes it.
+// stream never adopt the queue, because leadership was lost before the answer, the end of the epoch removes it.
 func (h *Hub) attach(m *fsm.Machine, e *fsm.Event) {
 	if old := h.attached[e.Session]; old != nil {
 		h.end(old, superseded(e.Session))

@@ -28,33 +28,24 @@ const (
 
 // renewalLoop checks the clocks until the session ends: for expired locks and due renewals.
 func (s *session) renewalLoop() {
-	defer s.look.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		select {
-		case <-s.look.C:
-			s.renewalTick()
+		case <-timer.C:
+		case <-s.kick:
 		case <-s.ctx.Done():
 			return
 		}
+		timer.Reset(s.renewalTick().Duration())
 	}
 }
 
-// lookAfter sets when the clocks are looked at next.
-func (s *session) lookAfter(rest clock.Span, now clock.Instant) {
-	s.lookAt = now.Add(rest)
-	s.look.Reset(rest.Duration())
-}
-
-// renewalTick does what is due, and sets when it is called again.
-func (s *session) renewalTick() {
+// renewalTick does what is due, and returns when to call it again.
+func (s *session) renewalTick() clock.Span {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.c.clock.Now()
-	s.lookAfter(s.renew(now), now)
-}
-
-// renew does what is due, and returns how long there is until the next of it.
-func (s *session) renew(now clock.Instant) clock.Span {
 	left := s.checkDeadlines(now)
 	rest := min(max(s.ttl/retries, checkEvery), checkIdleMax)
 	if s.heldCount > 0 {

@@ -19,8 +19,8 @@ type session struct {
 	secret []byte          // never logged
 	ctx    context.Context // ends with the session, for the same cause
 	cancel context.CancelCauseFunc
+	kick   chan struct{} // wakes renewalLoop; holds one
 	wake   chan struct{} // wakes the sender; holds one
-	look   *time.Timer   // wakes renewalLoop; set by lookAfter
 
 	mu     sync.Mutex // guards what follows, and every ticket
 	state  connectionState
@@ -54,7 +54,6 @@ type session struct {
 	silentAt  clock.Instant        // since when
 	probed    bool                 // a KeepAlive was sent to probe the stream
 	renewSpan clock.Span           // between renewals; drawn anew for each
-	lookAt    clock.Instant        // when the clocks are looked at next
 }
 
 // warnAfter is how long no leader is reachable before that is logged: longer than a failover.
@@ -64,7 +63,7 @@ const warnAfter = 2 * clock.Second
 func newSession(c *Client) *session {
 	s := &session{
 		c: c, secret: make([]byte, 16),
-		state: unopened, wake: make(chan struct{}, 1), look: time.NewTimer(0),
+		state: unopened, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		ttl: clock.FromDuration(c.cfg.TTL), nextTicket: 1,
 		tickets: make(map[uint64]*ticket), answered: make(map[uint64]bool), holds: make(map[*ticket]struct{}),
 	}

@@ -49,7 +49,7 @@ func newBare(t *testing.T) *bare {
 	c := &Client{cfg: Config{TTL: DefaultTTL, RequestTimeout: time.Minute}, clock: manual, nodes: &nodes{}}
 	b := &bare{T: t, clock: manual, time: clock.Time(clock.Minute)}
 	b.session = &session{
-		c: c, state: opening, wake: make(chan struct{}, 1), look: time.NewTimer(time.Hour), ttl: 10 * clock.Second, nextTicket: 1,
+		c: c, state: opening, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1), ttl: 10 * clock.Second, nextTicket: 1,
 		tickets: map[uint64]*ticket{}, answered: map[uint64]bool{}, holds: map[*ticket]struct{}{},
 	}
 	b.session.ctx, b.session.cancel = context.WithCancelCause(t.Context())

@@ -110,8 +110,7 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 		return
 	}
 	s.become(attach)
-	now := s.c.clock.Now()
-	s.checkDeadlines(now) // a lock whose time has passed stays lost, whatever the cluster reports now
+	s.checkDeadlines(s.c.clock.Now()) // a lock whose time has passed stays lost, whatever the cluster reports now
 	if s.lease == nil {
 		s.ttl = clock.Span(w.GetTtl())
 		s.lease = clock.NewLocalDeadline(s.ttl)
@@ -148,7 +147,7 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 		}
 	}
 	signal(s.wake) // for new tickets
-	s.lookAfter(0, now)
+	signal(s.kick)
 }
 
 // releaseUnknown releases a ticket that is unknown here, so that it holds nothing.

@@ -252,8 +252,8 @@ func (t *ticket) handOver(now clock.Instant) *Lock {
 		return nil
 	}
 	t.become(handOver)
-	if rest := min(s.checkDeadlines(now), checkEvery); rest < now.Until(s.lookAt) {
-		s.lookAfter(rest, now)
+	if s.heldCount == 1 || t.holdUntil != 0 {
+		signal(s.kick) // from now on the clocks are looked at more often, or there is an earlier deadline
 	}
 	t.handle = &Lock{t: t, contended: make(chan int, 1)}
 	t.request = nil

@@ -67,7 +67,7 @@ func (from ticketState) after(e ticketEvent) ticketState {
 	}[from][e]
 }
 
-// become moves the ticket on, wakes its caller if it may go on, and reports whether the event changed anything.
+// become moves the ticket on, wakes its caller, and reports whether the event changed anything.
 func (t *ticket) become(e ticketEvent) bool {
 	next := t.state.after(e)
 	if next == 0 {
@@ -88,9 +88,7 @@ func (t *ticket) become(e ticketEvent) bool {
 		delete(s.holds, t)
 		s.queueOut(t) // its Drop, unless it has ended
 	}
-	if next >= ticketGranted {
-		t.notify()
-	}
+	t.notify()
 	return true
 }
 

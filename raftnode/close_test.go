@@ -43,10 +43,11 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 		}}},
 	})
 	require.NoError(t, err)
-	until(t, "an epoch opens, and the node has said all that it says by itself", func() bool {
+	until(t, "an epoch opens, and the node has proposed all that it proposes by itself", func() bool {
 		n.queue.mu.Lock()
-		defer n.queue.mu.Unlock()
-		return n.Status().Leading && !n.shouldAnnounce(n.instance.Load()) && len(n.queue.requests) == 0 && n.proposals.count() == 0
+		idle := len(n.queue.requests) == 0 && n.queue.batcher.entries == 0
+		n.queue.mu.Unlock()
+		return idle && n.Status().Leading && !n.shouldAnnounce(n.instance.Load())
 	})
 
 	held.Lock()

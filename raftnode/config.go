@@ -47,7 +47,8 @@ type Config struct {
 	// was. Entries in flight then may still be applied, and answered. The calls alternate, on one goroutine, and must
 	// not block for long. Nil: not called.
 	Epoch func(open bool)
-	// Timing is called with the timing of each entry that this node proposed. Nil: not called.
+	// Timing is called with the timing of each entry that this node proposed, usually on the goroutine that applies
+	// entries: it must not block. Nil: not called.
 	Timing func(ProposalTiming)
 
 	// Fatal ends the process: the disk failed, this binary is too old, the node is stalled or its

@@ -8,7 +8,7 @@
 //
 // A command travels
 //
-//	Submit, Renew, ReadBarrier → queue → epoch → raft → ApplyBatch → machine → answers and events
+//	Submit, Renew, ReadBarrier → queue → epoch → raft → ApplyBatch → machine → events, then answers
 //
 // # Goroutines
 //
@@ -16,8 +16,9 @@
 //	epoch              (inside the supervisor) the only goroutine that proposes: it batches commands and
 //	                   renewals, stamps each entry last of all, and keeps the promises that need time
 //	raft's own         ApplyBatch, Snapshot and Restore run on raft's FSM goroutine, Persist beside it. ApplyBatch also
-//	                   answers this node's proposals: it calls each Done, which may only hand over
-//	one per late entry waits for what raft reports of a proposal that is not applied within a tick; at most two are in flight
+//	                   answers this node's proposals: it calls each Done, which must not block
+//	one per slow entry waits for raft's future of a proposal that has been in flight for a tick (25 ms), because raft
+//	                   reports failures only there; at most two proposals are in flight
 //	maintenance loop   records the cluster id, announces this node, reports digests, watches the free space of
 //	                   all disks, adapts election timeouts (timeout.go), and asks the others, while no leader
 //	                   lasts, whether this node was removed and how slowly they answer

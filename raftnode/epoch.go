@@ -17,7 +17,7 @@ const (
 	// would only make each of them smaller.
 	inFlightMax = 2
 	// epochTick is how often an epoch reads its clock. A stall is cut off at clock.StepMax, so it must be well below
-	// that.
+	// that. It is also how long an entry is in flight before a goroutine waits for its failure (awaitFailures).
 	epochTick = 25 * time.Millisecond
 	// renewalsWait is how long renewals wait for an entry of their own. A client renews after a third of its lease, and
 	// this is a tenth of the shortest lease.
@@ -60,7 +60,7 @@ func (in *instance) noticed(leads bool) (running bool) {
 type epoch struct {
 	*instance
 	clock     *clock.Leader
-	inFlight  sync.WaitGroup // entries
+	inFlight  sync.WaitGroup // entries that are not answered yet
 	sentAt    time.Time      // when the latest entry was proposed
 	cutBefore int64          // what the node's earlier epochs cut off, in ns
 }
@@ -129,7 +129,7 @@ func (e *epoch) run() (running bool) {
 		case <-e.node.queue.wake:
 		case <-tick.C:
 		}
-		for e.mustPropose(e.read().Now) { // reading is a step, also when nothing is proposed
+		for e.mustPropose(e.read().Now) { // the clock is read also if nothing is proposed, or the time since would look like a stall
 			e.propose()
 		}
 		e.node.proposals.awaitFailures(epochTick)

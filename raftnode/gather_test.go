@@ -79,9 +79,9 @@ func TestWhoGoesOn(t *testing.T) {
 	held := fsm.Result{Index: index, State: fsm.Granted, Token: index - 1} // of a repeated command
 	grant, gone := fsm.Event{Kind: fsm.EvGranted}, fsm.Event{Kind: fsm.EvReleased}
 	for name, c := range map[string]struct {
-		goOn, fences int
-		results      []fsm.Result
-		events       []fsm.Event
+		unblocked, fences int
+		results           []fsm.Result
+		events            []fsm.Event
 	}{
 		"a lock that was free":     {1, 0, []fsm.Result{granted}, []fsm.Event{grant}},
 		"a lock that is taken":     {0, 0, []fsm.Result{waits}, nil},
@@ -93,6 +93,6 @@ func TestWhoGoesOn(t *testing.T) {
 		"fences":                   {3, 2, []fsm.Result{dropped}, []fsm.Event{gone}},
 		"what was refused":         {1, 0, []fsm.Result{{Index: index, Code: fsm.LimitExceeded}}, nil},
 	} {
-		assert.Equal(t, c.goOn, unblocked(c.fences+len(c.results), fsm.Applied{Results: c.results, Events: c.events}), name)
+		assert.Equal(t, c.unblocked, countUnblocked(c.fences+len(c.results), fsm.Applied{Results: c.results, Events: c.events}), name)
 	}
 }

@@ -16,9 +16,9 @@ import (
 // ProposalTiming is how long one entry took on its leader, stage by stage.
 type ProposalTiming struct {
 	Commands, Renewals, Bytes int
-	// Queue is how long its oldest request waited. Then begin Append, until it was on the leader's disk, and Commit,
-	// until a majority had it and raft applied it: the two go on side by side. Apply is the rest, until its answer was
-	// there.
+	// Queue is how long its oldest request waited. Append and Commit both begin when the entry is proposed, and overlap:
+	// Append ends when the leader's disk has it, Commit when a majority has it and the state machine begins with it.
+	// Apply ends when it is applied, with those of the same batch, just before its requests are answered.
 	Queue, Append, Commit, Apply time.Duration
 }
 
@@ -76,9 +76,8 @@ func (in *instance) wait(future raft.ApplyFuture) (applied fsm.Applied, err erro
 	return applied, err
 }
 
-// finish answers a proposal, unless that has happened. An entry that is applied here is answered by the goroutine that
-// applied it, which wakes the epoch only if there is more to propose; only one that fails, or takes long, is waited for
-// (awaitFailures).
+// finish answers a proposal, unless it was answered already. Usually the goroutine that applied the entry calls it; if the
+// entry has been in flight for a tick, so does a goroutine that waits for raft's future (awaitFailures).
 func (p *proposal) finish(applied fsm.Applied, err error) {
 	n := p.epoch.node
 	timing, first := n.proposals.complete(p, time.Now())
@@ -86,10 +85,10 @@ func (p *proposal) finish(applied fsm.Applied, err error) {
 		return
 	}
 	defer p.epoch.inFlight.Done()
-	requests, goOn := len(p.batch.requests), 0
+	requests, unblocked := len(p.batch.requests), 0
 	switch {
 	case err == nil:
-		goOn = unblocked(requests, applied)
+		unblocked = countUnblocked(requests, applied)
 		p.batch.answer(applied, nil)
 		n.cfg.Timing(timing)
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress),
@@ -99,8 +98,9 @@ func (p *proposal) finish(applied fsm.Applied, err error) {
 	default:
 		p.batch.refuse(ErrUnknown)
 	}
-	n.queue.completed(requests, goOn, p.sent)
-	if err == nil && clock.Time(n.state.due.Load()) <= applied.Time { // an entry expires only so many: the rest follows at once
+	n.queue.completed(requests, unblocked, p.sent)
+	// One entry expires a limited number of sessions and tickets. If more are due, they go into the next entry at once.
+	if err == nil && clock.Time(n.state.due.Load()) <= applied.Time {
 		offer(n.queue.wake, struct{}{})
 	}
 }
@@ -137,8 +137,8 @@ func (ps *proposals) complete(p *proposal, now time.Time) (timing ProposalTiming
 	}, true
 }
 
-// awaitFailures waits, on goroutines of their own, for the proposals that have been in flight for so long: they may have
-// failed, which raft says to the waiting only.
+// awaitFailures starts a goroutine for each proposal that has been in flight for at least that long. The goroutine waits
+// for raft's future, because raft reports failures only there.
 func (ps *proposals) awaitFailures(after time.Duration) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

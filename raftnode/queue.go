@@ -65,10 +65,10 @@ type renewal struct {
 
 // queue holds what waits to be proposed. It is open while this node leads.
 type queue struct {
-	wake     chan struct{} // capacity 1: enough waits for an entry
-	gathered *time.Timer   // the batcher has waited long enough
+	wake     chan struct{} // capacity 1: there may be an entry to propose
+	gathered *time.Timer   // the callers that the last entry unblocked have been waited for
 
-	open atomic.Bool // this node leads; changed with mu held to false only, so that nothing is added after end
+	open atomic.Bool // this node leads; set to false only with mu held, so that nothing is added after end
 
 	mu       sync.Mutex // guards what follows
 	batcher  batcher
@@ -121,7 +121,7 @@ func (q *queue) completed(requests, unblocked int, sent time.Time) {
 	defer q.mu.Unlock()
 	now := time.Now()
 	wait := q.batcher.completed(requests, unblocked, sent, now)
-	if unblocked > 1 { // one alone is not waited for
+	if unblocked > 1 { // the next request of one caller is enough by itself (ready)
 		q.gathered.Reset(wait)
 	}
 	if q.batcher.ready(len(q.requests), now) {
@@ -135,7 +135,7 @@ type batch struct {
 	renewals []renewal
 }
 
-// take moves as much into a batch as an entry holds: all renewals, then requests in order.
+// take moves as much into a batch as an entry holds, all renewals, then requests in order, and counts it as in flight.
 func (q *queue) take() batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -163,9 +163,6 @@ func (q *queue) first(n, renewals int) batch {
 	left := copy(q.requests, q.requests[n:])
 	clear(q.requests[left:])
 	q.requests = q.requests[:left]
-	if left > 0 {
-		offer(q.wake, struct{}{})
-	}
 	for id, done := range q.renewals {
 		if len(b.renewals) == renewals {
 			break
@@ -192,9 +189,10 @@ func fits(requests []request) int {
 	return len(requests)
 }
 
-// look reports whether so much waits that it is to be proposed now, and whether nothing is in flight: an entry carries the
-// time. One that raft refuses, as it refuses all at once while it transfers the leadership, is in flight for a tick
-// (awaitFailures), or what is due would be proposed in a hot loop until the transfer has failed.
+// look reports whether enough requests or renewals wait for an entry now, and whether no entry is in flight. What is due
+// waits for that: an entry in flight carries the time already. An entry that raft refuses counts as in flight until
+// awaitFailures has seen it fail. Raft refuses everything while it transfers the leadership, and otherwise the epoch would
+// propose what is due in a hot loop until then.
 func (q *queue) look() (ready, idle bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -234,9 +232,9 @@ func (b *batch) answer(a fsm.Applied, err error) {
 // refuse answers everything in a batch with an error.
 func (b *batch) refuse(err error) { b.answer(fsm.Applied{}, err) }
 
-// batcher decides how many requests share an entry. The cost of an entry, mostly four disk flushes one after the
-// other, hardly depends on its size. So requests that arrive at about the same time should share one, and a
-// request that has none to share with should not wait.
+// batcher decides how many requests share an entry. The cost of an entry, mostly a disk flush on the leader and on a
+// follower at the same time, hardly depends on its size. So requests that arrive at about the same time should share
+// one, and a request that has none to share with should not wait.
 //
 // A client often sends its next request as soon as it is answered. If the first such request were proposed alone,
 // the others would wait for it, and again the next time: the clients would split into groups, one behind the
@@ -277,9 +275,9 @@ func (g *batcher) ready(waiting int, now time.Time) bool {
 	return waiting >= g.expected || !now.Before(g.until)
 }
 
-// unblocked is how many waiting callers an entry unblocks: those that are answered, unless the answer is to wait, and
+// countUnblocked is how many waiting callers an entry unblocks: those that are answered, unless the answer is to wait, and
 // those that were granted what others held.
-func unblocked(requests int, a fsm.Applied) int {
+func countUnblocked(requests int, a fsm.Applied) int {
 	n := requests
 	for i := range a.Results {
 		if r := &a.Results[i]; r.State == fsm.Waiting || r.State == fsm.Granted && r.Token == r.Index { // its event is counted

@@ -219,6 +219,10 @@ func TestTheQueueWakesTheEpoch(t *testing.T) {
 		assert.True(t, put())
 		q.completed(1, 1, sent)
 		assert.True(t, woken(), "one alone is not waited for")
+		q.take()
+		q.completed(1, 1, sent)
+		time.Sleep(batchWaitMax)
+		assert.False(t, woken(), "no timer was set for one")
 	})
 }
 

@@ -84,7 +84,7 @@ func (s *state) logHoldOff() {
 // snapshot right behind one.
 func (s *state) ApplyBatch(logs []*raft.Log) []any {
 	answers := s.applyAll(logs)
-	for i, l := range logs { // not under the lock: callers may read
+	for i, l := range logs { // after the lock is released, because a Done may call View
 		if a, ok := answers[i].(fsm.Applied); ok {
 			s.node.proposals.applied(l, a)
 		}

@@ -3,6 +3,7 @@ package check
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -404,6 +405,10 @@ func TestHistoryRoundTrip(t *testing.T) {
 	} {
 		assert.ErrorContains(t, new(History).Read(strings.NewReader(line)), want)
 	}
+
+	reader, disk := io.Pipe()
+	reader.CloseWithError(unix.ENOSPC)
+	require.EqualError(t, h.Write(disk), unix.ENOSPC.Error(), "once, not for each record")
 }
 
 // A million calls are checked in less than a minute of one core, in less than 2 GB: fewer, in as much

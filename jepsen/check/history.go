@@ -303,7 +303,9 @@ func (h *History) Add(r Record) bool {
 func (h *History) Write(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	lines := json.NewEncoder(out)
-	err := lines.Encode(Record{Plan: &h.Plan})
+	if err := lines.Encode(Record{Plan: &h.Plan}); err != nil {
+		return err
+	}
 	for field, list := range reflect.ValueOf(h).Elem().Fields() {
 		if list.Kind() != reflect.Slice {
 			continue
@@ -311,10 +313,12 @@ func (h *History) Write(w io.Writer) error {
 		for n := range list.Len() {
 			var r Record
 			reflect.ValueOf(&r).Elem().FieldByIndex(field.Index).Set(list.Index(n).Addr())
-			err = errors.Join(err, lines.Encode(r))
+			if err := lines.Encode(r); err != nil {
+				return err // not one for each record that follows: a full disk refuses them all
+			}
 		}
 	}
-	return errors.Join(err, out.Flush())
+	return out.Flush()
 }
 
 // OutcomeOf is what a caller of package client knows of its call. Where more than one may be true it is Unknown.

@@ -20,9 +20,6 @@ import (
 // + 1 s) + what stalls cut off + a tick + a commit, and never earlier than the ttl after the
 // sending of the last renewal that was answered.
 
-// dueDelayMax is how late an epoch may notice that something is due.
-const dueDelayMax = 25 * time.Millisecond
-
 // leaderChanges are leader changes that a story makes, with what each may cost.
 type leaderChanges struct {
 	*Sim

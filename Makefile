@@ -98,7 +98,7 @@ generate: ## make the Go code of the wire from api/zamokpb/zamok.proto
 	cd api/zamokpb && go run $(BUF) generate
 
 .PHONY: generated
-generated: ## is the generated code what the .proto says?
+generated: ## is every element of the .proto documented, and the generated code what it says?
 	.ci/generated $(BUF)
 
 .PHONY: bench-core

@@ -66,13 +66,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Mode says which other grants of the same lock a grant excludes.
 type Mode int32
 
 const (
+	// Invalid in a request.
 	Mode_MODE_UNSPECIFIED Mode = 0
-	Mode_MODE_EXCLUSIVE   Mode = 1
-	Mode_MODE_SHARED      Mode = 2
-	Mode_MODE_PERMITS     Mode = 3
+	// Excludes every other grant.
+	Mode_MODE_EXCLUSIVE Mode = 1
+	// Excludes exclusive grants only.
+	Mode_MODE_SHARED Mode = 2
+	// A semaphore: grants share the permits of the lock. A lock in use with permits cannot be acquired exclusively or
+	// shared, and the other way round.
+	Mode_MODE_PERMITS Mode = 3
 )
 
 // Enum value maps for Mode.
@@ -118,13 +124,18 @@ func (Mode) EnumDescriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{0}
 }
 
+// State is the state of a ticket. A ticket passes through the states in this order and may skip any; ENDED is final.
 type State int32
 
 const (
+	// The ticket is unknown.
 	State_STATE_UNSPECIFIED State = 0
-	State_STATE_WAITING     State = 1
-	State_STATE_GRANTED     State = 2
-	State_STATE_ENDED       State = 3
+	// In the queues of its locks.
+	State_STATE_WAITING State = 1
+	// Holds all of its locks.
+	State_STATE_GRANTED State = 2
+	// Holds nothing and waits for nothing.
+	State_STATE_ENDED State = 3
 )
 
 // Enum value maps for State.
@@ -174,6 +185,7 @@ func (State) EnumDescriptor() ([]byte, []int) {
 type Reason int32
 
 const (
+	// Has not ended, or the cluster has forgotten why.
 	Reason_REASON_UNSPECIFIED Reason = 0
 	// The client dropped the ticket.
 	Reason_REASON_DROPPED Reason = 1
@@ -270,13 +282,18 @@ func (Reason) EnumDescriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{2}
 }
 
+// Command is the kind of a command that is answered.
 type Command int32
 
 const (
+	// Not used.
 	Command_COMMAND_UNSPECIFIED Command = 0
-	Command_COMMAND_ACQUIRE     Command = 1
-	Command_COMMAND_DROP        Command = 2
-	Command_COMMAND_DOWNGRADE   Command = 3
+	// An Acquire.
+	Command_COMMAND_ACQUIRE Command = 1
+	// A drop.
+	Command_COMMAND_DROP Command = 2
+	// A downgrade.
+	Command_COMMAND_DOWNGRADE Command = 3
 )
 
 // Enum value maps for Command.
@@ -322,9 +339,11 @@ func (Command) EnumDescriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{3}
 }
 
+// Code says why a request failed. Each is followed by the code of its gRPC status.
 type Code int32
 
 const (
+	// No error. OK.
 	Code_CODE_OK Code = 0
 	// A field is invalid. INVALID_ARGUMENT.
 	Code_CODE_INVALID Code = 1
@@ -460,10 +479,14 @@ func (Code) EnumDescriptor() ([]byte, []int) {
 type Outcome int32
 
 const (
+	// Not used.
 	Outcome_OUTCOME_UNSPECIFIED Outcome = 0
-	Outcome_OUTCOME_DONE        Outcome = 1
-	Outcome_OUTCOME_NOT_DONE    Outcome = 2
-	Outcome_OUTCOME_UNKNOWN     Outcome = 3
+	// The request took effect.
+	Outcome_OUTCOME_DONE Outcome = 1
+	// The request had no effect and will have none.
+	Outcome_OUTCOME_NOT_DONE Outcome = 2
+	// The request may have taken effect, or may still do so.
+	Outcome_OUTCOME_UNKNOWN Outcome = 3
 )
 
 // Enum value maps for Outcome.
@@ -509,13 +532,18 @@ func (Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{5}
 }
 
+// BlockedBy is the kind of a Blocker.
 type BlockedBy int32
 
 const (
+	// Not used.
 	BlockedBy_BLOCKED_BY_UNSPECIFIED BlockedBy = 0
-	BlockedBy_BLOCKED_BY_HOLDER      BlockedBy = 1
-	BlockedBy_BLOCKED_BY_WAITER      BlockedBy = 2
-	BlockedBy_BLOCKED_BY_DELAY       BlockedBy = 3
+	// A granted ticket holds the lock.
+	BlockedBy_BLOCKED_BY_HOLDER BlockedBy = 1
+	// A waiting ticket is ahead in the queue, or is the owner's other ticket.
+	BlockedBy_BLOCKED_BY_WAITER BlockedBy = 2
+	// Lock delay: the lock is granted to no one for a while after a grant that ended without being dropped.
+	BlockedBy_BLOCKED_BY_DELAY BlockedBy = 3
 	// Restore hold-off: nothing is granted until all leases of the old cluster have expired.
 	BlockedBy_BLOCKED_BY_HOLD_OFF BlockedBy = 4
 )
@@ -565,15 +593,22 @@ func (BlockedBy) EnumDescriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{6}
 }
 
+// EventKind says what happened to a ticket or a session.
 type EventKind int32
 
 const (
+	// Not used.
 	EventKind_EVENT_UNSPECIFIED EventKind = 0
-	EventKind_EVENT_GRANTED     EventKind = 1
-	EventKind_EVENT_REFUSED     EventKind = 2
-	EventKind_EVENT_LOST        EventKind = 3
-	EventKind_EVENT_RELEASED    EventKind = 4
-	EventKind_EVENT_DOWNGRADED  EventKind = 5
+	// The ticket holds its locks.
+	EventKind_EVENT_GRANTED EventKind = 1
+	// The ticket ended without a grant, other than by its client's wish.
+	EventKind_EVENT_REFUSED EventKind = 2
+	// The grant ended, and its client had not asked for that.
+	EventKind_EVENT_LOST EventKind = 3
+	// The grant ended because its client dropped the ticket or closed the session.
+	EventKind_EVENT_RELEASED EventKind = 4
+	// The exclusive locks of the ticket are now shared.
+	EventKind_EVENT_DOWNGRADED EventKind = 5
 	// A session ended: closed, expired, disconnected or evicted (see reason).
 	EventKind_EVENT_ENDED EventKind = 6
 	// A client cancelled its wait or closed its session while waiting; there was no grant.
@@ -633,11 +668,14 @@ func (EventKind) EnumDescriptor() ([]byte, []int) {
 
 // ClientFrame carries up to 1024 messages of one moment. A frame, like every message to a node, has at most 160 KiB.
 type ClientFrame struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Messages []*ClientMessage       `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Carried out in this order. The first frame of a stream has exactly one, an OpenStream; later frames have none of
+	// those. Required.
+	Messages []*ClientMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
 	// The client's clock when it sent this frame; see Terms.
 	Sent []byte `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
-	// Applies to every command of the frame; see Terms.
+	// The promise to send no further Acquire for tickets up to this number; it applies to every command of the frame. A
+	// number below an earlier one has no effect; 0 promises nothing. See Terms.
 	AckedThrough  uint64 `protobuf:"varint,3,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -694,8 +732,11 @@ func (x *ClientFrame) GetAckedThrough() uint64 {
 	return 0
 }
 
+// ClientMessage is one command of a stream.
 type ClientMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
+	// Exactly one is set.
+	//
 	// Types that are valid to be assigned to Message:
 	//
 	//	*ClientMessage_Open
@@ -805,18 +846,22 @@ type isClientMessage_Message interface {
 }
 
 type ClientMessage_Open struct {
+	// Only in the first frame. Answered by SessionState.
 	Open *OpenStream `protobuf:"bytes,1,opt,name=open,proto3,oneof"`
 }
 
 type ClientMessage_Acquire struct {
+	// Requests locks. Answered by an Answer, or by the Change that it made.
 	Acquire *Acquire `protobuf:"bytes,2,opt,name=acquire,proto3,oneof"`
 }
 
 type ClientMessage_Drop struct {
+	// Ends a ticket: releases its locks, or leaves the queues. Answered like acquire.
 	Drop *TicketRequest `protobuf:"bytes,3,opt,name=drop,proto3,oneof"`
 }
 
 type ClientMessage_Downgrade struct {
+	// Turns the exclusive locks of a granted ticket into shared ones. Answered like acquire.
 	Downgrade *TicketRequest `protobuf:"bytes,4,opt,name=downgrade,proto3,oneof"`
 }
 
@@ -845,10 +890,12 @@ func (*ClientMessage_Close) isClientMessage_Message() {}
 // OpenStream opens a session, or attaches to an existing one.
 type OpenStream struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 16 random bytes, known to the client only. The cluster stores a hash.
+	// 16 random bytes, known to the client only; the cluster stores a hash. Required.
 	Secret []byte `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
-	// 0 opens a session with the settings, or attaches to the one that this secret opened before.
-	Session  uint64           `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	// The session to attach to. 0 opens a session with the settings, or attaches to the one that this secret opened
+	// before.
+	Session uint64 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	// Required with session 0, ignored otherwise.
 	Settings *SessionSettings `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
 	// Numbers the OpenStreams that are sent for a session, from 1, regardless of their results. An OpenStream that is
 	// not above the highest one that took effect is refused with SUPERSEDED. So a delayed OpenStream never takes the
@@ -917,20 +964,22 @@ func (x *OpenStream) GetAttempt() uint64 {
 	return 0
 }
 
+// SessionSettings are fixed when a session is opened.
 type SessionSettings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Nanoseconds, 2 s to 1 h.
+	// How long the session lives after its last renewal, in nanoseconds: 2 s to 1 h, and at least four election
+	// timeouts of the cluster. Required.
 	Ttl int64 `protobuf:"varint,1,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// Shown to people, up to 256 bytes.
+	// Shown to people, up to 256 bytes of UTF-8 without control characters. Empty: no label.
 	Label string `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
-	// Up to 4096 bytes.
+	// Stored and returned unchanged; up to 4096 bytes.
 	Metadata []byte `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// For how long a lock is granted to no one after a grant ended without being dropped: nanoseconds, up to 60 s;
 	// 0 = no delay.
 	LockDelay int64 `protobuf:"varint,4,opt,name=lock_delay,json=lockDelay,proto3" json:"lock_delay,omitempty"`
-	// If above 0, the session ends this long (nanoseconds) after the client's end of the stream broke,
+	// If above 0, the session ends this long (nanoseconds, up to 1 h) after the client's end of the stream broke,
 	// instead of at its ttl. The server may notice the break before the client does, and grant the lock to another
-	// client while this one still considers its lease valid: use it only with tokens.
+	// client while this one still considers its lease valid: use it only with tokens. 0: a broken stream has no effect.
 	ReleaseOnDisconnect int64 `protobuf:"varint,5,opt,name=release_on_disconnect,json=releaseOnDisconnect,proto3" json:"release_on_disconnect,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -1001,19 +1050,26 @@ func (x *SessionSettings) GetReleaseOnDisconnect() int64 {
 	return 0
 }
 
+// Acquire requests one or several locks: all of them at once, or none.
 type Acquire struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Ticket uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	Items  []*Item                `protobuf:"bytes,2,rep,name=items,proto3" json:"items,omitempty"`
-	// The longest wait in nanoseconds of cluster time. 0: do not wait. -1: no limit.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of this acquisition in its session, from 1. A number that was used before has the result of its first
+	// use, whatever else the request says. Required.
+	Ticket uint64 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	// 1 to 64 locks with distinct names. Required.
+	Items []*Item `protobuf:"bytes,2,rep,name=items,proto3" json:"items,omitempty"`
+	// The longest wait in nanoseconds of cluster time, up to one year. 0: do not wait. -1: no limit.
 	WaitFor int64 `protobuf:"varint,3,opt,name=wait_for,json=waitFor,proto3" json:"wait_for,omitempty"`
-	// If above 0, the grant ends after so many nanoseconds of cluster time, even while its session is alive.
+	// If above 0, the grant ends after so many nanoseconds of cluster time (up to one year), even while its session is
+	// alive. 0: no limit.
 	MaxHold int64 `protobuf:"varint,4,opt,name=max_hold,json=maxHold,proto3" json:"max_hold,omitempty"`
-	// A logical thread of the client, for deadlock detection; "" = none.
-	Owner    string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
+	// A logical thread of the client, for deadlock detection: an owner waits for one ticket at a time. Up to 256 bytes
+	// of UTF-8 without control characters. Empty: the ticket has no owner and is in no cycle.
+	Owner string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
+	// Shown to those who look at the lock or are blocked by it; up to 4096 bytes.
 	Metadata []byte `protobuf:"bytes,6,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// Report the queue position with QueuePosition messages: the first one behind the Answer, and then at most one per
-	// second.
+	// second. Streams only; a unary call ignores it.
 	ReportPosition bool `protobuf:"varint,7,opt,name=report_position,json=reportPosition,proto3" json:"report_position,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1101,11 +1157,14 @@ func (x *Acquire) GetReportPosition() bool {
 // Item is one lock of an acquisition.
 type Item struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 512 bytes of UTF-8 without control characters.
+	// 1 to 512 bytes of UTF-8 without control characters. Required.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Mode Mode   `protobuf:"varint,2,opt,name=mode,proto3,enum=zamok.v1.Mode" json:"mode,omitempty"`
-	// With PERMITS: this many of the lock's limit. 0 otherwise.
-	Permits       uint32 `protobuf:"varint,3,opt,name=permits,proto3" json:"permits,omitempty"`
+	// Required.
+	Mode Mode `protobuf:"varint,2,opt,name=mode,proto3,enum=zamok.v1.Mode" json:"mode,omitempty"`
+	// With PERMITS: how many of the lock's permits the ticket needs, 1 to limit. 0 otherwise.
+	Permits uint32 `protobuf:"varint,3,opt,name=permits,proto3" json:"permits,omitempty"`
+	// With PERMITS: how many permits the lock has in all, 1 to 2^30. All tickets of a lock must name the same limit
+	// while it is in use. 0 otherwise.
 	Limit         uint32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1169,9 +1228,11 @@ func (x *Item) GetLimit() uint32 {
 	return 0
 }
 
+// TicketRequest names the ticket that a command is about.
 type TicketRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ticket        uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of a ticket of this session, from 1. Required.
+	Ticket        uint64 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1213,6 +1274,7 @@ func (x *TicketRequest) GetTicket() uint64 {
 	return 0
 }
 
+// KeepAlive renews the session. It confirms the `sent` of its frame.
 type KeepAlive struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1249,6 +1311,7 @@ func (*KeepAlive) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{7}
 }
 
+// CloseSession ends the session.
 type CloseSession struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1285,9 +1348,11 @@ func (*CloseSession) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{8}
 }
 
+// ServerFrame carries what the server has to send at one moment.
 type ServerFrame struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Messages      []*ServerMessage       `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order in which they happened.
+	Messages      []*ServerMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1329,8 +1394,11 @@ func (x *ServerFrame) GetMessages() []*ServerMessage {
 	return nil
 }
 
+// ServerMessage is one message of the server.
 type ServerMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
+	// Exactly one is set. A client ignores kinds that it does not know.
+	//
 	// Types that are valid to be assigned to Message:
 	//
 	//	*ServerMessage_Session
@@ -1450,30 +1518,37 @@ type isServerMessage_Message interface {
 }
 
 type ServerMessage_Session struct {
+	// The first message of a stream, and only that.
 	Session *SessionState `protobuf:"bytes,1,opt,name=session,proto3,oneof"`
 }
 
 type ServerMessage_Change struct {
+	// A ticket changed.
 	Change *Change `protobuf:"bytes,2,opt,name=change,proto3,oneof"`
 }
 
 type ServerMessage_Answer struct {
+	// The result of a command.
 	Answer *Answer `protobuf:"bytes,3,opt,name=answer,proto3,oneof"`
 }
 
 type ServerMessage_KeepAliveAck struct {
+	// The session was renewed.
 	KeepAliveAck *KeepAliveAck `protobuf:"bytes,4,opt,name=keep_alive_ack,json=keepAliveAck,proto3,oneof"`
 }
 
 type ServerMessage_Position struct {
+	// A waiting ticket's queue position changed.
 	Position *QueuePosition `protobuf:"bytes,5,opt,name=position,proto3,oneof"`
 }
 
 type ServerMessage_Contended struct {
+	// Others wait for what a ticket holds.
 	Contended *Contended `protobuf:"bytes,6,opt,name=contended,proto3,oneof"`
 }
 
 type ServerMessage_SessionEnded struct {
+	// The session ended. The last message of a stream.
 	SessionEnded *SessionEnded `protobuf:"bytes,7,opt,name=session_ended,json=sessionEnded,proto3,oneof"`
 }
 
@@ -1493,15 +1568,17 @@ func (*ServerMessage_SessionEnded) isServerMessage_Message() {}
 
 // SessionState answers OpenStream and is the first message of a stream.
 type SessionState struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Session uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the session, above 0.
+	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	// The index of this attachment. The highest attachment owns the session.
 	Attachment uint64 `protobuf:"varint,2,opt,name=attachment,proto3" json:"attachment,omitempty"`
 	// The granted ttl in nanoseconds.
 	Ttl int64 `protobuf:"varint,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// `sent` of the OpenStream, and the cluster time at which it was applied: a confirmation.
+	// `sent` of the frame with the OpenStream. With `time`, a confirmation.
 	Sent []byte `protobuf:"bytes,4,opt,name=sent,proto3" json:"sent,omitempty"`
-	Time int64  `protobuf:"varint,5,opt,name=time,proto3" json:"time,omitempty"`
+	// The cluster time, in nanoseconds, at which the OpenStream was applied.
+	Time int64 `protobuf:"varint,5,opt,name=time,proto3" json:"time,omitempty"`
 	// Every ticket that is live or above acked_through. A ticket above it that is missing was never received.
 	Tickets []*TicketState `protobuf:"bytes,6,rep,name=tickets,proto3" json:"tickets,omitempty"`
 	// The node that serves the stream, for people.
@@ -1601,14 +1678,17 @@ func (x *SessionState) GetTtlMin() int64 {
 // TicketState is the state of a ticket in the cluster: waiting, then granted, then ended. Of two reports the
 // later state is the true one.
 type TicketState struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Ticket uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	State  State                  `protobuf:"varint,2,opt,name=state,proto3,enum=zamok.v1.State" json:"state,omitempty"`
-	// With ENDED: the reason.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The client's number of the ticket.
+	Ticket uint64 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	// STATE_UNSPECIFIED only in the Answer for a ticket that was never received.
+	State State `protobuf:"varint,2,opt,name=state,proto3,enum=zamok.v1.State" json:"state,omitempty"`
+	// With ENDED: why. REASON_UNSPECIFIED otherwise.
 	Reason Reason `protobuf:"varint,3,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
-	// With GRANTED, and with ENDED if the ticket had been granted.
+	// The fencing token: with GRANTED, and with ENDED if the ticket had been granted. 0 otherwise.
 	Token uint64 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
-	// Cluster time at which the grant ends by its maximum hold; 0 = never.
+	// The cluster time, in nanoseconds, at which the grant ends by its maximum hold. 0: no maximum hold, or not
+	// granted.
 	HoldUntil     int64 `protobuf:"varint,5,opt,name=hold_until,json=holdUntil,proto3" json:"hold_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1683,12 +1763,14 @@ func (x *TicketState) GetHoldUntil() int64 {
 // order.
 type Change struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	State *TicketState           `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
-	// The index of the change.
+	// The state of the ticket after the change.
+	State *TicketState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	// The index of the change in the replicated log.
 	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	// With GRANTED: the exclusive locks of the ticket are now shared.
 	Downgraded bool `protobuf:"varint,3,opt,name=downgraded,proto3" json:"downgraded,omitempty"`
-	// The reason that an operator gave.
+	// With ENDED, if an operator ended the ticket or its session: the reason that the operator gave, up to 512 bytes.
+	// Empty otherwise.
 	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
 	// Numbers the changes of a stream 1, 2, 3, … A client that finds a gap attaches again.
 	Number        uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
@@ -1764,11 +1846,12 @@ func (x *Change) GetNumber() uint64 {
 // Answer is the result of an Acquire, Drop or Downgrade. A command that succeeded and whose Change is on this
 // stream may have no separate Answer.
 type Answer struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Command Command                `protobuf:"varint,1,opt,name=command,proto3,enum=zamok.v1.Command" json:"command,omitempty"`
-	// The ticket after the command. STATE_UNSPECIFIED: never received.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The kind of the command; state.ticket names the ticket.
+	Command Command `protobuf:"varint,1,opt,name=command,proto3,enum=zamok.v1.Command" json:"command,omitempty"`
+	// The ticket after the command. STATE_UNSPECIFIED: never received, or unknown because of the error.
 	State *TicketState `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// CODE_OK, or why the command failed.
+	// Absent: the command succeeded.
 	Error         *ErrorInfo `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1828,8 +1911,10 @@ func (x *Answer) GetError() *ErrorInfo {
 // KeepAliveAck confirms a renewal: the frame sent at `sent` was committed and applied at cluster time `time`.
 type KeepAliveAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Sent  []byte                 `protobuf:"bytes,1,opt,name=sent,proto3" json:"sent,omitempty"`
-	Time  int64                  `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
+	// `sent` of the frame that renewed the session. With `time`, a confirmation.
+	Sent []byte `protobuf:"bytes,1,opt,name=sent,proto3" json:"sent,omitempty"`
+	// The cluster time, in nanoseconds, at which the renewal was applied.
+	Time int64 `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
 	// The number of Changes sent on this stream so far. A client that received fewer attaches again.
 	Changes       uint64 `protobuf:"varint,3,opt,name=changes,proto3" json:"changes,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1889,14 +1974,15 @@ func (x *KeepAliveAck) GetChanges() uint64 {
 
 // QueuePosition reports the queue position of a waiting ticket that asked for it.
 type QueuePosition struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Ticket uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The client's number of the waiting ticket.
+	Ticket uint64 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	// The first of the ticket's locks that it waits for.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// The number of tickets ahead, exact up to 100. A larger number is an upper bound that may count tickets which
 	// left the middle of the queue, and is sent less often.
 	Ahead uint32 `protobuf:"varint,3,opt,name=ahead,proto3" json:"ahead,omitempty"`
-	// What the ticket waits for first.
+	// What the first waiting ticket of that lock waits for, up to 4.
 	Blockers      []*Blocker `protobuf:"bytes,4,rep,name=blockers,proto3" json:"blockers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1962,9 +2048,11 @@ func (x *QueuePosition) GetBlockers() []*Blocker {
 
 // Contended reports to a holder that others wait for one of its locks, at most once per second.
 type Contended struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ticket        uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	Waiting       uint32                 `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The client's number of the granted ticket.
+	Ticket uint64 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	// How many tickets wait for its locks; a ticket that waits for several of them counts once for each.
+	Waiting       uint32 `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2015,9 +2103,11 @@ func (x *Contended) GetWaiting() uint32 {
 
 // SessionEnded reports the end of the session and of all its tickets.
 type SessionEnded struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Reason        Reason                 `protobuf:"varint,1,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
-	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why it ended.
+	Reason Reason `protobuf:"varint,1,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
+	// If an operator ended the session: the reason that the operator gave, up to 512 bytes. Empty otherwise.
+	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2068,24 +2158,29 @@ func (x *SessionEnded) GetText() string {
 
 // ErrorInfo is the detail of every error, and the error of an Answer.
 type ErrorInfo struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Code    Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=zamok.v1.Code" json:"code,omitempty"`
-	Outcome Outcome                `protobuf:"varint,2,opt,name=outcome,proto3,enum=zamok.v1.Outcome" json:"outcome,omitempty"`
-	// For people.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Never CODE_OK in an error.
+	Code Code `protobuf:"varint,1,opt,name=code,proto3,enum=zamok.v1.Code" json:"code,omitempty"`
+	// Whether the request took effect.
+	Outcome Outcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=zamok.v1.Outcome" json:"outcome,omitempty"`
+	// What happened, what took effect and what to do, for people. The text may change between versions.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// INVALID: the field. LIMIT_EXCEEDED: the limit's name. KIND_MISMATCH: the lock's name.
+	// INVALID: the path of the field, such as `items[0].name`. LIMIT_EXCEEDED: the limit's name. KIND_MISMATCH: the
+	// lock's name. Empty otherwise.
 	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
-	// NOT_ACQUIRED, OWNER_WAITS: what blocks the request.
+	// NOT_ACQUIRED, OWNER_WAITS: what blocks the request, up to 16.
 	Blockers []*Blocker `protobuf:"bytes,5,rep,name=blockers,proto3" json:"blockers,omitempty"`
 	// DEADLOCK: the links of the cycle; of a long cycle `more` links in the middle are omitted.
 	Cycle []*Link `protobuf:"bytes,6,rep,name=cycle,proto3" json:"cycle,omitempty"`
-	More  uint32  `protobuf:"varint,7,opt,name=more,proto3" json:"more,omitempty"`
+	// DEADLOCK: how many links are omitted.
+	More uint32 `protobuf:"varint,7,opt,name=more,proto3" json:"more,omitempty"`
 	// KIND_MISMATCH: the permit limit of the lock in use; 0 = a mutex.
 	Limit uint32 `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`
-	// NOT_LEADER: the leader and its client address, if known.
-	Leader        string `protobuf:"bytes,9,opt,name=leader,proto3" json:"leader,omitempty"`
+	// NOT_LEADER: the id of the leader. Empty: not known.
+	Leader string `protobuf:"bytes,9,opt,name=leader,proto3" json:"leader,omitempty"`
+	// NOT_LEADER: the client address of the leader, host:port. Empty: not known.
 	LeaderAddress string `protobuf:"bytes,10,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
-	// NO_SESSION and TICKET_ENDED: the reason of the end, if it is known.
+	// Why the ticket or the session ended. REASON_UNSPECIFIED: it has not, or that is not known.
 	Reason Reason `protobuf:"varint,11,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
 	// WRONG_CLUSTER: the id of the node's cluster in hex.
 	Cluster       string `protobuf:"bytes,12,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -2209,19 +2304,26 @@ func (x *ErrorInfo) GetCluster() string {
 
 // Blocker is a reason for which a ticket waits at one of its locks.
 type Blocker struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	By      BlockedBy              `protobuf:"varint,2,opt,name=by,proto3,enum=zamok.v1.BlockedBy" json:"by,omitempty"`
-	Session uint64                 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
-	Ticket  uint64                 `protobuf:"varint,4,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	Token   uint64                 `protobuf:"varint,5,opt,name=token,proto3" json:"token,omitempty"`
-	Owner   string                 `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
-	// With DELAY and HOLD_OFF: the cluster time at which it ends.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lock. Empty with OWNER_WAITS, where the blocker is the owner's other ticket.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What the blocker is, which decides the fields that are set.
+	By BlockedBy `protobuf:"varint,2,opt,name=by,proto3,enum=zamok.v1.BlockedBy" json:"by,omitempty"`
+	// With HOLDER and WAITER: the session of the ticket. 0 otherwise.
+	Session uint64 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
+	// With HOLDER and WAITER: its number in that session. 0 otherwise.
+	Ticket uint64 `protobuf:"varint,4,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	// With HOLDER: its fencing token. 0 otherwise.
+	Token uint64 `protobuf:"varint,5,opt,name=token,proto3" json:"token,omitempty"`
+	// With HOLDER and WAITER: the ticket's owner. Empty: none.
+	Owner string `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
+	// With DELAY and HOLD_OFF: the cluster time, in nanoseconds, at which it ends. 0 otherwise.
 	Until int64 `protobuf:"varint,7,opt,name=until,proto3" json:"until,omitempty"`
-	// The session's label, and the beginning (128 bytes) of the ticket's metadata, for people.
-	Label    string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
+	// The label of the ticket's session, for people. Empty: none.
+	Label string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
+	// The first 128 bytes of the ticket's metadata, for people.
 	Metadata []byte `protobuf:"bytes,9,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// With DELAY and HOLD_OFF: the nanoseconds of cluster time that remained when this was sent.
+	// With DELAY and HOLD_OFF: the nanoseconds of cluster time that remained when this was sent. 0 otherwise.
 	Left          int64 `protobuf:"varint,10,opt,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2330,12 +2432,17 @@ func (x *Blocker) GetLeft() int64 {
 // Link is one ticket of a deadlock. A waiting ticket waits at `name` for the next link; a granted ticket belongs to
 // an owner that waits at the next link.
 type Link struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Ticket        uint64                 `protobuf:"varint,2,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	Owner         string                 `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
-	State         State                  `protobuf:"varint,4,opt,name=state,proto3,enum=zamok.v1.State" json:"state,omitempty"`
-	Name          string                 `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The session of the ticket.
+	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	// Its number in that session.
+	Ticket uint64 `protobuf:"varint,2,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	// Its owner.
+	Owner string `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
+	// WAITING or GRANTED.
+	State State `protobuf:"varint,4,opt,name=state,proto3,enum=zamok.v1.State" json:"state,omitempty"`
+	// With WAITING: the lock that it waits for. With GRANTED: the lock that the link before waits for.
+	Name          string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2405,11 +2512,15 @@ func (x *Link) GetName() string {
 	return ""
 }
 
+// OpenSessionRequest asks for a session.
 type OpenSessionRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Secret        []byte                 `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
-	Settings      *SessionSettings       `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
-	Sent          []byte                 `protobuf:"bytes,3,opt,name=sent,proto3" json:"sent,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 16 random bytes, known to the client only; the cluster stores a hash. Required.
+	Secret []byte `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
+	// Required. If the secret has opened a live session already, that session keeps its settings.
+	Settings *SessionSettings `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
+	// The client's clock, up to 32 bytes; see Terms.
+	Sent          []byte `protobuf:"bytes,3,opt,name=sent,proto3" json:"sent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2465,12 +2576,17 @@ func (x *OpenSessionRequest) GetSent() []byte {
 	return nil
 }
 
+// OpenSessionResponse names the session, and confirms that it was alive.
 type OpenSessionResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Ttl           int64                  `protobuf:"varint,2,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	Sent          []byte                 `protobuf:"bytes,3,opt,name=sent,proto3" json:"sent,omitempty"`
-	Time          int64                  `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the session, above 0.
+	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	// The granted ttl in nanoseconds.
+	Ttl int64 `protobuf:"varint,2,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// `sent` of the request.
+	Sent []byte `protobuf:"bytes,3,opt,name=sent,proto3" json:"sent,omitempty"`
+	// The cluster time, in nanoseconds, at which the request was applied.
+	Time          int64 `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2533,11 +2649,15 @@ func (x *OpenSessionResponse) GetTime() int64 {
 	return 0
 }
 
+// RenewSessionRequest renews a session; a client sends one every third of the ttl.
 type RenewSessionRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
-	Sent          []byte                 `protobuf:"bytes,3,opt,name=sent,proto3" json:"sent,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the session. Required.
+	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	// The 16 bytes that opened it. Required.
+	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// The client's clock, up to 32 bytes; see Terms.
+	Sent          []byte `protobuf:"bytes,3,opt,name=sent,proto3" json:"sent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2593,12 +2713,17 @@ func (x *RenewSessionRequest) GetSent() []byte {
 	return nil
 }
 
+// RenewSessionResponse confirms that the session was alive.
 type RenewSessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Sent  []byte                 `protobuf:"bytes,1,opt,name=sent,proto3" json:"sent,omitempty"`
-	Time  int64                  `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
-	Ttl   int64                  `protobuf:"varint,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// As in SessionState.
+	// `sent` of the request.
+	Sent []byte `protobuf:"bytes,1,opt,name=sent,proto3" json:"sent,omitempty"`
+	// The cluster time, in nanoseconds, at which the renewal was applied.
+	Time int64 `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
+	// The granted ttl in nanoseconds.
+	Ttl int64 `protobuf:"varint,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// Four election timeouts, in nanoseconds. A shorter ttl does not survive most failovers: a client whose ttl is
+	// shorter should open another session.
 	TtlMin        int64 `protobuf:"varint,4,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2662,10 +2787,13 @@ func (x *RenewSessionResponse) GetTtlMin() int64 {
 	return 0
 }
 
+// CloseSessionRequest ends a session.
 type CloseSessionRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the session. Required.
+	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	// The 16 bytes that opened it. Required.
+	Secret        []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2714,6 +2842,7 @@ func (x *CloseSessionRequest) GetSecret() []byte {
 	return nil
 }
 
+// CloseSessionResponse says that the session has ended. If it had ended before, the call fails with NO_SESSION.
 type CloseSessionResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2750,13 +2879,19 @@ func (*CloseSessionResponse) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{27}
 }
 
+// AcquireRequest requests locks for a session.
 type AcquireRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
-	Acquire       *Acquire               `protobuf:"bytes,3,opt,name=acquire,proto3" json:"acquire,omitempty"`
-	AckedThrough  uint64                 `protobuf:"varint,4,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
-	Sent          []byte                 `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the session. Required.
+	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	// The 16 bytes that opened it. Required.
+	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// The locks and how to wait for them. Required.
+	Acquire *Acquire `protobuf:"bytes,3,opt,name=acquire,proto3" json:"acquire,omitempty"`
+	// The promise to send no further Acquire for tickets up to this number; 0 promises nothing. See Terms.
+	AckedThrough uint64 `protobuf:"varint,4,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
+	// The client's clock, up to 32 bytes; see Terms.
+	Sent          []byte `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2826,13 +2961,16 @@ func (x *AcquireRequest) GetSent() []byte {
 	return nil
 }
 
+// AcquireResponse says that the ticket holds its locks.
 type AcquireResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// GRANTED; everything else is an error.
+	// Always GRANTED; everything else is an error.
 	State *TicketState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
-	// Confirms the transmission of this request, which may be much older than the grant.
-	Sent          []byte `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
-	Time          int64  `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
+	// `sent` of the request. It confirms that the session was alive when the request was applied, which may be long
+	// before the grant.
+	Sent []byte `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
+	// The cluster time, in nanoseconds, at which the request was applied.
+	Time          int64 `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2888,13 +3026,19 @@ func (x *AcquireResponse) GetTime() int64 {
 	return 0
 }
 
+// DropRequest ends a ticket.
 type DropRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
-	Ticket        uint64                 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	AckedThrough  uint64                 `protobuf:"varint,4,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
-	Sent          []byte                 `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the session. Required.
+	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	// The 16 bytes that opened it. Required.
+	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// The number of the ticket, from 1. Required.
+	Ticket uint64 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	// The promise to send no further Acquire for tickets up to this number; 0 promises nothing. See Terms.
+	AckedThrough uint64 `protobuf:"varint,4,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
+	// The client's clock, up to 32 bytes; see Terms.
+	Sent          []byte `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2964,11 +3108,16 @@ func (x *DropRequest) GetSent() []byte {
 	return nil
 }
 
+// DropResponse says that the ticket holds nothing and waits for nothing.
 type DropResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	State         *TicketState           `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
-	Sent          []byte                 `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
-	Time          int64                  `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Always ENDED, with the reason of its end, which may have come before this call; REASON_UNSPECIFIED if the cluster
+	// has forgotten it.
+	State *TicketState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	// `sent` of the request.
+	Sent []byte `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
+	// The cluster time, in nanoseconds, at which the request was applied.
+	Time          int64 `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3024,13 +3173,19 @@ func (x *DropResponse) GetTime() int64 {
 	return 0
 }
 
+// DowngradeRequest turns the exclusive locks of a ticket into shared ones.
 type DowngradeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
-	Ticket        uint64                 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	AckedThrough  uint64                 `protobuf:"varint,4,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
-	Sent          []byte                 `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the session. Required.
+	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	// The 16 bytes that opened it. Required.
+	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// The number of a granted ticket. Required.
+	Ticket uint64 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	// The promise to send no further Acquire for tickets up to this number; 0 promises nothing. See Terms.
+	AckedThrough uint64 `protobuf:"varint,4,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
+	// The client's clock, up to 32 bytes; see Terms.
+	Sent          []byte `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3100,11 +3255,15 @@ func (x *DowngradeRequest) GetSent() []byte {
 	return nil
 }
 
+// DowngradeResponse says that the ticket holds no lock exclusively.
 type DowngradeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	State         *TicketState           `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
-	Sent          []byte                 `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
-	Time          int64                  `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The ticket after the call: GRANTED, with an unchanged token.
+	State *TicketState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	// `sent` of the request.
+	Sent []byte `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
+	// The cluster time, in nanoseconds, at which the request was applied.
+	Time          int64 `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3162,10 +3321,13 @@ func (x *DowngradeResponse) GetTime() int64 {
 
 // Stamp is a reading of the replicated clock. Stamps are ordered by term, then by index.
 type Stamp struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Term          uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
-	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Time          int64                  `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The term of the leader that the reading came from.
+	Term uint64 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	// The index of the last entry of the replicated log that the reading includes.
+	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Cluster time in nanoseconds; see Terms.
+	Time          int64 `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3221,10 +3383,12 @@ func (x *Stamp) GetTime() int64 {
 	return 0
 }
 
+// GetRequest names a lock.
 type GetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The maximum number of holders and of waiters; 0 = 100, at most 200. A response is cut at 1 MiB; LockSummary has
+	// 1 to 512 bytes of UTF-8 without control characters. Required.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The maximum number of holders and of waiters, at most 200; 0 = 100. A response is cut at 1 MiB; LockSummary has
 	// the true numbers.
 	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3275,13 +3439,17 @@ func (x *GetRequest) GetLimit() uint32 {
 	return 0
 }
 
+// GetResponse describes a lock with its holders and waiters.
 type GetResponse struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Lock    *LockSummary           `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
-	Holders []*Ticket              `protobuf:"bytes,2,rep,name=holders,proto3" json:"holders,omitempty"`
-	// In queue order.
-	Queue         []*Ticket `protobuf:"bytes,3,rep,name=queue,proto3" json:"queue,omitempty"`
-	Stamp         *Stamp    `protobuf:"bytes,4,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Always present, also for a lock that is not in use.
+	Lock *LockSummary `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
+	// The granted tickets, at most `limit`.
+	Holders []*Ticket `protobuf:"bytes,2,rep,name=holders,proto3" json:"holders,omitempty"`
+	// The waiting tickets in queue order, at most `limit`.
+	Queue []*Ticket `protobuf:"bytes,3,rep,name=queue,proto3" json:"queue,omitempty"`
+	// The moment that all of the response describes.
+	Stamp         *Stamp `protobuf:"bytes,4,opt,name=stamp,proto3" json:"stamp,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3344,16 +3512,20 @@ func (x *GetResponse) GetStamp() *Stamp {
 	return nil
 }
 
+// LockSummary describes a lock without its tickets.
 type LockSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The permit limit; 0 = a mutex.
-	Limit   uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// The name of the lock.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The number of permits; 0 = a mutex, or not in use.
+	Limit uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// How many tickets hold it.
 	Holders uint32 `protobuf:"varint,3,opt,name=holders,proto3" json:"holders,omitempty"`
+	// How many tickets wait for it.
 	Waiters uint32 `protobuf:"varint,4,opt,name=waiters,proto3" json:"waiters,omitempty"`
-	// Cluster time; 0 = no delay.
+	// The cluster time, in nanoseconds, at which its lock delay ends; 0 = no delay.
 	DelayedUntil int64 `protobuf:"varint,5,opt,name=delayed_until,json=delayedUntil,proto3" json:"delayed_until,omitempty"`
-	// The cluster time until which the restore hold-off lasts, for all locks; 0 = no hold-off.
+	// The cluster time, in nanoseconds, at which the restore hold-off ends, for all locks; 0 = no hold-off.
 	HoldOffUntil  int64 `protobuf:"varint,6,opt,name=hold_off_until,json=holdOffUntil,proto3" json:"hold_off_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3433,26 +3605,35 @@ func (x *LockSummary) GetHoldOffUntil() int64 {
 
 // Ticket describes a live ticket.
 type Ticket struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Session uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	State   *TicketState           `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of its session.
+	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	// Its number, WAITING or GRANTED, and its token.
+	State *TicketState `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// The index at which the ticket was enqueued, which orders every queue.
 	Enqueued uint64 `protobuf:"varint,3,opt,name=enqueued,proto3" json:"enqueued,omitempty"`
-	// Cluster time; 0 = without limit.
-	WaitUntil int64   `protobuf:"varint,4,opt,name=wait_until,json=waitUntil,proto3" json:"wait_until,omitempty"`
-	Owner     string  `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
-	Metadata  []byte  `protobuf:"bytes,6,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	Items     []*Item `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
-	// Of the session.
-	Label    string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
+	// The cluster time, in nanoseconds, at which its wait times out; 0 = without limit.
+	WaitUntil int64 `protobuf:"varint,4,opt,name=wait_until,json=waitUntil,proto3" json:"wait_until,omitempty"`
+	// The owner that the client named; empty = none.
+	Owner string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
+	// The metadata of its Acquire.
+	Metadata []byte `protobuf:"bytes,6,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// All of its locks.
+	Items []*Item `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
+	// The label of its session; empty = none.
+	Label string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
+	// The client that opened its session: the name in its verified certificate, or else its host. Empty: neither is
+	// known.
 	Identity string `protobuf:"bytes,9,opt,name=identity,proto3" json:"identity,omitempty"`
-	// With WAITING: what it waits for.
+	// With WAITING: what it waits for, up to 16.
 	Blockers []*Blocker `protobuf:"bytes,10,rep,name=blockers,proto3" json:"blockers,omitempty"`
-	// Cluster times at which the ticket was enqueued and granted, precise to a tenth of a second or a hundredth of the
-	// age; 0 = not yet, or longer ago than the responding node remembers.
+	// The cluster time, in nanoseconds, at which it was enqueued, precise to a tenth of a second or a hundredth of the
+	// age. 0: longer ago than the responding node remembers.
 	EnqueuedAt int64 `protobuf:"varint,11,opt,name=enqueued_at,json=enqueuedAt,proto3" json:"enqueued_at,omitempty"`
-	GrantedAt  int64 `protobuf:"varint,12,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
-	// Cluster time at which the session's lease ends unless it is renewed.
+	// The cluster time at which it was granted, precise like enqueued_at. 0: waits, or longer ago than the responding
+	// node remembers.
+	GrantedAt int64 `protobuf:"varint,12,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
+	// The cluster time, in nanoseconds, at which its session's lease ends unless it is renewed.
 	LeaseUntil    int64 `protobuf:"varint,13,opt,name=lease_until,json=leaseUntil,proto3" json:"lease_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3579,12 +3760,14 @@ func (x *Ticket) GetLeaseUntil() int64 {
 	return 0
 }
 
+// ListRequest selects locks by name.
 type ListRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Prefix string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Names after this one.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only names that begin with this; empty = all names.
+	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// Only names after this one, in byte order: the last one of the previous page. Empty = from the beginning.
 	After string `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
-	// 0 = 1000, which is also the maximum.
+	// The maximum number of locks, at most 1000; 0 = 1000.
 	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3641,10 +3824,13 @@ func (x *ListRequest) GetLimit() uint32 {
 	return 0
 }
 
+// ListResponse is one page of locks.
 type ListResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Locks         []*LockSummary         `protobuf:"bytes,1,rep,name=locks,proto3" json:"locks,omitempty"`
-	Stamp         *Stamp                 `protobuf:"bytes,2,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ordered by name in byte order. Fewer than the limit: there are no more.
+	Locks []*LockSummary `protobuf:"bytes,1,rep,name=locks,proto3" json:"locks,omitempty"`
+	// The moment that the page describes. Watch from its index to follow what happens later.
+	Stamp         *Stamp `protobuf:"bytes,2,opt,name=stamp,proto3" json:"stamp,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3693,11 +3879,13 @@ func (x *ListResponse) GetStamp() *Stamp {
 	return nil
 }
 
+// ListSessionsRequest selects sessions by id.
 type ListSessionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	After uint64                 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`
-	// 0 = 1000, which is also the maximum. A response is cut at 1 MiB, so only an empty response means that there are
-	// no more sessions.
+	// Only ids above this one: the last one of the previous page; 0 = from the beginning.
+	After uint64 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`
+	// The maximum number of sessions, at most 1000; 0 = 1000. A response is cut at 1 MiB, so only an empty response
+	// means that there are no more sessions.
 	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3747,10 +3935,13 @@ func (x *ListSessionsRequest) GetLimit() uint32 {
 	return 0
 }
 
+// ListSessionsResponse is one page of sessions.
 type ListSessionsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Sessions      []*SessionInfo         `protobuf:"bytes,1,rep,name=sessions,proto3" json:"sessions,omitempty"`
-	Stamp         *Stamp                 `protobuf:"bytes,2,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ordered by id.
+	Sessions []*SessionInfo `protobuf:"bytes,1,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	// The moment that the page describes.
+	Stamp         *Stamp `protobuf:"bytes,2,opt,name=stamp,proto3" json:"stamp,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3799,16 +3990,20 @@ func (x *ListSessionsResponse) GetStamp() *Stamp {
 	return nil
 }
 
+// SessionInfo describes a live session.
 type SessionInfo struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Session  uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Settings *SessionSettings       `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
-	Identity string                 `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
-	// Cluster time at which the lease ends unless it is renewed.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the session.
+	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	// As it was opened.
+	Settings *SessionSettings `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
+	// The client that opened it: the name in its verified certificate, or else its host. Empty: neither is known.
+	Identity string `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	// The cluster time, in nanoseconds, at which its lease ends unless it is renewed.
 	Deadline int64 `protobuf:"varint,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	// Whether the session has ever had a stream.
 	Attached bool `protobuf:"varint,5,opt,name=attached,proto3" json:"attached,omitempty"`
-	// Cluster time at which it was opened.
+	// The cluster time, in nanoseconds, at which it was opened.
 	Opened int64 `protobuf:"varint,6,opt,name=opened,proto3" json:"opened,omitempty"`
 	// The number of tickets that wait or hold.
 	Tickets       uint32 `protobuf:"varint,7,opt,name=tickets,proto3" json:"tickets,omitempty"`
@@ -3895,12 +4090,17 @@ func (x *SessionInfo) GetTickets() uint32 {
 	return 0
 }
 
+// CheckRequest names a grant.
 type CheckRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Token uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
-	// Required for shared locks and permits, whose tokens may be shared; otherwise 0.
-	Session       uint64 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
+	// The lock, 1 to 512 bytes. Required.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The fencing token of the grant, above 0. Required.
+	Token uint64 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
+	// The session that was granted the lock. Required for shared locks and permits, whose tokens may be shared;
+	// otherwise 0 is enough.
+	Session uint64 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
+	// The ticket of that session; above 0 exactly if `session` is.
 	Ticket        uint64 `protobuf:"varint,4,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3964,10 +4164,13 @@ func (x *CheckRequest) GetTicket() uint64 {
 	return 0
 }
 
+// CheckResponse says whether a grant is held.
 type CheckResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Held          bool                   `protobuf:"varint,1,opt,name=held,proto3" json:"held,omitempty"`
-	Stamp         *Stamp                 `protobuf:"bytes,2,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True: the grant was held at the stamp. False: it had ended, or there was never such a grant.
+	Held bool `protobuf:"varint,1,opt,name=held,proto3" json:"held,omitempty"`
+	// The moment that the response describes.
+	Stamp         *Stamp `protobuf:"bytes,2,opt,name=stamp,proto3" json:"stamp,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4016,6 +4219,7 @@ func (x *CheckResponse) GetStamp() *Stamp {
 	return nil
 }
 
+// NowRequest has no fields.
 type NowRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -4052,9 +4256,11 @@ func (*NowRequest) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{46}
 }
 
+// NowResponse is a reading of the replicated clock.
 type NowResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stamp         *Stamp                 `protobuf:"bytes,1,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Taken between the request and the response.
+	Stamp         *Stamp `protobuf:"bytes,1,opt,name=stamp,proto3" json:"stamp,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4096,10 +4302,12 @@ func (x *NowResponse) GetStamp() *Stamp {
 	return nil
 }
 
+// WatchRequest selects events.
 type WatchRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Prefix string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Events after this index. 0 = from now on.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only events of locks whose names begin with this. Empty: all locks, and the ends of sessions.
+	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// Only events after this index, such as the index of a ListResponse or of the last WatchFrame; 0 = from now on.
 	From          uint64 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4149,10 +4357,12 @@ func (x *WatchRequest) GetFrom() uint64 {
 	return 0
 }
 
+// WatchFrame carries events in the order of the log.
 type WatchFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All events up to this index have been sent. The first frame is sent at once and has the starting index.
-	Index         uint64       `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Index uint64 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// May be empty: then no event with the prefix happened up to the index.
 	Events        []*LockEvent `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4205,16 +4415,22 @@ func (x *WatchFrame) GetEvents() []*LockEvent {
 // LockEvent is a change of a ticket at locks with the prefix, or the end of a session, which has no ticket, token
 // or items.
 type LockEvent struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Kind    EventKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=zamok.v1.EventKind" json:"kind,omitempty"`
-	Session uint64                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
-	Ticket  uint64                 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	Token   uint64                 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
-	Reason  Reason                 `protobuf:"varint,5,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
-	// The reason that an operator gave.
-	Text  string  `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What happened.
+	Kind EventKind `protobuf:"varint,1,opt,name=kind,proto3,enum=zamok.v1.EventKind" json:"kind,omitempty"`
+	// The session of the ticket, or the session that ended.
+	Session uint64 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	// The number of the ticket in its session; 0 with ENDED.
+	Ticket uint64 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	// GRANTED, LOST, RELEASED and DOWNGRADED: the fencing token of the grant. 0 otherwise.
+	Token uint64 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
+	// REFUSED, LOST, RELEASED, CANCELLED and ENDED: why.
+	Reason Reason `protobuf:"varint,5,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
+	// The reason that an operator gave, up to 512 bytes; empty = none.
+	Text string `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
+	// The locks of the ticket that have the prefix; none with ENDED.
 	Items []*Item `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
-	// ENDED: the session's label.
+	// ENDED: the session's label; empty = none.
 	Label         string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4306,11 +4522,15 @@ func (x *LockEvent) GetLabel() string {
 	return ""
 }
 
+// ForceReleaseRequest names the grants of a lock that are to end.
 type ForceReleaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The highest token to release, at least 1.
-	Token         uint64 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
+	// The lock, 1 to 512 bytes. Required.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The highest token to release, at least 1. Give the token that was seen, so that a later grant is left alone.
+	// Required.
+	Token uint64 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
+	// Sent to the holders and to watches; up to 512 bytes of UTF-8 without control characters.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4367,6 +4587,7 @@ func (x *ForceReleaseRequest) GetReason() string {
 	return ""
 }
 
+// ForceReleaseResponse names what was ended, possibly nothing.
 type ForceReleaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The first 1024 tickets that were ended.
@@ -4421,10 +4642,13 @@ func (x *ForceReleaseResponse) GetMore() uint32 {
 	return 0
 }
 
+// TicketRef names a ticket in the cluster.
 type TicketRef struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Ticket        uint64                 `protobuf:"varint,2,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of its session.
+	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	// Its number in that session.
+	Ticket        uint64 `protobuf:"varint,2,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4473,10 +4697,13 @@ func (x *TicketRef) GetTicket() uint64 {
 	return 0
 }
 
+// ExpireSessionRequest names a session that is to end.
 type ExpireSessionRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the session. Required.
+	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	// Sent to the client and to watches; up to 512 bytes of UTF-8 without control characters.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4525,6 +4752,7 @@ func (x *ExpireSessionRequest) GetReason() string {
 	return ""
 }
 
+// ExpireSessionResponse says that the session has ended.
 type ExpireSessionResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -4561,6 +4789,7 @@ func (*ExpireSessionResponse) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{55}
 }
 
+// MembersRequest has no fields.
 type MembersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -4597,13 +4826,17 @@ func (*MembersRequest) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{56}
 }
 
+// MembersResponse describes the cluster.
 type MembersResponse struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Members []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
-	Leader  string                 `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
-	// The cluster id in hex.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The nodes of the cluster, with and without a vote.
+	Members []*Member `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	// The id of the leader.
+	Leader string `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
+	// The id of the cluster in hex, as in the metadata `zamok-cluster`.
 	Cluster string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Stamp   *Stamp `protobuf:"bytes,4,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	// The moment that cluster, hold_off and what the nodes announced describe.
+	Stamp *Stamp `protobuf:"bytes,4,opt,name=stamp,proto3" json:"stamp,omitempty"`
 	// The remaining restore hold-off in nanoseconds of cluster time; 0 = none.
 	HoldOff int64 `protobuf:"varint,5,opt,name=hold_off,json=holdOff,proto3" json:"hold_off,omitempty"`
 	// The longest election timeout of the nodes in nanoseconds. It adapts to round trips and pauses unless it is fixed by
@@ -4685,19 +4918,28 @@ func (x *MembersResponse) GetElectionTimeout() int64 {
 	return 0
 }
 
+// Member is one node of the cluster.
 type Member struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Addresses as announced by the node; "" = not announced yet.
-	Client  string `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
-	Peer    string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
-	Http    string `protobuf:"bytes,4,opt,name=http,proto3" json:"http,omitempty"`
+	// The stable name of the node, unique in the cluster.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The address for clients, host:port, as announced by the node. Empty: not announced yet.
+	Client string `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
+	// The address for other nodes, host:port.
+	Peer string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
+	// The address of its HTTP port, as announced by the node. Empty: none, or not announced yet.
+	Http string `protobuf:"bytes,4,opt,name=http,proto3" json:"http,omitempty"`
+	// The version of zamok that the node runs, as announced by it. Empty: not announced yet, or a build without a
+	// version.
 	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
-	Voter   bool   `protobuf:"varint,6,opt,name=voter,proto3" json:"voter,omitempty"`
-	Leader  bool   `protobuf:"varint,7,opt,name=leader,proto3" json:"leader,omitempty"`
+	// Whether the node counts for majorities. One that is joining does not yet.
+	Voter bool `protobuf:"varint,6,opt,name=voter,proto3" json:"voter,omitempty"`
+	// Whether the node leads.
+	Leader bool `protobuf:"varint,7,opt,name=leader,proto3" json:"leader,omitempty"`
 	// Free space of the data directory; 0 with disk_low false: unknown, as for data in memory.
 	FreeBytes uint64 `protobuf:"varint,8,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
-	DiskLow   bool   `protobuf:"varint,9,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
+	// Whether the data directory has less free space than the node needs to accept new sessions and acquisitions.
+	DiskLow bool `protobuf:"varint,9,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
 	// Identifies the data directory, 32 hexadecimal digits. A node that lost its data has a new incarnation.
 	Incarnation string `protobuf:"bytes,10,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// Nanoseconds since the leader sent the last message that the node answered, or since the leader was elected if the
@@ -4824,10 +5066,13 @@ func (x *Member) GetBehind() uint64 {
 	return 0
 }
 
+// JoinRequest names the node to add.
 type JoinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Its peer address.
+	// The stable name of the node: 1 to 64 lower-case letters, digits, '.', '_' and '-', beginning with a letter or
+	// digit. Required.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Its address for other nodes, host:port. Required.
 	Peer          string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4877,6 +5122,7 @@ func (x *JoinRequest) GetPeer() string {
 	return ""
 }
 
+// JoinResponse says that the node is a member with a vote.
 type JoinResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -4913,9 +5159,11 @@ func (*JoinResponse) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{60}
 }
 
+// RemoveRequest names the node to remove.
 type RemoveRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The stable name of the node. Required.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4957,6 +5205,7 @@ func (x *RemoveRequest) GetId() string {
 	return ""
 }
 
+// RemoveResponse says that the node is no member any more.
 type RemoveResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -4993,9 +5242,10 @@ func (*RemoveResponse) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{62}
 }
 
+// TransferRequest names the next leader.
 type TransferRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty: the most up-to-date node that answers and has enough disk space.
+	// The id of a node. Empty: the most up-to-date node that answers and has enough disk space.
 	To            string `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5038,6 +5288,7 @@ func (x *TransferRequest) GetTo() string {
 	return ""
 }
 
+// TransferResponse says that another node leads.
 type TransferResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -5074,6 +5325,7 @@ func (*TransferResponse) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{64}
 }
 
+// BackupRequest has no fields.
 type BackupRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -5110,9 +5362,11 @@ func (*BackupRequest) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{65}
 }
 
+// BackupChunk is a piece of a backup.
 type BackupChunk struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Up to 64 KiB. All pieces in order are the file that `zamok restore` reads.
+	Data          []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5581,7 +5835,9 @@ const file_zamok_proto_rawDesc = "" +
 	"\x04Join\x12\x15.zamok.v1.JoinRequest\x1a\x16.zamok.v1.JoinResponse\x12;\n" +
 	"\x06Remove\x12\x17.zamok.v1.RemoveRequest\x1a\x18.zamok.v1.RemoveResponse\x12A\n" +
 	"\bTransfer\x12\x19.zamok.v1.TransferRequest\x1a\x1a.zamok.v1.TransferResponse\x12:\n" +
-	"\x06Backup\x12\x17.zamok.v1.BackupRequest\x1a\x15.zamok.v1.BackupChunk0\x01B\x1bZ\x19zamok/api/zamokpb;zamokpbb\x06proto3"
+	"\x06Backup\x12\x17.zamok.v1.BackupRequest\x1a\x15.zamok.v1.BackupChunk0\x01B>\n" +
+	"\bzamok.v1B\n" +
+	"ZamokProtoP\x01Z\x19zamok/api/zamokpb;zamokpb\xaa\x02\bZamok.V1b\x06proto3"
 
 var (
 	file_zamok_proto_rawDescOnce sync.Once

@@ -15,7 +15,7 @@
 // # Parts
 //
 //	node.go     Node: composes the replicated state machine and the servers
-//	server.go   Server: the gRPC listener, its connections, and the one way of every call
+//	server.go   Server: the gRPC listener, its connections, and the one way of every call; reflection
 //	stream.go   streams of sessions
 //	calls.go    calls of clients and readers
 //	admin.go    calls of operators

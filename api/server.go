@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/reflection"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"zamok/api/access"
@@ -136,6 +137,7 @@ func (s *Server) serve(node *raftnode.Node) {
 	zamokpb.RegisterZamokServer(s.grpc, s)
 	zamokpb.RegisterAdminServer(s.grpc, s)
 	healthpb.RegisterHealthServer(s.grpc, health{server: s})
+	reflection.Register(s.grpc) // so that grpcurl and its like need no .proto
 	s.busy.Go(func() {
 		if err := s.grpc.Serve(&limitedListener{Listener: s.cfg.Listener, free: make(chan struct{}, s.cfg.ConnsMax), log: s.cfg.Logger}); err != nil {
 			s.cfg.Logger.Error("the client listener failed; this node serves no clients until it is restarted", "error", err)
@@ -144,7 +146,7 @@ func (s *Server) serve(node *raftnode.Node) {
 	s.cfg.Logger.Info("serving clients", "id", s.cfg.ID, "address", s.cfg.Client)
 }
 
-// isOurs reports whether a method belongs to zamok's own services, not to grpc.health.v1.
+// isOurs reports whether a method belongs to zamok's own services, not to those of gRPC: health and reflection.
 func isOurs(method string) bool { return strings.HasPrefix(method, "/zamok.v1.") }
 
 // unary is the way of every call: the cluster that it names, the relay, admission, the handler.

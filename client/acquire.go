@@ -12,7 +12,8 @@ import (
 // Lock waits in line for a lock, for as long as ctx allows, also while no node can be reached (which is
 // logged once), unless this client has never reached one and every endpoint refuses it: then it fails at once with
 // ErrUnavailable, as every call does. If ctx ends first, the error wraps ctx.Err(), and ErrNotAcquired, or, if the cluster
-// could not be reached, ErrUnavailable with the latest error of every node.
+// could not be reached, ErrUnavailable with the latest error of every node. WithWaitTimeout is a limit that the cluster
+// keeps.
 //
 // A client holds and waits for up to 4096 locks at a time; more is an ErrLimit.
 func (c *Client) Lock(ctx context.Context, name string, opts ...Option) (*Lock, error) {
@@ -20,7 +21,7 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...Option) (*Lock, 
 }
 
 // TryLock takes a lock only if that is possible at once. If not, the error is a *NotAcquiredError, which
-// names the holders.
+// names the holders. With WithWaitTimeout it is more patient, and the same as Lock with that option.
 func (c *Client) TryLock(ctx context.Context, name string, opts ...Option) (*Lock, error) {
 	return c.TryLockAll(ctx, []Item{ExclusiveItem(name)}, opts...)
 }
@@ -33,19 +34,22 @@ func (c *Client) LockAll(ctx context.Context, items []Item, opts ...Option) (*Lo
 
 // TryLockAll takes several locks, if all are available at once.
 func (c *Client) TryLockAll(ctx context.Context, items []Item, opts ...Option) (*Lock, error) {
-	r := newRequest(items, opts)
-	r.try = true
-	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
-	defer cancel()
-	return c.acquire(ctx, r)
+	return c.LockAll(ctx, items, append([]Option{WithWaitTimeout(0)}, opts...)...)
 }
 
 // acquire requests a lock until there is a final answer. It repeats the request only when the previous one ended without
 // a lock: the session ended, or the grant did before it could be handed over. The latter may happen each time, where the
-// cluster is too far away for a maximum hold, so then there is a pause.
+// cluster is too far away for a maximum hold, so then there is a pause. The end of a limited wait is the cluster's word,
+// for which it waits until RequestTimeout after the limit.
 func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
 	if err := r.check(); err != nil {
 		return nil, err
+	}
+	if r.waitFor != unlimited {
+		r.waitUntil = time.Now().Add(r.waitFor)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, r.waitUntil.Add(c.cfg.RequestTimeout), errRequestTimeout)
+		defer cancel()
 	}
 	var between pause
 	for {
@@ -76,7 +80,8 @@ var (
 )
 
 // wait waits for the end of an acquisition. If its context ends first, it is cancelled: a wait while the session is attached
-// ends at once; without a stream, or for a try, the outcome of what was sent is unknown.
+// ends at once; without a stream, for a try, or if the cluster did not end a limited wait in time, the outcome of what
+// was sent is unknown.
 func (t *ticket) wait(ctx context.Context, r *request) (lock *Lock, err error) {
 	s := t.s
 	s.mu.Lock()
@@ -98,7 +103,7 @@ func (t *ticket) wait(ctx context.Context, r *request) (lock *Lock, err error) {
 		case !settled:
 			t.giveUp(nil)
 			switch {
-			case s.link != nil && !r.try:
+			case s.link != nil && r.waitFor != 0 && context.Cause(ctx) != errRequestTimeout:
 				return nil, &NotAcquiredError{Names: names(r.items), cause: contextEnd(ctx)}
 			case t.state == ticketEnded:
 				return nil, s.c.nodes.unavailable(NotDone, contextEnd(ctx))
@@ -191,7 +196,8 @@ type Option func(*request)
 // request is what a caller wants: the same however often it is sent.
 type request struct {
 	items      []Item
-	try        bool
+	waitFor    time.Duration // in line; 0 = not at all
+	waitUntil  time.Time     // where waitFor ends, counted from the call
 	owner      string
 	metadata   []byte
 	maxHold    time.Duration
@@ -231,6 +237,24 @@ func WithMetadata(data []byte) Option { return func(r *request) { r.metadata = d
 // that grow to half a second, until its context ends.
 func WithMaxHold(d time.Duration) Option { return func(r *request) { r.maxHold = d } }
 
+const (
+	unlimited      time.Duration = -1
+	waitTimeoutMax               = 366 * 24 * time.Hour // what the cluster takes
+)
+
+// WithWaitTimeout limits the wait in line to d, counted from the call; 0 or less = do not wait, which is what TryLock
+// does without it.
+//
+// The cluster keeps the limit, in its own time, which stands still while there is no leader. At its end it takes the
+// request out of the queue, and the error is a *NotAcquiredError without a context's: nothing is left of the request.
+// If the cluster's word has not come RequestTimeout after the limit, the call gives up: as with TryLock, the error is
+// ErrUnavailable, an *UnconfirmedError if the request had been sent, and it is cancelled in the background until the
+// cluster confirms. Until then the lock may still be granted, and returned. A context that ends before that ends the
+// wait as it ends any Lock's.
+func WithWaitTimeout(d time.Duration) Option {
+	return func(r *request) { r.waitFor = min(max(d, 0), waitTimeoutMax) }
+}
+
 // OnPosition calls f with the place in the queue, when it is known and when it changed, at most once a second, and
 // less often while many are ahead.
 // It is called by the goroutine that waits, and holds up that one only.
@@ -244,7 +268,7 @@ type Position struct {
 }
 
 func newRequest(items []Item, opts []Option) *request {
-	r := &request{items: append([]Item(nil), items...)}
+	r := &request{items: append([]Item(nil), items...), waitFor: unlimited}
 	for _, o := range opts {
 		o(r)
 	}
@@ -295,14 +319,14 @@ func names(items []Item) []string { return each(items, Item.Name) }
 // wire is the request as it is sent under a number.
 func (r *request) wire(number uint64) *zamokpb.Acquire {
 	a := &zamokpb.Acquire{
-		Ticket: number, WaitFor: -1, MaxHold: int64(r.maxHold),
+		Ticket: number, WaitFor: int64(unlimited), MaxHold: int64(r.maxHold),
 		Owner: r.owner, Metadata: r.metadata, ReportPosition: r.onPosition != nil,
 		Items: each(r.items, func(i Item) *zamokpb.Item {
 			return &zamokpb.Item{Name: i.name, Mode: i.mode, Permits: i.permits, Limit: i.limit}
 		}),
 	}
-	if r.try {
-		a.WaitFor = 0
+	if r.waitFor != unlimited { // what is left of it: it may be sent late, and again in another session
+		a.WaitFor = int64(max(time.Until(r.waitUntil), 0))
 	}
 	return a
 }

@@ -48,7 +48,7 @@ type Config struct {
 	Credentials credentials.PerRPCCredentials
 	// Dialer makes connections; nil = net.Dialer.
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
-	// RequestTimeout bounds every call but Lock; 0 = 5 s.
+	// RequestTimeout bounds every call but Lock; 0 = 5 s. One with WithWaitTimeout ends so long after that limit.
 	RequestTimeout time.Duration
 	// Logger hears of what no call can return; nil = slog.Default().
 	Logger *slog.Logger

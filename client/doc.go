@@ -2,7 +2,7 @@
 //
 //	Dial, New            make a client of a cluster
 //	Client.Lock          wait in line for a lock
-//	Client.TryLock       take a lock only if it is free now
+//	Client.TryLock       take a lock only if it is free now, or within WithWaitTimeout
 //	Client.LockAll       take several locks together
 //	Client.Do            run a function under a lock
 //	Lock.Unlock          release it, and wait for the cluster's confirmation
@@ -11,7 +11,8 @@
 //	Lock.Token           the number of the grant, for storage to compare
 //	Client.Close         end the session, which frees its locks
 //
-// Shared, Permits, WithOwner, WithMetadata, WithMaxHold and OnPosition are options of the calls that acquire.
+// Shared, Permits, WithWaitTimeout, WithMaxHold, WithOwner, WithMetadata and OnPosition are options of the calls that
+// acquire.
 //
 //	c, err := client.Dial(ctx, "node1:5750", "node2:5750", "node3:5750")
 //	…
@@ -104,8 +105,8 @@
 //	refused, it was stolen, its cluster is gone       the lock stands until the lease ends in the cluster
 //
 // Close returns nil just if the cluster said that the session is over. A wait that is cancelled while the stream stands
-// is dropped with the next frame; its error is plain. TryLock whose answer did not come, and a wait that ends without
-// a stream, are unconfirmed if they had been sent. A Downgrade whose lock is lost before its answer has the outcome
+// is dropped with the next frame; its error is plain. TryLock whose answer did not come, a wait whose limit passed
+// without the cluster's word, and a wait that ends without a stream, are unconfirmed if they had been sent. A Downgrade whose lock is lost before its answer has the outcome
 // Unknown. Do joins what Unlock returns, and Locker logs it.
 //
 // # One cluster

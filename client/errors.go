@@ -116,7 +116,7 @@ func invalid(field, format string, args ...any) error {
 type NotAcquiredError struct {
 	Names   []string
 	Holders []Blocker // and those that wait ahead, or a delay
-	cause   error     // the context's, if it ended the wait
+	cause   error     // what ended the wait: the context, or its limit
 }
 
 func (e *NotAcquiredError) Error() string {
@@ -287,4 +287,5 @@ var (
 	errMaxHoldExceeded  = errors.New("the maximum hold is over")
 	errLeaseUnconfirmed = errors.New("the cluster was not heard in time; the lease may be over")
 	errNoAnswer         = errors.New("no answer")
+	errWaitTimeout      = errors.New("the wait timed out")
 )

@@ -173,8 +173,7 @@ func TestADowngradeOfALostLockSaysWhatItDid(t *testing.T) {
 // An acquisition that was sent and is given up is in doubt; one that was not, is not.
 func TestATryThatIsGivenUpSaysWhetherItIsInDoubt(t *testing.T) {
 	b := newBare(t)
-	r := newRequest([]Item{ExclusiveItem("x")}, nil)
-	r.try = true
+	r := newRequest([]Item{ExclusiveItem("x")}, []Option{WithWaitTimeout(0)})
 	one, two := b.ask(r), b.ask(r)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

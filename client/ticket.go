@@ -177,10 +177,12 @@ func (t *ticket) endFailure(reason zamokpb.Reason, text string) error {
 		return refusal(t)
 	}
 	switch reason {
+	case zamokpb.Reason_REASON_WAIT_TIMEOUT:
+		return &NotAcquiredError{Names: names(t.items), cause: errWaitTimeout}
 	case zamokpb.Reason_REASON_REVOKED:
 		return reasonError(reason, text)
 	case zamokpb.Reason_REASON_UNSPECIFIED, zamokpb.Reason_REASON_DROPPED, zamokpb.Reason_REASON_CLOSED, zamokpb.Reason_REASON_EXPIRED,
-		zamokpb.Reason_REASON_DISCONNECTED, zamokpb.Reason_REASON_EVICTED, zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED, zamokpb.Reason_REASON_WAIT_TIMEOUT,
+		zamokpb.Reason_REASON_DISCONNECTED, zamokpb.Reason_REASON_EVICTED, zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED,
 		zamokpb.Reason_REASON_RESTORED: // over before it was returned: nothing is held, and the call may ask again
 		if t.token != 0 {
 			return errTooLate

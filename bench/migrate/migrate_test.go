@@ -1,0 +1,401 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/bench/server"
+	"zamok/client"
+)
+
+const (
+	patience = 30 * time.Second       // for what happens at some time
+	look     = 250 * time.Millisecond // for what must not happen
+)
+
+// work is what a program does under a lock. Its context ends if the program learns that the lock is lost; number rises
+// from grant to grant, and is 0 where the system has no such number.
+type work func(ctx context.Context, number int64) error
+
+// program does its work under the lock of a name.
+type program func(ctx context.Context, name string, work work) error
+
+// zamokLocked is the program of all guides.
+func zamokLocked(c *client.Client) program {
+	return func(ctx context.Context, name string, work work) error {
+		return c.Do(ctx, name, func(ctx context.Context, lock *client.Lock) error {
+			return work(ctx, int64(lock.Token()))
+		})
+	}
+}
+
+func zamokTry(ctx context.Context, c *client.Client, name string, work func() error) error {
+	lock, err := c.TryLock(ctx, name)
+	switch {
+	case errors.Is(err, client.ErrNotAcquired):
+		return nil // another process does it
+	case err != nil:
+		return err
+	}
+	defer lock.Unlock(ctx)
+	return work()
+}
+
+// zamokCandidate works while it is elected.
+func zamokCandidate(c *client.Client, value string) program {
+	return func(ctx context.Context, name string, work work) error {
+		lock, err := c.Election(name).Campaign(ctx, []byte(value))
+		if err != nil {
+			return err
+		}
+		defer lock.Unlock(ctx)
+		return work(lock.Context(), int64(lock.Token()))
+	}
+}
+
+func zamokObserve(ctx context.Context, c *client.Client, name string, elected func(value string)) error {
+	for leader, err := range c.Election(name).Observe(ctx) {
+		if err != nil {
+			return err
+		}
+		elected(string(leader.Value)) // without a leader it is empty
+	}
+	return ctx.Err()
+}
+
+// both is a program during a transition. The lock of the old system comes first, in every program.
+func both(old, new program) program {
+	return func(ctx context.Context, name string, work work) error {
+		return old(ctx, name, func(ctx context.Context, _ int64) error {
+			return new(ctx, name, work)
+		})
+	}
+}
+
+// holding is a program in the middle of its work.
+type holding struct {
+	number int64
+	lost   <-chan struct{}
+	finish func() error // returns what the program does
+}
+
+// begin starts a program. The channel delivers when its work has begun.
+func begin(t *testing.T, p program, name string) <-chan holding {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	working, end, ended := make(chan holding, 1), make(chan struct{}), make(chan error, 1)
+	finish := sync.OnceValue(func() error { close(end); return <-ended })
+	go func() { // ends with finish
+		ended <- p(ctx, name, func(ctx context.Context, number int64) error {
+			working <- holding{number, ctx.Done(), finish}
+			<-end
+			return nil
+		})
+	}()
+	t.Cleanup(func() { cancel(); _ = finish() })
+	return working
+}
+
+// within is what the channel delivers.
+func within[T any](t *testing.T, d time.Duration, c <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(d):
+		require.FailNow(t, what+" did not happen", "within %v", d)
+		panic("unreachable")
+	}
+}
+
+// notYet fails if the channel delivers, or is closed, within a look.
+func notYet[T any](t *testing.T, c <-chan T, what string) {
+	t.Helper()
+	select {
+	case <-c:
+		require.FailNow(t, what)
+	case <-time.After(look):
+	}
+}
+
+// exclude tests that a second program waits for the first one, and is next. It returns the numbers of both.
+func exclude(t *testing.T, first, second program) (a, b int64) {
+	t.Helper()
+	name := lockName(t)
+	one := within(t, patience, begin(t, first, name), "the first one's work")
+	waiting := begin(t, second, name)
+	notYet(t, waiting, "two work at once")
+	require.NoError(t, one.finish())
+	two := within(t, patience, waiting, "the second one's work")
+	require.NoError(t, two.finish())
+	return one.number, two.number
+}
+
+// testMove tests each step of a migration: programs that may run at the same time exclude each other. It returns the numbers of
+// two programs of the old system, one after the other.
+func testMove(t *testing.T, old, new program) (first, second int64) {
+	t.Helper()
+	for _, c := range []struct {
+		step          string
+		first, second program
+	}{
+		{"old, both", old, both(old, new)}, {"both, old", both(old, new), old}, {"both, both", both(old, new), both(old, new)},
+		{"both, new", both(old, new), new}, {"new, both", new, both(old, new)},
+	} {
+		t.Run(c.step, func(t *testing.T) { exclude(t, c.first, c.second) })
+	}
+	t.Run("new, new", func(t *testing.T) {
+		first, second := exclude(t, new, new)
+		require.Greater(t, second, first)
+	})
+	t.Run("old, new, which must not be", func(t *testing.T) {
+		name := lockName(t)
+		within(t, patience, begin(t, old, name), "the old one's work")
+		within(t, patience, begin(t, new, name), "the new one's work")
+	})
+	t.Run("old, old", func(t *testing.T) { first, second = exclude(t, old, old) })
+	return first, second
+}
+
+func lockName(t *testing.T) string { return strings.NewReplacer("/", "-", ", ", "-").Replace(t.Name()) }
+
+// testTry tests a program that works only if no other one does.
+func testTry(t *testing.T, locked program, try func(ctx context.Context, name string, work func() error) error) {
+	t.Helper()
+	tried := func() (worked bool) {
+		require.NoError(t, try(t.Context(), "try", func() error { worked = true; return nil }))
+		return worked
+	}
+	require.True(t, tried())
+	held := within(t, patience, begin(t, locked, "try"), "the work")
+	require.False(t, tried())
+	require.NoError(t, held.finish())
+	require.True(t, tried())
+}
+
+// testElection tests that an observer sees who is elected.
+func testElection(t *testing.T, candidate func(value string) program, observe func(ctx context.Context, name string, elected func(string)) error) {
+	t.Helper()
+	elected := make(chan string, 16)
+	go func() { // ends with the test
+		_ = observe(t.Context(), "election", func(value string) { elected <- value })
+	}()
+	sees := func(value string) {
+		for within(t, patience, elected, "the election of "+value) != value {
+			continue
+		}
+	}
+	a := within(t, patience, begin(t, candidate("a"), "election"), "a's election")
+	sees("a")
+	waiting := begin(t, candidate("b"), "election")
+	notYet(t, waiting, "two are elected")
+	require.NoError(t, a.finish())
+	sees("b")
+	require.NoError(t, within(t, patience, waiting, "b's election").finish())
+}
+
+// testCut cuts the holder's cable, waits for the next one, and returns whether the holder knew of its loss by then.
+func testCut(t *testing.T, line *cable, holder, next program) (knew bool) {
+	t.Helper()
+	name := lockName(t)
+	held := within(t, patience, begin(t, holder, name), "the holder's work")
+	waiting := begin(t, next, name)
+	notYet(t, waiting, "two work at once")
+	line.setCut(true)
+	t.Cleanup(func() { line.setCut(false) }) // before the holder is ended, which must release
+	cut := time.Now()
+	within(t, 2*patience, waiting, "the next one's work")
+	t.Logf("the next one works %v after the cut", time.Since(cut).Round(10*time.Millisecond))
+	select {
+	case <-held.lost:
+		return true
+	default:
+		return false
+	}
+}
+
+// cable makes connections which can go silent, as if a cable had been pulled out: nothing arrives and nothing fails.
+type cable struct {
+	mu    sync.Mutex
+	cut   bool
+	conns []net.Conn
+}
+
+func (c *cable) setCut(cut bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut = cut
+	for _, conn := range c.conns {
+		if !cut {
+			_ = conn.Close() // what was lost meanwhile would be missing
+		}
+	}
+}
+
+func (c *cable) isCut() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cut
+}
+
+func (c *cable) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if c.isCut() {
+		return nil, errors.New("the cable is cut")
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conns = append(c.conns, conn)
+	return &cableConn{conn, c}, nil
+}
+
+type cableConn struct {
+	net.Conn
+	*cable
+}
+
+func (c *cableConn) Read(b []byte) (int, error) {
+	for {
+		if n, err := c.Conn.Read(b); err != nil || !c.isCut() {
+			return n, err
+		}
+	}
+}
+
+func (c *cableConn) Write(b []byte) (int, error) {
+	if c.isCut() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+var programs string // a folder for what is built
+
+func TestMain(m *testing.M) {
+	var err error
+	if programs, err = os.MkdirTemp("", "migrate"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(programs)
+	os.Exit(code)
+}
+
+// zamokProgram is the command, built from this tree.
+var zamokProgram = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(programs, "zamok")
+	out, err := exec.Command("go", "build", "-C", "../..", "-o", path, "./cmd/zamok").CombinedOutput()
+	if err != nil {
+		return string(out), err
+	}
+	return path, nil
+})
+
+// installed skips the test if a program is not on this machine.
+func installed(t *testing.T, name, install string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("%v: %s", err, install)
+	}
+	return path
+}
+
+// start runs one server of a kind.
+func start(t *testing.T, kind string, p server.Programs) (address string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "migrate") // not t.TempDir: PostgreSQL's user must be able to enter it
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	cluster, err := server.Start(kind, 1, dir, p)
+	require.NoError(t, err)
+	t.Cleanup(cluster.Stop)
+	return cluster.Endpoints[0]
+}
+
+// startZamok runs one node.
+func startZamok(t *testing.T) (address string) {
+	t.Helper()
+	path, err := zamokProgram()
+	require.NoError(t, err, path)
+	return start(t, "zamok", server.Programs{Zamok: path})
+}
+
+// dialZamok makes a client. cfg may be zero.
+func dialZamok(t *testing.T, address string, cfg client.Config) *client.Client {
+	t.Helper()
+	cfg.Endpoints, cfg.Logger = []string{address}, slog.New(slog.DiscardHandler)
+	c, err := client.New(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	ready(t, func(ctx context.Context) error {
+		_, err := c.Now(ctx)
+		return err
+	})
+	return c
+}
+
+// ready waits until a server answers.
+func ready(t *testing.T, ask func(ctx context.Context) error) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		require.NoError(c, ask(ctx))
+	}, patience, 50*time.Millisecond)
+}
+
+// testZamok tests what every guide says about zamok's side.
+func testZamok(t *testing.T, address string) {
+	c := dialZamok(t, address, client.Config{})
+	t.Run("an ended session ends the work", func(t *testing.T) {
+		held := within(t, patience, begin(t, zamokLocked(c), "ended"), "the work")
+		info, err := c.Get(t.Context(), "ended", 1)
+		require.NoError(t, err)
+		require.NoError(t, c.ExpireSession(t.Context(), info.Held[0].Session, "test"))
+		within(t, patience, held.lost, "the loss")
+		require.ErrorIs(t, held.finish(), client.ErrLost)
+	})
+	t.Run("a holder that is cut off knows before the next one works", func(t *testing.T) {
+		t.Parallel()
+		line := new(cable)
+		holder := dialZamok(t, address, client.Config{TTL: 3 * time.Second, Dialer: func(ctx context.Context, address string) (net.Conn, error) {
+			return line.dial(ctx, "tcp", address)
+		}})
+		require.True(t, testCut(t, line, zamokLocked(holder), zamokLocked(dialZamok(t, address, client.Config{}))))
+	})
+	t.Run("try", func(t *testing.T) {
+		testTry(t, zamokLocked(c), func(ctx context.Context, name string, work func() error) error { return zamokTry(ctx, c, name, work) })
+	})
+	t.Run("election", func(t *testing.T) {
+		testElection(t, func(value string) program { return zamokCandidate(c, value) },
+			func(ctx context.Context, name string, elected func(string)) error {
+				return zamokObserve(ctx, c, name, elected)
+			})
+	})
+	t.Run("not reentrant", func(t *testing.T) {
+		lock, err := c.Lock(t.Context(), "once", client.WithOwner("thread 1"))
+		require.NoError(t, err)
+		_, err = c.TryLock(t.Context(), "once")
+		require.ErrorIs(t, err, client.ErrNotAcquired)
+		_, err = c.Lock(t.Context(), "once", client.WithOwner("thread 1"))
+		require.ErrorIs(t, err, client.ErrDeadlock)
+		require.NoError(t, lock.Unlock(t.Context()))
+	})
+}

@@ -12,6 +12,7 @@ import (
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
+	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
@@ -108,6 +109,21 @@ func membershipError(err error) error {
 		return wire.Errorf(zamokpb.Code_CODE_REFUSED, "%s", strings.TrimPrefix(err.Error(), "raftnode: "))
 	}
 	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "%v; look at the members, and start the nodes that are down", err)
+}
+
+// Settings changes a setting that the request names, and returns all as they are then.
+func (s *Server) Settings(ctx context.Context, req *zamokpb.SettingsRequest) (*zamokpb.SettingsResponse, error) {
+	var err error
+	if req.LongestTtl != 0 {
+		_, err = s.propose(ctx, &fsm.SetLongestTTL{TTL: clock.Span(req.LongestTtl)}) // this node has applied it then
+	} else if _, _, unread := s.node.ReadBarrier(ctx); unread != nil {
+		err = wire.Explain(unread)
+	}
+	answer := &zamokpb.SettingsResponse{}
+	s.node.View(func(m *fsm.Machine) {
+		answer.LongestTtl, answer.RestoreHoldOff = int64(m.LongestTTL()), int64(m.RestoreHoldOff())
+	})
+	return answer, err
 }
 
 // Backup streams the state of the cluster as it is at one index after the call.

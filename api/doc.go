@@ -61,7 +61,8 @@
 //
 // Of all calls:
 //
-//	A7  Invalid input is refused with the name of the field, and nothing is proposed.
+//	A7  Invalid input is refused with the name of the field, and nothing is proposed. (A ttl above the cluster's longest
+//	    is refused by the state machine: a repeated opening of a living session is answered whatever the longest is.)
 //	A8  An error has what took effect: done, not done or unknown. A stream that ends leaves its pending
 //	    commands unknown; to send them again with the same ticket is safe.
 //	A9  Reads are linearizable: a read barrier precedes each answer.

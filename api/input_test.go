@@ -39,6 +39,7 @@ func badSessions() []badInput {
 		open("sent", func(r *zamokpb.OpenSessionRequest) { r.Sent = make([]byte, 32+1) }),
 		open("settings", func(r *zamokpb.OpenSessionRequest) { r.Settings = nil }),
 		open("settings.ttl", func(r *zamokpb.OpenSessionRequest) { r.Settings.Ttl = 1 }),
+		open("settings.ttl", func(r *zamokpb.OpenSessionRequest) { r.Settings.Ttl = int64(fsm.LongestTTLMax) + 1 }),
 		open("settings.label", func(r *zamokpb.OpenSessionRequest) { r.Settings.Label = "a\nb" }),
 		{"secret", func(ctx context.Context, c caller) error {
 			_, err := c.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: 1})
@@ -158,6 +159,14 @@ func badOrders() []badInput {
 		}},
 		{"id", func(ctx context.Context, c caller) error {
 			_, err := c.admin.Remove(ctx, &zamokpb.RemoveRequest{})
+			return err
+		}},
+		{"longest_ttl", func(ctx context.Context, c caller) error {
+			_, err := c.admin.Settings(ctx, &zamokpb.SettingsRequest{LongestTtl: int64(fsm.LongestTTLMax) + 1})
+			return err
+		}},
+		{"longest_ttl", func(ctx context.Context, c caller) error {
+			_, err := c.admin.Settings(ctx, &zamokpb.SettingsRequest{LongestTtl: -1})
 			return err
 		}},
 	}
@@ -334,6 +343,14 @@ func allowedCalls() []func(context.Context, caller) error {
 		},
 		func(ctx context.Context, c caller) error {
 			_, err := c.admin.Transfer(ctx, &zamokpb.TransferRequest{})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.admin.Settings(ctx, &zamokpb.SettingsRequest{})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.admin.Settings(ctx, &zamokpb.SettingsRequest{LongestTtl: int64(clock.Hour)})
 			return err
 		},
 		func(ctx context.Context, c caller) error {

@@ -38,7 +38,7 @@ func TestUnaryCalls(t *testing.T) {
 				run  func(*testing.T, *sessionOf)
 			}{
 				{"a session", storySession}, {"a lock", storyLock}, {"waiting", storyWaiting}, {"reading", storyReading},
-				{"cancelled", storyCancelled}, {"operators", storyOperators}, {"wrong secret", storyWrongSecret},
+				{"cancelled", storyCancelled}, {"operators", storyOperators}, {"settings", storySettings}, {"wrong secret", storyWrongSecret},
 			} {
 				t.Run(story.name, func(t *testing.T) {
 					story.run(t, openSession(t, road.ctx(soon(t)), to))
@@ -332,6 +332,42 @@ func storyOperators(t *testing.T, s *sessionOf) {
 	assert.Equal(t, "id", infoOf(t, err).Field)
 }
 
+func storySettings(t *testing.T, s *sessionOf) {
+	set := func(longest clock.Span) *zamokpb.SettingsResponse {
+		t.Helper()
+		settings, err := s.admin.Settings(s.ctx, &zamokpb.SettingsRequest{LongestTtl: int64(longest)})
+		require.NoError(t, err)
+		return settings
+	}
+	long := &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(3 * clock.Hour)}}
+	_, err := s.OpenSession(s.ctx, long)
+	info := infoOf(t, err)
+	assert.Equal(t, zamokpb.Code_CODE_INVALID, info.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
+	assert.Equal(t, "settings.ttl", info.Field)
+	assert.Contains(t, info.Message, "1h0m0s")
+	assert.Contains(t, info.Message, "zamok settings --longest-ttl")
+
+	raised := set(3 * clock.Hour)
+	assert.EqualValues(t, 3*clock.Hour, raised.LongestTtl)
+	assert.EqualValues(t, 3*clock.Hour+clock.Minute, raised.RestoreHoldOff)
+	opened, err := s.OpenSession(s.ctx, long)
+	require.NoError(t, err)
+	assert.EqualValues(t, 3*clock.Hour, opened.Ttl)
+
+	lowered := set(clock.Hour)
+	assert.EqualValues(t, clock.Hour, lowered.LongestTtl)
+	assert.Equal(t, raised.RestoreHoldOff, lowered.RestoreHoldOff, "a restore follows the highest that there was")
+	again, err := s.OpenSession(s.ctx, long)
+	require.NoError(t, err, "the answer may have been lost")
+	assert.Equal(t, opened.Session, again.Session)
+	read := set(0)
+	assert.Equal(t, lowered.LongestTtl, read.LongestTtl)
+	assert.Equal(t, lowered.RestoreHoldOff, read.RestoreHoldOff)
+	_, err = s.CloseSession(s.ctx, &zamokpb.CloseSessionRequest{Session: opened.Session, Secret: long.Secret})
+	require.NoError(t, err)
+}
+
 func storyWrongSecret(t *testing.T, s *sessionOf) {
 	held := s.hold("else/" + t.Name())
 	s.secret = newSecret()
@@ -382,6 +418,10 @@ func storyFollower(t *testing.T, leader *Node, c caller) {
 	_, err = c.admin.Members(ctx, &zamokpb.MembersRequest{})
 	isNotLeader(err)
 	_, err = c.admin.Transfer(ctx, &zamokpb.TransferRequest{})
+	isNotLeader(err)
+	_, err = c.admin.Settings(ctx, &zamokpb.SettingsRequest{})
+	isNotLeader(err)
+	_, err = c.admin.Settings(ctx, &zamokpb.SettingsRequest{LongestTtl: int64(clock.Hour)})
 	isNotLeader(err)
 	backup, err := c.admin.Backup(ctx, &zamokpb.BackupRequest{})
 	require.NoError(t, err)

@@ -205,6 +205,32 @@ func (c *Client) Transfer(ctx context.Context, to string) error {
 	return err
 }
 
+// Settings are what all nodes of a cluster obey.
+type Settings struct {
+	// LongestTTL is the longest ttl that a session may be opened with.
+	LongestTTL time.Duration
+	// RestoreHoldOff is how long a cluster that is restored from a backup taken now grants nothing, unless the restore is
+	// given a shorter time. It follows the highest value that LongestTTL ever had.
+	RestoreHoldOff time.Duration
+}
+
+// Settings reads the settings of the cluster.
+func (c *Client) Settings(ctx context.Context) (Settings, error) { return c.settings(ctx, reads, 0) }
+
+// SetLongestTTL changes the longest ttl of sessions that are opened from now on: from a minute to 7 days. Sessions that
+// are open keep theirs. It returns all settings as they are then.
+func (c *Client) SetLongestTTL(ctx context.Context, ttl time.Duration) (Settings, error) {
+	if ttl == 0 { // would only read
+		return Settings{}, invalid("longest_ttl", "is 0: it is from 1 m to 7 days")
+	}
+	return c.settings(ctx, repeats, ttl)
+}
+
+func (c *Client) settings(ctx context.Context, effect effect, longest time.Duration) (Settings, error) {
+	r, _, err := call(ctx, c, effect, (*node).Settings, &zamokpb.SettingsRequest{LongestTtl: int64(longest)})
+	return Settings{LongestTTL: time.Duration(r.GetLongestTtl()), RestoreHoldOff: time.Duration(r.GetRestoreHoldOff())}, err
+}
+
 // Backup writes the state of the cluster. After an error w holds a part of it, which is no backup. The
 // context alone bounds it.
 func (c *Client) Backup(ctx context.Context, w io.Writer) (written int64, err error) {

@@ -21,7 +21,8 @@ const (
 	DefaultTTL            = 10 * time.Second
 	DefaultRequestTimeout = 5 * time.Second
 	TTLMin                = 2 * time.Second
-	TTLMax                = time.Hour
+	// TTLMax is the longest ttl that a cluster can allow. It allows an hour, unless an operator has changed that.
+	TTLMax = 7 * 24 * time.Hour
 	// MaxHoldMin is the shortest maximum hold. Of 200 ms nothing could be held: see WithMaxHold.
 	MaxHoldMin = 250 * time.Millisecond
 	// ttlCalm is the ttl below which a session may not outlive a leader change.
@@ -57,7 +58,8 @@ type Config struct {
 
 	// The following belong to the session, with which all locks of the client live and die.
 
-	// TTL is how long locks outlive a client that fell silent; 0 = 10 s. See docs/guide/ttl.md.
+	// TTL is how long locks outlive a client that fell silent; 0 = 10 s. A cluster allows an hour, unless its operator
+	// has changed that (SetLongestTTL). See docs/guide/ttl.md.
 	TTL time.Duration
 	// Label and Metadata tell people who this is: up to 256 and 4096 bytes.
 	Label    string
@@ -131,7 +133,7 @@ func (cfg *Config) complete() error {
 	case len(cfg.Endpoints) > nodesMax:
 		return invalid("Endpoints", "too many")
 	case cfg.TTL < TTLMin || cfg.TTL > TTLMax:
-		return invalid("TTL", "from 2 s to 1 h")
+		return invalid("TTL", "from 2 s to 7 days")
 	case !utf8.ValidString(cfg.Label):
 		return invalid("Label", "is not UTF-8")
 	case len(cfg.Metadata) > metadataBytesMax: // the server could not even say so: its frame would be too long

@@ -53,6 +53,8 @@ func everyCall(ctx context.Context, c *client.Client) map[string]func() error {
 		"Join":          func() error { return c.Join(ctx, "n9", dead) },
 		"Remove":        func() error { return c.Remove(ctx, "n1") },
 		"Transfer":      func() error { return c.Transfer(ctx, "") },
+		"Settings":      func() error { _, err := c.Settings(ctx); return err },
+		"SetLongestTTL": func() error { _, err := c.SetLongestTTL(ctx, time.Hour); return err },
 		"Backup":        func() error { _, err := c.Backup(ctx, io.Discard); return err },
 		"Leader":        func() error { _, _, err := c.Election("x").Leader(ctx); return err },
 		"Watch": func() error {

@@ -97,7 +97,7 @@ func TestRestoreHoldOffLeavesNoDelays(t *testing.T) {
 	var backup, snapshot bytes.Buffer
 	_, err := newHarness(t).m.Freeze().WriteTo(&backup)
 	require.NoError(t, err)
-	_, err = RewriteBackup(&snapshot, &backup, NewHistory{Cluster: ClusterID{2}})
+	_, _, err = RewriteBackup(&snapshot, &backup, NewHistory{Cluster: ClusterID{2}})
 	require.NoError(t, err)
 	m, err := Restore(&snapshot)
 	require.NoError(t, err)
@@ -256,6 +256,9 @@ func TestRestoreRefusesFutureIndexes(t *testing.T) {
 		}
 		fields = append(fields, make([]byte, 16)...)
 		fields = append(fields, 0, 0)
+		for range 2 { // the longest ttl, and the highest
+			fields = binary.AppendUvarint(fields, uint64(LongestTTLDefault))
+		}
 		return append(append([]byte("zamok\x01"), byte(recHeader), byte(len(fields)), 0), fields...)
 	}
 	ticketFirst := append(header(5), byte(recTicket), 4, 0, 1, byte(Ended), byte(Dropped), 0)
@@ -278,6 +281,15 @@ func TestRestoreRefusesFutureIndexes(t *testing.T) {
 		_, err := Restore(bytes.NewReader(snapshotOf(t, b.m)))
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, "above the machine's index")
+	}
+
+	for _, ttls := range [][2]clock.Span{ // the longest, and the highest that it was
+		{LongestTTLMin - 1, clock.Hour}, {clock.Hour + 1, clock.Hour}, {clock.Hour, LongestTTLMax + 1}, {0, 0},
+	} {
+		m := New()
+		m.longestTTL, m.highestTTL = ttls[0], ttls[1]
+		_, err := Restore(bytes.NewReader(snapshotOf(t, m)))
+		require.ErrorContains(t, err, "longest ttl: ")
 	}
 
 	for want, record := range map[string]MemberRecord{

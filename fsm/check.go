@@ -167,6 +167,7 @@ func (m *Machine) checkSessions(all *ticketTotals) error {
 			rule{"M9: it has too many live tickets", s.Live <= TicketsMax},
 			rule{"M9: it is of the future", max(uint64(s.ID), s.Renewed, s.Changed) <= m.index && s.Deadline <= m.time.Add(s.TTL)},
 			rule{"M10: it is not in the schedule, or too late", scheduled && s.Scheduled <= s.Deadline},
+			rule{"M11: its ttl is longer than was ever allowed", s.TTL <= m.highestTTL},
 			rule{"M12: a field changed that never changes", s.IsSealed()},
 		); broken != "" {
 			return fmt.Errorf("%s: session %+v at %v has %d live tickets", broken, *s, m.time, all.live[id])

@@ -93,6 +93,7 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 			m.due.Delete(dueKey{lk.delay, dueDelay, 0, "d"})
 		}},
 		{"M11", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).items = nil }},
+		{"M11", func(m *Machine, _, _ session.ID) { m.highestTTL = clock.Second }},
 		{"M12", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).metadata = "other" }},
 		{"M12", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Version = "other" }},
 		{"M12", func(m *Machine, _, _ session.ID) { m.sum++ }},

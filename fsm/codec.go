@@ -43,6 +43,7 @@ import (
 //	                   timeout · fixed
 //	12  SetVersion       version
 //	13  Digest         node text · index · value
+//	14  SetLongestTTL  ttl signed
 //
 // op and mode go up to 255; permits, limit, version, version min, version max, timeout and fixed go up to 2³²−1. An
 // entry has at most EntryBytesMax bytes, and nothing is between its parts or after the last one.
@@ -193,6 +194,8 @@ func (d *Digest) code(c *coder) {
 	record.Number(&c.Coder, "index", &d.Index)
 	record.Number(&c.Coder, "value", &d.Value)
 }
+
+func (s *SetLongestTTL) code(c *coder) { c.Signed("ttl", &s.TTL) }
 
 func (c *coder) ticket(id *session.ID, ticket, ackedThrough *uint64) {
 	record.Number(&c.Coder, "session", id)

@@ -53,6 +53,7 @@ func everyCommand() []Command {
 		},
 		&SetVersion{Version: 2},
 		&Digest{Node: "n3", Index: 1<<50 + 4096, Value: 0xfedcba9876543210},
+		&SetLongestTTL{TTL: 48 * clock.Hour},
 	}
 }
 
@@ -84,7 +85,7 @@ func oddEntry() Entry {
 		Commands: []Command{
 			&OpenSession{Settings: session.Settings{TTL: math.MinInt64, LockDelay: math.MaxInt64, Grace: -2, Label: "\x00\xff"}},
 			&Attach{}, &Detached{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
-			&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetVersion{}, &Digest{},
+			&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetVersion{}, &Digest{}, &SetLongestTTL{},
 			&Acquire{
 				Session: math.MaxUint64, Ticket: math.MaxUint64, AckedThrough: math.MaxUint64,
 				Items: []Item{
@@ -126,7 +127,7 @@ func arbitraryCommands() []*rapid.Generator[Command] {
 		arbitrary[OpenSession](), arbitrary[Attach](), arbitrary[Detached](),
 		arbitrary[CloseSession](), arbitrary[Acquire](), arbitrary[Drop](), arbitrary[Downgrade](),
 		arbitrary[ForceRelease](), arbitrary[ExpireSession](), arbitrary[LeaderStart](),
-		arbitrary[Member](), arbitrary[SetVersion](), arbitrary[Digest](),
+		arbitrary[Member](), arbitrary[SetVersion](), arbitrary[Digest](), arbitrary[SetLongestTTL](),
 	}
 }
 

@@ -144,6 +144,9 @@ type Incarnation [16]byte
 // SetVersion raises the state machine version to Version, which must be one more than the current one.
 type SetVersion struct{ Version uint32 }
 
+// SetLongestTTL changes the longest ttl that a session may be opened with. Living sessions keep theirs.
+type SetLongestTTL struct{ TTL clock.Span }
+
 // Digest reports a node's digest after the entry that took the state machine to Index.
 type Digest struct {
 	Node  string

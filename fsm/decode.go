@@ -137,6 +137,7 @@ var commandKinds = [...]commandKind{
 	11: kind("member", func(*decoded) *Member { return new(Member) }),
 	12: kind("set version", func(*decoded) *SetVersion { return new(SetVersion) }),
 	13: kind("digest", func(*decoded) *Digest { return new(Digest) }),
+	14: kind("set longest ttl", func(*decoded) *SetLongestTTL { return new(SetLongestTTL) }),
 }
 
 func opOf(c Command) op {

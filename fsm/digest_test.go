@@ -24,6 +24,8 @@ func TestDigestCoversEveryField(t *testing.T) {
 		"cluster":         func(m *Machine) { m.cluster[15]++ },
 		"restoredThrough": func(m *Machine) { m.restoredThrough++ },
 		"holdOffUntil":    func(m *Machine) { m.holdOffUntil++ },
+		"longestTTL":      func(m *Machine) { m.longestTTL-- },
+		"highestTTL":      func(m *Machine) { m.highestTTL++ },
 	}
 	requireAllFields(t, reflect.TypeFor[header](), changes)
 	digests := map[uint64]string{populatedMachine(t).Digest(): "as it is"}

@@ -90,6 +90,12 @@
 // session ends, and no lock is granted during the restore hold-off, until the longest lease and delay of the old cluster
 // have passed in cluster time, unless the operator knows a shorter time.
 //
+// The longest ttl is a setting in the state, since replicas must agree on it. A living session keeps its ttl when the
+// setting changes. A restore does not know which leases were given after the backup, nor whether the setting was raised
+// again. So the hold-off follows the highest value that the setting ever had; the state remembers it, and passes it on
+// to the histories that begin with it. A backup from before the setting was raised for the first time can't know of
+// that: its restore must be given a longer hold-off.
+//
 // The waiters that a command unblocks are granted in the same step, however many they are: a writer that is followed by
 // two hundred thousand readers takes every node about a second. Only expiration is bounded.
 //
@@ -137,7 +143,8 @@
 //	    tickets at or below that number are forgotten.
 //	M10 The schedule has exactly the deadlines of sessions, waits, delays and holds, and nothing due
 //	    later than scheduled.
-//	M11 Items, sessions and members are within their limits.
+//	M11 Items, sessions and members are within their limits; no session's ttl is above the highest that the longest
+//	    ttl ever was.
 //	M12 The stored digest equals the computed one.
 //	M13 A member was announced at an index of the past, at which no other was; if its incarnation ever
 //	    changed, then at a time of the past.

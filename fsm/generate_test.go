@@ -65,6 +65,8 @@ type profile struct {
 
 const fewNodes = 3
 
+var calmTTLs = []clock.Span{fsm.TTLMin, 3 * clock.Second, 3 * clock.Second, 10 * clock.Second}
+
 // commandMakers make commands, in the order of their weights.
 var commandMakers = [...]struct {
 	weight int
@@ -83,6 +85,7 @@ var commandMakers = [...]struct {
 	{1, (*generator).member},
 	{1, (*generator).setVersion},
 	{1, (*generator).digest},
+	{1, (*generator).setLongestTTL},
 	{8, (*generator).repeated},
 	{3, (*generator).invalidCommand},
 }
@@ -96,7 +99,7 @@ func newGenerator(pick choice, m *model) *generator {
 		commandsMax:    pickOf(pick, 2, 5, 10, 25),
 		renewalRate:    pick(9),
 		sharedRate:     pick(8),
-		ttls:           []clock.Span{fsm.TTLMin, 3 * clock.Second, 3 * clock.Second, 10 * clock.Second},
+		ttls:           pickOf(pick, calmTTLs, calmTTLs, append(calmTTLs, fsm.LongestTTLMin+1, 2*clock.Hour)),
 		delays:         pickOf(pick, []clock.Span{0}, []clock.Span{0, clock.Second}, []clock.Span{0, 1, fsm.DelayMax}, []clock.Span{0, clock.Millisecond, clock.Second, 5 * clock.Second}),
 		timeSteps: pickOf(pick, []clock.Span{0, 1, clock.Millisecond},
 			[]clock.Span{0, 0, 30 * clock.Millisecond, 500 * clock.Millisecond},
@@ -448,6 +451,10 @@ func (g *generator) member() fsm.Command {
 // setVersion never raises the version: the model knows no others.
 func (g *generator) setVersion() fsm.Command {
 	return &fsm.SetVersion{Version: pickOf[uint32](g.pick, 0, 3, 1<<32-1)}
+}
+
+func (g *generator) setLongestTTL() fsm.Command {
+	return &fsm.SetLongestTTL{TTL: pickOf(g.pick, fsm.LongestTTLMin, fsm.LongestTTLDefault, 3*clock.Hour, fsm.LongestTTLMax)}
 }
 
 func (g *generator) digest() fsm.Command {

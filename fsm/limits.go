@@ -75,15 +75,18 @@ const (
 )
 
 const (
-	TTLMin   = 2 * clock.Second
-	TTLMax   = clock.Hour
+	TTLMin = 2 * clock.Second
+	// The longest ttl is a setting in the state (SetLongestTTL): LongestTTLDefault at first, and always within these.
+	LongestTTLMin     = clock.Minute
+	LongestTTLDefault = clock.Hour
+	LongestTTLMax     = 7 * 24 * clock.Hour
+
 	DelayMax = 60 * clock.Second // lock delay
 	GraceMax = clock.Hour        // release on disconnect
 	// SpanMax bounds a wait and a maximum hold: a year. Longer means none at all.
 	SpanMax = record.SpanMax
-	// HoldOffMax is how long nothing is granted after a restore by default: the longest lease and delay that a client could
-	// have been given.
-	HoldOffMax = TTLMax + DelayMax
+	// HoldOffMax bounds the restore hold-off: no client was ever given a longer lease and delay.
+	HoldOffMax = LongestTTLMax + DelayMax
 )
 
 // rule is a condition that must hold, and the complaint if it does not.
@@ -107,7 +110,7 @@ func firstBroken(rules ...rule) string {
 
 func invalidSettings(c *session.Settings) string {
 	return firstBroken(
-		rule{"ttl", c.TTL >= TTLMin && c.TTL <= TTLMax},
+		rule{"ttl", c.TTL >= TTLMin && c.TTL <= LongestTTLMax},
 		rule{"lock_delay", c.LockDelay >= 0 && c.LockDelay <= DelayMax},
 		rule{"grace", c.Grace >= 0 && c.Grace <= GraceMax},
 		rule{"identity", isText(c.Identity, 0, IdentityBytesMax)},

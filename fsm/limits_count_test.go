@@ -160,11 +160,14 @@ func TestNewHistoryLimits(t *testing.T) {
 	require.NoError(t, err)
 	rewrite := func(h NewHistory) (*Machine, error) {
 		var b bytes.Buffer
-		if _, err := RewriteBackup(&b, bytes.NewReader(backup.Bytes()), h); err != nil {
+		_, holdOff, err := RewriteBackup(&b, bytes.NewReader(backup.Bytes()), h)
+		if err != nil {
 			require.Zero(t, b.Len(), "a refused restore wrote something")
 			return nil, err
 		}
-		return Restore(&b)
+		m, err := Restore(&b)
+		require.Equal(t, holdOff, m.HoldOff())
+		return m, err
 	}
 	for _, valid := range []NewHistory{
 		{Cluster: ClusterID{2}},

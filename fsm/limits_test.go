@@ -64,7 +64,7 @@ func (w *replicaPair) comparableState() any {
 		others -= sessions[i].Sum()
 		sessions[i].Renewed = 0
 	}
-	return []any{w.m.Counts(), others, w.m.Time(), w.m.Epoch(), w.m.Version(), sessions}
+	return []any{w.m.Counts(), others, w.m.Time(), w.m.Epoch(), w.m.Version(), w.m.LongestTTL(), w.m.RestoreHoldOff(), sessions}
 }
 
 // requireRefused insists that the command is refused for this field, changes nothing, and does not stop the
@@ -218,7 +218,7 @@ func openLimits() []fieldLimit {
 	metadata := func(n int) Command { return open(func(c *OpenSession) { c.Metadata = longText(n) }) }
 	const most, least = clock.Span(1<<63 - 1), clock.Span(-1 << 63)
 	return []fieldLimit{
-		{"ttl", []Command{ttl(TTLMin), ttl(TTLMax)}, []Command{ttl(TTLMin - 1), ttl(TTLMax + 1), ttl(0), ttl(-1), ttl(most), ttl(least)}},
+		{"ttl", []Command{ttl(TTLMin), ttl(LongestTTLDefault)}, []Command{ttl(TTLMin - 1), ttl(LongestTTLDefault + 1), ttl(LongestTTLMax + 1), ttl(0), ttl(-1), ttl(most), ttl(least)}},
 		{"lock_delay", []Command{delay(0), delay(DelayMax)}, []Command{delay(-1), delay(DelayMax + 1), delay(most), delay(least)}},
 		{"grace", []Command{grace(0), grace(GraceMax)}, []Command{grace(-1), grace(GraceMax + 1), grace(most), grace(least)}},
 		{"identity", []Command{identity(longText(IdentityBytesMax))}, []Command{identity(longText(IdentityBytesMax + 1)), identity("\xff"), identity("\x1b")}},
@@ -231,7 +231,13 @@ func operatorLimits() []fieldLimit {
 	force := func(name string, token uint64, reason string) Command {
 		return &ForceRelease{Name: name, Token: token, Reason: reason}
 	}
+	longest := func(s clock.Span) Command { return &SetLongestTTL{TTL: s} }
 	return []fieldLimit{
+		{
+			"longest_ttl",
+			[]Command{longest(LongestTTLMin), longest(LongestTTLMax)},
+			[]Command{longest(LongestTTLMin - 1), longest(LongestTTLMax + 1), longest(0), longest(-1), longest(1<<63 - 1), longest(-1 << 63)},
+		},
 		{"name", []Command{force("x", 1, ""), force(longText(NameBytesMax), 1, "")}, []Command{force("", 1, ""), force(longText(NameBytesMax+1), 1, ""), force("\xff", 1, "")}},
 		{"token", []Command{force("x", 1, "")}, []Command{force("x", 0, ""), force("x", 1<<64-1, "")}},
 		{

@@ -52,7 +52,7 @@ func NewWithVersions(supported VersionRange) *Machine {
 	return &Machine{
 		supported: supported,
 		canonical: canonical{
-			header:   header{version: 1},
+			header:   header{version: 1, longestTTL: LongestTTLDefault, highestTTL: LongestTTLDefault},
 			sessions: tree.New[session.ID, session.Session](cmp.Compare[session.ID]),
 			tickets:  tree.New[TicketRef, ticket](TicketRef.compare),
 			delays:   tree.New[string, clock.Time](cmp.Compare[string]),

@@ -39,6 +39,9 @@ func (m *model) execute(c fsm.Command) fsm.Result {
 		return m.member(c)
 	case *fsm.Digest:
 		return m.report(c)
+	case *fsm.SetLongestTTL:
+		m.longestTTL, m.highestTTL = c.TTL, max(m.highestTTL, c.TTL)
+		return fsm.Result{}
 	case *fsm.SetVersion:
 		// Rule 2 does not exist yet, so every number is a wrong step.
 		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: "version"}}
@@ -49,6 +52,9 @@ func (m *model) execute(c fsm.Command) fsm.Result {
 
 func (m *model) openSession(c *fsm.OpenSession) fsm.Result {
 	s := m.sessionBySecret(c.Secret)
+	if s == nil && c.TTL > m.longestTTL {
+		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: "ttl"}, TTL: m.longestTTL}
+	}
 	if s == nil {
 		s = &modelSession{OpenSession: c, id: session.ID(m.index), ended: map[uint64]fsm.TicketState{}}
 		m.sessions = append(m.sessions, s)

@@ -172,6 +172,10 @@ func (m *model) compareCluster(machine *fsm.Machine) error {
 	if machine.Epoch() != m.epoch {
 		return fmt.Errorf("want epoch %d, got %d", m.epoch, machine.Epoch())
 	}
+	if machine.LongestTTL() != m.longestTTL || machine.RestoreHoldOff() != m.highestTTL+fsm.DelayMax {
+		return fmt.Errorf("want a longest ttl of %v, of %v at most until now; got %v, and %v after a restore", m.longestTTL, m.highestTTL,
+			machine.LongestTTL(), machine.RestoreHoldOff())
+	}
 	members := machine.Members()
 	if len(members) != len(m.members) {
 		return fmt.Errorf("want %d members, got %d", len(m.members), len(members))

@@ -22,7 +22,7 @@ func invalidField(c fsm.Command) string {
 		check("identity", isPlainText(c.Identity, fsm.IdentityBytesMax))
 		check("label", isPlainText(c.Label, fsm.LabelBytesMax))
 		check("metadata", len(c.Metadata) <= fsm.MetadataBytesMax)
-		check("ttl", fsm.TTLMin <= c.TTL && c.TTL <= fsm.TTLMax)
+		check("ttl", fsm.TTLMin <= c.TTL && c.TTL <= fsm.LongestTTLMax)
 		check("lock_delay", 0 <= c.LockDelay && c.LockDelay <= fsm.DelayMax)
 		check("grace", 0 <= c.Grace && c.Grace <= fsm.GraceMax)
 	case *fsm.Acquire:
@@ -65,6 +65,8 @@ func invalidField(c fsm.Command) string {
 		check("http", isPlainText(c.HTTP, fsm.AddressBytesMax))
 		check("version", isPlainText(c.Version, fsm.AddressBytesMax))
 		check("version", c.StateVersionMin <= c.StateVersionMax)
+	case *fsm.SetLongestTTL:
+		check("longest_ttl", fsm.LongestTTLMin <= c.TTL && c.TTL <= fsm.LongestTTLMax)
 	case *fsm.Digest:
 		check("node", isNode(c.Node))
 	}

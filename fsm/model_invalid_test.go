@@ -35,7 +35,7 @@ func (g *generator) invalidOpen() fsm.Command {
 	case 2:
 		c.Metadata = strings.Repeat("x", fsm.MetadataBytesMax+1)
 	case 3:
-		c.TTL = pickOf(g.pick, 0, fsm.TTLMin-1, g.badSpan(fsm.TTLMax))
+		c.TTL = pickOf(g.pick, 0, fsm.TTLMin-1, g.badSpan(fsm.LongestTTLMax))
 	case 4:
 		c.LockDelay = g.badSpan(fsm.DelayMax)
 	default:
@@ -97,13 +97,15 @@ func (g *generator) invalidTicket() fsm.Command {
 
 func (g *generator) invalidOperatorCommand() fsm.Command {
 	force, expire := g.forceRelease().(*fsm.ForceRelease), g.expireSession().(*fsm.ExpireSession)
-	switch g.pick(4) {
+	switch g.pick(5) {
 	case 0:
 		force.Name = g.badName(fsm.NameBytesMax)
 	case 1:
 		force.Token = 0
 	case 2:
 		force.Reason = g.badText(fsm.ReasonBytesMax)
+	case 3:
+		return &fsm.SetLongestTTL{TTL: pickOf(g.pick, 0, fsm.LongestTTLMin-1, g.badSpan(fsm.LongestTTLMax))}
 	default:
 		expire.Reason = g.badText(fsm.ReasonBytesMax)
 		return expire

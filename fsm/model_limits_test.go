@@ -84,7 +84,7 @@ func TestManyExpirationsAtOnce(t *testing.T) {
 
 func TestLiveTicketLimit(t *testing.T) {
 	p := newComparison()
-	id := p.openSessions(t, 1, fsm.TTLMax, 0)[0]
+	id := p.openSessions(t, 1, fsm.LongestTTLDefault, 0)[0]
 	var ticket uint64
 	next := func() fsm.Result {
 		ticket++
@@ -111,7 +111,7 @@ func TestLiveTicketLimit(t *testing.T) {
 func TestForceReleaseOfManyHolders(t *testing.T) {
 	const holders = fsm.EndedMax + 100
 	p := newComparison()
-	id := p.openSessions(t, 1, fsm.TTLMax, 0)[0]
+	id := p.openSessions(t, 1, fsm.LongestTTLDefault, 0)[0]
 	var shared []fsm.Command
 	for ticket := range uint64(holders) {
 		c := exclusiveAcquire(id, ticket+1, "crowd")

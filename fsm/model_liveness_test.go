@@ -64,7 +64,7 @@ func (p *comparison) dropAll(pace clock.Span) *fsm.Entry {
 
 func (p *comparison) expireAll(term uint64) error {
 	for range 2 { // the leases first, then the delays that they leave
-		e := &fsm.Entry{Version: 1, Reading: clock.Reading{Epoch: p.model.epoch, Now: p.model.time.Add(fsm.TTLMax)}}
+		e := &fsm.Entry{Version: 1, Reading: clock.Reading{Epoch: p.model.epoch, Now: p.model.time.Add(fsm.LongestTTLMax)}}
 		if _, err := p.apply(newRecord(term, e)); err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func TestUnusedNamesUseNoMemory(t *testing.T) {
 		return a
 	}
 	apply(0, &fsm.LeaderStart{Node: "n1", Cluster: fsm.ClusterID{1}})
-	open := &fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: fsm.TTLMax, LockDelay: clock.Millisecond}}
+	open := &fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: fsm.LongestTTLDefault, LockDelay: clock.Millisecond}}
 	id := apply(0, open).Results[0].Session
 	ticket := uint64(0)
 	// use takes and leaves many names: some dropped, some given up while waiting, some by force.

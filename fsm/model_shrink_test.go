@@ -42,7 +42,7 @@ func (p *comparison) apply(r record) (fsm.Applied, error) {
 // restore takes a backup and begins a new history with it.
 func (p *comparison) restore(h *fsm.NewHistory) error {
 	var snapshot bytes.Buffer
-	index, err := fsm.RewriteBackup(&snapshot, bytes.NewReader(machineSnapshot(p.machine)), *h)
+	index, got, err := fsm.RewriteBackup(&snapshot, bytes.NewReader(machineSnapshot(p.machine)), *h)
 	if err != nil {
 		return err
 	}
@@ -51,13 +51,13 @@ func (p *comparison) restore(h *fsm.NewHistory) error {
 	}
 	holdOff := h.HoldOff
 	if holdOff == 0 {
-		holdOff = fsm.HoldOffMax
+		holdOff = p.model.highestTTL + fsm.DelayMax
 	}
 	for _, s := range p.model.sessions { // who may have renewed after the backup, and believes so
 		holdOff = max(holdOff, s.TTL+s.LockDelay)
 	}
 	p.model.startHistory(*h, p.machine.HoldOffUntil())
-	if p.model.index != index || p.model.holdOffUntil < p.model.time.Add(holdOff) {
+	if p.model.index != index || p.machine.HoldOff() != got || p.model.holdOffUntil < p.model.time.Add(holdOff) {
 		return fmt.Errorf("after a restore: want index %d, quiet at least until %v; got %d, %v", p.model.index,
 			p.model.time.Add(holdOff), index, p.model.holdOffUntil)
 	}

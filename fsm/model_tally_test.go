@@ -12,7 +12,7 @@ import (
 // must have happened is asserted from here.
 type tally struct {
 	entries, commands, restores int
-	codes                       [13][14]int // by kind of command and code
+	codes                       [14][14]int // by kind of command and code
 	refused                     [14]int     // entries, by code
 	events                      [12]int
 	reasons                     [15]int // of tickets and sessions that ended
@@ -87,7 +87,7 @@ func addCounts(to, from []int) {
 }
 
 // commandKinds and the codes that each must have met.
-var commandKinds = [13]struct {
+var commandKinds = [14]struct {
 	name     string
 	expected []fsm.Code
 }{
@@ -106,6 +106,7 @@ var commandKinds = [13]struct {
 	{"Member", []fsm.Code{fsm.OK, fsm.Invalid}},
 	{"SetVersion", []fsm.Code{fsm.Invalid}},
 	{"Digest", []fsm.Code{fsm.OK, fsm.Invalid}},
+	{"SetLongestTTL", []fsm.Code{fsm.OK, fsm.Invalid}},
 }
 
 func kindOfCommand(c fsm.Command) int {

@@ -29,6 +29,8 @@ type model struct {
 	members         []fsm.MemberRecord    // the latest announcement last
 	restoredThrough uint64                // the index that a restored history began with
 	holdOffUntil    clock.Time            // nothing is granted before
+	longestTTL      clock.Span            // of a session that is opened
+	highestTTL      clock.Span            // the highest that this ever was
 
 	out             fsm.Applied
 	attachedTickets int                    // tickets, to those that attached in this entry
@@ -70,6 +72,8 @@ type modelTicket struct {
 
 func newModel() *model {
 	return &model{
+		longestTTL: fsm.LongestTTLDefault,
+		highestTTL: fsm.LongestTTLDefault,
 		delays:     map[string]clock.Time{},
 		waitGraphs: map[uint64][]modelEdge{},
 	}
@@ -86,9 +90,9 @@ func (m *model) startHistory(h fsm.NewHistory, holdOff clock.Time) {
 			}
 		}
 	}
-	counts := m.modelCounts
+	counts, longest, highest := m.modelCounts, m.longestTTL, m.highestTTL
 	*m = *newModel()
-	m.modelCounts = counts
+	m.modelCounts, m.longestTTL, m.highestTTL = counts, longest, highest
 	m.index, m.restoredThrough, m.time, m.holdOffUntil, m.term, m.cluster = index, index, now, holdOff, term, h.Cluster
 }
 

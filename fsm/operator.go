@@ -75,6 +75,15 @@ func (c *SetVersion) execute(m *Machine) Result {
 	return Result{}
 }
 
+// execute changes the longest ttl. The highest that it ever was stays known, for a restore.
+func (c *SetLongestTTL) execute(m *Machine) Result {
+	if c.TTL < LongestTTLMin || c.TTL > LongestTTLMax {
+		return invalid("longest_ttl")
+	}
+	m.longestTTL, m.highestTTL = c.TTL, max(m.highestTTL, c.TTL)
+	return Result{}
+}
+
 // execute passes the digest of a node on to all nodes. The state machine keeps nothing of it, so the digest does not
 // depend on what was reported.
 func (c *Digest) execute(m *Machine) Result {

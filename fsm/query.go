@@ -33,6 +33,14 @@ func (m *Machine) HoldOffUntil() clock.Time { return m.holdOffUntil }
 // HoldOff is what is left of the restore hold-off; 0 = it has ended, or there was none.
 func (m *Machine) HoldOff() clock.Span { return max(m.holdOffUntil.Sub(m.time), 0) }
 
+// LongestTTL is the longest ttl that a session may be opened with.
+func (m *Machine) LongestTTL() clock.Span { return m.longestTTL }
+
+// RestoreHoldOff is how long a history that begins with this state grants nothing, unless the operator knows a shorter
+// time: the longest lease and delay that a client can have been given, at any time until now. It does not know of what
+// becomes possible after the state was saved.
+func (m *Machine) RestoreHoldOff() clock.Span { return m.highestTTL + DelayMax }
+
 // Counts is how much there is of everything.
 type Counts struct {
 	Sessions, Locks, Granted, Waiting, Delayed int

@@ -142,6 +142,9 @@ func (s *snapshotReader) readHeader(c *coder) error {
 	if m.index > indexMax || m.time > timeMax {
 		return fmt.Errorf("index: %d at %v is out of bounds", m.index, m.time)
 	}
+	if m.longestTTL < LongestTTLMin || m.longestTTL > m.highestTTL || m.highestTTL > LongestTTLMax {
+		return fmt.Errorf("longest ttl: %v, at most %v so far, is out of bounds", m.longestTTL, m.highestTTL)
+	}
 	return cmp.Or(s.notAfterIndex("epoch", m.epoch), s.notAfterIndex("restored through", m.restoredThrough))
 }
 

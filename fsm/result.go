@@ -75,6 +75,7 @@ type Result struct {
 	HoldUntil clock.Time // 0 = no maximum
 	// Session and TTL are set for OpenSession, Attach, Acquire, Drop and Downgrade of a living session,
 	// unless they are Invalid or have a WrongSecret. The command renewed it: its lease ends at Applied.Time + TTL or later.
+	// TTL alone is set for an OpenSession that is Invalid because its ttl is longer than the longest, which TTL is then.
 	Session session.ID
 	TTL     clock.Span
 	// Detail is set where the code, or ForceRelease, has more.

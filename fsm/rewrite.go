@@ -21,12 +21,14 @@ type NewHistory struct {
 	Clock uint64
 	// Time is the running cluster's, if one runs, so that cluster time does not fall either.
 	Time clock.Time
-	// HoldOff is how long nothing is granted; 0 = HoldOffMax, the longest lease and delay that could
-	// have been given after the backup was taken. It is never less than the backup's own longest.
+	// HoldOff is how long nothing is granted; 0 = the backup's RestoreHoldOff, the longest lease and delay that could
+	// have been given after it was taken, unless the longest ttl was raised since. It is never less than what the
+	// sessions and delays in the backup need.
 	HoldOff clock.Span
 }
 
-// RewriteBackup turns a backup into the first snapshot of a new history and returns its index. A tool does it, before Raft
+// RewriteBackup turns a backup into the first snapshot of a new history and returns its index, above which all of its
+// tokens are, and how long it grants nothing. A tool does it, before Raft
 // opens the snapshot: Restore also serves start-up and catching up, where nothing may jump. The token scale is the main
 // value of a lock store's backup, so
 //
@@ -36,18 +38,18 @@ type NewHistory struct {
 //   - no epoch, member or digest of the old history counts.
 //
 // The old cluster must not run any more.
-func RewriteBackup(w io.Writer, backup io.Reader, h NewHistory) (index uint64, err error) {
+func RewriteBackup(w io.Writer, backup io.Reader, h NewHistory) (index uint64, holdOff clock.Span, err error) {
 	if h.Cluster == (ClusterID{}) || h.AboveIndex > TokenBaseMax || h.HoldOff < 0 || h.HoldOff > HoldOffMax ||
 		h.Time < 0 || h.Time > timeMax {
-		return 0, errors.New("fsm: a new history needs an id, an index and a time within bounds and a quiet period of up to " +
+		return 0, 0, errors.New("fsm: a new history needs an id, an index and a time within bounds and a quiet period of up to " +
 			HoldOffMax.String() + "; nothing was written")
 	}
 	if h.Clock > TokenBaseMax {
-		return 0, errors.New("fsm: this machine's clock is beyond 2242, where the scale of tokens ends; nothing was written; set the clock")
+		return 0, 0, errors.New("fsm: this machine's clock is beyond 2242, where the scale of tokens ends; nothing was written; set the clock")
 	}
 	old, err := Restore(backup)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	m := New()
 	m.version, m.time = old.version, max(old.time, h.Time) // the term is that of the new history's log
@@ -57,15 +59,17 @@ func RewriteBackup(w io.Writer, backup io.Reader, h NewHistory) (index uint64, e
 		m.index = TokenBase(h.Clock, m.index)
 	}
 	if m.index > TokenBaseMax && h.AboveIndex > old.index {
-		return 0, fmt.Errorf("fsm: above %d there is no room for the tokens of a new history, which begin at %d at most; nothing was written",
+		return 0, 0, fmt.Errorf("fsm: above %d there is no room for the tokens of a new history, which begin at %d at most; nothing was written",
 			h.AboveIndex, uint64(TokenBaseMax))
 	}
 	m.restoredThrough = m.index
-	m.holdOffUntil = m.time.Add(max(cmp.Or(h.HoldOff, HoldOffMax), old.longestObligation()))
+	m.longestTTL, m.highestTTL = old.longestTTL, old.highestTTL
+	holdOff = max(cmp.Or(h.HoldOff, old.RestoreHoldOff()), old.longestObligation())
+	m.holdOffUntil = m.time.Add(holdOff)
 	if _, err := m.Freeze().WriteTo(w); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return m.index, nil
+	return m.index, holdOff, nil
 }
 
 // TokenBase is the index at which a history begins: now, by a clock of 2²⁰ numbers a second, or, if that is not above what

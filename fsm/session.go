@@ -8,7 +8,12 @@ func (c *OpenSession) execute(m *Machine) Result {
 		return invalid(field)
 	}
 	if id := m.bySecret[c.Secret]; id != 0 {
-		return Result{}.forSession(m.sessions.Ref(id))
+		return Result{}.forSession(m.sessions.Ref(id)) // also if the longest ttl is below its own by now
+	}
+	if c.TTL > m.longestTTL {
+		r := invalid("ttl")
+		r.TTL = m.longestTTL
+		return r
 	}
 	if m.sessions.Len() >= SessionsMax {
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "sessions"}}

@@ -20,7 +20,8 @@ import (
 //	checksum  4 bytes over everything before
 //
 //	kind       fields
-//	1 header   version · term · index · time · epoch · cluster raw 16 · restored · hold-off
+//	1 header   version · term · index · time · epoch · cluster raw 16 · restored · hold-off ·
+//	           longest ttl · highest ttl
 //	2 session  id · secret raw 32 · identity text · label text · metadata text · ttl signed ·
 //	           lock delay signed · grace signed · opened · deadline · renewed · attachment · attempt · acked through · changed
 //	3 ticket   number · state · reason, both up to 255 · token; unless ended: enqueued · wait until ·
@@ -74,6 +75,8 @@ type header struct {
 	cluster         ClusterID
 	restoredThrough uint64     // sessions with ids up to this one belong to a history before this one
 	holdOffUntil    clock.Time // nothing is granted before
+	longestTTL      clock.Span // that a session may be opened with
+	highestTTL      clock.Span // the highest that longestTTL ever was, in the histories before a restore, too
 }
 
 func (h *header) code(c *coder) {
@@ -85,6 +88,8 @@ func (h *header) code(c *coder) {
 	c.Raw("cluster", h.cluster[:])
 	record.Number(&c.Coder, "restored through", &h.restoredThrough)
 	c.Time("hold-off until", &h.holdOffUntil)
+	c.Span("longest ttl", &h.longestTTL)
+	c.Span("highest ttl", &h.highestTTL)
 }
 
 // code visits a ticket with its number. Of an ended one only state, reason and token are kept.

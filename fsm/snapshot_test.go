@@ -31,7 +31,7 @@ func populatedMachine(t testing.TB) *Machine {
 	apply(5, &Member{ID: "n1", Incarnation: Incarnation{9}, StateVersionMin: 1, StateVersionMax: 1}, &Member{
 		ID: "n1", Incarnation: Incarnation{1}, Client: "a:1", Peer: "a:2", HTTP: "a:3", Version: "v0",
 		StateVersionMin: 1, StateVersionMax: 1, FreeBytes: 1 << 40, LowSpaceThreshold: 1 << 28, ElectionTimeout: 750, ElectionTimeoutFixed: 500,
-	}, &Digest{Node: "n1", Index: 1001, Value: 0xD1})
+	}, &Digest{Node: "n1", Index: 1001, Value: 0xD1}, &SetLongestTTL{TTL: 48 * clock.Hour}, &SetLongestTTL{TTL: 30 * clock.Minute})
 	open := func(secret byte, delay clock.Span) session.ID {
 		return apply(m.Time(), &OpenSession{Secret: session.Hash{secret}, Settings: session.Settings{Identity: "i", Label: "l", Metadata: "m\x00", TTL: 10 * clock.Second, LockDelay: delay, Grace: clock.Second}}).Results[0].Session
 	}
@@ -72,6 +72,8 @@ func TestSnapshotRestoresState(t *testing.T) {
 	require.Equal(t, b, snapshotOf(t, restored))
 	require.Equal(t, m.Members(), restored.Members())
 	require.NotZero(t, m.Members()[0].Replaced)
+	require.Equal(t, 30*clock.Minute, restored.LongestTTL())
+	require.Equal(t, 48*clock.Hour+DelayMax, restored.RestoreHoldOff())
 
 	// Both continue alike.
 	e := Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: clock.Time(clock.Hour)}}

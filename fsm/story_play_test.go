@@ -117,7 +117,7 @@ func (s *story) rewrite(l *scriptLine) []string {
 	h.HoldOff = l.span(l.option("quiet", "0s"))
 	h.Time = clock.Time(l.span(l.option("time", "0s")))
 	var b bytes.Buffer
-	index, err := RewriteBackup(&b, bytes.NewReader(s.backups[name]), h)
+	index, _, err := RewriteBackup(&b, bytes.NewReader(s.backups[name]), h)
 	require.NoError(s.t, err)
 	output := s.reload(&b, fmt.Sprintf("a new history begins from %s, above index %d", name, index))
 	s.now = s.m.Time()

@@ -144,7 +144,7 @@ func (s *story) sender(c Command) string {
 		return s.clientName(c.Session)
 	case *OpenSession:
 		return "who opens"
-	case *ForceRelease, *ExpireSession:
+	case *ForceRelease, *ExpireSession, *SetLongestTTL:
 		return "the operator"
 	default:
 		return "the leader"

@@ -43,6 +43,11 @@ func (t *transcript) describeResult(c Command, r Result) {
 			t.addf("nobody holds %s with a token up to %d: nothing happens", c.Name, c.Token)
 		}
 		t.describeCode(c, r)
+	case *SetLongestTTL:
+		if r.Code == OK {
+			t.addf("the longest ttl is %v now; a restore from now on grants nothing for %v", formatTime(clock.Time(t.m.LongestTTL())), formatTime(clock.Time(t.m.RestoreHoldOff())))
+		}
+		t.describeCode(c, r)
 	case *Member:
 		if r.Code == OK {
 			t.addf("%s is known, with disk %s", c.ID, strings.TrimRight(string(c.Incarnation[:]), "\x00"))
@@ -102,6 +107,10 @@ func (t *transcript) describeCode(c Command, r Result) {
 
 func (t *transcript) describeOpened(c *OpenSession, r Result) {
 	t.t.Helper()
+	if r.Code == Invalid && r.TTL != 0 {
+		t.addf("who opens is refused: the longest ttl is %v", formatTime(clock.Time(r.TTL)))
+		return
+	}
 	if r.Code != OK {
 		t.describeCode(c, r)
 		return

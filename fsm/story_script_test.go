@@ -47,6 +47,7 @@ import (
 // Operators, nodes
 //
 //	force stock token=105 [reason=…]      expire alice [reason=…]
+//	longest ttl=48h                sessions may be opened with a ttl of up to 48h
 //	member n1 disk=A [version=1-2] [free=…]   raise to=2   report n1 index=5 value=7
 //	binary knows=1-2               the program is replaced by one that knows these version
 //	backup monday                  keeps a snapshot
@@ -294,7 +295,7 @@ func (s *story) write(d *entryDraft, l *scriptLine) bool {
 		p := l.storyClient()
 		require.NotNil(s.t, p.detached, "%s's stream did not break", p.name)
 		d.Commands = append(d.Commands, p.detached)
-	case "leader", "force", "expire", "member", "raise", "report":
+	case "leader", "force", "expire", "member", "raise", "report", "longest":
 		d.Commands = append(d.Commands, s.operatorCommand(l))
 	default:
 		if s.clients[word] == nil || len(l.words) < 2 || l.words[1] == "breaks" {
@@ -396,6 +397,8 @@ func (s *story) operatorCommand(l *scriptLine) Command {
 		return c
 	case "raise":
 		return &SetVersion{Version: uint32(l.number(l.option("to", "0")))}
+	case "longest":
+		return &SetLongestTTL{TTL: l.span(l.option("ttl", "0s"))}
 	default: // report
 		return &Digest{Node: l.next(), Index: l.number(l.option("index", "0")), Value: l.number(l.option("value", "0"))}
 	}

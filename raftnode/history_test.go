@@ -30,7 +30,7 @@ func restored(t *testing.T, file []byte, above uint64) uint64 {
 // moved is the backup of a history that began above an index, and has done nothing since.
 func moved(t *testing.T, file []byte, above uint64) []byte {
 	var b bytes.Buffer
-	_, err := fsm.RewriteBackup(&b, bytes.NewReader(file), fsm.NewHistory{Cluster: fsm.ClusterID{1}, AboveIndex: above})
+	_, _, err := fsm.RewriteBackup(&b, bytes.NewReader(file), fsm.NewHistory{Cluster: fsm.ClusterID{1}, AboveIndex: above})
 	require.NoError(t, err)
 	return b.Bytes()
 }

@@ -31,7 +31,7 @@ const (
 func (s *served) serve(t *testing.T, callers int) string {
 	sessions := make([]session.ID, callers)
 	for i := range sessions {
-		open := &fsm.OpenSession{Secret: session.Hash{1, byte(i), byte(i >> 8)}, Settings: session.Settings{TTL: fsm.TTLMax}}
+		open := &fsm.OpenSession{Secret: session.Hash{1, byte(i), byte(i >> 8)}, Settings: session.Settings{TTL: fsm.LongestTTLDefault}}
 		a, err := s.node.Propose(context.Background(), open)
 		require.NoError(t, err)
 		sessions[i] = a.Result.Session

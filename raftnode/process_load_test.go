@@ -79,7 +79,7 @@ type worker struct {
 }
 
 func (w *worker) work(ctx context.Context) {
-	open := &fsm.OpenSession{Settings: session.Settings{TTL: fsm.TTLMax, Label: w.name}}
+	open := &fsm.OpenSession{Settings: session.Settings{TTL: fsm.LongestTTLDefault, Label: w.name}}
 	_, _ = rand.Read(open.Secret[:])
 	a, ok := w.insist(ctx, open)
 	if !ok {

@@ -30,8 +30,8 @@ type RestoreConfig struct {
 	// Above is a token that the new cluster's are above. They are always above the backup's and, by this machine's clock,
 	// above those of every cluster that began before (TokenClock).
 	Above uint64
-	// HoldOff is how long nothing is granted; 0 = the longest lease and delay that there can be. It is never less than
-	// the backup's own longest.
+	// HoldOff is how long nothing is granted; 0 = the longest lease and delay that the old cluster allowed until the
+	// backup was taken. It is never less than what the sessions and delays in the backup need.
 	HoldOff clock.Span
 }
 
@@ -39,6 +39,7 @@ type RestoreConfig struct {
 type RestoreResult struct {
 	Cluster store.ID
 	Index   uint64 // every token of the new cluster is above it
+	HoldOff clock.Span
 }
 
 const (
@@ -100,7 +101,7 @@ func (r RestoreConfig) into(st *store.Store, backup io.Reader, tokens uint64) (R
 		return RestoreResult{}, err
 	}
 	restored := RestoreResult{Cluster: store.NewID()}
-	restored.Index, err = fsm.RewriteBackup(sink, backup, fsm.NewHistory{
+	restored.Index, restored.HoldOff, err = fsm.RewriteBackup(sink, backup, fsm.NewHistory{
 		Cluster: fsm.ClusterID(restored.Cluster), AboveIndex: r.Above, Clock: tokens, HoldOff: r.HoldOff,
 	})
 	if err != nil {

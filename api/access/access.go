@@ -124,6 +124,11 @@ func (g *Guard) check(request any) (verb Verb, names []string, err error) {
 		return VerbNow, noName, nil
 	case *zamokpb.MembersRequest:
 		return VerbMembers, noName, nil
+	case *zamokpb.SettingsRequest:
+		if r.LongestTtl == 0 {
+			return VerbMembers, noName, nil
+		}
+		return VerbChange, noName, checkRange("longest_ttl", clock.Span(r.LongestTtl), fsm.LongestTTLMin, fsm.LongestTTLMax)
 	case *zamokpb.BackupRequest:
 		return VerbBackup, noName, nil
 	}
@@ -185,7 +190,7 @@ func (g *Guard) checkSettings(p *zamokpb.SessionSettings) error {
 	ttl, timeout := clock.Span(p.GetTtl()), g.Timeout()
 	return cmp.Or(
 		invalidIf(p == nil, "settings", "are missing: ttl is required"),
-		checkRange("settings.ttl", ttl, fsm.TTLMin, fsm.TTLMax),
+		checkRange("settings.ttl", ttl, fsm.TTLMin, fsm.LongestTTLMax), // the state machine knows the longest in force
 		invalidIf(ttl < TTLMin(timeout), "settings.ttl", "is %v, and most failovers would end the session: the cluster's election "+
 			"timeout is %v, so a ttl is %v at least (--ttl, client.Config.TTL)", ttl, timeout, TTLMin(timeout)),
 		checkRange("settings.lock_delay", clock.Span(p.GetLockDelay()), 0, fsm.DelayMax),
@@ -317,8 +322,8 @@ const (
 	VerbSessions Verb = "sessions" // list sessions; no name
 	VerbNow      Verb = "now"      // read the clock; no name
 	VerbForce    Verb = "force"    // force a release: a lock's name; end a session: no name
-	VerbMembers  Verb = "members"  // list the nodes; no name
-	VerbChange   Verb = "change"   // add or remove a node, transfer leadership: a node's id
+	VerbMembers  Verb = "members"  // list the nodes, read the settings; no name
+	VerbChange   Verb = "change"   // add or remove a node, transfer leadership: a node's id; change a setting: no name
 	VerbBackup   Verb = "backup"   // no name
 )
 

@@ -125,6 +125,10 @@ func Refused(r *fsm.Result) *Error {
 	if r.Code == fsm.Invalid && r.Detail != nil && r.Detail.Field == "token" {
 		return NeverIssued(r.Index) // of a ForceRelease, whose other faults validation refused
 	}
+	if r.Code == fsm.Invalid && r.TTL != 0 { // of an OpenSession
+		return Invalid("settings.ttl", "is longer than %v, the longest ttl of this cluster; an operator can raise that with "+
+			"zamok settings --longest-ttl", r.TTL)
+	}
 	row, known := refusals[r.Code]
 	if !known {
 		row = refusal{zamokpb.Code_CODE_INTERNAL, "the server encoded what the cluster can't read"}

@@ -967,8 +967,8 @@ func (x *OpenStream) GetAttempt() uint64 {
 // SessionSettings are fixed when a session is opened.
 type SessionSettings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How long the session lives after its last renewal, in nanoseconds: 2 s to 1 h, and at least four election
-	// timeouts of the cluster. Required.
+	// How long the session lives after its last renewal, in nanoseconds: from 2 s, and at least four election timeouts
+	// of the cluster, to the cluster's longest ttl, which is 1 h unless it was changed (Admin.Settings). Required.
 	Ttl int64 `protobuf:"varint,1,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// Shown to people, up to 256 bytes of UTF-8 without control characters. Empty: no label.
 	Label string `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
@@ -5325,6 +5325,110 @@ func (*TransferResponse) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{64}
 }
 
+// SettingsRequest names the settings to change.
+type SettingsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The longest ttl of sessions that are opened from now on, in nanoseconds: 1 minute to 7 days; 0 = leave it as it is.
+	// Sessions that are open keep theirs. Raising it makes the hold-off longer of every restore of a backup that is
+	// taken afterwards; lowering it does not make that shorter again. A backup that was taken before knows nothing of it.
+	LongestTtl    int64 `protobuf:"varint,1,opt,name=longest_ttl,json=longestTtl,proto3" json:"longest_ttl,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettingsRequest) Reset() {
+	*x = SettingsRequest{}
+	mi := &file_zamok_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettingsRequest) ProtoMessage() {}
+
+func (x *SettingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_zamok_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettingsRequest.ProtoReflect.Descriptor instead.
+func (*SettingsRequest) Descriptor() ([]byte, []int) {
+	return file_zamok_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *SettingsRequest) GetLongestTtl() int64 {
+	if x != nil {
+		return x.LongestTtl
+	}
+	return 0
+}
+
+// SettingsResponse has all settings as they are after the change.
+type SettingsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The longest ttl that a session may be opened with, in nanoseconds.
+	LongestTtl int64 `protobuf:"varint,1,opt,name=longest_ttl,json=longestTtl,proto3" json:"longest_ttl,omitempty"`
+	// How long a restore of a backup that is taken now grants nothing, in nanoseconds, unless it is given a shorter time:
+	// the highest longest ttl that ever was in force, and the longest lock delay.
+	RestoreHoldOff int64 `protobuf:"varint,2,opt,name=restore_hold_off,json=restoreHoldOff,proto3" json:"restore_hold_off,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *SettingsResponse) Reset() {
+	*x = SettingsResponse{}
+	mi := &file_zamok_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettingsResponse) ProtoMessage() {}
+
+func (x *SettingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_zamok_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettingsResponse.ProtoReflect.Descriptor instead.
+func (*SettingsResponse) Descriptor() ([]byte, []int) {
+	return file_zamok_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *SettingsResponse) GetLongestTtl() int64 {
+	if x != nil {
+		return x.LongestTtl
+	}
+	return 0
+}
+
+func (x *SettingsResponse) GetRestoreHoldOff() int64 {
+	if x != nil {
+		return x.RestoreHoldOff
+	}
+	return 0
+}
+
 // BackupRequest has no fields.
 type BackupRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -5334,7 +5438,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_zamok_proto_msgTypes[65]
+	mi := &file_zamok_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5346,7 +5450,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[65]
+	mi := &file_zamok_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5359,7 +5463,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{65}
+	return file_zamok_proto_rawDescGZIP(), []int{67}
 }
 
 // BackupChunk is a piece of a backup.
@@ -5373,7 +5477,7 @@ type BackupChunk struct {
 
 func (x *BackupChunk) Reset() {
 	*x = BackupChunk{}
-	mi := &file_zamok_proto_msgTypes[66]
+	mi := &file_zamok_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5385,7 +5489,7 @@ func (x *BackupChunk) String() string {
 func (*BackupChunk) ProtoMessage() {}
 
 func (x *BackupChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[66]
+	mi := &file_zamok_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5398,7 +5502,7 @@ func (x *BackupChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupChunk.ProtoReflect.Descriptor instead.
 func (*BackupChunk) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{66}
+	return file_zamok_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *BackupChunk) GetData() []byte {
@@ -5732,7 +5836,14 @@ const file_zamok_proto_rawDesc = "" +
 	"\x0eRemoveResponse\"!\n" +
 	"\x0fTransferRequest\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\"\x12\n" +
-	"\x10TransferResponse\"\x0f\n" +
+	"\x10TransferResponse\"2\n" +
+	"\x0fSettingsRequest\x12\x1f\n" +
+	"\vlongest_ttl\x18\x01 \x01(\x03R\n" +
+	"longestTtl\"]\n" +
+	"\x10SettingsResponse\x12\x1f\n" +
+	"\vlongest_ttl\x18\x01 \x01(\x03R\n" +
+	"longestTtl\x12(\n" +
+	"\x10restore_hold_off\x18\x02 \x01(\x03R\x0erestoreHoldOff\"\x0f\n" +
 	"\rBackupRequest\"!\n" +
 	"\vBackupChunk\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data*S\n" +
@@ -5827,14 +5938,15 @@ const file_zamok_proto_rawDesc = "" +
 	"\fListSessions\x12\x1d.zamok.v1.ListSessionsRequest\x1a\x1e.zamok.v1.ListSessionsResponse\x128\n" +
 	"\x05Check\x12\x16.zamok.v1.CheckRequest\x1a\x17.zamok.v1.CheckResponse\x122\n" +
 	"\x03Now\x12\x14.zamok.v1.NowRequest\x1a\x15.zamok.v1.NowResponse\x127\n" +
-	"\x05Watch\x12\x16.zamok.v1.WatchRequest\x1a\x14.zamok.v1.WatchFrame0\x012\xdb\x03\n" +
+	"\x05Watch\x12\x16.zamok.v1.WatchRequest\x1a\x14.zamok.v1.WatchFrame0\x012\x9e\x04\n" +
 	"\x05Admin\x12M\n" +
 	"\fForceRelease\x12\x1d.zamok.v1.ForceReleaseRequest\x1a\x1e.zamok.v1.ForceReleaseResponse\x12P\n" +
 	"\rExpireSession\x12\x1e.zamok.v1.ExpireSessionRequest\x1a\x1f.zamok.v1.ExpireSessionResponse\x12>\n" +
 	"\aMembers\x12\x18.zamok.v1.MembersRequest\x1a\x19.zamok.v1.MembersResponse\x125\n" +
 	"\x04Join\x12\x15.zamok.v1.JoinRequest\x1a\x16.zamok.v1.JoinResponse\x12;\n" +
 	"\x06Remove\x12\x17.zamok.v1.RemoveRequest\x1a\x18.zamok.v1.RemoveResponse\x12A\n" +
-	"\bTransfer\x12\x19.zamok.v1.TransferRequest\x1a\x1a.zamok.v1.TransferResponse\x12:\n" +
+	"\bTransfer\x12\x19.zamok.v1.TransferRequest\x1a\x1a.zamok.v1.TransferResponse\x12A\n" +
+	"\bSettings\x12\x19.zamok.v1.SettingsRequest\x1a\x1a.zamok.v1.SettingsResponse\x12:\n" +
 	"\x06Backup\x12\x17.zamok.v1.BackupRequest\x1a\x15.zamok.v1.BackupChunk0\x01B>\n" +
 	"\bzamok.v1B\n" +
 	"ZamokProtoP\x01Z\x19zamok/api/zamokpb;zamokpb\xaa\x02\bZamok.V1b\x06proto3"
@@ -5852,7 +5964,7 @@ func file_zamok_proto_rawDescGZIP() []byte {
 }
 
 var file_zamok_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_zamok_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
+var file_zamok_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
 var file_zamok_proto_goTypes = []any{
 	(Mode)(0),                     // 0: zamok.v1.Mode
 	(State)(0),                    // 1: zamok.v1.State
@@ -5927,8 +6039,10 @@ var file_zamok_proto_goTypes = []any{
 	(*RemoveResponse)(nil),        // 70: zamok.v1.RemoveResponse
 	(*TransferRequest)(nil),       // 71: zamok.v1.TransferRequest
 	(*TransferResponse)(nil),      // 72: zamok.v1.TransferResponse
-	(*BackupRequest)(nil),         // 73: zamok.v1.BackupRequest
-	(*BackupChunk)(nil),           // 74: zamok.v1.BackupChunk
+	(*SettingsRequest)(nil),       // 73: zamok.v1.SettingsRequest
+	(*SettingsResponse)(nil),      // 74: zamok.v1.SettingsResponse
+	(*BackupRequest)(nil),         // 75: zamok.v1.BackupRequest
+	(*BackupChunk)(nil),           // 76: zamok.v1.BackupChunk
 }
 var file_zamok_proto_depIdxs = []int32{
 	9,  // 0: zamok.v1.ClientFrame.messages:type_name -> zamok.v1.ClientMessage
@@ -6010,29 +6124,31 @@ var file_zamok_proto_depIdxs = []int32{
 	67, // 76: zamok.v1.Admin.Join:input_type -> zamok.v1.JoinRequest
 	69, // 77: zamok.v1.Admin.Remove:input_type -> zamok.v1.RemoveRequest
 	71, // 78: zamok.v1.Admin.Transfer:input_type -> zamok.v1.TransferRequest
-	73, // 79: zamok.v1.Admin.Backup:input_type -> zamok.v1.BackupRequest
-	17, // 80: zamok.v1.Zamok.Session:output_type -> zamok.v1.ServerFrame
-	31, // 81: zamok.v1.Zamok.OpenSession:output_type -> zamok.v1.OpenSessionResponse
-	33, // 82: zamok.v1.Zamok.RenewSession:output_type -> zamok.v1.RenewSessionResponse
-	35, // 83: zamok.v1.Zamok.CloseSession:output_type -> zamok.v1.CloseSessionResponse
-	37, // 84: zamok.v1.Zamok.Acquire:output_type -> zamok.v1.AcquireResponse
-	39, // 85: zamok.v1.Zamok.Drop:output_type -> zamok.v1.DropResponse
-	41, // 86: zamok.v1.Zamok.Downgrade:output_type -> zamok.v1.DowngradeResponse
-	44, // 87: zamok.v1.Zamok.Get:output_type -> zamok.v1.GetResponse
-	48, // 88: zamok.v1.Zamok.List:output_type -> zamok.v1.ListResponse
-	50, // 89: zamok.v1.Zamok.ListSessions:output_type -> zamok.v1.ListSessionsResponse
-	53, // 90: zamok.v1.Zamok.Check:output_type -> zamok.v1.CheckResponse
-	55, // 91: zamok.v1.Zamok.Now:output_type -> zamok.v1.NowResponse
-	57, // 92: zamok.v1.Zamok.Watch:output_type -> zamok.v1.WatchFrame
-	60, // 93: zamok.v1.Admin.ForceRelease:output_type -> zamok.v1.ForceReleaseResponse
-	63, // 94: zamok.v1.Admin.ExpireSession:output_type -> zamok.v1.ExpireSessionResponse
-	65, // 95: zamok.v1.Admin.Members:output_type -> zamok.v1.MembersResponse
-	68, // 96: zamok.v1.Admin.Join:output_type -> zamok.v1.JoinResponse
-	70, // 97: zamok.v1.Admin.Remove:output_type -> zamok.v1.RemoveResponse
-	72, // 98: zamok.v1.Admin.Transfer:output_type -> zamok.v1.TransferResponse
-	74, // 99: zamok.v1.Admin.Backup:output_type -> zamok.v1.BackupChunk
-	80, // [80:100] is the sub-list for method output_type
-	60, // [60:80] is the sub-list for method input_type
+	73, // 79: zamok.v1.Admin.Settings:input_type -> zamok.v1.SettingsRequest
+	75, // 80: zamok.v1.Admin.Backup:input_type -> zamok.v1.BackupRequest
+	17, // 81: zamok.v1.Zamok.Session:output_type -> zamok.v1.ServerFrame
+	31, // 82: zamok.v1.Zamok.OpenSession:output_type -> zamok.v1.OpenSessionResponse
+	33, // 83: zamok.v1.Zamok.RenewSession:output_type -> zamok.v1.RenewSessionResponse
+	35, // 84: zamok.v1.Zamok.CloseSession:output_type -> zamok.v1.CloseSessionResponse
+	37, // 85: zamok.v1.Zamok.Acquire:output_type -> zamok.v1.AcquireResponse
+	39, // 86: zamok.v1.Zamok.Drop:output_type -> zamok.v1.DropResponse
+	41, // 87: zamok.v1.Zamok.Downgrade:output_type -> zamok.v1.DowngradeResponse
+	44, // 88: zamok.v1.Zamok.Get:output_type -> zamok.v1.GetResponse
+	48, // 89: zamok.v1.Zamok.List:output_type -> zamok.v1.ListResponse
+	50, // 90: zamok.v1.Zamok.ListSessions:output_type -> zamok.v1.ListSessionsResponse
+	53, // 91: zamok.v1.Zamok.Check:output_type -> zamok.v1.CheckResponse
+	55, // 92: zamok.v1.Zamok.Now:output_type -> zamok.v1.NowResponse
+	57, // 93: zamok.v1.Zamok.Watch:output_type -> zamok.v1.WatchFrame
+	60, // 94: zamok.v1.Admin.ForceRelease:output_type -> zamok.v1.ForceReleaseResponse
+	63, // 95: zamok.v1.Admin.ExpireSession:output_type -> zamok.v1.ExpireSessionResponse
+	65, // 96: zamok.v1.Admin.Members:output_type -> zamok.v1.MembersResponse
+	68, // 97: zamok.v1.Admin.Join:output_type -> zamok.v1.JoinResponse
+	70, // 98: zamok.v1.Admin.Remove:output_type -> zamok.v1.RemoveResponse
+	72, // 99: zamok.v1.Admin.Transfer:output_type -> zamok.v1.TransferResponse
+	74, // 100: zamok.v1.Admin.Settings:output_type -> zamok.v1.SettingsResponse
+	76, // 101: zamok.v1.Admin.Backup:output_type -> zamok.v1.BackupChunk
+	81, // [81:102] is the sub-list for method output_type
+	60, // [60:81] is the sub-list for method input_type
 	60, // [60:60] is the sub-list for extension type_name
 	60, // [60:60] is the sub-list for extension extendee
 	0,  // [0:60] is the sub-list for field type_name
@@ -6067,7 +6183,7 @@ func file_zamok_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_zamok_proto_rawDesc), len(file_zamok_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   67,
+			NumMessages:   69,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

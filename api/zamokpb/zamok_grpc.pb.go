@@ -680,6 +680,7 @@ const (
 	Admin_Join_FullMethodName          = "/zamok.v1.Admin/Join"
 	Admin_Remove_FullMethodName        = "/zamok.v1.Admin/Remove"
 	Admin_Transfer_FullMethodName      = "/zamok.v1.Admin/Transfer"
+	Admin_Settings_FullMethodName      = "/zamok.v1.Admin/Settings"
 	Admin_Backup_FullMethodName        = "/zamok.v1.Admin/Backup"
 )
 
@@ -702,6 +703,9 @@ type AdminClient interface {
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
 	// Transfer transfers leadership to another node.
 	Transfer(ctx context.Context, in *TransferRequest, opts ...grpc.CallOption) (*TransferResponse, error)
+	// Settings changes the settings of the cluster that the request names, and returns all of them. A request that names
+	// none only reads them. It may be repeated.
+	Settings(ctx context.Context, in *SettingsRequest, opts ...grpc.CallOption) (*SettingsResponse, error)
 	// Backup streams a backup of the cluster.
 	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupChunk], error)
 }
@@ -774,6 +778,16 @@ func (c *adminClient) Transfer(ctx context.Context, in *TransferRequest, opts ..
 	return out, nil
 }
 
+func (c *adminClient) Settings(ctx context.Context, in *SettingsRequest, opts ...grpc.CallOption) (*SettingsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SettingsResponse)
+	err := c.cc.Invoke(ctx, Admin_Settings_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminClient) Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupChunk], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[0], Admin_Backup_FullMethodName, cOpts...)
@@ -812,6 +826,9 @@ type AdminServer interface {
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	// Transfer transfers leadership to another node.
 	Transfer(context.Context, *TransferRequest) (*TransferResponse, error)
+	// Settings changes the settings of the cluster that the request names, and returns all of them. A request that names
+	// none only reads them. It may be repeated.
+	Settings(context.Context, *SettingsRequest) (*SettingsResponse, error)
 	// Backup streams a backup of the cluster.
 	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupChunk]) error
 	mustEmbedUnimplementedAdminServer()
@@ -841,6 +858,9 @@ func (UnimplementedAdminServer) Remove(context.Context, *RemoveRequest) (*Remove
 }
 func (UnimplementedAdminServer) Transfer(context.Context, *TransferRequest) (*TransferResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Transfer not implemented")
+}
+func (UnimplementedAdminServer) Settings(context.Context, *SettingsRequest) (*SettingsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Settings not implemented")
 }
 func (UnimplementedAdminServer) Backup(*BackupRequest, grpc.ServerStreamingServer[BackupChunk]) error {
 	return status.Error(codes.Unimplemented, "method Backup not implemented")
@@ -974,6 +994,24 @@ func _Admin_Transfer_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_Settings_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SettingsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Settings(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Settings_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Settings(ctx, req.(*SettingsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Admin_Backup_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(BackupRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -1015,6 +1053,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Transfer",
 			Handler:    _Admin_Transfer_Handler,
+		},
+		{
+			MethodName: "Settings",
+			Handler:    _Admin_Settings_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -206,6 +206,18 @@ func testElection(t *testing.T, candidate func(value string) program, observe fu
 	require.NoError(t, within(t, patience, waiting, "b's election").finish())
 }
 
+// keepsOn fails if a waiting program begins within a time, or its holder's lock is reported lost.
+func keepsOn(t *testing.T, held holding, waiting <-chan holding, d time.Duration) {
+	t.Helper()
+	select {
+	case <-waiting:
+		require.FailNow(t, "two work at once")
+	case <-held.lost:
+		require.FailNow(t, "the lock was lost")
+	case <-time.After(d):
+	}
+}
+
 // testCut cuts the holder's cable, waits for the next one, and returns whether the holder knew of its loss by then.
 func testCut(t *testing.T, line *cable, holder, next program) (knew bool) {
 	t.Helper()
@@ -317,7 +329,7 @@ func installed(t *testing.T, name, install string) string {
 }
 
 // start runs one server of a kind.
-func start(t *testing.T, kind string, p server.Programs) (address string) {
+func start(t *testing.T, kind string, p server.Programs) *server.Cluster {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "migrate") // not t.TempDir: PostgreSQL's user must be able to enter it
 	require.NoError(t, err)
@@ -326,11 +338,11 @@ func start(t *testing.T, kind string, p server.Programs) (address string) {
 	cluster, err := server.Start(kind, 1, dir, p)
 	require.NoError(t, err)
 	t.Cleanup(cluster.Stop)
-	return cluster.Endpoints[0]
+	return cluster
 }
 
 // startZamok runs one node.
-func startZamok(t *testing.T) (address string) {
+func startZamok(t *testing.T) *server.Cluster {
 	t.Helper()
 	path, err := zamokProgram()
 	require.NoError(t, err, path)
@@ -361,8 +373,10 @@ func ready(t *testing.T, ask func(ctx context.Context) error) {
 	}, patience, 50*time.Millisecond)
 }
 
-// testZamok tests what every guide says about zamok's side.
-func testZamok(t *testing.T, address string) {
+// What every guide says about zamok's side.
+func TestZamok(t *testing.T) {
+	t.Parallel()
+	address := startZamok(t).Endpoints[0]
 	c := dialZamok(t, address, client.Config{})
 	t.Run("an ended session ends the work", func(t *testing.T) {
 		held := within(t, patience, begin(t, zamokLocked(c), "ended"), "the work")

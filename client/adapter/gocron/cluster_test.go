@@ -65,14 +65,17 @@ func killLeader(t *testing.T, nodes []*api.Node) {
 	}, patience, 5*time.Millisecond)
 }
 
-// dial makes a client, which is closed with the test.
+// dial makes a client, which is closed with the test, once the cluster has a leader.
 func dial(t *testing.T, nodes []*api.Node, cfg client.Config) *client.Client {
 	for _, n := range nodes {
 		cfg.Endpoints = append(cfg.Endpoints, n.Client())
 	}
+	cfg.RequestTimeout = patience
 	c, err := client.New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() }) // whose word may come too late
+	_, err = c.Now(t.Context())
+	require.NoError(t, err)
 	return c
 }
 

@@ -31,9 +31,16 @@ const (
 // OpenSession opens a session, or finds the one that the secret opened.
 func (s *Server) OpenSession(ctx context.Context, req *zamokpb.OpenSessionRequest) (*zamokpb.OpenSessionResponse, error) {
 	a, err := s.openSession(ctx, access.Hash(req.Secret), req.Settings)
-	return &zamokpb.OpenSessionResponse{
+	answer := &zamokpb.OpenSessionResponse{
 		Session: uint64(a.Result.Session), Ttl: int64(a.Result.TTL), Sent: req.Sent, Time: int64(a.Time),
-	}, err
+	}
+	if err == nil {
+		s.node.View(func(m *fsm.Machine) {
+			opened, _ := m.Session(a.Result.Session) // unless it has ended already
+			answer.Metadata = []byte(opened.Metadata)
+		})
+	}
+	return answer, err
 }
 
 func (s *Server) openSession(ctx context.Context, secret session.Hash, settings *zamokpb.SessionSettings) (raftnode.Answer, error) {
@@ -72,7 +79,7 @@ func (s *Server) CloseSession(ctx context.Context, req *zamokpb.CloseSessionRequ
 	return &zamokpb.CloseSessionResponse{}, err
 }
 
-// Acquire is held open until the ticket is granted or ended.
+// Acquire is held open until the ticket is granted or ended, or as long as the caller wants.
 func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zamokpb.AcquireResponse, error) {
 	began := time.Now()
 	command := access.AcquireCommand(session.ID(req.Session), req.AckedThrough, req.Acquire)
@@ -80,7 +87,8 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	if err := checkRoom(s, (*fsm.Machine).Ticket, ref); err != nil {
 		return nil, err
 	}
-	if _, err := s.checkOwner(ctx, req.Session, req.Secret); err != nil {
+	ttl, err := s.checkOwner(ctx, req.Session, req.Secret)
+	if err != nil {
 		return nil, err
 	}
 	s.dropping.Lock()
@@ -90,7 +98,14 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	state := wire.ResultState(command.Ticket, &a.Result)
 	keepsWaiting := false // this node can't know its end any more, and the caller may request it at another node
 	if err == nil && state.State == fsm.Waiting {
+		var enough <-chan time.Time
+		if req.RespondWithin > 0 {
+			timer := time.NewTimer(time.Duration(req.RespondWithin) - time.Since(began))
+			defer timer.Stop()
+			enough = timer.C
+		}
 		select {
+		case <-enough:
 		case end := <-wait.Done():
 			if state = end.State; end.Err != nil {
 				e := wire.StreamEnded(end.Err.Code(), "the ticket waits on: %v", end.Err)
@@ -109,15 +124,17 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 		s.dropFor(wait, ref, dropTries)
 		return nil, wire.Explain(context.Cause(ctx))
 	}
-	wait.Cancel()
+	wait.Cancel() // one that waits on after respond_within has no call here until it is requested again
 	switch {
 	case err != nil:
 		return nil, err
 	case state.State == fsm.Ended:
 		return nil, endedError(state)
 	}
-	s.metrics.Waited(command.Items, time.Since(began))
-	return &zamokpb.AcquireResponse{State: wire.TicketState(state), Sent: req.Sent, Time: int64(a.Time)}, nil
+	if state.State == fsm.Granted {
+		s.metrics.Waited(command.Items, time.Since(began))
+	}
+	return &zamokpb.AcquireResponse{State: wire.TicketState(state), Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl)}, nil
 }
 
 // dropFor drops the ticket of a call that broke, unless a later call has requested the same ticket. One that

@@ -1,5 +1,5 @@
-// Package api serves the protocol of zamokpb/zamok.proto on a node: gRPC for clients and operators, and HTTP for
-// metrics and health.
+// Package api serves the protocol of zamokpb/zamok.proto on a node, by gRPC and, through package web, as JSON over HTTP;
+// and metrics and health.
 //
 //	members, err := peer.ParseList("n1=host1:5751,n2=host2:5751,n3=host3:5751")
 //	node, err := api.StartNode(ctx, api.NodeConfig{Config: raftnode.Config{
@@ -20,7 +20,8 @@
 //	calls.go    calls of clients and readers
 //	admin.go    calls of operators
 //	relay.go    requests for another cluster are refused; calls are relayed to the leader on request
-//	http.go     /metrics, /healthz and /readyz; grpc.health.v1
+//	local.go    the services without a network, for HTTP
+//	http.go     the HTTP port: /v1/, /metrics, /healthz and /readyz; grpc.health.v1
 //
 // The subjects below it are packages of their own, which never import api:
 //
@@ -28,6 +29,7 @@
 //	push      delivers events to streams and waiting calls, and queue positions to waiters; detaches sessions whose
 //	          stream broke
 //	history   the remembered events for watches; when an index was applied, for ages that are shown to people
+//	web       HTTP with JSON, by calls of the gRPC services
 //	metrics   what is counted, in Prometheus's format
 //	wire      errors with their codes and outcomes; messages that describe the state
 //

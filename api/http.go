@@ -5,23 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"zamok/api/web"
 	"zamok/api/zamokpb"
 	"zamok/raftnode"
 )
 
 const (
-	// httpConnsMax is how many connections the HTTP port has at once.
-	httpConnsMax = 256
 	// httpHeaderWait is how long a request may take to arrive, httpIdle how long a connection stays for
 	// the next one.
 	httpHeaderWait = 5 * time.Second
@@ -38,6 +40,7 @@ func (n *Node) serveHTTP() {
 		return
 	}
 	mux := http.NewServeMux()
+	mux.Handle("/v1/", n.webHandler())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { respond(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		code, text := http.StatusOK, "ready"
@@ -62,13 +65,33 @@ func (n *Node) serveHTTP() {
 		Handler:           mux,
 		ReadHeaderTimeout: httpHeaderWait, ReadTimeout: 2 * httpHeaderWait, IdleTimeout: httpIdle,
 		MaxHeaderBytes: headerBytesMax,
-		ErrorLog:       slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context { // the caller, as for calls of gRPC
+			return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
+		},
+		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
 	}
 	n.served.Go(func() {
-		err := n.http.Serve(&limitedListener{Listener: cfg.httpListener, free: make(chan struct{}, httpConnsMax), log: cfg.Logger})
+		err := n.http.Serve(&limitedListener{Listener: cfg.httpListener, free: make(chan struct{}, cfg.ConnsMax), log: cfg.Logger})
 		if !errors.Is(err, http.ErrServerClosed) {
 			cfg.Logger.Error("the HTTP server failed; metrics and health checks are not served until the node is restarted", "error", err)
 		}
+	})
+}
+
+// webHandler serves /v1/.
+func (n *Node) webHandler() http.Handler {
+	s := n.server
+	return web.New(web.Config{
+		Conn: newLocalConn(s), Node: n.cfg.ID, IsHost: n.cfg.isHTTPHost, Stopping: s.stopping,
+		Started:  func() bool { return n.startedRaft() != nil },
+		NotReady: func() string { return s.notReady(n.startedRaft()) },
+	})
+}
+
+// isHTTPHost reports whether a name in the Host of a request is this node's.
+func (s *NodeConfig) isHTTPHost(name string) bool {
+	return slices.ContainsFunc(append([]string{s.Advertise, s.hostname}, s.HTTPHosts...), func(own string) bool {
+		return own != "" && strings.EqualFold(own, name)
 	})
 }
 

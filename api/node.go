@@ -125,6 +125,9 @@ func (n *Node) Close() error {
 // Kill ends the node as a crash would: connections break without a message.
 func (n *Node) Kill() error {
 	return n.end(func() error {
+		if n.http != nil {
+			_ = n.http.Close() // an error of a listener that is closed anyway
+		}
 		n.server.kill()
 		return n.raft.Kill()
 	})
@@ -166,8 +169,11 @@ type NodeConfig struct {
 	// ListenPeers is where other nodes are served. Empty: the address that Peers.List has for this node; without
 	// one, any port of 127.0.0.1.
 	ListenPeers string
-	// ListenHTTP is where /metrics, /healthz and /readyz are served, without authentication. Empty: nowhere.
+	// ListenHTTP is where locks over HTTP, /metrics, /healthz and /readyz are served, without authentication. Empty: nowhere.
 	ListenHTTP string
+	// HTTPHosts are further names under which HTTP is reached, as through a proxy: a request for another name than
+	// these, Advertise, the host name, localhost and IP addresses is refused.
+	HTTPHosts []string
 	// Profile adds /debug/pprof there. Profiles show the inside of the process, and cost it time.
 	Profile bool
 	// Advertise is the host name or IP under which clients and nodes reach this one. Empty: the host
@@ -187,6 +193,7 @@ type NodeConfig struct {
 	ConnsMax int
 
 	httpListener net.Listener // of ListenHTTP
+	hostname     string       // of the machine
 }
 
 // wrong is the error of a field.
@@ -216,6 +223,7 @@ func (s *NodeConfig) settle() error {
 	s.Listen = cmp.Or(s.Listen, "127.0.0.1:0")
 	s.ListenPeers = cmp.Or(s.ListenPeers, atPeer, "127.0.0.1:0")
 	s.ConnsMax = cmp.Or(s.ConnsMax, connsDefault)
+	s.hostname, _ = os.Hostname() // without one, HTTP is reached by Advertise
 	s.Logger = cmp.Or(s.Logger, slog.New(slog.DiscardHandler))
 	if s.Peers.Dial == nil {
 		s.Peers.Dial = peer.DialTCP

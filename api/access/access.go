@@ -80,7 +80,7 @@ func (g *Guard) check(request any) (verb Verb, names []string, err error) {
 		return VerbSession, noName, err
 	case *zamokpb.AcquireRequest:
 		verb, names, wrong := g.check(r.Acquire)
-		return verb, names, cmp.Or(err, wrong)
+		return verb, names, cmp.Or(err, wrong, checkRange("respond_within", clock.Span(r.RespondWithin), 0, fsm.SpanMax))
 	case *zamokpb.Acquire:
 		if err := checkAcquire(r); err != nil {
 			return VerbAcquire, nil, err

@@ -2586,7 +2586,9 @@ type OpenSessionResponse struct {
 	// `sent` of the request.
 	Sent []byte `protobuf:"bytes,3,opt,name=sent,proto3" json:"sent,omitempty"`
 	// The cluster time, in nanoseconds, at which the request was applied.
-	Time          int64 `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
+	Time int64 `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
+	// The metadata of the session. If the secret had opened it before, it is the one of that first opening.
+	Metadata      []byte `protobuf:"bytes,5,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2647,6 +2649,13 @@ func (x *OpenSessionResponse) GetTime() int64 {
 		return x.Time
 	}
 	return 0
+}
+
+func (x *OpenSessionResponse) GetMetadata() []byte {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
 }
 
 // RenewSessionRequest renews a session; a client sends one every third of the ttl.
@@ -2891,7 +2900,10 @@ type AcquireRequest struct {
 	// The promise to send no further Acquire for tickets up to this number; 0 promises nothing. See Terms.
 	AckedThrough uint64 `protobuf:"varint,4,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
 	// The client's clock, up to 32 bytes; see Terms.
-	Sent          []byte `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
+	Sent []byte `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
+	// If above 0 and the ticket still waits after so many nanoseconds, the response has its state WAITING. The ticket waits
+	// on: request the same ticket again.
+	RespondWithin int64 `protobuf:"varint,6,opt,name=respond_within,json=respondWithin,proto3" json:"respond_within,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2961,16 +2973,25 @@ func (x *AcquireRequest) GetSent() []byte {
 	return nil
 }
 
-// AcquireResponse says that the ticket holds its locks.
+func (x *AcquireRequest) GetRespondWithin() int64 {
+	if x != nil {
+		return x.RespondWithin
+	}
+	return 0
+}
+
+// AcquireResponse says that the ticket holds its locks, or waits on.
 type AcquireResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Always GRANTED; everything else is an error.
+	// GRANTED, or WAITING after respond_within; everything else is an error.
 	State *TicketState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
 	// `sent` of the request. It confirms that the session was alive when the request was applied, which may be long
 	// before the grant.
 	Sent []byte `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
 	// The cluster time, in nanoseconds, at which the request was applied.
-	Time          int64 `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
+	Time int64 `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
+	// The ttl of the session in nanoseconds.
+	Ttl           int64 `protobuf:"varint,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3022,6 +3043,13 @@ func (x *AcquireResponse) GetSent() []byte {
 func (x *AcquireResponse) GetTime() int64 {
 	if x != nil {
 		return x.Time
+	}
+	return 0
+}
+
+func (x *AcquireResponse) GetTtl() int64 {
+	if x != nil {
+		return x.Ttl
 	}
 	return 0
 }
@@ -5651,12 +5679,13 @@ const file_zamok_proto_rawDesc = "" +
 	"\x12OpenSessionRequest\x12\x16\n" +
 	"\x06secret\x18\x01 \x01(\fR\x06secret\x125\n" +
 	"\bsettings\x18\x02 \x01(\v2\x19.zamok.v1.SessionSettingsR\bsettings\x12\x12\n" +
-	"\x04sent\x18\x03 \x01(\fR\x04sent\"i\n" +
+	"\x04sent\x18\x03 \x01(\fR\x04sent\"\x85\x01\n" +
 	"\x13OpenSessionResponse\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x10\n" +
 	"\x03ttl\x18\x02 \x01(\x03R\x03ttl\x12\x12\n" +
 	"\x04sent\x18\x03 \x01(\fR\x04sent\x12\x12\n" +
-	"\x04time\x18\x04 \x01(\x03R\x04time\"[\n" +
+	"\x04time\x18\x04 \x01(\x03R\x04time\x12\x1a\n" +
+	"\bmetadata\x18\x05 \x01(\fR\bmetadata\"[\n" +
 	"\x13RenewSessionRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x12\n" +
@@ -5669,17 +5698,19 @@ const file_zamok_proto_rawDesc = "" +
 	"\x13CloseSessionRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\"\x16\n" +
-	"\x14CloseSessionResponse\"\xa8\x01\n" +
+	"\x14CloseSessionResponse\"\xcf\x01\n" +
 	"\x0eAcquireRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12+\n" +
 	"\aacquire\x18\x03 \x01(\v2\x11.zamok.v1.AcquireR\aacquire\x12#\n" +
 	"\racked_through\x18\x04 \x01(\x04R\fackedThrough\x12\x12\n" +
-	"\x04sent\x18\x05 \x01(\fR\x04sent\"f\n" +
+	"\x04sent\x18\x05 \x01(\fR\x04sent\x12%\n" +
+	"\x0erespond_within\x18\x06 \x01(\x03R\rrespondWithin\"x\n" +
 	"\x0fAcquireResponse\x12+\n" +
 	"\x05state\x18\x01 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12\x12\n" +
 	"\x04sent\x18\x02 \x01(\fR\x04sent\x12\x12\n" +
-	"\x04time\x18\x03 \x01(\x03R\x04time\"\x90\x01\n" +
+	"\x04time\x18\x03 \x01(\x03R\x04time\x12\x10\n" +
+	"\x03ttl\x18\x04 \x01(\x03R\x03ttl\"\x90\x01\n" +
 	"\vDropRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x16\n" +

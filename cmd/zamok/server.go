@@ -31,6 +31,7 @@ type serverCommand struct {
 	logStore                      string
 	electionTimeout               time.Duration
 	listen, peer, http, advertise string
+	httpHosts                     []string
 	tokenBase                     uint64
 	maxConnections                int
 	pprof                         bool
@@ -73,7 +74,9 @@ The election timeout adapts to round trips between the nodes and to pauses of th
 members" shows it. The ttl of a session must be at least four times as long. --election-timeout fixes it, even
 while the node that was started with the flag is down.
 
-The HTTP address serves metrics and health to everyone who can reach it, without TLS.`,
+The HTTP address serves locks, metrics and health to everyone who can reach it, without TLS. Requests that a
+browser sends for the page of another site are refused, and so are those for a host name that is none of this
+node's: the one of --advertise, the machine's, and those of --http-host.`,
 		Example: `  zamok server --id n1 --data /var/lib/zamok --cluster n1=10.0.0.1:5751,n2=10.0.0.2:5751,n3=10.0.0.3:5751
   zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join 10.0.0.1:5750,10.0.0.2:5750`,
 		GroupID: groupOperate,
@@ -106,7 +109,8 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.StringVar(&v.join, "join", "", "client addresses of a running cluster to join: host:5750,…")
 	f.StringVar(&v.listen, "listen", defaultListen, "listen address for clients")
 	f.StringVar(&v.peer, "peer", "", "listen address for the other nodes (default: the port that --cluster has for this node, or "+defaultPeer+")")
-	f.StringVar(&v.http, "http", defaultHTTP, `listen address for /metrics, /healthz and /readyz; "" disables them`)
+	f.StringVar(&v.http, "http", defaultHTTP, `listen address for HTTP: locks as JSON, /metrics, /healthz and /readyz; "" disables it`)
+	f.StringSliceVar(&v.httpHosts, "http-host", nil, "further `name` under which HTTP is reached, as through a proxy; repeatable")
 	f.BoolVar(&v.pprof, "profile", false, "serve /debug/pprof on the HTTP address")
 	f.StringVar(&v.advertise, "advertise", "", "`host` under which clients and other nodes reach this node (default: the one in --cluster, or the host name)")
 	f.Uint64Var(&v.tokenBase, "token-base", 0, "issue only tokens above this one in a new cluster (default: seconds since 1970 × 2^20)")
@@ -211,7 +215,7 @@ func (v *serverCommand) config() (api.NodeConfig, error) {
 				runtime.Goexit() // only if exit came back, as it does in a test
 			},
 		},
-		Listen: v.listen, ListenPeers: v.peerListenAddress(), ListenHTTP: v.http, Profile: v.pprof,
+		Listen: v.listen, ListenPeers: v.peerListenAddress(), ListenHTTP: v.http, HTTPHosts: v.httpHosts, Profile: v.pprof,
 		Advertise: v.advertise, ConnsMax: v.maxConnections,
 	}
 	var err error

@@ -1,0 +1,228 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"zamok/api/zamokpb"
+)
+
+// localConn is a connection to this node's own services without a network: HTTP is served through it. A call takes the
+// way that it would take from a gRPC connection (Server.unary, Server.stream), relay and admission included, so there
+// is one implementation of everything behind both protocols. The context has the caller as its grpc peer.
+type localConn struct {
+	server  *Server
+	unary   map[string]grpc.MethodHandler
+	streams map[string]grpc.StreamHandler
+}
+
+func newLocalConn(s *Server) *localConn {
+	l := &localConn{server: s, unary: make(map[string]grpc.MethodHandler), streams: make(map[string]grpc.StreamHandler)}
+	for _, service := range []*grpc.ServiceDesc{&zamokpb.Zamok_ServiceDesc, &zamokpb.Admin_ServiceDesc} {
+		for _, m := range service.Methods {
+			l.unary["/"+service.ServiceName+"/"+m.MethodName] = m.Handler
+		}
+		for _, st := range service.Streams {
+			l.streams["/"+service.ServiceName+"/"+st.StreamName] = st.Handler
+		}
+	}
+	return l
+}
+
+// begin counts a call in Server.busy, unless the node is stopping: announceStop closes
+// Server.stopping under the same lock, so none is counted after that.
+func (l *localConn) begin() error {
+	s := l.server
+	s.relaying.Lock()
+	defer s.relaying.Unlock()
+	if s.isStopping() {
+		return errStopping()
+	}
+	s.busy.Add(1)
+	return nil
+}
+
+// received is the context of a call as its handler has it: what the caller sends is what the handler receives.
+func received(ctx context.Context) context.Context {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	return metadata.NewIncomingContext(ctx, md)
+}
+
+// Invoke carries out a unary call.
+func (l *localConn) Invoke(ctx context.Context, method string, request, response any, options ...grpc.CallOption) error {
+	handle := l.unary[method]
+	if handle == nil {
+		return status.Errorf(codes.Unimplemented, "there is no method %s here", method)
+	}
+	if err := l.begin(); err != nil {
+		return err
+	}
+	defer l.server.busy.Done()
+	head := &localHeader{method: method}
+	ctx = grpc.NewContextWithServerTransportStream(received(ctx), head)
+	answer, err := handle(l.server, ctx, func(in any) error {
+		proto.Merge(in.(proto.Message), request.(proto.Message))
+		return nil
+	}, l.server.unary)
+	head.give(options)
+	if err != nil {
+		return err
+	}
+	return carry(answer.(proto.Message), response.(proto.Message))
+}
+
+// carry copies a message to another one, perhaps of another type with the same encoding, as in a relayed answer.
+func carry(from, to proto.Message) error {
+	if from.ProtoReflect().Descriptor() == to.ProtoReflect().Descriptor() {
+		proto.Merge(to, from)
+		return nil
+	}
+	bytes, err := proto.Marshal(from)
+	if err != nil {
+		return err
+	}
+	return proto.Unmarshal(bytes, to)
+}
+
+// localHeader receives the header of a call.
+type localHeader struct {
+	method string
+	lock   sync.Mutex
+	md     metadata.MD
+}
+
+func (h *localHeader) Method() string { return h.method }
+
+func (h *localHeader) SetHeader(md metadata.MD) error {
+	h.lock.Lock()
+	defer h.lock.Unlock()
+	h.md = metadata.Join(h.md, md)
+	return nil
+}
+
+func (h *localHeader) SendHeader(md metadata.MD) error { return h.SetHeader(md) }
+
+func (h *localHeader) SetTrailer(metadata.MD) error { return nil }
+
+// give writes the header to where the caller wants it.
+func (h *localHeader) give(options []grpc.CallOption) {
+	h.lock.Lock()
+	defer h.lock.Unlock()
+	for _, o := range options {
+		if to, ok := o.(grpc.HeaderCallOption); ok {
+			*to.HeaderAddr = h.md
+		}
+	}
+}
+
+// NewStream begins a stream. It ends when its handler returns, at the latest when ctx ends.
+func (l *localConn) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+	handle := l.streams[method]
+	if handle == nil {
+		return nil, status.Errorf(codes.Unimplemented, "there is no stream %s here", method)
+	}
+	if err := l.begin(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	st := &localStream{toServer: make(chan []byte), toClient: make(chan []byte), ended: make(chan struct{})}
+	go func() {
+		defer l.server.busy.Done()
+		defer cancel()
+		defer close(st.ended)
+		st.err = l.server.stream(l.server, &localServerStream{localStream: st, ctx: received(ctx), head: localHeader{method: method}},
+			&grpc.StreamServerInfo{FullMethod: method}, handle)
+	}()
+	return &localClientStream{localStream: st, ctx: ctx}, nil
+}
+
+// localStream is a stream in memory. Messages are passed encoded: the two sides share nothing.
+type localStream struct {
+	toServer, toClient chan []byte
+	ended              chan struct{} // closed when the handler has returned
+	err                error         // what it returned; set before ended is closed
+}
+
+// send passes a message, unless the stream ends before it is received.
+func (st *localStream) send(ctx context.Context, to chan []byte, m any) error {
+	bytes, err := proto.Marshal(m.(proto.Message))
+	if err != nil {
+		return err
+	}
+	select {
+	case to <- bytes:
+		return nil
+	case <-st.ended:
+		return io.EOF // as gRPC does; the reason is what RecvMsg returns
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+type localClientStream struct {
+	*localStream
+	ctx    context.Context
+	closed sync.Once
+}
+
+func (c *localClientStream) Context() context.Context     { return c.ctx }
+func (c *localClientStream) Header() (metadata.MD, error) { return nil, nil }
+func (c *localClientStream) Trailer() metadata.MD         { return nil }
+func (c *localClientStream) SendMsg(m any) error          { return c.send(c.ctx, c.toServer, m) }
+
+func (c *localClientStream) CloseSend() error {
+	c.closed.Do(func() { close(c.toServer) })
+	return nil
+}
+
+func (c *localClientStream) RecvMsg(m any) error {
+	select {
+	case bytes := <-c.toClient:
+		return proto.Unmarshal(bytes, m.(proto.Message))
+	case <-c.ended:
+		if c.err == nil {
+			return io.EOF
+		}
+		return c.err
+	}
+}
+
+type localServerStream struct {
+	*localStream
+	ctx  context.Context
+	head localHeader
+}
+
+func (c *localServerStream) Context() context.Context        { return c.ctx }
+func (c *localServerStream) SetHeader(md metadata.MD) error  { return c.head.SetHeader(md) }
+func (c *localServerStream) SendHeader(md metadata.MD) error { return c.head.SendHeader(md) }
+func (c *localServerStream) SetTrailer(metadata.MD)          {}
+
+func (c *localServerStream) SendMsg(m any) error {
+	if err := c.send(c.ctx, c.toClient, m); !errors.Is(err, io.EOF) {
+		return err
+	}
+	return status.Error(codes.Canceled, "the handler of the stream has returned")
+}
+
+func (c *localServerStream) RecvMsg(m any) error {
+	select {
+	case bytes, more := <-c.toServer:
+		if !more {
+			return io.EOF
+		}
+		return proto.Unmarshal(bytes, m.(proto.Message))
+	case <-c.ended:
+		return status.Error(codes.Canceled, "the handler of the stream has returned")
+	case <-c.ctx.Done():
+		return status.FromContextError(c.ctx.Err()).Err()
+	}
+}

@@ -1,0 +1,37 @@
+// Package web serves HTTP with JSON: it translates each request into calls of the gRPC services, and knows no other way
+// to the state machine. So both protocols have the same validation, permissions, limits and errors.
+//
+//	handler := web.New(web.Config{Conn: conn, …})    // conn: any connection to the services of zamok.v1
+//	http.Serve(listener, handler)
+//
+// docs/guide/http.md teaches its use, and /v1/openapi.json describes it. Numbers of 64 bits are strings, since many
+// languages would round them; durations are texts such as "30s"; names are never part of a path, since they may have
+// slashes.
+//
+// # Files
+//
+//	web.go       the table of routes, and the one way of every request
+//	values.go    durations, numbers, and how a request is read
+//	errors.go    errors with their status
+//	origin.go    requests of foreign web pages are refused
+//	locks.go     sessions, acquire, renew, release, downgrade, check
+//	oneshot.go   an acquisition with a session of its own, repeatable by an Idempotency-Key
+//	inspect.go   reading
+//	operate.go   what operators do
+//	events.go    Server-Sent Events; watch
+//	hold.go      a lock for as long as a connection lives
+//	openapi.go   the description, made from the table of routes
+//
+// # Promises
+//
+//	W1  A request has the outcome that its calls had: an answer other than 2xx says what took effect.
+//	W2  A request whose calls meet a change of leader is repeated here, with the same secret and ticket, which act
+//	    once, for up to retryFor.
+//	W3  An acquisition with a session of its own whose connection breaks before its answer ends with the connection: its session is
+//	    closed. With an Idempotency-Key only its wait ends, since a repetition may have taken over; a repetition that
+//	    finds the wait ended begins anew.
+//	W4  With the same Idempotency-Key, at any node: the same session, as long as that lives; never a second lock beside
+//	    it. Another request under the same key is refused.
+//	W5  A held connection (hold.go) is answered `granted` once, and `lost` as soon as this node can't confirm that the
+//	    lease is alive. The end of the connection closes the session.
+package web

@@ -1,0 +1,137 @@
+package web
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+)
+
+// statuses is the only table from codes to those of HTTP. What is not here is 500.
+var statuses = map[zamokpb.Code]int{
+	zamokpb.Code_CODE_INVALID:        http.StatusBadRequest,
+	zamokpb.Code_CODE_WRONG_SECRET:   http.StatusForbidden,
+	zamokpb.Code_CODE_DENIED:         http.StatusForbidden,
+	zamokpb.Code_CODE_NO_SESSION:     http.StatusGone,
+	zamokpb.Code_CODE_TICKET_ENDED:   http.StatusGone,
+	zamokpb.Code_CODE_COMPACTED:      http.StatusGone,
+	zamokpb.Code_CODE_NOT_ACQUIRED:   http.StatusConflict,
+	zamokpb.Code_CODE_DEADLOCK:       http.StatusConflict,
+	zamokpb.Code_CODE_OWNER_WAITS:    http.StatusConflict,
+	zamokpb.Code_CODE_KIND_MISMATCH:  http.StatusConflict,
+	zamokpb.Code_CODE_NOT_HELD:       http.StatusConflict,
+	zamokpb.Code_CODE_SUPERSEDED:     http.StatusConflict,
+	zamokpb.Code_CODE_REFUSED:        http.StatusConflict,
+	zamokpb.Code_CODE_WRONG_CLUSTER:  http.StatusConflict,
+	zamokpb.Code_CODE_LIMIT_EXCEEDED: http.StatusTooManyRequests,
+	zamokpb.Code_CODE_OVERLOADED:     http.StatusTooManyRequests,
+	zamokpb.Code_CODE_DISK_LOW:       http.StatusServiceUnavailable,
+	zamokpb.Code_CODE_NOT_LEADER:     http.StatusServiceUnavailable,
+	zamokpb.Code_CODE_STOPPING:       http.StatusServiceUnavailable,
+	zamokpb.Code_CODE_SLOW_READER:    http.StatusServiceUnavailable,
+	zamokpb.Code_CODE_UNKNOWN:        http.StatusServiceUnavailable,
+}
+
+// retryAfter is what Retry-After advises, in seconds, with 429 and 503. A leader is elected in about that time.
+const retryAfter = 1
+
+// failure is an error with a status of its own.
+type failure struct {
+	cause  *wire.Error
+	status int
+	word   string // the code, if it is none of the wire's
+}
+
+func (f *failure) Error() string { return f.cause.Error() }
+func (f *failure) Unwrap() error { return f.cause }
+
+// infoOf is what an error says, of this node or of the leader.
+func infoOf(err error) *zamokpb.ErrorInfo {
+	if e := (*wire.Error)(nil); errors.As(err, &e) {
+		return e.Info
+	}
+	if st, ok := status.FromError(err); ok {
+		for _, d := range st.Details() {
+			if info, ok := d.(*zamokpb.ErrorInfo); ok {
+				return info
+			}
+		}
+		if st.Code() == codes.Unavailable || st.Code() == codes.Canceled || st.Code() == codes.DeadlineExceeded {
+			return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "%s", st.Message()).Info
+		}
+	}
+	return wire.Explain(err).Info
+}
+
+// errorBody is the body of every answer other than 2xx.
+type errorBody struct {
+	Code     string    `json:"code" doc:"what is wrong, one word"`
+	Field    string    `json:"field,omitempty" doc:"the field that is invalid, or the name of the limit"`
+	Message  string    `json:"message" doc:"for people"`
+	Outcome  string    `json:"outcome" doc:"what took effect: not_done, done or unknown"`
+	Reason   string    `json:"reason,omitempty" doc:"why a session or an acquisition ended, if it is known"`
+	Blockers []blocker `json:"blockers,omitempty" doc:"not_acquired: what the acquisition would have to wait for"`
+	Cycle    []link    `json:"cycle,omitempty" doc:"deadlock: the acquisitions that would wait for each other"`
+	Leader   string    `json:"leader,omitempty" doc:"the leader, if this node is not it and knows it"`
+}
+
+// link is one acquisition of a deadlock.
+type link struct {
+	Session number `json:"session"`
+	Ticket  number `json:"ticket"`
+	Owner   string `json:"owner,omitempty"`
+	State   string `json:"state" doc:"waiting or granted"`
+	Name    string `json:"name,omitempty" doc:"what it waits for"`
+}
+
+func newErrorBody(info *zamokpb.ErrorInfo) errorBody {
+	return errorBody{
+		Code: word(info.Code, "CODE_"), Field: info.Field, Message: info.Message, Outcome: word(info.Outcome, "OUTCOME_"),
+		Reason: word(info.Reason, "REASON_"), Blockers: wire.Each(info.Blockers, newBlocker), Leader: info.Leader,
+		Cycle: wire.Each(info.Cycle, func(l *zamokpb.Link) link {
+			return link{number(l.Session), number(l.Ticket), l.Owner, word(l.State, "STATE_"), l.Name}
+		}),
+	}
+}
+
+// fail answers with an error.
+func fail(w http.ResponseWriter, err error) {
+	info := infoOf(err)
+	body, code := newErrorBody(info), statuses[info.Code]
+	if f := (*failure)(nil); errors.As(err, &f) {
+		code = f.status
+		if f.word != "" {
+			body.Code = f.word
+		}
+	}
+	if code == 0 {
+		code = http.StatusInternalServerError
+	}
+	if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
+	}
+	reply(w, code, body)
+}
+
+// writeWait is how long a client may take to receive an answer, or an event.
+const writeWait = 10 * time.Second
+
+// reply answers with JSON.
+func reply(w http.ResponseWriter, code int, body any) {
+	text, err := json.Marshal(body)
+	if err != nil { // nothing here has a form that JSON can't have
+		panic(err)
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeWait)) // a recorder in a test has none
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)+1))
+	w.WriteHeader(code)
+	_, _ = w.Write(append(text, '\n')) // the connection has ended if that fails, and nothing else can be done
+}

@@ -1,0 +1,301 @@
+package web
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net/http"
+	"reflect"
+	"time"
+
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// holdRequest is an acquisition that lives as long as its connection.
+type holdRequest struct {
+	Name    []string  `json:"name" doc:"a lock; repeated for several at once"`
+	Mode    mode      `json:"mode,omitempty" doc:"exclusive (default), shared or permits"`
+	Permits uint32    `json:"permits,omitempty" doc:"with permits: how many"`
+	Of      uint32    `json:"of,omitempty" doc:"with permits: of how many"`
+	Wait    *patience `json:"wait,omitempty" doc:"the longest wait; absent: as long as the connection lives"`
+	MaxHold duration  `json:"max_hold,omitempty" doc:"the grant ends after this time"`
+	Owner   string    `json:"owner,omitempty" doc:"a thread of the client, for deadlock detection"`
+	Meta    string    `json:"meta,omitempty" doc:"shown to people, up to 4096 bytes"`
+
+	TTL       duration `json:"ttl,omitempty" doc:"how long the lock outlives a node that vanishes with the connection; default 15s"`
+	LockDelay duration `json:"lock_delay,omitempty" doc:"how long the lock stays closed after a loss"`
+	Label     string   `json:"label,omitempty" doc:"shown to people, up to 256 bytes"`
+}
+
+func (h *handler) holdRoute() route {
+	return route{
+		method: "GET", path: "/v1/hold", summary: "Hold locks for as long as the connection lives: queued, granted, heartbeat, lost.",
+		request: reflect.TypeFor[holdRequest](), response: reflect.TypeFor[granted](), takesLock: true, stream: true,
+		serve: func(w http.ResponseWriter, r *http.Request) error {
+			request := new(holdRequest)
+			if err := receive(w, r, request); err != nil {
+				return err
+			}
+			wait := forever
+			if request.Wait != nil {
+				wait = *request.Wait
+			}
+			o := &hold{handler: h, out: newEvents(w), secret: newSecret(), began: h.clock.Now(), names: request.Name,
+				settings: settings(request.TTL, request.LockDelay, request.Label, ""),
+				acquire: &zamokpb.Acquire{
+					Ticket: ownTicket, WaitFor: int64(wait), MaxHold: request.MaxHold.nanoseconds(), Owner: request.Owner,
+					Metadata: []byte(request.Meta), ReportPosition: true,
+				}}
+			for _, name := range request.Name {
+				o.acquire.Items = append(o.acquire.Items, item{name, request.Mode, request.Permits, request.Of}.wire())
+			}
+			return o.out.end(o.run(r.Context()))
+		},
+	}
+}
+
+// hold is a session that this node keeps alive for a connection. It is a client of the gRPC protocol, which attaches
+// its session to the next leader when the stream breaks.
+type hold struct {
+	*handler
+	out      *events
+	names    []string
+	secret   secret
+	settings *zamokpb.SessionSettings
+	acquire  *zamokpb.Acquire
+
+	began   clock.Instant
+	session uint64               // 0: not opened yet
+	lease   *clock.LocalDeadline // of the session
+	ttl     time.Duration
+	ended   bool // the session has ended
+	attempt uint64
+	granted bool
+}
+
+// openWait is how long a stream may take to open the session; more than the server takes.
+const openWait = 15 * time.Second
+
+// heartbeatEvery is how often a session is renewed, or each third of its ttl if that is shorter.
+const heartbeatEvery = 5 * time.Second
+
+type queued struct {
+	Ahead    uint32    `json:"ahead" doc:"how many acquisitions are ahead in the queue"`
+	Name     string    `json:"name" doc:"the lock that it waits for first"`
+	Blockers []blocker `json:"blockers,omitempty"`
+}
+
+type granted struct {
+	Name    []string `json:"name"`
+	Token   number   `json:"token" doc:"the fencing token"`
+	Session number   `json:"session"`
+	TTL     duration `json:"ttl"`
+}
+
+type heartbeat struct {
+	ValidFor duration `json:"valid_for" doc:"how long the lock was certain when this was sent"`
+}
+
+type lost struct {
+	Reason string `json:"reason" doc:"expired, evicted, revoked, max_hold_exceeded, restored; or unconfirmed: no leader has confirmed the session in time"`
+	Text   string `json:"text,omitempty" doc:"the reason that an operator gave"`
+}
+
+// errOver ends a hold after its last event.
+var errOver = errors.New("the last event has been sent")
+
+// run holds the lock until the connection or the lock ends.
+func (o *hold) run(ctx context.Context) error {
+	defer func() {
+		if o.session != 0 && !o.ended {
+			_ = o.closeLater(ctx, o.session, o.secret) // if that fails, its ttl ends it
+		}
+	}()
+	for {
+		err := o.stream(ctx)
+		switch {
+		case errors.Is(err, errOver):
+			return nil
+		case ctx.Err() != nil || !mayPass(err):
+			return err
+		case o.session == 0 && o.clock.Now().Since(o.began).Duration() > retryFor:
+			return err
+		case o.session != 0 && o.left() <= 0:
+			return o.unconfirmed()
+		}
+		pause := time.NewTimer(retryEvery)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		case <-o.config.Stopping:
+			pause.Stop()
+			return err
+		}
+		pause.Stop()
+	}
+}
+
+// left is for how long the session is certainly alive.
+func (o *hold) left() time.Duration {
+	until, _ := o.lease.Until() // SessionState was a confirmation
+	return o.clock.Now().Until(until).Duration()
+}
+
+// unconfirmed ends a hold whose session may have ended.
+func (o *hold) unconfirmed() error {
+	if o.granted {
+		return o.lost("unconfirmed", "")
+	}
+	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "not acquired: no leader has confirmed the session for %v; it is closed as soon as there is one", o.ttl)
+}
+
+func (o *hold) lost(reason, text string) error {
+	if err := o.out.send("lost", "", lost{reason, text}); err != nil {
+		return err
+	}
+	return errOver
+}
+
+// sent is this node's clock for the wire, confirm what returns of it.
+func (o *hold) sent() []byte {
+	mono, boot := o.clock.Now().Encode()
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, mono), boot)
+}
+
+func (o *hold) confirm(sent []byte, at int64) {
+	if len(sent) == 16 {
+		instant := clock.DecodeInstant(binary.BigEndian.Uint64(sent), binary.BigEndian.Uint64(sent[8:]))
+		o.lease.Confirm(clock.Confirmation{Sent: instant, At: clock.Time(at)})
+	}
+}
+
+// stream serves one stream of the session until it ends.
+func (o *hold) stream(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := o.zamok.Session(ctx)
+	if err != nil {
+		return err
+	}
+	send := func(m *zamokpb.ClientMessage) {
+		// An error is that of the stream's end, which Recv returns.
+		_ = stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{m}, Sent: o.sent()})
+	}
+	frames, failed := make(chan *zamokpb.ServerFrame), make(chan error, 1)
+	go func() { // ends with the stream
+		for {
+			frame, err := stream.Recv()
+			if err != nil {
+				failed <- err
+				return
+			}
+			select {
+			case frames <- frame:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	o.attempt++
+	send(&zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Open{Open: &zamokpb.OpenStream{
+		Secret: o.secret, Session: o.session, Settings: o.settings, Attempt: o.attempt,
+	}}})
+	renew := time.NewTicker(min(time.Duration(o.settings.Ttl)/3, heartbeatEvery))
+	defer renew.Stop()
+	expired := time.NewTimer(openWait)
+	defer expired.Stop()
+	for {
+		if o.session != 0 {
+			expired.Reset(o.left())
+		}
+		select {
+		case frame := <-frames:
+			for _, m := range frame.Messages {
+				if err := o.receive(m, send); err != nil {
+					return err
+				}
+			}
+		case <-renew.C:
+			send(&zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_KeepAlive{KeepAlive: &zamokpb.KeepAlive{}}})
+		case <-expired.C:
+			if o.session == 0 {
+				return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "not acquired: no session was opened within %v", openWait)
+			}
+			return o.unconfirmed()
+		case err := <-failed:
+			return err
+		}
+	}
+}
+
+// receive passes on what a message says.
+func (o *hold) receive(message *zamokpb.ServerMessage, send func(*zamokpb.ClientMessage)) error {
+	switch m := message.Message.(type) {
+	case *zamokpb.ServerMessage_Session:
+		state := m.Session
+		if o.session == 0 {
+			o.session, o.ttl, o.lease = state.Session, time.Duration(state.Ttl), clock.NewLocalDeadline(clock.Span(state.Ttl))
+		}
+		o.confirm(state.Sent, state.Time)
+		for _, t := range state.Tickets {
+			if t.Ticket == ownTicket {
+				return o.update(t, "", true)
+			}
+		}
+		send(&zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: o.acquire}}) // the first time, or it did not arrive
+	case *zamokpb.ServerMessage_Change:
+		return o.update(m.Change.State, m.Change.Text, false)
+	case *zamokpb.ServerMessage_Answer:
+		if e := m.Answer.Error; e != nil && e.Code != zamokpb.Code_CODE_OK {
+			return &wire.Error{Info: e}
+		}
+		return o.update(m.Answer.State, "", false)
+	case *zamokpb.ServerMessage_Position:
+		return o.out.send("queued", "", queued{m.Position.Ahead, m.Position.Name, wire.Each(m.Position.Blockers, newBlocker)})
+	case *zamokpb.ServerMessage_KeepAliveAck:
+		if o.confirm(m.KeepAliveAck.Sent, m.KeepAliveAck.Time); !o.granted {
+			return o.waits()
+		}
+		return o.out.send("heartbeat", "", heartbeat{rounded(int64(o.left()))})
+	case *zamokpb.ServerMessage_SessionEnded:
+		o.ended = true
+		if o.granted {
+			return o.lost(word(m.SessionEnded.Reason, "REASON_"), m.SessionEnded.Text)
+		}
+		return sessionEnded(m.SessionEnded.Reason)
+	}
+	return nil
+}
+
+// waits keeps the connection of a waiting acquisition busy.
+func (o *hold) waits() error {
+	if !o.out.begun {
+		return nil // the first answer has a status
+	}
+	return o.out.comment()
+}
+
+// update passes on the state of the ticket. Attached: it is that of a new stream, so no Answer follows.
+func (o *hold) update(t *zamokpb.TicketState, text string, attached bool) error {
+	switch {
+	case t.GetState() == zamokpb.State_STATE_GRANTED && !o.granted:
+		o.granted = true
+		return o.out.send("granted", "", granted{o.names, number(t.Token), number(o.session), duration(o.ttl)})
+	case t.GetState() != zamokpb.State_STATE_ENDED:
+		return nil
+	case o.granted:
+		return o.lost(word(t.Reason, "REASON_"), text)
+	case attached || t.Reason == zamokpb.Reason_REASON_WAIT_TIMEOUT:
+		e := wire.Errorf(zamokpb.Code_CODE_NOT_ACQUIRED, "not acquired: %s", word(t.Reason, "REASON_"))
+		e.Info.Reason = t.Reason
+		return e
+	}
+	return nil // the Answer has the details
+}
+
+func sessionEnded(reason zamokpb.Reason) error {
+	e := wire.Errorf(zamokpb.Code_CODE_NO_SESSION, "not acquired: the session ended meanwhile")
+	e.Info.Reason = reason
+	return e
+}

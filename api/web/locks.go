@@ -1,0 +1,304 @@
+package web
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"reflect"
+	"time"
+
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+)
+
+// secret is the secret of a session: 32 hexadecimal digits.
+type secret []byte
+
+const secretBytes = 16
+
+func newSecret() secret {
+	s := make(secret, secretBytes)
+	_, _ = rand.Read(s) // never fails
+	return s
+}
+
+func (s secret) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, s), nil }
+
+func (s *secret) UnmarshalText(text []byte) error {
+	b, err := hex.DecodeString(string(text))
+	if err != nil || len(b) != secretBytes {
+		return fmt.Errorf("has not %d hexadecimal digits", 2*secretBytes) // without the text: it may be a secret
+	}
+	*s = b
+	return nil
+}
+
+// item is one lock of an acquisition.
+type item struct {
+	Name    string `json:"name,omitempty" doc:"1 to 512 bytes of UTF-8 without control characters"`
+	Mode    mode   `json:"mode,omitempty" doc:"exclusive (default), shared or permits"`
+	Permits uint32 `json:"permits,omitempty" doc:"with permits: how many"`
+	Of      uint32 `json:"of,omitempty" doc:"with permits: of how many"`
+}
+
+// wire converts an item. Without a mode it is exclusive, or of permits if their number is given.
+func (i item) wire() *zamokpb.Item {
+	m := modes[i.Mode]
+	if i.Mode == "" {
+		m = zamokpb.Mode_MODE_EXCLUSIVE
+		if i.Permits > 0 || i.Of > 0 {
+			m = zamokpb.Mode_MODE_PERMITS
+		}
+	}
+	return &zamokpb.Item{Name: i.Name, Mode: m, Permits: i.Permits, Limit: i.Of}
+}
+
+func newItem(i *zamokpb.Item) item {
+	return item{i.Name, mode(word(i.Mode, "MODE_")), i.Permits, i.Limit}
+}
+
+// acquireRequest is an acquisition: of one lock, or of several at once. With a session it is one of its tickets; else
+// it has a session of its own.
+type acquireRequest struct {
+	item
+	Items   []item   `json:"items,omitempty" doc:"several locks at once, all or none, instead of name"`
+	Wait    patience `json:"wait,omitempty" doc:"the longest wait, or \"forever\"; absent: do not wait"`
+	Poll    duration `json:"poll,omitempty" doc:"answer after this time at the latest: 202 while it still waits; repeat the request then"`
+	MaxHold duration `json:"max_hold,omitempty" doc:"the grant ends after this time, even while its session is alive"`
+	Owner   string   `json:"owner,omitempty" doc:"a thread of the client, for deadlock detection"`
+	Meta    string   `json:"meta,omitempty" doc:"shown to people, up to 4096 bytes"`
+
+	Session      number `json:"session,omitempty" doc:"an open session; absent: one of its own"`
+	Secret       secret `json:"secret,omitempty" doc:"the secret of the session, also as the header Zamok-Secret"`
+	Ticket       number `json:"ticket,omitempty" doc:"with a session: the number of the acquisition, from 1; each acts once"`
+	AckedThrough number `json:"acked_through,omitempty" doc:"with a session: no acquisition up to this number is requested again"`
+
+	TTL       duration `json:"ttl,omitempty" doc:"of its own session: how long the lock lives without a renewal; default 15s"`
+	LockDelay duration `json:"lock_delay,omitempty" doc:"of its own session: how long the lock stays closed after a loss"`
+	Label     string   `json:"label,omitempty" doc:"of its own session: shown to people, up to 256 bytes"`
+}
+
+// ttlDefault is the ttl of a session that is opened without one.
+const ttlDefault = duration(15 * time.Second)
+
+// acquire converts an acquisition.
+func (r *acquireRequest) acquire(ticket uint64) (*zamokpb.Acquire, error) {
+	a := &zamokpb.Acquire{
+		Ticket: ticket, WaitFor: int64(r.Wait), MaxHold: r.MaxHold.nanoseconds(), Owner: r.Owner, Metadata: []byte(r.Meta),
+	}
+	switch {
+	case len(r.Items) == 0:
+		a.Items = []*zamokpb.Item{r.item.wire()}
+	case r.item != (item{}):
+		return nil, wire.Invalid("items", "are given beside a name: give either")
+	default:
+		a.Items = wire.Each(r.Items, item.wire)
+	}
+	return a, nil
+}
+
+// held is an acquisition as it stands. It is the body of what is asked about it afterwards.
+type held struct {
+	State    string   `json:"state,omitempty" doc:"granted, or waiting"`
+	Session  number   `json:"session"`
+	Secret   secret   `json:"secret,omitempty" doc:"the right to renew and release: keep it private"`
+	Ticket   number   `json:"ticket,omitempty" doc:"absent if the session is the lock's own"`
+	Token    number   `json:"token,omitempty" doc:"the fencing token: rises with every exclusive grant of a lock"`
+	TTL      duration `json:"ttl,omitempty" doc:"how long the session lives without a renewal"`
+	ValidFor duration `json:"valid_for,omitempty" doc:"how long the lock is certain, counted from the moment at which you sent this request"`
+	Deadline duration `json:"deadline,omitempty" doc:"cluster time (see /v1/now) at which the session ends unless it is renewed"`
+	HoldLeft duration `json:"hold_left,omitempty" doc:"how long the grant lasts at most"`
+}
+
+// set fills in what a confirmation of a session says.
+func (a *held) confirm(ttl, now int64) {
+	a.TTL, a.ValidFor, a.Deadline = duration(ttl), validFor(ttl), duration(now+ttl)
+}
+
+// acquireRoute is not like the others: an acquisition that still waits is answered 202, and a key is a header.
+func (h *handler) acquireRoute() route {
+	return route{
+		method: "POST", path: "/v1/acquire", summary: "Acquire locks, with a session of their own or in an open one.",
+		request: reflect.TypeFor[acquireRequest](), response: reflect.TypeFor[held](),
+		serve: func(w http.ResponseWriter, r *http.Request) error {
+			request := new(acquireRequest)
+			if err := receive(w, r, request); err != nil {
+				return err
+			}
+			if request.Session == 0 {
+				return h.acquireOnce(w, r, request)
+			}
+			if r.Header.Get(keyHeader) != "" {
+				return wire.Invalid(keyHeader, "is for an acquisition with a session of its own; in a session the ticket has that part")
+			}
+			answer, err := h.acquireIn(r.Context(), request)
+			if err != nil {
+				return err
+			}
+			replyHeld(w, answer)
+			return nil
+		},
+	}
+}
+
+// replyHeld answers with an acquisition: 202 while it waits.
+func replyHeld(w http.ResponseWriter, answer *held) {
+	code := http.StatusOK
+	if answer.State == "waiting" {
+		code = http.StatusAccepted
+	}
+	reply(w, code, answer)
+}
+
+// acquireIn acquires in an open session.
+func (h *handler) acquireIn(ctx context.Context, r *acquireRequest) (*held, error) {
+	if r.TTL != 0 || r.LockDelay != 0 || r.Label != "" {
+		return nil, wire.Invalid("session", "is given beside ttl, lock_delay or label, which belong to a session of its own")
+	}
+	acquire, err := r.acquire(uint64(r.Ticket))
+	if err != nil {
+		return nil, err
+	}
+	return h.request(ctx, &zamokpb.AcquireRequest{
+		Session: uint64(r.Session), Secret: r.Secret, Acquire: acquire, AckedThrough: uint64(r.AckedThrough), RespondWithin: r.Poll.nanoseconds(),
+	})
+}
+
+// request requests a ticket, again if there is another leader meanwhile.
+func (h *handler) request(ctx context.Context, request *zamokpb.AcquireRequest) (*held, error) {
+	var response *zamokpb.AcquireResponse
+	_, err := h.again(ctx, func() (err error) {
+		response, err = h.zamok.Acquire(ctx, request)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	answer := &held{
+		State: word(response.State.State, "STATE_"), Session: number(request.Session), Ticket: number(request.Acquire.Ticket),
+		Token: number(response.State.Token),
+	}
+	answer.confirm(response.Ttl, response.Time)
+	if until := response.State.HoldUntil; until > 0 {
+		answer.HoldLeft = rounded(until - response.Time)
+	}
+	return answer, nil
+}
+
+// renew renews the session of an acquisition.
+func (h *handler) renew(ctx context.Context, r *held) (*held, error) {
+	var response *zamokpb.RenewSessionResponse
+	_, err := h.again(ctx, func() (err error) {
+		response, err = h.zamok.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: uint64(r.Session), Secret: r.Secret})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	answer := &held{Session: r.Session}
+	answer.confirm(response.Ttl, response.Time)
+	return answer, nil
+}
+
+// ended is how an acquisition or a session ended.
+type ended struct {
+	State  string `json:"state" doc:"ended"`
+	Reason string `json:"reason,omitempty" doc:"why; dropped or closed: by this request, or one before it"`
+	Token  number `json:"token,omitempty" doc:"the token, if it had been granted"`
+}
+
+// release drops a ticket, or closes a session that is a lock's own.
+func (h *handler) release(ctx context.Context, r *held) (*ended, error) {
+	if r.Ticket == 0 {
+		return h.closeSession(ctx, r)
+	}
+	var response *zamokpb.DropResponse
+	_, err := h.again(ctx, func() (err error) {
+		response, err = h.zamok.Drop(ctx, &zamokpb.DropRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(r.Ticket)})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := response.State
+	return &ended{word(s.State, "STATE_"), word(s.Reason, "REASON_"), number(s.Token)}, nil
+}
+
+// closeSession closes a session.
+func (h *handler) closeSession(ctx context.Context, r *held) (*ended, error) {
+	repeated, err := h.again(ctx, func() error {
+		_, err := h.zamok.CloseSession(ctx, &zamokpb.CloseSessionRequest{Session: uint64(r.Session), Secret: r.Secret})
+		return err
+	})
+	if repeated && isCode(err, zamokpb.Code_CODE_NO_SESSION) {
+		return &ended{State: "ended"}, nil // perhaps by the call whose answer was lost
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &ended{State: "ended", Reason: "closed"}, nil
+}
+
+// downgrade makes exclusive locks shared. It is not repeated: of a repetition, "nothing to downgrade" may be the
+// success of the first.
+func (h *handler) downgrade(ctx context.Context, r *held) (*held, error) {
+	response, err := h.zamok.Downgrade(ctx, &zamokpb.DowngradeRequest{
+		Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(ticketOf(r.Ticket)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := response.State
+	return &held{State: word(s.State, "STATE_"), Session: r.Session, Ticket: r.Ticket, Token: number(s.Token)}, nil
+}
+
+// ownTicket is the ticket of a session that is a lock's own.
+const ownTicket = 1
+
+// ticketOf is a ticket, or that of a session that is a lock's own.
+func ticketOf(ticket number) number {
+	if ticket == 0 {
+		return ownTicket
+	}
+	return ticket
+}
+
+// sessionRequest opens a session.
+type sessionRequest struct {
+	TTL       duration `json:"ttl,omitempty" doc:"how long it lives without a renewal; default 15s"`
+	LockDelay duration `json:"lock_delay,omitempty" doc:"how long its locks stay closed after a loss, up to 60s"`
+	Label     string   `json:"label,omitempty" doc:"shown to people, up to 256 bytes"`
+	Meta      string   `json:"meta,omitempty" doc:"shown to people, up to 4096 bytes"`
+	Secret    secret   `json:"secret,omitempty" doc:"32 random hexadecimal digits; the same ones find the session again. Absent: drawn here"`
+}
+
+func settings(ttl, lockDelay duration, label, meta string) *zamokpb.SessionSettings {
+	if ttl == 0 {
+		ttl = ttlDefault
+	}
+	return &zamokpb.SessionSettings{Ttl: ttl.nanoseconds(), LockDelay: lockDelay.nanoseconds(), Label: label, Metadata: []byte(meta)}
+}
+
+// openSession opens a session.
+func (h *handler) openSession(ctx context.Context, r *sessionRequest) (*held, error) {
+	if r.Secret == nil {
+		r.Secret = newSecret()
+	}
+	response, err := h.open(ctx, r.Secret, settings(r.TTL, r.LockDelay, r.Label, r.Meta))
+	if err != nil {
+		return nil, err
+	}
+	answer := &held{Session: number(response.Session), Secret: r.Secret}
+	answer.confirm(response.Ttl, response.Time)
+	return answer, nil
+}
+
+func (h *handler) open(ctx context.Context, s secret, settings *zamokpb.SessionSettings) (response *zamokpb.OpenSessionResponse, err error) {
+	_, err = h.again(ctx, func() (err error) {
+		response, err = h.zamok.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: s, Settings: settings})
+		return err
+	})
+	return response, err
+}

@@ -1,0 +1,248 @@
+package web
+
+import (
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// number is a number of 64 bits: a text in JSON, since many languages would round it; a number is read as well.
+type number uint64
+
+func (n number) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, uint64(n), 10), nil }
+
+func (n *number) UnmarshalText(text []byte) error {
+	v, err := strconv.ParseUint(string(text), 10, 64)
+	if err != nil {
+		return fmt.Errorf("%q is no number from 0 to 2^64-1", text)
+	}
+	*n = number(v)
+	return nil
+}
+
+// UnmarshalJSON reads a text or a number.
+func (n *number) UnmarshalJSON(text []byte) error {
+	if len(text) > 1 && text[0] == '"' {
+		text = text[1 : len(text)-1]
+	}
+	return n.UnmarshalText(text)
+}
+
+// duration is a span of time as Go writes it: "1m30s".
+type duration time.Duration
+
+func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+func (d *duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil || v < 0 {
+		return fmt.Errorf(`%q is no duration such as "30s" or "1h30m"`, text)
+	}
+	*d = duration(v)
+	return nil
+}
+
+// nanoseconds is the duration as the wire has it.
+func (d duration) nanoseconds() int64 { return int64(d) }
+
+// rounded is a span of cluster time for people: to the millisecond.
+func rounded(ns int64) duration { return duration(time.Duration(ns).Round(time.Millisecond)) }
+
+// patience is how long an acquisition may wait: a duration, or "forever".
+type patience int64
+
+// forever is a wait without a limit.
+const forever = patience(-1)
+
+func (p patience) MarshalText() ([]byte, error) {
+	if p == forever {
+		return []byte("forever"), nil
+	}
+	return duration(p).MarshalText()
+}
+
+func (p *patience) UnmarshalText(text []byte) error {
+	if string(text) == "forever" {
+		*p = forever
+		return nil
+	}
+	if err := (*duration)(p).UnmarshalText(text); err != nil {
+		return fmt.Errorf(`%w, nor "forever"`, err)
+	}
+	return nil
+}
+
+// mode is how a lock is asked for: exclusive, shared or permits.
+type mode string
+
+var modes = map[mode]zamokpb.Mode{
+	"exclusive": zamokpb.Mode_MODE_EXCLUSIVE, "shared": zamokpb.Mode_MODE_SHARED, "permits": zamokpb.Mode_MODE_PERMITS,
+}
+
+func (m *mode) UnmarshalText(text []byte) error {
+	if _, known := modes[mode(text)]; !known {
+		return fmt.Errorf("%q is neither exclusive nor shared nor permits", text)
+	}
+	*m = mode(text)
+	return nil
+}
+
+// word is the name of a value of an enum in JSON: NOT_ACQUIRED of CODE_NOT_ACQUIRED becomes "not_acquired".
+func word[E interface {
+	~int32
+	fmt.Stringer
+}](value E, prefix string) string {
+	if value == 0 {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
+}
+
+// validFor is for how long a lease is certain, from the moment at which the request was sent that confirmed it.
+func validFor(ttl int64) duration { return rounded(ttl - int64(clock.Margin(clock.Span(ttl)))) }
+
+const (
+	// bodyBytesMax bounds a request's body.
+	bodyBytesMax = 64 << 10
+	// secretHeader has the secret of a session for requests that have no body.
+	secretHeader = "Zamok-Secret"
+)
+
+// read fills in a request: from the path, from the query if the method has no body, and else from the JSON of the body.
+// The secret may come as a header.
+func read(w http.ResponseWriter, r *http.Request, into any) error {
+	if hasBody(r.Method) {
+		if len(r.URL.RawQuery) > 0 {
+			return wire.Invalid("query", "is not read: the fields of this request are in its body, as JSON")
+		}
+		if err := readBody(w, r, into); err != nil {
+			return err
+		}
+	} else if err := readQuery(r.URL.RawQuery, into); err != nil {
+		return err
+	}
+	for name, field := range fields(into) {
+		text := r.PathValue(name)
+		if name == "secret" && field.IsZero() {
+			text = r.Header.Get(secretHeader)
+		}
+		if text != "" {
+			if err := set(field, []string{text}); err != nil {
+				return wire.Invalid(name, "%v", err)
+			}
+		}
+	}
+	return nil
+}
+
+func hasBody(method string) bool {
+	return method == http.MethodPost || method == "LOCK" || method == "UNLOCK"
+}
+
+func readBody(w http.ResponseWriter, r *http.Request, into any) error {
+	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, bodyBytesMax))
+	in.DisallowUnknownFields()
+	err := in.Decode(into)
+	if err == nil {
+		if _, rest := in.Token(); !errors.Is(rest, io.EOF) {
+			return wire.Invalid("body", "has more than one JSON value")
+		}
+		return nil
+	}
+	var kind *json.UnmarshalTypeError
+	var large *http.MaxBytesError
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil // an empty body has no fields
+	case errors.As(err, &large):
+		return &failure{status: http.StatusRequestEntityTooLarge, cause: wire.Invalid("body", "has more than %d bytes", large.Limit)}
+	case errors.As(err, &kind):
+		return wire.Invalid(kind.Field, "is a %s in JSON, which it can't be here", kind.Value)
+	}
+	return wire.Invalid("body", "%s", strings.TrimPrefix(err.Error(), "json: "))
+}
+
+func readQuery(raw string, into any) error {
+	query, err := url.ParseQuery(raw)
+	if err != nil {
+		return wire.Invalid("query", "%v", err)
+	}
+	var known []string
+	for name, field := range fields(into) {
+		known = append(known, name)
+		if values := query[name]; len(values) > 0 {
+			if err := set(field, values); err != nil {
+				return wire.Invalid(name, "%v", err)
+			}
+		}
+	}
+	for name := range query {
+		if !slices.Contains(known, name) {
+			return wire.Invalid(name, "is not known here; known are: %s", strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+// fields are the fields of a struct by their names in JSON, in a query and in a path.
+func fields(of any) iter.Seq2[string, reflect.Value] {
+	v := reflect.ValueOf(of).Elem()
+	return func(yield func(string, reflect.Value) bool) {
+		for _, f := range reflect.VisibleFields(v.Type()) {
+			if !f.Anonymous && !yield(fieldName(f), v.FieldByIndex(f.Index)) {
+				return
+			}
+		}
+	}
+}
+
+func fieldName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+// set gives a field what a path, a query or a header has.
+func set(v reflect.Value, texts []string) error {
+	if v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.String {
+		v.Set(reflect.ValueOf(texts))
+		return nil
+	}
+	if len(texts) > 1 {
+		return errors.New("is given more than once")
+	}
+	text := texts[0]
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	if to, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		return to.UnmarshalText([]byte(text))
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(text)
+	case reflect.Uint32:
+		n, err := strconv.ParseUint(text, 10, 32)
+		if err != nil {
+			return fmt.Errorf("%q is no number from 0 to 2^32-1", text)
+		}
+		v.SetUint(n)
+	default:
+		return errors.New("can't be given here") // a list of objects
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+package web
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// Config configures the handler.
+type Config struct {
+	// Conn is a connection to the services. The context of its calls is that of the request, with the metadata
+	// `zamok-relay: 1`.
+	Conn grpc.ClientConnInterface
+	// Node is this node's id.
+	Node string
+	// Started reports whether Conn can be used.
+	Started func() bool
+	// NotReady is why clients should use another node; "": this one is ready.
+	NotReady func() string
+	// IsHost reports whether a name in the Host of a request is one of this node's. IP addresses and localhost are not
+	// asked for.
+	IsHost func(name string) bool
+	// Stopping is closed when the node stops: what is held here ends.
+	Stopping <-chan struct{}
+}
+
+type handler struct {
+	config Config
+	zamok  zamokpb.ZamokClient
+	admin  zamokpb.AdminClient
+	clock  clock.Source
+}
+
+// route is one method and path.
+type route struct {
+	method, path, summary string
+	request, response     reflect.Type // of the description; the response nil: none, or a stream
+	takesLock             bool         // although its method is GET
+	stream                bool         // the answer is Server-Sent Events, or bytes
+	serve                 func(w http.ResponseWriter, r *http.Request) error
+}
+
+// call makes the route of a function from a request to a response.
+func call[Request, Response any](method, path, summary string, f func(context.Context, *Request) (*Response, error)) route {
+	return route{
+		method: method, path: path, summary: summary, request: reflect.TypeFor[Request](), response: reflect.TypeFor[Response](),
+		serve: func(w http.ResponseWriter, r *http.Request) error {
+			request := new(Request)
+			if err := receive(w, r, request); err != nil {
+				return err
+			}
+			response, err := f(r.Context(), request)
+			if err != nil {
+				return err
+			}
+			reply(w, http.StatusOK, response)
+			return nil
+		},
+	}
+}
+
+// receive reads a request. What it needed of the connection's time limit is over then: an acquisition may wait.
+func receive(w http.ResponseWriter, r *http.Request, into any) error {
+	err := read(w, r, into)
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a recorder in a test has none
+	return err
+}
+
+// routes is the table of what is served.
+func (h *handler) routes() []route {
+	return []route{
+		h.acquireRoute(),
+		call("POST", "/v1/renew", "Renew the session of a lock.", h.renew),
+		call("POST", "/v1/release", "Release a lock, or leave its queue.", h.release),
+		call("POST", "/v1/downgrade", "Turn the exclusive locks of an acquisition into shared ones.", h.downgrade),
+		h.holdRoute(),
+		call("GET", "/v1/check", "Is a grant held?", h.check),
+
+		call("POST", "/v1/sessions", "Open a session, for several acquisitions.", h.openSession),
+		call("GET", "/v1/sessions", "List the sessions.", h.listSessions),
+		call("POST", "/v1/sessions/{session}/renew", "Renew a session.", h.renew),
+		call("DELETE", "/v1/sessions/{session}", "Close a session: its locks are released.", h.closeSession),
+
+		call("GET", "/v1/lock", "Show a lock with its holders and waiters.", h.showLock),
+		call("GET", "/v1/locks", "List the locks in use.", h.listLocks),
+		h.watchRoute(),
+		call("GET", "/v1/now", "Read the replicated clock.", h.now),
+		call("GET", "/v1/members", "List the nodes of the cluster.", h.members),
+		call("GET", "/v1/status", "Show the state of this node and of its cluster.", h.status),
+
+		call("POST", "/v1/admin/release", "End the grants of a lock by force.", h.forceRelease),
+		call("POST", "/v1/admin/expire", "End a session by force.", h.expire),
+		call("POST", "/v1/admin/transfer", "Transfer leadership to another node.", h.transfer),
+		call("POST", "/v1/admin/join", "Add a node.", h.join),
+		call("POST", "/v1/admin/remove", "Remove a node.", h.remove),
+		h.backupRoute(),
+	}
+}
+
+// New returns the handler of /v1/.
+func New(config Config) http.Handler {
+	h := &handler{
+		config: config, zamok: zamokpb.NewZamokClient(config.Conn), admin: zamokpb.NewAdminClient(config.Conn), clock: clock.System(),
+	}
+	mux := http.NewServeMux()
+	routes := h.routes()
+	document := describe(routes)
+	routes = append(routes, route{method: "GET", path: "/v1/openapi.json", serve: func(w http.ResponseWriter, _ *http.Request) error {
+		reply(w, http.StatusOK, document)
+		return nil
+	}})
+	for _, route := range routes {
+		mux.HandleFunc(route.method+" "+route.path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Cache-Control", "no-store")
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			err := h.checkOrigin(r, route.takesLock)
+			if err == nil && !config.Started() {
+				err = wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: %s", config.NotReady())
+			}
+			if err == nil {
+				err = route.serve(w, r.WithContext(h.outgoing(r)))
+			}
+			if err != nil {
+				fail(w, err)
+			}
+		})
+	}
+	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) { h.noRoute(w, r, routes) })
+	return mux
+}
+
+// noRoute answers what the table does not have.
+func (h *handler) noRoute(w http.ResponseWriter, r *http.Request, routes []route) {
+	e := failure{status: http.StatusNotFound, word: "not_found", cause: wire.Errorf(zamokpb.Code_CODE_REFUSED,
+		"not done: there is no %s here; /v1/openapi.json lists what there is", r.URL.Path)}
+	for _, route := range routes {
+		if route.path == r.URL.Path {
+			e.status, e.word = http.StatusMethodNotAllowed, "method_not_allowed"
+			e.cause.Info.Message = "not done: " + r.URL.Path + " has no method " + r.Method
+			w.Header().Add("Allow", route.method)
+		}
+	}
+	fail(w, &e)
+}
+
+const (
+	relayKey   = "zamok-relay"
+	clusterKey = "zamok-cluster"
+)
+
+// outgoing is the context of the calls of a request: a node that does not lead relays them, and a cluster that the
+// request names is checked.
+func (h *handler) outgoing(r *http.Request) context.Context {
+	md := metadata.Pairs(relayKey, "1")
+	if cluster := r.Header.Get(clusterKey); cluster != "" {
+		md.Set(clusterKey, cluster)
+	}
+	return metadata.NewOutgoingContext(r.Context(), md)
+}
+
+const (
+	// retryFor is for how long calls are repeated without success: most elections take a second.
+	retryFor = 5 * time.Second
+	// retryEvery is the pause between them.
+	retryEvery = 50 * time.Millisecond
+	// endWait is how long the end of what nobody waits for may take; then its ttl ends it.
+	endWait = 5 * time.Second
+)
+
+// again repeats a call while there is no leader, or its answer was lost. What it does is named by a secret and a ticket, so
+// a repetition has the answer of whatever took effect. If the last one has no answer either, the outcome is that of all.
+func (h *handler) again(ctx context.Context, call func() error) (repeated bool, err error) {
+	inDoubt := false
+	for began := h.clock.Now(); ; repeated = true {
+		err := call()
+		if err == nil || !mayPass(err) {
+			return repeated, err
+		}
+		if inDoubt = inDoubt || infoOf(err).Outcome == zamokpb.Outcome_OUTCOME_UNKNOWN; inDoubt {
+			err = wire.StreamEnded(zamokpb.Code_CODE_UNKNOWN, "%s", infoOf(err).Message)
+		}
+		if h.clock.Now().Since(began).Duration() > retryFor {
+			return repeated, err
+		}
+		pause := time.NewTimer(retryEvery)
+		select {
+		case <-pause.C:
+			continue
+		case <-ctx.Done():
+		case <-h.config.Stopping:
+		}
+		pause.Stop()
+		return repeated, err
+	}
+}
+
+// mayPass reports whether a call that failed can succeed when there is a leader again.
+func mayPass(err error) bool {
+	switch infoOf(err).Code {
+	case zamokpb.Code_CODE_NOT_LEADER, zamokpb.Code_CODE_UNKNOWN, zamokpb.Code_CODE_STOPPING:
+		return true
+	}
+	return false
+}
+
+// isCode reports whether an error has a code.
+func isCode(err error, code zamokpb.Code) bool { return err != nil && infoOf(err).Code == code }

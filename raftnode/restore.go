@@ -38,8 +38,8 @@ type RestoreConfig struct {
 // RestoreResult is what Restore made.
 type RestoreResult struct {
 	Cluster store.ID
-	Index   uint64 // every token of the new cluster is above it
-	HoldOff clock.Span
+	Index   uint64     // every token of the new cluster is above it
+	HoldOff clock.Span // how long the new cluster grants nothing
 }
 
 const (

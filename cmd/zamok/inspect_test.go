@@ -234,7 +234,9 @@ func TestOperatorCommandErrors(t *testing.T) {
 		"no backup there":   {[]string{"restore", "no-such-file", "--id", "r1", "--data", "x", "--cluster", "r1=h:1"}, "no such file"},
 		"half a restore":    {[]string{"restore", "f", "--id", "r1"}, "--cluster"},
 		"too wide":          {[]string{"restore", "f", "--id", "r1", "--data", "x", "--cluster", "r1=h:1,r2=h:2"}, "name r1 alone"},
-		"too quiet":         {[]string{"restore", "f", "--id", "r1", "--data", "x", "--cluster", "r1=h:1", "--quiet", "2h"}, "at most"},
+		"too quiet":         {[]string{"restore", "f", "--id", "r1", "--data", "x", "--cluster", "r1=h:1", "--quiet", "169h"}, "at most 168h1m"},
+		"too long a ttl":    {[]string{"settings", "--longest-ttl", "169h"}, "longest_ttl: is 169h0m0s, which is not between 1m0s and 168h0m0s"},
+		"no ttl at all":     {[]string{"settings", "--longest-ttl", "0s"}, "above 0"},
 		"an odd format":     {[]string{"ls", "-o", "xml"}, "text or json"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -193,6 +193,19 @@ func TestBackupAndRestore(t *testing.T) {
 	made := readJSON[backupDoc](t, old, "backup", file)
 	require.Equal(t, 1, made.Locks)
 	require.Equal(t, 1, made.Sessions)
+	require.Equal(t, settingsDoc{"1h0m0s", "1h1m0s"}, readJSON[settingsDoc](t, old, "settings"))
+	refused := runZamok(t, old, "lock", "long", "--ttl", "2h", "--", "true")
+	require.Equal(t, exitGeneral, refused.code)
+	require.Contains(t, refused.stderr, "settings.ttl: is longer than 1h0m0s, the longest ttl of this cluster")
+	raised := runZamok(t, old, "settings", "--longest-ttl", "48h")
+	require.Equal(t, 0, raised.code, raised.stderr)
+	require.Contains(t, raised.stdout, "The longest ttl of a session is 48h0m0s.")
+	require.Contains(t, raised.stdout, "restore those with --quiet 48h1m0s at\nleast")
+	allowed := runZamok(t, old, "lock", "long", "--ttl", "2h", "--", "true")
+	require.Equal(t, 0, allowed.code, allowed.stderr)
+	require.Equal(t, settingsDoc{"1h0m0s", "48h1m0s"}, readJSON[settingsDoc](t, old, "settings", "--longest-ttl", "1h"))
+	later := filepath.Join(dir, "later.zamok") // knows that 48 hours were allowed
+	require.Equal(t, 0, runZamok(t, old, "backup", later).code)
 	stdout := runZamok(t, old, "backup", "-")
 	require.Equal(t, 0, stdout.code, stdout.stderr)
 	require.NotEmpty(t, stdout.stdout)
@@ -228,6 +241,13 @@ func TestBackupAndRestore(t *testing.T) {
 	c.joinNode(t, "r2", filepath.Join(dir, "r2"), address(10), address(11))
 	require.Len(t, readJSON[membersDoc](t, c, "members").Members, 2)
 	requireHoldOffShown(t, file)
+
+	for restored, holdOff := range map[string]string{file: "1h1m0s", later: "48h1m0s"} {
+		flags[3] = filepath.Join(dir, "of "+holdOff)
+		r := runZamok(t, nil, append([]string{"restore", restored}, flags...)...)
+		require.Equal(t, 0, r.code, r.stderr)
+		require.Contains(t, r.stdout, "It grants no lock for its first "+holdOff)
+	}
 }
 
 // requireHoldOffShown restores a backup with the longest hold-off: every look, try and wait reports that nothing is

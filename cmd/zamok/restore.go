@@ -39,8 +39,10 @@ ALL NODES OF THE OLD CLUSTER MUST BE STOPPED AND STAY STOPPED: restore is for th
 disks. A backup preserves the tokens, so that storage which remembers old tokens accepts the new ones: every
 token of the new cluster is above all that the old cluster can have issued. Locks and sessions are not
 restored; clients open new sessions. Because clients of the old cluster may still hold valid leases, nothing
-is granted during the restore hold-off, which lasts as long as the longest lease and delay, an hour and a
-minute, or --quiet if you know of a shorter one; never less than the longest in the backup.
+is granted during the restore hold-off. It lasts for the longest ttl that the old cluster ever allowed before the
+backup was taken ("zamok settings"), and a minute: 1h1m unless that was raised. --quiet sets another time: a
+shorter one if you know that no lease is longer, or a longer one if the longest ttl was raised after the backup. It is
+never less than the longest lease and delay in the backup.
 
 A backup may be restored again. Each restore issues tokens above those of earlier restores, as measured by
 this machine's clock, so set the clock first. If an earlier restore was made on a machine whose clock was
@@ -63,7 +65,7 @@ another.`,
 	f.StringVar(&v.logStore, "log-store", "", logStoreHelp)
 	f.StringVar(&v.cluster, "cluster", "", "node name and peer address: `ID=HOST:5751`, exactly one")
 	f.Uint64Var(&v.tokenBase, "above", 0, "issue only tokens above this one (they are always above seconds since 1970 × 2²⁰)")
-	f.DurationVar(&v.holdOff, "quiet", 0, "restore hold-off: time during which nothing is granted (default 1h1m)")
+	f.DurationVar(&v.holdOff, "quiet", 0, "restore hold-off: time during which nothing is granted (default: the longest ttl that the backup knows of and 1m)")
 	return cmd
 }
 
@@ -102,13 +104,17 @@ func (v *restoreCommand) restore(path string, node peer.Node) error {
 		Node    string `json:"node"`
 		Data    string `json:"data"`
 		Above   uint64 `json:"above,string"` // every token of the new cluster is above it
-	}{restored.Cluster.String(), node.ID, v.data, restored.Index}
+		HoldOff string `json:"hold_off"`     // for how long it grants nothing at first
+	}{restored.Cluster.String(), node.ID, v.data, restored.Index, restored.HoldOff.String()}
 	return v.app.print(doc, func(w io.Writer) {
 		fmt.Fprintf(w, `%s holds a new cluster of one node, %s. Its tokens are above %d.
+It grants no lock for its first %s, until the leases of the old cluster have
+expired. If the longest ttl was raised after this backup was taken (zamok settings),
+that is too short: empty the directory, and restore again with --quiet.
 
 Start it, when all nodes of the old cluster have ended for good:
 
   zamok server --id %s --data %s --cluster %v
-`, sanitizeLine(v.data), node.ID, restored.Index, node.ID, shellQuote(v.data), v.cluster)
+`, sanitizeLine(v.data), node.ID, restored.Index, doc.HoldOff, node.ID, shellQuote(v.data), v.cluster)
 	})
 }

@@ -1,0 +1,139 @@
+package migrate
+
+import (
+	"context"
+	"io"
+	"log"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+
+	"zamok/bench/server"
+	"zamok/client"
+)
+
+// dialZooKeeper opens a session. The context ends when the client reports that the session is over.
+func dialZooKeeper(t *testing.T, address string, dial func(context.Context, string, string) (net.Conn, error)) (*zk.Conn, context.Context) {
+	t.Helper()
+	const sessionTimeout = 4 * time.Second // the shortest that the server grants
+	dialer := func(network, address string, timeout time.Duration) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		defer cancel()
+		return dial(ctx, network, address)
+	}
+	conn, events, err := zk.Connect([]string{address}, sessionTimeout, zk.WithDialer(dialer),
+		zk.WithLogger(log.New(io.Discard, "", 0)), zk.WithLogInfo(false))
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	session, lost := context.WithCancel(context.Background())
+	t.Cleanup(lost)
+	go func() { // ends with the connection
+		for event := range events {
+			if event.State == zk.StateExpired {
+				lost()
+			}
+		}
+	}()
+	ready(t, func(context.Context) error {
+		_, _, err := conn.Exists("/")
+		return err
+	})
+	return conn, session
+}
+
+// zkLocked is a program that uses go-zookeeper. session ends when the session is reported to be over.
+func zkLocked(conn *zk.Conn, session context.Context) program {
+	return func(_ context.Context, name string, work work) error {
+		lock := zk.NewLock(conn, "/"+name, zk.WorldACL(zk.PermAll))
+		if err := lock.Lock(); err != nil { // no context ends this wait
+			return err
+		}
+		defer lock.Unlock()
+		return work(session, 0)
+	}
+}
+
+func TestZooKeeper(t *testing.T) {
+	if _, err := os.Stat("/usr/share/java/zookeeper.jar"); err != nil {
+		t.Skipf("%v: apt install zookeeper", err)
+	}
+	installed(t, "java", "apt install default-jre-headless")
+	t.Parallel()
+	address, zamokAddress := start(t, "zookeeper", server.Programs{}).Endpoints[0], startZamok(t).Endpoints[0]
+	plain := (&net.Dialer{}).DialContext
+	conn, session := dialZooKeeper(t, address, plain)
+	z := dialZamok(t, zamokAddress, client.Config{})
+
+	testMove(t, zkLocked(conn, session), zamokLocked(z))
+
+	t.Run("cut off", func(t *testing.T) {
+		t.Parallel()
+		line := new(cable)
+		holder, expired := dialZooKeeper(t, address, line.dial)
+		require.False(t, testCut(t, line, zkLocked(holder, expired), zkLocked(conn, session)), "the server tells of the end, and can't be reached")
+		line.setCut(false)
+		within(t, patience, expired.Done(), "the news, after the next connection")
+	})
+
+	t.Run("Curator", func(t *testing.T) {
+		t.Parallel()
+		installed(t, "javac", "apt install default-jdk-headless")
+		const folder = "/usr/share/java/"
+		if _, err := os.Stat(folder + "curator-recipes.jar"); err != nil {
+			t.Skipf("%v: apt install libcurator-recipes-java", err)
+		}
+		jars := folder + strings.Join([]string{"curator-recipes", "curator-framework", "curator-client", "zookeeper", "guava", "slf4j-nop"}, ".jar:"+folder) + ".jar"
+		runPeer(t, "java", "-cp", jars, "testdata/Curator.java", address)
+	})
+
+	t.Run("Kazoo", func(t *testing.T) {
+		t.Parallel()
+		const python = "/usr/bin/python3" // the packages are Debian's
+		if err := exec.Command(python, "-c", "import kazoo").Run(); err != nil {
+			t.Skipf("no Kazoo (%v): apt install python3-kazoo", err)
+		}
+		runPeer(t, python, "testdata/kazoo_locks.py", address)
+	})
+
+	t.Run("permits", func(t *testing.T) { // as Curator's and Kazoo's semaphores
+		permit := func(ctx context.Context, name string, work work) error {
+			return zamokPermit(ctx, z, name, func(ctx context.Context) error { return work(ctx, 0) })
+		}
+		a := within(t, patience, begin(t, permit, "permits"), "the first work")
+		within(t, patience, begin(t, permit, "permits"), "the second work")
+		within(t, patience, begin(t, permit, "permits"), "the third work")
+		fourth := begin(t, permit, "permits")
+		notYet(t, fourth, "four work at once")
+		_, err := z.TryLock(t.Context(), "permits", client.Permits(1, 4))
+		require.ErrorIs(t, err, client.ErrKindMismatch, "another limit")
+		require.NoError(t, a.finish())
+		within(t, patience, fourth, "the fourth work")
+	})
+
+	t.Run("commands", func(t *testing.T) { runCommands(t, "from-zookeeper.md", zamokAddress) })
+}
+
+func zamokPermit(ctx context.Context, c *client.Client, name string, work func(ctx context.Context) error) error {
+	lock, err := c.Lock(ctx, name, client.Permits(1, 3))
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock(ctx)
+	return work(lock.Context())
+}
+
+// runPeer runs a program of another language, which checks itself.
+func runPeer(t *testing.T, name string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Equal(t, "ok", strings.TrimSpace(string(out)))
+}

@@ -9,12 +9,13 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -33,25 +34,67 @@ const (
 	// relayBytesMax bounds a leader's answer that is relayed, or a frame of its streams: more than a send
 	// queue of package push holds.
 	relayBytesMax = 4 << 20
-	// relaysMax is how many connections there are before those that are not used are closed.
-	relaysMax = 8
+	// relayConnsMax is how many connections there are to one node. Each takes streamsPerConn calls. Calls that may be
+	// held open leave the last one free: renewals and releases have room whatever waits.
+	relayConnsMax = 1 + connsDefault/streamsPerConn
+	// relayIdle is after how long without a call gRPC closes a connection, until the next call.
+	relayIdle = time.Minute
 )
+
+// relayConn is a connection to a node's client port.
+type relayConn struct {
+	*grpc.ClientConn
+	calls int // under way, guarded by Server.relaying
+}
 
 // relayed reports whether a node relayed this call. Then a break of the connection is not the client's.
 func relayed(ctx context.Context) bool {
 	return len(metadata.ValueFromIncomingContext(ctx, relayMark)) > 0
 }
 
-// connTo returns a connection to a node's client port.
-func (s *Server) connTo(address string) (*grpc.ClientConn, error) {
+// connTo returns a connection to a node's client port for one call, which endRelay follows: the first that has room, so
+// that those which are needed no more have no calls and are closed.
+func (s *Server) connTo(address string, held bool) (*relayConn, error) {
 	s.relaying.Lock()
 	defer s.relaying.Unlock()
-	if conn := s.relays[address]; conn != nil {
-		return conn, nil
-	}
 	if s.isStopping() {
 		return nil, errStopping()
 	}
+	conns, most := s.relays[address], relayConnsMax
+	if held {
+		most--
+	}
+	i := slices.IndexFunc(conns, func(c *relayConn) bool { return c.calls < streamsPerConn })
+	if i < 0 {
+		i = len(conns)
+	}
+	switch {
+	case i >= most && held:
+		return nil, wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: this node relays %d calls that wait, and that is the most; "+
+			"ask the leader at %s, or again when some have ended", most*streamsPerConn, address)
+	case i >= most:
+		i = most - 1 // it waits for the end of another call there, and none of those is held
+	case i == len(conns):
+		conn, err := s.dialRelay(address)
+		if err != nil {
+			return nil, s.relayFailed(fmt.Errorf("relaying to %s: %w", address, err))
+		}
+		conns = append(conns, &relayConn{ClientConn: conn})
+		s.relays[address] = conns
+	}
+	conns[i].calls++
+	return conns[i], nil
+}
+
+// endRelay follows a call on a connection.
+func (s *Server) endRelay(conn *relayConn) {
+	s.relaying.Lock()
+	defer s.relaying.Unlock()
+	conn.calls--
+}
+
+// dialRelay connects to a node's client port, when the first call needs it.
+func (s *Server) dialRelay(address string) (*grpc.ClientConn, error) {
 	transport := insecure.NewCredentials()
 	if secure := s.cfg.ClientTLS; secure != nil {
 		transport = credentials.NewTLS(&tls.Config{
@@ -59,28 +102,19 @@ func (s *Server) connTo(address string) (*grpc.ClientConn, error) {
 			GetClientCertificate: secure.GetClientCertificate, MinVersion: tls.VersionTLS12,
 		})
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address,
+	return grpc.NewClient("passthrough:///"+address,
 		grpc.WithContextDialer(s.cfg.Peers.Dial), grpc.WithTransportCredentials(transport), grpc.WithDisableServiceConfig(),
 		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(relayBytesMax)))
-	if err != nil {
-		return nil, err
-	}
-	for former, conn := range s.relays {
-		if len(s.relays) >= relaysMax && conn.GetState() == connectivity.Idle {
-			_ = conn.Close()
-			delete(s.relays, former)
-		}
-	}
-	s.relays[address] = conn
-	return conn, nil
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(relayBytesMax)), grpc.WithIdleTimeout(relayIdle),
+		// It sets TCP_USER_TIMEOUT as well, for when data is under way and the kernel does not probe.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingIdle, Timeout: pingTimeout}))
 }
 
 // route refuses a request for another cluster. It returns the leader's connection for a call that is to be relayed, and
-// the context to call it with. Nil: the call is this node's own to answer. Every node answers for its own health, and
-// serves watches from its own history.
-func (s *Server) route(ctx context.Context, method string, header func(metadata.MD) error) (context.Context, *grpc.ClientConn, error) {
+// the context to call it with; endRelay follows the call. Nil: the call is this node's own to answer. Every node
+// answers for its own health, and serves watches from its own history.
+func (s *Server) route(ctx context.Context, method string, header func(metadata.MD) error) (context.Context, *relayConn, error) {
 	if err := s.checkCluster(ctx, header); err != nil {
 		return nil, nil, err
 	}
@@ -92,9 +126,10 @@ func (s *Server) route(ctx context.Context, method string, header func(metadata.
 	if id == "" || id == s.cfg.ID || address == "" {
 		return nil, nil, nil // the answer of this node has the reason
 	}
-	conn, err := s.connTo(address)
+	held := method == zamokpb.Zamok_Acquire_FullMethodName || method == zamokpb.Zamok_Session_FullMethodName
+	conn, err := s.connTo(address, held)
 	if err != nil {
-		return nil, nil, s.relayFailed(fmt.Errorf("relaying to %s at %s: %w", id, address, err))
+		return nil, nil, err
 	}
 	return metadata.NewOutgoingContext(ctx, s.relayMetadata(ctx)), conn, nil
 }
@@ -112,7 +147,7 @@ func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
 }
 
 // relayStream relays a stream, frame by frame.
-func (s *Server) relayStream(ctx context.Context, leader *grpc.ClientConn, in grpc.ServerStream, method string) error {
+func (s *Server) relayStream(ctx context.Context, leader *relayConn, in grpc.ServerStream, method string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	out, err := leader.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)

@@ -46,7 +46,8 @@ func relayedTo(c caller) caller {
 func TestARelayedStream(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
-	leader, through := c.leader(), relayedTo(call(t, c.follower()))
+	leader, follower := c.leader(), c.follower()
+	through := relayedTo(call(t, follower))
 	grace := settings(clock.Minute)
 	grace.ReleaseOnDisconnect = int64(clock.Millisecond)
 	w := openStream(t, through, grace)
@@ -68,6 +69,7 @@ func TestARelayedStream(t *testing.T) {
 	require.NotNil(t, next.next().GetChange())
 	require.Equal(t, zamokpb.Reason_REASON_CLOSED, next.next().GetSessionEnded().GetReason())
 	require.NoError(t, next.end(), "relayed with its status")
+	follower.noneRelayed(t)
 
 	// The leader's own error at the end of a stream comes through.
 	stranger := dial(t, through)
@@ -135,6 +137,80 @@ func TestALongAnswerIsRelayed(t *testing.T) {
 	require.Greater(t, pages, 1, "they are cut off by their bytes")
 	require.Greater(t, longest, answerBytesMax)
 	require.Less(t, longest, answerBytesMax+2*fsm.MetadataBytesMax)
+}
+
+// More calls are held open through one node than a connection takes; others are relayed all the same.
+func TestManyHeldCallsAreRelayed(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 2, nil)
+	leader, through := c.leader(), c.follower()
+	holder := openSession(t, relaying(soon(t)), call(t, through))
+	holder.hold("x")
+	ctx, end := context.WithCancel(relaying(soon(t)))
+	const callers, each = 2, streamsPerConn/2 + 50
+	for range callers { // a client's connection takes no more either
+		s := openSession(t, ctx, call(t, through))
+		for range each {
+			s.acquire(s.ctx, s.next("x", fsm.Forever))
+		}
+	}
+	require.Eventually(t, func() (all bool) {
+		leader.Raft().View(func(m *fsm.Machine) {
+			lock, _ := m.Lock("x")
+			all = lock.Waiters == callers*each
+		})
+		return all
+	}, patience, 5*time.Millisecond)
+	_, err := holder.RenewSession(holder.ctx, &zamokpb.RenewSessionRequest{Session: holder.id, Secret: holder.secret})
+	require.NoError(t, err)
+	end()
+	through.noneRelayed(t)
+}
+
+// noneRelayed waits until the node counts no relayed call any more.
+func (n *Node) noneRelayed(t *testing.T) {
+	require.Eventually(t, func() bool {
+		n.server.relaying.Lock()
+		defer n.server.relaying.Unlock()
+		calls := 0
+		for _, conns := range n.server.relays {
+			for _, conn := range conns {
+				calls += conn.calls
+			}
+		}
+		return calls == 0
+	}, patience, time.Millisecond)
+}
+
+// TestRelayedCallsAreBounded: those that may be held open leave room for the others, and the first connection with room is
+// used.
+func TestRelayedCallsAreBounded(t *testing.T) {
+	t.Parallel()
+	cfg := nodeConfig("n1", "")
+	require.NoError(t, cfg.settle())
+	s := newServer(&cfg)
+	defer s.announceStop()
+	open := func(address string, held bool) *relayConn {
+		conn, err := s.connTo(address, held)
+		require.NoError(t, err)
+		return conn
+	}
+	const leader = "127.0.0.1:1" // no call is made
+	first := open(leader, true)
+	for range (relayConnsMax-1)*streamsPerConn - 1 {
+		open(leader, true)
+	}
+	_, err := s.connTo(leader, true)
+	require.Equal(t, zamokpb.Code_CODE_OVERLOADED, infoOf(t, err).Code)
+	require.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, infoOf(t, err).Outcome)
+	for range 2 * streamsPerConn {
+		require.Same(t, s.relays[leader][relayConnsMax-1], open(leader, false))
+	}
+	_, err = s.connTo(leader, true)
+	require.Error(t, err)
+	require.Len(t, s.relays[leader], relayConnsMax)
+	s.endRelay(first)
+	require.Same(t, first, open(leader, true))
 }
 
 // A node that relays ends without waiting for the calls that it relays.

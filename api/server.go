@@ -73,8 +73,8 @@ type Server struct {
 	history *history.History
 	metrics *metrics.Metrics
 
-	relaying sync.Mutex                  // guards relays
-	relays   map[string]*grpc.ClientConn // to nodes that lead, or led, by address; gRPC disconnects one that is not used
+	relaying sync.Mutex              // guards relays
+	relays   map[string][]*relayConn // to nodes that lead, or led, by address
 
 	grpc      *grpc.Server           // set by serve
 	dropping  sync.Mutex             // held to submit the drop of a call that broke; taken by a call that begins to wait
@@ -88,7 +88,7 @@ type Server struct {
 // newServer makes what receives the events of the state machine. serve follows once there is a node.
 func newServer(cfg *NodeConfig) *Server {
 	s := &Server{
-		cfg: cfg, history: history.New(), metrics: metrics.New(), relays: make(map[string]*grpc.ClientConn),
+		cfg: cfg, history: history.New(), metrics: metrics.New(), relays: make(map[string][]*relayConn),
 		reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
 	}
 	s.hub = push.NewHub(s.metrics)
@@ -159,6 +159,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	case err != nil:
 		return nil, err
 	case leader != nil:
+		defer s.endRelay(leader)
 		answer := &emptypb.Empty{} // carries the answer as unknown fields, without decoding it
 		if err := leader.Invoke(out, info.FullMethod, req, answer); err != nil {
 			return nil, s.relayFailed(err)
@@ -181,6 +182,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	case err != nil:
 		return err
 	case leader != nil:
+		defer s.endRelay(leader)
 		return s.relayStream(ctx, leader, stream, info.FullMethod)
 	}
 	return handle(srv, stream)
@@ -200,8 +202,10 @@ func (s *Server) announceStop() {
 	if !s.isStopping() {
 		close(s.stopping)
 	}
-	for _, conn := range s.relays {
-		_ = conn.Close() // that it is closed already is no error
+	for _, conns := range s.relays {
+		for _, conn := range conns {
+			_ = conn.Close() // that it is closed already is no error
+		}
 	}
 }
 

@@ -20,6 +20,7 @@
 //	calls.go    calls of clients and readers
 //	admin.go    calls of operators
 //	relay.go    requests for another cluster are refused; calls are relayed to the leader on request
+//	tcp_*.go    how a client's computer that vanished is noticed
 //	local.go    the services without a network, for HTTP
 //	http.go     the HTTP port: /v1/, /metrics, /healthz and /readyz; grpc.health.v1
 //

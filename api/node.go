@@ -248,11 +248,23 @@ func isEmptyDir(dir string) bool {
 	return os.IsNotExist(err) || err == nil && len(entries) == 0
 }
 
-// A client's computer that vanishes is noticed within tcpIdle × (1 + tcpProbes).
+// A client's computer that vanishes is noticed within vanishedAfter: by probes on a connection that was idle for tcpIdle,
+// and by TCP_USER_TIMEOUT while something that was sent to it is not acknowledged, when there are no probes. The latter
+// is a matter of the kernel; other systems than Linux take minutes.
 const (
-	tcpIdle   = time.Second
-	tcpProbes = 3
+	tcpIdle       = time.Second
+	tcpProbes     = 9
+	vanishedAfter = tcpIdle * (1 + tcpProbes)
 )
+
+// listenTCP listens for clients.
+func listenTCP(ctx context.Context, address string) (net.Listener, error) {
+	config := net.ListenConfig{Control: setUserTimeout, KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: tcpIdle, Interval: tcpIdle, Count: tcpProbes,
+	}}
+	config.SetMultipathTCP(false) // TCP_USER_TIMEOUT can not be set on such a socket
+	return config.Listen(ctx, "tcp", address)
+}
 
 // listen opens the ports before anything is written: a port in use is the commonest mistake.
 func (s *NodeConfig) listen(ctx context.Context) (err error) {
@@ -262,15 +274,12 @@ func (s *NodeConfig) listen(ctx context.Context) (err error) {
 		}
 	}
 	if s.Listener == nil {
-		config := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{
-			Enable: true, Idle: tcpIdle, Interval: tcpIdle, Count: tcpProbes,
-		}}
-		if s.Listener, err = config.Listen(ctx, "tcp", s.Listen); err != nil {
+		if s.Listener, err = listenTCP(ctx, s.Listen); err != nil {
 			return wrong("Listen", "can't listen for clients on %s: %w", s.Listen, err)
 		}
 	}
 	if s.ListenHTTP != "" {
-		if s.httpListener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.ListenHTTP); err != nil {
+		if s.httpListener, err = listenTCP(ctx, s.ListenHTTP); err != nil {
 			return wrong("ListenHTTP", "can't listen for HTTP on %s: %w", s.ListenHTTP, err)
 		}
 		s.HTTP = s.httpListener.Addr().String()

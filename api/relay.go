@@ -108,7 +108,7 @@ func (s *Server) dialRelay(address string) (*grpc.ClientConn, error) {
 		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(relayBytesMax)), grpc.WithIdleTimeout(relayIdle),
 		// It sets TCP_USER_TIMEOUT as well, for when data is under way and the kernel does not probe.
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingIdle, Timeout: pingTimeout}))
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingIdle, Timeout: vanishedAfter}))
 }
 
 // route refuses a request for another cluster. It returns the leader's connection for a call that is to be relayed, and

@@ -108,6 +108,9 @@ type LockInfo struct {
 	// HoldOffUntil is the cluster time before which no lock is granted, this one or any other, because a backup was
 	// restored; 0 = no such thing.
 	HoldOffUntil time.Duration
+	// ReservedUntil is the cluster time at which the lease of the first holder ends, if its session has never had a
+	// stream, as that of a Reservation; otherwise 0.
+	ReservedUntil time.Duration
 }
 
 // LockDetail is a lock with its holders and waiters, up to a limit.
@@ -136,6 +139,7 @@ type TicketInfo struct {
 	// ago than the node that answered remembers.
 	EnqueuedAt, GrantedAt time.Duration
 	LeaseUntil            time.Duration // cluster time at which its session ends if it is not renewed
+	Attached              bool          // its session has had a stream: it is no Reservation
 }
 
 // SessionInfo is a session.
@@ -223,12 +227,13 @@ func ticketInfo(t *zamokpb.Ticket) TicketInfo {
 		HoldUntil: time.Duration(state.GetHoldUntil()), WaitUntil: time.Duration(t.GetWaitUntil()),
 		Enqueued: t.GetEnqueued(), EnqueuedAt: time.Duration(t.GetEnqueuedAt()), GrantedAt: time.Duration(t.GetGrantedAt()),
 		Owner: t.GetOwner(), Metadata: t.GetMetadata(), Label: t.GetLabel(), Identity: t.GetIdentity(),
-		LeaseUntil: time.Duration(t.GetLeaseUntil()),
-		Items:      each(t.GetItems(), itemInfo), Blockers: each(t.GetBlockers(), blocker),
+		LeaseUntil: time.Duration(t.GetLeaseUntil()), Attached: t.GetAttached(),
+		Items: each(t.GetItems(), itemInfo), Blockers: each(t.GetBlockers(), blocker),
 	}
 }
 
 func lockInfo(l *zamokpb.LockSummary) LockInfo {
 	return LockInfo{Name: l.GetName(), Limit: l.GetLimit(), Holders: int(l.GetHolders()), Waiters: int(l.GetWaiters()),
-		DelayedUntil: time.Duration(l.GetDelayedUntil()), HoldOffUntil: time.Duration(l.GetHoldOffUntil())}
+		DelayedUntil: time.Duration(l.GetDelayedUntil()), HoldOffUntil: time.Duration(l.GetHoldOffUntil()),
+		ReservedUntil: time.Duration(l.GetReservedUntil())}
 }

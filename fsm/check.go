@@ -112,7 +112,7 @@ func (m *Machine) checkLocks(all *ticketTotals) error {
 			rule{"M1: more permits are held than there are", lk.permits <= lk.limit},
 		); broken != "" {
 			return fmt.Errorf("%s: lock %q: %+v, delayed until %v on record; counted %d exclusive, %d permits, its holders have %d, %d",
-				broken, name, lk.summary(), until, lk.exclusive, lk.permits, seen.exclusive, seen.permits)
+				broken, name, m.summary(lk), until, lk.exclusive, lk.permits, seen.exclusive, seen.permits)
 		}
 		slots += lk.holders.len + lk.waiters.len
 		if lk.delay != 0 {

@@ -80,12 +80,19 @@ type LockSummary struct {
 	Limit            uint32
 	Holders, Waiters int
 	DelayedUntil     clock.Time // 0 = no delay
+	// ReservedUntil is when the lease of the first holder ends, if its session never attached; otherwise 0.
+	ReservedUntil clock.Time
 }
 
-func (lk *lock) summary() LockSummary {
+func (m *Machine) summary(lk *lock) LockSummary {
 	s := LockSummary{Name: lk.name, Holders: lk.holders.len, Waiters: lk.waiters.len, DelayedUntil: lk.delay}
 	if lk.inUse() {
 		s.Limit = lk.limit
+	}
+	if first := lk.holders.first; first != nil {
+		if holder, _ := m.sessions.Get(first.key.Session); holder.Attachment == 0 {
+			s.ReservedUntil = holder.Deadline
+		}
 	}
 	return s
 }
@@ -93,7 +100,7 @@ func (lk *lock) summary() LockSummary {
 // Lock returns a lock; false: the name is not in use.
 func (m *Machine) Lock(name string) (LockSummary, bool) {
 	lk := m.lockOf(name)
-	return lk.summary(), lk.inUse() || lk.delay != 0
+	return m.summary(lk), lk.inUse() || lk.delay != 0
 }
 
 // Locks lists at most so many locks whose names have the prefix and sort behind after, by name.
@@ -106,7 +113,7 @@ func (m *Machine) Locks(prefix, after string, limit int) []LockSummary {
 		if len(list) >= limit || !strings.HasPrefix(name, prefix) {
 			break
 		}
-		list = append(list, (*lk).summary())
+		list = append(list, m.summary(*lk))
 	}
 	return list
 }

@@ -117,6 +117,7 @@ func LockSummary(s fsm.LockSummary, holdOffUntil clock.Time) *zamokpb.LockSummar
 	return &zamokpb.LockSummary{
 		Name: s.Name, Limit: s.Limit, Holders: uint32(s.Holders), Waiters: uint32(s.Waiters),
 		DelayedUntil: int64(s.DelayedUntil), HoldOffUntil: int64(holdOffUntil),
+		ReservedUntil: int64(s.ReservedUntil),
 	}
 }
 
@@ -137,6 +138,7 @@ func Ticket(m *fsm.Machine, ref fsm.TicketRef, at func(index uint64) clock.Time)
 		Enqueued: v.Enqueued, EnqueuedAt: int64(at(v.Enqueued)),
 		WaitUntil: int64(v.WaitUntil), Owner: v.Owner, Metadata: []byte(v.Metadata),
 		Items: Items(v.Items), Label: s.Label, Identity: s.Identity, LeaseUntil: int64(s.Deadline),
+		Attached: s.Attachment != 0,
 	}
 	switch v.State {
 	case fsm.Waiting:

@@ -3554,7 +3554,10 @@ type LockSummary struct {
 	// The cluster time, in nanoseconds, at which its lock delay ends; 0 = no delay.
 	DelayedUntil int64 `protobuf:"varint,5,opt,name=delayed_until,json=delayedUntil,proto3" json:"delayed_until,omitempty"`
 	// The cluster time, in nanoseconds, at which the restore hold-off ends, for all locks; 0 = no hold-off.
-	HoldOffUntil  int64 `protobuf:"varint,6,opt,name=hold_off_until,json=holdOffUntil,proto3" json:"hold_off_until,omitempty"`
+	HoldOffUntil int64 `protobuf:"varint,6,opt,name=hold_off_until,json=holdOffUntil,proto3" json:"hold_off_until,omitempty"`
+	// If the session of the first holder has never had a stream, as that of a reservation: the cluster time, in
+	// nanoseconds, at which its lease ends unless it is renewed. Otherwise 0.
+	ReservedUntil int64 `protobuf:"varint,7,opt,name=reserved_until,json=reservedUntil,proto3" json:"reserved_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3631,6 +3634,13 @@ func (x *LockSummary) GetHoldOffUntil() int64 {
 	return 0
 }
 
+func (x *LockSummary) GetReservedUntil() int64 {
+	if x != nil {
+		return x.ReservedUntil
+	}
+	return 0
+}
+
 // Ticket describes a live ticket.
 type Ticket struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3662,7 +3672,9 @@ type Ticket struct {
 	// node remembers.
 	GrantedAt int64 `protobuf:"varint,12,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
 	// The cluster time, in nanoseconds, at which its session's lease ends unless it is renewed.
-	LeaseUntil    int64 `protobuf:"varint,13,opt,name=lease_until,json=leaseUntil,proto3" json:"lease_until,omitempty"`
+	LeaseUntil int64 `protobuf:"varint,13,opt,name=lease_until,json=leaseUntil,proto3" json:"lease_until,omitempty"`
+	// Whether the session has ever had a stream. The session of a reservation has none.
+	Attached      bool `protobuf:"varint,14,opt,name=attached,proto3" json:"attached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3786,6 +3798,13 @@ func (x *Ticket) GetLeaseUntil() int64 {
 		return x.LeaseUntil
 	}
 	return 0
+}
+
+func (x *Ticket) GetAttached() bool {
+	if x != nil {
+		return x.Attached
+	}
+	return false
 }
 
 // ListRequest selects locks by name.
@@ -5743,14 +5762,15 @@ const file_zamok_proto_rawDesc = "" +
 	"\x04lock\x18\x01 \x01(\v2\x15.zamok.v1.LockSummaryR\x04lock\x12*\n" +
 	"\aholders\x18\x02 \x03(\v2\x10.zamok.v1.TicketR\aholders\x12&\n" +
 	"\x05queue\x18\x03 \x03(\v2\x10.zamok.v1.TicketR\x05queue\x12%\n" +
-	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\xb6\x01\n" +
+	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\xdd\x01\n" +
 	"\vLockSummary\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x18\n" +
 	"\aholders\x18\x03 \x01(\rR\aholders\x12\x18\n" +
 	"\awaiters\x18\x04 \x01(\rR\awaiters\x12#\n" +
 	"\rdelayed_until\x18\x05 \x01(\x03R\fdelayedUntil\x12$\n" +
-	"\x0ehold_off_until\x18\x06 \x01(\x03R\fholdOffUntil\"\xa4\x03\n" +
+	"\x0ehold_off_until\x18\x06 \x01(\x03R\fholdOffUntil\x12%\n" +
+	"\x0ereserved_until\x18\a \x01(\x03R\rreservedUntil\"\xc0\x03\n" +
 	"\x06Ticket\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12+\n" +
 	"\x05state\x18\x02 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12\x1a\n" +
@@ -5769,7 +5789,8 @@ const file_zamok_proto_rawDesc = "" +
 	"\n" +
 	"granted_at\x18\f \x01(\x03R\tgrantedAt\x12\x1f\n" +
 	"\vlease_until\x18\r \x01(\x03R\n" +
-	"leaseUntil\"Q\n" +
+	"leaseUntil\x12\x1a\n" +
+	"\battached\x18\x0e \x01(\bR\battached\"Q\n" +
 	"\vListRequest\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +

@@ -20,6 +20,8 @@ const (
 	patienceMax = 5 * time.Second
 	// changeTimeout is how long a change of the members may take: a node that joins has to catch up.
 	changeTimeout = time.Minute
+	// unbounded is longer than any wait.
+	unbounded = 1 << 62
 )
 
 // effect is what an attempt without an answer may have done.
@@ -28,6 +30,7 @@ type effect uint8
 const (
 	reads       effect = iota // nothing
 	repeats                   // what the next attempt may do again
+	waits                     // the same, and the answer may take as long as the caller's context
 	changesOnce               // what must not be done again
 )
 
@@ -41,7 +44,10 @@ func call[Q proto.Message, R any](ctx context.Context, c *Client, effect effect,
 		return r, false, &Error{Kind: ErrInvalid, Field: "request", cause: err}
 	}
 	limit, patience := c.cfg.RequestTimeout, patienceMin
-	if effect == changesOnce {
+	switch effect {
+	case waits:
+		limit, patience = unbounded, unbounded
+	case changesOnce:
 		// Find the leader first: an attempt at a node that is down would be in doubt, too.
 		if _, err := c.Now(ctx); err != nil {
 			return r, false, err

@@ -10,6 +10,7 @@
 //	Lock.Context         a context that ends when it is lost
 //	Lock.Token           the number of the grant, for storage to compare
 //	Client.Close         end the session, which frees its locks
+//	Client.Reserve       take a lock for hours that outlives this process: see Reservation
 //
 // Shared, Permits, WithWaitTimeout, WithMaxHold, WithOwner, WithMetadata and OnPosition are options of the calls that
 // acquire.
@@ -137,6 +138,7 @@
 //	ticket.go   one acquisition, which tickets are acknowledged, and what the cluster said about them
 //	acquire.go  the calls that acquire, the wait of every call for its ticket, and the options
 //	lock.go     the handle
+//	reservation.go   locks in sessions of their own, by calls: nothing here watches or renews them
 //	call.go     the calls that need no session: looking, and what operators do; watch.go; info.go: what they return
 //	shapes.go   other shapes of a lock: an election, a sync.Locker
 //

@@ -56,7 +56,11 @@ func everyCall(ctx context.Context, c *client.Client) map[string]func() error {
 		"Settings":      func() error { _, err := c.Settings(ctx); return err },
 		"SetLongestTTL": func() error { _, err := c.SetLongestTTL(ctx, time.Hour); return err },
 		"Backup":        func() error { _, err := c.Backup(ctx, io.Discard); return err },
-		"Leader":        func() error { _, _, err := c.Election("x").Leader(ctx); return err },
+		"Reserve": func() error {
+			_, err := c.Reserve(ctx, client.NewReservation(time.Hour, client.ExclusiveItem("x")), func() error { return nil })
+			return err
+		},
+		"Leader": func() error { _, _, err := c.Election("x").Leader(ctx); return err },
 		"Watch": func() error {
 			for _, err := range c.Watch(ctx, "", 0) {
 				return err

@@ -164,7 +164,7 @@ func zamokCommand(args ...string) *exec.Cmd {
 // leader, and again. A test's own flags come later and so take precedence.
 func withTestTimeout(args []string) []string {
 	switch args[0] {
-	case "ls", "show", "watch", "sessions", "check", "now", "members", "release", "expire":
+	case "ls", "show", "watch", "sessions", "check", "now", "members", "release", "renew", "expire":
 		return append([]string{args[0], "--timeout", testTimeout.String()}, args[1:]...)
 	}
 	return args

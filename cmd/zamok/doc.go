@@ -3,13 +3,14 @@
 //	zamok dev                          a cluster on this machine, to try things
 //	zamok server --id n1 …             one node of a real cluster
 //	zamok lock NAME -- COMMAND…        run a command while holding a lock
+//	zamok acquire NAME --for 2h        reserve a lock, without a process that holds it
 //	zamok elect NAME -- COMMAND…       run a command wherever elected, again and again
 //	zamok show NAME                    who holds a lock, who waits, and why
 //
 // and more to look at a cluster and to run one: `zamok help` lists all verbs.
 //
 // main.go starts, root.go registers the verbs, and each verb is one file of its name. What verbs
-// share has a file too: exit.go (codes), connection.go (the flags that lead to a cluster), output.go
+// share has a file too: exit.go (codes), acquisition.go (which locks, and how long a wait), connection.go (the flags that lead to a cluster), output.go
 // (text and JSON); for verbs that ask a cluster something request.go (one question) and jsondocs.go (what
 // -o json says); for bench latency.go (its loops: package workload); and for commands under locks hold.go (the
 // session), child.go (the process), supervise.go (its end before the lock's) and terminal.go (the terminal's owner).
@@ -23,7 +24,8 @@
 //	120      denied by the access rules
 //	121      not acquired: --try, and it would have to wait
 //	122      the wait (--wait) was over
-//	123      the lock was lost, or was about to be, and the command was ended; or it had ended by itself just before
+//	123      the lock was lost, or was about to be, and the command was ended; or it had ended by itself just before;
+//	         a reservation has ended
 //	124      unavailable: no node could do it in time; try again
 //	125      ours: usage, configuration, endpoints of several clusters, and what fits nothing else
 //	126 127  the command can't be run; there is none of that name

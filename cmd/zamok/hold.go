@@ -250,7 +250,10 @@ func (s *statusLine) show(p client.Position) {
 	if s.w == nil {
 		return
 	}
-	text := fmt.Sprintf("waiting for %s: %d ahead", p.Name, p.Ahead) + s.blockers
+	s.print(fmt.Sprintf("waiting for %s: %d ahead", p.Name, p.Ahead) + s.blockers)
+}
+
+func (s *statusLine) print(text string) {
 	fmt.Fprint(s.w, eraseLine+sanitizeLine(text))
 	s.visible = true
 }
@@ -263,7 +266,10 @@ func (s *statusLine) clear() {
 }
 
 // processLabel is "user@host pid 4242".
-func processLabel() string {
+func processLabel() string { return userLabel() + " pid " + strconv.Itoa(os.Getpid()) }
+
+// userLabel is "user@host".
+func userLabel() string {
 	name := "uid " + strconv.Itoa(os.Getuid())
 	if u, err := user.Current(); err == nil {
 		name = u.Username
@@ -272,7 +278,7 @@ func processLabel() string {
 	if err != nil {
 		host = "unknown host"
 	}
-	return name + "@" + host + " pid " + strconv.Itoa(os.Getpid())
+	return name + "@" + host
 }
 
 // truncateUTF8 shortens a text to so many bytes of whole characters.

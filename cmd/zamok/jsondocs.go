@@ -28,11 +28,15 @@ type lockDoc struct {
 	Waiters int    `json:"waiters"`
 	Delay   string `json:"delay,omitempty"`    // for how long it stays closed
 	HoldOff string `json:"hold_off,omitempty"` // for how long no lock is granted, after a restore
+	// Reserved is for how long the first holder has reserved the lock, if it is a reservation.
+	Reserved      string `json:"reserved_left,omitempty"`
+	reservedUntil string
 }
 
 func newLockDoc(l client.LockInfo, now time.Duration) lockDoc {
 	d := lockDoc{Name: l.Name, Kind: "mutex", Limit: l.Limit, Holders: l.Holders, Waiters: l.Waiters,
-		Delay: remainingText(l.DelayedUntil, now), HoldOff: remainingText(l.HoldOffUntil, now)}
+		Delay: remainingText(l.DelayedUntil, now), HoldOff: remainingText(l.HoldOffUntil, now),
+		Reserved: remainingText(l.ReservedUntil, now), reservedUntil: timeOfDayText(l.ReservedUntil, now)}
 	if l.Limit > 0 {
 		d.Kind = "permits"
 	}
@@ -93,8 +97,11 @@ type ticketDoc struct {
 	Waited    string `json:"waited,omitempty"`     // for how long it waits, or waited
 	Held      string `json:"held,omitempty"`       // for how long it has been held
 	LeaseLeft string `json:"lease_left,omitempty"` // if it is not renewed
+	Reserved  bool   `json:"reserved,omitempty"`   // no process renews it
 	HoldLeft  string `json:"hold_left,omitempty"`  // of a maximum hold
 	WaitLeft  string `json:"wait_left,omitempty"`  // of a wait with a limit
+
+	reservedUntil string // by this machine's clock
 
 	Items    []itemDoc    `json:"items"`
 	Blockers []blockerDoc `json:"blockers,omitempty"`
@@ -105,14 +112,18 @@ func newTicketDoc(t client.TicketInfo, now time.Duration) ticketDoc {
 	if t.State == client.Granted {
 		waited = t.GrantedAt
 	}
-	return ticketDoc{
+	d := ticketDoc{
 		Session: t.Session, Ticket: t.Ticket, Token: uint64(t.Token), Label: t.Label, Identity: t.Identity, Owner: t.Owner,
 		Metadata: metadataText(t.Metadata),
 		Waited:   elapsedText(t.EnqueuedAt, waited), Held: elapsedText(t.GrantedAt, now),
-		LeaseLeft: remainingText(t.LeaseUntil, now), HoldLeft: remainingText(t.HoldUntil, now), WaitLeft: remainingText(t.WaitUntil, now),
+		LeaseLeft: remainingText(t.LeaseUntil, now), Reserved: t.State == client.Granted && !t.Attached, HoldLeft: remainingText(t.HoldUntil, now), WaitLeft: remainingText(t.WaitUntil, now),
 		Items:    mapSlice(t.Items, newItemDoc),
 		Blockers: mapSlice(t.Blockers, func(b client.Blocker) blockerDoc { return newBlockerDoc(b, now) }),
 	}
+	if d.Reserved {
+		d.reservedUntil = timeOfDayText(t.LeaseUntil, now)
+	}
+	return d
 }
 
 // displayName is what a person recognises it by.
@@ -165,6 +176,15 @@ func remainingText(at, now time.Duration) string {
 		return ""
 	}
 	return durationText(at - now)
+}
+
+// timeOfDayText is a moment of the cluster's clock on this machine's; "" = there is none.
+func timeOfDayText(at, now time.Duration) string {
+	if at == 0 {
+		return ""
+	}
+	today := time.Now()
+	return clockText(today.Add(at-now), today)
 }
 
 // durationText rounds a time to what a person wants to know.

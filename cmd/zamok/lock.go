@@ -1,11 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,11 +13,7 @@ import (
 // lockCommand is `zamok lock`.
 type lockCommand struct {
 	holdFlags
-	with           []string
-	try            bool
-	wait           time.Duration
-	shared         bool
-	permits, limit uint32
+	acquisitionFlags
 }
 
 func newLock(a *app) *cobra.Command {
@@ -53,48 +47,15 @@ Exit codes: the command's own; 120 denied, 121 not acquired (--try), 122 wait ti
 		GroupID: groupLocks,
 		Args:    checkNameAndCommand,
 	}
-	f := cmd.Flags()
-	f.StringArrayVar(&v.with, "with", nil, "additional lock, acquired together with NAME; may be repeated")
-	f.BoolVar(&v.try, "try", false, "do not wait: exit with 121 if the lock is not free")
-	f.DurationVar(&v.wait, "wait", 0, "longest wait; then exit with 122 (default: no limit)")
-	f.BoolVar(&v.shared, "shared", false, "acquire the lock in shared mode")
-	f.Uint32Var(&v.permits, "permits", 0, "acquire this many permits of a lock with --of permits")
-	f.Uint32Var(&v.limit, "of", 0, "total number of permits; all users of the lock must agree on it")
+	v.acquisitionFlags.register(cmd)
 	v.holdFlags.register(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := v.validate(cmd); err != nil {
+		if err := cmp.Or(v.acquisitionFlags.validate(cmd), v.holdFlags.validate()); err != nil {
 			return &usageError{cmd.CommandPath(), err}
 		}
 		return v.run(cmd.Context(), args[0], args[1:])
 	}
 	return cmd
-}
-
-func (v *lockCommand) validate(cmd *cobra.Command) error {
-	waitSet := cmd.Flags().Changed("wait")
-	switch {
-	case v.try && waitSet:
-		return errors.New("--try and --wait exclude each other: give one")
-	case waitSet && v.wait <= 0:
-		return fmt.Errorf("--wait is %v: it must be above 0; not to wait at all is --try", v.wait)
-	case v.shared && (v.permits > 0 || v.limit > 0):
-		return errors.New("--shared and --permits are different kinds of locks: give one")
-	case v.permits > v.limit:
-		return fmt.Errorf("--permits is %d, of %d: give with --of how many permits the lock has", v.permits, v.limit)
-	case v.limit > 0 && v.permits == 0:
-		return errors.New("--of is how many permits the lock has: give with --permits how many you want")
-	}
-	return v.holdFlags.validate()
-}
-
-func (v *lockCommand) item(name string) client.Item {
-	switch {
-	case v.shared:
-		return client.SharedItem(name)
-	case v.permits > 0:
-		return client.PermitsItem(name, v.permits, v.limit)
-	}
-	return client.ExclusiveItem(name)
 }
 
 func (v *lockCommand) run(ctx context.Context, name string, argv []string) error {
@@ -103,19 +64,13 @@ func (v *lockCommand) run(ctx context.Context, name string, argv []string) error
 		return err
 	}
 	defer h.close()
-	items := []client.Item{v.item(name)}
-	for _, other := range v.with {
-		items = append(items, v.item(other))
-	}
+	items := v.items(name)
 	lock, err := h.acquire(ctx, func(ctx context.Context, options ...client.Option) (*client.Lock, error) {
 		if v.try {
 			return h.client.TryLockAll(ctx, items, options...)
 		}
-		if v.wait > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeoutCause(ctx, v.wait, errWaitTimeout)
-			defer cancel()
-		}
+		ctx, cancel := v.bounded(ctx)
+		defer cancel()
 		return h.client.LockAll(ctx, items, options...)
 	})
 	if err != nil {
@@ -132,22 +87,6 @@ func (v *lockCommand) run(ctx context.Context, name string, argv []string) error
 		return &exitError{exitLost, fmt.Errorf("%w; the command was ended", reason)}
 	}
 	return &exitError{exitLost, fmt.Errorf("%w; the command ended by itself, with exit code %d, and may not have run alone", reason, outcome.exitCode)}
-}
-
-var errWaitTimeout = errors.New("the wait (--wait) was over")
-
-// notAcquiredError gives the reason its exit code, and names the blockers at the end of a wait.
-func (v *lockCommand) notAcquiredError(name, blockers string, err error) error {
-	switch {
-	case errors.Is(err, client.ErrUnavailable):
-		return err
-	case errors.Is(err, errWaitTimeout):
-		names := strings.Join(append([]string{name}, v.with...), ", ")
-		return &exitError{exitWaitTimeout, fmt.Errorf("%s not acquired within %v (--wait)%s", names, v.wait, blockers)}
-	case v.try && errors.Is(err, client.ErrNotAcquired):
-		return &exitError{exitNotAcquired, err}
-	}
-	return err
 }
 
 // exitStatus ends with a command's own code.

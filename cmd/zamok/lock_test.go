@@ -104,7 +104,7 @@ func TestCommandEnvironment(t *testing.T) {
 // A wait that timed out names the blockers.
 func TestWaitTimeoutNamesHolder(t *testing.T) {
 	t.Parallel()
-	v := &lockCommand{wait: 5 * time.Second, with: []string{"b"}}
+	v := &acquisitionFlags{wait: 5 * time.Second, with: []string{"b"}}
 	var s statusLine
 	s.show(client.Position{Name: "a", Ahead: 1, Blockers: []client.Blocker{{Name: "a", Session: 7, Label: "kim@db7"}, {Name: "b"}}})
 	err := v.notAcquiredError("a", s.blockers, errWaitTimeout)

@@ -24,9 +24,10 @@ const pageSizeMax = 1000
 func newLs(a *app) *cobra.Command {
 	v := &lsCommand{}
 	cmd := &cobra.Command{
-		Use:     "ls [PREFIX]",
-		Short:   "list locks in use by name",
-		Long:    "Lists locks that are held, waited for or in their lock delay, ordered by name.",
+		Use:   "ls [PREFIX]",
+		Short: "list locks in use by name",
+		Long: `Lists locks that are held, waited for or in their lock delay, ordered by name. RESERVED UNTIL is the time on
+this machine's clock at which the reservation of the first holder ends; see ` + "`zamok show --help`" + `.`,
 		Example: "  zamok ls\n  zamok ls account/ -o json",
 		GroupID: groupInspect,
 		Args:    cobra.MaximumNArgs(1),
@@ -87,8 +88,16 @@ func (v *lsCommand) list(ctx context.Context, c *client.Client, prefix string) e
 			return
 		}
 		rows := [][]string{{"NAME", "KIND", "HELD BY", "WAITING", "DELAY"}}
+		reserved := false
 		for _, l := range doc.Locks {
+			reserved = reserved || l.Reserved != ""
 			rows = append(rows, []string{l.Name, l.kindText(), strconv.Itoa(l.Holders), strconv.Itoa(l.Waiters), firstNonEmpty(l.Delay)})
+		}
+		if reserved {
+			rows[0] = append(rows[0], "RESERVED UNTIL")
+			for i, l := range doc.Locks {
+				rows[i+1] = append(rows[i+1], firstNonEmpty(l.reservedUntil))
+			}
 		}
 		table(w, rows)
 		if more {

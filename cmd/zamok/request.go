@@ -56,7 +56,7 @@ func (q *requestFlags) run(cmd *cobra.Command, f func(context.Context, *client.C
 func operatorCommands() []func(*app) *cobra.Command {
 	return []func(*app) *cobra.Command{
 		newLs, newShow, newWatch, newSessions, newCheck, newNow, newBench,
-		newRelease, newExpire, newMembers, newJoin, newRemove, newTransfer, newSettings, newBackup, newRestore,
+		newExpire, newMembers, newJoin, newRemove, newTransfer, newSettings, newBackup, newRestore,
 	}
 }
 

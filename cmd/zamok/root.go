@@ -68,7 +68,7 @@ func newRoot(a *app) *cobra.Command {
 	root.SetHelpCommandGroupID(groupInspect)
 	root.SetCompletionCommandGroupID(groupInspect)
 	for _, newCommand := range append(operatorCommands(),
-		newLock, newElect,
+		newLock, newElect, newAcquire, newRenew, newRelease,
 		newDev, newServer,
 		newVersion,
 	) {

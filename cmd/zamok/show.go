@@ -30,7 +30,9 @@ func newShow(a *app) *cobra.Command {
 
 Times are measured by the cluster clock, which stands still while there is no leader. For events before the
 start of the leader's process and before the snapshot it started from, only the order is known; their age is
-shown as a dash. LEASE is the remaining lease if no further renewal arrives.`,
+shown as a dash. LEASE is the remaining lease if no further renewal arrives. A lock is reserved if the session
+of its holder has never had a stream, such as one of ` + "`zamok acquire`" + `: until its lease ends, which is estimated by
+this machine's clock.`,
 		Example: "  zamok show account/200",
 		GroupID: groupInspect,
 		Args:    cobra.ExactArgs(1),
@@ -123,6 +125,11 @@ func (d *detailDoc) writeHolders(w io.Writer) {
 	table(w, rows)
 	if more := d.Holders - len(d.Held); more > 0 {
 		fmt.Fprintf(w, "and %d more; --limit shows more of them\n", more)
+	}
+	for _, t := range d.Held {
+		if t.Reserved {
+			fmt.Fprintf(w, "Reserved until %s by session %d, unless renewed.\n", t.reservedUntil, t.Session)
+		}
 	}
 }
 

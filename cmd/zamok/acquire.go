@@ -1,0 +1,166 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+)
+
+// acquireCommand is `zamok acquire`.
+type acquireCommand struct {
+	connectionFlags
+	acquisitionFlags
+	ttl      time.Duration
+	path     string
+	metadata string
+}
+
+func newAcquire(a *app) *cobra.Command {
+	v := &acquireCommand{}
+	cmd := &cobra.Command{
+		Use:   "acquire NAME --for DURATION [flags]",
+		Short: "reserve a lock for hours, without a process that holds it",
+		Long: `Waits in a FIFO queue for a lock and reserves it: the lock stays held for the given time after this command
+has ended, unless ` + "`zamok renew`" + ` renews it or ` + "`zamok release --mine`" + ` releases it before. For test environments,
+Terraform states and maintenance windows. To run a command under a lock use ` + "`zamok lock`" + `.
+
+What both need is written to a file, before anything is acquired. The file contains a secret: with it anybody
+can release the lock. An existing file is never overwritten. Running the command again with the same file, as
+after a lost connection, continues the same acquisition or renews the reservation.
+
+The end of the reservation is an estimate: it is later by the time for which the cluster has no leader.
+Nothing reports that the reservation has ended. Give the token to storage that checks tokens, or ask ` + "`zamok\ncheck`" + `.
+
+Exit codes: 120 denied, 121 not acquired (--try), 122 wait timed out, 123 the reservation in the file has
+ended, 124 unavailable (retry), 125 usage or configuration error, 128+n ended by signal n. The file is kept
+if something may be held; this is reported.`,
+		Example: `  zamok acquire staging --for 2h --meta 'load test, ask anna'
+  zamok acquire terraform/prod --for 30m --wait 10m --file tf.zamok -o json
+  zamok renew staging.zamok
+  zamok release --mine staging.zamok`,
+		GroupID: groupLocks,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cmp.Or(v.acquisitionFlags.validate(cmd), v.validate(cmd)); err != nil {
+				return &usageError{cmd.CommandPath(), err}
+			}
+			return v.run(cmd, args[0])
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&v.ttl, "for", 0, "how long the reservation lasts, from the grant or the last renewal on; required")
+	f.StringVar(&v.path, "file", "", "`file` for the reservation (default: NAME.zamok in the working directory)")
+	f.StringVar(&v.metadata, "meta", "", "metadata shown to others")
+	v.acquisitionFlags.register(cmd)
+	v.connectionFlags.register(a, cmd)
+	return cmd
+}
+
+func (v *acquireCommand) validate(cmd *cobra.Command) error {
+	switch {
+	case v.ttl == 0:
+		return errors.New("--for is missing: how long should the reservation last? as in --for 2h")
+	case v.ttl < client.TTLMin:
+		return fmt.Errorf("--for is %v: it is at least %v", v.ttl, client.TTLMin)
+	case len(v.metadata) > metadataBytesMax:
+		return fmt.Errorf("--meta has %d bytes, and %d is the most", len(v.metadata), metadataBytesMax)
+	}
+	return nil
+}
+
+// file is the reservation that was begun in the file, or a new one.
+func (v *acquireCommand) file(name string) (*reservationFile, error) {
+	path := v.path
+	if path == "" {
+		path = reservationFileName(name)
+	}
+	f, err := readReservation(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		r := client.NewReservation(v.ttl, v.items(name)...)
+		r.Label, r.Metadata = truncateUTF8(userLabel(), labelBytesMax), []byte(truncateUTF8(v.metadata, metadataBytesMax))
+		return &reservationFile{Reservation: r, path: path, endpoints: v.endpoints}, nil
+	}
+	if err == nil && (f.TTL != v.ttl || !slices.Equal(f.Items, v.items(name))) {
+		err = fmt.Errorf("%s is of another reservation: %s for %s; nothing was done: give another --file, or release that one "+
+			"first: zamok release --mine %s", path, f.reservedText(), spanText(f.TTL), shellQuote(path))
+	}
+	return f, err
+}
+
+func (v *acquireCommand) run(cmd *cobra.Command, name string) error {
+	f, err := v.file(name)
+	if err != nil {
+		return err
+	}
+	v.useStoredEndpoints(cmd, f)
+	cfg, err := v.config()
+	if err != nil {
+		return err
+	}
+	c, err := client.New(cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close() // the reservation is no part of its session
+	ctx, stop := signalContext(cmd.Context())
+	defer stop()
+	ctx, cancel := v.bounded(ctx)
+	defer cancel()
+	status := newStatusLine(v.app.stderr)
+	if status.w != nil && f.Token == 0 && !v.try {
+		status.print("waiting for " + f.reservedText() + v.holderText(ctx, c, name))
+	}
+	reserve := c.Reserve
+	if v.try {
+		reserve = c.TryReserve
+	}
+	until, err := reserve(ctx, f.Reservation, f.save)
+	status.clear()
+	if err != nil {
+		return v.failed(name, f, signalOr(ctx, err))
+	}
+	return f.print(v.app, until)
+}
+
+// holderText is who has the lock, for a person who waits; "" if that is not known at once.
+func (v *acquireCommand) holderText(ctx context.Context, c *client.Client, name string) string {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	lock, err := c.Get(ctx, name, 1)
+	if err != nil || len(lock.Held) == 0 {
+		return ""
+	}
+	doc := newDetailDoc(lock)
+	return fmt.Sprintf("; held by %s, %d waiting", doc.Held[0].displayName(), lock.Waiters)
+}
+
+// failed removes the file if nothing is held for certain, and otherwise says what to do with it.
+func (v *acquireCommand) failed(name string, f *reservationFile, err error) error {
+	switch {
+	case errors.Is(err, os.ErrExist):
+		return fmt.Errorf("%s was made by another process in this moment; nothing was done: run the command again", f.path)
+	case f.Token != 0 && errors.Is(err, client.ErrLost):
+		return f.lostError(err, "remove the file and run the command again for another reservation")
+	case f.Session == 0:
+		return errors.Join(v.notAcquiredError(name, "", err), f.remove())
+	}
+	state := "the cluster may hold " + f.reservedText() + " for this reservation"
+	if f.Token != 0 {
+		state = fmt.Sprintf("%s is held with the token %d, and its lease was not confirmed", f.reservedText(), f.Token)
+	}
+	advice := fmt.Sprintf("%s, and %s is kept: run the command again to continue, or give up with: zamok release --mine %s", state, f.path, shellQuote(f.path))
+	if interrupted := (*signalError)(nil); errors.As(err, &interrupted) {
+		v.app.logger().Warn(advice)
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, advice)
+}

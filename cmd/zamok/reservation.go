@@ -1,0 +1,208 @@
+package main
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+)
+
+// reservationFile is a reservation in a file: a secret, with which anybody can release the lock.
+type reservationFile struct {
+	*client.Reservation
+	path      string
+	endpoints []string
+	exists    bool
+}
+
+// reservationFileVersion is the version of the file's format.
+const reservationFileVersion = 1
+
+// storedReservation is what the file contains.
+type storedReservation struct {
+	Version   int       `json:"version"`
+	Items     []itemDoc `json:"items"`
+	For       string    `json:"for"`
+	Label     string    `json:"label"`
+	Metadata  string    `json:"metadata"`
+	Endpoints []string  `json:"endpoints"`
+	Cluster   string    `json:"cluster"`
+	Session   uint64    `json:"session,string"`
+	Ticket    uint64    `json:"ticket,string"`
+	Token     uint64    `json:"token,string"`
+	Secret    string    `json:"secret"`
+}
+
+// reservationFileName is the file for a lock if none is named.
+func reservationFileName(lock string) string {
+	plain := strings.Map(func(r rune) rune {
+		if r == '.' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) {
+			return r
+		}
+		return '-'
+	}, truncateUTF8(lock, 200)) // a file's name has at most 255 bytes
+	plain = strings.TrimLeft(plain, "-.") // it is neither a flag nor hidden
+	if plain == "" {
+		plain = "lock"
+	}
+	return plain + ".zamok"
+}
+
+// readReservation reads a file that `zamok acquire` wrote; an error of the kind fs.ErrNotExist: there is none.
+func readReservation(path string) (*reservationFile, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var s storedReservation
+	if err := json.Unmarshal(text, &s); err != nil || s.Version == 0 {
+		return nil, fmt.Errorf("%s is not a reservation that `zamok acquire` has written to its end; nothing was done", path)
+	}
+	if s.Version != reservationFileVersion {
+		return nil, fmt.Errorf("%s has the format %d, and this program knows %d only; nothing was done", path, s.Version, reservationFileVersion)
+	}
+	f := &reservationFile{&client.Reservation{
+		Label: s.Label, Metadata: []byte(s.Metadata), Cluster: s.Cluster, Session: s.Session, Ticket: s.Ticket, Token: client.Token(s.Token),
+	}, path, s.Endpoints, true}
+	f.TTL, err = time.ParseDuration(s.For)
+	secret, wrong := hex.DecodeString(s.Secret)
+	if err = errors.Join(err, wrong); err != nil || copy(f.Secret[:], secret) != len(f.Secret) || len(s.Items) == 0 {
+		return nil, fmt.Errorf("%s is damaged; nothing was done", path)
+	}
+	for _, i := range s.Items {
+		flags := acquisitionFlags{shared: i.Mode == client.ModeShared.String(), permits: i.Permits, limit: i.Limit}
+		f.Items = append(f.Items, flags.item(i.Name))
+	}
+	return f, nil
+}
+
+// save writes the file: the first time as a new one, and never over one that it has not read.
+func (f *reservationFile) save() error {
+	text, err := json.MarshalIndent(storedReservation{
+		reservationFileVersion, mapSlice(f.Items, newItemDoc), f.TTL.String(), f.Label, string(f.Metadata), f.endpoints, f.Cluster,
+		f.Session, f.Ticket, uint64(f.Token), hex.EncodeToString(f.Secret[:]),
+	}, "", "  ")
+	if err != nil {
+		return err
+	}
+	if !f.exists {
+		file, err := os.OpenFile(f.path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		f.exists = true
+		return writeSynced(file, text)
+	}
+	file, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+".part-*") // of mode 0600
+	if err != nil {
+		return err
+	}
+	if err := writeSynced(file, text); err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	return os.Rename(file.Name(), f.path)
+}
+
+func writeSynced(file *os.File, text []byte) error {
+	_, err := file.Write(append(text, '\n'))
+	return errors.Join(err, file.Sync(), file.Close())
+}
+
+// remove removes the file of a reservation that holds nothing.
+func (f *reservationFile) remove() error {
+	if !f.exists {
+		return nil
+	}
+	err := os.Remove(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// reservedText names the locks of a reservation.
+func (f *reservationFile) reservedText() string {
+	return sanitizeLine(strings.Join(mapSlice(f.Items, client.Item.Name), ", "))
+}
+
+// lostError is the end of a reservation that was not asked for.
+func (f *reservationFile) lostError(err error, next string) error {
+	return &exitError{exitLost, fmt.Errorf("the reservation in %s has ended: %w; others may hold %s since; %s", f.path, err, f.reservedText(), next)}
+}
+
+type reservationDoc struct {
+	Items   []itemDoc `json:"items"`
+	Token   uint64    `json:"token,string"`
+	Session uint64    `json:"session,string"`
+	Ticket  uint64    `json:"ticket,string"`
+	For     string    `json:"for"`
+	Until   string    `json:"until"` // an estimate, of this machine's clock
+	Path    string    `json:"file"`
+}
+
+// print reports a reservation that holds its locks.
+func (f *reservationFile) print(a *app, until time.Time) error {
+	doc := reservationDoc{mapSlice(f.Items, newItemDoc), uint64(f.Token), f.Session, f.Ticket, f.TTL.String(), until.Format(time.RFC3339), f.path}
+	return a.print(doc, func(w io.Writer) {
+		path := f.path
+		if strings.ContainsFunc(path, func(r rune) bool {
+			return !strings.ContainsRune("/._-", r) && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+		}) {
+			path = shellQuote(path)
+		}
+		fmt.Fprintf(w, "%s: reserved for %s\n", f.reservedText(), spanText(f.TTL))
+		table(w, [][]string{
+			{"until", "about " + clockText(until, time.Now()) + " by this machine's clock"},
+			{"token", fmt.Sprint(uint64(f.Token))},
+			{"file", f.path + " (private: it is the key to the reservation)"},
+			{"renew", "zamok renew " + path},
+			{"release", "zamok release --mine " + path},
+		})
+	})
+}
+
+// clockText is a time as people write it: of today without the date, and of another day to the minute.
+func clockText(t, now time.Time) string {
+	if t, now := t.Local(), now.Local(); t.YearDay() != now.YearDay() || t.Year() != now.Year() {
+		return t.Format("Mon Jan 2 15:04")
+	}
+	return t.Local().Format("15:04:05")
+}
+
+// spanText is a duration without its zeros: 2h, 1h30m.
+func spanText(d time.Duration) string {
+	text := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = strings.TrimSuffix(text, zero[1:])
+		}
+	}
+	return text
+}
+
+// useStoredEndpoints has the file's endpoints asked, unless others were given.
+func (c *connectionFlags) useStoredEndpoints(cmd *cobra.Command, f *reservationFile) {
+	if !cmd.Flags().Changed("endpoints") && c.app.getenv("ZAMOK_ENDPOINTS") == "" && len(f.endpoints) > 0 {
+		c.endpoints = f.endpoints
+	}
+}
+
+// openReservation is readReservation for verbs that need the file.
+func openReservation(path string) (*reservationFile, error) {
+	f, err := readReservation(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &exitError{exitTargetNotFound, fmt.Errorf("there is no file %s; nothing was done: a reservation that was released has none any more", path)}
+	}
+	return f, err
+}

@@ -30,6 +30,6 @@
 //
 // # What a loss does
 //
-// Until is then not later than now, and Extend, Valid and Unlock say so. [Mutex.Held] has what redsync lacks: a context that ends
+// Until is then not later than now, and Extend, Valid and Unlock say so. [Mutex.Handle] has what redsync lacks: a context that ends
 // with the loss, before another program can hold the lock.
 package redsync

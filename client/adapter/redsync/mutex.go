@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -31,7 +32,6 @@ func (e *ErrTaken) Unwrap() error { return e.err }
 var (
 	errNeverLocked = errors.New("the mutex was never locked")
 	errEnded       = errors.New("the cluster has ended the grant")
-	errTriesOver   = errors.New("the time for all tries is over")
 )
 
 // Mutex is a lock, and its last acquisition. Methods may be called at the same time, but, as with redsync, goroutines that
@@ -49,12 +49,12 @@ type Mutex struct {
 // Name is the lock's name.
 func (m *Mutex) Name() string { return m.name }
 
-// Held is the handle of the last acquisition, with its token and a context that ends when it is lost; nil before the first.
-func (m *Mutex) Held() *client.Lock { return m.lock.Load() }
+// Handle is the handle of the last acquisition, with its token and a context that ends when it is lost; nil before the first.
+func (m *Mutex) Handle() *client.Lock { return m.lock.Load() }
 
 // Value is the token of the last acquisition in decimal, or empty before the first.
 func (m *Mutex) Value() string {
-	if lock := m.Held(); lock != nil {
+	if lock := m.Handle(); lock != nil {
 		return strconv.FormatUint(uint64(lock.Token()), 10)
 	}
 	return ""
@@ -62,7 +62,7 @@ func (m *Mutex) Value() string {
 
 // Until is until when the lock is held if no renewal arrives any more, or zero before the first acquisition.
 func (m *Mutex) Until() time.Time {
-	if lock := m.Held(); lock != nil {
+	if lock := m.Handle(); lock != nil {
 		return lock.Deadline()
 	}
 	return time.Time{}
@@ -72,28 +72,16 @@ func (m *Mutex) Until() time.Time {
 func (m *Mutex) TryLock() error { return m.TryLockContext(context.Background()) }
 
 // TryLockContext acquires the lock if it is free.
-func (m *Mutex) TryLockContext(ctx context.Context) error {
-	lock, err := m.c.TryLock(ctx, m.name, m.options...)
-	return m.acquired(ctx, lock, err)
-}
+func (m *Mutex) TryLockContext(ctx context.Context) error { return m.acquire(ctx, 0) }
 
 // Lock is LockContext without a context.
 func (m *Mutex) Lock() error { return m.LockContext(context.Background()) }
 
 // LockContext acquires the lock, for which it waits as WithTries says.
-func (m *Mutex) LockContext(ctx context.Context) error {
-	patience := m.patience()
-	if patience <= 0 {
-		return m.TryLockContext(ctx)
-	}
-	wait, cancel := context.WithTimeoutCause(ctx, patience, errTriesOver)
-	defer cancel()
-	lock, err := m.c.Lock(wait, m.name, m.options...)
-	return m.acquired(ctx, lock, err)
-}
+func (m *Mutex) LockContext(ctx context.Context) error { return m.acquire(ctx, m.patience()) }
 
-// acquired remembers what was acquired, or makes redsync's errors of the client's.
-func (m *Mutex) acquired(ctx context.Context, lock *client.Lock, err error) error {
+func (m *Mutex) acquire(ctx context.Context, wait time.Duration) error {
+	lock, err := m.c.Lock(ctx, m.name, append(slices.Clip(m.options), client.WithWaitTimeout(wait))...)
 	switch {
 	case err == nil:
 		m.lock.Store(lock)
@@ -113,7 +101,7 @@ func (m *Mutex) Unlock() (bool, error) { return m.UnlockContext(context.Backgrou
 // what was done under it may not have been done alone. False with another error: the cluster did not confirm the release,
 // which continues in the background.
 func (m *Mutex) UnlockContext(ctx context.Context) (bool, error) {
-	lock := m.Held()
+	lock := m.Handle()
 	if lock == nil {
 		return false, fmt.Errorf("%w: %w", ErrLockAlreadyExpired, &ErrTaken{errNeverLocked})
 	}
@@ -140,14 +128,14 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 
 // Valid is ValidContext without a context.
 //
-// Deprecated: as in redsync. Use Until, or Held.
+// Deprecated: as in redsync. Use Until, or Handle.
 func (m *Mutex) Valid() (bool, error) { return m.ValidContext(context.Background()) }
 
 // ValidContext asks the cluster whether the lock is held. False with an ErrTaken: it is not.
 //
-// Deprecated: as in redsync. Use Until, or Held.
+// Deprecated: as in redsync. Use Until, or Handle.
 func (m *Mutex) ValidContext(ctx context.Context) (bool, error) {
-	lock := m.Held()
+	lock := m.Handle()
 	if lock == nil {
 		return false, &ErrTaken{errNeverLocked}
 	}

@@ -148,15 +148,15 @@ func TestErrorsAreTheClientsToo(t *testing.T) {
 	t.Parallel()
 	s := zamokSystem(t)
 	a := s.mutex("x", 1).(*Mutex)
-	require.Nil(t, a.Held())
+	require.Nil(t, a.Handle())
 	require.NoError(t, a.Lock())
 	var not *client.NotAcquiredError
 	require.ErrorAs(t, s.mutex("x", 1).Lock(), &not)
-	require.Equal(t, a.Held().Token(), not.Holders[0].Token)
+	require.Equal(t, a.Handle().Token(), not.Holders[0].Token)
 
 	s.lose("x")
 	select {
-	case <-a.Held().Lost():
+	case <-a.Handle().Lost():
 	case <-time.After(patience):
 		require.FailNow(t, "the loss is not reported")
 	}
@@ -211,8 +211,8 @@ func TestExclusion(t *testing.T) {
 				}
 				assert.EqualValues(t, 1, inside.Add(1))
 				number++
-				assert.Greater(t, m.Held().Token(), last)
-				last = m.Held().Token()
+				assert.Greater(t, m.Handle().Token(), last)
+				last = m.Handle().Token()
 				if number == goroutines*turns/2 {
 					close(half)
 				}

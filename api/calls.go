@@ -64,10 +64,27 @@ func (s *Server) RenewSession(ctx context.Context, req *zamokpb.RenewSessionRequ
 	})
 	select {
 	case e := <-applied:
+		if e == nil && req.Ticket != 0 {
+			e = s.checkLive(fsm.TicketRef{Session: session.ID(req.Session), Ticket: req.Ticket})
+		}
 		return &zamokpb.RenewSessionResponse{Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), TtlMin: s.ttlMin()}, e.Err()
 	case <-ctx.Done():
 		return nil, wire.Explain(context.Cause(ctx))
 	}
+}
+
+// checkLive refuses a ticket that has ended.
+func (s *Server) checkLive(ref fsm.TicketRef) *wire.Error {
+	state := fsm.TicketState{State: fsm.Ended} // unless it is known
+	s.node.View(func(m *fsm.Machine) {
+		if t, known := m.Ticket(ref); known {
+			state = t.TicketState
+		}
+	})
+	if state.State != fsm.Ended {
+		return nil
+	}
+	return endedError(state)
 }
 
 func (s *Server) ttlMin() int64 { return int64(access.TTLMin(s.node.Timeout())) }
@@ -75,8 +92,24 @@ func (s *Server) ttlMin() int64 { return int64(access.TTLMin(s.node.Timeout())) 
 // CloseSession ends a session at its client's request. One that has ended already is reported as NO_SESSION,
 // since this node can't know whose it was.
 func (s *Server) CloseSession(ctx context.Context, req *zamokpb.CloseSessionRequest) (*zamokpb.CloseSessionResponse, error) {
-	_, err := s.proposeOwned(ctx, req.Session, req.Secret, &fsm.CloseSession{Session: session.ID(req.Session)})
-	return &zamokpb.CloseSessionResponse{}, err
+	id, response := session.ID(req.Session), &zamokpb.CloseSessionResponse{}
+	if _, err := s.checkOwner(ctx, req.Session, req.Secret); err != nil {
+		return response, err
+	}
+	dropped := make(chan *zamokpb.TicketState, 1)
+	if req.Ticket != 0 { // submitted before the end of the session, so it is answered before
+		s.node.Submit(&fsm.Drop{Session: id, Ticket: req.Ticket}, func(a raftnode.Answer, err error) {
+			if refusal(&a, err) == nil {
+				dropped <- wire.TicketState(wire.ResultState(req.Ticket, &a.Result))
+			}
+		})
+	}
+	_, err := s.propose(ctx, &fsm.CloseSession{Session: id})
+	select {
+	case response.State = <-dropped:
+	default:
+	}
+	return response, err
 }
 
 // Acquire is held open until the ticket is granted or ended, or as long as the caller wants.
@@ -156,7 +189,7 @@ func (s *Server) dropFor(wait *push.Waiter, ref fsm.TicketRef, tries int) {
 }
 
 // endedError is the reason for which a ticket that was requested is not held.
-func endedError(t fsm.TicketState) error {
+func endedError(t fsm.TicketState) *wire.Error {
 	var e *wire.Error
 	switch t.Reason {
 	case fsm.WaitTimeout:

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -71,4 +72,23 @@ func TestALockOverHTTP(t *testing.T) {
 	again := send(ctx, t, n, "POST", "/v1/release", first.text)
 	assert.Equal(t, 410, again.code)
 	assert.Equal(t, "no_session", again.fields["code"])
+}
+
+// A renewal, and the release, say that a lock was taken away although its session is alive.
+func TestALossIsReportedOverHTTP(t *testing.T) {
+	c := startCluster(t, 1, serveHTTP)
+	ctx, n := soon(t), c.leader()
+	first := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"stock"}`)
+	require.Equal(t, 200, first.code)
+	require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/renew", first.text).code)
+	forced := send(ctx, t, n, "POST", "/v1/admin/release", fmt.Sprintf(`{"name":"stock","token":%q,"reason":"a test"}`, first.fields["token"]))
+	require.Equal(t, 200, forced.code, forced.text)
+	renewed := send(ctx, t, n, "POST", "/v1/renew", first.text)
+	assert.Equal(t, 410, renewed.code)
+	assert.Equal(t, "ticket_ended", renewed.fields["code"])
+	assert.Equal(t, "revoked", renewed.fields["reason"])
+	released := send(ctx, t, n, "POST", "/v1/release", first.text)
+	assert.Equal(t, 200, released.code)
+	assert.Equal(t, "revoked", released.fields["reason"])
+	assert.Equal(t, first.fields["token"], released.fields["token"])
 }

@@ -112,7 +112,16 @@ type held struct {
 	HoldLeft duration `json:"hold_left,omitempty" doc:"how long the grant lasts at most"`
 }
 
-// set fills in what a confirmation of a session says.
+// ticket is the number of the acquisition; that of a session of its own is not in the answer that has its token. 0: this
+// is a session, not an acquisition.
+func (a *held) ticket() uint64 {
+	if a.Ticket == 0 && a.Token != 0 {
+		return ownTicket
+	}
+	return uint64(a.Ticket)
+}
+
+// confirm fills in what a confirmation of a session says.
 func (a *held) confirm(ttl, now int64) {
 	a.TTL, a.ValidFor, a.Deadline = duration(ttl), validFor(ttl), duration(now+ttl)
 }
@@ -187,11 +196,11 @@ func (h *handler) request(ctx context.Context, request *zamokpb.AcquireRequest) 
 	return answer, nil
 }
 
-// renew renews the session of an acquisition.
+// renew renews the session of an acquisition, which must not have ended.
 func (h *handler) renew(ctx context.Context, r *held) (*held, error) {
 	var response *zamokpb.RenewSessionResponse
 	_, err := h.again(ctx, func() (err error) {
-		response, err = h.zamok.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: uint64(r.Session), Secret: r.Secret})
+		response, err = h.zamok.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
 		return err
 	})
 	if err != nil {
@@ -228,17 +237,21 @@ func (h *handler) release(ctx context.Context, r *held) (*ended, error) {
 
 // closeSession closes a session.
 func (h *handler) closeSession(ctx context.Context, r *held) (*ended, error) {
+	answer := &ended{State: "ended"}
 	repeated, err := h.again(ctx, func() error {
-		_, err := h.zamok.CloseSession(ctx, &zamokpb.CloseSessionRequest{Session: uint64(r.Session), Secret: r.Secret})
+		response, err := h.zamok.CloseSession(ctx, &zamokpb.CloseSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
+		if err == nil {
+			answer.Reason = word(zamokpb.Reason_REASON_CLOSED, "REASON_")
+			if s := response.State; s != nil {
+				answer.Reason, answer.Token = word(s.Reason, "REASON_"), number(s.Token)
+			}
+		}
 		return err
 	})
 	if repeated && isCode(err, zamokpb.Code_CODE_NO_SESSION) {
-		return &ended{State: "ended"}, nil // perhaps by the call whose answer was lost
+		return answer, nil // perhaps by the call whose answer was lost
 	}
-	if err != nil {
-		return nil, err
-	}
-	return &ended{State: "ended", Reason: "closed"}, nil
+	return answer, err
 }
 
 // downgrade makes exclusive locks shared. It is not repeated: of a repetition, "nothing to downgrade" may be the

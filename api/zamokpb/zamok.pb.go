@@ -2666,7 +2666,10 @@ type RenewSessionRequest struct {
 	// The 16 bytes that opened it. Required.
 	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// The client's clock, up to 32 bytes; see Terms.
-	Sent          []byte `protobuf:"bytes,3,opt,name=sent,proto3" json:"sent,omitempty"`
+	Sent []byte `protobuf:"bytes,3,opt,name=sent,proto3" json:"sent,omitempty"`
+	// If above 0: a ticket of the session. If it has ended, the call fails with TICKET_ENDED, although the session is
+	// renewed.
+	Ticket        uint64 `protobuf:"varint,4,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2720,6 +2723,13 @@ func (x *RenewSessionRequest) GetSent() []byte {
 		return x.Sent
 	}
 	return nil
+}
+
+func (x *RenewSessionRequest) GetTicket() uint64 {
+	if x != nil {
+		return x.Ticket
+	}
+	return 0
 }
 
 // RenewSessionResponse confirms that the session was alive.
@@ -2802,7 +2812,9 @@ type CloseSessionRequest struct {
 	// The id of the session. Required.
 	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	// The 16 bytes that opened it. Required.
-	Secret        []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// If above 0: a ticket of the session that is dropped first, so that the response has its state.
+	Ticket        uint64 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2851,9 +2863,19 @@ func (x *CloseSessionRequest) GetSecret() []byte {
 	return nil
 }
 
+func (x *CloseSessionRequest) GetTicket() uint64 {
+	if x != nil {
+		return x.Ticket
+	}
+	return 0
+}
+
 // CloseSessionResponse says that the session has ended. If it had ended before, the call fails with NO_SESSION.
 type CloseSessionResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The ticket of the request: ENDED, with the reason for which it ended, perhaps before. Absent without a ticket, and
+	// if it is not known.
+	State         *TicketState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2886,6 +2908,13 @@ func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use CloseSessionResponse.ProtoReflect.Descriptor instead.
 func (*CloseSessionResponse) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *CloseSessionResponse) GetState() *TicketState {
+	if x != nil {
+		return x.State
+	}
+	return nil
 }
 
 // AcquireRequest requests locks for a session.
@@ -5704,20 +5733,23 @@ const file_zamok_proto_rawDesc = "" +
 	"\x03ttl\x18\x02 \x01(\x03R\x03ttl\x12\x12\n" +
 	"\x04sent\x18\x03 \x01(\fR\x04sent\x12\x12\n" +
 	"\x04time\x18\x04 \x01(\x03R\x04time\x12\x1a\n" +
-	"\bmetadata\x18\x05 \x01(\fR\bmetadata\"[\n" +
+	"\bmetadata\x18\x05 \x01(\fR\bmetadata\"s\n" +
 	"\x13RenewSessionRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x12\n" +
-	"\x04sent\x18\x03 \x01(\fR\x04sent\"i\n" +
+	"\x04sent\x18\x03 \x01(\fR\x04sent\x12\x16\n" +
+	"\x06ticket\x18\x04 \x01(\x04R\x06ticket\"i\n" +
 	"\x14RenewSessionResponse\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\fR\x04sent\x12\x12\n" +
 	"\x04time\x18\x02 \x01(\x03R\x04time\x12\x10\n" +
 	"\x03ttl\x18\x03 \x01(\x03R\x03ttl\x12\x17\n" +
-	"\attl_min\x18\x04 \x01(\x03R\x06ttlMin\"G\n" +
+	"\attl_min\x18\x04 \x01(\x03R\x06ttlMin\"_\n" +
 	"\x13CloseSessionRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
-	"\x06secret\x18\x02 \x01(\fR\x06secret\"\x16\n" +
-	"\x14CloseSessionResponse\"\xcf\x01\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x16\n" +
+	"\x06ticket\x18\x03 \x01(\x04R\x06ticket\"C\n" +
+	"\x14CloseSessionResponse\x12+\n" +
+	"\x05state\x18\x01 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\"\xcf\x01\n" +
 	"\x0eAcquireRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12+\n" +
@@ -6132,78 +6164,79 @@ var file_zamok_proto_depIdxs = []int32{
 	6,  // 32: zamok.v1.Blocker.by:type_name -> zamok.v1.BlockedBy
 	1,  // 33: zamok.v1.Link.state:type_name -> zamok.v1.State
 	11, // 34: zamok.v1.OpenSessionRequest.settings:type_name -> zamok.v1.SessionSettings
-	12, // 35: zamok.v1.AcquireRequest.acquire:type_name -> zamok.v1.Acquire
-	20, // 36: zamok.v1.AcquireResponse.state:type_name -> zamok.v1.TicketState
-	20, // 37: zamok.v1.DropResponse.state:type_name -> zamok.v1.TicketState
-	20, // 38: zamok.v1.DowngradeResponse.state:type_name -> zamok.v1.TicketState
-	45, // 39: zamok.v1.GetResponse.lock:type_name -> zamok.v1.LockSummary
-	46, // 40: zamok.v1.GetResponse.holders:type_name -> zamok.v1.Ticket
-	46, // 41: zamok.v1.GetResponse.queue:type_name -> zamok.v1.Ticket
-	42, // 42: zamok.v1.GetResponse.stamp:type_name -> zamok.v1.Stamp
-	20, // 43: zamok.v1.Ticket.state:type_name -> zamok.v1.TicketState
-	13, // 44: zamok.v1.Ticket.items:type_name -> zamok.v1.Item
-	28, // 45: zamok.v1.Ticket.blockers:type_name -> zamok.v1.Blocker
-	45, // 46: zamok.v1.ListResponse.locks:type_name -> zamok.v1.LockSummary
-	42, // 47: zamok.v1.ListResponse.stamp:type_name -> zamok.v1.Stamp
-	51, // 48: zamok.v1.ListSessionsResponse.sessions:type_name -> zamok.v1.SessionInfo
-	42, // 49: zamok.v1.ListSessionsResponse.stamp:type_name -> zamok.v1.Stamp
-	11, // 50: zamok.v1.SessionInfo.settings:type_name -> zamok.v1.SessionSettings
-	42, // 51: zamok.v1.CheckResponse.stamp:type_name -> zamok.v1.Stamp
-	42, // 52: zamok.v1.NowResponse.stamp:type_name -> zamok.v1.Stamp
-	58, // 53: zamok.v1.WatchFrame.events:type_name -> zamok.v1.LockEvent
-	7,  // 54: zamok.v1.LockEvent.kind:type_name -> zamok.v1.EventKind
-	2,  // 55: zamok.v1.LockEvent.reason:type_name -> zamok.v1.Reason
-	13, // 56: zamok.v1.LockEvent.items:type_name -> zamok.v1.Item
-	61, // 57: zamok.v1.ForceReleaseResponse.ended:type_name -> zamok.v1.TicketRef
-	66, // 58: zamok.v1.MembersResponse.members:type_name -> zamok.v1.Member
-	42, // 59: zamok.v1.MembersResponse.stamp:type_name -> zamok.v1.Stamp
-	8,  // 60: zamok.v1.Zamok.Session:input_type -> zamok.v1.ClientFrame
-	30, // 61: zamok.v1.Zamok.OpenSession:input_type -> zamok.v1.OpenSessionRequest
-	32, // 62: zamok.v1.Zamok.RenewSession:input_type -> zamok.v1.RenewSessionRequest
-	34, // 63: zamok.v1.Zamok.CloseSession:input_type -> zamok.v1.CloseSessionRequest
-	36, // 64: zamok.v1.Zamok.Acquire:input_type -> zamok.v1.AcquireRequest
-	38, // 65: zamok.v1.Zamok.Drop:input_type -> zamok.v1.DropRequest
-	40, // 66: zamok.v1.Zamok.Downgrade:input_type -> zamok.v1.DowngradeRequest
-	43, // 67: zamok.v1.Zamok.Get:input_type -> zamok.v1.GetRequest
-	47, // 68: zamok.v1.Zamok.List:input_type -> zamok.v1.ListRequest
-	49, // 69: zamok.v1.Zamok.ListSessions:input_type -> zamok.v1.ListSessionsRequest
-	52, // 70: zamok.v1.Zamok.Check:input_type -> zamok.v1.CheckRequest
-	54, // 71: zamok.v1.Zamok.Now:input_type -> zamok.v1.NowRequest
-	56, // 72: zamok.v1.Zamok.Watch:input_type -> zamok.v1.WatchRequest
-	59, // 73: zamok.v1.Admin.ForceRelease:input_type -> zamok.v1.ForceReleaseRequest
-	62, // 74: zamok.v1.Admin.ExpireSession:input_type -> zamok.v1.ExpireSessionRequest
-	64, // 75: zamok.v1.Admin.Members:input_type -> zamok.v1.MembersRequest
-	67, // 76: zamok.v1.Admin.Join:input_type -> zamok.v1.JoinRequest
-	69, // 77: zamok.v1.Admin.Remove:input_type -> zamok.v1.RemoveRequest
-	71, // 78: zamok.v1.Admin.Transfer:input_type -> zamok.v1.TransferRequest
-	73, // 79: zamok.v1.Admin.Settings:input_type -> zamok.v1.SettingsRequest
-	75, // 80: zamok.v1.Admin.Backup:input_type -> zamok.v1.BackupRequest
-	17, // 81: zamok.v1.Zamok.Session:output_type -> zamok.v1.ServerFrame
-	31, // 82: zamok.v1.Zamok.OpenSession:output_type -> zamok.v1.OpenSessionResponse
-	33, // 83: zamok.v1.Zamok.RenewSession:output_type -> zamok.v1.RenewSessionResponse
-	35, // 84: zamok.v1.Zamok.CloseSession:output_type -> zamok.v1.CloseSessionResponse
-	37, // 85: zamok.v1.Zamok.Acquire:output_type -> zamok.v1.AcquireResponse
-	39, // 86: zamok.v1.Zamok.Drop:output_type -> zamok.v1.DropResponse
-	41, // 87: zamok.v1.Zamok.Downgrade:output_type -> zamok.v1.DowngradeResponse
-	44, // 88: zamok.v1.Zamok.Get:output_type -> zamok.v1.GetResponse
-	48, // 89: zamok.v1.Zamok.List:output_type -> zamok.v1.ListResponse
-	50, // 90: zamok.v1.Zamok.ListSessions:output_type -> zamok.v1.ListSessionsResponse
-	53, // 91: zamok.v1.Zamok.Check:output_type -> zamok.v1.CheckResponse
-	55, // 92: zamok.v1.Zamok.Now:output_type -> zamok.v1.NowResponse
-	57, // 93: zamok.v1.Zamok.Watch:output_type -> zamok.v1.WatchFrame
-	60, // 94: zamok.v1.Admin.ForceRelease:output_type -> zamok.v1.ForceReleaseResponse
-	63, // 95: zamok.v1.Admin.ExpireSession:output_type -> zamok.v1.ExpireSessionResponse
-	65, // 96: zamok.v1.Admin.Members:output_type -> zamok.v1.MembersResponse
-	68, // 97: zamok.v1.Admin.Join:output_type -> zamok.v1.JoinResponse
-	70, // 98: zamok.v1.Admin.Remove:output_type -> zamok.v1.RemoveResponse
-	72, // 99: zamok.v1.Admin.Transfer:output_type -> zamok.v1.TransferResponse
-	74, // 100: zamok.v1.Admin.Settings:output_type -> zamok.v1.SettingsResponse
-	76, // 101: zamok.v1.Admin.Backup:output_type -> zamok.v1.BackupChunk
-	81, // [81:102] is the sub-list for method output_type
-	60, // [60:81] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	20, // 35: zamok.v1.CloseSessionResponse.state:type_name -> zamok.v1.TicketState
+	12, // 36: zamok.v1.AcquireRequest.acquire:type_name -> zamok.v1.Acquire
+	20, // 37: zamok.v1.AcquireResponse.state:type_name -> zamok.v1.TicketState
+	20, // 38: zamok.v1.DropResponse.state:type_name -> zamok.v1.TicketState
+	20, // 39: zamok.v1.DowngradeResponse.state:type_name -> zamok.v1.TicketState
+	45, // 40: zamok.v1.GetResponse.lock:type_name -> zamok.v1.LockSummary
+	46, // 41: zamok.v1.GetResponse.holders:type_name -> zamok.v1.Ticket
+	46, // 42: zamok.v1.GetResponse.queue:type_name -> zamok.v1.Ticket
+	42, // 43: zamok.v1.GetResponse.stamp:type_name -> zamok.v1.Stamp
+	20, // 44: zamok.v1.Ticket.state:type_name -> zamok.v1.TicketState
+	13, // 45: zamok.v1.Ticket.items:type_name -> zamok.v1.Item
+	28, // 46: zamok.v1.Ticket.blockers:type_name -> zamok.v1.Blocker
+	45, // 47: zamok.v1.ListResponse.locks:type_name -> zamok.v1.LockSummary
+	42, // 48: zamok.v1.ListResponse.stamp:type_name -> zamok.v1.Stamp
+	51, // 49: zamok.v1.ListSessionsResponse.sessions:type_name -> zamok.v1.SessionInfo
+	42, // 50: zamok.v1.ListSessionsResponse.stamp:type_name -> zamok.v1.Stamp
+	11, // 51: zamok.v1.SessionInfo.settings:type_name -> zamok.v1.SessionSettings
+	42, // 52: zamok.v1.CheckResponse.stamp:type_name -> zamok.v1.Stamp
+	42, // 53: zamok.v1.NowResponse.stamp:type_name -> zamok.v1.Stamp
+	58, // 54: zamok.v1.WatchFrame.events:type_name -> zamok.v1.LockEvent
+	7,  // 55: zamok.v1.LockEvent.kind:type_name -> zamok.v1.EventKind
+	2,  // 56: zamok.v1.LockEvent.reason:type_name -> zamok.v1.Reason
+	13, // 57: zamok.v1.LockEvent.items:type_name -> zamok.v1.Item
+	61, // 58: zamok.v1.ForceReleaseResponse.ended:type_name -> zamok.v1.TicketRef
+	66, // 59: zamok.v1.MembersResponse.members:type_name -> zamok.v1.Member
+	42, // 60: zamok.v1.MembersResponse.stamp:type_name -> zamok.v1.Stamp
+	8,  // 61: zamok.v1.Zamok.Session:input_type -> zamok.v1.ClientFrame
+	30, // 62: zamok.v1.Zamok.OpenSession:input_type -> zamok.v1.OpenSessionRequest
+	32, // 63: zamok.v1.Zamok.RenewSession:input_type -> zamok.v1.RenewSessionRequest
+	34, // 64: zamok.v1.Zamok.CloseSession:input_type -> zamok.v1.CloseSessionRequest
+	36, // 65: zamok.v1.Zamok.Acquire:input_type -> zamok.v1.AcquireRequest
+	38, // 66: zamok.v1.Zamok.Drop:input_type -> zamok.v1.DropRequest
+	40, // 67: zamok.v1.Zamok.Downgrade:input_type -> zamok.v1.DowngradeRequest
+	43, // 68: zamok.v1.Zamok.Get:input_type -> zamok.v1.GetRequest
+	47, // 69: zamok.v1.Zamok.List:input_type -> zamok.v1.ListRequest
+	49, // 70: zamok.v1.Zamok.ListSessions:input_type -> zamok.v1.ListSessionsRequest
+	52, // 71: zamok.v1.Zamok.Check:input_type -> zamok.v1.CheckRequest
+	54, // 72: zamok.v1.Zamok.Now:input_type -> zamok.v1.NowRequest
+	56, // 73: zamok.v1.Zamok.Watch:input_type -> zamok.v1.WatchRequest
+	59, // 74: zamok.v1.Admin.ForceRelease:input_type -> zamok.v1.ForceReleaseRequest
+	62, // 75: zamok.v1.Admin.ExpireSession:input_type -> zamok.v1.ExpireSessionRequest
+	64, // 76: zamok.v1.Admin.Members:input_type -> zamok.v1.MembersRequest
+	67, // 77: zamok.v1.Admin.Join:input_type -> zamok.v1.JoinRequest
+	69, // 78: zamok.v1.Admin.Remove:input_type -> zamok.v1.RemoveRequest
+	71, // 79: zamok.v1.Admin.Transfer:input_type -> zamok.v1.TransferRequest
+	73, // 80: zamok.v1.Admin.Settings:input_type -> zamok.v1.SettingsRequest
+	75, // 81: zamok.v1.Admin.Backup:input_type -> zamok.v1.BackupRequest
+	17, // 82: zamok.v1.Zamok.Session:output_type -> zamok.v1.ServerFrame
+	31, // 83: zamok.v1.Zamok.OpenSession:output_type -> zamok.v1.OpenSessionResponse
+	33, // 84: zamok.v1.Zamok.RenewSession:output_type -> zamok.v1.RenewSessionResponse
+	35, // 85: zamok.v1.Zamok.CloseSession:output_type -> zamok.v1.CloseSessionResponse
+	37, // 86: zamok.v1.Zamok.Acquire:output_type -> zamok.v1.AcquireResponse
+	39, // 87: zamok.v1.Zamok.Drop:output_type -> zamok.v1.DropResponse
+	41, // 88: zamok.v1.Zamok.Downgrade:output_type -> zamok.v1.DowngradeResponse
+	44, // 89: zamok.v1.Zamok.Get:output_type -> zamok.v1.GetResponse
+	48, // 90: zamok.v1.Zamok.List:output_type -> zamok.v1.ListResponse
+	50, // 91: zamok.v1.Zamok.ListSessions:output_type -> zamok.v1.ListSessionsResponse
+	53, // 92: zamok.v1.Zamok.Check:output_type -> zamok.v1.CheckResponse
+	55, // 93: zamok.v1.Zamok.Now:output_type -> zamok.v1.NowResponse
+	57, // 94: zamok.v1.Zamok.Watch:output_type -> zamok.v1.WatchFrame
+	60, // 95: zamok.v1.Admin.ForceRelease:output_type -> zamok.v1.ForceReleaseResponse
+	63, // 96: zamok.v1.Admin.ExpireSession:output_type -> zamok.v1.ExpireSessionResponse
+	65, // 97: zamok.v1.Admin.Members:output_type -> zamok.v1.MembersResponse
+	68, // 98: zamok.v1.Admin.Join:output_type -> zamok.v1.JoinResponse
+	70, // 99: zamok.v1.Admin.Remove:output_type -> zamok.v1.RemoveResponse
+	72, // 100: zamok.v1.Admin.Transfer:output_type -> zamok.v1.TransferResponse
+	74, // 101: zamok.v1.Admin.Settings:output_type -> zamok.v1.SettingsResponse
+	76, // 102: zamok.v1.Admin.Backup:output_type -> zamok.v1.BackupChunk
+	82, // [82:103] is the sub-list for method output_type
+	61, // [61:82] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_zamok_proto_init() }

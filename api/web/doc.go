@@ -20,6 +20,7 @@
 //	operate.go   what operators do
 //	events.go    Server-Sent Events; watch
 //	hold.go      a lock for as long as a connection lives
+//	terraform.go the locks of Terraform's and OpenTofu's HTTP backend
 //	openapi.go   the description, made from the table of routes
 //
 // # Promises

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"net/http"
 	"reflect"
 	"regexp"
 	"slices"
@@ -22,13 +23,18 @@ func describe(routes []route) object {
 		if parameters := d.parameters(r); len(parameters) > 0 {
 			operation["parameters"] = parameters
 		}
-		if hasBody(r.method) {
+		if r.method == http.MethodPost {
 			operation["requestBody"] = object{"content": object{"application/json": object{"schema": d.schema(r.request)}}}
 		}
 		path, _ := paths[r.path].(object)
 		if path == nil {
 			path = object{}
 			paths[r.path] = path
+		}
+		if r.method == "LOCK" || r.method == "UNLOCK" { // OpenAPI has no place for other methods than HTTP's own
+			text, _ := path["description"].(string)
+			path["description"], path["parameters"] = text+r.method+": "+r.summary+" ", d.parameters(r)
+			continue
 		}
 		path[strings.ToLower(r.method)] = operation
 	}
@@ -80,7 +86,7 @@ func (d *description) parameters(r route) []object {
 			in = "path"
 		case name == "secret":
 			name, in = secretHeader, "header"
-		case !hasBody(r.method):
+		case r.method != http.MethodPost:
 			in = "query"
 		default:
 			continue

@@ -125,7 +125,7 @@ const (
 // read fills in a request: from the path, from the query if the method has no body, and else from the JSON of the body.
 // The secret may come as a header.
 func read(w http.ResponseWriter, r *http.Request, into any) error {
-	if hasBody(r.Method) {
+	if r.Method == http.MethodPost {
 		if len(r.URL.RawQuery) > 0 {
 			return wire.Invalid("query", "is not read: the fields of this request are in its body, as JSON")
 		}
@@ -147,10 +147,6 @@ func read(w http.ResponseWriter, r *http.Request, into any) error {
 		}
 	}
 	return nil
-}
-
-func hasBody(method string) bool {
-	return method == http.MethodPost || method == "LOCK" || method == "UNLOCK"
 }
 
 func readBody(w http.ResponseWriter, r *http.Request, into any) error {

@@ -96,6 +96,9 @@ func (h *handler) routes() []route {
 		call("GET", "/v1/members", "List the nodes of the cluster.", h.members),
 		call("GET", "/v1/status", "Show the state of this node and of its cluster.", h.status),
 
+		h.terraformRoute("LOCK", "Lock a state of Terraform or OpenTofu; 423 with the holder's description.", h.terraformLock),
+		h.terraformRoute("UNLOCK", "Unlock it.", h.terraformUnlock),
+
 		call("POST", "/v1/admin/release", "End the grants of a lock by force.", h.forceRelease),
 		call("POST", "/v1/admin/expire", "End a session by force.", h.expire),
 		call("POST", "/v1/admin/transfer", "Transfer leadership to another node.", h.transfer),

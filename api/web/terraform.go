@@ -1,0 +1,160 @@
+package web
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"reflect"
+	"time"
+
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+)
+
+// The HTTP backend of Terraform and OpenTofu locks its state by LOCK and UNLOCK, with a description of the lock as the
+// body of both: lock_address and unlock_address are /v1/terraform/lock?name=NAME. Nothing renews such a lock, so it is a
+// reservation: it lives for its ttl.
+//
+// The description is the metadata of the ticket, so that who is refused is shown the holder's. The secret of the session
+// derives from the name and the description's ID: a repeated LOCK finds its lock, and UNLOCK needs the ID, which
+// everyone who is refused is shown. That is the protocol of Terraform: it protects from mistakes, not from people.
+
+// terraformRequest is the query of lock_address and unlock_address.
+type terraformRequest struct {
+	Name string    `json:"name" doc:"the lock of the state"`
+	TTL  duration  `json:"ttl,omitempty" doc:"how long the lock lives if nothing unlocks it; default 1h, at most the cluster's longest ttl"`
+	Wait *patience `json:"wait,omitempty" doc:"how long LOCK may wait; absent: it does not"`
+}
+
+const terraformTTL = duration(time.Hour)
+
+// lockInfo is what is read of a description.
+type lockInfo struct {
+	ID   string `json:"ID"`
+	Who  string `json:"Who"`
+	Info string `json:"Info"`
+}
+
+func (h *handler) terraformRoute(method, summary string, f func(context.Context, *terraformRequest, []byte, lockInfo) ([]byte, error)) route {
+	return route{
+		method: method, path: "/v1/terraform/lock", summary: summary, request: reflect.TypeFor[terraformRequest](),
+		serve: func(w http.ResponseWriter, r *http.Request) error {
+			request, info := new(terraformRequest), lockInfo{}
+			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytesMax))
+			if err != nil {
+				return wire.Invalid("body", "%v", err)
+			}
+			_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a recorder in a test has none
+			if err := readQuery(r.URL.RawQuery, request); err != nil {
+				return err
+			}
+			if len(body) > 0 {
+				if err := json.Unmarshal(body, &info); err != nil || info.ID == "" {
+					return wire.Invalid("body", "is not the description of a lock, which has an ID")
+				}
+			}
+			other, err := f(r.Context(), request, body, info)
+			switch {
+			case other != nil:
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusLocked)
+				_, _ = w.Write(other) // the connection has ended if that fails
+				return nil
+			case err != nil:
+				return err
+			}
+			reply(w, http.StatusOK, none{})
+			return nil
+		},
+	}
+}
+
+// terraformSecret is the secret of the session of a lock.
+func terraformSecret(name, id string) secret {
+	sum := sha256.Sum256([]byte("zamok terraform\x00" + name + "\x00" + id))
+	return sum[:secretBytes]
+}
+
+// terraformLock takes the lock, or returns the description of the one that is held.
+func (h *handler) terraformLock(ctx context.Context, r *terraformRequest, body []byte, info lockInfo) (holder []byte, err error) {
+	if info.ID == "" {
+		return nil, wire.Invalid("body", "is empty: it is the description of the lock, which has an ID")
+	}
+	if r.TTL == 0 {
+		r.TTL = terraformTTL
+	}
+	s := terraformSecret(r.Name, info.ID)
+	acquire := &zamokpb.Acquire{Ticket: ownTicket, Items: []*zamokpb.Item{item{Name: r.Name}.wire()}, Metadata: body}
+	if r.Wait != nil {
+		acquire.WaitFor = int64(*r.Wait)
+	}
+	for try := 1; ; try++ {
+		opened, err := h.open(ctx, s, settings(r.TTL, 0, info.Who, ""))
+		if err != nil {
+			return nil, err
+		}
+		_, err = h.request(ctx, &zamokpb.AcquireRequest{Session: opened.Session, Secret: s, Acquire: acquire})
+		if err == nil || mayPass(err) {
+			return nil, err // a repetition has the lock, if it was acquired
+		}
+		if err := h.closeLater(ctx, opened.Session, s); err != nil {
+			return nil, err
+		}
+		switch {
+		case isCode(err, zamokpb.Code_CODE_NOT_ACQUIRED):
+			if holder, session, err := h.terraformHolder(ctx, r.Name); err != nil || session != 0 || try == onceTries {
+				return holder, err
+			}
+		case try == onceTries || !endedItself(err) && !isCode(err, zamokpb.Code_CODE_NO_SESSION):
+			return nil, err
+		}
+	}
+}
+
+// terraformHolder is the description of the lock that is held, and its session. What another kind of client holds is
+// described by what is known of it. A session of 0: it is not held.
+func (h *handler) terraformHolder(ctx context.Context, name string) (description []byte, session uint64, err error) {
+	shown, err := h.showLock(ctx, &lockRequest{Name: name, Limit: 1})
+	if err != nil {
+		return nil, 0, err
+	}
+	holder, info := ticket{Meta: "free, or closed to this request"}, lockInfo{} // behind a waiter, or after a loss
+	if len(shown.Holding) > 0 {
+		holder = shown.Holding[0]
+	}
+	if json.Unmarshal([]byte(holder.Meta), &info) == nil && info.ID != "" {
+		return []byte(holder.Meta), uint64(holder.Session), nil
+	}
+	who := holder.Label
+	if who == "" {
+		who = holder.Identity
+	}
+	description, err = json.Marshal(lockInfo{ID: fmt.Sprintf("session %d", holder.Session), Who: who, Info: holder.Meta})
+	return description, uint64(holder.Session), err
+}
+
+// terraformUnlock releases the lock, or returns the description of the one that is held by another ID. An empty body,
+// as OpenTofu's force-unlock sends, means whatever Terraform or OpenTofu holds.
+func (h *handler) terraformUnlock(ctx context.Context, r *terraformRequest, _ []byte, info lockInfo) (holder []byte, err error) {
+	holder, session, err := h.terraformHolder(ctx, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	if session == 0 {
+		return nil, wire.Errorf(zamokpb.Code_CODE_NO_SESSION, "not done: the lock %q is not held: its ttl has passed, or it was unlocked before; "+
+			"if you held it, another may have changed the state since", r.Name)
+	}
+	if info.ID == "" {
+		if err := json.Unmarshal(holder, &info); err != nil {
+			return nil, err
+		}
+	}
+	_, err = h.closeSession(ctx, &held{Session: number(session), Secret: terraformSecret(r.Name, info.ID)})
+	if isCode(err, zamokpb.Code_CODE_WRONG_SECRET) {
+		return holder, nil
+	}
+	return nil, err
+}

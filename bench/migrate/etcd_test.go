@@ -99,8 +99,7 @@ func TestEtcd(t *testing.T) {
 	address, zamokAddress := start(t, "etcd", server.Programs{Etcd: path}).Endpoints[0], startZamok(t).Endpoints[0]
 	e, z := dialEtcd(t, address), dialZamok(t, zamokAddress, client.Config{})
 
-	first, second := testMove(t, etcdLocked(e, 10), zamokLocked(z))
-	require.Greater(t, second, first)
+	testMove(t, etcdLocked(e, 10), zamokLocked(z), true)
 
 	t.Run("a revoked lease ends the work", func(t *testing.T) {
 		held := within(t, patience, begin(t, etcdLocked(e, 10), "revoked"), "the work")

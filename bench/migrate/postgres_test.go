@@ -106,7 +106,7 @@ func TestPostgres(t *testing.T) {
 	zamokAddress := startZamok(t).Endpoints[0]
 	p, z := dialPostgres(t, url, func(*pgxpool.Config) {}), dialZamok(t, zamokAddress, client.Config{})
 
-	testMove(t, advisoryLocked(p), zamokLocked(z))
+	testMove(t, advisoryLocked(p), zamokLocked(z), false)
 
 	t.Run("try", func(t *testing.T) {
 		testTry(t, advisoryLocked(p), func(ctx context.Context, name string, work func() error) error {

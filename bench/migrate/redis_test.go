@@ -72,7 +72,7 @@ func TestRedis(t *testing.T) {
 	address, zamokAddress := redisServer.Endpoints[0], zamokServer.Endpoints[0]
 	r, z := dialRedis(t, address), dialZamok(t, zamokAddress, client.Config{})
 
-	testMove(t, redsyncLocked(r, 8*time.Second), zamokLocked(z))
+	testMove(t, redsyncLocked(r, 8*time.Second), zamokLocked(z), false)
 	t.Run("commands of Redis", func(t *testing.T) { exclude(t, setLocked(r, 8*time.Second), redsyncLocked(r, 8*time.Second)) })
 
 	t.Run("the lock of a program that works for longer than the expiry", func(t *testing.T) {

@@ -70,7 +70,7 @@ func TestZooKeeper(t *testing.T) {
 	conn, session := dialZooKeeper(t, address, plain)
 	z := dialZamok(t, zamokAddress, client.Config{})
 
-	testMove(t, zkLocked(conn, session), zamokLocked(z))
+	testMove(t, zkLocked(conn, session), zamokLocked(z), false)
 
 	t.Run("cut off", func(t *testing.T) {
 		t.Parallel()

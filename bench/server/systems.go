@@ -19,9 +19,10 @@ const loopback = "127.0.0.1:"
 
 // Programs are where the programs are that no package brings.
 type Programs struct {
-	Zamok string // the built command
-	Etcd  string
-	Self  string // this program, for the echo
+	Zamok  string // the built command
+	Etcd   string
+	Consul string
+	Self   string // this program, for the echo
 }
 
 // system is how one kind of server is started and asked which node leads.
@@ -73,7 +74,12 @@ func systems(p Programs) map[string]system {
 		"redis-aof": redis("--appendonly", "yes", "--appendfsync", "always"),
 		"redis-mem": redis(),
 		"postgres":  {nodes: 1, command: postgres},
-		"echo":      {nodes: 1, command: echo},
+		"consul": {nodes: 1, command: func(n node, _ []node) (command, error) { // not compared: for the tests of package migrate
+			return command{path: p.Consul, args: []string{"agent", "-dev", "-bind", "127.0.0.1", "-log-level", "warn", "-http-port", n.ports[0],
+				"-server-port", n.ports[1], "-serf-lan-port", n.ports[2], "-serf-wan-port", "-1", "-dns-port", "-1", "-grpc-port", "-1",
+				"-grpc-tls-port", "-1"}}, nil
+		}},
+		"echo": {nodes: 1, command: echo},
 	}
 }
 

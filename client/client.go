@@ -39,7 +39,18 @@ type Config struct {
 	// have named the same cluster, one that is silent for 100 ms more. If they belong to several, every call fails
 	// with ErrWrongCluster. From then on the client belongs to that cluster: a node of another one does nothing for
 	// it, at whatever address it is met.
+	//
+	// A host is looked up for each connection, and the first of its addresses that takes one is the endpoint. A name
+	// stands for all of its addresses, each of which is an endpoint: "dns:///host:port" or "dns:///host" for every
+	// address of the host, "srv:///_zamok._tcp.example.com" for every target of SRV records. Names are looked up before
+	// the first call and by Members, and again when no known node answers: at most once a second, and less often the
+	// longer that lasts. A name that can't be looked up is like a node that is silent.
+	//
+	// With TLS a certificate has to name the host: of a name that host, whatever the address, and of SRV records the
+	// domain after _service._proto. TLS.ServerName replaces both.
 	Endpoints []string
+	// Resolver looks up hosts and names; nil = net.DefaultResolver. A Dialer looks up hosts itself.
+	Resolver *net.Resolver
 	// Cluster is the id that the cluster must have, as Members gives it; "" = that of the endpoints. It makes a
 	// difference where those that answer first may be of a wrong cluster.
 	Cluster string

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -151,9 +150,7 @@ func (n *nodes) pin(ctx context.Context) error {
 func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patienceMax)
 	defer cancel()
-	n.mu.Lock()
-	given := slices.DeleteFunc(slices.Clone(n.all), func(one *node) bool { return !one.given })
-	n.mu.Unlock()
+	given := n.given(ctx)
 	type answer struct {
 		node    *node
 		cluster string // "" = it did not say

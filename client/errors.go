@@ -68,13 +68,13 @@ type Error struct {
 	Message string      // the server's, for people
 	Field   string      // ErrInvalid: the field. ErrLimit: the limit. ErrKindMismatch: the lock.
 	Limit   uint32      // ErrKindMismatch: the limit of the permits it is in use as; 0 = a mutex
-	Nodes   []NodeError // ErrUnavailable: every node that was asked, and why it did not do
+	Nodes   []NodeError // ErrUnavailable: every node that was asked, and every name that has no addresses, and why
 	cause   error
 }
 
-// NodeError is the last that was heard of, or from, a node.
+// NodeError is the last that was heard of, or from, a node, or of a name among the endpoints.
 type NodeError struct {
-	Address string
+	Address string // or the endpoint that is a name
 	Err     error
 }
 

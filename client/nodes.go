@@ -54,6 +54,11 @@ type nodes struct {
 	silence time.Duration // how long endpoints may be silent after another has answered
 	pinning chan struct{} // holds one: while the endpoints are asked for their cluster
 
+	names    []*name // among the endpoints
+	resolver *net.Resolver
+	ctx      context.Context // ends when they are closed
+	cancel   context.CancelFunc
+
 	mu     sync.Mutex
 	all    []*node // as given, then as learnt
 	leader *node   // thought to lead; nil = not known
@@ -62,6 +67,10 @@ type nodes struct {
 	// where it is known from.
 	cluster, learnt string
 	reached         bool // something was sent to a node, or may have been
+
+	resolving    chan struct{} // closed when the names are looked up; nil = they are not being looked up
+	resolveAfter time.Time     // they may be looked up again
+	resolvePause time.Duration
 }
 
 // node is one address and its connection. The mutex of nodes guards what can change.
@@ -70,6 +79,7 @@ type node struct {
 	zamokpb.AdminClient
 	address string
 	conn    *grpc.ClientConn
+	from    *name // whose address it is; nil = it was given or learnt as an address
 	given   bool  // by Config.Endpoints: it is never forgotten
 	last    error // why the latest attempt failed; nil if it did not
 }
@@ -80,7 +90,8 @@ func newNodes(cfg Config) (*nodes, error) {
 		creds = credentials.NewTLS(cfg.TLS)
 	}
 	n := &nodes{log: cfg.Logger, silence: cfg.RequestTimeout / surveyParts, pinning: make(chan struct{}, 1),
-		cluster: cfg.Cluster, learnt: "as it was configured"}
+		cluster: cfg.Cluster, learnt: "as it was configured", resolver: cmp.Or(cfg.Resolver, net.DefaultResolver)}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.options = []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -96,14 +107,31 @@ func newNodes(cfg Config) (*nodes, error) {
 		grpc.WithUserAgent("zamok-go"),
 		grpc.WithUnaryInterceptor(n.nameUnary), grpc.WithStreamInterceptor(n.nameStream),
 	}
-	if cfg.Dialer != nil {
-		n.options = append(n.options, grpc.WithContextDialer(cfg.Dialer))
+	dial := cfg.Dialer
+	if dial == nil && cfg.Resolver != nil {
+		dial = func(ctx context.Context, address string) (net.Conn, error) {
+			return (&net.Dialer{Resolver: cfg.Resolver}).DialContext(ctx, "tcp", address)
+		}
+	}
+	if dial != nil {
+		n.options = append(n.options, grpc.WithContextDialer(dial))
 	}
 	if cfg.Credentials != nil {
 		n.options = append(n.options, grpc.WithPerRPCCredentials(cfg.Credentials))
 	}
 	for _, endpoint := range cfg.Endpoints {
-		one, err := n.learn(endpoint)
+		several, err := nameOf(endpoint)
+		if several != nil {
+			if cfg.TLS != nil {
+				several.authority = cmp.Or(cfg.TLS.ServerName, several.authority)
+			}
+			n.names = append(n.names, several)
+			continue
+		}
+		var one *node
+		if err == nil {
+			one, err = n.learn(endpoint)
+		}
 		if err != nil {
 			return nil, errors.Join(err, n.close())
 		}
@@ -114,13 +142,13 @@ func newNodes(cfg Config) (*nodes, error) {
 
 // addressOf completes an endpoint with the usual port.
 func addressOf(endpoint string) (string, error) {
-	if _, _, err := net.SplitHostPort(endpoint); err == nil {
+	if _, _, err := net.SplitHostPort(endpoint); err == nil && !strings.Contains(endpoint, "/") {
 		return endpoint, nil
 	}
 	address := net.JoinHostPort(strings.Trim(endpoint, "[]"), defaultPort)
 	host, _, err := net.SplitHostPort(address)
 	if err != nil || host == "" || strings.Contains(host, "/") {
-		return "", invalid("endpoint", "%q is no address; write host:port, or host for port %s", endpoint, defaultPort)
+		return "", invalid("endpoint", "%q is no address; write host:port, or host for port %s, or dns:///host or srv:///name for several", endpoint, defaultPort)
 	}
 	return address, nil
 }
@@ -133,17 +161,26 @@ func (n *nodes) learn(endpoint string) (*node, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if i := slices.IndexFunc(n.all, func(one *node) bool { return one.address == address }); i >= 0 {
+	return n.add(address, nil)
+}
+
+// add is learn for an address, of a name or of none. The caller has the mutex.
+func (n *nodes) add(address string, from *name) (*node, error) {
+	if i := slices.IndexFunc(n.all, func(one *node) bool { return one.address == address && (from == nil || one.from == from) }); i >= 0 {
 		return n.all[i], nil
 	}
 	if n.closed || len(n.all) == nodesMax && !n.forget() {
 		return nil, nil
 	}
-	conn, err := grpc.NewClient(target+address, n.options...)
+	options := n.options
+	if from != nil {
+		options = append(slices.Clip(options), grpc.WithAuthority(from.authority))
+	}
+	conn, err := grpc.NewClient(target+address, options...)
 	if err != nil {
 		return nil, &Error{Kind: ErrInvalid, Field: "endpoint", Message: address, cause: err}
 	}
-	one := &node{ZamokClient: zamokpb.NewZamokClient(conn), AdminClient: zamokpb.NewAdminClient(conn), address: address, conn: conn}
+	one := &node{ZamokClient: zamokpb.NewZamokClient(conn), AdminClient: zamokpb.NewAdminClient(conn), address: address, conn: conn, from: from}
 	n.all = append(n.all, one)
 	return one, nil
 }
@@ -219,6 +256,7 @@ func (n *nodes) askInTurn(ctx context.Context, each bool, ask func(*node) error)
 	if spoke { // what other calls met since is not this round's
 		return errNotAnswered
 	}
+	n.resolve() // the nodes may have moved
 	return n.verdict()
 }
 
@@ -239,11 +277,12 @@ func (n *nodes) next(asked map[*node]bool, each bool) *node {
 // verdict is what a round comes to in which no node did it. It is final if most of the endpoints have become another
 // cluster's, and no node of this client's spoke: its cluster is not there any more, and is not waited for. So it is
 // if this client has never reached a node and each endpoint refuses the connection: waiting would not help against a
-// mistyped address. A client that has reached a node once, or waits for one that is silent, continues trying.
+// mistyped address. A client that has reached a node once, or waits for one that is silent, or for a name to have
+// addresses, continues trying.
 func (n *nodes) verdict() error {
 	n.mu.Lock()
 	var strange error
-	given, foreign, refusing, ours, reached := 0, 0, 0, false, n.reached
+	given, foreign, refusing, ours, reached := len(n.unresolved()), 0, 0, false, n.reached
 	for _, one := range n.all {
 		ours = ours || infoOf(one.last) != nil
 		if !one.given {
@@ -297,6 +336,9 @@ func (n *nodes) note(one *node, err error, leads bool) {
 	}
 	one.last = err
 	n.reached = n.reached || !refuses(err) // what was sent may have been done, whatever is heard later
+	if err == nil || infoOf(err) != nil {
+		n.resolvePause = 0
+	}
 	switch {
 	case err == nil && leads:
 		n.leader = one
@@ -309,9 +351,9 @@ func (n *nodes) note(one *node, err error, leads bool) {
 func (n *nodes) unavailable(outcome Outcome, cause error) *Error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return &Error{Kind: ErrUnavailable, Outcome: outcome, cause: cause, Nodes: each(n.all, func(one *node) NodeError {
+	return &Error{Kind: ErrUnavailable, Outcome: outcome, cause: cause, Nodes: append(each(n.all, func(one *node) NodeError {
 		return NodeError{Address: one.address, Err: plain(cmp.Or(one.last, errNoAnswer))}
-	})}
+	}), n.unresolved()...)}
 }
 
 // plain is an error in the server's own words, or the connection's, without those of gRPC. It wraps nothing but
@@ -383,9 +425,15 @@ func ofConnection(text string) string {
 }
 
 func (n *nodes) close() error {
+	n.cancel()
+	n.mu.Lock()
+	n.closed = true
+	n.mu.Unlock()
+	if looked := n.resolve(); looked != nil {
+		<-looked
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.closed = true
 	return errors.Join(each(n.all, func(one *node) error { return one.conn.Close() })...)
 }
 

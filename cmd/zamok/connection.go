@@ -31,7 +31,7 @@ func (c *connectionFlags) register(a *app, cmd *cobra.Command) {
 		endpoints = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&c.endpoints, "endpoints", endpoints, "client addresses of the cluster's nodes; one reachable node is enough (ZAMOK_ENDPOINTS)")
+	f.StringSliceVar(&c.endpoints, "endpoints", endpoints, "nodes of the cluster, as host:port, dns:///host or srv:///name; one reachable node is enough (ZAMOK_ENDPOINTS)")
 	f.StringVar(&c.tls.ca, "cacert", a.getenv("ZAMOK_CACERT"), "use TLS and trust the authorities in this PEM `file` (ZAMOK_CACERT)")
 	f.StringVar(&c.tls.cert, "cert", a.getenv("ZAMOK_CERT"), "client certificate, a PEM `file` (ZAMOK_CERT)")
 	f.StringVar(&c.tls.key, "key", a.getenv("ZAMOK_KEY"), "key of the client certificate, a PEM `file` (ZAMOK_KEY)")

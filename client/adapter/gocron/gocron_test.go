@@ -172,7 +172,7 @@ func TestTheLeaderRunsJobs(t *testing.T) {
 	}
 	leads := func(e *Elector) bool { return e.IsLeader(t.Context()) == nil }
 	var net network
-	join("one", client.Config{TTL: 5 * time.Second, Dialer: net.dial})
+	join("one", client.Config{TTL: 7 * time.Second, Dialer: net.dial})
 	require.Eventually(t, func() bool { return leads(electors[0]) }, patience, 5*time.Millisecond)
 	join("two", client.Config{TTL: time.Minute})
 	join("three", client.Config{TTL: time.Minute})

@@ -83,7 +83,7 @@ func (c *candidate) observes(t *testing.T, leaders ...string) {
 func TestLeadershipMoves(t *testing.T) {
 	nodes := startNodes(t)
 	var net network
-	one := join(t, nodes, "one", client.Config{TTL: 5 * time.Second, Dialer: net.dial})
+	one := join(t, nodes, "one", client.Config{TTL: 7 * time.Second, Dialer: net.dial})
 	first := within(t, one.started, "one leads")
 	token := one.Held().Token()
 	two := join(t, nodes, "two", client.Config{TTL: time.Minute})

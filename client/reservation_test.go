@@ -7,7 +7,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
+	"zamok/api/zamokpb"
 	"zamok/client"
 )
 
@@ -82,6 +85,24 @@ func TestAReservationOutlivesItsClient(t *testing.T) {
 	require.Len(t, sessions, 1, "its session is closed, and the client's own lives")
 	require.ErrorIs(t, b.ReleaseReservation(ctx, r), client.ErrLost)
 	require.NoError(t, b.ReleaseReservation(ctx, client.NewReservation(time.Hour, client.ExclusiveItem("x"))), "nothing is held")
+}
+
+// A release whose answer did not come is none that others could have made: repeated, it is confirmed.
+func TestARepeatedReleaseIsNoLoss(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	cl := c.client(nil)
+	r := reserve(t, cl, "x")
+	conn, err := grpc.NewClient(c.nodes[0].Client(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	drop := &zamokpb.DropRequest{Session: r.Session, Secret: r.Secret[:], Ticket: r.Ticket}
+	_, err = zamokpb.NewZamokClient(conn).Drop(soon(t), drop)
+	require.NoError(t, err)
+	require.NoError(t, cl.ReleaseReservation(soon(t), r))
+	sessions, _, err := cl.Sessions(soon(t), 0, 0)
+	require.NoError(t, err)
+	require.Empty(t, sessions)
 }
 
 // Whatever ended a reservation, no call takes it for held, and none takes the lock anew for it. One of which no grant

@@ -140,7 +140,11 @@ func (v *acquireCommand) holderText(ctx context.Context, c *client.Client, name 
 		return ""
 	}
 	doc := newDetailDoc(lock)
-	return fmt.Sprintf("; held by %s, %d waiting", doc.Held[0].displayName(), lock.Waiters)
+	text := "; held by " + doc.Held[0].displayName()
+	if doc.Held[0].Reserved {
+		text += " until " + doc.Held[0].reservedUntil
+	}
+	return fmt.Sprintf("%s, %d waiting", text, lock.Waiters)
 }
 
 // failed removes the file if nothing is held for certain, and otherwise says what to do with it.

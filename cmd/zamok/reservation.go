@@ -138,7 +138,8 @@ func (f *reservationFile) reservedText() string {
 
 // lostError is the end of a reservation that was not asked for.
 func (f *reservationFile) lostError(err error, next string) error {
-	return &exitError{exitLost, fmt.Errorf("the reservation in %s has ended: %w; others may hold %s since; %s", f.path, err, f.reservedText(), next)}
+	reason := strings.TrimPrefix(err.Error(), "zamok: ") // the client's have it
+	return &exitError{exitLost, fmt.Errorf("the reservation in %s has ended: %s; others may hold %s since; %s", f.path, reason, f.reservedText(), next)}
 }
 
 type reservationDoc struct {

@@ -193,6 +193,33 @@ func TestReservationWaits(t *testing.T) {
 	require.Equal(t, 0, runUntilAvailable(t, c, "release", "--mine", file).code)
 }
 
+// What is not confirmed as given up keeps its file, and the command says so.
+func TestReservationGivenUpWithoutCluster(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, "--nodes", "1")
+	_, err := c.client(t).Lock(t.Context(), "wanted")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	waits := map[string]*process{}
+	for name, args := range map[string][]string{"interrupted": nil, "timed": {"--wait", "5s"}} {
+		file := filepath.Join(dir, name)
+		waits[name] = startZamok(t, c, append([]string{"acquire", "wanted", "--for", "1h", "--file", file}, args...)...)
+	}
+	c.awaitWaiters(t, "wanted", 2)
+	c.end()
+	require.NoError(t, waits["interrupted"].Process.Signal(syscall.SIGINT))
+	for name, code := range map[string]int{"interrupted": exitSignalBase + int(syscall.SIGINT), "timed": exitUnavailable} {
+		end := waits[name].wait(t)
+		file := filepath.Join(dir, name)
+		require.Equal(t, code, end.code, end.stderr)
+		require.Contains(t, end.stderr, "the cluster may hold wanted for this reservation, and "+file+" is kept")
+		require.Contains(t, end.stderr, "zamok release --mine '"+file+"'")
+		require.NotZero(t, readStored(t, file).Session)
+		require.Equal(t, exitUnavailable, runZamok(t, c, "release", "--mine", file, "--timeout", "1s").code)
+		require.FileExists(t, file)
+	}
+}
+
 // A reservation is renewed and released after the leader that granted it was killed, as often as that happens.
 func TestReservationSurvivesLeaders(t *testing.T) {
 	t.Parallel()

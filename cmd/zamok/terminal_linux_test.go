@@ -54,6 +54,22 @@ func startAtTerminal(t *testing.T, c *devCluster, name string, args ...string) *
 	return p
 }
 
+// A person who waits for a reservation sees who has the lock, and until when.
+func TestReservationWaitAtTerminal(t *testing.T) {
+	t.Parallel()
+	c := sharedCluster(t)
+	file := filepath.Join(t.TempDir(), "f")
+	acquireReserved(t, c, file, "reserve/seen", "--for", "30m", "--meta", "load\x1b[2Jtest")
+	mine := filepath.Join(t.TempDir(), "mine")
+	p := startAtTerminal(t, c, binary, "acquire", "reserve/seen", "--for", "1h", "--file", mine)
+	c.awaitWaiters(t, "reserve/seen", 1)
+	require.Regexp(t, `waiting for reserve/seen(; held by load�\[2Jtest until .*\d\d:\d\d.*, \d waiting)?`, p.stdout.String())
+	p.typeKeys(t, "\x03")
+	require.Equal(t, exitSignalBase+int(syscall.SIGINT), p.wait(t).code)
+	requireNoFile(t, mine)
+	require.Equal(t, 0, runUntilAvailable(t, c, "release", "--mine", file).code)
+}
+
 func (p *terminalSession) typeKeys(t *testing.T, keys string) {
 	t.Helper()
 	_, err := p.master.WriteString(keys)

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -134,7 +137,7 @@ func TestEtcd(t *testing.T) {
 		require.NoError(t, err)
 		defer other.Close()
 		require.NoError(t, concurrency.NewMutex(other, "one").TryLock(t.Context()), "b thinks that it holds it")
-		require.NoError(t, b.Unlock(t.Context()), "and is not told")
+		require.NoError(t, b.Unlock(t.Context()), "without an error")
 
 		lock, err := z.Lock(t.Context(), "one")
 		require.NoError(t, err)
@@ -169,7 +172,7 @@ func TestEtcd(t *testing.T) {
 		}, patience, 10*time.Millisecond)
 		_, err = e.Revoke(t.Context(), session.Lease())
 		require.NoError(t, err)
-		notYet(t, waited, "the waiter was told")
+		notYet(t, waited, "the wait has ended")
 		require.NoError(t, held.finish())
 		require.ErrorIs(t, within(t, patience, waited, "the end of the wait"), concurrency.ErrSessionExpired)
 	})
@@ -177,5 +180,26 @@ func TestEtcd(t *testing.T) {
 	t.Run("commands", func(t *testing.T) {
 		installed(t, "etcdctl", "apt install etcd-client")
 		runCommands(t, "from-etcd.md", zamokAddress, "ETCDCTL_API=3", "ETCDCTL_ENDPOINTS="+address)
+		testEtcdctlAfterLoss(t, address, e)
 	})
+}
+
+// testEtcdctlAfterLoss tests that etcdctl's command runs on when its lock is another one's.
+func testEtcdctlAfterLoss(t *testing.T, address string, e *etcd.Client) {
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "etcdctl", "lock", "--", "lost", "sh", "-c", "until [ -e stop ]; do :; done; touch stopped")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "ETCDCTL_API=3", "ETCDCTL_ENDPOINTS="+address)
+	require.NoError(t, cmd.Start())
+	var keys *etcd.GetResponse
+	require.Eventually(t, func() (held bool) {
+		keys, _ = e.Get(t.Context(), "lost/", etcd.WithPrefix())
+		return keys != nil && len(keys.Kvs) == 1
+	}, patience, 10*time.Millisecond)
+	_, err := e.Revoke(t.Context(), etcd.LeaseID(keys.Kvs[0].Lease))
+	require.NoError(t, err)
+	next := within(t, patience, begin(t, etcdLocked(e, 10), "lost"), "the next one's work, beside the command")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "stop"), nil, 0o600))
+	_ = cmd.Wait() // its status is that of the unlock
+	require.FileExists(t, filepath.Join(dir, "stopped"))
+	require.NoError(t, next.finish())
 }

@@ -84,3 +84,9 @@ func runCommands(t *testing.T, guide, zamok string, env ...string) {
 	}
 	require.NotZero(t, ran)
 }
+
+func TestFlock(t *testing.T) {
+	installed(t, "flock", "apt install util-linux")
+	t.Parallel()
+	runCommands(t, "migrating.md", startZamok(t).Endpoints[0])
+}

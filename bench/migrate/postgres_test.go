@@ -95,6 +95,11 @@ func nextJob(ctx context.Context, pool *pgxpool.Pool, work func(job int64) error
 const (
 	fenceTable = `CREATE TABLE account (id BIGINT PRIMARY KEY, amount BIGINT NOT NULL, fence BIGINT NOT NULL DEFAULT 0)`
 	fenced     = `UPDATE account SET amount = amount - 150, fence = $1 WHERE id = 200 AND fence <= $1 AND amount >= 150`
+
+	// During a migration, by programs that hold the old lock, both, and zamok's.
+	fencedOld  = `UPDATE moved SET amount = amount - 1, fence_old = $1 WHERE fence_old <= $1`
+	fencedBoth = `UPDATE moved SET amount = amount - 1, fence_old = $1, fence = $2 WHERE fence_old <= $1 AND fence <= $2`
+	fencedNew  = `UPDATE moved SET amount = amount - 1, fence = $1 WHERE fence <= $1`
 )
 
 func TestPostgres(t *testing.T) {
@@ -171,7 +176,7 @@ func testConnections(t *testing.T, url string, p *pgxpool.Pool) {
 		_, err := p.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'`)
 		require.NoError(t, err)
 		within(t, patience, begin(t, advisoryLocked(p), "terminated"), "the second one's work, beside the first one's")
-		notYet(t, held.lost, "the first one learned of it")
+		notYet(t, held.lost, "the first one's context ended")
 	})
 
 	t.Run("cut off", func(t *testing.T) { // zamok is tested with the same ttl
@@ -251,5 +256,30 @@ func testData(t *testing.T, p *pgxpool.Pool, z *client.Client) {
 		require.NoError(t, err)
 		require.EqualValues(t, 1, withdraw(next.Token()))
 		require.Zero(t, withdraw(late.Token()))
+	})
+
+	t.Run("fences of two systems", func(t *testing.T) {
+		_, err := p.Exec(t.Context(), `CREATE TABLE moved AS SELECT 400 AS amount, 0::BIGINT AS fence_old, 0::BIGINT AS fence`)
+		require.NoError(t, err)
+		for i, write := range []struct {
+			sql      string
+			numbers  []any
+			accepted bool
+		}{
+			{fencedOld, []any{5}, true},
+			{fencedBoth, []any{6, 1001}, true},
+			{fencedOld, []any{5}, false}, // late
+			{fencedOld, []any{7}, true},
+			{fencedBoth, []any{6, 1001}, false}, // late
+			{fencedBoth, []any{8, 1002}, true},
+			{fencedNew, []any{1003}, true},
+			{fencedBoth, []any{8, 1002}, false}, // late
+			{fencedBoth, []any{9, 1004}, true},
+			{fencedNew, []any{1003}, false}, // late
+		} {
+			done, err := p.Exec(t.Context(), write.sql, write.numbers...)
+			require.NoError(t, err)
+			require.Equal(t, write.accepted, done.RowsAffected() == 1, i)
+		}
 	})
 }

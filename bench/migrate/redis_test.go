@@ -78,7 +78,7 @@ func TestRedis(t *testing.T) {
 	t.Run("the lock of a program that works for longer than the expiry", func(t *testing.T) {
 		held := within(t, patience, begin(t, redsyncLocked(r, time.Second), "long"), "the work")
 		within(t, patience, begin(t, redsyncLocked(r, time.Second), "long"), "the second one's work, beside the first one's")
-		notYet(t, held.lost, "the first one learned of it")
+		notYet(t, held.lost, "the first one's context ended")
 
 		short := dialZamok(t, zamokAddress, client.Config{TTL: 2 * time.Second})
 		held = within(t, patience, begin(t, zamokLocked(short), "long"), "the work")
@@ -106,7 +106,7 @@ func TestRedis(t *testing.T) {
 		require.NoError(t, redisServer.Restart(0))
 		dialRedis(t, address)
 		within(t, patience, begin(t, redsyncLocked(r, time.Minute), "restart"), "the second one's work, beside the first one's")
-		notYet(t, held.lost, "the first one learned of it")
+		notYet(t, held.lost, "the first one's context ended")
 
 		held = within(t, patience, begin(t, zamokLocked(z), "restart"), "the work")
 		zamokServer.Kill(0)

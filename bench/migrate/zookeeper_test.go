@@ -76,9 +76,9 @@ func TestZooKeeper(t *testing.T) {
 		t.Parallel()
 		line := new(cable)
 		holder, expired := dialZooKeeper(t, address, line.dial)
-		require.False(t, testCut(t, line, zkLocked(holder, expired), zkLocked(conn, session)), "the server tells of the end, and can't be reached")
+		require.False(t, testCut(t, line, zkLocked(holder, expired), zkLocked(conn, session)), "only the server reports the end, and it can't be reached")
 		line.setCut(false)
-		within(t, patience, expired.Done(), "the news, after the next connection")
+		within(t, patience, expired.Done(), "the report, after the next connection")
 	})
 
 	t.Run("Curator", func(t *testing.T) {

@@ -44,6 +44,9 @@ func send(ctx context.Context, t testing.TB, n *Node, method, path, body string,
 	r := reply{code: answer.StatusCode, header: answer.Header, text: string(text)}
 	if strings.HasPrefix(answer.Header.Get("Content-Type"), "application/json") {
 		require.NoError(t, json.Unmarshal(text, &r.fields), r.text)
+		if method != "HEAD" {
+			described(t).checkAnswer(t, method, request.URL.Path, r)
+		}
 	}
 	return r
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -89,6 +90,31 @@ type link struct {
 	Owner   string `json:"owner,omitempty"`
 	State   string `json:"state" doc:"waiting or granted"`
 	Name    string `json:"name,omitempty" doc:"what it waits for"`
+}
+
+// fieldNames are the names that fields of the wire have here, where they are others.
+var fieldNames = strings.NewReplacer("settings.", "", "wait_for", "wait", "metadata", "meta", "respond_within", "poll", "].limit", "].of")
+
+// inOwnWords names an invalid field as the request has it. In a request which has names and not items, the items are
+// the names.
+func inOwnWords(err error, hasItems bool) error {
+	if !isCode(err, zamokpb.Code_CODE_INVALID) {
+		return err
+	}
+	info := infoOf(err)
+	field := fieldNames.Replace(info.Field)
+	if item, is := strings.CutPrefix(field, "items"); is && !hasItems {
+		field = "name"
+		if _, of, inside := strings.Cut(item, "]."); inside {
+			field = of
+		}
+	}
+	info.Message = field + strings.TrimPrefix(info.Message, info.Field)
+	info.Field = field
+	if f := (*failure)(nil); errors.As(err, &f) {
+		return err // its cause has changed
+	}
+	return &wire.Error{Info: info}
 }
 
 func newErrorBody(info *zamokpb.ErrorInfo) errorBody {

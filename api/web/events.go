@@ -63,7 +63,7 @@ func (e *events) write(bytes []byte) error {
 // end ends the events because of an error: with an event, or with a status if none was sent. The end of an event stream
 // is not reported to a browser otherwise.
 func (e *events) end(err error) error {
-	if !e.begun {
+	if err == nil || !e.begun {
 		return err
 	}
 	return e.send("error", "", newErrorBody(infoOf(err)))
@@ -98,10 +98,21 @@ type place struct {
 	Index number `json:"index" doc:"all events up to this one have been sent"`
 }
 
+// watchEvents are the events of a watch.
+func watchEvents() map[string]any {
+	all := map[string]any{"index": place{}, "error": errorBody{}}
+	for kind := range zamokpb.EventKind_name {
+		if kind != 0 {
+			all[word(zamokpb.EventKind(kind), "EVENT_")] = event{}
+		}
+	}
+	return all
+}
+
 func (h *handler) watchRoute() route {
 	return route{
 		method: "GET", path: "/v1/watch", summary: "Stream what happens to locks: granted, refused, lost, released, downgraded, cancelled, ended.",
-		request: reflect.TypeFor[watchRequest](), response: reflect.TypeFor[event](), stream: true,
+		request: reflect.TypeFor[watchRequest](), stream: true, events: watchEvents(),
 		serve: func(w http.ResponseWriter, r *http.Request) error {
 			request := new(watchRequest)
 			if err := receive(w, r, request); err != nil {

@@ -32,7 +32,8 @@ type holdRequest struct {
 func (h *handler) holdRoute() route {
 	return route{
 		method: "GET", path: "/v1/hold", summary: "Hold locks for as long as the connection lives: queued, granted, heartbeat, lost.",
-		request: reflect.TypeFor[holdRequest](), response: reflect.TypeFor[granted](), takesLock: true, stream: true,
+		request: reflect.TypeFor[holdRequest](), takesLock: true, stream: true,
+		events: map[string]any{"queued": queued{}, "granted": granted{}, "heartbeat": heartbeat{}, "lost": lost{}, "error": errorBody{}},
 		serve: func(w http.ResponseWriter, r *http.Request) error {
 			request := new(holdRequest)
 			if err := receive(w, r, request); err != nil {
@@ -51,7 +52,7 @@ func (h *handler) holdRoute() route {
 			for _, name := range request.Name {
 				o.acquire.Items = append(o.acquire.Items, item{name, request.Mode, request.Permits, request.Of}.wire())
 			}
-			return o.out.end(o.run(r.Context()))
+			return o.out.end(inOwnWords(o.run(r.Context()), false))
 		},
 	}
 }
@@ -71,6 +72,7 @@ type hold struct {
 	lease   *clock.LocalDeadline // of the session
 	ttl     time.Duration
 	ended   bool // the session has ended
+	final   bool // what ended the stream was its answer, or that of the client
 	attempt uint64
 	granted bool
 }
@@ -82,7 +84,7 @@ const openWait = 15 * time.Second
 const heartbeatEvery = 5 * time.Second
 
 type queued struct {
-	Ahead    uint32    `json:"ahead" doc:"how many acquisitions are ahead in the queue"`
+	Ahead    uint32    `json:"ahead" doc:"how many other waiters are ahead in the queue"`
 	Name     string    `json:"name" doc:"the lock that it waits for first"`
 	Blockers []blocker `json:"blockers,omitempty"`
 }
@@ -99,7 +101,7 @@ type heartbeat struct {
 }
 
 type lost struct {
-	Reason string `json:"reason" doc:"expired, evicted, revoked, max_hold_exceeded, restored; or unconfirmed: no leader has confirmed the session in time"`
+	Reason string `json:"reason" doc:"expired, evicted, revoked, max_hold_exceeded, restored; session_ended: no leader was there to say why; unconfirmed: no leader has confirmed the session in time; node_stopping: the ttl ends it"`
 	Text   string `json:"text,omitempty" doc:"the reason that an operator gave"`
 }
 
@@ -118,12 +120,18 @@ func (o *hold) run(ctx context.Context) error {
 		switch {
 		case errors.Is(err, errOver):
 			return nil
-		case ctx.Err() != nil || !mayPass(err):
+		case ctx.Err() != nil || o.final:
 			return err
-		case o.session == 0 && o.clock.Now().Since(o.began).Duration() > retryFor:
-			return err
-		case o.session != 0 && o.left() <= 0:
-			return o.unconfirmed()
+		case o.session == 0:
+			if !mayPass(err) || o.clock.Now().Since(o.began).Duration() > retryFor {
+				return err
+			}
+		case isCode(err, zamokpb.Code_CODE_NO_SESSION): // it ended between two streams
+			o.ended = true
+			return o.over("session_ended", sessionEnded(infoOf(err).Reason))
+		case o.left() <= 0:
+			return o.over("unconfirmed", wire.Errorf(zamokpb.Code_CODE_UNKNOWN,
+				"not acquired: no leader has confirmed the session for %v; it is closed as soon as there is one", o.ttl))
 		}
 		pause := time.NewTimer(retryEvery)
 		select {
@@ -131,24 +139,27 @@ func (o *hold) run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-o.config.Stopping:
 			pause.Stop()
-			return err
+			return o.over("node_stopping", err)
 		}
 		pause.Stop()
 	}
+}
+
+// over ends a hold for a reason that is not the session's: a lock that is held is lost, and one that is not was refused.
+func (o *hold) over(reason string, refusal error) error {
+	if !o.granted {
+		return refusal
+	}
+	if err := o.lost(reason, ""); !errors.Is(err, errOver) {
+		return err
+	}
+	return nil
 }
 
 // left is for how long the session is certainly alive.
 func (o *hold) left() time.Duration {
 	until, _ := o.lease.Until() // SessionState was a confirmation
 	return o.clock.Now().Until(until).Duration()
-}
-
-// unconfirmed ends a hold whose session may have ended.
-func (o *hold) unconfirmed() error {
-	if o.granted {
-		return o.lost("unconfirmed", "")
-	}
-	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "not acquired: no leader has confirmed the session for %v; it is closed as soon as there is one", o.ttl)
 }
 
 func (o *hold) lost(reason, text string) error {
@@ -213,16 +224,14 @@ func (o *hold) stream(ctx context.Context) error {
 		case frame := <-frames:
 			for _, m := range frame.Messages {
 				if err := o.receive(m, send); err != nil {
+					o.final = true
 					return err
 				}
 			}
 		case <-renew.C:
 			send(&zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_KeepAlive{KeepAlive: &zamokpb.KeepAlive{}}})
 		case <-expired.C:
-			if o.session == 0 {
-				return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "not acquired: no session was opened within %v", openWait)
-			}
-			return o.unconfirmed()
+			return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "not acquired: no session was opened within %v", openWait) // or it has ended
 		case err := <-failed:
 			return err
 		}

@@ -139,12 +139,12 @@ func (h *handler) acquireRoute() route {
 			if request.Session == 0 {
 				return h.acquireOnce(w, r, request)
 			}
-			if r.Header.Get(keyHeader) != "" {
+			if len(r.Header.Values(keyHeader)) > 0 {
 				return wire.Invalid(keyHeader, "is for an acquisition with a session of its own; in a session the ticket has that part")
 			}
 			answer, err := h.acquireIn(r.Context(), request)
 			if err != nil {
-				return err
+				return inOwnWords(err, len(request.Items) > 0)
 			}
 			replyHeld(w, answer)
 			return nil
@@ -233,6 +233,16 @@ func (h *handler) release(ctx context.Context, r *held) (*ended, error) {
 	}
 	s := response.State
 	return &ended{word(s.State, "STATE_"), word(s.Reason, "REASON_"), number(s.Token)}, nil
+}
+
+// sessionRef is a session and the right to it.
+type sessionRef struct {
+	Session number `json:"session"`
+	Secret  secret `json:"secret"`
+}
+
+func (h *handler) deleteSession(ctx context.Context, r *sessionRef) (*ended, error) {
+	return h.closeSession(ctx, &held{Session: r.Session, Secret: r.Secret})
 }
 
 // closeSession closes a session.

@@ -89,21 +89,29 @@ func (h *handler) acquireOnce(w http.ResponseWriter, r *http.Request, request *a
 	if request.Secret != nil || request.Ticket != 0 || request.AckedThrough != 0 {
 		return wire.Invalid("session", "is missing beside a secret, a ticket or acked_through")
 	}
-	o := &once{handler: h, key: r.Header.Get(keyHeader), request: request, secret: newSecret()}
+	o := &once{handler: h, request: request, secret: newSecret()}
 	var err error
 	if o.acquire, err = request.acquire(ownTicket); err != nil {
 		return err
 	}
-	if o.key != "" {
-		if err := checkKey(o.key); err != nil {
+	switch keys := r.Header.Values(keyHeader); {
+	case len(keys) > 1:
+		return wire.Invalid(keyHeader, "is given more than once")
+	case len(keys) == 1: // an empty one is no missing one: the program that sends it relies on it
+		if err := checkKey(keys[0]); err != nil {
 			return err
 		}
-		o.secret, o.digest = keySecret(o.key), request.digest()
+		o.key, o.secret, o.digest = keys[0], keySecret(keys[0]), request.digest()
+	case request.Poll != 0:
+		return wire.Invalid("poll", "is given without a session or an %s, so a repetition would be another acquisition", keyHeader)
 	}
 	ctx := r.Context()
 	for try := 1; ; try++ {
 		session, answer, err := o.try(ctx)
+		err = inOwnWords(err, len(request.Items) > 0)
 		switch {
+		case err == nil && ctx.Err() != nil && o.key == "":
+			return o.close(ctx, session) // the answer would not arrive
 		case err == nil:
 			answer.Secret, answer.Ticket = o.secret, 0
 			replyHeld(w, answer)
@@ -116,8 +124,8 @@ func (h *handler) acquireOnce(w http.ResponseWriter, r *http.Request, request *a
 			if err := o.close(ctx, session); err != nil {
 				return err
 			}
-		case ctx.Err() != nil && o.key != "", mayPass(err) && o.key != "":
-			return err // a repetition continues
+		case o.key != "" && (ctx.Err() != nil || mayPass(err) || isCode(err, zamokpb.Code_CODE_OVERLOADED)):
+			return err // a repetition continues, or another call with this key does
 		default:
 			fail(w, err)
 			_ = http.NewResponseController(w).Flush() // the client need not wait for the end of a session that holds nothing

@@ -59,8 +59,13 @@ type description struct{ schemas object }
 func (d *description) responses(r route, failed object) object {
 	answer := object{"description": "done"}
 	switch {
-	case r.stream && r.response != nil:
-		answer["content"] = object{"text/event-stream": object{"schema": d.schema(r.response)}}
+	case r.events != nil: // OpenAPI has no form for them
+		all := object{}
+		for name, data := range r.events {
+			all[name] = d.schema(reflect.TypeOf(data))
+		}
+		answer["content"] = object{"text/event-stream": object{"schema": object{"type": "string", "description": "Server-Sent Events. " +
+			"x-events has the schema of the data of each"}, "x-events": all}}
 	case r.stream:
 		answer["content"] = object{"application/octet-stream": object{}}
 	case r.response != nil:

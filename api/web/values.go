@@ -1,6 +1,8 @@
 package web
 
 import (
+	"bytes"
+	"cmp"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -9,11 +11,13 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
+	"os"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
@@ -150,26 +154,102 @@ func read(w http.ResponseWriter, r *http.Request, into any) error {
 }
 
 func readBody(w http.ResponseWriter, r *http.Request, into any) error {
-	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, bodyBytesMax))
-	in.DisallowUnknownFields()
-	err := in.Decode(into)
-	if err == nil {
-		if _, rest := in.Token(); !errors.Is(rest, io.EOF) {
-			return wire.Invalid("body", "has more than one JSON value")
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytesMax))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return &failure{status: http.StatusRequestEntityTooLarge, cause: wire.Invalid("body", "has more than %d bytes", large.Limit)}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &failure{status: http.StatusRequestTimeout, cause: wire.Invalid("body", "did not arrive in time")}
+	case err != nil:
+		return wire.Invalid("body", "did not arrive: %v", err)
+	case len(bytes.TrimSpace(text)) == 0:
+		return nil // it has no fields
+	case !utf8.Valid(text):
+		return wire.Invalid("body", "is not UTF-8") // package json would replace what is not: another name
+	}
+	if err := json.Unmarshal(text, new(json.RawMessage)); err != nil {
+		return wire.Invalid("body", "is no JSON object: %v", err)
+	}
+	return readObject("", text, into)
+}
+
+// readObject fills in a struct from a JSON object, whose syntax is right. Other than package json it names the field that
+// is wrong, and refuses a field that is given twice.
+func readObject(prefix string, text []byte, into any) error {
+	in := json.NewDecoder(bytes.NewReader(text))
+	if begin, _ := in.Token(); begin != json.Delim('{') {
+		return wire.Invalid(cmp.Or(strings.TrimSuffix(prefix, "."), "body"), "is no JSON object")
+	}
+	known, seen := make(map[string]reflect.Value), make(map[string]bool)
+	var names []string
+	for name, field := range fields(into) {
+		known[name] = field
+		names = append(names, name)
+	}
+	for in.More() {
+		var value json.RawMessage
+		token, _ := in.Token()
+		name, _ := token.(string)
+		if err := in.Decode(&value); err != nil {
+			return wire.Invalid(prefix+name, "%v", err)
+		}
+		field, found := known[name]
+		switch {
+		case !found:
+			return wire.Invalid(prefix+name, "is not known here; known are: %s", strings.Join(names, ", "))
+		case seen[name]:
+			return wire.Invalid(prefix+name, "is given more than once")
+		}
+		seen[name] = true
+		if err := readValue(prefix+name, value, field); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readValue fills in a field from a JSON value; null is as if it were absent.
+func readValue(name string, text json.RawMessage, into reflect.Value) error {
+	if string(text) == "null" {
+		return nil
+	}
+	if t := into.Type(); t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct {
+		var list []json.RawMessage
+		if json.Unmarshal(text, &list) != nil {
+			return wire.Invalid(name, "is no list")
+		}
+		into.Set(reflect.MakeSlice(t, len(list), len(list)))
+		for i, element := range list {
+			if err := readObject(fmt.Sprintf("%s[%d].", name, i), element, into.Index(i).Addr().Interface()); err != nil {
+				return err
+			}
 		}
 		return nil
 	}
+	err := json.Unmarshal(text, into.Addr().Interface())
 	var kind *json.UnmarshalTypeError
-	var large *http.MaxBytesError
 	switch {
-	case errors.Is(err, io.EOF):
-		return nil // an empty body has no fields
-	case errors.As(err, &large):
-		return &failure{status: http.StatusRequestEntityTooLarge, cause: wire.Invalid("body", "has more than %d bytes", large.Limit)}
 	case errors.As(err, &kind):
-		return wire.Invalid(kind.Field, "is a %s in JSON, which it can't be here", kind.Value)
+		return wire.Invalid(name, "is a %s in JSON, where %s is needed", kind.Value, wanted(into.Type()))
+	case err != nil:
+		return wire.Invalid(name, "%v", err)
+	case into.Kind() == reflect.String && strings.ContainsRune(into.String(), utf8.RuneError) &&
+		!bytes.ContainsRune(text, utf8.RuneError) && !bytes.Contains(bytes.ToLower(text), []byte(`\ufffd`)):
+		return wire.Invalid(name, `has half of a character, written as \ud800 to \udfff`)
 	}
-	return wire.Invalid("body", "%s", strings.TrimPrefix(err.Error(), "json: "))
+	return nil
+}
+
+// wanted is what a field has in JSON.
+func wanted(t reflect.Type) string {
+	switch {
+	case t == reflect.TypeFor[duration](), t == reflect.TypeFor[patience]():
+		return `a text such as "30s"`
+	case t.Kind() == reflect.Uint32:
+		return "a number from 0 to 2^32-1"
+	}
+	return "a text"
 }
 
 func readQuery(raw string, into any) error {
@@ -179,8 +259,14 @@ func readQuery(raw string, into any) error {
 	}
 	var known []string
 	for name, field := range fields(into) {
+		if name == "secret" {
+			continue // addresses are kept in logs
+		}
 		known = append(known, name)
 		if values := query[name]; len(values) > 0 {
+			if !utf8.ValidString(strings.Join(values, "")) {
+				return wire.Invalid(name, "is not UTF-8")
+			}
 			if err := set(field, values); err != nil {
 				return wire.Invalid(name, "%v", err)
 			}

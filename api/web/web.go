@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"reflect"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -42,9 +43,10 @@ type handler struct {
 // route is one method and path.
 type route struct {
 	method, path, summary string
-	request, response     reflect.Type // of the description; the response nil: none, or a stream
-	takesLock             bool         // although its method is GET
-	stream                bool         // the answer is Server-Sent Events, or bytes
+	request, response     reflect.Type   // of the description; the response nil: none, or a stream
+	takesLock             bool           // although its method is GET
+	stream                bool           // the answer is bytes, or Server-Sent Events
+	events                map[string]any // the data of each of these events, a zero value of its type
 	serve                 func(w http.ResponseWriter, r *http.Request) error
 }
 
@@ -87,7 +89,7 @@ func (h *handler) routes() []route {
 		call("POST", "/v1/sessions", "Open a session, for several acquisitions.", h.openSession),
 		call("GET", "/v1/sessions", "List the sessions.", h.listSessions),
 		call("POST", "/v1/sessions/{session}/renew", "Renew a session.", h.renew),
-		call("DELETE", "/v1/sessions/{session}", "Close a session: its locks are released.", h.closeSession),
+		call("DELETE", "/v1/sessions/{session}", "Close a session: its locks are released.", h.deleteSession),
 
 		call("GET", "/v1/lock", "Show a lock with its holders and waiters.", h.showLock),
 		call("GET", "/v1/locks", "List the locks in use.", h.listLocks),
@@ -113,7 +115,7 @@ func New(config Config) http.Handler {
 	h := &handler{
 		config: config, zamok: zamokpb.NewZamokClient(config.Conn), admin: zamokpb.NewAdminClient(config.Conn), clock: clock.System(),
 	}
-	mux := http.NewServeMux()
+	mux, allowed := http.NewServeMux(), make(map[string][]string)
 	routes := h.routes()
 	document := describe(routes)
 	routes = append(routes, route{method: "GET", path: "/v1/openapi.json", serve: func(w http.ResponseWriter, _ *http.Request) error {
@@ -121,10 +123,13 @@ func New(config Config) http.Handler {
 		return nil
 	}})
 	for _, route := range routes {
+		allowed[route.path] = append(allowed[route.path], route.method)
 		mux.HandleFunc(route.method+" "+route.path, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Cache-Control", "no-store")
-			w.Header().Set("X-Content-Type-Options", "nosniff")
+			head(w)
 			err := h.checkOrigin(r, route.takesLock)
+			if err == nil && route.method == http.MethodGet && r.Method != route.method && route.stream {
+				err = wrongMethod(w, r, allowed[route.path]) // a HEAD would take a lock
+			}
 			if err == nil && !config.Started() {
 				err = wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: %s", config.NotReady())
 			}
@@ -132,26 +137,34 @@ func New(config Config) http.Handler {
 				err = route.serve(w, r.WithContext(h.outgoing(r)))
 			}
 			if err != nil {
-				fail(w, err)
+				fail(w, inOwnWords(err, true))
 			}
 		})
 	}
-	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) { h.noRoute(w, r, routes) })
+	for path, methods := range allowed {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			head(w)
+			fail(w, wrongMethod(w, r, methods))
+		})
+	}
+	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
+		head(w)
+		fail(w, &failure{status: http.StatusNotFound, word: "not_found", cause: wire.Errorf(zamokpb.Code_CODE_REFUSED,
+			"not done: there is no %s here; /v1/openapi.json lists what there is", r.URL.Path)})
+	})
 	return mux
 }
 
-// noRoute answers what the table does not have.
-func (h *handler) noRoute(w http.ResponseWriter, r *http.Request, routes []route) {
-	e := failure{status: http.StatusNotFound, word: "not_found", cause: wire.Errorf(zamokpb.Code_CODE_REFUSED,
-		"not done: there is no %s here; /v1/openapi.json lists what there is", r.URL.Path)}
-	for _, route := range routes {
-		if route.path == r.URL.Path {
-			e.status, e.word = http.StatusMethodNotAllowed, "method_not_allowed"
-			e.cause.Info.Message = "not done: " + r.URL.Path + " has no method " + r.Method
-			w.Header().Add("Allow", route.method)
-		}
-	}
-	fail(w, &e)
+// head begins every answer.
+func head(w http.ResponseWriter) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+}
+
+func wrongMethod(w http.ResponseWriter, r *http.Request, allowed []string) error {
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	return &failure{status: http.StatusMethodNotAllowed, word: "method_not_allowed", cause: wire.Errorf(zamokpb.Code_CODE_REFUSED,
+		"not done: %s has no method %s", r.URL.Path, r.Method)}
 }
 
 const (
@@ -181,8 +194,9 @@ const (
 // again repeats a call while there is no leader, or its answer was lost. What it does is named by a secret and a ticket, so
 // a repetition has the answer of whatever took effect. If the last one has no answer either, the outcome is that of all.
 func (h *handler) again(ctx context.Context, call func() error) (repeated bool, err error) {
-	inDoubt := false
-	for began := h.clock.Now(); ; repeated = true {
+	inDoubt, failing := false, h.clock.Now()
+	for ; ; repeated = true {
+		began := h.clock.Now()
 		err := call()
 		if err == nil || !mayPass(err) {
 			return repeated, err
@@ -190,7 +204,9 @@ func (h *handler) again(ctx context.Context, call func() error) (repeated bool, 
 		if inDoubt = inDoubt || infoOf(err).Outcome == zamokpb.Outcome_OUTCOME_UNKNOWN; inDoubt {
 			err = wire.StreamEnded(zamokpb.Code_CODE_UNKNOWN, "%s", infoOf(err).Message)
 		}
-		if h.clock.Now().Since(began).Duration() > retryFor {
+		if now := h.clock.Now(); now.Since(began).Duration() > retryFor {
+			failing = now // it has waited, and not for a leader
+		} else if now.Since(failing).Duration() > retryFor {
 			return repeated, err
 		}
 		pause := time.NewTimer(retryEvery)

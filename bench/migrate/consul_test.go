@@ -60,8 +60,8 @@ func consulLocked(c *consul.Client) program {
 func TestConsul(t *testing.T) {
 	path := installed(t, "consul", "see https://developer.hashicorp.com/consul/install; Debian 12 has no package")
 	t.Parallel()
-	address, zamokAddress := start(t, "consul", server.Programs{Consul: path}).Endpoints[0], startZamok(t).Endpoints[0]
-	c, z := dialConsul(t, address, &http.Transport{}), dialZamok(t, zamokAddress, client.Config{})
+	address, zamok := start(t, "consul", 1, server.Programs{Consul: path}).Endpoints[0], startZamok(t, 1)
+	c, z := dialConsul(t, address, &http.Transport{}), dialZamok(t, zamok, client.Config{})
 
 	testMove(t, consulLocked(c), zamokLocked(z), true)
 
@@ -131,7 +131,7 @@ func TestConsul(t *testing.T) {
 		_, won = acquire(consul.SessionEntry{TTL: "10s"})
 		require.False(t, won, "it is free, and closed")
 
-		lock, err := dialZamok(t, zamokAddress, client.Config{LockDelay: delay}).Lock(t.Context(), "delay")
+		lock, err := dialZamok(t, zamok, client.Config{LockDelay: delay}).Lock(t.Context(), "delay")
 		require.NoError(t, err)
 		require.NoError(t, z.ExpireSession(t.Context(), lock.Session(), "test"))
 		_, err = z.TryLock(t.Context(), "delay")
@@ -144,6 +144,6 @@ func TestConsul(t *testing.T) {
 		installed(t, "curl", "apt install curl")
 		members, _, err := z.Members(t.Context())
 		require.NoError(t, err)
-		runCommands(t, "from-consul.md", zamokAddress, "CONSUL_HTTP_ADDR=http://"+address, "ZAMOK_HTTP=http://"+members[0].HTTP)
+		runCommands(t, "from-consul.md", zamok, "CONSUL_HTTP_ADDR=http://"+address, "ZAMOK_HTTP=http://"+members[0].HTTP)
 	})
 }

@@ -20,9 +20,9 @@ import (
 	"zamok/client"
 )
 
-func dialEtcd(t *testing.T, address string, options ...grpc.DialOption) *etcd.Client {
+func dialEtcd(t *testing.T, nodes *server.Cluster, options ...grpc.DialOption) *etcd.Client {
 	t.Helper()
-	c, err := etcd.New(etcd.Config{Endpoints: []string{address}, Logger: zap.NewNop(), DialOptions: options})
+	c, err := etcd.New(etcd.Config{Endpoints: nodes.Endpoints, Logger: zap.NewNop(), DialOptions: options})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	ready(t, func(ctx context.Context) error {
@@ -99,8 +99,8 @@ func etcdObserve(ctx context.Context, c *etcd.Client, name string, elected func(
 func TestEtcd(t *testing.T) {
 	path := installed(t, "etcd", "in bench, go build -o FOLDER/etcd go.etcd.io/etcd/server/v3, or apt install etcd-server")
 	t.Parallel()
-	address, zamokAddress := start(t, "etcd", server.Programs{Etcd: path}).Endpoints[0], startZamok(t).Endpoints[0]
-	e, z := dialEtcd(t, address), dialZamok(t, zamokAddress, client.Config{})
+	node, zamok := start(t, "etcd", 1, server.Programs{Etcd: path}), startZamok(t, 1)
+	e, z := dialEtcd(t, node), dialZamok(t, zamok, client.Config{})
 
 	testMove(t, etcdLocked(e, 10), zamokLocked(z), true)
 
@@ -118,10 +118,16 @@ func TestEtcd(t *testing.T) {
 	t.Run("cut off", func(t *testing.T) { // when the holder knows is not promised
 		t.Parallel()
 		line := new(cable)
-		holder := dialEtcd(t, address, grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+		holder := dialEtcd(t, node, grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return line.dial(ctx, "tcp", address)
 		}))
 		t.Logf("the holder knew: %v", testCut(t, line, etcdLocked(holder, 3), etcdLocked(e, 3)))
+	})
+
+	t.Run("a leader that is killed", func(t *testing.T) {
+		t.Parallel()
+		nodes := start(t, "etcd", 3, server.Programs{Etcd: path})
+		testFailover(t, nodes, etcdLocked(dialEtcd(t, nodes), 10), etcdLocked(dialEtcd(t, nodes), 10))
 	})
 
 	t.Run("two mutexes of one session are one", func(t *testing.T) {
@@ -179,8 +185,8 @@ func TestEtcd(t *testing.T) {
 
 	t.Run("commands", func(t *testing.T) {
 		installed(t, "etcdctl", "apt install etcd-client")
-		runCommands(t, "from-etcd.md", zamokAddress, "ETCDCTL_API=3", "ETCDCTL_ENDPOINTS="+address)
-		testEtcdctlAfterLoss(t, address, e)
+		runCommands(t, "from-etcd.md", zamok, "ETCDCTL_API=3", "ETCDCTL_ENDPOINTS="+node.Endpoints[0])
+		testEtcdctlAfterLoss(t, node.Endpoints[0], e)
 	})
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"zamok/bench/server"
 )
 
 const guideFolder = "../../docs/guide/"
@@ -63,7 +65,7 @@ func TestBlocksAreTested(t *testing.T) {
 }
 
 // runCommands runs the blocks of a guide for a shell, each of which runs ./report once for every line that names it.
-func runCommands(t *testing.T, guide, zamok string, env ...string) {
+func runCommands(t *testing.T, guide string, zamok *server.Cluster, env ...string) {
 	t.Helper()
 	program, err := zamokProgram()
 	require.NoError(t, err, program)
@@ -76,7 +78,7 @@ func runCommands(t *testing.T, guide, zamok string, env ...string) {
 		}
 		cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", b.text)
 		cmd.Dir = dir
-		cmd.Env = append(append(os.Environ(), "ZAMOK_ENDPOINTS="+zamok, "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH")), env...)
+		cmd.Env = append(append(os.Environ(), "ZAMOK_ENDPOINTS="+zamok.Endpoints[0], "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH")), env...)
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s\n%s", b.text, out)
 		require.Equal(t, strings.Count(b.text, "./report"), strings.Count(string(out), "reported"), "%s\n%s", b.text, out)
@@ -88,5 +90,5 @@ func runCommands(t *testing.T, guide, zamok string, env ...string) {
 func TestFlock(t *testing.T) {
 	installed(t, "flock", "apt install util-linux")
 	t.Parallel()
-	runCommands(t, "migrating.md", startZamok(t).Endpoints[0])
+	runCommands(t, "migrating.md", startZamok(t, 1))
 }

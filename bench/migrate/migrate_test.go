@@ -241,6 +241,22 @@ func testCut(t *testing.T, line *cable, holder, next program) (knew bool) {
 	}
 }
 
+// testFailover kills the leader while one program works and another waits: neither notices.
+func testFailover(t *testing.T, nodes *server.Cluster, holder, next program) {
+	t.Helper()
+	held := within(t, patience, begin(t, holder, "failover"), "the work")
+	waiting := begin(t, next, "failover")
+	notYet(t, waiting, "two work at once")
+	leader, err := nodes.Leader(t.Context())
+	require.NoError(t, err)
+	nodes.Kill(leader)
+	_, err = nodes.Leader(t.Context())
+	require.NoError(t, err)
+	keepsOn(t, held, waiting, look)
+	require.NoError(t, held.finish())
+	within(t, patience, waiting, "the next one's work")
+}
+
 // cable makes connections which can go silent, as if a cable had been pulled out: nothing arrives and nothing fails.
 type cable struct {
 	mu    sync.Mutex
@@ -331,31 +347,30 @@ func installed(t *testing.T, name, install string) string {
 	return path
 }
 
-// start runs one server of a kind.
-func start(t *testing.T, kind string, p server.Programs) *server.Cluster {
+// start runs servers of a kind.
+func start(t *testing.T, kind string, nodes int, p server.Programs) *server.Cluster {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "migrate") // not t.TempDir: PostgreSQL's user must be able to enter it
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o755))
-	cluster, err := server.Start(kind, 1, dir, p)
+	cluster, err := server.Start(kind, nodes, dir, p)
 	require.NoError(t, err)
 	t.Cleanup(cluster.Stop)
 	return cluster
 }
 
-// startZamok runs one node.
-func startZamok(t *testing.T) *server.Cluster {
+func startZamok(t *testing.T, nodes int) *server.Cluster {
 	t.Helper()
 	path, err := zamokProgram()
 	require.NoError(t, err, path)
-	return start(t, "zamok", server.Programs{Zamok: path})
+	return start(t, "zamok", nodes, server.Programs{Zamok: path})
 }
 
 // dialZamok makes a client. cfg may be zero.
-func dialZamok(t *testing.T, address string, cfg client.Config) *client.Client {
+func dialZamok(t *testing.T, nodes *server.Cluster, cfg client.Config) *client.Client {
 	t.Helper()
-	cfg.Endpoints, cfg.Logger = []string{address}, slog.New(slog.DiscardHandler)
+	cfg.Endpoints, cfg.Logger = nodes.Endpoints, slog.New(slog.DiscardHandler)
 	c, err := client.New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
@@ -379,8 +394,8 @@ func ready(t *testing.T, ask func(ctx context.Context) error) {
 // What every guide says about zamok's side.
 func TestZamok(t *testing.T) {
 	t.Parallel()
-	address := startZamok(t).Endpoints[0]
-	c := dialZamok(t, address, client.Config{})
+	node := startZamok(t, 1)
+	c := dialZamok(t, node, client.Config{})
 	t.Run("an ended session ends the work", func(t *testing.T) {
 		held := within(t, patience, begin(t, zamokLocked(c), "ended"), "the work")
 		info, err := c.Get(t.Context(), "ended", 1)
@@ -392,10 +407,10 @@ func TestZamok(t *testing.T) {
 	t.Run("a holder that is cut off knows before the next one works", func(t *testing.T) {
 		t.Parallel()
 		line := new(cable)
-		holder := dialZamok(t, address, client.Config{TTL: 3 * time.Second, Dialer: func(ctx context.Context, address string) (net.Conn, error) {
+		holder := dialZamok(t, node, client.Config{TTL: 3 * time.Second, Dialer: func(ctx context.Context, address string) (net.Conn, error) {
 			return line.dial(ctx, "tcp", address)
 		}})
-		require.True(t, testCut(t, line, zamokLocked(holder), zamokLocked(dialZamok(t, address, client.Config{}))))
+		require.True(t, testCut(t, line, zamokLocked(holder), zamokLocked(dialZamok(t, node, client.Config{}))))
 	})
 	t.Run("try", func(t *testing.T) {
 		testTry(t, zamokLocked(c), func(ctx context.Context, name string, work func() error) error { return zamokTry(ctx, c, name, work) })
@@ -405,6 +420,11 @@ func TestZamok(t *testing.T) {
 			func(ctx context.Context, name string, elected func(string)) error {
 				return zamokObserve(ctx, c, name, elected)
 			})
+	})
+	t.Run("a leader that is killed", func(t *testing.T) {
+		t.Parallel()
+		nodes := startZamok(t, 3)
+		testFailover(t, nodes, zamokLocked(dialZamok(t, nodes, client.Config{})), zamokLocked(dialZamok(t, nodes, client.Config{})))
 	})
 	t.Run("not reentrant", func(t *testing.T) {
 		lock, err := c.Lock(t.Context(), "once", client.WithOwner("thread 1"))

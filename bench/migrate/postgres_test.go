@@ -107,9 +107,9 @@ func TestPostgres(t *testing.T) {
 		t.Skip("PostgreSQL's server is not installed: apt install postgresql")
 	}
 	t.Parallel()
-	url := "postgres://bench@" + start(t, "postgres", server.Programs{}).Endpoints[0] + "/postgres?sslmode=disable"
-	zamokAddress := startZamok(t).Endpoints[0]
-	p, z := dialPostgres(t, url, func(*pgxpool.Config) {}), dialZamok(t, zamokAddress, client.Config{})
+	url := "postgres://bench@" + start(t, "postgres", 1, server.Programs{}).Endpoints[0] + "/postgres?sslmode=disable"
+	zamok := startZamok(t, 1)
+	p, z := dialPostgres(t, url, func(*pgxpool.Config) {}), dialZamok(t, zamok, client.Config{})
 
 	testMove(t, advisoryLocked(p), zamokLocked(z), false)
 
@@ -138,7 +138,7 @@ func TestPostgres(t *testing.T) {
 
 	t.Run("commands", func(t *testing.T) {
 		installed(t, "psql", "apt install postgresql-client")
-		runCommands(t, "from-postgresql.md", zamokAddress, "DATABASE="+url)
+		runCommands(t, "from-postgresql.md", zamok, "DATABASE="+url)
 	})
 }
 

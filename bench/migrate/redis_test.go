@@ -68,9 +68,9 @@ func setLocked(c *redis.Client, expiry time.Duration) program {
 func TestRedis(t *testing.T) {
 	installed(t, "redis-server", "apt install redis-server")
 	t.Parallel()
-	redisServer, zamokServer := start(t, "redis-mem", server.Programs{}), startZamok(t)
-	address, zamokAddress := redisServer.Endpoints[0], zamokServer.Endpoints[0]
-	r, z := dialRedis(t, address), dialZamok(t, zamokAddress, client.Config{})
+	redisServer, zamokServer := start(t, "redis-mem", 1, server.Programs{}), startZamok(t, 1)
+	address := redisServer.Endpoints[0]
+	r, z := dialRedis(t, address), dialZamok(t, zamokServer, client.Config{})
 
 	testMove(t, redsyncLocked(r, 8*time.Second), zamokLocked(z), false)
 	t.Run("commands of Redis", func(t *testing.T) { exclude(t, setLocked(r, 8*time.Second), redsyncLocked(r, 8*time.Second)) })
@@ -80,7 +80,7 @@ func TestRedis(t *testing.T) {
 		within(t, patience, begin(t, redsyncLocked(r, time.Second), "long"), "the second one's work, beside the first one's")
 		notYet(t, held.lost, "the first one's context ended")
 
-		short := dialZamok(t, zamokAddress, client.Config{TTL: 2 * time.Second})
+		short := dialZamok(t, zamokServer, client.Config{TTL: 2 * time.Second})
 		held = within(t, patience, begin(t, zamokLocked(short), "long"), "the work")
 		keepsOn(t, held, begin(t, zamokLocked(z), "long"), 3*time.Second)
 	})
@@ -96,7 +96,7 @@ func TestRedis(t *testing.T) {
 
 	t.Run("commands", func(t *testing.T) {
 		installed(t, "redis-cli", "apt install redis-tools")
-		runCommands(t, "from-redis.md", zamokAddress, "REDIS=redis://"+address)
+		runCommands(t, "from-redis.md", zamokServer, "REDIS=redis://"+address)
 	})
 
 	// The last one: it restarts the servers.
@@ -111,7 +111,7 @@ func TestRedis(t *testing.T) {
 		held = within(t, patience, begin(t, zamokLocked(z), "restart"), "the work")
 		zamokServer.Kill(0)
 		require.NoError(t, zamokServer.Restart(0))
-		other := dialZamok(t, zamokAddress, client.Config{})
+		other := dialZamok(t, zamokServer, client.Config{})
 		keepsOn(t, held, begin(t, zamokLocked(other), "restart"), time.Second)
 		require.NoError(t, held.finish())
 	})

@@ -19,15 +19,14 @@ import (
 )
 
 // dialZooKeeper opens a session. The context ends when the client reports that the session is over.
-func dialZooKeeper(t *testing.T, address string, dial func(context.Context, string, string) (net.Conn, error)) (*zk.Conn, context.Context) {
+func dialZooKeeper(t *testing.T, nodes *server.Cluster, sessionTimeout time.Duration, dial func(context.Context, string, string) (net.Conn, error)) (*zk.Conn, context.Context) {
 	t.Helper()
-	const sessionTimeout = 4 * time.Second // the shortest that the server grants
 	dialer := func(network, address string, timeout time.Duration) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		return dial(ctx, network, address)
 	}
-	conn, events, err := zk.Connect([]string{address}, sessionTimeout, zk.WithDialer(dialer),
+	conn, events, err := zk.Connect(nodes.Endpoints, sessionTimeout, zk.WithDialer(dialer),
 		zk.WithLogger(log.New(io.Discard, "", 0)), zk.WithLogInfo(false))
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
@@ -65,20 +64,27 @@ func TestZooKeeper(t *testing.T) {
 	}
 	installed(t, "java", "apt install default-jre-headless")
 	t.Parallel()
-	address, zamokAddress := start(t, "zookeeper", server.Programs{}).Endpoints[0], startZamok(t).Endpoints[0]
+	node, zamok := start(t, "zookeeper", 1, server.Programs{}), startZamok(t, 1)
+	const short, long = 4 * time.Second, 20 * time.Second // the shortest that servers grant, and one for a failover
 	plain := (&net.Dialer{}).DialContext
-	conn, session := dialZooKeeper(t, address, plain)
-	z := dialZamok(t, zamokAddress, client.Config{})
+	conn, session := dialZooKeeper(t, node, short, plain)
+	z := dialZamok(t, zamok, client.Config{})
 
 	testMove(t, zkLocked(conn, session), zamokLocked(z), false)
 
 	t.Run("cut off", func(t *testing.T) {
 		t.Parallel()
 		line := new(cable)
-		holder, expired := dialZooKeeper(t, address, line.dial)
+		holder, expired := dialZooKeeper(t, node, short, line.dial)
 		require.False(t, testCut(t, line, zkLocked(holder, expired), zkLocked(conn, session)), "only the server reports the end, and it can't be reached")
 		line.setCut(false)
 		within(t, patience, expired.Done(), "the report, after the next connection")
+	})
+
+	t.Run("a leader that is killed", func(t *testing.T) {
+		t.Parallel()
+		nodes := start(t, "zookeeper", 3, server.Programs{})
+		testFailover(t, nodes, zkLocked(dialZooKeeper(t, nodes, long, plain)), zkLocked(dialZooKeeper(t, nodes, long, plain)))
 	})
 
 	t.Run("Curator", func(t *testing.T) {
@@ -89,7 +95,7 @@ func TestZooKeeper(t *testing.T) {
 			t.Skipf("%v: apt install libcurator-recipes-java", err)
 		}
 		jars := folder + strings.Join([]string{"curator-recipes", "curator-framework", "curator-client", "zookeeper", "guava", "slf4j-nop"}, ".jar:"+folder) + ".jar"
-		runPeer(t, "java", "-cp", jars, "testdata/Curator.java", address)
+		runPeer(t, "java", "-cp", jars, "testdata/Curator.java", node.Endpoints[0])
 	})
 
 	t.Run("Kazoo", func(t *testing.T) {
@@ -98,7 +104,7 @@ func TestZooKeeper(t *testing.T) {
 		if err := exec.Command(python, "-c", "import kazoo").Run(); err != nil {
 			t.Skipf("no Kazoo (%v): apt install python3-kazoo", err)
 		}
-		runPeer(t, python, "testdata/kazoo_locks.py", address)
+		runPeer(t, python, "testdata/kazoo_locks.py", node.Endpoints[0])
 	})
 
 	t.Run("permits", func(t *testing.T) { // as Curator's and Kazoo's semaphores
@@ -116,7 +122,7 @@ func TestZooKeeper(t *testing.T) {
 		within(t, patience, fourth, "the fourth work")
 	})
 
-	t.Run("commands", func(t *testing.T) { runCommands(t, "from-zookeeper.md", zamokAddress) })
+	t.Run("commands", func(t *testing.T) { runCommands(t, "from-zookeeper.md", zamok) })
 }
 
 func zamokPermit(ctx context.Context, c *client.Client, name string, work func(ctx context.Context) error) error {

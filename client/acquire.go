@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 	"unicode/utf8"
@@ -188,6 +189,33 @@ func SharedItem(name string) Item { return Item{name: name, mode: zamokpb.Mode_M
 // same number.
 func PermitsItem(name string, n, limit uint32) Item {
 	return Item{name: name, mode: zamokpb.Mode_MODE_PERMITS, permits: n, limit: limit}
+}
+
+type itemJSON struct {
+	Name    string `json:"name"`
+	Mode    string `json:"mode"`
+	Permits uint32 `json:"permits,omitempty"`
+	Limit   uint32 `json:"of,omitempty"`
+}
+
+// MarshalJSON is for what is stored with a Reservation.
+func (i Item) MarshalJSON() ([]byte, error) {
+	return json.Marshal(itemJSON{i.name, i.Mode().String(), i.permits, i.limit})
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (i *Item) UnmarshalJSON(text []byte) error {
+	var j itemJSON
+	if err := json.Unmarshal(text, &j); err != nil {
+		return err
+	}
+	for mode := ModeExclusive; mode <= ModePermits; mode++ {
+		if mode.String() == j.Mode {
+			*i = Item{j.Name, zamokpb.Mode(mode), j.Permits, j.Limit}
+			return nil
+		}
+	}
+	return invalid("mode", "%q is none", j.Mode)
 }
 
 // Option changes one acquisition.

@@ -13,33 +13,32 @@ import (
 )
 
 // Reservation is a lock that outlives the process which acquired it. It belongs to a session of its own, with a long
-// TTL, that no client renews by itself. A process that has this value, from a file for instance, renews or releases it.
+// TTL, that no client renews by itself. A process that has this value renews or releases it: store it as JSON.
 //
 // A reservation is a promise of the cluster alone. No local deadline is watched, nothing reports its loss, and an operator
 // can end it: storage that matters compares the token, or asks Check.
 type Reservation struct {
 	// What is reserved. It does not change after the first Reserve. TTL is from 2 s to the longest ttl of the cluster.
-	TTL      time.Duration
-	Items    []Item
-	Label    string // of the session; see Config
-	Metadata []byte
+	TTL      time.Duration `json:"ttl"`
+	Items    []Item        `json:"items"`
+	Label    string        `json:"label,omitempty"` // of the session; see Config
+	Metadata []byte        `json:"metadata,omitempty"`
 
-	// Secret proves ownership: keep it private. NewReservation draws it.
-	Secret [secretBytes]byte
+	// Secret is 16 bytes that prove ownership: keep it private. NewReservation draws it.
+	Secret []byte `json:"secret"`
 	// Cluster is the id of the cluster, "" until a session was opened there.
-	Cluster string
+	Cluster string `json:"cluster,omitempty"`
 	// Session and Ticket name the acquisition; 0 = nothing is held, nor asked for.
-	Session, Ticket uint64
+	Session uint64 `json:"session,string,omitempty"`
+	Ticket  uint64 `json:"ticket,string,omitempty"`
 	// Token is that of the grant; 0 = none is known.
-	Token Token
+	Token Token `json:"token,string,omitempty"`
 }
-
-const secretBytes = 16
 
 // NewReservation makes a reservation with a random secret. Nothing is held before Reserve.
 func NewReservation(ttl time.Duration, items ...Item) *Reservation {
-	r := &Reservation{TTL: ttl, Items: items}
-	_, _ = rand.Read(r.Secret[:]) // it never fails
+	r := &Reservation{TTL: ttl, Items: items, Secret: make([]byte, 16)}
+	_, _ = rand.Read(r.Secret) // it never fails
 	return r
 }
 
@@ -55,8 +54,10 @@ func (c *Client) Reserve(ctx context.Context, r *Reservation, save func() error)
 	return c.reserve(ctx, r, -1, save)
 }
 
-// TryReserve is Reserve without a wait: if others hold the locks, its error is a *NotAcquiredError.
+// TryReserve is Reserve without a wait: if others hold the locks, its error is a *NotAcquiredError. RequestTimeout bounds it.
 func (c *Client) TryReserve(ctx context.Context, r *Reservation, save func() error) (until time.Time, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
+	defer cancel()
 	return c.reserve(ctx, r, 0, save)
 }
 
@@ -85,7 +86,7 @@ func (c *Client) acquireReserved(ctx context.Context, r *Reservation, waitFor in
 	}
 	for between := (pause{}); ; between.wait(ctx) {
 		if r.Session == 0 {
-			opened, _, err := call(ctx, c, repeats, (*node).OpenSession, &zamokpb.OpenSessionRequest{Secret: r.Secret[:],
+			opened, _, err := call(ctx, c, repeats, (*node).OpenSession, &zamokpb.OpenSessionRequest{Secret: r.Secret,
 				Settings: &zamokpb.SessionSettings{Ttl: int64(r.TTL), Label: r.Label}})
 			if err != nil {
 				return err
@@ -144,12 +145,12 @@ func (c *Client) awaitReserved(ctx context.Context, r *Reservation, waitFor int6
 		return answer, err
 	}
 	a, _, err = call(ctx, c, waits, acquire,
-		&zamokpb.AcquireRequest{Session: r.Session, Secret: r.Secret[:], Acquire: wire, AckedThrough: r.Ticket - 1})
+		&zamokpb.AcquireRequest{Session: r.Session, Secret: r.Secret, Acquire: wire, AckedThrough: r.Ticket - 1})
 	return a, refusal, err
 }
 
 func (r *Reservation) renewal() *zamokpb.RenewSessionRequest {
-	return &zamokpb.RenewSessionRequest{Session: r.Session, Secret: r.Secret[:]}
+	return &zamokpb.RenewSessionRequest{Session: r.Session, Secret: r.Secret}
 }
 
 // abandon ends an acquisition that was refused, or whose wait is over, so that nothing is granted to it later. One that no
@@ -173,7 +174,7 @@ func (c *Client) abandon(ctx context.Context, r *Reservation, err error) error {
 }
 
 func (c *Client) closeReserved(ctx context.Context, r *Reservation) error {
-	_, _, err := call(ctx, c, repeats, (*node).CloseSession, &zamokpb.CloseSessionRequest{Session: r.Session, Secret: r.Secret[:]})
+	_, _, err := call(ctx, c, repeats, (*node).CloseSession, &zamokpb.CloseSessionRequest{Session: r.Session, Secret: r.Secret})
 	return err
 }
 
@@ -209,7 +210,7 @@ func (c *Client) ReleaseReservation(ctx context.Context, r *Reservation) error {
 	}
 	// The end of a ticket has a reason, that of a session not.
 	dropped, _, err := call(ctx, c, repeats, (*node).Drop,
-		&zamokpb.DropRequest{Session: r.Session, Secret: r.Secret[:], Ticket: r.Ticket})
+		&zamokpb.DropRequest{Session: r.Session, Secret: r.Secret, Ticket: r.Ticket})
 	if errors.Is(err, ErrSessionExpired) && r.Token == 0 {
 		return nil
 	}

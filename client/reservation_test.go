@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ func TestAReservationOutlivesItsClient(t *testing.T) {
 	c := startCluster(t, 1)
 	a, b := c.client(nil), c.client(nil)
 	ctx := soon(t)
-	r := client.NewReservation(30*time.Minute, client.ExclusiveItem("x"), client.ExclusiveItem("y"))
+	r := client.NewReservation(30*time.Minute, client.ExclusiveItem("x"), client.SharedItem("y"), client.PermitsItem("p", 2, 3))
 	r.Label, r.Metadata = "anna", []byte("a load test")
 	var saved []client.Reservation
 	began := time.Now()
@@ -62,8 +63,12 @@ func TestAReservationOutlivesItsClient(t *testing.T) {
 	require.Equal(t, r.Token, first.Token)
 	require.Equal(t, "anna", first.Label)
 	require.Equal(t, []byte("a load test"), first.Metadata)
-	for _, again := range saved {
-		_, err := b.Reserve(ctx, &again, unsaved)
+	for _, stored := range saved {
+		text, err := json.Marshal(stored)
+		require.NoError(t, err)
+		var again client.Reservation
+		require.NoError(t, json.Unmarshal(text, &again))
+		_, err = b.Reserve(ctx, &again, unsaved)
 		require.NoError(t, err)
 		require.Equal(t, *r, again, "the same acquisition")
 	}
@@ -96,7 +101,7 @@ func TestARepeatedReleaseIsNoLoss(t *testing.T) {
 	conn, err := grpc.NewClient(c.nodes[0].Client(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer conn.Close()
-	drop := &zamokpb.DropRequest{Session: r.Session, Secret: r.Secret[:], Ticket: r.Ticket}
+	drop := &zamokpb.DropRequest{Session: r.Session, Secret: r.Secret, Ticket: r.Ticket}
 	_, err = zamokpb.NewZamokClient(conn).Drop(soon(t), drop)
 	require.NoError(t, err)
 	require.NoError(t, cl.ReleaseReservation(soon(t), r))
@@ -234,6 +239,32 @@ func TestAReservationIsWaitedForThroughALeaderChange(t *testing.T) {
 	require.NoError(t, held.Unlock(soon(t)))
 	require.NoError(t, until(t, done, "the reservation"))
 	require.NoError(t, cl.ReleaseReservation(soon(t), r))
+}
+
+// A try that continues a wait of another process does not wait either.
+func TestATryOfAWaitingReservationEnds(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	cl := c.client(nil)
+	_, err := cl.Lock(soon(t), "x")
+	require.NoError(t, err)
+	r := client.NewReservation(time.Hour, client.ExclusiveItem("x"))
+	saved := make(chan client.Reservation, 9)
+	ctx, cancel := context.WithCancel(soon(t))
+	done := make(chan error, 1)
+	go func() {
+		_, err := cl.Reserve(ctx, r, func() error { saved <- *r; return nil })
+		done <- err
+	}()
+	until(t, saved, "what is saved first")
+	again := until(t, saved, "the session")
+	c.waiting(cl, "x", 1)
+	brief := c.client(func(cfg *client.Config) { cfg.RequestTimeout = time.Second })
+	_, err = brief.TryReserve(soon(t), &again, unsaved)
+	require.ErrorIs(t, err, client.ErrNotAcquired)
+	cancel()
+	require.ErrorIs(t, until(t, done, "the end of the wait"), client.ErrNotAcquired)
+	c.waiting(cl, "x", 0)
 }
 
 // A reservation of one cluster is nothing to a client of another.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,17 +30,9 @@ const reservationFileVersion = 1
 
 // storedReservation is what the file contains.
 type storedReservation struct {
-	Version   int       `json:"version"`
-	Items     []itemDoc `json:"items"`
-	For       string    `json:"for"`
-	Label     string    `json:"label"`
-	Metadata  string    `json:"metadata"`
-	Endpoints []string  `json:"endpoints"`
-	Cluster   string    `json:"cluster"`
-	Session   uint64    `json:"session,string"`
-	Ticket    uint64    `json:"ticket,string"`
-	Token     uint64    `json:"token,string"`
-	Secret    string    `json:"secret"`
+	Version   int      `json:"version"`
+	Endpoints []string `json:"endpoints"`
+	client.Reservation
 }
 
 // reservationFileName is the file for a lock if none is named.
@@ -72,27 +63,15 @@ func readReservation(path string) (*reservationFile, error) {
 	if s.Version != reservationFileVersion {
 		return nil, fmt.Errorf("%s has the format %d, and this program knows %d only; nothing was done", path, s.Version, reservationFileVersion)
 	}
-	f := &reservationFile{&client.Reservation{
-		Label: s.Label, Metadata: []byte(s.Metadata), Cluster: s.Cluster, Session: s.Session, Ticket: s.Ticket, Token: client.Token(s.Token),
-	}, path, s.Endpoints, true}
-	f.TTL, err = time.ParseDuration(s.For)
-	secret, wrong := hex.DecodeString(s.Secret)
-	if err = errors.Join(err, wrong); err != nil || copy(f.Secret[:], secret) != len(f.Secret) || len(s.Items) == 0 {
+	if s.TTL <= 0 || len(s.Items) == 0 {
 		return nil, fmt.Errorf("%s is damaged; nothing was done", path)
 	}
-	for _, i := range s.Items {
-		flags := acquisitionFlags{shared: i.Mode == client.ModeShared.String(), permits: i.Permits, limit: i.Limit}
-		f.Items = append(f.Items, flags.item(i.Name))
-	}
-	return f, nil
+	return &reservationFile{&s.Reservation, path, s.Endpoints, true}, nil
 }
 
 // save writes the file: the first time as a new one, and never over one that it has not read.
 func (f *reservationFile) save() error {
-	text, err := json.MarshalIndent(storedReservation{
-		reservationFileVersion, mapSlice(f.Items, newItemDoc), f.TTL.String(), f.Label, string(f.Metadata), f.endpoints, f.Cluster,
-		f.Session, f.Ticket, uint64(f.Token), hex.EncodeToString(f.Secret[:]),
-	}, "", "  ")
+	text, err := json.MarshalIndent(storedReservation{reservationFileVersion, f.endpoints, *f.Reservation}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -102,7 +81,13 @@ func (f *reservationFile) save() error {
 			return err
 		}
 		f.exists = true
-		return writeSynced(file, text)
+		if err := writeSynced(file, text); err != nil {
+			return err
+		}
+		if dir, err := os.Open(filepath.Dir(f.path)); err == nil { // not every system can do this
+			_ = errors.Join(dir.Sync(), dir.Close())
+		}
+		return nil
 	}
 	file, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+".part-*") // of mode 0600
 	if err != nil {

@@ -62,6 +62,7 @@ func TestReservationWaitAtTerminal(t *testing.T) {
 	acquireReserved(t, c, file, "reserve/seen", "--for", "30m", "--meta", "load\x1b[2Jtest")
 	mine := filepath.Join(t.TempDir(), "mine")
 	p := startAtTerminal(t, c, binary, "acquire", "reserve/seen", "--for", "1h", "--file", mine)
+	p.awaitOutput(t, "waiting for reserve/seen")
 	c.awaitWaiters(t, "reserve/seen", 1)
 	require.Regexp(t, `waiting for reserve/seen(; held by load�\[2Jtest until .*\d\d:\d\d.*, \d waiting)?`, p.stdout.String())
 	p.typeKeys(t, "\x03")

@@ -80,9 +80,9 @@ func TestRedis(t *testing.T) {
 		within(t, patience, begin(t, redsyncLocked(r, time.Second), "long"), "the second one's work, beside the first one's")
 		notYet(t, held.lost, "the first one's context ended")
 
-		short := dialZamok(t, zamokServer, client.Config{TTL: 2 * time.Second})
+		short := dialZamok(t, zamokServer, client.Config{TTL: 4 * time.Second})
 		held = within(t, patience, begin(t, zamokLocked(short), "long"), "the work")
-		keepsOn(t, held, begin(t, zamokLocked(z), "long"), 3*time.Second)
+		keepsOn(t, held, begin(t, zamokLocked(z), "long"), 5*time.Second)
 	})
 
 	t.Run("unlock after the expiry", func(t *testing.T) {

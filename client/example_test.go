@@ -90,6 +90,24 @@ func ExampleClient_TryLock() {
 	// another process sends it
 }
 
+// Patience: a program waits for a while, and does something else if another one is not ready by then.
+func ExampleWithWaitTimeout() {
+	address, end := node()
+	defer end()
+	a, b := dial(address)
+	defer a.Close()
+	defer b.Close()
+
+	ctx := context.Background()
+	if _, err := a.Lock(ctx, "report"); err != nil {
+		log.Fatal(err)
+	}
+	_, err := b.TryLock(ctx, "report", client.WithWaitTimeout(100*time.Millisecond))
+	fmt.Println(err)
+	// Output:
+	// zamok: report not acquired: the wait timed out
+}
+
 // One runner for an application: every instance does this, one of them runs, and another takes over when
 // that one ends, or is cut off.
 func ExampleClient_Do() {

@@ -36,12 +36,12 @@ var errNoAddress = errors.New("the name has no addresses")
 // nameOf is the name that an endpoint is; nil if it is an address.
 func nameOf(endpoint string) (*name, error) {
 	if host, is := strings.CutPrefix(endpoint, srvScheme); is {
-		if host == "" || strings.ContainsAny(host, ":/") {
-			return nil, invalid("endpoint", "%q: write the name of the records, as in srv:///_zamok._tcp.example.com", endpoint)
-		}
 		authority := strings.TrimSuffix(host, ".")
 		for strings.HasPrefix(authority, "_") {
 			_, authority, _ = strings.Cut(authority, ".")
+		}
+		if authority == "" || strings.ContainsAny(host, ":/") {
+			return nil, invalid("endpoint", "%q: write the name of the records, as in srv:///_zamok._tcp.example.com", endpoint)
 		}
 		return &name{endpoint: endpoint, host: host, authority: authority, failed: errNoAnswer}, nil
 	}

@@ -402,7 +402,7 @@ func TestASilentNameIsNotWaitedForBesideAnEndpoint(t *testing.T) {
 func TestANameThatCanNotBeOneIsRefused(t *testing.T) {
 	for endpoint, says := range map[string]string{
 		"dns:///": "host:port", "dns:///a/b": "host:port", "dns://192.0.2.1/zamok.test": "dns:///host", "http://a/b": "host:port",
-		"srv:///": "_zamok._tcp", "srv:///zamok.test:5750": "_zamok._tcp",
+		"srv:///": "_zamok._tcp", "srv:///_zamok._tcp": "_zamok._tcp.example.com", "srv:///zamok.test:5750": "_zamok._tcp",
 	} {
 		_, err := client.New(client.Config{Endpoints: []string{endpoint}})
 		require.ErrorIs(t, err, client.ErrInvalid, endpoint)

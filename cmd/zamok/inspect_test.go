@@ -115,6 +115,17 @@ func TestShow(t *testing.T) {
 	require.Equal(t, 0, runZamok(t, c, append([]string{"check", "look/a", token}, grant...)...).code)
 }
 
+// An endpoint may be a name of several nodes; what can't be one is refused.
+func TestEndpointsMayBeNames(t *testing.T) {
+	t.Parallel()
+	c := sharedCluster(t)
+	r := runUntilAvailable(t, c, "now", "--endpoints", fmt.Sprintf("dns:///localhost:%d", c.port))
+	require.Equal(t, 0, r.code, r.stderr)
+	r = runZamok(t, c, "now", "--endpoints", "srv:///localhost:5750")
+	require.Equal(t, exitGeneral, r.code)
+	require.Contains(t, r.stderr, "srv:///_zamok._tcp.example.com")
+}
+
 // However many locks there are, all can be listed, page by page.
 func TestLsPages(t *testing.T) {
 	t.Parallel()

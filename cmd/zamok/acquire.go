@@ -91,7 +91,7 @@ func (v *acquireCommand) file(name string) (*reservationFile, error) {
 	}
 	if err == nil && (f.TTL != v.ttl || !slices.Equal(f.Items, v.items(name))) {
 		err = fmt.Errorf("%s is of another reservation: %s for %s; nothing was done: give another --file, or release that one "+
-			"first: zamok release --mine %s", path, f.reservedText(), spanText(f.TTL), shellQuote(path))
+			"first: zamok release --mine %s", path, f.reservedText(), spanText(f.TTL), shellWord(path))
 	}
 	return f, err
 }
@@ -161,10 +161,13 @@ func (v *acquireCommand) failed(name string, f *reservationFile, err error) erro
 	if f.Token != 0 {
 		state = fmt.Sprintf("%s is held with the token %d, and its lease was not confirmed", f.reservedText(), f.Token)
 	}
-	advice := fmt.Sprintf("%s, and %s is kept: run the command again to continue, or give up with: zamok release --mine %s", state, f.path, shellQuote(f.path))
+	advice := fmt.Sprintf("%s is kept: run the command again to continue, or give up with: zamok release --mine %s", f.path, shellWord(f.path))
 	if interrupted := (*signalError)(nil); errors.As(err, &interrupted) {
-		v.app.logger().Warn(advice)
+		v.app.logger().Warn(state + "; " + advice)
 		return err
 	}
-	return fmt.Errorf("%w; %s", err, advice)
+	if unconfirmed := (*client.UnconfirmedError)(nil); errors.As(err, &unconfirmed) {
+		return fmt.Errorf("%w; %s", err, advice)
+	}
+	return fmt.Errorf("%w; %s; %s", err, state, advice)
 }

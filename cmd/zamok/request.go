@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -67,6 +68,15 @@ func parsePositive(field, text string) (uint64, error) {
 		return 0, fmt.Errorf("%s is %q: it is a whole number from 1", field, text)
 	}
 	return n, nil
+}
+
+// shellWord is shellQuote for a file's name, which seldom needs the quotes.
+func shellWord(path string) string {
+	plain := func(r rune) bool { return strings.ContainsRune("/._-", r) || unicode.IsLetter(r) || unicode.IsDigit(r) }
+	if strings.TrimFunc(path, plain) == "" {
+		return path
+	}
+	return shellQuote(path)
 }
 
 // shellQuote is a text as one word of a shell's command line.

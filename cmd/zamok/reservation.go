@@ -141,19 +141,13 @@ type reservationDoc struct {
 func (f *reservationFile) print(a *app, until time.Time) error {
 	doc := reservationDoc{mapSlice(f.Items, newItemDoc), uint64(f.Token), f.Session, f.Ticket, f.TTL.String(), until.Format(time.RFC3339), f.path}
 	return a.print(doc, func(w io.Writer) {
-		path := f.path
-		if strings.ContainsFunc(path, func(r rune) bool {
-			return !strings.ContainsRune("/._-", r) && !unicode.IsLetter(r) && !unicode.IsDigit(r)
-		}) {
-			path = shellQuote(path)
-		}
 		fmt.Fprintf(w, "%s: reserved for %s\n", f.reservedText(), spanText(f.TTL))
 		table(w, [][]string{
 			{"until", "about " + clockText(until, time.Now()) + " by this machine's clock"},
 			{"token", fmt.Sprint(uint64(f.Token))},
 			{"file", f.path + " (private: it is the key to the reservation)"},
-			{"renew", "zamok renew " + path},
-			{"release", "zamok release --mine " + path},
+			{"renew", "zamok renew " + shellWord(f.path)},
+			{"release", "zamok release --mine " + shellWord(f.path)},
 		})
 	})
 }

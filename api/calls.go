@@ -124,8 +124,12 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	if err != nil {
 		return nil, err
 	}
+	var wait *push.Waiter
 	s.dropping.Lock()
-	wait := s.hub.Await(ref) // before it is proposed: the event comes before the answer
+	s.node.View(func(m *fsm.Machine) {
+		ticket, _ := m.Ticket(ref)
+		wait = s.hub.Await(ref, ticket.State == fsm.Granted) // before it is proposed: the event comes before the answer
+	})
 	s.dropping.Unlock()
 	a, err := s.propose(ctx, command)
 	state := wire.ResultState(command.Ticket, &a.Result)
@@ -157,25 +161,27 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 		s.dropFor(wait, ref, dropTries)
 		return nil, wire.Explain(context.Cause(ctx))
 	}
-	wait.Cancel() // one that waits on after respond_within has no call here until it is requested again
 	switch {
 	case err != nil:
+		wait.Cancel()
 		return nil, err
 	case state.State == fsm.Ended:
+		wait.Cancel()
 		return nil, endedError(state)
 	}
+	wait.Answered() // one that waits on after respond_within has no call here until it is requested again
 	if state.State == fsm.Granted {
 		s.metrics.Waited(command.Items, time.Since(began))
 	}
 	return &zamokpb.AcquireResponse{State: wire.TicketState(state), Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl)}, nil
 }
 
-// dropFor drops the ticket of a call that broke, unless a later call has requested the same ticket. One that
+// dropFor drops the ticket of a call that broke, unless another call has requested the same ticket. One that
 // comes now waits for the submission of the drop, so that its Acquire is behind it and has the true answer.
 func (s *Server) dropFor(wait *push.Waiter, ref fsm.TicketRef, tries int) {
 	s.dropping.Lock()
 	defer s.dropping.Unlock()
-	if wait.Repeated() {
+	if !wait.IsOnly() {
 		wait.Cancel()
 		return
 	}

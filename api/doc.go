@@ -56,7 +56,7 @@
 //	    a ticket the later one is true.
 //	A5  A server never proposes a command twice, and none that a client did not request, with two exceptions:
 //	    it ends a session with release on disconnect when its stream breaks, and it drops the ticket of a
-//	    waiting call that broke, unless the client has requested the same ticket again. Either is proposed again
+//	    waiting call that broke, unless another call for the same ticket waits or was answered. Either is proposed again
 //	    if it was certainly not done.
 //	A6  For A5 a break counts only if the client caused it (closedByPeer), on a stream that was attached to
 //	    this node directly: never a break that this node made, nor one of a relayed stream. The session of a

@@ -218,7 +218,7 @@ func TestARepeatedCallOwnsItsTicket(t *testing.T) {
 
 	// A drop that was refused while the node was overloaded is submitted again, but not after a later call.
 	ref := fsm.TicketRef{Session: session.ID(s.id), Ticket: request.Acquire.Ticket}
-	earlier := n.server.hub.Await(ref)
+	earlier := n.server.hub.Await(ref, false)
 	_, err := s.Acquire(s.ctx, request)
 	require.NoError(t, err)
 	n.server.dropFor(earlier, ref, dropTries)

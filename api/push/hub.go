@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"zamok/api/metrics"
@@ -297,7 +296,7 @@ type Waiter struct {
 	ref      fsm.TicketRef
 	hub      *Hub
 	done     chan Waited // capacity 1
-	repeated atomic.Bool // a later call asked for the same ticket
+	answered bool        // another call for the ticket was answered, or may have been; guarded by hub.mu
 }
 
 // Waited is what a call waited for: a ticket that was granted or ended, or why it can't be waited for here
@@ -307,15 +306,13 @@ type Waited struct {
 	Err   *wire.Error
 }
 
-// Await registers a call, before its Acquire is proposed: the event comes before the answer. Cancel follows, also
-// after the end of the wait: until then a later call for the same ticket is noticed.
-func (h *Hub) Await(ref fsm.TicketRef) *Waiter {
+// Await registers a call, before its Acquire is proposed: the event comes before the answer. It is called under the state
+// machine's lock, with whether the ticket is granted already: then a call before this one may have been answered. A node
+// that does not lead can't know that. Answered or Cancel follows, also after the end of the wait.
+func (h *Hub) Await(ref fsm.TicketRef, granted bool) *Waiter {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, earlier := range h.waiting[ref] {
-		earlier.repeated.Store(true)
-	}
-	w := &Waiter{ref: ref, hub: h, done: make(chan Waited, 1)}
+	w := &Waiter{ref: ref, hub: h, done: make(chan Waited, 1), answered: granted || !h.leading}
 	h.waiting[ref] = append(h.waiting[ref], w)
 	return w
 }
@@ -323,14 +320,33 @@ func (h *Hub) Await(ref fsm.TicketRef) *Waiter {
 // Done receives the end of the wait.
 func (w *Waiter) Done() <-chan Waited { return w.done }
 
-// Repeated reports whether the ticket belongs to a later call: its client gave this one up and asked again,
-// perhaps before this node noticed.
-func (w *Waiter) Repeated() bool { return w.repeated.Load() }
+// IsOnly reports whether the ticket belongs to this call alone: no other call for it is here, and none was answered. Else
+// its client has the answer of another call, or waits for it, in whatever order the calls arrived.
+func (w *Waiter) IsOnly() bool {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	return !w.answered && len(w.hub.waiting[w.ref]) == 1
+}
 
-// Cancel removes a call that needs no result, or has it.
+// Answered removes a call whose client has the ticket now. The other calls for it must not end it any more.
+func (w *Waiter) Answered() {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	w.remove()
+	for _, other := range w.hub.waiting[w.ref] {
+		other.answered = true
+	}
+}
+
+// Cancel removes a call that needs no result.
 func (w *Waiter) Cancel() {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
+	w.remove()
+}
+
+// remove removes a call. The caller holds the lock.
+func (w *Waiter) remove() {
 	list := slices.DeleteFunc(w.hub.waiting[w.ref], func(other *Waiter) bool { return other == w })
 	if w.hub.waiting[w.ref] = list; len(list) == 0 {
 		delete(w.hub.waiting, w.ref)

@@ -148,21 +148,33 @@ func TestRequestTimesAreRemoved(t *testing.T) {
 	assert.Empty(t, q.requested)
 }
 
-// A call knows that a later one has requested its ticket, also if the ticket was granted in between: the drop of the
-// earlier one would end what the later one is answered with.
+// A call knows whether another one has requested its ticket, also if the ticket was granted in between: its drop would
+// end what the other one is answered with.
 func TestALaterCallOwnsAGrantedTicket(t *testing.T) {
 	h, ref := NewHub(metrics.New()), fsm.TicketRef{Session: 1, Ticket: 1}
 	h.SetLeading(true)
-	earlier := h.Await(ref)
+	earlier := h.Await(ref, false)
+	assert.True(t, earlier.IsOnly())
 	h.Applied(nil, fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvGranted, TicketRef: ref, Token: 7}}})
-	later := h.Await(ref)
+	later := h.Await(ref, false)
 	h.Applied(nil, fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvReleased, TicketRef: ref, Token: 7}}})
 	assert.Equal(t, fsm.Granted, (<-earlier.Done()).State.State)
 	assert.Equal(t, fsm.Ended, (<-later.Done()).State.State)
-	assert.True(t, earlier.Repeated())
-	assert.False(t, later.Repeated())
-	earlier.Cancel()
+	assert.False(t, earlier.IsOnly())
+	assert.False(t, later.IsOnly(), "a call that was sent later may arrive earlier")
 	later.Cancel()
+	assert.True(t, earlier.IsOnly(), "the other one broke as well")
+	later = h.Await(ref, false)
+	later.Answered()
+	assert.False(t, earlier.IsOnly())
+	earlier.Cancel()
+	after := h.Await(ref, true)
+	assert.False(t, after.IsOnly(), "granted by the answer of another call")
+	after.Cancel()
+	h.SetLeading(false)
+	unknown := h.Await(ref, false)
+	assert.False(t, unknown.IsOnly(), "a node that does not lead may not know that it is granted")
+	unknown.Cancel()
 	assert.Empty(t, h.waiting)
 }
 

@@ -1,0 +1,81 @@
+"""Locks of a zamok cluster for Python 3.8 or newer, with the standard library only. Copy this file; docs/guide/http.md explains it.
+
+    with zamok.lock("stock", ["http://node1:5752", "http://node2:5752", "http://node3:5752"]) as lock:
+        write(…, token=lock.token)     # a storage that compares tokens refuses a late write
+        lock.check()                   # raises zamok.Lost if the lock may be another's by now
+"""
+import http.client, json, re, secrets, threading, time, urllib.parse
+
+class Lost(Exception): "The lock is not certain any more: another program may hold it."
+class Refused(Exception): "A node has said no. args: the message, the code (not_acquired, …), whether an answer was lost before."
+
+def now(): # a clock that nobody sets, and that continues while the machine is suspended, if there is one
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+def seconds(text): # "1m54s" is 114.0
+    return sum(float(n) * {"h": 3600, "m": 60, "s": 1, "ms": 0.001}[unit] for n, unit in re.findall(r"([\d.]+)(ms|h|m|s)", text))
+
+def request(nodes, path, body, until, timeout, **headers):
+    "Sends the same request to one node after another until one answers it: when it was sent, the status, the answer."
+    problem, pause = None, 0.2
+    while problem is None or now() + pause < until:
+        if problem is not None: time.sleep(pause)
+        for node in nodes:
+            url, sent = urllib.parse.urlsplit(node), now()
+            connection = getattr(http.client, url.scheme.upper() + "Connection")(url.netloc, timeout=min(timeout, 2))
+            try:
+                connection.connect() # a node that is off costs two seconds
+                connection.sock.settimeout(timeout)
+                connection.request("POST" if body else "GET", path, body and json.dumps(body), headers)
+                response = connection.getresponse()
+                answer = json.load(response)
+                if response.status < 300: return sent, response.status, answer
+                if response.status not in (429, 502, 503, 504): raise Refused(answer["message"], answer["code"], problem is not None)
+                problem, pause = answer, float(response.headers.get("Retry-After", pause))
+            except (OSError, http.client.HTTPException, ValueError) as error: # the answer is lost; the request may have arrived
+                problem = error
+            finally: connection.close()
+    raise TimeoutError(f"no node has answered in time; the last one: {problem}")
+
+class lock:
+    "A lock for a block. wait: seconds, or None for as long as it takes. fields: others of POST /v1/acquire, such as mode or meta."
+    def __init__(self, name, nodes, wait=30, ttl=15, **fields):
+        self.nodes, self.ttl, self.patience = nodes, ttl, float("inf") if wait is None else wait
+        self.body = dict(name=name, ttl=f"{ttl}s", wait="forever" if wait is None else f"{wait}s", poll=f"{ttl / 3}s", **fields)
+        self.lost, self.left = threading.Event(), threading.Event() # the lock is lost; the block has been left
+
+    def __enter__(self):
+        key, end, status = secrets.token_hex(16), now() + self.patience + self.ttl, 202 # the key is the right to the lock: a secret
+        while status == 202: # it waits; the same request under the same key keeps its place
+            sent, status, self.grant = request(self.nodes, "/v1/acquire", self.body, end, self.ttl / 3 + 5, **{"Idempotency-Key": key})
+        self.token, self.valid = int(self.grant["token"]), seconds(self.grant["valid_for"])
+        self.end = sent + seconds(self.grant.get("hold_left", "87600h")) # of max_hold, if that is given
+        self.until = min(sent + self.valid, self.end) # from before the request was sent: so old the lease may be
+        if now() > sent + self.valid / 2: self.renew() # the answer took long
+        for job in self.keep, self.watch: threading.Thread(target=job, daemon=True).start()
+        return self
+
+    def renew(self):
+        sent, _, answer = request(self.nodes, "/v1/renew", self.grant, self.until, self.valid / 3 / len(self.nodes)) # time to ask each
+        self.until = min(sent + seconds(answer["valid_for"]), self.end)
+
+    def keep(self): # a thread: renews after each third of the time for which the lock is certain
+        try:
+            while not self.left.wait(self.valid / 3) and not self.lost.is_set(): self.renew()
+        except Exception: self.lost.set()
+
+    def watch(self): # a thread: says when that time is over, whatever the requests are doing
+        while now() < self.until:
+            if self.left.wait(min(max(self.until - now(), 0), 1)): return
+        self.lost.set()
+
+    def check(self):
+        if self.lost.is_set() or now() >= self.until: raise Lost("the lock was lost: another program may hold it")
+
+    def __exit__(self, kind, *_):
+        self.left.set()
+        lost = self.lost.is_set() or now() >= self.until
+        try: request(self.nodes, "/v1/release", self.grant, now() + 5, 2)
+        except TimeoutError: pass # it was held to the end of the block; it is free one ttl after the last renewal
+        except Refused as error: lost = lost or not error.args[2] # else the request before may have released it
+        if lost and kind is None: raise Lost("the lock was lost in the block: another program may have held it") # hides no exception

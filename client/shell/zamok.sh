@@ -1,0 +1,144 @@
+#!/bin/sh
+# Runs a command under a lock of a zamok cluster, with a POSIX shell and curl (7.55 or newer). docs/guide/http.md explains it.
+#
+#	zamok.sh NAME -- COMMAND…
+#
+# Environment: ZAMOK_HTTP, the nodes, "http://node1:5752 http://node2:5752"; ZAMOK_TTL, how long the lock outlives this machine,
+# in seconds (15, at least 10); ZAMOK_WAIT, the longest wait ("30s", "forever"). The command has its token in ZAMOK_LOCK_TOKEN,
+# and is ended when the lock is lost. Exit codes: the command's own; 121 not acquired, 123 lost, 124 unavailable, 125 others.
+set -eu
+
+fail() { # CODE MESSAGE
+	echo "zamok.sh: $2" >&2
+	exit "$1"
+}
+
+now() { # whole seconds, of a clock that nobody sets if there is one
+	if [ -r /proc/uptime ]; then cut -d. -f1 /proc/uptime; else date +%s; fi
+}
+
+seconds() { # "1m54.5s" is 114
+	echo $(($(echo "$1" | sed 's/\.[0-9]*//; s/h/*3600+/; s/m/*60+/; s/s/+/; s/$/0/')))
+}
+
+field() { # FIELD FILE: the text of a field in JSON
+	sed -n 's/.*"'"$1"'":"\([^"]*\)".*/\1/p' "$2"
+}
+
+# request PATH UNTIL CURL-ARGUMENT… sends a request to one node after another until one answers it. $status: 000 if none does;
+# $sent: when it was sent; $repeated: empty if it was sent once only.
+request() {
+	path=$1 until=$2 repeated='' status=''
+	shift 2
+	while :; do
+		for node in $nodes; do
+			sent=$(now)
+			[ "$sent" -lt "$until" ] || { status=000; return; }
+			repeated=$status
+			status=$(curl -s -o "$answer" -w '%{http_code}' --connect-timeout 1 "$@" "$node$path") || status=000
+			case $status in
+			000 | 429 | 50[234]) ;; # the answer is lost, or the node can't help now: the next one
+			*) return ;;
+			esac
+		done
+		sleep 1 # as Retry-After says
+	done
+}
+
+# renew renews the lock. The time for which it is certain counts from before the request was sent: so old the lease may be.
+renew() {
+	request /v1/renew $((deadline - kill_after - 2)) --max-time 2 -d "@$dir/lock"
+	[ "$status" = 200 ] && deadline=$((sent + $(seconds "$(field valid_for "$answer")")))
+}
+
+keep() { # in the background: renews the lock; when it is lost, ends the command before another program can have it
+	answer=$dir/renewed
+	while sleep "$pause"; do
+		kill -0 "$job" || return 0 # and this script was killed, or would have ended this loop
+		renew || break
+	done
+	: >"$dir/lost"
+	stop
+}
+
+stop() { # ends the command and what it has started
+	kill -s TERM -- "$group$job" || :
+	end=$(($(now) + kill_after))
+	while [ "$(now)" -lt "$end" ] && kill -0 -- "$group$job"; do sleep 1; done
+	kill -s KILL -- "$group$job" || :
+} 2>/dev/null
+
+# shellcheck disable=SC2317 # it is called, at every exit
+finish() {
+	code=$?
+	trap '' EXIT INT TERM HUP
+	[ -z "$keeper" ] || kill "$keeper" 2>/dev/null || :
+	[ -z "$job" ] || stop
+	if [ -e "$dir/lock" ]; then
+		answer=$dir/released
+		request /v1/release $(($(now) + 5)) --max-time 2 -d "@$dir/lock"
+		case $status in
+		200 | 000) ;; # without an answer, it is free one ttl after the last renewal
+		*) [ "$repeated" ] || : >"$dir/lost" ;; # repeated: the request before may have released it
+		esac
+	fi
+	if [ -e "$dir/lost" ]; then
+		echo "zamok.sh: the lock was lost: another program may hold it" >&2
+		code=123
+	fi
+	rm -rf "$dir"
+	exit "$code"
+}
+
+if [ $# -lt 3 ] || [ "$2" != -- ]; then fail 125 'usage: zamok.sh NAME -- COMMAND…'; fi
+name=$(printf %s "$1" | sed 's/["\\]/\\&/g')
+shift 2
+nodes=${ZAMOK_HTTP:-http://127.0.0.1:5752 http://127.0.0.1:5762 http://127.0.0.1:5772}
+ttl=${ZAMOK_TTL:-15}
+wait=${ZAMOK_WAIT:-30s}
+kill_after=2 # seconds from TERM to KILL
+[ "$ttl" -ge 10 ] || fail 125 'ZAMOK_TTL is below 10'
+job='' keeper=''
+dir=$(mktemp -d) # other users can't read it: what is in it is the right to the lock
+answer=$dir/answer
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# Acquire. While it waits (202), the same request under the same key keeps its place.
+printf 'Idempotency-Key: %s' "$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')" >"$dir/key"
+printf '{"name":"%s","ttl":"%ss","wait":"%s","poll":"%ss"}' "$name" "$ttl" "$wait" $((ttl / 3)) >"$dir/request"
+case $wait in
+forever) end=999999999999 ;;
+*) end=$(($(now) + $(seconds "$wait") + ttl)) ;;
+esac
+status=202
+while [ "$status" = 202 ]; do
+	request /v1/acquire "$end" --max-time $((ttl / 3 + 5)) -H "@$dir/key" -d "@$dir/request"
+done
+case $status in
+200) mv "$answer" "$dir/lock" ;; # the body of renew and release
+000) fail 124 'no node has answered in time' ;;
+409) fail 121 "$(field message "$answer")" ;;
+*) fail 125 "$(cat "$answer")" ;;
+esac
+valid=$(seconds "$(field valid_for "$dir/lock")")
+deadline=$((sent + valid))
+pause=$((valid / 3))
+[ "$(now)" -le $((sent + pause)) ] || renew || fail 124 'the lock could not be renewed' # the answer took long
+ZAMOK_LOCK_TOKEN=$(field token "$dir/lock")
+export ZAMOK_LOCK_TOKEN
+
+# Run the command, in a process group of its own where that is possible.
+exec 3<&0
+group=''
+setsid=''
+if command -v setsid >/dev/null; then setsid=setsid group=-; fi
+$setsid "$@" <&3 3<&- &
+job=$!
+keep </dev/null >/dev/null 2>&1 3<&- &
+keeper=$!
+code=0
+wait "$job" || code=$?
+job=''
+exit "$code"

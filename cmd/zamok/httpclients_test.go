@@ -1,0 +1,194 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// requireTools skips a test where a tool is missing: Go and make suffice to work here. CI installs them, so there it fails.
+func requireTools(t *testing.T, tools ...string) {
+	t.Helper()
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			require.Empty(t, os.Getenv("CI"), "CI must have %s: see .ci/run", tool)
+			t.Skipf("needs %s: %v", tool, err)
+		}
+	}
+}
+
+// httpClients are the clients over HTTP in client/, as a test runs them: count FILE ROUNDS, hold NAME.
+var httpClients = map[string][]string{
+	"python": {"python3", "testdata/http/program.py"},
+	"node":   {"node", "testdata/http/program.mjs"},
+	"shell":  {"sh", "testdata/http/program.sh"},
+}
+
+// startHTTPClient starts a program that uses one of the clients.
+func (s *serverSet) startHTTPClient(t *testing.T, language string, args ...string) *process {
+	t.Helper()
+	command := append(httpClients[language], args...)
+	r := &process{Cmd: exec.Command(command[0], command[1:]...), done: make(chan struct{})}
+	var nodes []string
+	for i := range s.nodes {
+		nodes = append(nodes, "http://"+s.address(i, 2))
+	}
+	r.Env = append(os.Environ(), "ZAMOK_HTTP="+strings.Join(nodes, " "), "PYTHONPATH="+filepath.Join(repositoryRoot, "client", "python"),
+		"PYTHONDONTWRITEBYTECODE=1")
+	r.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	r.WaitDelay = testTimeout
+	r.Stdout, r.Stderr = &r.stdout, &r.stderr
+	r.start(t)
+	return r
+}
+
+// startHolders starts one program of each client that holds a lock.
+func (s *serverSet) startHolders(t *testing.T, prefix string) map[string]*process {
+	t.Helper()
+	holders := make(map[string]*process)
+	for language := range httpClients {
+		holders[language] = s.startHTTPClient(t, language, "hold", prefix+language)
+	}
+	for _, holder := range holders {
+		holder.awaitOutput(t, "holding")
+	}
+	return holders
+}
+
+// awaitLost waits until each holder has noticed that its lock is lost, and has ended as a loss makes it.
+func awaitLost(t *testing.T, holders map[string]*process, since time.Time, within time.Duration) {
+	t.Helper()
+	for language, holder := range holders {
+		holder.awaitOutput(t, "lost")
+		took := time.Since(since)
+		t.Logf("%s noticed after %v", language, took)
+		require.Less(t, took, within, language)
+	}
+	for _, holder := range holders {
+		end := holder.wait(t)
+		require.Equal(t, exitLost, end.code, "%v\n%s%s", holder.Args, end.stdout, end.stderr)
+	}
+}
+
+// ask sends a request to a node over HTTP.
+func (s *serverSet) ask(t *testing.T, node int, method, path, body string, into any) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+s.address(node, 2)+path, strings.NewReader(body))
+	require.NoError(t, err)
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s %s: %s", method, path, answer.Status)
+	}
+	return json.NewDecoder(answer.Body).Decode(into)
+}
+
+// leader is the node that leads.
+func (s *serverSet) leader(t *testing.T) int {
+	t.Helper()
+	leader := 0
+	awaitCondition(t, "a leader", func() bool {
+		var members struct{ Leader string }
+		if s.ask(t, 0, "GET", "/v1/members", "", &members) != nil || members.Leader == "" {
+			return false
+		}
+		n, err := strconv.Atoi(strings.TrimPrefix(members.Leader, "n"))
+		require.NoError(t, err)
+		leader = n - 1
+		return true
+	})
+	return leader
+}
+
+// session is that of the holder of a lock.
+func (s *serverSet) session(t *testing.T, name string) string {
+	t.Helper()
+	var lock struct{ Holding []struct{ Session string } }
+	require.NoError(t, s.ask(t, 0, "GET", "/v1/lock?name="+name, "", &lock))
+	require.Len(t, lock.Holding, 1, name)
+	return lock.Holding[0].Session
+}
+
+// Programs in three languages count in one file under one lock, and the leader is killed meanwhile: no count is lost. Each
+// also compares its token with that of the count before.
+func TestHTTPClientsCountWhileLeaderIsKilled(t *testing.T) {
+	requireTools(t, "python3", "node", "curl")
+	t.Parallel()
+	s := startServers(t, nil)
+	for i := range s.nodes {
+		s.awaitReady(t, i)
+	}
+	file := filepath.Join(t.TempDir(), "count")
+	require.NoError(t, os.WriteFile(file, []byte("0 0\n"), 0o600))
+	rounds := map[string]int{"python": 60, "node": 60, "shell": 15}
+	var programs []*process
+	total := 0
+	for language, n := range rounds {
+		for range 2 {
+			programs = append(programs, s.startHTTPClient(t, language, "count", file, strconv.Itoa(n)))
+			total += n
+		}
+	}
+	count := func() int {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		so, _, _ := strings.Cut(string(text), " ")
+		n, _ := strconv.Atoi(so) // it may just be written
+		return n
+	}
+	awaitCondition(t, "a third of the counts", func() bool { return count() > total/3 })
+	leader := s.leader(t)
+	require.NoError(t, s.nodes[leader].Process.Kill())
+	before := count()
+	require.Less(t, before, total*2/3, "the leader was to be killed in the middle")
+	for _, program := range programs {
+		end := program.waitFor(t, 2*testTimeout)
+		require.Equal(t, 0, end.code, "%v\n%s%s", program.Args, end.stdout, end.stderr)
+	}
+	require.Equal(t, total, count())
+	t.Logf("%d counts, n%d was killed after %d", total, leader+1, before)
+}
+
+// A client whose session an operator ends notices when it renews; one that reaches no node any more considers its lock lost
+// before the cluster could grant it to another: that is one ttl after the last renewal at the earliest.
+func TestHTTPClientsNoticeLoss(t *testing.T) {
+	requireTools(t, "python3", "node", "curl")
+	t.Parallel()
+	const ttl, validFor = 10 * time.Second, 9500 * time.Millisecond // as the programs ask
+	s := startServers(t, nil)
+	for i := range s.nodes {
+		s.awaitReady(t, i)
+	}
+	expired := s.startHolders(t, "expired/")
+	cutOff := s.startHolders(t, "cut-off/")
+	since := time.Now()
+	for language := range expired {
+		body := `{"session":"` + s.session(t, "expired/"+language) + `","reason":"a test"}`
+		require.NoError(t, s.ask(t, 0, "POST", "/v1/admin/expire", body, &struct{}{}))
+	}
+	awaitLost(t, expired, since, validFor)
+
+	since = time.Now()
+	for _, node := range s.nodes {
+		require.NoError(t, node.Process.Kill())
+	}
+	awaitLost(t, cutOff, since, ttl)
+}

@@ -51,14 +51,15 @@ export async function withLock(name, { nodes, wait = 30, ttl = 15, ...fields }, 
   const wanted = { name, ttl: `${ttl}s`, wait: wait === Infinity ? 'forever' : `${wait}s`, poll: `${ttl / 3}s`, ...fields };
   const headers = { 'Idempotency-Key': randomBytes(16).toString('hex') }; // the right to the lock: a secret
   const giveUp = now() + wait + ttl;
-  let grant;
+  let answer;
   do { // while it waits: the same request under the same key keeps its place
-    grant = await request(nodes, '/v1/acquire', wanted, giveUp, ttl / 3 + 5, headers);
-  } while (grant.status === 202);
+    answer = await request(nodes, '/v1/acquire', wanted, giveUp, ttl / 3 + 5, headers);
+  } while (answer.status === 202);
 
-  const { session, secret } = grant;
-  const valid = seconds(grant.valid_for);
-  const end = grant.hold_left ? grant.sent + seconds(grant.hold_left) : Infinity; // of max_hold
+  const { session, secret, token } = answer;
+  const grant = { session, secret, token }; // the body of renew and release
+  const valid = seconds(answer.valid_for);
+  const end = answer.hold_left ? answer.sent + seconds(answer.hold_left) : Infinity; // of max_hold
   const lost = new AbortController();
   const left = new AbortController(); // body has returned
   let until, watch; // the lock is certain until then; what says when that is over
@@ -72,7 +73,7 @@ export async function withLock(name, { nodes, wait = 30, ttl = 15, ...fields }, 
     if (now() >= until) lose(); // body may have kept the timer from firing
     lost.signal.throwIfAborted();
   };
-  const renew = async () => confirm(await request(nodes, '/v1/renew', { session, secret }, until, valid / 3 / nodes.length));
+  const renew = async () => confirm(await request(nodes, '/v1/renew', grant, until, valid / 3 / nodes.length));
   const keep = async () => {
     while (!lost.signal.aborted) {
       await sleep((valid / 3) * 1000, undefined, { signal: left.signal });
@@ -83,18 +84,19 @@ export async function withLock(name, { nodes, wait = 30, ttl = 15, ...fields }, 
     left.abort();
     clearTimeout(watch);
     try {
-      await request(nodes, '/v1/release', { session, secret }, now() + 5, 2);
+      const { reason = 'dropped' } = await request(nodes, '/v1/release', grant, now() + 5, 2);
+      if (!['dropped', 'closed'].includes(reason)) lose(); // it had ended before
     } catch (error) { // Unavailable: it is free one ttl after the last renewal
       if (error instanceof Refused && !error.repeated) lose(); // else the request before may have released it
     }
   };
 
-  confirm(grant);
-  if (now() > grant.sent + valid / 2) await renew(); // the answer took long
+  confirm(answer);
+  if (now() > answer.sent + valid / 2) await renew(); // the answer took long
   keep().catch(() => left.signal.aborted || lose());
   let result;
   try {
-    result = await body({ token: BigInt(grant.token), signal: lost.signal, check });
+    result = await body({ token: BigInt(token), signal: lost.signal, check });
     check();
   } catch (error) {
     await release();

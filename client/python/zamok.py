@@ -1,4 +1,4 @@
-"""Locks of a zamok cluster for Python 3.8 or newer, with the standard library only. Copy this file; docs/guide/http.md explains it.
+"""Locks of a zamok cluster for Python 3.8 or newer, with the standard library only. Copy this file; see docs/guide/http.md.
 
     with zamok.lock("stock", ["http://node1:5752", "http://node2:5752", "http://node3:5752"]) as lock:
         write(…, token=lock.token)     # a storage that compares tokens refuses a late write
@@ -7,7 +7,7 @@
 import http.client, json, re, secrets, threading, time, urllib.parse
 
 class Lost(Exception): "The lock is not certain any more: another program may hold it."
-class Refused(Exception): "A node has said no. args: the message, the code (not_acquired, …), whether an answer was lost before."
+class Refused(Exception): "A node has said no. args: the message, the code, whether another node had been asked before."
 
 def now(): # a clock that nobody sets, and that continues while the machine is suspended, if there is one
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
@@ -18,8 +18,7 @@ def seconds(text): # "1m54s" is 114.0
 def request(nodes, path, body, until, timeout, **headers):
     "Sends the same request to one node after another until one answers it: when it was sent, the status, the answer."
     problem, pause = None, 0.2
-    while problem is None or now() + pause < until:
-        if problem is not None: time.sleep(pause)
+    while problem is None or now() < until:
         for node in nodes:
             url, sent = urllib.parse.urlsplit(node), now()
             connection = getattr(http.client, url.scheme.upper() + "Connection")(url.netloc, timeout=min(timeout, 2))
@@ -35,19 +34,20 @@ def request(nodes, path, body, until, timeout, **headers):
             except (OSError, http.client.HTTPException, ValueError) as error: # the answer is lost; the request may have arrived
                 problem = error
             finally: connection.close()
+        time.sleep(pause)
     raise TimeoutError(f"no node has answered in time; the last one: {problem}")
 
 class lock:
-    "A lock for a block. wait: seconds, or None for as long as it takes. fields: others of POST /v1/acquire, such as mode or meta."
+    "A lock for a block. wait: seconds, or None for as long as it takes. fields: others of POST /v1/acquire, such as meta."
     def __init__(self, name, nodes, wait=30, ttl=15, **fields):
         self.nodes, self.ttl, self.patience = nodes, ttl, float("inf") if wait is None else wait
         self.body = dict(name=name, ttl=f"{ttl}s", wait="forever" if wait is None else f"{wait}s", poll=f"{ttl / 3}s", **fields)
         self.lost, self.left = threading.Event(), threading.Event() # the lock is lost; the block has been left
 
     def __enter__(self):
-        key, end, status = secrets.token_hex(16), now() + self.patience + self.ttl, 202 # the key is the right to the lock: a secret
+        end, status, key = now() + self.patience + self.ttl, 202, {"Idempotency-Key": secrets.token_hex(16)} # a key is secret
         while status == 202: # it waits; the same request under the same key keeps its place
-            sent, status, self.grant = request(self.nodes, "/v1/acquire", self.body, end, self.ttl / 3 + 5, **{"Idempotency-Key": key})
+            sent, status, self.grant = request(self.nodes, "/v1/acquire", self.body, end, self.ttl / 3 + 5, **key)
         self.token, self.valid = int(self.grant["token"]), seconds(self.grant["valid_for"])
         self.end = sent + seconds(self.grant.get("hold_left", "87600h")) # of max_hold, if that is given
         self.until = min(sent + self.valid, self.end) # from before the request was sent: so old the lease may be
@@ -56,7 +56,7 @@ class lock:
         return self
 
     def renew(self):
-        sent, _, answer = request(self.nodes, "/v1/renew", self.grant, self.until, self.valid / 3 / len(self.nodes)) # time to ask each
+        sent, _, answer = request(self.nodes, "/v1/renew", self.grant, self.until, self.valid / 3 / len(self.nodes))
         self.until = min(sent + seconds(answer["valid_for"]), self.end)
 
     def keep(self): # a thread: renews after each third of the time for which the lock is certain
@@ -65,17 +65,16 @@ class lock:
         except Exception: self.lost.set()
 
     def watch(self): # a thread: says when that time is over, whatever the requests are doing
-        while now() < self.until:
-            if self.left.wait(min(max(self.until - now(), 0), 1)): return
-        self.lost.set()
+        while not self.left.wait(min(self.until - now(), 1)) and not self.lost.is_set():
+            if now() >= self.until: self.lost.set()
 
     def check(self):
         if self.lost.is_set() or now() >= self.until: raise Lost("the lock was lost: another program may hold it")
 
-    def __exit__(self, kind, *_):
+    def __exit__(self, kind, *_): # releases; says that the lock was lost unless the block ends with another exception
         self.left.set()
         lost = self.lost.is_set() or now() >= self.until
-        try: request(self.nodes, "/v1/release", self.grant, now() + 5, 2)
-        except TimeoutError: pass # it was held to the end of the block; it is free one ttl after the last renewal
-        except Refused as error: lost = lost or not error.args[2] # else the request before may have released it
-        if lost and kind is None: raise Lost("the lock was lost in the block: another program may have held it") # hides no exception
+        try: reason = request(self.nodes, "/v1/release", self.grant, now() + 5, 2)[2].get("reason")
+        except TimeoutError: reason = None # it was held to the end of the block, and is free one ttl after the last renewal
+        except Refused as error: reason = None if error.args[2] else "ended" # None: the request before may have released it
+        if kind is None and (lost or reason not in (None, "dropped", "closed")): raise Lost("another program may have held the lock")

@@ -78,7 +78,8 @@ finish() {
 		answer=$dir/released
 		request /v1/release $(($(now) + 5)) --max-time 2 -d "@$dir/lock"
 		case $status in
-		200 | 000) ;; # without an answer, it is free one ttl after the last renewal
+		200) case $(field reason "$answer") in '' | dropped | closed) ;; *) : >"$dir/lost" ;; esac ;;
+		000) ;; # without an answer, it is free one ttl after the last renewal
 		*) [ "$repeated" ] || : >"$dir/lost" ;; # repeated: the request before may have released it
 		esac
 	fi

@@ -52,6 +52,11 @@ func (s *serverSet) startHTTPClient(t *testing.T, language string, args ...strin
 	r.WaitDelay = testTimeout
 	r.Stdout, r.Stderr = &r.stdout, &r.stderr
 	r.start(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%v\n%s%s", r.Args, r.stdout.String(), r.stderr.String())
+		}
+	})
 	return r
 }
 
@@ -118,13 +123,13 @@ func (s *serverSet) leader(t *testing.T) int {
 	return leader
 }
 
-// session is that of the holder of a lock.
-func (s *serverSet) session(t *testing.T, name string) string {
+// holder is the session and the token of who holds a lock.
+func (s *serverSet) holder(t *testing.T, name string) (session, token string) {
 	t.Helper()
-	var lock struct{ Holding []struct{ Session string } }
+	var lock struct{ Holding []struct{ Session, Token string } }
 	require.NoError(t, s.ask(t, 0, "GET", "/v1/lock?name="+name, "", &lock))
 	require.Len(t, lock.Holding, 1, name)
-	return lock.Holding[0].Session
+	return lock.Holding[0].Session, lock.Holding[0].Token
 }
 
 // Programs in three languages count in one file under one lock, and the leader is killed meanwhile: no count is lost. Each
@@ -154,7 +159,16 @@ func TestHTTPClientsCountWhileLeaderIsKilled(t *testing.T) {
 		n, _ := strconv.Atoi(so) // it may just be written
 		return n
 	}
-	awaitCondition(t, "a third of the counts", func() bool { return count() > total/3 })
+	awaitCondition(t, "a third of the counts", func() bool {
+		for _, program := range programs {
+			select {
+			case <-program.done:
+				require.Equal(t, 0, exitCodeOf(program.ProcessState), program.Args)
+			default:
+			}
+		}
+		return count() > total/3
+	})
 	leader := s.leader(t)
 	require.NoError(t, s.nodes[leader].Process.Kill())
 	before := count()
@@ -167,7 +181,7 @@ func TestHTTPClientsCountWhileLeaderIsKilled(t *testing.T) {
 	t.Logf("%d counts, n%d was killed after %d", total, leader+1, before)
 }
 
-// A client whose session an operator ends notices when it renews; one that reaches no node any more considers its lock lost
+// A client whose session or lock an operator ends notices when it renews; one that reaches no node any more considers its lock lost
 // before the cluster could grant it to another: that is one ttl after the last renewal at the earliest.
 func TestHTTPClientsNoticeLoss(t *testing.T) {
 	requireTools(t, "python3", "node", "curl")
@@ -178,13 +192,18 @@ func TestHTTPClientsNoticeLoss(t *testing.T) {
 		s.awaitReady(t, i)
 	}
 	expired := s.startHolders(t, "expired/")
+	revoked := s.startHolders(t, "revoked/")
 	cutOff := s.startHolders(t, "cut-off/")
 	since := time.Now()
-	for language := range expired {
-		body := `{"session":"` + s.session(t, "expired/"+language) + `","reason":"a test"}`
-		require.NoError(t, s.ask(t, 0, "POST", "/v1/admin/expire", body, &struct{}{}))
+	for language := range httpClients {
+		session, _ := s.holder(t, "expired/"+language)
+		require.NoError(t, s.ask(t, 0, "POST", "/v1/admin/expire", `{"session":"`+session+`","reason":"a test"}`, &struct{}{}))
+		_, token := s.holder(t, "revoked/"+language)
+		body := `{"name":"revoked/` + language + `","token":"` + token + `","reason":"a test"}`
+		require.NoError(t, s.ask(t, 0, "POST", "/v1/admin/release", body, &struct{}{}))
 	}
 	awaitLost(t, expired, since, validFor)
+	awaitLost(t, revoked, since, validFor)
 
 	since = time.Now()
 	for _, node := range s.nodes {

@@ -126,7 +126,9 @@ func (s *serverSet) leader(t *testing.T) int {
 // holder is the session and the token of who holds a lock.
 func (s *serverSet) holder(t *testing.T, name string) (session, token string) {
 	t.Helper()
-	var lock struct{ Holding []struct{ Session, Token string } }
+	var lock struct {
+		Holding []struct{ Session, Token string }
+	}
 	require.NoError(t, s.ask(t, 0, "GET", "/v1/lock?name="+name, "", &lock))
 	require.Len(t, lock.Holding, 1, name)
 	return lock.Holding[0].Session, lock.Holding[0].Token

@@ -102,9 +102,10 @@ func (c *Client) acquireReserved(ctx context.Context, r *Reservation, waitFor in
 		case err == nil:
 			r.Token = Token(answer.GetState().GetToken())
 			return save()
-		case code == zamokpb.Code_CODE_NOT_ACQUIRED:
+		case code == zamokpb.Code_CODE_NOT_ACQUIRED && waitFor == 0:
 			return &NotAcquiredError{Names: names(r.Items), Holders: each(info.GetBlockers(), blocker)}
-		case code == zamokpb.Code_CODE_TICKET_ENDED: // the node dropped it when the connection broke
+		case code == zamokpb.Code_CODE_TICKET_ENDED, // the node dropped it when the connection broke
+			code == zamokpb.Code_CODE_NOT_ACQUIRED: // an earlier TryReserve, whose end was not confirmed
 			r.Ticket++
 		case code == zamokpb.Code_CODE_NO_SESSION: // it ended while it held nothing that this client knew of
 			r.Session = 0
@@ -181,21 +182,25 @@ func (c *Client) closeReserved(ctx context.Context, r *Reservation) error {
 // RenewReservation renews the lease of a reservation that was granted: it ends one TTL from now. It returns that time,
 // as Reserve does, and ErrLost if the reservation has ended.
 func (c *Client) RenewReservation(ctx context.Context, r *Reservation) (until time.Time, err error) {
-	if r.Token == 0 {
+	if r.Token == 0 || len(r.Items) == 0 {
 		return until, invalid("Token", "the reservation was not granted: call Reserve")
 	}
 	if err := c.meantFor(r); err != nil {
 		return until, err
 	}
 	sent := time.Now()
-	if _, _, err := call(ctx, c, repeats, (*node).RenewSession, r.renewal()); err != nil {
+	renewed, _, err := call(ctx, c, repeats, (*node).RenewSession, r.renewal())
+	if err != nil {
 		return until, r.lost(err)
 	}
 	held, _, err := c.Check(ctx, Grant{Name: r.Items[0].name, Token: r.Token, Session: r.Session, Ticket: r.Ticket})
-	if err == nil && !held {
-		err = &Error{Kind: ErrLost, Outcome: Done, Message: "its grant was ended, by an operator or by a restored backup"}
+	if err != nil {
+		return until, err
 	}
-	return sent.Add(r.TTL), err
+	if !held {
+		return until, &Error{Kind: ErrLost, Outcome: Done, Message: "its grant was ended, by an operator or by a restored backup"}
+	}
+	return sent.Add(time.Duration(renewed.GetTtl())), nil
 }
 
 // ReleaseReservation releases what a reservation holds. To repeat it after an error is safe. Nil means that the cluster
@@ -211,10 +216,10 @@ func (c *Client) ReleaseReservation(ctx context.Context, r *Reservation) error {
 	// The end of a ticket has a reason, that of a session not.
 	dropped, _, err := call(ctx, c, repeats, (*node).Drop,
 		&zamokpb.DropRequest{Session: r.Session, Secret: r.Secret, Ticket: r.Ticket})
-	if errors.Is(err, ErrSessionExpired) && r.Token == 0 {
+	switch {
+	case errors.Is(err, ErrSessionExpired) && r.Token == 0:
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return r.lost(err)
 	}
 	if err := c.closeReserved(ctx, r); err != nil && !errors.Is(err, ErrSessionExpired) {

@@ -104,7 +104,9 @@ func TestZooKeeper(t *testing.T) {
 		if err := exec.Command(python, "-c", "import kazoo").Run(); err != nil {
 			t.Skipf("no Kazoo (%v): apt install python3-kazoo", err)
 		}
-		runPeer(t, python, "testdata/kazoo_locks.py", node.Endpoints[0])
+		members, _, err := z.Members(t.Context())
+		require.NoError(t, err)
+		runPeer(t, "env", "PYTHONPATH=../../client/python", python, "testdata/kazoo_locks.py", node.Endpoints[0], "http://"+members[0].HTTP)
 	})
 
 	t.Run("permits", func(t *testing.T) { // as Curator's and Kazoo's semaphores

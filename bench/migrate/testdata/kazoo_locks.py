@@ -1,8 +1,9 @@
-"""What the guide says about Kazoo, checked against a server: kazoo_locks.py ADDRESS."""
+"""What the guide says about Kazoo and zamok.py, checked against servers: kazoo_locks.py ZOOKEEPER ZAMOK."""
 
 import sys
 import threading
 
+import zamok
 from kazoo.client import KazooClient
 
 
@@ -36,12 +37,17 @@ def elected(zk, path, work):
     zk.Election(path, "me").run(work)
 
 
+def zamok_locked(nodes, name, work):
+    with zamok.lock(name, nodes) as lock:
+        work(lock.token)
+
+
 def check(holds, what):
     if not holds:
         raise AssertionError(what)
 
 
-def main(address):
+def main(address, node):
     a, b = KazooClient(address), KazooClient(address)
     a.start()
     b.start()
@@ -75,9 +81,23 @@ def main(address):
     elected(a, "/kazoo/leader", lead)
     check(second.wait(10), "the next one is elected")
     follower.join()
+    tokens = []
+
+    def beside_zamok(token):
+        tokens.append(token)
+        try:
+            with zamok.lock("kazoo", [node], wait=0):
+                raise AssertionError("two hold the lock")
+        except zamok.Refused as refused:
+            check(refused.args[1] == "not_acquired", refused)
+
+    zamok_locked([node], "kazoo", beside_zamok)
+    zamok_locked([node], "kazoo", tokens.append)
+    check(tokens[0] < tokens[1], "tokens do not rise")
+
     a.stop()
     b.stop()
     print("ok")
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])

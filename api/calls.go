@@ -31,16 +31,9 @@ const (
 // OpenSession opens a session, or finds the one that the secret opened.
 func (s *Server) OpenSession(ctx context.Context, req *zamokpb.OpenSessionRequest) (*zamokpb.OpenSessionResponse, error) {
 	a, err := s.openSession(ctx, access.Hash(req.Secret), req.Settings)
-	answer := &zamokpb.OpenSessionResponse{
+	return &zamokpb.OpenSessionResponse{
 		Session: uint64(a.Result.Session), Ttl: int64(a.Result.TTL), Sent: req.Sent, Time: int64(a.Time),
-	}
-	if err == nil {
-		s.node.View(func(m *fsm.Machine) {
-			opened, _ := m.Session(a.Result.Session) // unless it has ended already
-			answer.Metadata = []byte(opened.Metadata)
-		})
-	}
-	return answer, err
+	}, err
 }
 
 func (s *Server) openSession(ctx context.Context, secret session.Hash, settings *zamokpb.SessionSettings) (raftnode.Answer, error) {
@@ -114,14 +107,34 @@ func (s *Server) CloseSession(ctx context.Context, req *zamokpb.CloseSessionRequ
 
 // Acquire is held open until the ticket is granted or ended, or as long as the caller wants.
 func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zamokpb.AcquireResponse, error) {
-	began := time.Now()
-	command := access.AcquireCommand(session.ID(req.Session), req.AckedThrough, req.Acquire)
-	ref := fsm.TicketRef{Session: command.Session, Ticket: command.Ticket}
-	if err := checkRoom(s, (*fsm.Machine).Ticket, ref); err != nil {
+	if req.Session != 0 {
+		ttl, err := s.checkOwner(ctx, req.Session, req.Secret)
+		if err != nil {
+			return nil, err
+		}
+		return s.acquire(ctx, req, session.ID(req.Session), ttl)
+	}
+	opened, err := s.openSession(ctx, access.Hash(req.Secret), req.Settings)
+	if err != nil {
 		return nil, err
 	}
-	ttl, err := s.checkOwner(ctx, req.Session, req.Secret)
-	if err != nil {
+	id, same := opened.Result.Session, true
+	s.node.View(func(m *fsm.Machine) {
+		found, alive := m.Session(id) // opened now, or before
+		same = !alive || found.Metadata == string(req.Settings.GetMetadata())
+	})
+	if !same {
+		return nil, wire.Errorf(zamokpb.Code_CODE_REFUSED, "not done: the session of this secret is alive, and was opened with other metadata")
+	}
+	return s.acquire(ctx, req, id, opened.Result.TTL)
+}
+
+// acquire requests a ticket of a session and waits for it.
+func (s *Server) acquire(ctx context.Context, req *zamokpb.AcquireRequest, id session.ID, ttl clock.Span) (*zamokpb.AcquireResponse, error) {
+	began := time.Now()
+	command := access.AcquireCommand(id, req.AckedThrough, req.Acquire)
+	ref := fsm.TicketRef{Session: command.Session, Ticket: command.Ticket}
+	if err := checkRoom(s, (*fsm.Machine).Ticket, ref); err != nil {
 		return nil, err
 	}
 	var wait *push.Waiter
@@ -135,31 +148,26 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	state := wire.ResultState(command.Ticket, &a.Result)
 	keepsWaiting := false // this node can't know its end any more, and the caller may request it at another node
 	if err == nil && state.State == fsm.Waiting {
-		var enough <-chan time.Time
-		if req.RespondWithin > 0 {
-			timer := time.NewTimer(time.Duration(req.RespondWithin) - time.Since(began))
-			defer timer.Stop()
-			enough = timer.C
+		end, waits := s.wait(ctx, req, wait, id, ttl, began)
+		if !waits {
+			state = end.State
 		}
-		select {
-		case <-enough:
-		case end := <-wait.Done():
-			if state = end.State; end.Err != nil {
-				e := wire.StreamEnded(end.Err.Code(), "the ticket waits on: %v", end.Err)
-				s.nameLeader(e)
-				err, keepsWaiting = e, true // also if the end of this node has cancelled the call by now
-			}
-		case <-s.stopping:
-			err, keepsWaiting = wire.StreamEnded(zamokpb.Code_CODE_STOPPING,
-				"the ticket waits on, and this node is stopping; ask another for the same ticket"), true
-		case <-ctx.Done():
+		if end.Err != nil {
+			err, keepsWaiting = end.Err, true // also if the end of this node has cancelled the call by now
 		}
 	}
 	if ctx.Err() != nil && state.State != fsm.Ended && !keepsWaiting {
-		// Its answer would not arrive. The Acquire was submitted before, so the drop comes behind it. Should
+		// Its answer would not arrive. The Acquire was submitted before, so the end comes behind it. Should
 		// leadership be lost first, the ticket lives as long as its session.
-		s.dropFor(wait, ref, dropTries)
+		end := fsm.Command(&fsm.Drop{Session: id, Ticket: ref.Ticket})
+		if req.Session == 0 {
+			end = &fsm.CloseSession{Session: id}
+		}
+		s.dropFor(wait, end, dropTries)
 		return nil, wire.Explain(context.Cause(ctx))
+	}
+	if req.Session == 0 && state.State == fsm.Ended {
+		s.node.Submit(&fsm.CloseSession{Session: id}, func(raftnode.Answer, error) {}) // if that fails, its ttl ends it
 	}
 	switch {
 	case err != nil:
@@ -173,21 +181,60 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	if state.State == fsm.Granted {
 		s.metrics.Waited(command.Items, time.Since(began))
 	}
-	return &zamokpb.AcquireResponse{State: wire.TicketState(state), Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl)}, nil
+	return &zamokpb.AcquireResponse{
+		State: wire.TicketState(state), Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), Session: uint64(id),
+	}, nil
 }
 
-// dropFor drops the ticket of a call that broke, unless another call has requested the same ticket. One that
-// comes now waits for the submission of the drop, so that its Acquire is behind it and has the true answer.
-func (s *Server) dropFor(wait *push.Waiter, ref fsm.TicketRef, tries int) {
+// wait waits for the end of a ticket's wait, and renews a session of its own meanwhile. It reports whether the ticket
+// waits on, as far as this node knows.
+func (s *Server) wait(ctx context.Context, req *zamokpb.AcquireRequest, wait *push.Waiter, id session.ID, ttl clock.Span, began time.Time,
+) (end push.Waited, waits bool) {
+	var enough, renew <-chan time.Time
+	if req.RespondWithin > 0 {
+		timer := time.NewTimer(time.Duration(req.RespondWithin) - time.Since(began))
+		defer timer.Stop()
+		enough = timer.C
+	}
+	if req.Session == 0 {
+		ticker := time.NewTicker(ttl.Duration() / 3)
+		defer ticker.Stop()
+		renew = ticker.C
+	}
+	for {
+		select {
+		case <-renew:
+			s.node.Renew(id, func(raftnode.Answer, error) {}) // if the session ends, so does the wait
+			continue
+		case end := <-wait.Done():
+			if end.Err == nil {
+				return end, false
+			}
+			e := wire.StreamEnded(end.Err.Code(), "the ticket waits on: %v", end.Err)
+			s.nameLeader(e)
+			return push.Waited{Err: e}, true
+		case <-s.stopping:
+			return push.Waited{Err: wire.StreamEnded(zamokpb.Code_CODE_STOPPING,
+				"the ticket waits on, and this node is stopping; ask another for the same ticket")}, true
+		case <-enough:
+		case <-ctx.Done():
+		}
+		return push.Waited{}, true
+	}
+}
+
+// dropFor ends the ticket of a call that broke, unless another call has requested the same ticket. One that
+// comes now waits for the submission of the end, so that its Acquire is behind it and has the true answer.
+func (s *Server) dropFor(wait *push.Waiter, end fsm.Command, tries int) {
 	s.dropping.Lock()
 	defer s.dropping.Unlock()
 	if !wait.IsOnly() {
 		wait.Cancel()
 		return
 	}
-	s.node.Submit(&fsm.Drop{Session: ref.Session, Ticket: ref.Ticket}, func(_ raftnode.Answer, err error) {
+	s.node.Submit(end, func(_ raftnode.Answer, err error) {
 		if errors.Is(err, raftnode.ErrOverloaded) && tries > 1 && !s.isStopping() {
-			time.AfterFunc(dropEvery, func() { s.dropFor(wait, ref, tries-1) }) // a node that is closed refuses
+			time.AfterFunc(dropEvery, func() { s.dropFor(wait, end, tries-1) }) // a node that is closed refuses
 			return
 		}
 		wait.Cancel()

@@ -79,6 +79,9 @@ func (g *Guard) check(request any) (verb Verb, names []string, err error) {
 	case *zamokpb.RenewSessionRequest, *zamokpb.CloseSessionRequest:
 		return VerbSession, noName, err
 	case *zamokpb.AcquireRequest:
+		if r.Session == 0 {
+			err = cmp.Or(err, g.checkSettings(r.Settings))
+		}
 		verb, names, wrong := g.check(r.Acquire)
 		return verb, names, cmp.Or(err, wrong, checkRange("respond_within", clock.Span(r.RespondWithin), 0, fsm.SpanMax))
 	case *zamokpb.Acquire:

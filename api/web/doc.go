@@ -29,8 +29,7 @@
 //	W2  A request whose calls meet a change of leader is repeated here, with the same secret and ticket, which act
 //	    once, for up to retryFor.
 //	W3  An acquisition with a session of its own whose connection breaks before its answer ends with the connection: its session is
-//	    closed. With an Idempotency-Key only its wait ends, since a repetition may have taken over; a repetition that
-//	    finds the wait ended begins anew.
+//	    closed. With an Idempotency-Key it is not, if a repetition has taken over or the answer was on its way.
 //	W4  With the same Idempotency-Key, at any node: the same session, as long as that lives; never a second lock beside
 //	    it. Another request under the same key is refused.
 //	W5  A held connection (hold.go) is answered `granted` once, and `lost` as soon as this node can't confirm that the

@@ -186,7 +186,7 @@ func (h *handler) request(ctx context.Context, request *zamokpb.AcquireRequest) 
 		return nil, err
 	}
 	answer := &held{
-		State: word(response.State.State, "STATE_"), Session: number(request.Session), Ticket: number(request.Acquire.Ticket),
+		State: word(response.State.State, "STATE_"), Session: number(response.Session), Ticket: number(request.Acquire.Ticket),
 		Token: number(response.State.Token),
 	}
 	answer.confirm(response.Ttl, response.Time)
@@ -309,19 +309,16 @@ func (h *handler) openSession(ctx context.Context, r *sessionRequest) (*held, er
 	if r.Secret == nil {
 		r.Secret = newSecret()
 	}
-	response, err := h.open(ctx, r.Secret, settings(r.TTL, r.LockDelay, r.Label, r.Meta))
-	if err != nil {
+	var response *zamokpb.OpenSessionResponse
+	if _, err := h.again(ctx, func() (err error) {
+		response, err = h.zamok.OpenSession(ctx, &zamokpb.OpenSessionRequest{
+			Secret: r.Secret, Settings: settings(r.TTL, r.LockDelay, r.Label, r.Meta),
+		})
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	answer := &held{Session: number(response.Session), Secret: r.Secret}
 	answer.confirm(response.Ttl, response.Time)
 	return answer, nil
-}
-
-func (h *handler) open(ctx context.Context, s secret, settings *zamokpb.SessionSettings) (response *zamokpb.OpenSessionResponse, err error) {
-	_, err = h.again(ctx, func() (err error) {
-		response, err = h.zamok.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: s, Settings: settings})
-		return err
-	})
-	return response, err
 }

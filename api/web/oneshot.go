@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
@@ -25,7 +24,7 @@ const (
 	// keyCharsMin is how many different characters a key has at least; one of 128 random bits has fewer once in ten
 	// million.
 	keyCharsMin = 8
-	// onceTries is how often an acquisition begins anew because the session that its key names had ended, or its wait.
+	// onceTries is how often an acquisition with a session of its own is begun while that is being closed.
 	onceTries = 3
 )
 
@@ -74,127 +73,62 @@ func (r acquireRequest) digest() string {
 	return "request " + hex.EncodeToString(sum[:])
 }
 
-// once is an acquisition with a session of its own.
-type once struct {
-	*handler
-	key     string // "": it is not repeated
-	request *acquireRequest
-	acquire *zamokpb.Acquire
-	secret  secret
-	digest  string
-}
-
 // acquireOnce acquires with a session of its own.
 func (h *handler) acquireOnce(w http.ResponseWriter, r *http.Request, request *acquireRequest) error {
 	if request.Secret != nil || request.Ticket != 0 || request.AckedThrough != 0 {
 		return wire.Invalid("session", "is missing beside a secret, a ticket or acked_through")
 	}
-	o := &once{handler: h, request: request, secret: newSecret()}
-	var err error
-	if o.acquire, err = request.acquire(ownTicket); err != nil {
+	acquire, err := request.acquire(ownTicket)
+	if err != nil {
 		return err
 	}
+	key, s, digest := "", newSecret(), ""
 	switch keys := r.Header.Values(keyHeader); {
 	case len(keys) > 1:
 		return wire.Invalid(keyHeader, "is given more than once")
 	case len(keys) == 1: // an empty one is no missing one: the program that sends it relies on it
-		if err := checkKey(keys[0]); err != nil {
+		key = keys[0]
+		if err := checkKey(key); err != nil {
 			return err
 		}
-		o.key, o.secret, o.digest = keys[0], keySecret(keys[0]), request.digest()
+		s, digest = keySecret(key), request.digest()
 	case request.Poll != 0:
 		return wire.Invalid("poll", "is given without a session or an %s, so a repetition would be another acquisition", keyHeader)
 	}
 	ctx := r.Context()
-	for try := 1; ; try++ {
-		session, answer, err := o.try(ctx)
-		err = inOwnWords(err, len(request.Items) > 0)
-		switch {
-		case err == nil && ctx.Err() != nil && o.key == "":
-			return o.close(ctx, session) // the answer would not arrive
-		case err == nil:
-			answer.Secret, answer.Ticket = o.secret, 0
-			replyHeld(w, answer)
-			return nil
-		case session == 0 || isCode(err, zamokpb.Code_CODE_NO_SESSION) && !o.mayRetry(try):
-			return err
-		case o.mayRetry(try) && isCode(err, zamokpb.Code_CODE_NO_SESSION):
-			continue // another call with this key has closed it
-		case o.mayRetry(try) && endedItself(err):
-			if err := o.close(ctx, session); err != nil {
-				return err
-			}
-		case o.key != "" && (ctx.Err() != nil || mayPass(err) || isCode(err, zamokpb.Code_CODE_OVERLOADED)):
-			return err // a repetition continues, or another call with this key does
-		default:
-			fail(w, err)
-			_ = http.NewResponseController(w).Flush() // the client need not wait for the end of a session that holds nothing
-			_ = o.close(ctx, session)                 // if that fails, its ttl ends it
-			return nil
-		}
-	}
-}
-
-// mayRetry reports whether the acquisition may begin anew.
-func (o *once) mayRetry(try int) bool { return o.key != "" && try < onceTries }
-
-// endedItself reports whether the ticket had been dropped because its call broke, so that a repetition begins anew.
-func endedItself(err error) bool {
-	info := infoOf(err)
-	return info.Code == zamokpb.Code_CODE_TICKET_ENDED && info.Reason == zamokpb.Reason_REASON_DROPPED
-}
-
-// try opens the session, or finds it, and requests the ticket. A session of 0 was not opened, or is another request's.
-func (o *once) try(ctx context.Context) (session uint64, answer *held, err error) {
-	r := o.request
-	opened, err := o.open(ctx, o.secret, settings(r.TTL, r.LockDelay, r.Label, o.digest))
-	if err != nil {
-		return 0, nil, err
-	}
-	if o.key != "" && string(opened.Metadata) != o.digest {
-		return 0, nil, &failure{status: http.StatusConflict, word: "key_reused", cause: wire.Errorf(zamokpb.Code_CODE_REFUSED,
-			"not done: this %s was sent with another request, whose session is alive; take a new key for a new acquisition", keyHeader)}
-	}
-	waiting, stop := context.WithCancel(ctx)
-	renewed := make(chan struct{})
-	go func() {
-		defer close(renewed)
-		o.keepAlive(waiting, opened)
-	}()
-	answer, err = o.handler.request(ctx, &zamokpb.AcquireRequest{
-		Session: opened.Session, Secret: o.secret, Acquire: o.acquire, RespondWithin: r.Poll.nanoseconds(),
+	answer, err := h.requestOnce(ctx, &zamokpb.AcquireRequest{
+		Secret: s, Acquire: acquire, RespondWithin: request.Poll.nanoseconds(),
+		Settings: settings(request.TTL, request.LockDelay, request.Label, digest),
 	})
-	stop()
-	<-renewed
-	return opened.Session, answer, err
+	switch {
+	case isCode(err, zamokpb.Code_CODE_REFUSED):
+		return &failure{status: http.StatusConflict, word: "key_reused", cause: wire.Errorf(zamokpb.Code_CODE_REFUSED,
+			"not done: this %s was sent with another request, whose session is alive; take a new key for a new acquisition", keyHeader)}
+	case err != nil:
+		return inOwnWords(err, len(request.Items) > 0)
+	case ctx.Err() != nil && key == "":
+		return h.closeLater(ctx, uint64(answer.Session), s) // the connection broke before this answer
+	}
+	answer.Secret, answer.Ticket = s, 0
+	replyHeld(w, answer)
+	return nil
 }
 
-// keepAlive renews a session while its acquisition waits: the connection shows that the client is there.
-func (o *once) keepAlive(ctx context.Context, opened *zamokpb.OpenSessionResponse) {
-	tick := time.NewTicker(time.Duration(opened.Ttl) / 3)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			// An error needs no answer here: if the session ends, so does the acquisition.
-			_, _ = o.zamok.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: opened.Session, Secret: o.secret})
-		case <-ctx.Done():
-			return
+// requestOnce requests a ticket with a session of its own. If that session is just being closed, because an earlier call with its
+// secret broke, it is done again.
+func (h *handler) requestOnce(ctx context.Context, request *zamokpb.AcquireRequest) (answer *held, err error) {
+	for range onceTries {
+		if answer, err = h.request(ctx, request); !isCode(err, zamokpb.Code_CODE_NO_SESSION) {
+			break
 		}
 	}
+	return answer, err
 }
 
-// close closes the session, also if the request has ended.
+// closeLater closes a session, also if the request has ended.
 func (h *handler) closeLater(ctx context.Context, session uint64, s secret) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWait)
 	defer cancel()
 	_, err := h.closeSession(ctx, &held{Session: number(session), Secret: s})
-	if isCode(err, zamokpb.Code_CODE_NO_SESSION) {
-		return nil
-	}
 	return err
-}
-
-func (o *once) close(ctx context.Context, session uint64) error {
-	return o.closeLater(ctx, session, o.secret)
 }

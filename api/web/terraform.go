@@ -91,27 +91,17 @@ func (h *handler) terraformLock(ctx context.Context, r *terraformRequest, body [
 	if r.Wait != nil {
 		acquire.WaitFor = int64(*r.Wait)
 	}
-	for try := 1; ; try++ {
-		opened, err := h.open(ctx, s, settings(r.TTL, 0, info.Who, ""))
-		if err != nil {
+	for range onceTries {
+		_, err = h.requestOnce(ctx, &zamokpb.AcquireRequest{Secret: s, Acquire: acquire, Settings: settings(r.TTL, 0, info.Who, "")})
+		if !isCode(err, zamokpb.Code_CODE_NOT_ACQUIRED) {
 			return nil, err
 		}
-		_, err = h.request(ctx, &zamokpb.AcquireRequest{Session: opened.Session, Secret: s, Acquire: acquire})
-		if err == nil || mayPass(err) {
-			return nil, err // a repetition has the lock, if it was acquired
-		}
-		if err := h.closeLater(ctx, opened.Session, s); err != nil {
-			return nil, err
-		}
-		switch {
-		case isCode(err, zamokpb.Code_CODE_NOT_ACQUIRED):
-			if holder, session, err := h.terraformHolder(ctx, r.Name); err != nil || session != 0 || try == onceTries {
-				return holder, err
-			}
-		case try == onceTries || !endedItself(err) && !isCode(err, zamokpb.Code_CODE_NO_SESSION):
-			return nil, err
+		var session uint64
+		if holder, session, err = h.terraformHolder(ctx, r.Name); err != nil || session != 0 {
+			break // or it is free again
 		}
 	}
+	return holder, err
 }
 
 // terraformHolder is the description of the lock that is held, and its session. What another kind of client holds is

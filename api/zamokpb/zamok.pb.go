@@ -2586,9 +2586,7 @@ type OpenSessionResponse struct {
 	// `sent` of the request.
 	Sent []byte `protobuf:"bytes,3,opt,name=sent,proto3" json:"sent,omitempty"`
 	// The cluster time, in nanoseconds, at which the request was applied.
-	Time int64 `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
-	// The metadata of the session. If the secret had opened it before, it is the one of that first opening.
-	Metadata      []byte `protobuf:"bytes,5,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Time          int64 `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2649,13 +2647,6 @@ func (x *OpenSessionResponse) GetTime() int64 {
 		return x.Time
 	}
 	return 0
-}
-
-func (x *OpenSessionResponse) GetMetadata() []byte {
-	if x != nil {
-		return x.Metadata
-	}
-	return nil
 }
 
 // RenewSessionRequest renews a session; a client sends one every third of the ttl.
@@ -2917,12 +2908,12 @@ func (x *CloseSessionResponse) GetState() *TicketState {
 	return nil
 }
 
-// AcquireRequest requests locks for a session.
+// AcquireRequest requests locks for a session, or for a session of their own.
 type AcquireRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The id of the session. Required.
+	// The id of the session. 0: a session of its own, which is opened with `settings`.
 	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	// The 16 bytes that opened it. Required.
+	// The 16 bytes that opened it, or that open it. Required.
 	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// The locks and how to wait for them. Required.
 	Acquire *Acquire `protobuf:"bytes,3,opt,name=acquire,proto3" json:"acquire,omitempty"`
@@ -2933,6 +2924,10 @@ type AcquireRequest struct {
 	// If above 0 and the ticket still waits after so many nanoseconds, the response has its state WAITING. The ticket waits
 	// on: request the same ticket again.
 	RespondWithin int64 `protobuf:"varint,6,opt,name=respond_within,json=respondWithin,proto3" json:"respond_within,omitempty"`
+	// With session 0: the settings of the session that is opened first, or was opened by the same secret before. That one
+	// must have the same metadata, or the call fails with REFUSED. The session is renewed while the call waits. When the call
+	// ends without a grant, the session is closed instead of dropping the ticket.
+	Settings      *SessionSettings `protobuf:"bytes,7,opt,name=settings,proto3" json:"settings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3009,6 +3004,13 @@ func (x *AcquireRequest) GetRespondWithin() int64 {
 	return 0
 }
 
+func (x *AcquireRequest) GetSettings() *SessionSettings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
 // AcquireResponse says that the ticket holds its locks, or waits on.
 type AcquireResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3020,7 +3022,9 @@ type AcquireResponse struct {
 	// The cluster time, in nanoseconds, at which the request was applied.
 	Time int64 `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
 	// The ttl of the session in nanoseconds.
-	Ttl           int64 `protobuf:"varint,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	Ttl int64 `protobuf:"varint,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// The id of the session.
+	Session       uint64 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3079,6 +3083,13 @@ func (x *AcquireResponse) GetTime() int64 {
 func (x *AcquireResponse) GetTtl() int64 {
 	if x != nil {
 		return x.Ttl
+	}
+	return 0
+}
+
+func (x *AcquireResponse) GetSession() uint64 {
+	if x != nil {
+		return x.Session
 	}
 	return 0
 }
@@ -5727,13 +5738,12 @@ const file_zamok_proto_rawDesc = "" +
 	"\x12OpenSessionRequest\x12\x16\n" +
 	"\x06secret\x18\x01 \x01(\fR\x06secret\x125\n" +
 	"\bsettings\x18\x02 \x01(\v2\x19.zamok.v1.SessionSettingsR\bsettings\x12\x12\n" +
-	"\x04sent\x18\x03 \x01(\fR\x04sent\"\x85\x01\n" +
+	"\x04sent\x18\x03 \x01(\fR\x04sent\"i\n" +
 	"\x13OpenSessionResponse\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x10\n" +
 	"\x03ttl\x18\x02 \x01(\x03R\x03ttl\x12\x12\n" +
 	"\x04sent\x18\x03 \x01(\fR\x04sent\x12\x12\n" +
-	"\x04time\x18\x04 \x01(\x03R\x04time\x12\x1a\n" +
-	"\bmetadata\x18\x05 \x01(\fR\bmetadata\"s\n" +
+	"\x04time\x18\x04 \x01(\x03R\x04time\"s\n" +
 	"\x13RenewSessionRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x12\n" +
@@ -5749,19 +5759,21 @@ const file_zamok_proto_rawDesc = "" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x16\n" +
 	"\x06ticket\x18\x03 \x01(\x04R\x06ticket\"C\n" +
 	"\x14CloseSessionResponse\x12+\n" +
-	"\x05state\x18\x01 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\"\xcf\x01\n" +
+	"\x05state\x18\x01 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\"\x86\x02\n" +
 	"\x0eAcquireRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12+\n" +
 	"\aacquire\x18\x03 \x01(\v2\x11.zamok.v1.AcquireR\aacquire\x12#\n" +
 	"\racked_through\x18\x04 \x01(\x04R\fackedThrough\x12\x12\n" +
 	"\x04sent\x18\x05 \x01(\fR\x04sent\x12%\n" +
-	"\x0erespond_within\x18\x06 \x01(\x03R\rrespondWithin\"x\n" +
+	"\x0erespond_within\x18\x06 \x01(\x03R\rrespondWithin\x125\n" +
+	"\bsettings\x18\a \x01(\v2\x19.zamok.v1.SessionSettingsR\bsettings\"\x92\x01\n" +
 	"\x0fAcquireResponse\x12+\n" +
 	"\x05state\x18\x01 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12\x12\n" +
 	"\x04sent\x18\x02 \x01(\fR\x04sent\x12\x12\n" +
 	"\x04time\x18\x03 \x01(\x03R\x04time\x12\x10\n" +
-	"\x03ttl\x18\x04 \x01(\x03R\x03ttl\"\x90\x01\n" +
+	"\x03ttl\x18\x04 \x01(\x03R\x03ttl\x12\x18\n" +
+	"\asession\x18\x05 \x01(\x04R\asession\"\x90\x01\n" +
 	"\vDropRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x16\n" +
@@ -6166,77 +6178,78 @@ var file_zamok_proto_depIdxs = []int32{
 	11, // 34: zamok.v1.OpenSessionRequest.settings:type_name -> zamok.v1.SessionSettings
 	20, // 35: zamok.v1.CloseSessionResponse.state:type_name -> zamok.v1.TicketState
 	12, // 36: zamok.v1.AcquireRequest.acquire:type_name -> zamok.v1.Acquire
-	20, // 37: zamok.v1.AcquireResponse.state:type_name -> zamok.v1.TicketState
-	20, // 38: zamok.v1.DropResponse.state:type_name -> zamok.v1.TicketState
-	20, // 39: zamok.v1.DowngradeResponse.state:type_name -> zamok.v1.TicketState
-	45, // 40: zamok.v1.GetResponse.lock:type_name -> zamok.v1.LockSummary
-	46, // 41: zamok.v1.GetResponse.holders:type_name -> zamok.v1.Ticket
-	46, // 42: zamok.v1.GetResponse.queue:type_name -> zamok.v1.Ticket
-	42, // 43: zamok.v1.GetResponse.stamp:type_name -> zamok.v1.Stamp
-	20, // 44: zamok.v1.Ticket.state:type_name -> zamok.v1.TicketState
-	13, // 45: zamok.v1.Ticket.items:type_name -> zamok.v1.Item
-	28, // 46: zamok.v1.Ticket.blockers:type_name -> zamok.v1.Blocker
-	45, // 47: zamok.v1.ListResponse.locks:type_name -> zamok.v1.LockSummary
-	42, // 48: zamok.v1.ListResponse.stamp:type_name -> zamok.v1.Stamp
-	51, // 49: zamok.v1.ListSessionsResponse.sessions:type_name -> zamok.v1.SessionInfo
-	42, // 50: zamok.v1.ListSessionsResponse.stamp:type_name -> zamok.v1.Stamp
-	11, // 51: zamok.v1.SessionInfo.settings:type_name -> zamok.v1.SessionSettings
-	42, // 52: zamok.v1.CheckResponse.stamp:type_name -> zamok.v1.Stamp
-	42, // 53: zamok.v1.NowResponse.stamp:type_name -> zamok.v1.Stamp
-	58, // 54: zamok.v1.WatchFrame.events:type_name -> zamok.v1.LockEvent
-	7,  // 55: zamok.v1.LockEvent.kind:type_name -> zamok.v1.EventKind
-	2,  // 56: zamok.v1.LockEvent.reason:type_name -> zamok.v1.Reason
-	13, // 57: zamok.v1.LockEvent.items:type_name -> zamok.v1.Item
-	61, // 58: zamok.v1.ForceReleaseResponse.ended:type_name -> zamok.v1.TicketRef
-	66, // 59: zamok.v1.MembersResponse.members:type_name -> zamok.v1.Member
-	42, // 60: zamok.v1.MembersResponse.stamp:type_name -> zamok.v1.Stamp
-	8,  // 61: zamok.v1.Zamok.Session:input_type -> zamok.v1.ClientFrame
-	30, // 62: zamok.v1.Zamok.OpenSession:input_type -> zamok.v1.OpenSessionRequest
-	32, // 63: zamok.v1.Zamok.RenewSession:input_type -> zamok.v1.RenewSessionRequest
-	34, // 64: zamok.v1.Zamok.CloseSession:input_type -> zamok.v1.CloseSessionRequest
-	36, // 65: zamok.v1.Zamok.Acquire:input_type -> zamok.v1.AcquireRequest
-	38, // 66: zamok.v1.Zamok.Drop:input_type -> zamok.v1.DropRequest
-	40, // 67: zamok.v1.Zamok.Downgrade:input_type -> zamok.v1.DowngradeRequest
-	43, // 68: zamok.v1.Zamok.Get:input_type -> zamok.v1.GetRequest
-	47, // 69: zamok.v1.Zamok.List:input_type -> zamok.v1.ListRequest
-	49, // 70: zamok.v1.Zamok.ListSessions:input_type -> zamok.v1.ListSessionsRequest
-	52, // 71: zamok.v1.Zamok.Check:input_type -> zamok.v1.CheckRequest
-	54, // 72: zamok.v1.Zamok.Now:input_type -> zamok.v1.NowRequest
-	56, // 73: zamok.v1.Zamok.Watch:input_type -> zamok.v1.WatchRequest
-	59, // 74: zamok.v1.Admin.ForceRelease:input_type -> zamok.v1.ForceReleaseRequest
-	62, // 75: zamok.v1.Admin.ExpireSession:input_type -> zamok.v1.ExpireSessionRequest
-	64, // 76: zamok.v1.Admin.Members:input_type -> zamok.v1.MembersRequest
-	67, // 77: zamok.v1.Admin.Join:input_type -> zamok.v1.JoinRequest
-	69, // 78: zamok.v1.Admin.Remove:input_type -> zamok.v1.RemoveRequest
-	71, // 79: zamok.v1.Admin.Transfer:input_type -> zamok.v1.TransferRequest
-	73, // 80: zamok.v1.Admin.Settings:input_type -> zamok.v1.SettingsRequest
-	75, // 81: zamok.v1.Admin.Backup:input_type -> zamok.v1.BackupRequest
-	17, // 82: zamok.v1.Zamok.Session:output_type -> zamok.v1.ServerFrame
-	31, // 83: zamok.v1.Zamok.OpenSession:output_type -> zamok.v1.OpenSessionResponse
-	33, // 84: zamok.v1.Zamok.RenewSession:output_type -> zamok.v1.RenewSessionResponse
-	35, // 85: zamok.v1.Zamok.CloseSession:output_type -> zamok.v1.CloseSessionResponse
-	37, // 86: zamok.v1.Zamok.Acquire:output_type -> zamok.v1.AcquireResponse
-	39, // 87: zamok.v1.Zamok.Drop:output_type -> zamok.v1.DropResponse
-	41, // 88: zamok.v1.Zamok.Downgrade:output_type -> zamok.v1.DowngradeResponse
-	44, // 89: zamok.v1.Zamok.Get:output_type -> zamok.v1.GetResponse
-	48, // 90: zamok.v1.Zamok.List:output_type -> zamok.v1.ListResponse
-	50, // 91: zamok.v1.Zamok.ListSessions:output_type -> zamok.v1.ListSessionsResponse
-	53, // 92: zamok.v1.Zamok.Check:output_type -> zamok.v1.CheckResponse
-	55, // 93: zamok.v1.Zamok.Now:output_type -> zamok.v1.NowResponse
-	57, // 94: zamok.v1.Zamok.Watch:output_type -> zamok.v1.WatchFrame
-	60, // 95: zamok.v1.Admin.ForceRelease:output_type -> zamok.v1.ForceReleaseResponse
-	63, // 96: zamok.v1.Admin.ExpireSession:output_type -> zamok.v1.ExpireSessionResponse
-	65, // 97: zamok.v1.Admin.Members:output_type -> zamok.v1.MembersResponse
-	68, // 98: zamok.v1.Admin.Join:output_type -> zamok.v1.JoinResponse
-	70, // 99: zamok.v1.Admin.Remove:output_type -> zamok.v1.RemoveResponse
-	72, // 100: zamok.v1.Admin.Transfer:output_type -> zamok.v1.TransferResponse
-	74, // 101: zamok.v1.Admin.Settings:output_type -> zamok.v1.SettingsResponse
-	76, // 102: zamok.v1.Admin.Backup:output_type -> zamok.v1.BackupChunk
-	82, // [82:103] is the sub-list for method output_type
-	61, // [61:82] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	11, // 37: zamok.v1.AcquireRequest.settings:type_name -> zamok.v1.SessionSettings
+	20, // 38: zamok.v1.AcquireResponse.state:type_name -> zamok.v1.TicketState
+	20, // 39: zamok.v1.DropResponse.state:type_name -> zamok.v1.TicketState
+	20, // 40: zamok.v1.DowngradeResponse.state:type_name -> zamok.v1.TicketState
+	45, // 41: zamok.v1.GetResponse.lock:type_name -> zamok.v1.LockSummary
+	46, // 42: zamok.v1.GetResponse.holders:type_name -> zamok.v1.Ticket
+	46, // 43: zamok.v1.GetResponse.queue:type_name -> zamok.v1.Ticket
+	42, // 44: zamok.v1.GetResponse.stamp:type_name -> zamok.v1.Stamp
+	20, // 45: zamok.v1.Ticket.state:type_name -> zamok.v1.TicketState
+	13, // 46: zamok.v1.Ticket.items:type_name -> zamok.v1.Item
+	28, // 47: zamok.v1.Ticket.blockers:type_name -> zamok.v1.Blocker
+	45, // 48: zamok.v1.ListResponse.locks:type_name -> zamok.v1.LockSummary
+	42, // 49: zamok.v1.ListResponse.stamp:type_name -> zamok.v1.Stamp
+	51, // 50: zamok.v1.ListSessionsResponse.sessions:type_name -> zamok.v1.SessionInfo
+	42, // 51: zamok.v1.ListSessionsResponse.stamp:type_name -> zamok.v1.Stamp
+	11, // 52: zamok.v1.SessionInfo.settings:type_name -> zamok.v1.SessionSettings
+	42, // 53: zamok.v1.CheckResponse.stamp:type_name -> zamok.v1.Stamp
+	42, // 54: zamok.v1.NowResponse.stamp:type_name -> zamok.v1.Stamp
+	58, // 55: zamok.v1.WatchFrame.events:type_name -> zamok.v1.LockEvent
+	7,  // 56: zamok.v1.LockEvent.kind:type_name -> zamok.v1.EventKind
+	2,  // 57: zamok.v1.LockEvent.reason:type_name -> zamok.v1.Reason
+	13, // 58: zamok.v1.LockEvent.items:type_name -> zamok.v1.Item
+	61, // 59: zamok.v1.ForceReleaseResponse.ended:type_name -> zamok.v1.TicketRef
+	66, // 60: zamok.v1.MembersResponse.members:type_name -> zamok.v1.Member
+	42, // 61: zamok.v1.MembersResponse.stamp:type_name -> zamok.v1.Stamp
+	8,  // 62: zamok.v1.Zamok.Session:input_type -> zamok.v1.ClientFrame
+	30, // 63: zamok.v1.Zamok.OpenSession:input_type -> zamok.v1.OpenSessionRequest
+	32, // 64: zamok.v1.Zamok.RenewSession:input_type -> zamok.v1.RenewSessionRequest
+	34, // 65: zamok.v1.Zamok.CloseSession:input_type -> zamok.v1.CloseSessionRequest
+	36, // 66: zamok.v1.Zamok.Acquire:input_type -> zamok.v1.AcquireRequest
+	38, // 67: zamok.v1.Zamok.Drop:input_type -> zamok.v1.DropRequest
+	40, // 68: zamok.v1.Zamok.Downgrade:input_type -> zamok.v1.DowngradeRequest
+	43, // 69: zamok.v1.Zamok.Get:input_type -> zamok.v1.GetRequest
+	47, // 70: zamok.v1.Zamok.List:input_type -> zamok.v1.ListRequest
+	49, // 71: zamok.v1.Zamok.ListSessions:input_type -> zamok.v1.ListSessionsRequest
+	52, // 72: zamok.v1.Zamok.Check:input_type -> zamok.v1.CheckRequest
+	54, // 73: zamok.v1.Zamok.Now:input_type -> zamok.v1.NowRequest
+	56, // 74: zamok.v1.Zamok.Watch:input_type -> zamok.v1.WatchRequest
+	59, // 75: zamok.v1.Admin.ForceRelease:input_type -> zamok.v1.ForceReleaseRequest
+	62, // 76: zamok.v1.Admin.ExpireSession:input_type -> zamok.v1.ExpireSessionRequest
+	64, // 77: zamok.v1.Admin.Members:input_type -> zamok.v1.MembersRequest
+	67, // 78: zamok.v1.Admin.Join:input_type -> zamok.v1.JoinRequest
+	69, // 79: zamok.v1.Admin.Remove:input_type -> zamok.v1.RemoveRequest
+	71, // 80: zamok.v1.Admin.Transfer:input_type -> zamok.v1.TransferRequest
+	73, // 81: zamok.v1.Admin.Settings:input_type -> zamok.v1.SettingsRequest
+	75, // 82: zamok.v1.Admin.Backup:input_type -> zamok.v1.BackupRequest
+	17, // 83: zamok.v1.Zamok.Session:output_type -> zamok.v1.ServerFrame
+	31, // 84: zamok.v1.Zamok.OpenSession:output_type -> zamok.v1.OpenSessionResponse
+	33, // 85: zamok.v1.Zamok.RenewSession:output_type -> zamok.v1.RenewSessionResponse
+	35, // 86: zamok.v1.Zamok.CloseSession:output_type -> zamok.v1.CloseSessionResponse
+	37, // 87: zamok.v1.Zamok.Acquire:output_type -> zamok.v1.AcquireResponse
+	39, // 88: zamok.v1.Zamok.Drop:output_type -> zamok.v1.DropResponse
+	41, // 89: zamok.v1.Zamok.Downgrade:output_type -> zamok.v1.DowngradeResponse
+	44, // 90: zamok.v1.Zamok.Get:output_type -> zamok.v1.GetResponse
+	48, // 91: zamok.v1.Zamok.List:output_type -> zamok.v1.ListResponse
+	50, // 92: zamok.v1.Zamok.ListSessions:output_type -> zamok.v1.ListSessionsResponse
+	53, // 93: zamok.v1.Zamok.Check:output_type -> zamok.v1.CheckResponse
+	55, // 94: zamok.v1.Zamok.Now:output_type -> zamok.v1.NowResponse
+	57, // 95: zamok.v1.Zamok.Watch:output_type -> zamok.v1.WatchFrame
+	60, // 96: zamok.v1.Admin.ForceRelease:output_type -> zamok.v1.ForceReleaseResponse
+	63, // 97: zamok.v1.Admin.ExpireSession:output_type -> zamok.v1.ExpireSessionResponse
+	65, // 98: zamok.v1.Admin.Members:output_type -> zamok.v1.MembersResponse
+	68, // 99: zamok.v1.Admin.Join:output_type -> zamok.v1.JoinResponse
+	70, // 100: zamok.v1.Admin.Remove:output_type -> zamok.v1.RemoveResponse
+	72, // 101: zamok.v1.Admin.Transfer:output_type -> zamok.v1.TransferResponse
+	74, // 102: zamok.v1.Admin.Settings:output_type -> zamok.v1.SettingsResponse
+	76, // 103: zamok.v1.Admin.Backup:output_type -> zamok.v1.BackupChunk
+	83, // [83:104] is the sub-list for method output_type
+	62, // [62:83] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_zamok_proto_init() }

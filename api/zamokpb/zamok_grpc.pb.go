@@ -98,7 +98,8 @@ type ZamokClient interface {
 	// CloseSession ends a session. Its locks are released at once, without a lock delay.
 	CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionResponse, error)
 	// Acquire requests locks and returns when they are granted or refused. The call stays open while the ticket
-	// waits, and does not renew the session: a client that waits longer than the ttl calls RenewSession meanwhile.
+	// waits, and does not renew the session: a client that waits longer than the ttl calls RenewSession meanwhile. With
+	// session 0 the acquisition has a session of its own; see AcquireRequest.settings.
 	// If the call ends before its response, by deadline, cancellation or a broken connection, the server drops the
 	// ticket. The same ticket may be requested again with the same result; the later call then owns the ticket, and
 	// the end of the earlier one does not affect it.
@@ -294,7 +295,8 @@ type ZamokServer interface {
 	// CloseSession ends a session. Its locks are released at once, without a lock delay.
 	CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionResponse, error)
 	// Acquire requests locks and returns when they are granted or refused. The call stays open while the ticket
-	// waits, and does not renew the session: a client that waits longer than the ttl calls RenewSession meanwhile.
+	// waits, and does not renew the session: a client that waits longer than the ttl calls RenewSession meanwhile. With
+	// session 0 the acquisition has a session of its own; see AcquireRequest.settings.
 	// If the call ends before its response, by deadline, cancellation or a broken connection, the server drops the
 	// ticket. The same ticket may be requested again with the same result; the later call then owns the ticket, and
 	// the end of the earlier one does not affect it.

@@ -231,6 +231,10 @@ Try this, in two other terminals at once:
 
   %s lock%s stock -- sh -c 'echo "I hold it, token $ZAMOK_LOCK_TOKEN"; sleep 5'
 
+Or with curl, which holds it until Ctrl-C:
+
+  curl -N '%s/v1/hold?name=stock'
+
 Ctrl-C ends it.
-`, v.nodes, strings.Join(endpoints, ", "), strings.Join(pages, ", "), data, v.app.name, flag)
+`, v.nodes, strings.Join(endpoints, ", "), strings.Join(pages, ", "), data, v.app.name, flag, pages[0])
 }

@@ -1,0 +1,91 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// once is an acquisition with a session of its own.
+func once(name string, ttl clock.Span, wait int64) *zamokpb.AcquireRequest {
+	secret := make([]byte, 16)
+	_, _ = rand.Read(secret)
+	return &zamokpb.AcquireRequest{Secret: secret, Settings: &zamokpb.SessionSettings{Ttl: int64(ttl), Metadata: []byte("a request")},
+		Acquire: &zamokpb.Acquire{Ticket: 1, WaitFor: wait, Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}}
+}
+
+// alive are the sessions that the cluster has.
+func alive(t *testing.T, s caller) int {
+	list, err := s.ListSessions(soon(t), &zamokpb.ListSessionsRequest{})
+	require.NoError(t, err)
+	return len(list.Sessions)
+}
+
+func TestASessionOfItsOwnEndsWithItsCall(t *testing.T) {
+	c := startCluster(t, 1, nil)
+	ctx, s := soon(t), call(t, c.leader())
+	request := once("stock", clock.Minute, 0)
+	held, err := s.Acquire(ctx, request)
+	require.NoError(t, err)
+	assert.Equal(t, zamokpb.State_STATE_GRANTED, held.State.State)
+	again, err := s.Acquire(ctx, request)
+	require.NoError(t, err)
+	assert.Equal(t, held.Session, again.Session, "the same secret, the same session")
+	assert.Equal(t, held.State.Token, again.State.Token)
+
+	other := once("other", clock.Minute, 0)
+	other.Secret, other.Settings.Metadata = request.Secret, []byte("another request")
+	_, err = s.Acquire(ctx, other)
+	require.ErrorContains(t, err, "other metadata")
+	_, err = s.Acquire(ctx, once("stock", clock.Minute, 0))
+	require.ErrorContains(t, err, "not acquired")
+	require.Eventually(t, func() bool { return alive(t, s) == 1 }, patience, 5*time.Millisecond, "the refused one has none")
+
+	broken, end := context.WithCancel(ctx)
+	go func() {
+		assert.Eventually(t, func() bool { return alive(t, s) == 2 }, patience, 5*time.Millisecond)
+		end()
+	}()
+	_, err = s.Acquire(broken, once("stock", clock.Minute, -1))
+	require.Error(t, err)
+	require.Eventually(t, func() bool { return alive(t, s) == 1 }, patience, 5*time.Millisecond, "nor has the broken one")
+	lock, err := s.Get(ctx, &zamokpb.GetRequest{Name: "stock"})
+	require.NoError(t, err)
+	assert.Zero(t, lock.Lock.Waiters)
+
+	closed, err := s.CloseSession(ctx, &zamokpb.CloseSessionRequest{Session: held.Session, Secret: request.Secret, Ticket: 1})
+	require.NoError(t, err)
+	assert.Equal(t, held.State.Token, closed.State.Token)
+	assert.Zero(t, alive(t, s))
+	request.Settings = nil
+	_, err = s.Acquire(ctx, request)
+	require.ErrorContains(t, err, "settings")
+}
+
+func TestASessionOfItsOwnLivesWithItsCall(t *testing.T) {
+	c := startCluster(t, 1, nil)
+	ctx, s := soon(t), call(t, c.leader())
+	const ttl = 2 * clock.Second
+	first := once("stock", clock.Minute, 0)
+	held, err := s.Acquire(ctx, first)
+	require.NoError(t, err)
+	began, waiting := time.Now(), once("stock", ttl, -1)
+	waiting.RespondWithin = int64(ttl + clock.Second)
+	still, err := s.Acquire(ctx, waiting)
+	require.NoError(t, err)
+	assert.Equal(t, zamokpb.State_STATE_WAITING, still.State.State)
+	assert.Greater(t, time.Since(began), ttl.Duration())
+	_, err = s.CloseSession(ctx, &zamokpb.CloseSessionRequest{Session: held.Session, Secret: first.Secret})
+	require.NoError(t, err)
+	got, err := s.Acquire(ctx, waiting)
+	require.NoError(t, err)
+	assert.Equal(t, zamokpb.State_STATE_GRANTED, got.State.State)
+	assert.Equal(t, still.Session, got.Session)
+}

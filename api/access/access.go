@@ -79,11 +79,8 @@ func (g *Guard) check(request any) (verb Verb, names []string, err error) {
 	case *zamokpb.RenewSessionRequest, *zamokpb.CloseSessionRequest:
 		return VerbSession, noName, err
 	case *zamokpb.AcquireRequest:
-		if r.Session == 0 {
-			err = cmp.Or(err, g.checkSettings(r.Settings))
-		}
 		verb, names, wrong := g.check(r.Acquire)
-		return verb, names, cmp.Or(err, wrong, checkRange("respond_within", clock.Span(r.RespondWithin), 0, fsm.SpanMax))
+		return verb, names, cmp.Or(err, g.checkOwnSession(r), wrong)
 	case *zamokpb.Acquire:
 		if err := checkAcquire(r); err != nil {
 			return VerbAcquire, nil, err
@@ -200,6 +197,16 @@ func (g *Guard) checkSettings(p *zamokpb.SessionSettings) error {
 		checkRange("settings.release_on_disconnect", clock.Span(p.GetReleaseOnDisconnect()), 0, fsm.GraceMax),
 		checkBytes("settings.metadata", p.GetMetadata(), fsm.MetadataBytesMax, "kept"),
 		checkText("settings.label", p.GetLabel(), 0, fsm.LabelBytesMax))
+}
+
+// checkOwnSession checks what an acquisition has beside its locks: the settings of a session of its own.
+func (g *Guard) checkOwnSession(r *zamokpb.AcquireRequest) error {
+	if r.Session == 0 {
+		if err := g.checkSettings(r.Settings); err != nil {
+			return err
+		}
+	}
+	return checkRange("respond_within", clock.Span(r.RespondWithin), 0, fsm.SpanMax)
 }
 
 func checkRange[T cmp.Ordered](field string, v, least, most T) error {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -212,4 +213,41 @@ func TestHTTPClientsNoticeLoss(t *testing.T) {
 		require.NoError(t, node.Process.Kill())
 	}
 	awaitLost(t, cutOff, since, ttl)
+}
+
+// The commands of docs/guide/http.md are typed, block by block, and show what it says. A block that begins with curl -sN
+// streams until Ctrl-C.
+func TestHTTPGuide(t *testing.T) {
+	requireTools(t, "curl", "openssl")
+	t.Parallel()
+	c := startCluster(t)
+	shell := &readmeShell{dir: t.TempDir(), port: c.port}
+	expected := []struct{ begins, shows string }{ // a regular expression
+		{"curl -s http://127.0.0.1:5752/v1/acquire -d '{\"name\":\"stock\"", `"state":"granted".*"token":"\d+","ttl":"1m0s","valid_for":"57s"`},
+		{"curl -s http://127.0.0.1:5752/v1/release", `"state":"ended","reason":"dropped"`},
+		{"curl -s http://127.0.0.1:5752/v1/acquire", `"valid_for":"57s"(?s:.*)"reason":"dropped"`},
+		{"umask 077", `"state":"granted"(?s:.*)"reason":"dropped"`},
+		{"while ", `^{"state":"ended","reason":"dropped"`},
+		{"curl -sN 'http://127.0.0.1:5752/v1/hold", `event: granted\ndata: .*"token":"\d+".*\n\nevent: heartbeat\ndata: {"valid_for":"14`},
+		{"curl -s http://127.0.0.1:5752/v1/acquire -d '{\"items\"", `"state":"granted"(?s:.*)"reason":"dropped"`},
+		{"curl -s http://127.0.0.1:5752/v1/sessions", `("state":"granted"(?s:.*)){2}"valid_for":"28.5s"(?s:.*)"reason":"dropped"(?s:.*)"reason":"closed"`},
+		{"curl -s http://127.0.0.1:5752/v1/acquire", `"meta":"a look"(?s:.*)"held":true(?s:.*)"name":"stock"`},
+		{"curl -sN 'http://127.0.0.1:5752/v1/watch", `id: \d+\nevent: index`},
+	}
+	for i, block := range docBlocks(t, "docs/guide/http.md", "sh") {
+		require.Less(t, i, len(expected), "what does this show?\n%s", block)
+		want := expected[i]
+		require.True(t, strings.HasPrefix(block, want.begins), "block %d\n%s", i+1, block)
+		r := shell.shell(t, shell.dir, movePorts(block, c.port))
+		if strings.HasPrefix(block, "curl -sN") {
+			awaitCondition(t, want.shows, func() bool { return regexp.MustCompile(want.shows).MatchString(r.stdout.String()) })
+			require.NoError(t, syscall.Kill(-r.Process.Pid, syscall.SIGINT))
+			r.wait(t)
+			c.awaitFree(t, "stock")
+			continue
+		}
+		end := r.wait(t)
+		require.Equal(t, 0, end.code, "%s\n%s%s", block, end.stdout, end.stderr)
+		require.Regexp(t, want.shows, end.stdout, block)
+	}
 }

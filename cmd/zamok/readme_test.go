@@ -23,10 +23,10 @@ const repositoryRoot = "../.."
 // buildTimeout bounds what compiles, beside others that do.
 const buildTimeout = 5 * time.Minute
 
-// readmeBlocks are the fenced blocks of README.md in one language, in order.
-func readmeBlocks(t *testing.T, language string) []string {
+// docBlocks are the fenced blocks of a document in one language, in order.
+func docBlocks(t *testing.T, path, language string) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(repositoryRoot, "README.md"))
+	text, err := os.ReadFile(filepath.Join(repositoryRoot, path))
 	require.NoError(t, err)
 	var blocks []string
 	for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
@@ -53,7 +53,7 @@ func TestREADME(t *testing.T) {
 		"until ./zamok members": "voter",
 	}
 	shell := newReadmeShell(t)
-	for _, block := range readmeBlocks(t, "sh") {
+	for _, block := range docBlocks(t, "README.md", "sh") {
 		out := shell.runBlock(t, block)
 		for line, text := range expected {
 			if strings.Contains("\n"+block, "\n"+line) {
@@ -83,13 +83,18 @@ func newReadmeShell(t *testing.T) *readmeShell {
 
 var readmePort = regexp.MustCompile(`127\.0\.0\.1:57(\d\d)\b`)
 
+// movePorts replaces the ports of `zamok dev` by those of `zamok dev --port`.
+func movePorts(block string, port int) string {
+	return readmePort.ReplaceAllStringFunc(block, func(address string) string {
+		offset, _ := strconv.Atoi(address[len(address)-2:])
+		return "127.0.0.1:" + strconv.Itoa(port+offset-50)
+	})
+}
+
 // runBlock runs a block of README in a shell and returns what is to be seen then.
 func (d *readmeShell) runBlock(t *testing.T, block string) string {
 	t.Helper()
-	script := readmePort.ReplaceAllStringFunc(block, func(address string) string {
-		offset, _ := strconv.Atoi(address[len(address)-2:])
-		return "127.0.0.1:" + strconv.Itoa(d.port+offset-50)
-	})
+	script := movePorts(block, d.port)
 	script = strings.ReplaceAll(script, "./zamok dev", "./zamok dev --port "+strconv.Itoa(d.port))
 	script = strings.ReplaceAll(script, "make ", "make -n ")
 	// Who sits at a busy machine asks again, if the servers have not found each other in five seconds.
@@ -169,7 +174,7 @@ func foreignModule(t *testing.T) string {
 	out, err := ours.Output()
 	require.NoError(t, err)
 	path, version, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
-	blocks := readmeBlocks(t, "go")
+	blocks := docBlocks(t, "README.md", "go")
 	require.Len(t, blocks, 1)
 	source := "package shop\n\nimport (\n\t\"context\"\n\t\"database/sql\"\n\n\t\"" + path + "/client\"\n)\n\n" +
 		"func Draw(ctx context.Context, db *sql.DB) error {\n" + blocks[0] + "\treturn err\n}\n"

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// httpHeaderWait is how long a request may take to arrive, httpIdle how long a connection stays for
-	// the next one.
+	// httpHeaderWait is how long the head of a request may take to arrive, and as long again its body; httpIdle how long
+	// a connection stays for the next one.
 	httpHeaderWait = 5 * time.Second
 	httpIdle       = time.Minute
 	// writeStuck is how long a write to the disk may take before the node is not ready.
@@ -61,21 +61,25 @@ func (n *Node) serveHTTP() {
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	n.http = &http.Server{
-		Handler:           mux,
-		ReadHeaderTimeout: httpHeaderWait, ReadTimeout: 2 * httpHeaderWait, IdleTimeout: httpIdle,
-		MaxHeaderBytes: headerBytesMax,
-		ConnContext: func(ctx context.Context, conn net.Conn) context.Context { // the caller, as for calls of gRPC
-			return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
-		},
-		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
-	}
+	n.http = newHTTPServer(mux, cfg.Logger)
 	n.served.Go(func() {
 		err := n.http.Serve(&limitedListener{Listener: cfg.httpListener, free: make(chan struct{}, cfg.ConnsMax), log: cfg.Logger})
 		if !errors.Is(err, http.ErrServerClosed) {
 			cfg.Logger.Error("the HTTP server failed; metrics and health checks are not served until the node is restarted", "error", err)
 		}
 	})
+}
+
+func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: httpHeaderWait, ReadTimeout: 2 * httpHeaderWait, IdleTimeout: httpIdle,
+		MaxHeaderBytes: headerBytesMax,
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context { // the caller, as for calls of gRPC
+			return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
+		},
+		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+	}
 }
 
 // webHandler serves /v1/.

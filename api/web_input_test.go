@@ -109,6 +109,11 @@ func TestWrongRequestsNameTheirField(t *testing.T) {
 		large := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"`+strings.Repeat("a", 64<<10)+`"}`)
 		assert.Equal(t, 413, large.code, large.text)
 		assert.Equal(t, "query", send(ctx, t, n, "POST", "/v1/acquire?name=a", "").fields["field"])
+		for _, method := range []string{"GET", "DELETE"} {
+			unread := send(ctx, t, n, method, map[string]string{"GET": "/v1/hold?name=a", "DELETE": "/v1/sessions/1"}[method], "{}")
+			assert.Equal(t, 400, unread.code, unread.text)
+			assert.Equal(t, "body", unread.fields["field"])
+		}
 		inAddress := send(ctx, t, n, "DELETE", "/v1/sessions/1?secret="+strings.Repeat("0", 32), "")
 		assert.Equal(t, 400, inAddress.code, inAddress.text)
 		assert.Equal(t, "secret", inAddress.fields["field"])

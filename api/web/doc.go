@@ -25,13 +25,20 @@
 //
 // # Promises
 //
-//	W1  A request has the outcome that its calls had: an answer other than 2xx says what took effect.
+//	W1  A request has the outcome that its calls had: an answer other than 2xx says what took effect
+//	    (TestWrongRequestsNameTheirField, TestTicketsOverHTTP, TestClosingEndsWhatIsHeld).
 //	W2  A request whose calls meet a change of leader is repeated here, with the same secret and ticket, which act
-//	    once, for up to retryFor.
-//	W3  An acquisition with a session of its own whose connection breaks before its answer ends with the connection: its session is
-//	    closed. With an Idempotency-Key it is not, if a repetition has taken over or the answer was on its way.
+//	    once, until they have failed for retryFor. A downgrade is not, nor what operators do
+//	    (TestCallsAreRepeatedForAWhile, TestAWaitOutlivesTheLeader).
+//	W3  An acquisition with a session of its own whose connection breaks before its answer ends with the connection: its
+//	    session is closed (TestAWaitEndsWithItsConnection, TestAGrantThatCanNotBeAnswered). With an Idempotency-Key it
+//	    is not, if a repetition has taken over or the answer was on its way (TestARepetitionTakesOver). A client that sends another request before it has the answer hides the end of its
+//	    connection: the wait goes on, and the ttl ends what is granted then (TestARequestSentAheadHidesTheEnd).
 //	W4  With the same Idempotency-Key, at any node: the same session, as long as that lives; never a second lock beside
-//	    it. Another request under the same key is refused.
+//	    it. Another request under the same key is refused (TestAKeyNamesOneAcquisition,
+//	    TestPollsKeepTheirPlace).
 //	W5  A held connection (hold.go) is answered `granted` once, and `lost` as soon as this node can't confirm that the
-//	    lease is alive. The end of the connection closes the session.
+//	    lease is alive (TestHoldSaysHowItEnded, TestHoldOutlivesTheLeader, TestAHoldWithoutALeaderIsLost,
+//	    TestASessionThatEndsBetweenStreams). The end of the connection closes the session (TestHoldLivesAsItsConnection,
+//	    TestAHoldThatIsNotRead); if it is the node that ends, the ttl does (TestAKilledNodesHoldsEndWithTheirTTL).
 package web

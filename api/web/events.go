@@ -66,7 +66,8 @@ func (e *events) end(err error) error {
 	if err == nil || !e.begun {
 		return err
 	}
-	return e.send("error", "", newErrorBody(infoOf(err)))
+	_ = e.send("error", "", newErrorBody(infoOf(err))) // the connection has ended if that fails
+	return nil
 }
 
 // quietFor is how long a stream of events is silent before a comment is sent: proxies end connections that are silent

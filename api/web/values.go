@@ -136,6 +136,8 @@ func read(w http.ResponseWriter, r *http.Request, into any) error {
 		if err := readBody(w, r, into); err != nil {
 			return err
 		}
+	} else if r.ContentLength != 0 {
+		return wire.Invalid("body", "is not read: the fields of this request are in its address")
 	} else if err := readQuery(r.URL.RawQuery, into); err != nil {
 		return err
 	}
@@ -257,6 +259,14 @@ func readQuery(raw string, into any) error {
 	if err != nil {
 		return wire.Invalid("query", "%v", err)
 	}
+	for name, values := range query {
+		switch {
+		case !utf8.ValidString(name):
+			return wire.Invalid("query", "is not UTF-8")
+		case !utf8.ValidString(strings.Join(values, "")):
+			return wire.Invalid(name, "is not UTF-8")
+		}
+	}
 	var known []string
 	for name, field := range fields(into) {
 		if name == "secret" {
@@ -264,9 +274,6 @@ func readQuery(raw string, into any) error {
 		}
 		known = append(known, name)
 		if values := query[name]; len(values) > 0 {
-			if !utf8.ValidString(strings.Join(values, "")) {
-				return wire.Invalid(name, "is not UTF-8")
-			}
 			if err := set(field, values); err != nil {
 				return wire.Invalid(name, "%v", err)
 			}

@@ -1,0 +1,155 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// handClock is a clock that a test moves.
+type handClock struct{ at atomic.Int64 }
+
+func (c *handClock) Now() clock.Instant {
+	at := uint64(c.at.Load())
+	return clock.DecodeInstant(at, at)
+}
+
+func (c *handClock) pass(d time.Duration) { c.at.Add(int64(d)) }
+
+// W2: a call is repeated for retryFor from when it fails for want of a leader. How long it waited before does not count.
+func TestCallsAreRepeatedForAWhile(t *testing.T) {
+	hand, calls, late := &handClock{}, 0, zamokpb.Code_CODE_NOT_LEADER
+	h := &handler{clock: hand, config: fakeConfig(nil)}
+	repeated, err := h.again(t.Context(), func() error {
+		if calls++; calls == 1 {
+			hand.pass(time.Minute)
+			return wire.StreamEnded(late, "the ticket waits on")
+		}
+		hand.pass(time.Second)
+		if calls == 4 {
+			return nil
+		}
+		return wire.Errorf(late, "no leader is known")
+	})
+	require.NoError(t, err)
+	assert.True(t, repeated)
+	assert.Equal(t, 4, calls)
+
+	calls = 0
+	_, err = h.again(t.Context(), func() error {
+		calls++
+		hand.pass(time.Second)
+		if calls == 1 {
+			return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the answer was lost")
+		}
+		return wire.Errorf(late, "no leader is known")
+	})
+	require.Error(t, err)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(err).Outcome, "the first call may have taken effect")
+	assert.InDelta(t, 6, calls, 1)
+}
+
+// serverEvents are the events of a path until its end.
+func serverEvents(t *testing.T, conn *fakeConn, path string) string {
+	t.Helper()
+	server := httptest.NewServer(New(fakeConfig(conn)))
+	defer server.Close()
+	answer, err := server.Client().Get(server.URL + path)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// W5: a held lock whose session ended while the hold had no stream is lost, and nothing else is said of it.
+func TestASessionThatEndsBetweenStreams(t *testing.T) {
+	var streams atomic.Int32
+	conn := &fakeConn{
+		stream: func(s *fakeStream) error {
+			switch streams.Add(1) {
+			case 1:
+				s.opens()
+				s.sends(granting())
+				return wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "leadership ended")
+			case 2: // many streams attach to a new leader
+				return wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "attach anew")
+			}
+			return wire.Errorf(zamokpb.Code_CODE_NO_SESSION, "it has ended")
+		},
+		invoke: func(_ context.Context, method string, _ any) (proto.Message, error) {
+			assert.Fail(t, "the session has ended already", method)
+			return nil, io.EOF
+		},
+	}
+	text := serverEvents(t, conn, "/v1/hold?name=a")
+	assert.Equal(t, "event: granted\ndata: {\"name\":[\"a\"],\"token\":\"9\",\"session\":\"7\",\"ttl\":\"15s\"}\n\n"+
+		"event: lost\ndata: {\"reason\":\"session_ended\"}\n\n", text)
+	assert.EqualValues(t, 3, streams.Load())
+}
+
+// W5: a client that reads nothing is cut, and its session is closed.
+func TestAHoldThatIsNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		closed := make(chan time.Time, 1)
+		conn := &fakeConn{
+			stream: func(s *fakeStream) error {
+				s.opens()
+				for s.sends(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{
+					Name: strings.Repeat("n", 500), Ahead: 1,
+				}}}) {
+				}
+				return s.ctx.Err()
+			},
+			invoke: func(_ context.Context, method string, _ any) (proto.Message, error) {
+				assert.Equal(t, "CloseSession", method)
+				closed <- time.Now()
+				return &zamokpb.CloseSessionResponse{}, nil
+			},
+		}
+		dial, end := serveOnPipes(t, &http.Server{Handler: New(fakeConfig(conn))})
+		defer end()
+		client, began := dial(), time.Now()
+		_, err := io.WriteString(client, "GET /v1/hold?name=a HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		require.NoError(t, err)
+		answer, err := http.ReadResponse(bufio.NewReader(client), nil)
+		require.NoError(t, err)
+		assert.Equal(t, http.StatusOK, answer.StatusCode)
+		assert.Equal(t, writeWait, (<-closed).Sub(began))
+		require.NoError(t, client.Close())
+	})
+}
+
+// W3: an answer whose connection has broken meanwhile is not left to the ttl: its session is closed.
+func TestAGrantThatCanNotBeAnswered(t *testing.T) {
+	ctx, cut := context.WithCancel(t.Context())
+	closed := false
+	conn := &fakeConn{invoke: func(_ context.Context, method string, request any) (proto.Message, error) {
+		if method == "Acquire" {
+			cut() // while the answer is on its way
+			return &zamokpb.AcquireResponse{Session: 7, Ttl: ttlDefault.nanoseconds(), State: &zamokpb.TicketState{
+				Ticket: ownTicket, State: zamokpb.State_STATE_GRANTED, Token: 9,
+			}}, nil
+		}
+		closed = request.(*zamokpb.CloseSessionRequest).Session == 7
+		return &zamokpb.CloseSessionResponse{}, nil
+	}}
+	request := httptest.NewRequest("POST", "http://localhost/v1/acquire", strings.NewReader(`{"name":"a"}`))
+	New(fakeConfig(conn)).ServeHTTP(httptest.NewRecorder(), request.WithContext(ctx))
+	assert.True(t, closed)
+}

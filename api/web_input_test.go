@@ -17,73 +17,80 @@ import (
 	"zamok/fsm"
 )
 
+// itemsOf is so many items of the same lock.
+func itemsOf(count int) string {
+	return `{"items":[` + strings.TrimSuffix(strings.Repeat(`{"name":"x"},`, count), ",") + `]}`
+}
+
+// inSession names a session.
+const inSession = `"session":"1","secret":"00000000000000000000000000000000"`
+
+// wrongAcquisitions are bodies of /v1/acquire, with the field that is wrong and what is said of it.
+var wrongAcquisitions = []struct{ body, field, says string }{
+	{`{"name":3}`, "name", "is a number in JSON, where a text is needed"},
+	{`{"name":["a"]}`, "name", "where a text is needed"},
+	{`{"name":"a","ttl":30}`, "ttl", `a text such as "30s"`},
+	{`{"name":"a","wait":"soon"}`, "wait", `nor "forever"`},
+	{`{"name":"a","wait":"-1s"}`, "wait", "is no duration"},
+	{`{"name":"a","wait":"9999999999h"}`, "wait", "is no duration"},
+	{`{"name":"a","wait":"900000h"}`, "wait", "between"},
+	{`{"name":"a","max_hold":"-5m"}`, "max_hold", "is no duration"},
+	{`{"name":"a","ttl":"1s"}`, "ttl", "not between"},
+	{`{"name":"a","lock_delay":"2h"}`, "lock_delay", "not between"},
+	{`{"name":"a","label":"` + strings.Repeat("l", 257) + `"}`, "label", "at most 256"},
+	{`{"name":"a","owner":"` + strings.Repeat("o", 257) + `"}`, "owner", "at most 256"},
+	{`{"name":"a","meta":"` + strings.Repeat("m", 4097) + `"}`, "meta", "at most 4096"},
+	{`{"name":"a","mode":"write"}`, "mode", "neither exclusive"},
+	{`{"name":"a","mode":"permits"}`, "of", "not between"},
+	{`{"name":"a","permits":2,"of":1}`, "permits", "not between"},
+	{`{"name":"a","mode":"exclusive","permits":1}`, "permits", "is set"},
+	{`{"name":"a","permits":-1}`, "permits", "2^32-1"},
+	{`{"name":"a","permits":4294967296}`, "permits", "2^32-1"},
+	{`{"name":"a","permits":"1"}`, "permits", "2^32-1"},
+	{`{}`, "name", "is empty"},
+	{``, "name", "is empty"},
+	{`{"name":""}`, "name", "is empty"},
+	{`{"name":"a\u0000b"}`, "name", "control character"},
+	{`{"name":"` + strings.Repeat("n", 513) + `"}`, "name", "at most 512"},
+	{`{"name":"\ud800"}`, "name", "half of a character"},
+	{"{\"name\":\"a\xff\"}", "body", "UTF-8"},
+	{`{"nmae":"a"}`, "nmae", "known are: name"},
+	{`{"Name":"a"}`, "Name", "is not known"},
+	{`{"name":"a","name":"b"}`, "name", "more than once"},
+	{`{"name":"a"}{"name":"b"}`, "body", "after top-level value"},
+	{`{"name":"a"`, "body", "unexpected end"},
+	{`name=a`, "body", "is no JSON object"},
+	{`["a"]`, "body", "is no JSON object"},
+	{`null`, "body", "is no JSON object"},
+	{strings.Repeat("[", 30_000), "body", "is no JSON object"},
+	{`{"items":[]}`, "name", "is empty"},
+	{itemsOf(65), "items", "not 1 to 64"},
+	{itemsOf(2), "items[1].name", "twice"},
+	{`{"items":[{"name":"a"},{"name":"b","of":1,"permits":2}]}`, "items[1].permits", "not between"},
+	{`{"items":[{"name":"a","permits":0,"mode":"permits"}]}`, "items[0].of", "not between"},
+	{`{"items":[{"name":"a","ttl":"2s"}]}`, "items[0].ttl", "is not known"},
+	{`{"items":["a"]}`, "items[0]", "is no JSON object"},
+	{`{"items":{}}`, "items", "is no list"},
+	{`{"name":"a","items":[{"name":"b"}]}`, "items", "give either"},
+	{`{"name":"a","ticket":1}`, "session", "is missing"},
+	{`{"name":"a",` + inSession + `}`, "ticket", "numbered from 1"},
+	{`{"name":"a","ticket":1,"session":"1"}`, "secret", "0 bytes"},
+	{`{"name":"a","ticket":1,"session":"1","secret":"abc"}`, "secret", "32 hexadecimal digits"},
+	{`{"name":"a","ticket":1,"ttl":"9s",` + inSession + `}`, "session", "belong to a session of its own"},
+	{`{"name":"a","ticket":1,"poll":"900000h",` + inSession + `}`, "poll", "not between"},
+	{`{"session":-1}`, "session", "2^64-1"},
+	{`{"session":18446744073709551616}`, "session", "2^64-1"},
+	{`{"session":1.5}`, "session", "2^64-1"},
+	{`{"session":{}}`, "session", "2^64-1"},
+}
+
 // Every field that is wrong is named as the request has it, at each node, and nothing is done.
 func TestWrongRequestsNameTheirField(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, serveHTTP)
 	ctx := soon(t)
-	items := func(count int) string {
-		return `{"items":[` + strings.TrimSuffix(strings.Repeat(`{"name":"x"},`, count), ",") + `]}`
-	}
-	const in = `"session":"1","secret":"00000000000000000000000000000000"`
 	for _, n := range []*Node{c.follower(), c.leader()} {
-		for _, r := range []struct{ body, field, says string }{
-			{`{"name":3}`, "name", "is a number in JSON, where a text is needed"},
-			{`{"name":["a"]}`, "name", "where a text is needed"},
-			{`{"name":"a","ttl":30}`, "ttl", `a text such as "30s"`},
-			{`{"name":"a","wait":"soon"}`, "wait", `nor "forever"`},
-			{`{"name":"a","wait":"-1s"}`, "wait", "is no duration"},
-			{`{"name":"a","wait":"9999999999h"}`, "wait", "is no duration"},
-			{`{"name":"a","wait":"900000h"}`, "wait", "between"},
-			{`{"name":"a","max_hold":"-5m"}`, "max_hold", "is no duration"},
-			{`{"name":"a","ttl":"1s"}`, "ttl", "not between"},
-			{`{"name":"a","lock_delay":"2h"}`, "lock_delay", "not between"},
-			{`{"name":"a","label":"` + strings.Repeat("l", 257) + `"}`, "label", "at most 256"},
-			{`{"name":"a","owner":"` + strings.Repeat("o", 257) + `"}`, "owner", "at most 256"},
-			{`{"name":"a","meta":"` + strings.Repeat("m", 4097) + `"}`, "meta", "at most 4096"},
-			{`{"name":"a","mode":"write"}`, "mode", "neither exclusive"},
-			{`{"name":"a","mode":"permits"}`, "of", "not between"},
-			{`{"name":"a","permits":2,"of":1}`, "permits", "not between"},
-			{`{"name":"a","mode":"exclusive","permits":1}`, "permits", "is set"},
-			{`{"name":"a","permits":-1}`, "permits", "2^32-1"},
-			{`{"name":"a","permits":4294967296}`, "permits", "2^32-1"},
-			{`{"name":"a","permits":"1"}`, "permits", "2^32-1"},
-			{`{}`, "name", "is empty"},
-			{``, "name", "is empty"},
-			{`{"name":""}`, "name", "is empty"},
-			{`{"name":"a\u0000b"}`, "name", "control character"},
-			{`{"name":"` + strings.Repeat("n", 513) + `"}`, "name", "at most 512"},
-			{`{"name":"\ud800"}`, "name", "half of a character"},
-			{"{\"name\":\"a\xff\"}", "body", "UTF-8"},
-			{`{"nmae":"a"}`, "nmae", "known are: name"},
-			{`{"Name":"a"}`, "Name", "is not known"},
-			{`{"name":"a","name":"b"}`, "name", "more than once"},
-			{`{"name":"a"}{"name":"b"}`, "body", "after top-level value"},
-			{`{"name":"a"`, "body", "unexpected end"},
-			{`name=a`, "body", "is no JSON object"},
-			{`["a"]`, "body", "is no JSON object"},
-			{`null`, "body", "is no JSON object"},
-			{strings.Repeat("[", 30_000), "body", "is no JSON object"},
-			{`{"items":[]}`, "name", "is empty"},
-			{items(65), "items", "not 1 to 64"},
-			{items(2), "items[1].name", "twice"},
-			{`{"items":[{"name":"a"},{"name":"b","of":1,"permits":2}]}`, "items[1].permits", "not between"},
-			{`{"items":[{"name":"a","permits":0,"mode":"permits"}]}`, "items[0].of", "not between"},
-			{`{"items":[{"name":"a","ttl":"2s"}]}`, "items[0].ttl", "is not known"},
-			{`{"items":["a"]}`, "items[0]", "is no JSON object"},
-			{`{"items":{}}`, "items", "is no list"},
-			{`{"name":"a","items":[{"name":"b"}]}`, "items", "give either"},
-			{`{"name":"a","ticket":1}`, "session", "is missing"},
-			{`{"name":"a",` + in + `}`, "ticket", "numbered from 1"},
-			{`{"name":"a","ticket":1,"session":"1"}`, "secret", "0 bytes"},
-			{`{"name":"a","ticket":1,"session":"1","secret":"abc"}`, "secret", "32 hexadecimal digits"},
-			{`{"name":"a","ticket":1,"ttl":"9s",` + in + `}`, "session", "belong to a session of its own"},
-			{`{"name":"a","ticket":1,"poll":"900000h",` + in + `}`, "poll", "not between"},
-			{`{"session":-1}`, "session", "2^64-1"},
-			{`{"session":18446744073709551616}`, "session", "2^64-1"},
-			{`{"session":1.5}`, "session", "2^64-1"},
-			{`{"session":{}}`, "session", "2^64-1"},
-		} {
+		for _, r := range wrongAcquisitions {
 			answer := send(ctx, t, n, "POST", "/v1/acquire", r.body)
 			assert.Equal(t, 400, answer.code, "%s: %s", r.body, answer.text)
 			assert.Equal(t, r.field, answer.fields["field"], "%.200s: %s", r.body, answer.text)

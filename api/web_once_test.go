@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
@@ -305,3 +306,34 @@ func TestALateCallThatBreaksEndsNothing(t *testing.T) {
 	})
 	assert.True(t, held)
 }
+
+// Many calls with one key at once, at all nodes: one session, one grant, the same answer to all.
+func TestAKeyTakenByManyCallsAtOnce(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, serveHTTP)
+	ctx, leader := soon(t), c.leader()
+	for _, body := range []string{`{"name":"many"}`, `{"name":"many","wait":"forever","ttl":"20s"}`} {
+		key := newKey()
+		before := sessionsOf(leader)
+		var all []<-chan reply
+		for i := range 12 {
+			done, _ := inBackground(ctx, t, c.nodes[i%3], "/v1/acquire", body, "Idempotency-Key", key)
+			all = append(all, done)
+		}
+		first := answered(t, all[0])
+		require.Equal(t, 200, first.code, first.text)
+		var a, b held
+		require.NoError(t, json.Unmarshal([]byte(first.text), &a))
+		for _, done := range all[1:] {
+			r := answered(t, done)
+			require.Equal(t, 200, r.code, r.text)
+			require.NoError(t, json.Unmarshal([]byte(r.text), &b))
+			assert.Equal(t, a, b)
+		}
+		assert.Equal(t, before+1, sessionsOf(leader))
+		require.Equal(t, 200, send(ctx, t, leader, "POST", "/v1/release", first.text).code)
+	}
+}
+
+// held is what every repetition of an acquisition has in its answer.
+type held struct{ Session, Secret, Token, State string }

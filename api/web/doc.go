@@ -32,10 +32,11 @@
 //	    (TestCallsAreRepeatedForAWhile, TestAWaitOutlivesTheLeader).
 //	W3  An acquisition with a session of its own whose connection breaks before its answer ends with the connection: its
 //	    session is closed (TestAWaitEndsWithItsConnection, TestAGrantThatCanNotBeAnswered). With an Idempotency-Key it
-//	    is not, if a repetition has taken over or the answer was on its way (TestARepetitionTakesOver). A client that sends another request before it has the answer hides the end of its
-//	    connection: the wait goes on, and the ttl ends what is granted then (TestARequestSentAheadHidesTheEnd).
+//	    is not, if a repetition has taken over or the answer was on its way (TestARepetitionTakesOver). A client that
+//	    sends another request before it has the answer hides the end of its connection: the wait goes on, and the ttl
+//	    ends what is granted then (TestARequestSentAheadHidesTheEnd).
 //	W4  With the same Idempotency-Key, at any node: the same session, as long as that lives; never a second lock beside
-//	    it. Another request under the same key is refused (TestAKeyNamesOneAcquisition,
+//	    it. Another request under the same key is refused (TestAKeyNamesOneAcquisition, TestAKeyTakenByManyCallsAtOnce,
 //	    TestPollsKeepTheirPlace).
 //	W5  A held connection (hold.go) is answered `granted` once, and `lost` as soon as this node can't confirm that the
 //	    lease is alive (TestHoldSaysHowItEnded, TestHoldOutlivesTheLeader, TestAHoldWithoutALeaderIsLost,

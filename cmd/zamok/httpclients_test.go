@@ -140,6 +140,7 @@ func (s *serverSet) holder(t *testing.T, name string) (session, token string) {
 func TestHTTPClientsCountWhileLeaderIsKilled(t *testing.T) {
 	requireTools(t, "python3", "node", "curl")
 	t.Parallel()
+	const poll = 5 * time.Second // of all three, with their usual ttl
 	s := startServers(t, nil)
 	for i := range s.nodes {
 		s.awaitReady(t, i)
@@ -147,6 +148,8 @@ func TestHTTPClientsCountWhileLeaderIsKilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "count")
 	require.NoError(t, os.WriteFile(file, []byte("0 0\n"), 0o600))
 	rounds := map[string]int{"python": 60, "node": 60, "shell": 15}
+	var grant json.RawMessage
+	require.NoError(t, s.ask(t, 0, "POST", "/v1/acquire", `{"name":"counter","ttl":"60s"}`, &grant))
 	var programs []*process
 	total := 0
 	for language, n := range rounds {
@@ -155,6 +158,16 @@ func TestHTTPClientsCountWhileLeaderIsKilled(t *testing.T) {
 			total += n
 		}
 	}
+	// Each waits for longer than one request of it does, and keeps its place.
+	awaitCondition(t, "all wait", func() bool {
+		var lock struct{ Queue []struct{ Waited string } }
+		if s.ask(t, 0, "GET", "/v1/lock?name=counter", "", &lock) != nil || len(lock.Queue) != len(programs) {
+			return false
+		}
+		waited, err := time.ParseDuration(lock.Queue[len(programs)-1].Waited)
+		return err == nil && waited > poll+time.Second
+	})
+	require.NoError(t, s.ask(t, 0, "POST", "/v1/release", string(grant), &struct{}{}))
 	count := func() int {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)

@@ -1,5 +1,5 @@
-// Package api serves the protocol of zamokpb/zamok.proto on a node, by gRPC and, through package web, as JSON over HTTP;
-// and metrics and health.
+// Package api serves the protocol of zamokpb/zamok.proto on a node: by gRPC, and through package web as JSON over
+// HTTP. It also serves metrics and health.
 //
 //	members, err := peer.ParseList("n1=host1:5751,n2=host2:5751,n3=host3:5751")
 //	node, err := api.StartNode(ctx, api.NodeConfig{Config: raftnode.Config{
@@ -11,6 +11,8 @@
 // A request travels
 //
 //	frame → stream.go → api/access → raftnode → … → events → api/push → stream.go → frame
+//
+// and one over HTTP becomes a call of gRPC: http.go → api/web → local.go → server.go → calls.go.
 //
 // # Parts
 //
@@ -34,8 +36,8 @@
 //	metrics   what is counted, in Prometheus's format
 //	wire      errors with their codes and outcomes; messages that describe the state
 //
-// Goroutines: a stream has its handler, a reader and a writer; the hub of push has one for positions; a waiting ticket
-// has none. All end before Close returns.
+// Goroutines: a stream has its handler, a reader and a writer; a call of HTTP has that of its connection, and those of a
+// stream if it is one; the hub of push has one for positions; a waiting ticket has none. All end before Close returns.
 //
 // # Promises
 //
@@ -54,10 +56,11 @@
 //	A4  Every command is answered, by its own Change or by an Answer. Because the node answers after the state
 //	    machine has emitted its events, a Change precedes the Answer of the command that made it, and of two states of
 //	    a ticket the later one is true.
-//	A5  A server never proposes a command twice, and none that a client did not request, with two exceptions:
-//	    it ends a session with release on disconnect when its stream breaks, and it drops the ticket of a
-//	    waiting call that broke, unless another call for the same ticket waits or was answered. Either is proposed again
-//	    if it was certainly not done.
+//	A5  A server never proposes a command twice, and none that a client did not request, with three exceptions:
+//	    it ends a session with release on disconnect when its stream breaks; it drops the ticket of a
+//	    waiting call that broke, unless another call for the same ticket waits or was answered; and it renews the
+//	    session that a call opened for itself while that waits, and closes it when the call breaks, in place of the
+//	    drop, or its ticket ends. The first two are proposed again if they were certainly not done.
 //	A6  For A5 a break counts only if the client caused it (closedByPeer), on a stream that was attached to
 //	    this node directly: never a break that this node made, nor one of a relayed stream. The session of a
 //	    computer that vanished lives until its ttl.

@@ -32,7 +32,7 @@ const (
 	writeStuck = 3 * time.Second
 )
 
-// serveHTTP begins to serve /metrics, /healthz, /readyz and, on request, profiles, if there is a port for that. It
+// serveHTTP begins to serve /v1/, /metrics, /healthz, /readyz and, on request, profiles, if there is a port for that. It
 // serves from before the node has started, which may wait for other nodes, until after the node has ended.
 func (n *Node) serveHTTP() {
 	s, cfg := n.server, n.cfg
@@ -65,7 +65,7 @@ func (n *Node) serveHTTP() {
 	n.served.Go(func() {
 		err := n.http.Serve(&limitedListener{Listener: cfg.httpListener, free: make(chan struct{}, cfg.ConnsMax), log: cfg.Logger})
 		if !errors.Is(err, http.ErrServerClosed) {
-			cfg.Logger.Error("the HTTP server failed; metrics and health checks are not served until the node is restarted", "error", err)
+			cfg.Logger.Error("the HTTP server failed; locks over HTTP, metrics and health are not served until the node is restarted", "error", err)
 		}
 	})
 }

@@ -30,11 +30,11 @@ func newAcquire(a *app) *cobra.Command {
 		Use:   "acquire NAME --for DURATION [flags]",
 		Short: "reserve a lock for hours, without a process that holds it",
 		Long: `Waits in a FIFO queue for a lock and reserves it: the lock stays held for the given time after this command
-has ended, unless ` + "`zamok renew`" + ` renews it or ` + "`zamok release --mine`" + ` releases it before. For test environments,
-Terraform states and maintenance windows. To run a command under a lock use ` + "`zamok lock`" + `.
+has ended, unless ` + "`zamok renew`" + ` renews it or ` + "`zamok release --mine`" + ` releases it before. This suits test
+environments, Terraform states and maintenance windows. To run a command under a lock use ` + "`zamok lock`" + `.
 
-What both need is written to a file, before anything is acquired. The file contains a secret: with it anybody
-can release the lock. An existing file is never overwritten. Running the command again with the same file, as
+What both commands need is written to a file before anything is acquired. The file contains a secret: anyone who
+has it can release the lock. An existing file is never overwritten. Running the command again with the same file, as
 after a lost connection, continues the same acquisition or renews the reservation.
 
 The end of the reservation is an estimate: it is later by the time for which the cluster has no leader.
@@ -86,7 +86,7 @@ func (v *acquireCommand) file(name string) (*reservationFile, error) {
 	f, err := readReservation(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		r := client.NewReservation(v.ttl, v.items(name)...)
-		r.Label, r.Metadata = truncateUTF8(userLabel(), labelBytesMax), []byte(truncateUTF8(v.metadata, metadataBytesMax))
+		r.Label, r.Metadata = truncateUTF8(userLabel(), labelBytesMax), []byte(v.metadata)
 		return &reservationFile{Reservation: r, path: path, endpoints: v.endpoints}, nil
 	}
 	if err == nil && (f.TTL != v.ttl || !slices.Equal(f.Items, v.items(name))) {
@@ -131,7 +131,7 @@ func (v *acquireCommand) run(cmd *cobra.Command, name string) error {
 	return f.print(v.app, until)
 }
 
-// holderText is who has the lock, for a person who waits; "" if that is not known at once.
+// holderText names the holder to a person who waits; "" if that is not known at once.
 func (v *acquireCommand) holderText(ctx context.Context, c *client.Client, name string) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -151,7 +151,7 @@ func (v *acquireCommand) holderText(ctx context.Context, c *client.Client, name 
 func (v *acquireCommand) failed(name string, f *reservationFile, err error) error {
 	switch {
 	case errors.Is(err, os.ErrExist):
-		return fmt.Errorf("%s was made by another process in this moment; nothing was done: run the command again", f.path)
+		return fmt.Errorf("%s was just made by another process; nothing was done: run the command again", f.path)
 	case f.Token != 0 && errors.Is(err, client.ErrLost):
 		return f.lostError(err, "remove the file and run the command again for another reservation")
 	case f.Session == 0:

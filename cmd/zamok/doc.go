@@ -10,8 +10,8 @@
 // and more to look at a cluster and to run one: `zamok help` lists all verbs.
 //
 // main.go starts, root.go registers the verbs, and each verb is one file of its name. What verbs
-// share has a file too: exit.go (codes), acquisition.go (which locks, and how long a wait), connection.go (the flags that lead to a cluster), output.go
-// (text and JSON); for verbs that ask a cluster something request.go (one question) and jsondocs.go (what
+// share has a file too: exit.go (codes), acquisition.go (which locks, and how long a wait), connection.go (the flags
+// that lead to a cluster), output.go (text and JSON); reservation.go (the file of a reservation); for verbs that ask a cluster something request.go (one question) and jsondocs.go (what
 // -o json says); for bench latency.go (its loops: package workload); and for commands under locks hold.go (the
 // session), child.go (the process), supervise.go (its end before the lock's) and terminal.go (the terminal's owner).
 //

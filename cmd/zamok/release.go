@@ -27,8 +27,8 @@ func newRelease(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release --mine FILE | NAME --force --reason TEXT [--token N]",
 		Short: "release a reservation, or any lock by force",
-		Long: `With --mine, releases the reservation that ` + "`zamok acquire`" + ` has written to a file, and removes the file. May be
-repeated. Exit codes: 119 there is no such file, 123 the reservation had ended before, and others may have held
+		Long: `With --mine, releases the reservation that ` + "`zamok acquire`" + ` has written to a file, and removes the file. To
+repeat it is safe. Exit codes: 119 there is no such file, 123 the reservation had ended before, and others may have held
 the lock since (the file is removed, too), 124 unavailable (retry).
 
 With --force, ends the acquisition that holds a lock with a token of at most N, including all locks that were acquired

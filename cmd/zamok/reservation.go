@@ -17,7 +17,7 @@ import (
 	"zamok/client"
 )
 
-// reservationFile is a reservation in a file: a secret, with which anybody can release the lock.
+// reservationFile is a reservation in a file. It is a secret: who has it can release the lock.
 type reservationFile struct {
 	*client.Reservation
 	path      string
@@ -121,7 +121,7 @@ func (f *reservationFile) reservedText() string {
 	return sanitizeLine(strings.Join(mapSlice(f.Items, client.Item.Name), ", "))
 }
 
-// lostError is the end of a reservation that was not asked for.
+// lostError reports that a reservation ended before its release.
 func (f *reservationFile) lostError(err error, next string) error {
 	reason := strings.TrimPrefix(err.Error(), "zamok: ") // the client's have it
 	return &exitError{exitLost, fmt.Errorf("the reservation in %s has ended: %s; others may hold %s since; %s", f.path, reason, f.reservedText(), next)}
@@ -171,7 +171,7 @@ func spanText(d time.Duration) string {
 	return text
 }
 
-// useStoredEndpoints has the file's endpoints asked, unless others were given.
+// useStoredEndpoints selects the file's endpoints, unless others were given.
 func (c *connectionFlags) useStoredEndpoints(cmd *cobra.Command, f *reservationFile) {
 	if !cmd.Flags().Changed("endpoints") && c.app.getenv("ZAMOK_ENDPOINTS") == "" && len(f.endpoints) > 0 {
 		c.endpoints = f.endpoints

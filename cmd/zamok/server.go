@@ -172,7 +172,8 @@ func (v *serverCommand) run(ctx context.Context) error {
 		return signalOr(ctx, err)
 	}
 	if host, _, err := net.SplitHostPort(v.http); err == nil && !isLoopback(host) {
-		log.Warn("the HTTP address is reachable from other machines without authentication", "http", v.http)
+		log.Warn("the HTTP address is reachable from other machines, and everyone who reaches it may take and release locks and "+
+			"change members, without TLS; let only trusted machines reach it, or put a proxy in front of a loopback address", "http", v.http)
 	}
 	log.Info("starting node", "id", v.id, "version", version(), "data", v.data)
 	node, err := api.StartNode(ctx, cfg)

@@ -28,9 +28,9 @@ func newSettings(a *app) *cobra.Command {
 it for locks that are held for hours without a process that renews. Sessions that are open keep their ttl.
 
 A restored cluster grants nothing until no lease of the old cluster can be valid any more. This restore hold-off
-follows the highest longest ttl that there ever was before the backup was taken, and does not become shorter
-when the longest ttl is lowered again. A backup that was taken before the longest ttl was raised does not know of
-it: take a new backup at once.`,
+follows the highest value that the setting had before the backup was taken, and does not become shorter when
+it is lowered again. A backup that was taken before the setting was raised does not know of it: take a new
+backup at once.`,
 		Example: "  zamok settings\n  zamok settings --longest-ttl 48h && zamok backup locks.zamok",
 		GroupID: groupOperate,
 		Args:    cobra.NoArgs,

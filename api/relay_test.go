@@ -204,7 +204,8 @@ func TestRelayedCallsAreBounded(t *testing.T) {
 	require.Equal(t, zamokpb.Code_CODE_OVERLOADED, infoOf(t, err).Code)
 	require.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, infoOf(t, err).Outcome)
 	for range 2 * streamsPerConn {
-		require.Same(t, s.relays[leader][relayConnsMax-1], open(leader, false))
+		other := open(leader, false) // the last connection is made for the first of them
+		require.Same(t, s.relays[leader][relayConnsMax-1], other)
 	}
 	_, err = s.connTo(leader, true)
 	require.Error(t, err)

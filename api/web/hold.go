@@ -94,6 +94,8 @@ type granted struct {
 	Token   number   `json:"token" doc:"the fencing token"`
 	Session number   `json:"session"`
 	TTL     duration `json:"ttl"`
+
+	heartbeat
 }
 
 type heartbeat struct {
@@ -155,6 +157,8 @@ func (o *hold) over(reason string, refusal error) error {
 	}
 	return nil
 }
+
+func (o *hold) heartbeat() heartbeat { return heartbeat{rounded(int64(o.left()))} }
 
 // left is for how long the session is certainly alive.
 func (o *hold) left() time.Duration {
@@ -266,7 +270,7 @@ func (o *hold) receive(message *zamokpb.ServerMessage, send func(*zamokpb.Client
 		if o.confirm(m.KeepAliveAck.Sent, m.KeepAliveAck.Time); !o.granted {
 			return o.waits()
 		}
-		return o.out.send("heartbeat", "", heartbeat{rounded(int64(o.left()))})
+		return o.out.send("heartbeat", "", o.heartbeat())
 	case *zamokpb.ServerMessage_SessionEnded:
 		o.ended = true
 		if o.granted {
@@ -290,7 +294,7 @@ func (o *hold) update(t *zamokpb.TicketState, text string, attached bool) error 
 	switch {
 	case t.GetState() == zamokpb.State_STATE_GRANTED && !o.granted:
 		o.granted = true
-		return o.out.send("granted", "", granted{o.names, number(t.Token), number(o.session), duration(o.ttl)})
+		return o.out.send("granted", "", granted{o.names, number(t.Token), number(o.session), duration(o.ttl), o.heartbeat()})
 	case t.GetState() != zamokpb.State_STATE_ENDED:
 		return nil
 	case o.granted:

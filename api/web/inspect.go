@@ -31,18 +31,19 @@ func since(at, now int64) duration {
 
 // lockBrief is a lock in a list.
 type lockBrief struct {
-	Name    string   `json:"name"`
-	Kind    string   `json:"kind" doc:"mutex or permits"`
-	Of      uint32   `json:"of,omitempty" doc:"the permits there are"`
-	Holders uint32   `json:"holders"`
-	Waiters uint32   `json:"waiters"`
-	Delay   duration `json:"delay,omitempty" doc:"how long it stays closed after a loss"`
-	HoldOff duration `json:"hold_off,omitempty" doc:"how long no lock is granted, after a restore"`
+	Name     string   `json:"name"`
+	Kind     string   `json:"kind" doc:"mutex or permits"`
+	Of       uint32   `json:"of,omitempty" doc:"the permits there are"`
+	Holders  uint32   `json:"holders"`
+	Waiters  uint32   `json:"waiters"`
+	Reserved duration `json:"reserved_left,omitempty" doc:"of a first holder without a stream, such as a reservation or a lock over HTTP: its lease"`
+	Delay    duration `json:"delay,omitempty" doc:"how long it stays closed after a loss"`
+	HoldOff  duration `json:"hold_off,omitempty" doc:"how long no lock is granted, after a restore"`
 }
 
 func newLockBrief(l *zamokpb.LockSummary, now int64) lockBrief {
 	b := lockBrief{Name: l.Name, Kind: "mutex", Of: l.Limit, Holders: l.Holders, Waiters: l.Waiters,
-		Delay: left(l.DelayedUntil, now), HoldOff: left(l.HoldOffUntil, now)}
+		Reserved: left(l.ReservedUntil, now), Delay: left(l.DelayedUntil, now), HoldOff: left(l.HoldOffUntil, now)}
 	if l.Limit > 0 {
 		b.Kind = "permits"
 	}
@@ -79,6 +80,7 @@ type ticket struct {
 	Waited    duration  `json:"waited,omitempty" doc:"how long it waits, or waited"`
 	Held      duration  `json:"held,omitempty" doc:"how long it has been held"`
 	LeaseLeft duration  `json:"lease_left,omitempty" doc:"if it is not renewed"`
+	Stream    bool      `json:"stream,omitempty" doc:"its session has had a stream of the gRPC protocol; a reservation has none"`
 	HoldLeft  duration  `json:"hold_left,omitempty" doc:"of a maximum hold"`
 	WaitLeft  duration  `json:"wait_left,omitempty" doc:"of a wait with a limit"`
 	Items     []item    `json:"items"`
@@ -93,7 +95,7 @@ func newTicket(t *zamokpb.Ticket, now int64) ticket {
 	return ticket{
 		Session: number(t.Session), Ticket: number(t.State.Ticket), Token: number(t.State.Token), Label: t.Label,
 		Identity: t.Identity, Owner: t.Owner, Meta: text(t.Metadata), Waited: since(t.EnqueuedAt, waited), Held: since(t.GrantedAt, now),
-		LeaseLeft: left(t.LeaseUntil, now), HoldLeft: left(t.State.HoldUntil, now), WaitLeft: left(t.WaitUntil, now),
+		LeaseLeft: left(t.LeaseUntil, now), Stream: t.Attached, HoldLeft: left(t.State.HoldUntil, now), WaitLeft: left(t.WaitUntil, now),
 		Items: wire.Each(t.Items, newItem), Blockers: wire.Each(t.Blockers, newBlocker),
 	}
 }

@@ -57,7 +57,7 @@ func received(ctx context.Context) context.Context {
 }
 
 // Invoke carries out a unary call.
-func (l *localConn) Invoke(ctx context.Context, method string, request, response any, options ...grpc.CallOption) error {
+func (l *localConn) Invoke(ctx context.Context, method string, request, response any, _ ...grpc.CallOption) error {
 	handle := l.unary[method]
 	if handle == nil {
 		return status.Errorf(codes.Unimplemented, "there is no method %s here", method)
@@ -66,13 +66,11 @@ func (l *localConn) Invoke(ctx context.Context, method string, request, response
 		return err
 	}
 	defer l.server.busy.Done()
-	head := &localHeader{method: method}
-	ctx = grpc.NewContextWithServerTransportStream(received(ctx), head)
+	ctx = grpc.NewContextWithServerTransportStream(received(ctx), localTransport{method})
 	answer, err := handle(l.server, ctx, func(in any) error {
 		proto.Merge(in.(proto.Message), request.(proto.Message))
 		return nil
 	}, l.server.unary)
-	head.give(options)
 	if err != nil {
 		return err
 	}
@@ -92,36 +90,13 @@ func carry(from, to proto.Message) error {
 	return proto.Unmarshal(bytes, to)
 }
 
-// localHeader receives the header of a call.
-type localHeader struct {
-	method string
-	lock   sync.Mutex
-	md     metadata.MD
-}
+// localTransport is what a handler expects behind its context. HTTP needs no header or trailer of a call.
+type localTransport struct{ method string }
 
-func (h *localHeader) Method() string { return h.method }
-
-func (h *localHeader) SetHeader(md metadata.MD) error {
-	h.lock.Lock()
-	defer h.lock.Unlock()
-	h.md = metadata.Join(h.md, md)
-	return nil
-}
-
-func (h *localHeader) SendHeader(md metadata.MD) error { return h.SetHeader(md) }
-
-func (h *localHeader) SetTrailer(metadata.MD) error { return nil }
-
-// give writes the header to where the caller wants it.
-func (h *localHeader) give(options []grpc.CallOption) {
-	h.lock.Lock()
-	defer h.lock.Unlock()
-	for _, o := range options {
-		if to, ok := o.(grpc.HeaderCallOption); ok {
-			*to.HeaderAddr = h.md
-		}
-	}
-}
+func (t localTransport) Method() string             { return t.method }
+func (localTransport) SetHeader(metadata.MD) error  { return nil }
+func (localTransport) SendHeader(metadata.MD) error { return nil }
+func (localTransport) SetTrailer(metadata.MD) error { return nil }
 
 // NewStream begins a stream. It ends when its handler returns, at the latest when ctx ends.
 func (l *localConn) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -138,7 +113,7 @@ func (l *localConn) NewStream(ctx context.Context, _ *grpc.StreamDesc, method st
 		defer l.server.busy.Done()
 		defer cancel()
 		defer close(st.ended)
-		st.err = l.server.stream(l.server, &localServerStream{localStream: st, ctx: received(ctx), head: localHeader{method: method}},
+		st.err = l.server.stream(l.server, &localServerStream{localStream: st, ctx: received(ctx)},
 			&grpc.StreamServerInfo{FullMethod: method}, handle)
 	}()
 	return &localClientStream{localStream: st, ctx: ctx}, nil
@@ -197,14 +172,13 @@ func (c *localClientStream) RecvMsg(m any) error {
 
 type localServerStream struct {
 	*localStream
-	ctx  context.Context
-	head localHeader
+	ctx context.Context
 }
 
-func (c *localServerStream) Context() context.Context        { return c.ctx }
-func (c *localServerStream) SetHeader(md metadata.MD) error  { return c.head.SetHeader(md) }
-func (c *localServerStream) SendHeader(md metadata.MD) error { return c.head.SendHeader(md) }
-func (c *localServerStream) SetTrailer(metadata.MD)          {}
+func (c *localServerStream) Context() context.Context     { return c.ctx }
+func (c *localServerStream) SetHeader(metadata.MD) error  { return nil }
+func (c *localServerStream) SendHeader(metadata.MD) error { return nil }
+func (c *localServerStream) SetTrailer(metadata.MD)       {}
 
 func (c *localServerStream) SendMsg(m any) error {
 	if err := c.send(c.ctx, c.toClient, m); !errors.Is(err, io.EOF) {

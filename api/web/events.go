@@ -138,20 +138,7 @@ func (h *handler) watch(ctx context.Context, r *watchRequest, out *events) error
 	if err != nil {
 		return err
 	}
-	frames, failed := make(chan *zamokpb.WatchFrame), make(chan error, 1)
-	go func() { // ends with the stream
-		for {
-			frame, err := stream.Recv()
-			if err != nil {
-				failed <- err
-				return
-			}
-			select {
-			case frames <- frame:
-			case <-ctx.Done():
-			}
-		}
-	}()
+	frames, failed := received(ctx, stream.Recv)
 	quiet := time.NewTicker(quietFor)
 	defer quiet.Stop()
 	for {
@@ -166,6 +153,25 @@ func (h *handler) watch(ctx context.Context, r *watchRequest, out *events) error
 			return err
 		}
 	}
+}
+
+// received are the frames of a stream, and the error with which it ends. That follows the end of ctx.
+func received[Frame any](ctx context.Context, recv func() (Frame, error)) (<-chan Frame, <-chan error) {
+	frames, failed := make(chan Frame), make(chan error, 1)
+	go func() {
+		for {
+			frame, err := recv()
+			if err != nil {
+				failed <- err
+				return
+			}
+			select {
+			case frames <- frame:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return frames, failed
 }
 
 // sendFrame sends the events of a frame. Only the last has the index as its id: a client that has received some of them

@@ -198,20 +198,7 @@ func (o *hold) stream(ctx context.Context) error {
 		// An error is that of the stream's end, which Recv returns.
 		_ = stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{m}, Sent: o.sent()})
 	}
-	frames, failed := make(chan *zamokpb.ServerFrame), make(chan error, 1)
-	go func() { // ends with the stream
-		for {
-			frame, err := stream.Recv()
-			if err != nil {
-				failed <- err
-				return
-			}
-			select {
-			case frames <- frame:
-			case <-ctx.Done():
-			}
-		}
-	}()
+	frames, failed := received(ctx, stream.Recv)
 	o.attempt++
 	send(&zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Open{Open: &zamokpb.OpenStream{
 		Secret: o.secret, Session: o.session, Settings: o.settings, Attempt: o.attempt,

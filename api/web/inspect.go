@@ -114,11 +114,8 @@ type lock struct {
 }
 
 func (h *handler) showLock(ctx context.Context, r *lockRequest) (*lock, error) {
-	var response *zamokpb.GetResponse
-	if _, err := h.again(ctx, func() (err error) {
-		response, err = h.zamok.Get(ctx, &zamokpb.GetRequest{Name: r.Name, Limit: r.Limit})
-		return err
-	}); err != nil {
+	response, err := ask(ctx, h, h.zamok.Get, &zamokpb.GetRequest{Name: r.Name, Limit: r.Limit})
+	if err != nil {
 		return nil, err
 	}
 	now := response.Stamp.GetTime()
@@ -148,11 +145,8 @@ func (h *handler) listLocks(ctx context.Context, r *listRequest) (*locks, error)
 	if r.Limit == 0 {
 		r.Limit = listDefault
 	}
-	var response *zamokpb.ListResponse
-	if _, err := h.again(ctx, func() (err error) {
-		response, err = h.zamok.List(ctx, &zamokpb.ListRequest{Prefix: r.Prefix, After: r.After, Limit: r.Limit})
-		return err
-	}); err != nil {
+	response, err := ask(ctx, h, h.zamok.List, &zamokpb.ListRequest{Prefix: r.Prefix, After: r.After, Limit: r.Limit})
+	if err != nil {
 		return nil, err
 	}
 	answer := &locks{Stamp: newStamp(response.Stamp), Locks: []lockBrief{}}
@@ -190,11 +184,8 @@ type sessions struct {
 }
 
 func (h *handler) listSessions(ctx context.Context, r *listSessionsRequest) (*sessions, error) {
-	var response *zamokpb.ListSessionsResponse
-	if _, err := h.again(ctx, func() (err error) {
-		response, err = h.zamok.ListSessions(ctx, &zamokpb.ListSessionsRequest{After: uint64(r.After), Limit: r.Limit})
-		return err
-	}); err != nil {
+	response, err := ask(ctx, h, h.zamok.ListSessions, &zamokpb.ListSessionsRequest{After: uint64(r.After), Limit: r.Limit})
+	if err != nil {
 		return nil, err
 	}
 	now := response.Stamp.GetTime()
@@ -226,11 +217,8 @@ func (h *handler) check(ctx context.Context, r *checkRequest) (*checked, error) 
 	if r.Session != 0 {
 		request.Ticket = uint64(ticketOf(r.Ticket))
 	}
-	var response *zamokpb.CheckResponse
-	if _, err := h.again(ctx, func() (err error) {
-		response, err = h.zamok.Check(ctx, request)
-		return err
-	}); err != nil {
+	response, err := ask(ctx, h, h.zamok.Check, request)
+	if err != nil {
 		return nil, err
 	}
 	return &checked{response.Held, newStamp(response.Stamp)}, nil
@@ -240,11 +228,8 @@ func (h *handler) check(ctx context.Context, r *checkRequest) (*checked, error) 
 type none struct{}
 
 func (h *handler) now(ctx context.Context, _ *none) (*stamp, error) {
-	var response *zamokpb.NowResponse
-	if _, err := h.again(ctx, func() (err error) {
-		response, err = h.zamok.Now(ctx, &zamokpb.NowRequest{})
-		return err
-	}); err != nil {
+	response, err := ask(ctx, h, h.zamok.Now, &zamokpb.NowRequest{})
+	if err != nil {
 		return nil, err
 	}
 	s := newStamp(response.Stamp)
@@ -276,11 +261,8 @@ type members struct {
 }
 
 func (h *handler) members(ctx context.Context, _ *none) (*members, error) {
-	var response *zamokpb.MembersResponse
-	if _, err := h.again(ctx, func() (err error) {
-		response, err = h.admin.Members(ctx, &zamokpb.MembersRequest{})
-		return err
-	}); err != nil {
+	response, err := ask(ctx, h, h.admin.Members, &zamokpb.MembersRequest{})
+	if err != nil {
 		return nil, err
 	}
 	answer := &members{

@@ -177,11 +177,7 @@ func (h *handler) acquireIn(ctx context.Context, r *acquireRequest) (*held, erro
 
 // request requests a ticket, again if there is another leader meanwhile.
 func (h *handler) request(ctx context.Context, request *zamokpb.AcquireRequest) (*held, error) {
-	var response *zamokpb.AcquireResponse
-	_, err := h.again(ctx, func() (err error) {
-		response, err = h.zamok.Acquire(ctx, request)
-		return err
-	})
+	response, err := ask(ctx, h, h.zamok.Acquire, request)
 	if err != nil {
 		return nil, err
 	}
@@ -198,11 +194,7 @@ func (h *handler) request(ctx context.Context, request *zamokpb.AcquireRequest) 
 
 // renew renews the session of an acquisition, which must not have ended.
 func (h *handler) renew(ctx context.Context, r *held) (*held, error) {
-	var response *zamokpb.RenewSessionResponse
-	_, err := h.again(ctx, func() (err error) {
-		response, err = h.zamok.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
-		return err
-	})
+	response, err := ask(ctx, h, h.zamok.RenewSession, &zamokpb.RenewSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
 	if err != nil {
 		return nil, err
 	}
@@ -223,11 +215,7 @@ func (h *handler) release(ctx context.Context, r *held) (*ended, error) {
 	if r.Ticket == 0 {
 		return h.closeSession(ctx, r)
 	}
-	var response *zamokpb.DropResponse
-	_, err := h.again(ctx, func() (err error) {
-		response, err = h.zamok.Drop(ctx, &zamokpb.DropRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(r.Ticket)})
-		return err
-	})
+	response, err := ask(ctx, h, h.zamok.Drop, &zamokpb.DropRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(r.Ticket)})
 	if err != nil {
 		return nil, err
 	}
@@ -309,13 +297,10 @@ func (h *handler) openSession(ctx context.Context, r *sessionRequest) (*held, er
 	if r.Secret == nil {
 		r.Secret = newSecret()
 	}
-	var response *zamokpb.OpenSessionResponse
-	if _, err := h.again(ctx, func() (err error) {
-		response, err = h.zamok.OpenSession(ctx, &zamokpb.OpenSessionRequest{
-			Secret: r.Secret, Settings: settings(r.TTL, r.LockDelay, r.Label, r.Meta),
-		})
-		return err
-	}); err != nil {
+	response, err := ask(ctx, h, h.zamok.OpenSession, &zamokpb.OpenSessionRequest{
+		Secret: r.Secret, Settings: settings(r.TTL, r.LockDelay, r.Label, r.Meta),
+	})
+	if err != nil {
 		return nil, err
 	}
 	answer := &held{Session: number(response.Session), Secret: r.Secret}

@@ -114,8 +114,8 @@ func (h *handler) acquireOnce(w http.ResponseWriter, r *http.Request, request *a
 	return nil
 }
 
-// requestOnce requests a ticket with a session of its own. If that session is just being closed, because an earlier call with its
-// secret broke, it is done again.
+// requestOnce requests a ticket with a session of its own. If that session is just being closed, because an earlier
+// call with its secret broke, it is done again.
 func (h *handler) requestOnce(ctx context.Context, request *zamokpb.AcquireRequest) (answer *held, err error) {
 	for range onceTries {
 		if answer, err = h.request(ctx, request); !isCode(err, zamokpb.Code_CODE_NO_SESSION) {

@@ -101,7 +101,7 @@ func (d *description) parameters(r route) []object {
 	}
 	if r.path == "/v1/acquire" {
 		list = append(list, object{"name": keyHeader, "in": "header", "schema": object{"type": "string"}, "description": "at least 128 " +
-			"random bits: a repetition with the same key and body has the same lock. Whoever knows the key has the right to the lock"})
+			"random bits: a repetition with the same key and body has the same lock. The key is the right to the lock"})
 	}
 	if r.path == "/v1/watch" {
 		list = append(list, object{"name": lastEventHeader, "in": "header", "schema": d.schema(reflect.TypeFor[number]())})

@@ -193,8 +193,9 @@ const (
 	endWait = 5 * time.Second
 )
 
-// again repeats a call while there is no leader, or its answer was lost. What it does is named by a secret and a ticket, so
-// a repetition has the answer of whatever took effect. If the last one has no answer either, the outcome is that of all.
+// again repeats a call while there is no leader, or its answer was lost. What it does is named by a secret and a
+// ticket, so a repetition has the answer of whatever took effect. If the last one has no answer either, the outcome is
+// that of all.
 func (h *handler) again(ctx context.Context, call func() error) (repeated bool, err error) {
 	inDoubt, failing := false, h.clock.Now()
 	for ; ; repeated = true {
@@ -221,6 +222,16 @@ func (h *handler) again(ctx context.Context, call func() error) (repeated bool, 
 		pause.Stop()
 		return repeated, err
 	}
+}
+
+// ask makes a call, again while there is no leader.
+func ask[Request, Response any](ctx context.Context, h *handler, method func(context.Context, Request, ...grpc.CallOption) (Response, error),
+	request Request) (response Response, err error) {
+	_, err = h.again(ctx, func() (err error) {
+		response, err = method(ctx, request)
+		return err
+	})
+	return response, err
 }
 
 // mayPass reports whether a call that failed can succeed when there is a leader again.

@@ -105,7 +105,7 @@ func (s *Server) CloseSession(ctx context.Context, req *zamokpb.CloseSessionRequ
 	return response, err
 }
 
-// Acquire is held open until the ticket is granted or ended, or as long as the caller wants.
+// Acquire is held open until the ticket is granted or ended, or for respond_within. Without a session it opens one.
 func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zamokpb.AcquireResponse, error) {
 	if req.Session != 0 {
 		ttl, err := s.checkOwner(ctx, req.Session, req.Secret)
@@ -124,7 +124,8 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 		same = !alive || found.Metadata == string(req.Settings.GetMetadata())
 	})
 	if !same {
-		return nil, wire.Errorf(zamokpb.Code_CODE_REFUSED, "not done: the session of this secret is alive, and was opened with other metadata")
+		return nil, wire.Errorf(zamokpb.Code_CODE_REFUSED, "not done: the session of this secret is alive, and was opened with other "+
+			"metadata; repeat that request unchanged, or use another secret")
 	}
 	return s.acquire(ctx, req, id, opened.Result.TTL)
 }

@@ -80,8 +80,8 @@
 //	    will come again, it ends with STOPPING.
 //	A12 A call is relayed once, and its answer is the leader's. The leader knows that it was relayed, so A6
 //	    holds for it.
-//	A13 A request that names another cluster has no effect. Every response names the node's cluster as soon as
-//	    the node knows it.
+//	A13 A request that names another cluster has no effect. Every response of gRPC names the node's cluster as soon
+//	    as the node knows it.
 //
 // # Costs
 //

@@ -169,7 +169,8 @@ type NodeConfig struct {
 	// ListenPeers is where other nodes are served. Empty: the address that Peers.List has for this node; without
 	// one, any port of 127.0.0.1.
 	ListenPeers string
-	// ListenHTTP is where locks over HTTP, /metrics, /healthz and /readyz are served, without authentication. Empty: nowhere.
+	// ListenHTTP is where locks over HTTP, /metrics, /healthz and /readyz are served, without authentication. Empty:
+	// nowhere.
 	ListenHTTP string
 	// HTTPHosts are further names under which HTTP is reached, as through a proxy: a request for another name than
 	// these, Advertise, the host name, localhost and IP addresses is refused.

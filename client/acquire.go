@@ -10,11 +10,10 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// Lock waits in line for a lock, for as long as ctx allows, also while no node can be reached (which is
-// logged once), unless this client has never reached one and every endpoint refuses it: then it fails at once with
-// ErrUnavailable, as every call does. If ctx ends first, the error wraps ctx.Err(), and ErrNotAcquired, or, if the cluster
-// could not be reached, ErrUnavailable with the latest error of every node. WithWaitTimeout is a limit that the cluster
-// keeps.
+// Lock waits in line for a lock, for as long as ctx allows, also while no node can be reached (which is logged once),
+// unless this client has never reached one and every endpoint refuses it: then it fails at once with ErrUnavailable, as
+// every call does. If ctx ends first, the error wraps ctx.Err(), and ErrNotAcquired, or, if the cluster could not be
+// reached, ErrUnavailable with the latest error of every node. WithWaitTimeout is a limit that the cluster keeps.
 //
 // A client holds and waits for up to 4096 locks at a time; more is an ErrLimit.
 func (c *Client) Lock(ctx context.Context, name string, opts ...Option) (*Lock, error) {
@@ -80,9 +79,9 @@ var (
 	errTooLate           = errors.New("ask again later")
 )
 
-// wait waits for the end of an acquisition. If its context ends first, it is cancelled: a wait while the session is attached
-// ends at once; without a stream, for a try, or if the cluster did not end a limited wait in time, the outcome of what
-// was sent is unknown.
+// wait waits for the end of an acquisition. If its context ends first, it is cancelled: a wait while the session is
+// attached ends at once; without a stream, for a try, or if the cluster did not end a limited wait in time, the outcome
+// of what was sent is unknown.
 func (t *ticket) wait(ctx context.Context, r *request) (lock *Lock, err error) {
 	s := t.s
 	s.mu.Lock()

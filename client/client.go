@@ -62,7 +62,7 @@ type Config struct {
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
 	// RequestTimeout bounds every call but Lock; 0 = 5 s. One with WithWaitTimeout ends so long after that limit.
 	RequestTimeout time.Duration
-	// Logger hears of what no call can return; nil = slog.Default().
+	// Logger gets what no call can return; nil = slog.Default().
 	Logger *slog.Logger
 	// Clock measures trust; nil = clock.System(). Others are for tests.
 	Clock clock.Source

@@ -38,11 +38,10 @@
 //
 // # What a lock is
 //
-// A client has one session with the cluster, a lease that it renews with one message for all of its
-// locks, every third of [Config.TTL]. The first acquisition opens the session. Each successful call
-// returns a handle of its own, [Lock]: two goroutines that request the same name exclude each other, and one
-// that requests it twice waits for itself. Locks are *not reentrant*; with an owner ([WithOwner]) the second call is refused
-// as the shortest deadlock.
+// A client has one session with the cluster, a lease that it renews with one message for all of its locks, every third
+// of [Config.TTL]. The first acquisition opens the session. Each successful call returns a handle of its own, [Lock]:
+// two goroutines that request the same name exclude each other, and one that requests it twice waits for itself. Locks
+// are *not reentrant*; with an owner ([WithOwner]) the second call is refused as the shortest deadlock.
 //
 // When the leader changes, or a connection breaks, the client attaches to the session again by itself.
 // Waiting calls keep their queue positions, and held locks stay held with their tokens, if the cluster is back
@@ -107,8 +106,8 @@
 //
 // Close returns nil just if the cluster said that the session is over. A wait that is cancelled while the stream stands
 // is dropped with the next frame; its error is plain. TryLock whose answer did not come, a wait whose limit passed
-// without the cluster's word, and a wait that ends without a stream, are unconfirmed if they had been sent. A Downgrade whose lock is lost before its answer has the outcome
-// Unknown. Do joins what Unlock returns, and Locker logs it.
+// without the cluster's word, and a wait that ends without a stream, are unconfirmed if they had been sent. A Downgrade
+// whose lock is lost before its answer has the outcome Unknown. Do joins what Unlock returns, and Locker logs it.
 //
 // # One cluster
 //

@@ -15,8 +15,8 @@ import (
 // Reservation is a lock that outlives the process which acquired it. It belongs to a session of its own, with a long
 // TTL, that no client renews by itself. A process that has this value renews or releases it: store it as JSON.
 //
-// A reservation is a promise of the cluster alone. No local deadline is watched, nothing reports its loss, and an operator
-// can end it: storage that matters compares the token, or asks Check.
+// A reservation is a promise of the cluster alone. No local deadline is watched, nothing reports its loss, and an
+// operator can end it: storage that matters compares the token, or asks Check.
 type Reservation struct {
 	// What is reserved. It does not change after the first Reserve. TTL is from 2 s to the longest ttl of the cluster.
 	TTL      time.Duration `json:"ttl"`
@@ -48,13 +48,14 @@ func NewReservation(ttl time.Duration, items ...Item) *Reservation {
 //
 // Reserve calls save before it sends what could make r hold something, and after the grant, so that another process can
 // continue with what was saved. To repeat it, after any error or a crash, is safe: it continues or returns the same
-// acquisition. After an error nothing is held if r.Session is 0; otherwise it may be, or may come to be: repeat Reserve, or
-// call ReleaseReservation. ErrLost means that the reservation was granted and has ended.
+// acquisition. After an error nothing is held if r.Session is 0; otherwise it may be, or may come to be: repeat
+// Reserve, or call ReleaseReservation. ErrLost means that the reservation was granted and has ended.
 func (c *Client) Reserve(ctx context.Context, r *Reservation, save func() error) (until time.Time, err error) {
 	return c.reserve(ctx, r, -1, save)
 }
 
-// TryReserve is Reserve without a wait: if others hold the locks, its error is a *NotAcquiredError. RequestTimeout bounds it.
+// TryReserve is Reserve without a wait: if others hold the locks, its error is a *NotAcquiredError. RequestTimeout
+// bounds it.
 func (c *Client) TryReserve(ctx context.Context, r *Reservation, save func() error) (until time.Time, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
 	defer cancel()
@@ -154,8 +155,8 @@ func (r *Reservation) renewal() *zamokpb.RenewSessionRequest {
 	return &zamokpb.RenewSessionRequest{Session: r.Session, Secret: r.Secret}
 }
 
-// abandon ends an acquisition that was refused, or whose wait is over, so that nothing is granted to it later. One that no
-// node could answer is left as it is, to be repeated.
+// abandon ends an acquisition that was refused, or whose wait is over, so that nothing is granted to it later. One that
+// no node could answer is left as it is, to be repeated.
 func (c *Client) abandon(ctx context.Context, r *Reservation, err error) error {
 	switch {
 	case r.Session == 0 || r.Token != 0:
@@ -240,7 +241,8 @@ func (r *Reservation) lost(err error) error {
 	return err
 }
 
-// meantFor makes a client that does not know its cluster yet belong to that of the reservation, and refuses one of another.
+// meantFor makes a client that does not know its cluster yet belong to that of the reservation, and refuses one of
+// another.
 func (c *Client) meantFor(r *Reservation) error {
 	if r.Cluster == "" {
 		return nil

@@ -17,7 +17,7 @@ import (
 type name struct {
 	endpoint   string
 	host, port string // port "" = the host has SRV records, which name hosts and ports
-	authority  string // whom a certificate has to name, at whatever address
+	authority  string // the name that a certificate must have, whatever the address
 	failed     error  // why the latest look-up failed; nil if it did not. The mutex of nodes guards it.
 }
 

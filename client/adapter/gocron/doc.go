@@ -22,21 +22,22 @@
 //
 // # Locker
 //
-// A job runs in the scheduler that gets its lock at once; the others skip this run, which gocron reports to AfterLockError.
-// Their clocks differ, so the lock stays held for [Locker.Hold] after its grant, even if the job is done sooner. A
-// scheduler whose request was not granted in half that time skips the run, too. So each run happens
+// A job runs in the scheduler that gets its lock at once; the others skip this run, which gocron reports to
+// AfterLockError. Their clocks differ, so the lock stays held for [Locker.Hold] after its grant, even if the job is
+// done sooner. A scheduler whose request was not granted in half that time skips the run, too. So each run happens
 //
-//   - at most once, while the clocks of the schedulers differ by less than Hold/2, the lock is not lost, and the program that
-//     ran it does not close its client within Hold: that releases its locks at once;
+//   - at most once, while the clocks of the schedulers differ by less than Hold/2, the lock is not lost, and the
+//     program that ran it does not close its client within Hold: that releases its locks at once;
 //   - not at all if no scheduler reaches a majority of the nodes within Hold/2. The next run is the remedy;
-//   - only if the last one has ended, anywhere, and began at least Hold ago. Choose Hold shorter than the shortest interval.
+//   - only if the last one has ended, anywhere, and began at least Hold ago. Choose Hold shorter than the shortest
+//     interval.
 //
 // # Elector
 //
-// The leader stays leader until it loses its lock, or is closed. IsLeader looks at the lock, and asks no node. A leader that
-// is cut off has a successor after the client's ttl, or later by the time for which the cluster itself has no leader. Two
-// leaders never exist at the same time ([client.Lock.Err]). But two clocks do: a run that an old leader began just before
-// its end may happen again in the new one, and one that was due in between may not happen at all.
+// The leader stays leader until it loses its lock, or is closed. IsLeader looks at the lock, and asks no node. A leader
+// that is cut off has a successor after the client's ttl, or later by the time for which the cluster itself has no
+// leader. Two leaders never exist at the same time ([client.Lock.Err]). But two clocks do: a run that an old leader
+// began just before its end may happen again in the new one, and one that was due in between may not happen at all.
 //
 // # What a loss does
 //

@@ -52,7 +52,8 @@ func NewLeaderElector(config LeaderElectionConfig) (*LeaderElector, error) {
 	return &LeaderElector{config: config}, nil
 }
 
-// RunOrDie makes a candidate and runs it. It panics if the configuration is not complete, and logs why the leadership ended.
+// RunOrDie makes a candidate and runs it. It panics if the configuration is not complete, and logs why the leadership
+// ended.
 func RunOrDie(ctx context.Context, config LeaderElectionConfig) {
 	le, err := NewLeaderElector(config)
 	if err != nil {
@@ -63,9 +64,9 @@ func RunOrDie(ctx context.Context, config LeaderElectionConfig) {
 	}
 }
 
-// Run waits until the candidate leads, and returns when it leads no more: nil if ctx ended and the leadership was released.
-// An error wraps client.ErrLost if the leadership was lost, ctx.Err() if ctx ended before there was any, or says why the
-// cluster refuses.
+// Run waits until the candidate leads, and returns when it leads no more: nil if ctx ended and the leadership was
+// released. An error wraps client.ErrLost if the leadership was lost, ctx.Err() if ctx ended before there was any, or
+// says why the cluster refuses.
 func (le *LeaderElector) Run(ctx context.Context) error {
 	defer le.config.Callbacks.OnStoppedLeading()
 	election := le.config.Client.Election(le.config.Name)

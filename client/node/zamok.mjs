@@ -66,7 +66,7 @@ export async function withLock(name, { nodes, wait = 30, ttl = 15, ...fields }, 
   const confirm = ({ sent, valid_for }) => {
     until = Math.min(sent + seconds(valid_for), end); // from before the request was sent: so old the lease may be
     clearTimeout(watch);
-    watch = setTimeout(lose, Math.max(0, (until - now()) * 1000));
+    if (!left.signal.aborted) watch = setTimeout(lose, Math.max(0, (until - now()) * 1000));
   };
   const lose = () => lost.abort(new Lost('the lock was lost: another program may hold it'));
   const check = () => {
@@ -92,10 +92,10 @@ export async function withLock(name, { nodes, wait = 30, ttl = 15, ...fields }, 
   };
 
   confirm(answer);
-  if (now() > answer.sent + valid / 2) await renew(); // the answer took long
   keep().catch(() => left.signal.aborted || lose());
   let result;
   try {
+    if (now() > answer.sent + valid / 2) await renew(); // the answer took long
     result = await body({ token: BigInt(token), signal: lost.signal, check });
     check();
   } catch (error) {

@@ -234,6 +234,7 @@ type trackedConn struct {
 	net.Conn
 	done    func()        // called at its end, perhaps twice
 	reading chan struct{} // capacity 1: full while one of its calls reads much of the state, or waits for that
+	writing sync.Mutex    // held by Write
 
 	hungUp atomic.Bool // the client's end closed or reset it
 	closed atomic.Bool // this end closed it or gave it up
@@ -241,16 +242,26 @@ type trackedConn struct {
 
 func (l *trackedConn) Read(b []byte) (int, error) {
 	n, err := l.Conn.Read(b)
+	if errors.Is(err, io.EOF) { // perhaps only because a Write is getting the error of the connection
+		l.writing.Lock()
+		defer l.writing.Unlock()
+	}
 	return n, l.note(err)
 }
 
 func (l *trackedConn) Write(b []byte) (int, error) {
+	l.writing.Lock()
+	defer l.writing.Unlock()
 	n, err := l.Conn.Write(b)
+	if errors.Is(err, syscall.EPIPE) { // the connection has ended, and Read gets the reason
+		return n, err
+	}
 	return n, l.note(err)
 }
 
 // note looks at an error of the connection, and returns it. An error that is neither an end nor a reset, such as a time
-// limit, is this node's decision, not the client's.
+// limit of this node or its kernel, is this node's decision, not the client's. The kernel reports it once: to a reader or
+// to a writer, and the other one gets the end of a connection that no client has closed.
 func (l *trackedConn) note(err error) error {
 	switch {
 	case err == nil:

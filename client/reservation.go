@@ -189,17 +189,11 @@ func (c *Client) RenewReservation(ctx context.Context, r *Reservation) (until ti
 	if err := c.meantFor(r); err != nil {
 		return until, err
 	}
-	sent := time.Now()
-	renewed, _, err := call(ctx, c, repeats, (*node).RenewSession, r.renewal())
+	sent, renewal := time.Now(), r.renewal()
+	renewal.Ticket = r.Ticket // the session may outlive it
+	renewed, _, err := call(ctx, c, repeats, (*node).RenewSession, renewal)
 	if err != nil {
 		return until, r.lost(err)
-	}
-	held, _, err := c.Check(ctx, Grant{Name: r.Items[0].name, Token: r.Token, Session: r.Session, Ticket: r.Ticket})
-	if err != nil {
-		return until, err
-	}
-	if !held {
-		return until, &Error{Kind: ErrLost, Outcome: Done, Message: "its grant was ended, by an operator or by a restored backup"}
 	}
 	return sent.Add(time.Duration(renewed.GetTtl())), nil
 }
@@ -235,8 +229,11 @@ func (c *Client) ReleaseReservation(ctx context.Context, r *Reservation) error {
 
 // lost is an error of a call about a reservation that was granted.
 func (r *Reservation) lost(err error) error {
-	if errors.Is(err, ErrSessionExpired) {
+	switch {
+	case errors.Is(err, ErrSessionExpired):
 		return &Error{Kind: ErrLost, Outcome: Done, cause: err}
+	case errors.Is(err, ErrNotAcquired):
+		return &Error{Kind: ErrLost, Outcome: Done, Message: "its grant was ended, by an operator or by a release"}
 	}
 	return err
 }

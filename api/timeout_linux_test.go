@@ -23,7 +23,7 @@ func TestATimeoutOfTheKernelIsNoBreakOfTheClients(t *testing.T) {
 	l, err := brief.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	const conns = 64
+	const conns = 256
 	limited := &limitedListener{Listener: l, free: make(chan struct{}, conns)}
 	var ended sync.WaitGroup
 	var all []*trackedConn
@@ -31,9 +31,11 @@ func TestATimeoutOfTheKernelIsNoBreakOfTheClients(t *testing.T) {
 		near, err := net.Dial("tcp", l.Addr().String())
 		require.NoError(t, err)
 		defer near.Close()
+		require.NoError(t, near.(*net.TCPConn).SetReadBuffer(4<<10))
 		far, err := limited.Accept()
 		require.NoError(t, err)
 		tracked := far.(*trackedConn)
+		require.NoError(t, tracked.Conn.(*net.TCPConn).SetWriteBuffer(4<<10))
 		all = append(all, tracked)
 		ended.Go(func() {
 			for part := make([]byte, 64<<10); ; {

@@ -101,8 +101,8 @@ type ZamokClient interface {
 	// waits, and does not renew the session: a client that waits longer than the ttl calls RenewSession meanwhile. With
 	// session 0 the acquisition has a session of its own; see AcquireRequest.settings.
 	// If the call ends before its response, by deadline, cancellation or a broken connection, the server drops the
-	// ticket. The same ticket may be requested again with the same result; the later call then owns the ticket, and
-	// the end of the earlier one does not affect it.
+	// ticket, unless another call for it waits or was answered. So the same ticket may be requested again, with the
+	// same result.
 	Acquire(ctx context.Context, in *AcquireRequest, opts ...grpc.CallOption) (*AcquireResponse, error)
 	// Drop ends a ticket: it releases its locks, or leaves the queues. Drop is idempotent.
 	Drop(ctx context.Context, in *DropRequest, opts ...grpc.CallOption) (*DropResponse, error)
@@ -298,8 +298,8 @@ type ZamokServer interface {
 	// waits, and does not renew the session: a client that waits longer than the ttl calls RenewSession meanwhile. With
 	// session 0 the acquisition has a session of its own; see AcquireRequest.settings.
 	// If the call ends before its response, by deadline, cancellation or a broken connection, the server drops the
-	// ticket. The same ticket may be requested again with the same result; the later call then owns the ticket, and
-	// the end of the earlier one does not affect it.
+	// ticket, unless another call for it waits or was answered. So the same ticket may be requested again, with the
+	// same result.
 	Acquire(context.Context, *AcquireRequest) (*AcquireResponse, error)
 	// Drop ends a ticket: it releases its locks, or leaves the queues. Drop is idempotent.
 	Drop(context.Context, *DropRequest) (*DropResponse, error)

@@ -13,7 +13,7 @@ fail() { # CODE MESSAGE
 	exit "$1"
 }
 
-now() { # whole seconds, of a clock that nobody sets if there is one
+now() { # whole seconds, of a clock that is never set, if there is one
 	if [ -r /proc/uptime ]; then cut -d. -f1 /proc/uptime; else date +%s; fi
 }
 

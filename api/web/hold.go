@@ -135,15 +135,9 @@ func (o *hold) run(ctx context.Context) error {
 			return o.over("unconfirmed", wire.Errorf(zamokpb.Code_CODE_UNKNOWN,
 				"not acquired: no leader has confirmed the session for %v; it is closed as soon as there is one", o.ttl))
 		}
-		pause := time.NewTimer(retryEvery)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-		case <-o.config.Stopping:
-			pause.Stop()
+		if !o.pause(ctx) && ctx.Err() == nil {
 			return o.over("node_stopping", err)
 		}
-		pause.Stop()
 	}
 }
 

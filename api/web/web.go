@@ -189,7 +189,7 @@ const (
 	retryFor = 5 * time.Second
 	// retryEvery is the pause between them.
 	retryEvery = 50 * time.Millisecond
-	// endWait is how long the end of what nobody waits for may take; then its ttl ends it.
+	// endWait is how long it may take to close a session that is needed no more; then its ttl ends it.
 	endWait = 5 * time.Second
 )
 
@@ -212,15 +212,9 @@ func (h *handler) again(ctx context.Context, call func() error) (repeated bool, 
 		} else if now.Since(failing).Duration() > retryFor {
 			return repeated, err
 		}
-		pause := time.NewTimer(retryEvery)
-		select {
-		case <-pause.C:
-			continue
-		case <-ctx.Done():
-		case <-h.config.Stopping:
+		if !h.pause(ctx) {
+			return repeated, err
 		}
-		pause.Stop()
-		return repeated, err
 	}
 }
 
@@ -232,6 +226,19 @@ func ask[Request, Response any](ctx context.Context, h *handler, method func(con
 		return err
 	})
 	return response, err
+}
+
+// pause waits before a repetition. False: the request has ended, or the node stops.
+func (h *handler) pause(ctx context.Context) bool {
+	pause := time.NewTimer(retryEvery)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		return true
+	case <-ctx.Done():
+	case <-h.config.Stopping:
+	}
+	return false
 }
 
 // mayPass reports whether a call that failed can succeed when there is a leader again.

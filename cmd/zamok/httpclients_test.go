@@ -25,7 +25,7 @@ func requireTools(t *testing.T, tools ...string) {
 	t.Helper()
 	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
-			require.Empty(t, os.Getenv("CI"), "CI must have %s: see .ci/run", tool)
+			require.Empty(t, os.Getenv("ZAMOK_TEST_ALL"), "%s is missing, and ZAMOK_TEST_ALL forbids to skip: see .ci/run", tool)
 			t.Skipf("needs %s: %v", tool, err)
 		}
 	}

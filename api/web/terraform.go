@@ -127,7 +127,7 @@ func (h *handler) terraformHolder(ctx context.Context, name string) (description
 }
 
 // terraformUnlock releases the lock, or returns the description of the one that is held by another ID. An empty body,
-// as OpenTofu's force-unlock sends, means whatever Terraform or OpenTofu holds.
+// as force-unlock sends, means whatever Terraform or OpenTofu holds.
 func (h *handler) terraformUnlock(ctx context.Context, r *terraformRequest, _ []byte, info lockInfo) (holder []byte, err error) {
 	holder, session, err := h.terraformHolder(ctx, r.Name)
 	if err != nil {

@@ -204,8 +204,11 @@ func (h *handler) again(ctx context.Context, call func() error) (repeated bool, 
 		if err == nil || !mayPass(err) {
 			return repeated, err
 		}
-		if inDoubt = inDoubt || infoOf(err).Outcome == zamokpb.Outcome_OUTCOME_UNKNOWN; inDoubt {
-			err = wire.StreamEnded(zamokpb.Code_CODE_UNKNOWN, "%s", infoOf(err).Message)
+		switch info := infoOf(err); {
+		case info.Outcome == zamokpb.Outcome_OUTCOME_UNKNOWN:
+			inDoubt, err = true, wire.StreamEnded(zamokpb.Code_CODE_UNKNOWN, "%s", info.Message)
+		case inDoubt:
+			err = wire.StreamEnded(zamokpb.Code_CODE_UNKNOWN, "it was sent before, and may have taken effect then; sent again: %s", info.Message)
 		}
 		if now := h.clock.Now(); now.Since(began).Duration() > retryFor {
 			failing = now // it has waited, and not for a leader

@@ -57,9 +57,10 @@ func TestCallsAreRepeatedForAWhile(t *testing.T) {
 		if calls == 1 {
 			return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the answer was lost")
 		}
-		return wire.Errorf(late, "no leader is known")
+		return wire.Errorf(late, "not done: no leader is known")
 	})
 	require.Error(t, err)
+	assert.Regexp(t, "^it was sent before, and may have taken effect then; .*no leader is known", infoOf(err).Message, "not only what the last one says")
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(err).Outcome, "the first call may have taken effect")
 	assert.InDelta(t, 6, calls, 1)
 }

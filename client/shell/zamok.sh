@@ -119,7 +119,7 @@ while [ "$status" = 202 ]; do
 done
 case $status in
 200) mv "$answer" "$dir/lock" ;; # the body of renew and release
-000) fail 124 'no node has answered in time' ;;
+000) fail 124 "no node has answered in time; asked (ZAMOK_HTTP): $nodes" ;;
 409) fail 121 "$(field message "$answer")" ;;
 *) fail 125 "$(cat "$answer")" ;;
 esac

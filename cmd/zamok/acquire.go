@@ -43,7 +43,7 @@ Nothing reports that the reservation has ended. Give the token to storage that c
 Exit codes: 120 denied, 121 not acquired (--try), 122 wait timed out, 123 the reservation in the file has
 ended, 124 unavailable (retry), 125 usage or configuration error, 128+n ended by signal n. The file is kept
 if something may be held; this is reported.`,
-		Example: `  zamok acquire staging --for 2h --meta 'load test, ask anna'
+		Example: `  zamok acquire staging --for 45m --meta 'load test, ask anna'
   zamok acquire terraform/prod --for 30m --wait 10m --file tf.zamok -o json
   zamok renew staging.zamok
   zamok release --mine staging.zamok`,
@@ -57,8 +57,8 @@ if something may be held; this is reported.`,
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&v.ttl, "for", 0, "how long the reservation lasts, from the grant or the last renewal on; required")
-	f.StringVar(&v.path, "file", "", "`file` for the reservation (default: NAME.zamok in the working directory)")
+	f.DurationVar(&v.ttl, "for", 0, "how long the reservation lasts, from the grant or the last renewal on, at most the longest ttl of the cluster (see zamok settings); required")
+	f.StringVar(&v.path, "file", "", "`file` for the reservation (default: NAME.zamok in the working directory, with - for each / of NAME)")
 	f.StringVar(&v.metadata, "meta", "", "metadata shown to others")
 	v.acquisitionFlags.register(cmd)
 	v.connectionFlags.register(a, cmd)
@@ -68,7 +68,7 @@ if something may be held; this is reported.`,
 func (v *acquireCommand) validate(cmd *cobra.Command) error {
 	switch {
 	case v.ttl == 0:
-		return errors.New("--for is missing: how long should the reservation last? as in --for 2h")
+		return errors.New("--for is missing: how long should the reservation last? as in --for 45m")
 	case v.ttl < client.TTLMin:
 		return fmt.Errorf("--for is %v: it is at least %v", v.ttl, client.TTLMin)
 	case len(v.metadata) > metadataBytesMax:

@@ -3,7 +3,7 @@
 //	zamok dev                          a cluster on this machine, to try things
 //	zamok server --id n1 …             one node of a real cluster
 //	zamok lock NAME -- COMMAND…        run a command while holding a lock
-//	zamok acquire NAME --for 2h        reserve a lock, without a process that holds it
+//	zamok acquire NAME --for 45m       reserve a lock, without a process that holds it
 //	zamok elect NAME -- COMMAND…       run a command wherever elected, again and again
 //	zamok show NAME                    who holds a lock, who waits, and why
 //

@@ -40,6 +40,6 @@
 //	    TestPollsKeepTheirPlace).
 //	W5  A held connection (hold.go) is answered `granted` once, and `lost` as soon as this node can't confirm that the
 //	    lease is alive (TestHoldSaysHowItEnded, TestHoldOutlivesTheLeader, TestAHoldWithoutALeaderIsLost,
-//	    TestASessionThatEndsBetweenStreams). The end of the connection closes the session (TestHoldLivesAsItsConnection,
+//	    TestAHoldWhoseLeaderTakesNothing, TestASessionThatEndsBetweenStreams). The end of the connection closes the session (TestHoldLivesAsItsConnection,
 //	    TestAHoldThatIsNotRead); if it is the node that ends, the ttl does (TestAKilledNodesHoldsEndWithTheirTTL).
 package web

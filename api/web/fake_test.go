@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"path"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -69,11 +70,13 @@ func (s *fakeStream) sends(messages ...*zamokpb.ServerMessage) bool {
 }
 
 // opens answers the OpenStream, and waits for the Acquire.
-func (s *fakeStream) opens() {
+func (s *fakeStream) opens() { s.opensFor(time.Duration(ttlDefault)) }
+
+func (s *fakeStream) opensFor(ttl time.Duration) {
 	select {
 	case frame := <-s.in:
 		s.sends(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: &zamokpb.SessionState{
-			Session: 7, Ttl: ttlDefault.nanoseconds(), Sent: frame.Sent,
+			Session: 7, Ttl: int64(ttl), Sent: frame.Sent,
 		}}})
 	case <-s.ctx.Done():
 	}

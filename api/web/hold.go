@@ -154,8 +154,11 @@ func (o *hold) over(reason string, refusal error) error {
 
 func (o *hold) heartbeat() heartbeat { return heartbeat{rounded(int64(o.left()))} }
 
-// left is for how long the session is certainly alive.
+// left is for how long the session is certainly alive, or may take to open.
 func (o *hold) left() time.Duration {
+	if o.session == 0 {
+		return openWait
+	}
 	until, _ := o.lease.Until() // SessionState was a confirmation
 	return o.clock.Now().Until(until).Duration()
 }
@@ -184,6 +187,8 @@ func (o *hold) confirm(sent []byte, at int64) {
 func (o *hold) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	expired := time.AfterFunc(o.left(), cancel) // interrupts a Send as well, which may take as long as an unreachable leader
+	defer expired.Stop()
 	stream, err := o.zamok.Session(ctx)
 	if err != nil {
 		return err
@@ -199,12 +204,7 @@ func (o *hold) stream(ctx context.Context) error {
 	}}})
 	renew := time.NewTicker(min(time.Duration(o.settings.Ttl)/3, heartbeatEvery))
 	defer renew.Stop()
-	expired := time.NewTimer(openWait)
-	defer expired.Stop()
 	for {
-		if o.session != 0 {
-			expired.Reset(o.left())
-		}
 		select {
 		case frame := <-frames:
 			for _, m := range frame.Messages {
@@ -213,9 +213,12 @@ func (o *hold) stream(ctx context.Context) error {
 					return err
 				}
 			}
+			if o.session != 0 {
+				expired.Reset(o.left())
+			}
 		case <-renew.C:
 			send(&zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_KeepAlive{KeepAlive: &zamokpb.KeepAlive{}}})
-		case <-expired.C:
+		case <-ctx.Done():
 			return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "not acquired: no session was opened within %v", openWait) // or it has ended
 		case err := <-failed:
 			return err

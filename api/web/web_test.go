@@ -109,6 +109,31 @@ $`, text)
 	assert.EqualValues(t, 3, streams.Load())
 }
 
+// W5: a held lock is lost in time, also if the next leader takes nothing of a stream.
+func TestAHoldWhoseLeaderTakesNothing(t *testing.T) {
+	const ttl = 2 * time.Second
+	var streams atomic.Int32
+	conn := &fakeConn{
+		stream: func(s *fakeStream) error {
+			if streams.Add(1) == 1 {
+				s.opensFor(ttl)
+				s.sends(granting())
+				return wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "leadership ended")
+			}
+			select {
+			case <-s.ctx.Done():
+			case <-time.After(5 * ttl):
+			}
+			return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "no answer")
+		},
+		invoke: func(context.Context, string, any) (proto.Message, error) { return &zamokpb.CloseSessionResponse{}, nil },
+	}
+	began := time.Now()
+	text := serverEvents(t, conn, "/v1/hold?name=a&ttl=2s")
+	assert.Less(t, time.Since(began), ttl+time.Second)
+	assert.Contains(t, text, `data: {"reason":"unconfirmed"}`)
+}
+
 // W5: a client that reads nothing is cut, and its session is closed.
 func TestAHoldThatIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

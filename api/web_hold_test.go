@@ -222,3 +222,27 @@ func TestHoldOutlivesTheLeader(t *testing.T) {
 	held.cut()
 	assert.Greater(t, waits.next("granted").data["token"].(string), token)
 }
+
+// No answer says that a lock is certain for longer than its max_hold.
+func TestCertaintyEndsWithTheMaximumHold(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, serveHTTP)
+	ctx, n := soon(t), c.leader()
+	certain := func(of fields) time.Duration {
+		d, err := time.ParseDuration(of["valid_for"].(string))
+		require.NoError(t, err)
+		return d
+	}
+	first := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"brief","max_hold":"5s","ttl":"15s"}`)
+	require.Equal(t, 200, first.code, first.text)
+	assert.Equal(t, "5s", first.fields["hold_left"])
+	assert.Equal(t, "4.75s", first.fields["valid_for"])
+	tiny := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"tiny","max_hold":"100ms"}`)
+	require.Equal(t, 200, tiny.code, tiny.text)
+	assert.NotContains(t, tiny.text, "-")
+
+	held := listen(ctx, t, n, hold("held")+"&max_hold=4s&ttl=6s")
+	assert.LessOrEqual(t, certain(held.next("granted").data), 4*time.Second)
+	assert.LessOrEqual(t, certain(held.next("heartbeat").data), 4*time.Second)
+	held.cut()
+}

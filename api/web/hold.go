@@ -75,6 +75,8 @@ type hold struct {
 	final   bool // what ended the stream was its answer, or that of the client
 	attempt uint64
 	granted bool
+
+	holdUntil clock.Time // when the maximum hold ends; 0: never
 }
 
 // openWait is how long a stream may take to open the session; more than the server takes.
@@ -152,7 +154,14 @@ func (o *hold) over(reason string, refusal error) error {
 	return nil
 }
 
-func (o *hold) heartbeat() heartbeat { return heartbeat{rounded(int64(o.left()))} }
+func (o *hold) heartbeat() heartbeat {
+	left := o.left()
+	if o.holdUntil != 0 {
+		end, _ := o.lease.Local(o.holdUntil)
+		left = min(left, o.clock.Now().Until(end).Duration())
+	}
+	return heartbeat{rounded(int64(max(left, 0)))}
+}
 
 // left is for how long the session is certainly alive, or may take to open.
 func (o *hold) left() time.Duration {
@@ -277,7 +286,7 @@ func (o *hold) waits() error {
 func (o *hold) update(t *zamokpb.TicketState, text string, attached bool) error {
 	switch {
 	case t.GetState() == zamokpb.State_STATE_GRANTED && !o.granted:
-		o.granted = true
+		o.granted, o.holdUntil = true, clock.Time(t.HoldUntil)
 		return o.out.send("granted", "", granted{o.names, number(t.Token), number(o.session), duration(o.ttl), o.heartbeat()})
 	case t.GetState() != zamokpb.State_STATE_ENDED:
 		return nil

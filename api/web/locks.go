@@ -109,7 +109,7 @@ type held struct {
 	TTL      duration `json:"ttl,omitempty" doc:"how long the session lives without a renewal"`
 	ValidFor duration `json:"valid_for,omitempty" doc:"how long the lock is certain, counted from the moment at which you sent this request"`
 	Deadline duration `json:"deadline,omitempty" doc:"cluster time (see /v1/now) at which the session ends unless it is renewed"`
-	HoldLeft duration `json:"hold_left,omitempty" doc:"how long the grant lasts at most"`
+	HoldLeft duration `json:"hold_left,omitempty" doc:"with max_hold: how long the grant lasts at most, counted from the same moment; renewals do not extend it"`
 }
 
 // ticket is the number of the acquisition; that of a session of its own is not in the answer that has its token. 0: this
@@ -188,6 +188,7 @@ func (h *handler) request(ctx context.Context, request *zamokpb.AcquireRequest) 
 	answer.confirm(response.Ttl, response.Time)
 	if until := response.State.HoldUntil; until > 0 {
 		answer.HoldLeft = rounded(until - response.Time)
+		answer.ValidFor = min(answer.ValidFor, max(validFor(until-response.Time), 0))
 	}
 	return answer, nil
 }

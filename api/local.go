@@ -67,10 +67,17 @@ func (l *localConn) Invoke(ctx context.Context, method string, request, response
 	}
 	defer l.server.busy.Done()
 	ctx = grpc.NewContextWithServerTransportStream(received(ctx), localTransport{method})
-	answer, err := handle(l.server, ctx, func(in any) error {
-		proto.Merge(in.(proto.Message), request.(proto.Message))
-		return nil
-	}, l.server.unary)
+	var answer any
+	var err error
+	handled := make(chan struct{})
+	go func() { // net/http would recover from a panic here, and continue with what the handler has locked
+		answer, err = handle(l.server, ctx, func(in any) error {
+			proto.Merge(in.(proto.Message), request.(proto.Message))
+			return nil
+		}, l.server.unary)
+		close(handled)
+	}()
+	<-handled
 	if err != nil {
 		return err
 	}

@@ -89,3 +89,22 @@ func TestASessionOfItsOwnLivesWithItsCall(t *testing.T) {
 	assert.Equal(t, zamokpb.State_STATE_GRANTED, got.State.State)
 	assert.Equal(t, still.Session, got.Session)
 }
+
+// A call that was delayed arrives after its repetition was granted, and its connection breaks: the session of
+// the lock stays.
+func TestALateCallLeavesTheSessionOfItsOwn(t *testing.T) {
+	c := startCluster(t, 1, nil)
+	ctx, n := soon(t), c.leader()
+	s := call(t, n)
+	request := once("stock", clock.Minute, 0)
+	held, err := s.Acquire(ctx, request)
+	require.NoError(t, err)
+	broken, end := context.WithCancel(ctx)
+	end()
+	_, err = n.server.Acquire(broken, request) // as it arrives, with its connection broken already
+	require.Error(t, err)
+	again, err := s.Acquire(ctx, request) // behind whatever the late call has submitted
+	require.NoError(t, err)
+	assert.Equal(t, held.Session, again.Session)
+	assert.Equal(t, held.State.Token, again.State.Token)
+}

@@ -29,6 +29,7 @@ func alive(t *testing.T, s caller) int {
 }
 
 func TestASessionOfItsOwnEndsWithItsCall(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, nil)
 	ctx, s := soon(t), call(t, c.leader())
 	request := once("stock", clock.Minute, 0)
@@ -70,6 +71,7 @@ func TestASessionOfItsOwnEndsWithItsCall(t *testing.T) {
 }
 
 func TestASessionOfItsOwnLivesWithItsCall(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, nil)
 	ctx, s := soon(t), call(t, c.leader())
 	const ttl = 2 * clock.Second

@@ -18,6 +18,7 @@ const (
 )
 
 func TestTerraformLocksItsState(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, serveHTTP)
 	ctx := soon(t)
 	anne, bert := fmt.Sprintf(terraformInfo, anneID, "anne@laptop"), fmt.Sprintf(terraformInfo, bertID, "ci@runner")
@@ -53,6 +54,7 @@ func TestTerraformLocksItsState(t *testing.T) {
 
 // What another kind of client holds is not Terraform's to unlock.
 func TestTerraformMeetsAnotherHolder(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, serveHTTP)
 	ctx, n := soon(t), c.leader()
 	const path = "/v1/terraform/lock?name=states/prod"
@@ -70,6 +72,7 @@ func TestTerraformMeetsAnotherHolder(t *testing.T) {
 
 // A LOCK may wait, in the queue of the lock.
 func TestTerraformWaits(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, serveHTTP)
 	ctx, n := soon(t), c.leader()
 	const path = "/v1/terraform/lock?name=states/prod"

@@ -51,6 +51,7 @@ func send(ctx context.Context, t testing.TB, n *Node, method, path, body string,
 
 // A lock is taken, renewed and released over HTTP, at any node, and the answer of the first call is the body of the others.
 func TestALockOverHTTP(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, serveHTTP)
 	ctx := soon(t)
 	n := c.follower()
@@ -77,6 +78,7 @@ func TestALockOverHTTP(t *testing.T) {
 
 // A renewal, and the release, say that a lock was taken away although its session is alive.
 func TestALossIsReportedOverHTTP(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, serveHTTP)
 	ctx, n := soon(t), c.leader()
 	first := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"stock"}`)

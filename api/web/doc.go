@@ -29,7 +29,8 @@
 //	    (TestWrongRequestsNameTheirField, TestTicketsOverHTTP, TestClosingEndsWhatIsHeld).
 //	W2  A request whose calls meet a change of leader is repeated here, with the same secret and ticket, which act
 //	    once, until they have failed for retryFor. A downgrade is not, nor what operators do
-//	    (TestCallsAreRepeatedForAWhile, TestAWaitOutlivesTheLeader).
+//	    (TestCallsAreRepeatedForAWhile, TestAWaitOutlivesTheLeader,
+//	    TestAHoldAsksTheNextLeader).
 //	W3  An acquisition with a session of its own whose connection breaks before its answer ends with the connection: its
 //	    session is closed (TestAWaitEndsWithItsConnection, TestAGrantThatCanNotBeAnswered). With an Idempotency-Key it
 //	    is not, if a repetition has taken over or the answer was on its way (TestARepetitionTakesOver). A client that

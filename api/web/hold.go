@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/http"
 	"reflect"
 	"time"
@@ -108,6 +109,9 @@ type lost struct {
 	Reason string `json:"reason" doc:"expired, evicted, revoked, max_hold_exceeded, restored; session_ended: no leader was there to say why; unconfirmed: no leader has confirmed the session in time; node_stopping: the ttl ends it"`
 	Text   string `json:"text,omitempty" doc:"the reason that an operator gave"`
 }
+
+// errAskAgain ends a stream whose Acquire met the end of leadership: the next one sends it again.
+var errAskAgain = errors.New("the acquisition is requested again")
 
 // errOver ends a hold after its last event.
 var errOver = errors.New("the last event has been sent")
@@ -218,7 +222,7 @@ func (o *hold) stream(ctx context.Context) error {
 		case frame := <-frames:
 			for _, m := range frame.Messages {
 				if err := o.receive(m, send); err != nil {
-					o.final = true
+					o.final = !errors.Is(err, errAskAgain)
 					return err
 				}
 			}
@@ -254,7 +258,11 @@ func (o *hold) receive(message *zamokpb.ServerMessage, send func(*zamokpb.Client
 		return o.update(m.Change.State, m.Change.Text, false)
 	case *zamokpb.ServerMessage_Answer:
 		if e := m.Answer.Error; e != nil && e.Code != zamokpb.Code_CODE_OK {
-			return &wire.Error{Info: e}
+			err := &wire.Error{Info: e}
+			if mayPass(err) {
+				return fmt.Errorf("%w: %w", errAskAgain, err)
+			}
+			return err
 		}
 		return o.update(m.Answer.State, "", false)
 	case *zamokpb.ServerMessage_Position:

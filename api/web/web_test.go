@@ -19,6 +19,7 @@ import (
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
+	"zamok/fsm"
 )
 
 // handClock is a clock that a test moves.
@@ -107,6 +108,31 @@ data: {"reason":"session_ended"}
 
 $`, text)
 	assert.EqualValues(t, 3, streams.Load())
+}
+
+// W2: an Acquire that was answered by the end of leadership is sent again on the next stream.
+func TestAHoldAsksTheNextLeader(t *testing.T) {
+	for _, code := range []zamokpb.Code{zamokpb.Code_CODE_NOT_LEADER, zamokpb.Code_CODE_UNKNOWN, zamokpb.Code_CODE_STOPPING} {
+		var streams atomic.Int32
+		conn := &fakeConn{
+			stream: func(s *fakeStream) error {
+				s.opens()
+				if streams.Add(1) == 1 {
+					s.sends(wire.Answer(zamokpb.Command_COMMAND_ACQUIRE, fsm.TicketState{Ticket: ownTicket}, wire.Errorf(code, "leadership ended")))
+				} else {
+					s.sends(granting(), &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
+						Reason: zamokpb.Reason_REASON_EVICTED,
+					}}})
+				}
+				<-s.ctx.Done()
+				return s.ctx.Err()
+			},
+			invoke: func(context.Context, string, any) (proto.Message, error) { return &zamokpb.CloseSessionResponse{}, nil },
+		}
+		text := serverEvents(t, conn, "/v1/hold?name=a")
+		assert.Contains(t, text, "event: granted\n", code)
+		assert.EqualValues(t, 2, streams.Load())
+	}
 }
 
 // W5: a held lock is lost in time, also if the next leader takes nothing of a stream.

@@ -26,7 +26,8 @@
 // # Promises
 //
 //	W1  A request has the outcome that its calls had: an answer other than 2xx says what took effect
-//	    (TestWrongRequestsNameTheirField, TestTicketsOverHTTP, TestClosingEndsWhatIsHeld).
+//	    (TestWrongRequestsNameTheirField, TestTicketsOverHTTP, TestClosingEndsWhatIsHeld,
+//	    TestARefusedRepetitionLeavesTheDoubt).
 //	W2  A request whose calls meet a change of leader is repeated here, with the same secret and ticket, which act
 //	    once, until they have failed for retryFor. A downgrade is not, nor what operators do
 //	    (TestCallsAreRepeatedForAWhile, TestAWaitOutlivesTheLeader,

@@ -201,7 +201,9 @@ func (h *handler) again(ctx context.Context, call func() error) (repeated bool, 
 	for ; ; repeated = true {
 		began := h.clock.Now()
 		err := call()
-		if err == nil || !mayPass(err) {
+		// A leader that refuses for want of room has not looked whether the call before took effect.
+		noRoom := isCode(err, zamokpb.Code_CODE_OVERLOADED) || isCode(err, zamokpb.Code_CODE_DISK_LOW)
+		if err == nil || !mayPass(err) && !(inDoubt && noRoom) {
 			return repeated, err
 		}
 		switch info := infoOf(err); {

@@ -66,6 +66,31 @@ func TestCallsAreRepeatedForAWhile(t *testing.T) {
 	assert.InDelta(t, 6, calls, 1)
 }
 
+// W1: after a call that may have taken effect, a refusal of its repetition that looked at nothing is not the outcome.
+func TestARefusedRepetitionLeavesTheDoubt(t *testing.T) {
+	for _, refusal := range []zamokpb.Code{zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_DISK_LOW} {
+		hand, calls := &handClock{}, 0
+		h := &handler{clock: hand, config: fakeConfig(nil)}
+		_, err := h.again(t.Context(), func() error {
+			hand.pass(time.Second)
+			if calls++; calls == 1 {
+				return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the answer was lost")
+			}
+			return wire.Errorf(refusal, "not done")
+		})
+		require.Error(t, err)
+		assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(err).Outcome)
+
+		calls = 0
+		_, err = h.again(t.Context(), func() error {
+			calls++
+			return wire.Errorf(refusal, "not done")
+		})
+		assert.True(t, isCode(err, refusal), "%v", err)
+		assert.Equal(t, 1, calls, "nothing is in doubt: the client may decide")
+	}
+}
+
 // serverEvents are the events of a path until its end.
 func serverEvents(t *testing.T, conn *fakeConn, path string) string {
 	t.Helper()

@@ -2925,8 +2925,8 @@ type AcquireRequest struct {
 	// on: request the same ticket again.
 	RespondWithin int64 `protobuf:"varint,6,opt,name=respond_within,json=respondWithin,proto3" json:"respond_within,omitempty"`
 	// With session 0: the settings of the session that is opened first, or was opened by the same secret before. That one
-	// must have the same metadata, or the call fails with REFUSED. The session is renewed while the call waits. When the call
-	// ends without a grant, the session is closed instead of dropping the ticket.
+	// must have the same metadata, or the call fails with REFUSED. The session is renewed while the call waits, and
+	// closed when the ticket is refused, its wait times out or the call breaks. A call that fails otherwise leaves it to its ttl.
 	Settings      *SessionSettings `protobuf:"bytes,7,opt,name=settings,proto3" json:"settings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -50,6 +51,8 @@ func TestTerraformLocksItsState(t *testing.T) {
 		assert.Contains(t, wrong.fields["message"], want)
 	}
 	assert.Equal(t, 400, ask("LOCK", "&ttl=999h", anne).code)
+	assert.Equal(t, 413, ask("LOCK", "", strings.Repeat(" ", 65<<10)+anne).code)
+	assert.Equal(t, 400, ask("LOCK", "", strings.Replace(anne, "anne", "\xff", 1)).code, "not UTF-8")
 }
 
 // What another kind of client holds is not Terraform's to unlock.

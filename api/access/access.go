@@ -199,14 +199,15 @@ func (g *Guard) checkSettings(p *zamokpb.SessionSettings) error {
 		checkText("settings.label", p.GetLabel(), 0, fsm.LabelBytesMax))
 }
 
-// checkOwnSession checks what an acquisition has beside its locks: the settings of a session of its own.
+// checkOwnSession checks what an acquisition has beside its locks: a session of its own has settings and one ticket, since
+// it ends with that.
 func (g *Guard) checkOwnSession(r *zamokpb.AcquireRequest) error {
-	if r.Session == 0 {
-		if err := g.checkSettings(r.Settings); err != nil {
-			return err
-		}
+	err := checkRange("respond_within", clock.Span(r.RespondWithin), 0, fsm.SpanMax)
+	if ticket := r.Acquire.GetTicket(); r.Session == 0 {
+		err = cmp.Or(err, g.checkSettings(r.Settings),
+			invalidIf(ticket > 1, "ticket", "is %d: a session of its own has ticket 1 only, and ends with it", ticket))
 	}
-	return checkRange("respond_within", clock.Span(r.RespondWithin), 0, fsm.SpanMax)
+	return err
 }
 
 func checkRange[T cmp.Ordered](field string, v, least, most T) error {

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"reflect"
 	"time"
@@ -43,9 +42,9 @@ func (h *handler) terraformRoute(method, summary string, f func(context.Context,
 		method: method, path: "/v1/terraform/lock", summary: summary, request: reflect.TypeFor[terraformRequest](),
 		serve: func(w http.ResponseWriter, r *http.Request) error {
 			request, info := new(terraformRequest), lockInfo{}
-			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytesMax))
+			body, err := body(w, r)
 			if err != nil {
-				return wire.Invalid("body", "%v", err)
+				return err
 			}
 			_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a recorder in a test has none
 			if err := readQuery(r.URL.RawQuery, request); err != nil {

@@ -156,24 +156,31 @@ func read(w http.ResponseWriter, r *http.Request, into any) error {
 }
 
 func readBody(w http.ResponseWriter, r *http.Request, into any) error {
-	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytesMax))
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return &failure{status: http.StatusRequestEntityTooLarge, cause: wire.Invalid("body", "has more than %d bytes", large.Limit)}
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &failure{status: http.StatusRequestTimeout, cause: wire.Invalid("body", "did not arrive in time")}
-	case err != nil:
-		return wire.Invalid("body", "did not arrive: %v", err)
-	case len(bytes.TrimSpace(text)) == 0:
-		return nil // it has no fields
-	case !utf8.Valid(text):
-		return wire.Invalid("body", "is not UTF-8") // package json would replace what is not: another name
+	text, err := body(w, r)
+	if err != nil || len(text) == 0 { // it has no fields
+		return err
 	}
 	if err := json.Unmarshal(text, new(json.RawMessage)); err != nil {
 		return wire.Invalid("body", "is no JSON object: %v", err)
 	}
 	return readObject("", text, into)
+}
+
+// body is the body of a request without the space around it.
+func body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyBytesMax))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, &failure{status: http.StatusRequestEntityTooLarge, cause: wire.Invalid("body", "has more than %d bytes", large.Limit)}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, &failure{status: http.StatusRequestTimeout, cause: wire.Invalid("body", "did not arrive in time")}
+	case err != nil:
+		return nil, wire.Invalid("body", "did not arrive: %v", err)
+	case !utf8.Valid(text):
+		return nil, wire.Invalid("body", "is not UTF-8") // package json would replace what is not: another name
+	}
+	return bytes.TrimSpace(text), nil
 }
 
 // readObject fills in a struct from a JSON object, whose syntax is right. Other than package json it names the field that

@@ -2911,7 +2911,7 @@ func (x *CloseSessionResponse) GetState() *TicketState {
 // AcquireRequest requests locks for a session, or for a session of their own.
 type AcquireRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The id of the session. 0: a session of its own, which is opened with `settings`.
+	// The id of the session. 0: a session of its own, which is opened with `settings` and has ticket 1 only.
 	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	// The 16 bytes that opened it, or that open it. Required.
 	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`

@@ -70,7 +70,7 @@ func within[T any](t *testing.T, ch <-chan T, what string) (v T) {
 	return v
 }
 
-// observes waits until a candidate was told of these leaders, in this order.
+// observes waits until a candidate has been notified of these leaders, in this order.
 func (c *candidate) observes(t *testing.T, leaders ...string) {
 	t.Helper()
 	require.EventuallyWithT(t, func(t *assert.CollectT) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync/atomic"
 
 	"zamok/client"
@@ -19,9 +20,21 @@ var errNoHTTP = errors.New("no node has announced its HTTP address")
 // openedHTTP counts clients: one after the other uses the next node.
 var openedHTTP atomic.Int64
 
-// openZamokHTTP locks by one call with a session of its own, and releases by another, as a program does that has nothing
-// but HTTP. It asks one node, which relays unless it leads.
+// openZamokHTTP asks one node, which relays unless it leads.
 func openZamokHTTP(ctx context.Context, s Session) (Client, error) {
+	return openHTTP(ctx, s, func(nodes []client.Member) client.Member { return nodes[int(openedHTTP.Add(1))%len(nodes)] })
+}
+
+// openZamokHTTPLeader asks the node that leads when it is opened.
+func openZamokHTTPLeader(ctx context.Context, s Session) (Client, error) {
+	return openHTTP(ctx, s, func(nodes []client.Member) client.Member {
+		return nodes[max(0, slices.IndexFunc(nodes, func(m client.Member) bool { return m.Leader }))]
+	})
+}
+
+// openHTTP locks by one call with a session of its own, and releases by another, as a program does that has nothing but
+// HTTP.
+func openHTTP(ctx context.Context, s Session, choose func([]client.Member) client.Member) (Client, error) {
 	cluster, err := client.New(client.Config{Endpoints: s.Endpoints, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return Client{}, err
@@ -30,7 +43,7 @@ func openZamokHTTP(ctx context.Context, s Session) (Client, error) {
 	if err = errors.Join(err, cluster.Close()); err != nil {
 		return Client{}, err
 	}
-	node := members[int(openedHTTP.Add(1))%len(members)].HTTP
+	node := choose(members).HTTP
 	if node == "" {
 		return Client{}, errNoHTTP
 	}

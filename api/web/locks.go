@@ -239,11 +239,12 @@ func (h *handler) closeSession(ctx context.Context, r *held) (*ended, error) {
 	answer := &ended{State: "ended"}
 	repeated, err := h.again(ctx, func() error {
 		response, err := h.zamok.CloseSession(ctx, &zamokpb.CloseSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
-		if err == nil {
+		switch s := response.GetState(); {
+		case err != nil:
+		case s != nil:
+			answer.Reason, answer.Token = word(s.Reason, "REASON_"), number(s.Token)
+		case r.ticket() == 0: // of a ticket the reason would not be known: it may have ended before
 			answer.Reason = word(zamokpb.Reason_REASON_CLOSED, "REASON_")
-			if s := response.State; s != nil {
-				answer.Reason, answer.Token = word(s.Reason, "REASON_"), number(s.Token)
-			}
 		}
 		return err
 	})

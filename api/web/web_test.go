@@ -235,3 +235,16 @@ func TestAGrantThatCanNotBeAnswered(t *testing.T) {
 	New(fakeConfig(conn)).ServeHTTP(httptest.NewRecorder(), request.WithContext(ctx))
 	assert.True(t, closed)
 }
+
+// A release that does not know how the lock ended does not say that it was held until then.
+func TestAReleaseClaimsOnlyWhatIsKnown(t *testing.T) {
+	conn := &fakeConn{invoke: func(context.Context, string, any) (proto.Message, error) { return &zamokpb.CloseSessionResponse{}, nil }}
+	for body, want := range map[string]string{
+		`{"session":"7","secret":"5d41402abc4b2a76b9719d911017c592","token":"9"}`: `{"state":"ended"}`,
+		`{"session":"7","secret":"5d41402abc4b2a76b9719d911017c592"}`:             `{"state":"ended","reason":"closed"}`,
+	} {
+		answer := httptest.NewRecorder()
+		New(fakeConfig(conn)).ServeHTTP(answer, httptest.NewRequest("POST", "http://localhost/v1/release", strings.NewReader(body)))
+		assert.JSONEq(t, want, answer.Body.String())
+	}
+}

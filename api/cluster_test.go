@@ -291,3 +291,11 @@ func (s *sessionOf) drop(ticket uint64) *zamokpb.TicketState {
 	require.Equal(s, "dropping", string(answer.Sent))
 	return answer.State
 }
+
+// takesTime leaves a test out of the quick half: it waits for spans of time, and no mutant names it.
+func takesTime(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it waits for spans of time: left out with -short")
+	}
+}

@@ -99,6 +99,7 @@ func startWithRoom(t *testing.T) (*cluster, *roomError) {
 // majority has no room does nothing new begin. On a machine that stands for a moment the leader may change, or not have
 // had contact with a node just then: what is demanded comes to be so.
 func TestOneFullDiskStopsNothing(t *testing.T) {
+	takesTime(t)
 	t.Parallel()
 	c, free := startWithRoom(t)
 	ctx := soon(t)

@@ -13,9 +13,7 @@ import (
 // The end of a node cancels its calls, and does not drop what they wait for: their tickets keep their positions, and
 // the callers ask the next leader for the same tickets.
 func TestAKilledNodeDropsNoWaitingTicket(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	const waiters, sessions = 100, 10
 	c := startCluster(t, 3, nil)
 	leader := c.leader()

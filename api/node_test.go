@@ -184,9 +184,7 @@ func TestMembershipOverTheWire(t *testing.T) {
 // A dead node is seen in the list of members, whichever node is asked, and in the leader's metrics; a living one is
 // in contact all the time, and lacks nothing for long.
 func TestADeadNodeIsSeen(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	t.Parallel()
 	c := startCluster(t, 3, func(cfg *NodeConfig) { cfg.ListenHTTP = "127.0.0.1:0" })
 	ctx, to := relaying(soon(t)), make(map[*Node]caller)
@@ -290,6 +288,7 @@ func TestBackupIsAFileThatRestores(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
+	takesTime(t)
 	t.Parallel()
 	c := startCluster(t, 2, nil)
 	leader, follower := c.leader(), c.follower()

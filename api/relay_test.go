@@ -141,6 +141,7 @@ func TestALongAnswerIsRelayed(t *testing.T) {
 
 // More calls are held open through one node than a connection takes; others are relayed all the same.
 func TestManyHeldCallsAreRelayed(t *testing.T) {
+	takesTime(t)
 	t.Parallel()
 	c := startCluster(t, 2, nil)
 	leader, through := c.leader(), c.follower()

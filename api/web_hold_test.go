@@ -155,9 +155,7 @@ func TestHoldLivesAsItsConnection(t *testing.T) {
 
 // What ends a hold is said: by a status if nothing was sent before, and else by an event.
 func TestHoldSaysHowItEnded(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	t.Parallel()
 	c := startCluster(t, 3, serveHTTP)
 	ctx := soon(t)
@@ -209,9 +207,7 @@ func TestHoldSaysHowItEnded(t *testing.T) {
 
 // The leader is killed while a node that lives on holds a lock for a connection: the same token, no second event.
 func TestHoldOutlivesTheLeader(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	t.Parallel()
 	c := startCluster(t, 3, serveHTTP)
 	ctx, n := soon(t), c.follower()

@@ -378,9 +378,7 @@ func TestConnectionsOfAllKinds(t *testing.T) {
 // What the client sends ahead of the answer hides from the server that the connection has ended: the wait goes on, and a
 // lock that is granted then ends with its ttl (api/web, W3).
 func TestARequestSentAheadHidesTheEnd(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	t.Parallel()
 	c := startCluster(t, 1, serveHTTP)
 	ctx, n := soon(t), c.leader()

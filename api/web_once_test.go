@@ -211,9 +211,7 @@ func TestAWaitEndsWithItsConnection(t *testing.T) {
 // With poll, answers of 202 come while the lock is waited for; repetitions keep the place in the queue, and the session
 // alive beyond its ttl.
 func TestPollsKeepTheirPlace(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	t.Parallel()
 	c := startCluster(t, 1, serveHTTP)
 	ctx, n, key := soon(t), c.leader(), newKey()
@@ -268,9 +266,7 @@ func TestAWaitThatTimesOutLeavesNothing(t *testing.T) {
 // The leader is killed while acquisitions with and without a key wait at another node: they keep waiting, under the same
 // ticket, and are granted.
 func TestAWaitOutlivesTheLeader(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	t.Parallel()
 	c := startCluster(t, 3, serveHTTP)
 	ctx, n, leader := soon(t), c.follower(), c.leader()

@@ -63,9 +63,7 @@ func TestClosingEndsWhatIsHeld(t *testing.T) {
 
 // The node that holds a lock for a connection is killed: the lock is free after the ttl, not before.
 func TestAKilledNodesHoldsEndWithTheirTTL(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	t.Parallel()
 	c := startCluster(t, 3, serveHTTP)
 	ctx, n := soon(t), c.follower()

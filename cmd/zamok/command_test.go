@@ -322,3 +322,11 @@ func isRunning(pid int) bool {
 	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	return !bytes.Contains(stat, []byte(") Z "))
 }
+
+// takesTime leaves a test out of the quick half: it waits for spans of time, and no mutant names it.
+func takesTime(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it waits for spans of time: left out with -short")
+	}
+}

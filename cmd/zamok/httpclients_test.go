@@ -138,9 +138,7 @@ func (s *serverSet) holder(t *testing.T, name string) (session, token string) {
 // Programs in three languages count in one file under one lock, and the leader is killed meanwhile: no count is lost. Each
 // also compares its token with that of the count before.
 func TestHTTPClientsCountWhileLeaderIsKilled(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	requireTools(t, "python3", "node", "curl")
 	t.Parallel()
 	const poll = 5 * time.Second // of all three, with their usual ttl
@@ -203,9 +201,7 @@ func TestHTTPClientsCountWhileLeaderIsKilled(t *testing.T) {
 // A client whose session or lock an operator ends notices when it renews; one that reaches no node any more considers its lock lost
 // before the cluster could grant it to another: that is one ttl after the last renewal at the earliest.
 func TestHTTPClientsNoticeLoss(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	requireTools(t, "python3", "node", "curl")
 	t.Parallel()
 	const ttl, validFor = 10 * time.Second, 9500 * time.Millisecond // as the programs ask

@@ -196,9 +196,7 @@ func TestCommandDiesWithWrapper(t *testing.T) {
 
 // The cluster stops answering: the command gets TERM before the lease ends, and zamok prints why.
 func TestUnreachableClusterTerminatesCommand(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	t.Parallel()
 	c := startCluster(t, "--nodes", "1")
 	r := startZamok(t, c, "lock", "silent", "--ttl", "15s", "--kill-after", "5s", "--", "sh", "-c",

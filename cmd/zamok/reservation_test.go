@@ -165,9 +165,7 @@ func TestReservationLost(t *testing.T) {
 
 // A wait that ends without the lock leaves nothing, and one whose process was killed continues.
 func TestReservationWaits(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	t.Parallel()
 	c := sharedCluster(t)
 	holder := holdLock(t, c, "reserve/wait")
@@ -202,9 +200,7 @@ func TestReservationWaits(t *testing.T) {
 
 // What is not confirmed as given up keeps its file, and the command says so.
 func TestReservationGivenUpWithoutCluster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	t.Parallel()
 	c := startCluster(t, "--nodes", "1")
 	_, err := c.client(t).Lock(t.Context(), "wanted")
@@ -233,9 +229,7 @@ func TestReservationGivenUpWithoutCluster(t *testing.T) {
 
 // A reservation is renewed and released after the leader that granted it was killed, as often as that happens.
 func TestReservationSurvivesLeaders(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	t.Parallel()
 	s := startServers(t, nil)
 	for i := range s.nodes {

@@ -52,9 +52,7 @@ func TestNodeWithDataStartsWithoutAskingTheCluster(t *testing.T) {
 // A node asks to be taken in until it has its vote: the cluster may be away when it asks, or the leader may
 // end between the two steps.
 func TestNodeRetriesJoinUntilVoter(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it waits for spans of time: left out with -short")
-	}
+	takesTime(t)
 	t.Parallel()
 	dir, port := t.TempDir(), freePorts(t)
 	address := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i)) }

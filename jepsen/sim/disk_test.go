@@ -88,20 +88,31 @@ func corruptEntries(n *Node, lock string) {
 
 // acquireMany takes the machines beyond the next point at which digests are compared.
 func acquireMany(s *Sim, leader *Node) {
+	submitMany(s, leader, digestPoint+1)
+}
+
+// submitMany has a leader propose so many commands that change nothing.
+func submitMany(s *Sim, leader *Node, n uint64) {
 	up := leader.Running()
 	require.NotNil(s, up, "%s does not run", leader.ID)
-	done := make(chan error, digestPoint+1)
-	for range digestPoint + 1 {
+	done := make(chan error, n)
+	for range n {
 		up.Submit(&fsm.Drop{Session: 1 << 40, Ticket: 1}, func(_ raftnode.Answer, err error) { done <- err })
 	}
-	for range digestPoint + 1 {
+	for range n {
 		require.NoError(s, <-done)
 	}
 }
 
-// startCluster lets a cluster have entries that can be corrupted.
+// startCluster lets a cluster have entries that can be corrupted. The next comparison of digests is not near: none is
+// due before the story has corrupted all that it means to.
 func startCluster(s *Sim) (leader *Node) {
 	leader = s.Start()
+	var index uint64
+	leader.Running().View(func(m *fsm.Machine) { index = m.Stamp().Index })
+	if left := digestPoint - index%digestPoint; left < digestPoint/2 {
+		submitMany(s, leader, left)
+	}
 	id := leader.OpenSession("holder", time.Hour)
 	leader.Lock(id, 1, "apple")
 	leader.Lock(id, 2, "pear")

@@ -40,7 +40,7 @@ func (s *Server) openSession(ctx context.Context, secret session.Hash, settings 
 	if err := checkRoom(s, (*fsm.Machine).SessionBySecret, secret); err != nil {
 		return raftnode.Answer{}, err
 	}
-	return s.propose(ctx, access.OpenCommand(secret, access.Identity(ctx), settings))
+	return s.propose(ctx, access.OpenCommand(secret, access.CallerOf(ctx).Identity, settings))
 }
 
 // RenewSession is answered once the renewal is applied.

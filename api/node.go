@@ -155,7 +155,6 @@ func (n *Node) end(how func() error) error {
 //
 //   - Store: without a directory the data lives in memory and ends with the node.
 //   - Peers.Listener and Peers.Advertise come from ListenPeers and Advertise.
-//   - Peers.Dial also connects to the leader's client port, where calls are relayed.
 //   - TokenBase: seconds since 1970 × 2²⁰, with their fraction (raftnode.TokenClock), so that storage which remembers
 //     an older cluster's tokens does not refuse the new one's.
 //   - Client and HTTP are what is listened on.
@@ -184,9 +183,7 @@ type NodeConfig struct {
 	// Listener is used instead of Listen. The node closes it, and Peers.Listener. Nil: TCP.
 	Listener net.Listener
 
-	// ClientTLS is the server side for clients; it may demand certificates of them. A node that relays
-	// calls is a client of the leader: its RootCAs are those of the other nodes' certificates, and its
-	// Certificates are shown to them. Nil: plain.
+	// ClientTLS is the server side for clients; it may demand certificates of them. Nil: plain.
 	ClientTLS *tls.Config
 	// Authorize decides which requests are allowed. Nil: all.
 	Authorize access.Authorize
@@ -226,9 +223,6 @@ func (s *NodeConfig) settle() error {
 	s.ConnsMax = cmp.Or(s.ConnsMax, connsDefault)
 	s.hostname, _ = os.Hostname() // without one, HTTP is reached by Advertise
 	s.Logger = cmp.Or(s.Logger, slog.New(slog.DiscardHandler))
-	if s.Peers.Dial == nil {
-		s.Peers.Dial = peer.DialTCP
-	}
 	if s.TokenBase == 0 {
 		s.TokenBase, _ = raftnode.TokenClock(time.Now())
 	}
@@ -260,7 +254,7 @@ const (
 
 // listenTCP listens for clients.
 func listenTCP(ctx context.Context, address string) (net.Listener, error) {
-	config := net.ListenConfig{Control: setUserTimeout, KeepAliveConfig: net.KeepAliveConfig{
+	config := net.ListenConfig{Control: peer.UserTimeout(vanishedAfter), KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: tcpIdle, Interval: tcpIdle, Count: tcpProbes,
 	}}
 	config.SetMultipathTCP(false) // TCP_USER_TIMEOUT can not be set on such a socket

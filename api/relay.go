@@ -2,11 +2,11 @@ package api
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -17,50 +17,81 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"zamok/api/access"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
+	raftpeer "zamok/raftnode/peer"
 )
 
 const (
 	// relayAsk is the metadata of a call that this node relays to the leader if it does not lead itself.
 	relayAsk = "zamok-relay"
-	// relayMark is the metadata of a relayed call, with the id of the node that relayed it: it is not relayed
-	// again, and a break of its stream is not the client's.
-	relayMark = "zamok-relayed"
+	// callerKey is the metadata of a relayed call, with the caller as the node that relayed it has established it. It
+	// counts on a connection of another node only.
+	callerKey = "zamok-caller-bin"
 	// relayBytesMax bounds a leader's answer that is relayed, or a frame of its streams: more than a send
 	// queue of package push holds.
 	relayBytesMax = 4 << 20
 	// relayConnsMax is how many connections there are to one node. Each takes streamsPerConn calls. Calls that may be
 	// held open leave the last one free: renewals and releases have room whatever waits.
 	relayConnsMax = 1 + connsDefault/streamsPerConn
+	// relaysMax is how many connections of other nodes there are: more than a cluster has nodes for.
+	relaysMax = 32 * relayConnsMax
 	// relayIdle is after how long without a call gRPC closes a connection, until the next call.
 	relayIdle = time.Minute
 )
 
-// relayConn is a connection to a node's client port.
+// relayConn is a connection to another node for relayed calls. It is one between peers, whose handshake has shown at both
+// ends which node the other is: so the leader believes what it says of the caller.
 type relayConn struct {
 	*grpc.ClientConn
 	calls int // under way, guarded by Server.relaying
 }
 
-// relayed reports whether a node relayed this call. Then a break of the connection is not the client's.
-func relayed(ctx context.Context) bool {
-	return len(metadata.ValueFromIncomingContext(ctx, relayMark)) > 0
+// relayCredentials are those of the connections of other nodes. The handshake of peers has authenticated them.
+type relayCredentials struct {
+	credentials.TransportCredentials
 }
 
-// connTo returns a connection to a node's client port for one call, which endRelay follows: the first that has room, so
+// relayInfo is what is known of a relayed call's connection.
+type relayInfo struct {
+	credentials.CommonAuthInfo
+	from raftpeer.Server
+}
+
+func (relayInfo) AuthType() string { return "zamok-peer" }
+
+func (relayCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return conn, relayInfo{
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+		from:           conn.(*trackedConn).Conn.(raftpeer.RelayConn).From(),
+	}, nil
+}
+
+// relayedBy is the node that relayed a call. Then a break of the connection is not the client's.
+func relayedBy(ctx context.Context) (from raftpeer.Server, relayed bool) {
+	p, _ := peer.FromContext(ctx)
+	if p == nil {
+		return from, false
+	}
+	info, relayed := p.AuthInfo.(relayInfo)
+	return info.from, relayed
+}
+
+// connTo returns a connection to a node for one call, which endRelay follows: the first that has room, so
 // that those which are needed no more have no calls and are closed.
-func (s *Server) connTo(address string, held bool) (*relayConn, error) {
+func (s *Server) connTo(node raftpeer.Server, held bool) (*relayConn, error) {
 	s.relaying.Lock()
 	defer s.relaying.Unlock()
 	if s.isStopping() {
 		return nil, errStopping()
 	}
-	conns, most := s.relays[address], relayConnsMax
+	conns, most := s.relays[node], relayConnsMax
 	if held {
 		most--
 	}
@@ -71,16 +102,16 @@ func (s *Server) connTo(address string, held bool) (*relayConn, error) {
 	switch {
 	case i >= most && held:
 		return nil, wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: this node relays %d calls that wait, and that is the most; "+
-			"ask the leader at %s, or again when some have ended", most*streamsPerConn, address)
+			"ask the leader, %s, or again when some have ended", most*streamsPerConn, node.Name)
 	case i >= most:
 		i = most - 1 // it waits for the end of another call there, and none of those is held
 	case i == len(conns):
-		conn, err := s.dialRelay(address)
+		conn, err := s.dialRelay(node)
 		if err != nil {
-			return nil, s.relayFailed(fmt.Errorf("relaying to %s: %w", address, err))
+			return nil, s.relayFailed(fmt.Errorf("relaying to %s: %w", node.Name, err))
 		}
 		conns = append(conns, &relayConn{ClientConn: conn})
-		s.relays[address] = conns
+		s.relays[node] = conns
 	}
 	conns[i].calls++
 	return conns[i], nil
@@ -93,21 +124,15 @@ func (s *Server) endRelay(conn *relayConn) {
 	conn.calls--
 }
 
-// dialRelay connects to a node's client port, when the first call needs it.
-func (s *Server) dialRelay(address string) (*grpc.ClientConn, error) {
-	transport := insecure.NewCredentials()
-	if secure := s.cfg.ClientTLS; secure != nil {
-		transport = credentials.NewTLS(&tls.Config{
-			RootCAs: secure.RootCAs, Certificates: secure.Certificates,
-			GetClientCertificate: secure.GetClientCertificate, MinVersion: tls.VersionTLS12,
-		})
-	}
-	return grpc.NewClient("passthrough:///"+address,
-		grpc.WithContextDialer(s.cfg.Peers.Dial), grpc.WithTransportCredentials(transport), grpc.WithDisableServiceConfig(),
+// dialRelay connects to a node, when the first call needs it.
+func (s *Server) dialRelay(node raftpeer.Server) (*grpc.ClientConn, error) {
+	dial := func(ctx context.Context, _ string) (net.Conn, error) { return s.node.DialRelay(ctx, node) }
+	return grpc.NewClient("passthrough:///"+node.Name,
+		grpc.WithContextDialer(dial), grpc.WithDisableServiceConfig(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // the connection has peer TLS, if there is any
 		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(relayBytesMax)), grpc.WithIdleTimeout(relayIdle),
-		// It sets TCP_USER_TIMEOUT as well, for when data is under way and the kernel does not probe.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingIdle, Timeout: vanishedAfter}))
 }
 
@@ -119,27 +144,34 @@ func (s *Server) route(ctx context.Context, method string, header func(metadata.
 		return nil, nil, err
 	}
 	asks := metadata.ValueFromIncomingContext(ctx, relayAsk)
-	if len(asks) == 0 || asks[0] != "1" || relayed(ctx) || method == zamokpb.Zamok_Watch_FullMethodName {
+	if from, relayed := relayedBy(ctx); relayed {
+		if !s.node.HasServer(from) {
+			return nil, nil, wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: %s, which relayed this, is no node of this cluster as far "+
+				"as %s knows; ask another node", from.Name, s.cfg.ID)
+		}
 		return nil, nil, nil
 	}
-	id, address := s.node.Leader()
-	if id == "" || id == s.cfg.ID || address == "" {
+	if len(asks) == 0 || asks[0] != "1" || method == zamokpb.Zamok_Watch_FullMethodName {
+		return nil, nil, nil
+	}
+	leader := s.node.LeaderServer()
+	if leader == (raftpeer.Server{}) || leader.Name == s.cfg.ID {
 		return nil, nil, nil // the answer of this node has the reason
 	}
 	held := method == zamokpb.Zamok_Acquire_FullMethodName || method == zamokpb.Zamok_Session_FullMethodName
-	conn, err := s.connTo(address, held)
+	conn, err := s.connTo(leader, held)
 	if err != nil {
 		return nil, nil, err
 	}
 	return metadata.NewOutgoingContext(ctx, s.relayMetadata(ctx)), conn, nil
 }
 
-// relayMetadata is the metadata of a relayed call: that of the client, without gRPC's own. It names this
-// node's cluster, since the leader's address may lead to another by now.
+// relayMetadata is the metadata of a relayed call: that of the client, without gRPC's own, and who the client is. It
+// names this node's cluster.
 func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
 	md, _ := metadata.FromIncomingContext(ctx) // a copy
 	md.Delete(relayAsk)
-	md.Set(relayMark, s.cfg.ID)
+	md.Set(callerKey, access.CallerOf(ctx).Encode()...)
 	if own := s.cluster.Load(); own != nil {
 		md.Set(clusterKey, *own)
 	}

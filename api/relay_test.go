@@ -27,6 +27,7 @@ import (
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/raftnode/peer"
 	"zamok/session"
 )
 
@@ -84,13 +85,41 @@ func TestARelayedStream(t *testing.T) {
 	require.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, err).Outcome)
 }
 
-// What one node has passed on, another does not pass on again.
+// What one node has passed on, another does not pass on again; and who is named as the caller counts between nodes only.
 func TestARelayedCallGoesNoFurther(t *testing.T) {
 	t.Parallel()
-	follower := startCluster(t, 3, nil).follower()
-	ctx := metadata.AppendToOutgoingContext(relaying(soon(t)), relayMark, "n9")
-	_, err := call(t, follower).Now(ctx, &zamokpb.NowRequest{})
-	require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, infoOf(t, err).Code)
+	c := startCluster(t, 3, nil)
+	leader, follower := c.leader(), c.follower()
+	named := metadata.AppendToOutgoingContext(relaying(soon(t)), callerKey, "root")
+
+	s := openSession(t, named, call(t, follower))
+	require.Equal(t, "127.0.0.1", identityOf(leader, s.id), "a client names nobody")
+	s = openSession(t, named, call(t, leader))
+	require.Equal(t, "127.0.0.1", identityOf(leader, s.id))
+
+	between := func(to *Node) caller {
+		conn, err := c.follower().server.dialRelay(to.Raft().Self())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn}
+	}
+	s = openSession(t, named, between(leader))
+	require.Equal(t, "root", identityOf(leader, s.id), "a node does")
+	for _, n := range c.nodes {
+		if n != leader && n != follower {
+			_, err := between(n).Now(named, &zamokpb.NowRequest{})
+			require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, infoOf(t, err).Code)
+		}
+	}
+}
+
+// identityOf is what a node has of the client that opened a session.
+func identityOf(n *Node, id uint64) (identity string) {
+	n.Raft().View(func(m *fsm.Machine) {
+		s, _ := m.Session(session.ID(id))
+		identity = s.Identity
+	})
+	return identity
 }
 
 // Long answers are cut into pages, and passed on whole.
@@ -191,12 +220,12 @@ func TestRelayedCallsAreBounded(t *testing.T) {
 	require.NoError(t, cfg.settle())
 	s := newServer(&cfg)
 	defer s.announceStop()
-	open := func(address string, held bool) *relayConn {
-		conn, err := s.connTo(address, held)
+	open := func(to peer.Server, held bool) *relayConn {
+		conn, err := s.connTo(to, held)
 		require.NoError(t, err)
 		return conn
 	}
-	const leader = "127.0.0.1:1" // no call is made
+	leader := peer.Server{Name: "n2", Incarnation: peer.Incarnation{1}} // no call is made
 	first := open(leader, true)
 	for range (relayConnsMax-1)*streamsPerConn - 1 {
 		open(leader, true)
@@ -249,25 +278,26 @@ func TestARelayThatStops(t *testing.T) {
 	})
 }
 
-// TestRelayWithTLS: the relaying node shows its own certificate and asks for the leader's.
+// TestRelayWithTLS: a client's certificate names it also where another node relays, which shows none.
 func TestRelayWithTLS(t *testing.T) {
 	t.Parallel()
 	pool, certificate := selfSigned(t)
 	c := startCluster(t, 2, func(cfg *NodeConfig) {
 		cfg.ClientTLS = &tls.Config{
-			Certificates: []tls.Certificate{certificate}, RootCAs: pool,
-			ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+			Certificates: []tls.Certificate{certificate}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
 		}
 	})
-	c.leader()
-	conn, err := grpc.NewClient("passthrough:///"+c.follower().Client(), grpc.WithTransportCredentials(credentials.NewTLS(
-		&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{certificate}})))
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	to := caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn}
-	s := openSession(t, relaying(soon(t)), to)
-	s.hold("x")
-	_, err = call(t, c.leader()).Now(soon(t), &zamokpb.NowRequest{})
+	leader := c.leader()
+	for _, n := range c.nodes {
+		conn, err := grpc.NewClient("passthrough:///"+n.Client(), grpc.WithTransportCredentials(credentials.NewTLS(
+			&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{certificate}})))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		s := openSession(t, relaying(soon(t)), caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn})
+		s.hold(n.cfg.ID)
+		require.Equal(t, "a test", identityOf(leader, s.id))
+	}
+	_, err := call(t, leader).Now(soon(t), &zamokpb.NowRequest{})
 	require.Equal(t, codes.Unavailable, status.Code(err), "without TLS no call is served")
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
@@ -29,6 +30,7 @@ import (
 	"zamok/api/zamokpb"
 	"zamok/fsm"
 	"zamok/raftnode"
+	raftpeer "zamok/raftnode/peer"
 )
 
 const (
@@ -73,10 +75,10 @@ type Server struct {
 	history *history.History
 	metrics *metrics.Metrics
 
-	relaying sync.Mutex              // guards relays
-	relays   map[string][]*relayConn // to nodes that lead, or led, by address
+	relaying sync.Mutex                       // guards relays
+	relays   map[raftpeer.Server][]*relayConn // to nodes that lead, or led
 
-	grpc      *grpc.Server           // set by serve
+	grpc      []*grpc.Server         // for clients, and for the nodes that relay calls of theirs; set by serve
 	dropping  sync.Mutex             // held to submit the drop of a call that broke; taken by a call that begins to wait
 	reading   chan struct{}          // capacity 1: full while a call reads much of the state
 	backingUp chan struct{}          // its capacity is how many there may be
@@ -88,7 +90,7 @@ type Server struct {
 // newServer makes what receives the events of the state machine. serve follows once there is a node.
 func newServer(cfg *NodeConfig) *Server {
 	s := &Server{
-		cfg: cfg, history: history.New(), metrics: metrics.New(), relays: make(map[string][]*relayConn),
+		cfg: cfg, history: history.New(), metrics: metrics.New(), relays: make(map[raftpeer.Server][]*relayConn),
 		reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
 	}
 	s.hub = push.NewHub(s.metrics)
@@ -130,20 +132,31 @@ func (s *Server) serve(node *raftnode.Node) {
 		grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
 		grpc.WaitForHandlers(true),
 	}
+	toClients := insecure.NewCredentials()
 	if s.cfg.ClientTLS != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(s.cfg.ClientTLS)))
+		toClients = credentials.NewTLS(s.cfg.ClientTLS)
 	}
-	s.grpc = grpc.NewServer(options...)
-	zamokpb.RegisterZamokServer(s.grpc, s)
-	zamokpb.RegisterAdminServer(s.grpc, s)
-	healthpb.RegisterHealthServer(s.grpc, health{server: s})
-	reflection.Register(s.grpc) // so that grpcurl and its like need no .proto
+	s.grpc = []*grpc.Server{
+		s.listen(s.cfg.Listener, s.cfg.ConnsMax, append(options, grpc.Creds(toClients))),
+		s.listen(node.Relays(), relaysMax, append(options, grpc.Creds(relayCredentials{insecure.NewCredentials()}))),
+	}
+	s.cfg.Logger.Info("serving clients", "id", s.cfg.ID, "address", s.cfg.Client)
+}
+
+// listen serves calls on a listener.
+func (s *Server) listen(l net.Listener, connsMax int, options []grpc.ServerOption) *grpc.Server {
+	server := grpc.NewServer(options...)
+	zamokpb.RegisterZamokServer(server, s)
+	zamokpb.RegisterAdminServer(server, s)
+	healthpb.RegisterHealthServer(server, health{server: s})
+	reflection.Register(server) // so that grpcurl and its like need no .proto
 	s.busy.Go(func() {
-		if err := s.grpc.Serve(&limitedListener{Listener: s.cfg.Listener, free: make(chan struct{}, s.cfg.ConnsMax), log: s.cfg.Logger}); err != nil {
-			s.cfg.Logger.Error("the client listener failed; this node serves no clients until it is restarted", "error", err)
+		err := server.Serve(&limitedListener{Listener: l, free: make(chan struct{}, connsMax), log: s.cfg.Logger})
+		if err != nil && !errors.Is(err, raftpeer.ErrClosed) {
+			s.cfg.Logger.Error("a listener failed; this node answers no calls there until it is restarted", "address", l.Addr(), "error", err)
 		}
 	})
-	s.cfg.Logger.Info("serving clients", "id", s.cfg.ID, "address", s.cfg.Client)
+	return server
 }
 
 // isOurs reports whether a method belongs to zamok's own services, not to those of gRPC: health and reflection.
@@ -154,6 +167,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if !isOurs(info.FullMethod) {
 		return handle(ctx, req)
 	}
+	ctx = access.NewContext(ctx, callerOf(ctx))
 	out, leader, err := s.route(ctx, info.FullMethod, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) })
 	switch {
 	case err != nil:
@@ -177,6 +191,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	if !isOurs(info.FullMethod) {
 		return handle(srv, stream)
 	}
+	stream = identified{stream, access.NewContext(stream.Context(), callerOf(stream.Context()))}
 	ctx, leader, err := s.route(stream.Context(), info.FullMethod, stream.SetHeader)
 	switch {
 	case err != nil:
@@ -186,6 +201,22 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		return s.relayStream(ctx, leader, stream, info.FullMethod)
 	}
 	return handle(srv, stream)
+}
+
+// identified is a stream whose context has its caller.
+type identified struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s identified) Context() context.Context { return s.ctx }
+
+// callerOf establishes who makes a call: what the connection shows, or what a node that relays has established.
+func callerOf(ctx context.Context) access.Caller {
+	if _, relayed := relayedBy(ctx); relayed {
+		return access.Relayed(metadata.ValueFromIncomingContext(ctx, callerKey))
+	}
+	return access.Connected(ctx)
 }
 
 // nameLeader adds the leader to an error, unless it is this node.
@@ -212,16 +243,24 @@ func (s *Server) announceStop() {
 // stop lets calls end by themselves, and ends the rest after stopWait.
 func (s *Server) stop() {
 	s.announceStop() // the clients of relayed calls ask another node
-	cut := time.AfterFunc(stopWait, s.grpc.Stop)
-	s.grpc.GracefulStop()
-	cut.Stop()
+	var stopping sync.WaitGroup
+	for _, server := range s.grpc {
+		stopping.Go(func() {
+			cut := time.AfterFunc(stopWait, server.Stop)
+			server.GracefulStop()
+			cut.Stop()
+		})
+	}
+	stopping.Wait()
 	s.kill()
 }
 
 // kill ends every call at once, and waits for what it started.
 func (s *Server) kill() {
 	s.announceStop()
-	s.grpc.Stop()
+	for _, server := range s.grpc {
+		server.Stop()
+	}
 	s.hub.SetLeading(false)
 	s.busy.Wait()
 }

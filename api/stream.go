@@ -144,11 +144,17 @@ func (st *stream) broken() error {
 	if e := (*wire.Error)(nil); errors.As(st.err, &e) {
 		return e
 	}
-	if st.queue.Grace > 0 && !relayed(st.ctx) && !st.server.isStopping() && closedByPeer(st.ctx) {
+	if st.queue.Grace > 0 && !st.relayed() && !st.server.isStopping() && closedByPeer(st.ctx) {
 		st.settle()
 		st.server.hub.Broken(st.queue)
 	}
 	return st.err
+}
+
+// relayed reports whether another node passes this stream on.
+func (st *stream) relayed() bool {
+	_, yes := relayedBy(st.ctx)
+	return yes
 }
 
 // answered notes that a command of so many bytes has its answer.

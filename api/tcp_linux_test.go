@@ -1,18 +1,16 @@
 package api
 
 import (
-	"context"
 	"net"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"zamok/raftnode/peer"
 )
 
-// TestVanishedComputersAreNoticed reads from the kernel how: on connections of clients, of HTTP, and to a leader.
+// TestVanishedComputersAreNoticed reads from the kernel how: on connections of clients and of HTTP. Those of nodes are
+// package peer's.
 func TestVanishedComputersAreNoticed(t *testing.T) {
 	t.Parallel()
 	for name, listen := range map[string]func(*NodeConfig) net.Listener{
@@ -36,25 +34,6 @@ func TestVanishedComputersAreNoticed(t *testing.T) {
 		require.NoError(t, near.Close())
 		require.NoError(t, far.Close())
 		require.NoError(t, cfg.closeListeners())
-	}
-
-	dialled := make(chan net.Conn, 64)
-	c := startCluster(t, 2, func(cfg *NodeConfig) {
-		cfg.Peers.Dial = func(ctx context.Context, address string) (net.Conn, error) {
-			conn, err := peer.DialTCP(ctx, address)
-			if err == nil {
-				dialled <- conn
-			}
-			return conn, err
-		}
-	})
-	leader := c.leader()
-	openSession(t, relaying(soon(t)), call(t, c.follower()))
-	for conn := range dialled {
-		if conn.RemoteAddr().String() == leader.Client() {
-			assert.EqualValues(t, vanishedAfter.Milliseconds(), option(t, conn, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
-			return
-		}
 	}
 }
 

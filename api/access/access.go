@@ -5,14 +5,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"net"
 	"slices"
 	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"google.golang.org/grpc/credentials"
-	grpcpeer "google.golang.org/grpc/peer"
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
@@ -355,26 +351,4 @@ func (a Authorize) check(ctx context.Context, verb Verb, name string) error {
 	default:
 		return wire.Errorf(zamokpb.Code_CODE_DENIED, "not done: %s of %q is not allowed: %v", verb, name, err)
 	}
-}
-
-// Identity names the caller that opens a session, as far as the connection shows: the name in a verified
-// certificate, or else the host. A name that the state machine would refuse becomes "".
-func Identity(ctx context.Context) string {
-	p, ok := grpcpeer.FromContext(ctx)
-	if !ok || p.Addr == nil {
-		return ""
-	}
-	name, _, err := net.SplitHostPort(p.Addr.String())
-	if err != nil {
-		name = p.Addr.String()
-	}
-	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
-		if chains := info.State.VerifiedChains; len(chains) > 0 && len(chains[0]) > 0 && chains[0][0].Subject.CommonName != "" {
-			name = chains[0][0].Subject.CommonName
-		}
-	}
-	if checkText("identity", name, 0, fsm.IdentityBytesMax) != nil {
-		return ""
-	}
-	return name
 }

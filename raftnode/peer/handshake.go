@@ -96,9 +96,9 @@ func (n *Network) Call(ctx context.Context, to Node, request []byte) ([]byte, er
 	return s.body, err
 }
 
-// dial connects a stream to a node and makes the calling end of the handshake, within HandshakeTimeout. With
-// purposeRaft, what is written to the connection next is Raft's; otherwise the answer or the reply has been
-// read, and the connection is closed.
+// dial connects a stream to a node and makes the calling end of the handshake, within HandshakeTimeout. If its
+// purpose lasts, what is written to the connection next is Raft's, or of relayed calls; otherwise the answer or the
+// reply has been read, and the connection is closed.
 func (n *Network) dial(ctx context.Context, to Node, s *stream, request []byte) (err error) {
 	timeout := n.config.HandshakeTimeout
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
@@ -112,7 +112,7 @@ func (n *Network) dial(ctx context.Context, to Node, s *stream, request []byte) 
 		return fmt.Errorf("peer: can't connect to %s at %s: %w", to.ID, to.Address, err)
 	}
 	err = n.converse(ctx, s, to.name(), func() error { return n.greet(s, to, request) })
-	if err != nil || s.purpose != purposeRaft {
+	if err != nil || !s.purpose.lasts() {
 		s.raw.Close()
 	}
 	if err == nil {
@@ -147,7 +147,7 @@ func (n *Network) greet(s *stream, to Node, request []byte) (err error) {
 		return refusal
 	}
 	n.checkClone(s.remote, sent, to.Address)
-	if err := writeFrame(s, &payload{kindProceed, request}); err != nil || s.purpose == purposeRaft {
+	if err := writeFrame(s, &payload{kindProceed, request}); err != nil || s.purpose.lasts() {
 		return err
 	}
 	reply := payload{as: kindReply}
@@ -156,7 +156,7 @@ func (n *Network) greet(s *stream, to Node, request []byte) (err error) {
 	return err
 }
 
-// receive makes the called end of a handshake, and hands a connection for Raft to the transport. It calls
+// receive makes the called end of a handshake, and hands a connection that lasts to the one that uses it. It calls
 // release when the handshake is over.
 func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
 	defer release()
@@ -175,8 +175,13 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
 		}
 		return nil
 	})
-	if err == nil && s.purpose == purposeRaft {
+	switch {
+	case err != nil:
+	case s.purpose == purposeRaft:
 		s.owner.deliver(s)
+		return
+	case s.purpose == purposeRelay:
+		n.deliverRelay(ctx, s)
 		return
 	}
 	raw.Close()
@@ -201,7 +206,7 @@ func (n *Network) readHello(s *stream) error {
 		return sendRefusal(s, refusal)
 	}
 	s.owner = n.openTransport()
-	if s.owner == nil && s.purpose == purposeRaft {
+	if s.owner == nil && s.purpose.lasts() {
 		return sendRefusal(s, newRefusal(NotReady, mine.Name, s.remote.Name, "%s is not running Raft yet", mine.Name))
 	}
 	s.answered = time.Now()
@@ -213,7 +218,7 @@ func (n *Network) readHello(s *stream) error {
 	if err := readFrame(s, &proceed); err != nil {
 		return err
 	}
-	if s.purpose == purposeRaft && len(proceed.Body) > 0 {
+	if s.purpose.lasts() && len(proceed.Body) > 0 {
 		return n.refuseUnreadable(s, fmt.Errorf("%w: %d bytes with proceed", errMalformed, len(proceed.Body)))
 	}
 	s.body = proceed.Body

@@ -82,6 +82,7 @@ type Network struct {
 	generation generation
 	log        *RateLimitedLog
 	clones     cloneDetector
+	relays     chan *stream // to the listener of Relays, one at a time
 
 	ctx        context.Context // ends when Close begins
 	stop       context.CancelCauseFunc
@@ -105,7 +106,7 @@ func New(c Config) (*Network, error) {
 	if c.Dial == nil {
 		c.Dial = DialTCP
 	}
-	n := &Network{config: c, cluster: c.Cluster, log: NewRateLimitedLog(c.Logger), generation: generation(rand.Uint64())}
+	n := &Network{config: c, cluster: c.Cluster, log: NewRateLimitedLog(c.Logger), relays: make(chan *stream), generation: generation(rand.Uint64())}
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	n.background.Go(n.accept)
 	return n, nil
@@ -210,9 +211,14 @@ func (n *Network) beginHandshake(cancel context.CancelCauseFunc, from net.Addr) 
 // only 1 s is. A machine that vanishes without closing its connections is noticed within 1 s × (1 + 3 probes).
 var keepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3}
 
+// unacknowledgedMax is how long what was sent may stay unacknowledged, as long as a snapshot may stall. There are no
+// probes meanwhile.
+const unacknowledgedMax = snapshotStallTimeout
+
 // ListenTCP listens on a peer port; what it accepts has keepalives.
 func ListenTCP(ctx context.Context, address string) (net.Listener, error) {
-	config := net.ListenConfig{KeepAliveConfig: keepAliveConfig}
+	config := net.ListenConfig{KeepAliveConfig: keepAliveConfig, Control: UserTimeout(unacknowledgedMax)}
+	config.SetMultipathTCP(false) // TCP_USER_TIMEOUT can not be set on such a socket
 	listener, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("peer: can't listen for peers on %s (--peer): %w", address, err)
@@ -222,5 +228,7 @@ func ListenTCP(ctx context.Context, address string) (net.Listener, error) {
 
 // DialTCP connects to a peer port with keepalives.
 func DialTCP(ctx context.Context, address string) (net.Conn, error) {
-	return (&net.Dialer{KeepAliveConfig: keepAliveConfig}).DialContext(ctx, "tcp", address)
+	dialer := net.Dialer{KeepAliveConfig: keepAliveConfig, Control: UserTimeout(unacknowledgedMax)}
+	dialer.SetMultipathTCP(false)
+	return dialer.DialContext(ctx, "tcp", address)
 }

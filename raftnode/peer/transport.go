@@ -314,12 +314,15 @@ type stream struct {
 	remote   Answer     // of the other end
 	answered time.Time  // when the hello was answered, at the end that is called
 	body     []byte     // of a call: the request at the end that is called, the reply at the other
-	owner    *Transport // if it is for Raft
+	owner    *Transport // if it is for Raft; nil: whoever dialled or accepted it closes it
 }
 
-// Close implements net.Conn, for a connection of Raft.
+// Close implements net.Conn.
 func (s *stream) Close() error {
 	err := s.Conn.Close()
+	if s.owner == nil {
+		return err
+	}
 	s.owner.mu.Lock()
 	defer s.owner.mu.Unlock()
 	if _, open := s.owner.open[s]; open {

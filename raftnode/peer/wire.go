@@ -122,10 +122,14 @@ func decode(body []byte, m message) error {
 type purpose uint8
 
 const (
-	purposeRaft purpose = 1
-	purposeAsk  purpose = 2
-	purposeCall purpose = 3
+	purposeRaft  purpose = 1
+	purposeAsk   purpose = 2
+	purposeCall  purpose = 3
+	purposeRelay purpose = 4
 )
+
+// lasts reports whether the connection is used beyond the handshake.
+func (p purpose) lasts() bool { return p == purposeRaft || p == purposeRelay }
 
 type hello struct {
 	Purpose purpose
@@ -138,7 +142,7 @@ func (h *hello) kind() kind { return kindHello }
 func (h *hello) check() error {
 	_, err := ParseServer(h.Server.ID())
 	switch {
-	case h.Purpose < purposeRaft || h.Purpose > purposeCall:
+	case h.Purpose < purposeRaft || h.Purpose > purposeRelay:
 		return fmt.Errorf("purpose %d", h.Purpose)
 	case h.Purpose == purposeAsk && h.Server != (Server{}):
 		return errors.New("a question that means a server")

@@ -1,0 +1,62 @@
+package peer
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// Connections on which a node passes on to the leader what clients have asked of it. They open with the same handshake as
+// Raft's, so the leader knows which node it is that speaks for a client.
+
+// RelayConn is such a connection. Whoever dialled or accepted it closes it, also when the Network was closed.
+type RelayConn struct{ *stream }
+
+// From is the node that dialled a connection which was accepted.
+func (c RelayConn) From() Server { return c.remote.Server }
+
+// DialRelay connects to a server, at an address.
+func (n *Network) DialRelay(ctx context.Context, id raft.ServerID, at raft.ServerAddress) (RelayConn, error) {
+	s := &stream{purpose: purposeRelay}
+	return RelayConn{s}, n.dial(ctx, Node{string(id), string(at)}, s, nil)
+}
+
+// Relays returns a listener whose connections are RelayConn. There is one for the life of the Network, whose end is its end.
+func (n *Network) Relays() net.Listener {
+	return &relayListener{network: n, closed: make(chan struct{})}
+}
+
+type relayListener struct {
+	network *Network
+	close   sync.Once
+	closed  chan struct{}
+}
+
+func (l *relayListener) Addr() net.Addr { return l.network.Addr() }
+
+func (l *relayListener) Accept() (net.Conn, error) {
+	select {
+	case s := <-l.network.relays:
+		return RelayConn{s}, nil
+	case <-l.network.ctx.Done():
+	case <-l.closed:
+	}
+	return nil, ErrClosed
+}
+
+func (l *relayListener) Close() error {
+	l.close.Do(func() { close(l.closed) })
+	return nil
+}
+
+// deliverRelay hands a connection to the listener; without one it is closed with the handshake's time.
+func (n *Network) deliverRelay(ctx context.Context, s *stream) {
+	s.owner = nil
+	select {
+	case n.relays <- s:
+	case <-ctx.Done():
+		s.raw.Close()
+	}
+}

@@ -1,0 +1,36 @@
+package raftnode
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"zamok/raftnode/peer"
+)
+
+// Connections for the calls of clients that a node passes on to the leader (package api).
+
+// LeaderServer is the server that leads, as far as this node knows; zero = none.
+func (n *Node) LeaderServer() peer.Server {
+	leader, _ := peer.ParseServer(n.instance.Load().leader()) // raft has it from a configuration, or it is ""
+	return leader
+}
+
+// HasServer reports whether a server is one of the cluster, as far as this node knows.
+func (n *Node) HasServer(s peer.Server) bool { return n.instance.Load().servers().has(s.ID()) }
+
+// DialRelay connects to a server of the cluster for calls that this node passes on.
+func (n *Node) DialRelay(ctx context.Context, to peer.Server) (net.Conn, error) {
+	for _, s := range n.instance.Load().servers() {
+		if s.ID == to.ID() {
+			return n.network.DialRelay(ctx, s.ID, s.Address)
+		}
+	}
+	return nil, fmt.Errorf("raftnode: %v is no server of this cluster, as far as this node knows", to)
+}
+
+// Relays returns a listener for the connections of other nodes, each a peer.RelayConn.
+func (n *Node) Relays() net.Listener { return n.network.Relays() }
+
+// Self is this node's own server.
+func (n *Node) Self() peer.Server { return n.self }

@@ -1,0 +1,144 @@
+package rules
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+const example = `
+groups:
+  billing: [ci-billing, "svc/*"]
+  sre: token
+rules:
+  - groups: [billing]
+    names: [account/*, stock]
+    may: [lock, read, watch]
+  - identities: [alice]
+    groups: [sre]
+    names: ["*"]
+    may: [read, release, operate]
+  - groups: [authenticated]
+    names: [public/*]
+    may: [read]
+  - groups: [anonymous]
+    names: [public/door]
+    may: [lock]
+`
+
+func parse(t require.TestingT, text string) *Set {
+	s, err := Parse([]byte(text))
+	require.NoError(t, err)
+	return s
+}
+
+func TestWhoMayDoWhat(t *testing.T) {
+	s := parse(t, example)
+	billing, service := Caller{Identity: "ci-billing"}, Caller{Identity: "svc/a"}
+	alice, stranger := Caller{Identity: "alice"}, Caller{Identity: "mallory"}
+	nameless := Caller{Identity: "alice", Anonymous: true}
+	for _, c := range []struct {
+		who  Caller
+		verb Verb
+		name string
+		may  bool
+	}{
+		{billing, Lock, "account/200", true},
+		{service, Lock, "account/200", true},
+		{Caller{Identity: "svc"}, Lock, "account/200", false},
+		{billing, Lock, "account/", true},
+		{billing, Lock, "account", false},
+		{billing, Lock, "stock", true},
+		{billing, Lock, "stockholm", false},
+		{billing, Release, "stock", false},
+		{billing, Operate, "", false},
+		{billing, Read, "public/x", true},
+		{alice, Read, "stock", true},
+		{alice, Lock, "stock", false},
+		{alice, Operate, "", true},
+		{Caller{Identity: "bob", Groups: []string{"sre"}}, Operate, "", true},
+		{Caller{Identity: "bob", Groups: []string{"billing"}}, Lock, "stock", false}, // no group of tokens
+		{stranger, Read, "public/x", true},
+		{stranger, Lock, "public/door", false},
+		{nameless, Read, "public/x", false},
+		{nameless, Operate, "", false},
+		{nameless, Lock, "public/door", true},
+		{Caller{Identity: "x", Groups: []string{"sre"}, Anonymous: true}, Operate, "", false},
+	} {
+		assert.Equal(t, c.may, s.May(c.who, c.verb, c.name), "%+v", c)
+		assert.Equal(t, c.may, strings.HasPrefix(s.Why(c.who, c.verb, c.name), "allowed by the rule in line "), "%+v", c)
+	}
+	assert.True(t, (*Set)(nil).May(stranger, Operate, ""), "without a file everything is allowed")
+	assert.Equal(t, "no rule allows it; allowed are: read, release, operate", s.Why(alice, Lock, "stock"))
+}
+
+func TestWhatIsWrongIsNamedWithItsLine(t *testing.T) {
+	for text, complaint := range map[string]string{
+		"":                          "is empty",
+		"rules: [":                  "is no YAML",
+		"rules: []\n---\nrules: []": "a second YAML document",
+		"[]":                        "line 1: a mapping belongs here",
+		"groups: {}":                "line 1: \"rules\" is missing",
+		"rules: {}":                 "line 1: a list of rules",
+		"rule: []":                  "line 1: \"rule\" is no key here",
+		"rules: []\nrules: []":      "line 2: \"rules\" is there twice",
+		"rules:\n- may: [lock]":     "line 2: the rule names neither",
+		"rules:\n- identities: [a]\n  names: [x]":                                   "line 2: \"may\" is missing",
+		"rules:\n- identities: [a]\n  may: []":                                      "allows nothing",
+		"rules:\n- identities: [a]\n  may: [lock]":                                  "no names of locks",
+		"rules:\n- identities: [a]\n  may: [lok]\n  names: [x]":                     "line 3: \"lok\" is no verb",
+		"rules:\n- identities: [a]\n  may: [operate]\n  names: [x]":                 "leave names out",
+		"rules:\n- identities: [a]\n  may: [lock]\n  names: [x*y]":                  "line 4: \"x*y\" has a *",
+		"rules:\n- identities: [a]\n  may: [lock]\n  names: [7]":                    "line 4: \"7\" is no text",
+		"rules:\n- identities: a\n  may: [lock]\n  names: [x]":                      "line 2: a list of identities",
+		"rules:\n- groups: [g]\n  may: [lock]\n  names: [x]":                        "line 2: there is no group \"g\"",
+		"groups:\n  g: []\nrules: []":                                               "line 2: the group \"g\" is empty",
+		"groups:\n  anonymous: [a]\nrules: []":                                      "exists by itself",
+		"groups:\n  g: [a]\n  g: [b]\nrules: []":                                    "twice",
+		"rules:\n- identities: [a]\n  may: [lock]\n  names: [x]\n  deny: [release]": "line 5: \"deny\" is no key",
+		"rules: &x\n- identities: *x\n  may: [lock]\n  names: [x]":                  "line 2",
+		strings.Repeat("#", fileBytesMax+1):                                         "is the most",
+		"rules: \xff":                                                               "is not UTF-8",
+	} {
+		_, err := Parse([]byte(text))
+		require.ErrorContains(t, err, complaint, "%.80q", text)
+	}
+}
+
+// TestAListingHasWhatMayBeRead: a name is in one of the ranges exactly if it has the prefix and may be read.
+func TestAListingHasWhatMayBeRead(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.StringOfN(rapid.RuneFrom([]rune("ab/")), 1, 4, -1)
+		patterns := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) string {
+			return text.Draw(t, "text") + rapid.SampledFrom([]string{"", "*"}).Draw(t, "star")
+		}), 1, 6).Draw(t, "patterns")
+		s := parse(t, "rules:\n- identities: [a]\n  may: [read]\n  names: ["+strings.Join(patterns, ", ")+"]")
+		c, prefix := Caller{Identity: "a"}, rapid.StringOfN(rapid.RuneFrom([]rune("ab/")), 0, 3, -1).Draw(t, "prefix")
+		ranges := s.Readable(c, Read, prefix)
+		for range 20 {
+			name, within := text.Draw(t, "name"), 0
+			for _, r := range ranges {
+				if r.Name != "" && r.Name == name || r.Name == "" && strings.HasPrefix(name, r.Prefix) {
+					within++
+				}
+			}
+			want := 0
+			if strings.HasPrefix(name, prefix) && s.May(c, Read, name) {
+				want = 1
+			}
+			require.Equal(t, want, within, "%q in %v", name, ranges)
+		}
+	})
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(example))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if s, err := Parse(text); err == nil {
+			s.May(Caller{Identity: "a"}, Lock, "b")
+		}
+	})
+}

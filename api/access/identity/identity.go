@@ -1,0 +1,97 @@
+package identity
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// BytesMax bounds an identity: it is stored with each session.
+const BytesMax = 256
+
+// AnonymousPrefix begins what stands for an identity where none is proved: the address follows. No identity begins so.
+const AnonymousPrefix = "anonymous@"
+
+// Check returns what is wrong with an identity, or nil. It stands in files of lines and fields, in logs and on terminals.
+func Check(identity string) error {
+	switch {
+	case identity == "":
+		return errors.New("the identity is empty")
+	case len(identity) > BytesMax:
+		return fmt.Errorf("the identity has %d bytes, and %d is the most", len(identity), BytesMax)
+	case !utf8.ValidString(identity):
+		return errors.New("the identity is not UTF-8")
+	case strings.HasPrefix(identity, AnonymousPrefix):
+		return fmt.Errorf("an identity does not begin with %s", AnonymousPrefix)
+	}
+	for i, r := range identity {
+		if !unicode.IsGraphic(r) || unicode.IsSpace(r) {
+			return fmt.Errorf("the identity has %U at byte %d: it is made of visible characters, without spaces", r, i)
+		}
+	}
+	return nil
+}
+
+// Who is a client that is known.
+type Who struct {
+	Identity string
+	Groups   []string // of a JWT
+}
+
+// Verifier verifies tokens. One without keys and tokens accepts none.
+type Verifier struct {
+	Tokens Tokens
+	Keys   *Keys
+}
+
+// Bearer returns whose token this is.
+func (v Verifier) Bearer(token string, now time.Time) (who Who, err error) {
+	switch {
+	case len(token) > tokenBytesMax:
+		return who, fmt.Errorf("the token has %d bytes, and %d is the most", len(token), tokenBytesMax)
+	case strings.HasPrefix(token, tokenPrefix):
+		who.Identity, err = v.Tokens.verify(token, now)
+	case v.Keys != nil:
+		who.Identity, who.Groups, err = v.Keys.verify(token, now)
+	default:
+		err = errToken
+	}
+	return who, err
+}
+
+// CertificateName is the part of a certificate that names a client.
+type CertificateName string
+
+// The parts.
+const (
+	CommonName CertificateName = "cn"
+	DNSName    CertificateName = "dns"
+	URI        CertificateName = "uri"
+	Email      CertificateName = "email"
+)
+
+// Of returns the name in a certificate that was verified. One that has several such names has no identity: which of them
+// is meant is nowhere said.
+func (n CertificateName) Of(c *x509.Certificate) (string, error) {
+	var names []string
+	switch n {
+	case CommonName:
+		names = []string{c.Subject.CommonName}
+	case DNSName:
+		names = c.DNSNames
+	case URI:
+		for _, u := range c.URIs {
+			names = append(names, u.String())
+		}
+	case Email:
+		names = c.EmailAddresses
+	}
+	if len(names) != 1 {
+		return "", fmt.Errorf("the certificate has %d names of the kind %s, and an identity is one", len(names), n)
+	}
+	return names[0], Check(names[0])
+}

@@ -1,0 +1,227 @@
+package identity
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var now = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+
+func TestTokens(t *testing.T) {
+	alice, line, err := NewToken("alice", time.Time{})
+	require.NoError(t, err)
+	other, second, err := NewToken("svc/billing", now.Add(time.Hour))
+	require.NoError(t, err)
+	require.NotContains(t, line.String(), strings.Split(alice, "_")[2], "a line has no secret in it")
+	file := "# of a test\n\n" + line.String() + "\n  " + second.String() + "\n"
+	tokens, err := ParseTokens([]byte(file))
+	require.NoError(t, err)
+	v := Verifier{Tokens: tokens}
+
+	who, err := v.Bearer(alice, now)
+	require.NoError(t, err)
+	require.Equal(t, "alice", who.Identity)
+	who, err = v.Bearer(other, now)
+	require.NoError(t, err)
+	require.Equal(t, "svc/billing", who.Identity)
+	_, err = v.Bearer(other, now.Add(time.Hour))
+	require.ErrorContains(t, err, "expired at 2026-11-26T13:00:00Z")
+
+	id, secret := strings.Split(alice, "_")[1], strings.Split(other, "_")[2]
+	for name, wrong := range map[string]string{
+		"none":           "",
+		"of nothing":     "zamok_",
+		"id only":        "zamok_" + id + "_",
+		"another secret": "zamok_" + id + "_" + secret,
+		"another id":     "zamok_aaaaaaaa_" + strings.Split(alice, "_")[2],
+		"cut short":      alice[:len(alice)-1],
+		"longer":         alice + "a",
+		"in capitals":    strings.ToUpper(alice),
+		"its hash":       "zamok_" + line.String(),
+		"enormous":       strings.Repeat("a", tokenBytesMax+1),
+		"no such kind":   "a.b.c",
+	} {
+		_, err := v.Bearer(wrong, now)
+		require.Error(t, err, name)
+		if len(wrong) > 10 {
+			require.NotContains(t, err.Error(), wrong[6:], name)
+		}
+		_, err = Verifier{}.Bearer(wrong, now)
+		require.Error(t, err, name)
+	}
+}
+
+func TestWhatIsWrongWithAFileOfTokens(t *testing.T) {
+	token, line, err := NewToken("alice", time.Time{})
+	require.NoError(t, err)
+	hash := strings.Fields(line.String())[2]
+	for text, complaint := range map[string]string{
+		token:                                "line 1: a line has an id",
+		"\n" + line.ID + " alice":            "line 2: a line has an id",
+		line.ID + " alice " + hash + " a b":  "a line has an id",
+		"x alice " + hash:                    "the id is not",
+		line.ID + " anonymous@x " + hash:     "does not begin with",
+		line.ID + " alice " + hash[:10]:      "no SHA-256",
+		line.ID + " alice " + hash + " 2027": "the expiry is not",
+		line.String() + "\n" + line.String(): "line 2: the id is there twice",
+		strings.Repeat("#", fileBytesMax+1):  "is the most",
+		line.ID + " al\u202eice " + hash:     "U+202E",
+	} {
+		_, err := ParseTokens([]byte(text))
+		require.ErrorContains(t, err, complaint, "%.80q", text)
+		require.NotContains(t, err.Error(), token)
+	}
+	for _, wrong := range []string{"", "a b", "a\tb", "a\nb", "\x00", "\xff", "a\u200bb", "\u00a0", strings.Repeat("a", BytesMax+1), "anonymous@1"} {
+		_, _, err := NewToken(wrong, time.Time{})
+		require.Error(t, err, "%q", wrong)
+	}
+}
+
+// issuer signs tokens.
+type issuer struct {
+	t   *testing.T
+	key *ecdsa.PrivateKey
+}
+
+func newIssuer(t *testing.T) issuer {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	return issuer{t, key}
+}
+
+func (i issuer) keys() []byte {
+	text, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public(), KeyID: "1", Algorithm: string(jose.ES256), Use: "sig"}}})
+	require.NoError(i.t, err)
+	return text
+}
+
+func (i issuer) token(more map[string]any) string {
+	c := map[string]any{"iss": "https://issuer", "aud": "zamok", "sub": "alice", "exp": now.Add(time.Hour).Unix(), "groups": []string{"sre"}}
+	for k, v := range more {
+		if v == nil {
+			delete(c, k)
+			continue
+		}
+		c[k] = v
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "1"}}, nil)
+	require.NoError(i.t, err)
+	text, err := jwt.Signed(signer).Claims(c).Serialize()
+	require.NoError(i.t, err)
+	return text
+}
+
+func TestJWT(t *testing.T) {
+	mine, other := newIssuer(t), newIssuer(t)
+	keys, err := ParseKeys(mine.keys(), "https://issuer", "zamok")
+	require.NoError(t, err)
+	v := Verifier{Keys: keys}
+	who, err := v.Bearer(mine.token(nil), now)
+	require.NoError(t, err)
+	require.Equal(t, Who{"alice", []string{"sre"}}, who)
+	who, err = v.Bearer(mine.token(map[string]any{"aud": []string{"x", "zamok"}, "groups": nil}), now.Add(time.Hour+leeway/2))
+	require.NoError(t, err)
+	require.Equal(t, Who{Identity: "alice"}, who)
+
+	for name, wrong := range map[string]string{
+		"another's key":     other.token(nil),
+		"expired":           mine.token(map[string]any{"exp": now.Add(-2 * leeway).Unix()}),
+		"no expiry":         mine.token(map[string]any{"exp": nil}),
+		"not yet":           mine.token(map[string]any{"nbf": now.Add(2 * leeway).Unix()}),
+		"another audience":  mine.token(map[string]any{"aud": "etcd"}),
+		"no audience":       mine.token(map[string]any{"aud": nil}),
+		"another issuer":    mine.token(map[string]any{"iss": "https://other"}),
+		"no subject":        mine.token(map[string]any{"sub": nil}),
+		"anonymous":         mine.token(map[string]any{"sub": "anonymous@127.0.0.1"}),
+		"a control":         mine.token(map[string]any{"sub": "a\nb"}),
+		"groups of numbers": mine.token(map[string]any{"groups": []int{1}}),
+		"many groups":       mine.token(map[string]any{"groups": strings.Split(strings.Repeat("g,", groupsMax+1), ",")}),
+		"no algorithm":      "eyJhbGciOiJub25lIn0." + strings.Split(mine.token(nil), ".")[1] + ".",
+		"no JWT":            "x",
+	} {
+		_, err := v.Bearer(wrong, now)
+		require.Error(t, err, name)
+		assert.NotContains(t, err.Error(), "eyJ", name)
+	}
+
+	// A public key, taken as a shared secret, signs nothing here.
+	shared, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: mine.keys()}, nil)
+	require.NoError(t, err)
+	forged, err := jwt.Signed(shared).Claims(jwt.Claims{Subject: "alice", Issuer: "https://issuer", Audience: jwt.Audience{"zamok"}}).Serialize()
+	require.NoError(t, err)
+	_, err = v.Bearer(forged, now)
+	require.Error(t, err)
+
+	private, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: mine.key, KeyID: "1"}}})
+	require.NoError(t, err)
+	secret, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: []byte("a shared secret of some length...")}}})
+	require.NoError(t, err)
+	for _, text := range []string{"", "{}", `{"keys":[]}`, `{"keys":[{}]}`, string(private), string(secret)} {
+		_, err := ParseKeys([]byte(text), "i", "a")
+		require.Error(t, err, text)
+		require.NotContains(t, err.Error(), "shared secret of")
+	}
+	_, err = ParseKeys(mine.keys(), "", "zamok")
+	require.Error(t, err)
+}
+
+func TestTheNameInACertificate(t *testing.T) {
+	at, err := url.Parse("spiffe://prod/ns/billing")
+	require.NoError(t, err)
+	c := &x509.Certificate{
+		Subject: pkix.Name{CommonName: "alice"}, DNSNames: []string{"a.example", "b.example"}, URIs: []*url.URL{at},
+	}
+	name, err := CommonName.Of(c)
+	require.NoError(t, err)
+	require.Equal(t, "alice", name)
+	name, err = URI.Of(c)
+	require.NoError(t, err)
+	require.Equal(t, "spiffe://prod/ns/billing", name)
+	_, err = DNSName.Of(c)
+	require.ErrorContains(t, err, "has 2 names")
+	_, err = Email.Of(c)
+	require.ErrorContains(t, err, "has 0 names")
+	c.Subject.CommonName = "anonymous@x"
+	_, err = CommonName.Of(c)
+	require.Error(t, err)
+}
+
+func FuzzParseTokens(f *testing.F) {
+	_, line, err := NewToken("alice", now)
+	require.NoError(f, err)
+	f.Add([]byte(line.String()))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if tokens, err := ParseTokens(text); err == nil {
+			for _, token := range tokens {
+				again, err := ParseTokens([]byte(token.String()))
+				require.NoError(t, err)
+				require.Equal(t, token.String(), again[token.ID].String())
+			}
+		}
+	})
+}
+
+func FuzzBearer(f *testing.F) {
+	i := newIssuer(&testing.T{})
+	keys, err := ParseKeys(i.keys(), "https://issuer", "zamok")
+	require.NoError(f, err)
+	f.Add(i.token(nil)[:60])
+	f.Add("zamok_aaaaaaaa_bbbb")
+	f.Fuzz(func(t *testing.T, token string) {
+		_, err := Verifier{Keys: keys}.Bearer(token, now)
+		require.Error(t, err)
+	})
+}

@@ -1,0 +1,123 @@
+package identity
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base32"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	// tokenPrefix lets scanners for secrets find a token that was published by mistake.
+	tokenPrefix = "zamok_"
+	tokenID     = 5  // bytes of what a token is found by; it is no secret
+	tokenSecret = 32 // bytes of chance
+	// fileBytesMax bounds a file of tokens or keys.
+	fileBytesMax = 16 << 20
+)
+
+var digits = base32.StdEncoding.WithPadding(base32.NoPadding)
+
+// Token is a line of a file of tokens: ID IDENTITY SHA256 [EXPIRES].
+type Token struct {
+	ID       string
+	Identity string
+	hash     [sha256.Size]byte
+	Expires  time.Time // zero: never
+}
+
+// NewToken draws a token for an identity, and returns it with the line that belongs into the file. Of the text nothing
+// else is kept.
+func NewToken(identity string, expires time.Time) (text string, line Token, err error) {
+	if err := Check(identity); err != nil {
+		return "", Token{}, err
+	}
+	var random [tokenID + tokenSecret]byte
+	_, _ = rand.Read(random[:]) // it never fails
+	id := strings.ToLower(digits.EncodeToString(random[:tokenID]))
+	text = tokenPrefix + id + "_" + strings.ToLower(digits.EncodeToString(random[tokenID:]))
+	return text, Token{ID: id, Identity: identity, hash: sha256.Sum256([]byte(text)), Expires: expires}, nil
+}
+
+// String is the line of a file.
+func (t Token) String() string {
+	line := t.ID + " " + t.Identity + " " + hex.EncodeToString(t.hash[:])
+	if !t.Expires.IsZero() {
+		line += " " + t.Expires.UTC().Format(time.RFC3339)
+	}
+	return line
+}
+
+// Tokens are those of a file, by their ids.
+type Tokens map[string]Token
+
+// ParseTokens reads a file. Empty lines and those that begin with # count for nothing.
+func ParseTokens(text []byte) (Tokens, error) {
+	if len(text) > fileBytesMax {
+		return nil, fmt.Errorf("has %d bytes, and %d is the most", len(text), fileBytesMax)
+	}
+	all := Tokens{}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		t, err := parseToken(strings.Fields(line))
+		if err == nil && all[t.ID].ID != "" {
+			err = errors.New("the id is there twice")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err) // without the line: it may be a token, by mistake
+		}
+		all[t.ID] = t
+	}
+	return all, lines.Err()
+}
+
+func parseToken(fields []string) (t Token, err error) {
+	if len(fields) < 3 || len(fields) > 4 {
+		return t, errors.New("a line has an id, an identity, a SHA-256 and perhaps an expiry: use zamok token new")
+	}
+	t.ID, t.Identity = fields[0], fields[1]
+	if len(t.ID) != digits.EncodedLen(tokenID) {
+		return t, errors.New("the id is not one of zamok token new")
+	}
+	if err := Check(t.Identity); err != nil {
+		return t, err
+	}
+	hash, err := hex.DecodeString(fields[2])
+	if err != nil || len(hash) != len(t.hash) {
+		return t, errors.New("the third field is no SHA-256")
+	}
+	copy(t.hash[:], hash)
+	if len(fields) == 4 {
+		if t.Expires, err = time.Parse(time.RFC3339, fields[3]); err != nil {
+			return t, errors.New("the expiry is not as 2027-01-31T00:00:00Z")
+		}
+	}
+	return t, nil
+}
+
+// errToken is the refusal of every token that is not in the file: which part of it is wrong is nobody's business.
+var errToken = errors.New("the token is not known here")
+
+// verify returns the identity of a token.
+func (all Tokens) verify(text string, now time.Time) (string, error) {
+	id, _, _ := strings.Cut(strings.TrimPrefix(text, tokenPrefix), "_")
+	t, hash := all[id], sha256.Sum256([]byte(text))
+	if subtle.ConstantTimeCompare(hash[:], t.hash[:]) == 0 || t.ID == "" {
+		return "", errToken
+	}
+	if !t.Expires.IsZero() && !now.Before(t.Expires) {
+		return "", fmt.Errorf("the token %s of %s expired at %s; make another with zamok token new", t.ID, t.Identity, t.Expires.UTC().Format(time.RFC3339))
+	}
+	return t.Identity, nil
+}

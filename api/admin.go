@@ -127,11 +127,12 @@ func (s *Server) Settings(ctx context.Context, req *zamokpb.SettingsRequest) (*z
 }
 
 // Backup streams the state of the cluster as it is at one index after the call.
-func (s *Server) Backup(req *zamokpb.BackupRequest, stream grpc.ServerStreamingServer[zamokpb.BackupChunk]) error {
+func (s *Server) Backup(req *zamokpb.BackupRequest, stream grpc.ServerStreamingServer[zamokpb.BackupChunk]) (err error) {
 	ctx := stream.Context()
 	if err := s.guard.Admit(ctx, req); err != nil {
 		return err
 	}
+	defer func() { s.record(ctx, "", req, err) }()
 	select {
 	case s.backingUp <- struct{}{}:
 		defer func() { <-s.backingUp }()
@@ -141,7 +142,7 @@ func (s *Server) Backup(req *zamokpb.BackupRequest, stream grpc.ServerStreamingS
 	if _, _, err := s.node.ReadBarrier(ctx); err != nil {
 		return wire.Explain(err)
 	}
-	_, err := s.node.Freeze().WriteTo(chunks{stream})
+	_, err = s.node.Freeze().WriteTo(chunks{stream})
 	return err
 }
 

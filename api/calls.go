@@ -40,7 +40,18 @@ func (s *Server) openSession(ctx context.Context, secret session.Hash, settings 
 	if err := checkRoom(s, (*fsm.Machine).SessionBySecret, secret); err != nil {
 		return raftnode.Answer{}, err
 	}
-	return s.propose(ctx, access.OpenCommand(secret, access.CallerOf(ctx).Identity, settings))
+	a, err := s.propose(ctx, access.OpenCommand(secret, access.CallerOf(ctx).Identity, settings))
+	if err == nil { // it is new, or it lives; of another who knew the secret it was renewed once, and nothing else
+		others := false
+		s.node.View(func(m *fsm.Machine) {
+			found, _ := m.Session(a.Result.Session)
+			others = !access.CallerOf(ctx).MayUse(found.Identity)
+		})
+		if others {
+			return raftnode.Answer{}, wire.Refused(&fsm.Result{Code: fsm.WrongSecret})
+		}
+	}
+	return a, err
 }
 
 // RenewSession is answered once the renewal is applied.
@@ -279,10 +290,10 @@ func (s *Server) proposeOwned(ctx context.Context, id uint64, secret []byte, com
 	return s.propose(ctx, command)
 }
 
-// checkOwner checks that the caller knows the secret of a session, which the commands of a session do not
-// carry. It returns the session's ttl.
+// checkOwner checks that the caller opened a session and knows its secret, which the commands of a session do not carry:
+// neither ever changes. It returns the session's ttl.
 func (s *Server) checkOwner(ctx context.Context, id uint64, secret []byte) (ttl clock.Span, err error) {
-	hash := access.Hash(secret)
+	hash, caller := access.Hash(secret), access.CallerOf(ctx)
 	for behind := true; ; behind = false {
 		code := fsm.OK
 		s.node.View(func(m *fsm.Machine) {
@@ -291,7 +302,7 @@ func (s *Server) checkOwner(ctx context.Context, id uint64, secret []byte) (ttl 
 			switch {
 			case !found:
 				code = fsm.NoSession
-			case living.Secret != hash:
+			case living.Secret != hash, !caller.MayUse(living.Identity):
 				code = fsm.WrongSecret
 			}
 		})

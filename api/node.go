@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"zamok/api/access"
+	"zamok/api/access/identity"
+	"zamok/api/access/rules"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
@@ -185,8 +188,12 @@ type NodeConfig struct {
 
 	// ClientTLS is the server side for clients; it may demand certificates of them. Nil: plain.
 	ClientTLS *tls.Config
-	// Authorize decides which requests are allowed. Nil: all.
-	Authorize access.Authorize
+	// Identity establishes who a client is. Zero: by the common name of its certificate.
+	Identity access.Identifier
+	// Rules are the access rules in force, for each request anew. Nil, or if it returns nil: everything is allowed.
+	Rules func() *rules.Set
+	// Audit gets a line of JSON for each operator's call and each denial. Nil: the Logger does.
+	Audit io.Writer
 	// ConnsMax is how many clients may be connected at once; one more is disconnected. Zero: 16384.
 	ConnsMax int
 
@@ -222,7 +229,17 @@ func (s *NodeConfig) settle() error {
 	s.ListenPeers = cmp.Or(s.ListenPeers, atPeer, "127.0.0.1:0")
 	s.ConnsMax = cmp.Or(s.ConnsMax, connsDefault)
 	s.hostname, _ = os.Hostname() // without one, HTTP is reached by Advertise
+	if s.Rules == nil {
+		s.Rules = func() *rules.Set { return nil }
+	}
+	if s.Identity.Verifier == nil {
+		s.Identity.Verifier = func() identity.Verifier { return identity.Verifier{} }
+	}
+	s.Identity.Certificate = cmp.Or(s.Identity.Certificate, identity.CommonName)
 	s.Logger = cmp.Or(s.Logger, slog.New(slog.DiscardHandler))
+	if s.Audit == nil {
+		s.Audit = auditToLog{s.Logger}
+	}
 	if s.TokenBase == 0 {
 		s.TokenBase, _ = raftnode.TokenClock(time.Now())
 	}

@@ -3,8 +3,6 @@
 package api
 
 import (
-	"context"
-	"errors"
 	"strings"
 	"testing"
 
@@ -21,8 +19,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
-
-	"zamok/api/access"
 )
 
 // TestReflection calls a follower, which relays, with nothing but what the node says about itself.
@@ -88,7 +84,7 @@ func TestReflection(t *testing.T) {
 func TestReflectionNeedsNoPermission(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, func(cfg *NodeConfig) {
-		cfg.Authorize = func(context.Context, access.Verb, string) error { return errors.New("a test") }
+		cfg.Rules = theseRules(t, "rules: []")
 	})
 	client, ctx := reflectionpb.NewServerReflectionClient(call(t, c.leader()).conn), soon(t)
 	ask := func(symbol string) error {

@@ -171,7 +171,8 @@ func (s *Server) route(ctx context.Context, method string, header func(metadata.
 func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
 	md, _ := metadata.FromIncomingContext(ctx) // a copy
 	md.Delete(relayAsk)
-	md.Set(callerKey, access.CallerOf(ctx).Encode()...)
+	md.Delete(access.AuthorizationKey) // of no use to the leader, so it does not travel
+	md.Set(callerKey, access.CallerOf(ctx).Values()...)
 	if own := s.cluster.Load(); own != nil {
 		md.Set(clusterKey, *own)
 	}

@@ -90,12 +90,12 @@ func TestARelayedCallGoesNoFurther(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
 	leader, follower := c.leader(), c.follower()
-	named := metadata.AppendToOutgoingContext(relaying(soon(t)), callerKey, "root")
+	named := metadata.AppendToOutgoingContext(relaying(soon(t)), callerKey, "root", callerKey, "10.0.0.1:7")
 
 	s := openSession(t, named, call(t, follower))
-	require.Equal(t, "127.0.0.1", identityOf(leader, s.id), "a client names nobody")
+	require.Equal(t, "anonymous@127.0.0.1", identityOf(leader, s.id), "a client names nobody")
 	s = openSession(t, named, call(t, leader))
-	require.Equal(t, "127.0.0.1", identityOf(leader, s.id))
+	require.Equal(t, "anonymous@127.0.0.1", identityOf(leader, s.id))
 
 	between := func(to *Node) caller {
 		conn, err := c.follower().server.dialRelay(to.Raft().Self())

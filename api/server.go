@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"zamok/api/access"
+	"zamok/api/audit"
 	"zamok/api/history"
 	"zamok/api/metrics"
 	"zamok/api/push"
@@ -74,6 +75,7 @@ type Server struct {
 	hub     *push.Hub
 	history *history.History
 	metrics *metrics.Metrics
+	audit   *audit.Log
 
 	relaying sync.Mutex                       // guards relays
 	relays   map[raftpeer.Server][]*relayConn // to nodes that lead, or led
@@ -94,6 +96,7 @@ func newServer(cfg *NodeConfig) *Server {
 		reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
 	}
 	s.hub = push.NewHub(s.metrics)
+	s.audit = audit.New(cfg.Audit, cfg.ID, func(err error) { cfg.Logger.Error("the audit log", "error", err) })
 	return s
 }
 
@@ -119,7 +122,7 @@ func (s *Server) restored(m *fsm.Machine) {
 
 // serve gives the server its node, and begins to answer clients.
 func (s *Server) serve(node *raftnode.Node) {
-	s.node, s.guard = node, access.Guard{Authorize: s.cfg.Authorize, Timeout: node.Timeout, Servers: node.Servers}
+	s.node, s.guard = node, access.Guard{Rules: s.cfg.Rules, Denied: s.denied, Timeout: node.Timeout, Servers: node.Servers}
 	s.hub.Start(node)
 	s.busy.Go(func() { s.hub.Run(s.stopping) })
 	options := []grpc.ServerOption{
@@ -167,7 +170,10 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if !isOurs(info.FullMethod) {
 		return handle(ctx, req)
 	}
-	ctx = access.NewContext(ctx, callerOf(ctx))
+	ctx, err := s.identify(ctx, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
 	out, leader, err := s.route(ctx, info.FullMethod, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) })
 	switch {
 	case err != nil:
@@ -183,7 +189,16 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if err := s.guard.Admit(ctx, req); err != nil {
 		return nil, err
 	}
-	return handle(ctx, req)
+	answer, err := handle(ctx, req)
+	if s.guard.IsOperation(req) {
+		s.record(ctx, "", req, err)
+	}
+	if caller := access.CallerOf(ctx); err != nil {
+		s.guard.Redact(caller, err)
+	} else {
+		s.guard.Redact(caller, answer)
+	}
+	return answer, err
 }
 
 // stream is the way of every stream. Its handler calls Admit once it has the request.
@@ -191,8 +206,12 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	if !isOurs(info.FullMethod) {
 		return handle(srv, stream)
 	}
-	stream = identified{stream, access.NewContext(stream.Context(), callerOf(stream.Context()))}
-	ctx, leader, err := s.route(stream.Context(), info.FullMethod, stream.SetHeader)
+	ctx, err := s.identify(stream.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	stream = identified{stream, ctx, s}
+	ctx, leader, err := s.route(ctx, info.FullMethod, stream.SetHeader)
 	switch {
 	case err != nil:
 		return err
@@ -203,20 +222,31 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	return handle(srv, stream)
 }
 
-// identified is a stream whose context has its caller.
+// identified is a stream whose context has its caller, and which sends what the caller may see.
 type identified struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx    context.Context
+	server *Server
 }
 
 func (s identified) Context() context.Context { return s.ctx }
 
-// callerOf establishes who makes a call: what the connection shows, or what a node that relays has established.
-func callerOf(ctx context.Context) access.Caller {
+func (s identified) SendMsg(m any) error {
+	s.server.guard.Redact(access.CallerOf(s.ctx), m)
+	return s.ServerStream.SendMsg(m)
+}
+
+// identify establishes who makes a call: by what it shows, or as a node that relays it has established.
+func (s *Server) identify(ctx context.Context, method string) (context.Context, error) {
 	if _, relayed := relayedBy(ctx); relayed {
-		return access.Relayed(metadata.ValueFromIncomingContext(ctx, callerKey))
+		return access.NewContext(ctx, access.Relayed(metadata.ValueFromIncomingContext(ctx, callerKey))), nil
 	}
-	return access.Connected(ctx)
+	caller, err := s.cfg.Identity.Caller(ctx, time.Now())
+	ctx = access.NewContext(ctx, caller)
+	if err != nil {
+		s.record(ctx, method, nil, err)
+	}
+	return ctx, err
 }
 
 // nameLeader adds the leader to an error, unless it is this node.

@@ -254,6 +254,8 @@ func (st *stream) readOpen() error {
 			return err
 		}
 		attach.Session = a.Result.Session
+	} else if _, err := st.server.checkOwner(st.ctx, first.Session, first.Secret); err != nil {
+		return err
 	}
 	return st.attach(attach, p.Sent)
 }

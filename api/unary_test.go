@@ -271,7 +271,7 @@ func storyReading(t *testing.T, s *sessionOf) {
 	require.NoError(t, err)
 	require.Len(t, sessions.Sessions, 1)
 	assert.Equal(t, s.id, sessions.Sessions[0].Session)
-	assert.Equal(t, "127.0.0.1", sessions.Sessions[0].Identity)
+	assert.Equal(t, "anonymous@127.0.0.1", sessions.Sessions[0].Identity)
 
 	for token, held := range map[uint64]bool{b.Token: true, b.Token - 1: false} {
 		check, err := s.Check(s.ctx, &zamokpb.CheckRequest{Name: prefix + "b", Token: token})

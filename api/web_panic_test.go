@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"testing"
@@ -9,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"zamok/api/access"
+	"zamok/api/access/rules"
 )
 
 // A panic in a call over HTTP ends the process, as one over gRPC does: net/http would recover from it, and the node would
@@ -28,7 +27,7 @@ func TestAPanicOverHTTPEndsTheProcess(t *testing.T) {
 	}
 	c := startCluster(t, 1, func(cfg *NodeConfig) {
 		serveHTTP(cfg)
-		cfg.Authorize = func(context.Context, access.Verb, string) error { panic("a defect") }
+		cfg.Rules = func() *rules.Set { panic("a defect") }
 	})
 	done, _ := inBackground(soon(t), t, c.leader(), "/v1/acquire", `{"name":"a"}`)
 	<-done

@@ -31,7 +31,7 @@ var (
 	ErrLimit = errors.New("limit met")
 	// ErrUnavailable: no node could do it in time; Error.Nodes says why.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrDenied: the access rules say no.
+	// ErrDenied: the access rules do not allow it, or what the client shows proves no identity.
 	ErrDenied = errors.New("denied")
 	// ErrInvalid: what was asked for is out of its limits; Error.Field names what.
 	ErrInvalid = errors.New("invalid")
@@ -202,22 +202,23 @@ var kinds = map[zamokpb.Code]error{
 	zamokpb.Code_CODE_SLOW_READER: nil,
 	zamokpb.Code_CODE_STOPPING:    nil,
 
-	zamokpb.Code_CODE_INVALID:        ErrInvalid,
-	zamokpb.Code_CODE_NO_SESSION:     ErrSessionExpired,
-	zamokpb.Code_CODE_WRONG_SECRET:   ErrSessionExpired,
-	zamokpb.Code_CODE_NOT_ACQUIRED:   ErrNotAcquired,
-	zamokpb.Code_CODE_DEADLOCK:       ErrDeadlock,
-	zamokpb.Code_CODE_OWNER_WAITS:    ErrNotAcquired,
-	zamokpb.Code_CODE_KIND_MISMATCH:  ErrKindMismatch,
-	zamokpb.Code_CODE_LIMIT_EXCEEDED: ErrLimit,
-	zamokpb.Code_CODE_NOT_HELD:       ErrNotHeld,
-	zamokpb.Code_CODE_TICKET_ENDED:   ErrNotAcquired,
-	zamokpb.Code_CODE_DISK_LOW:       ErrLimit,
-	zamokpb.Code_CODE_DENIED:         ErrDenied,
-	zamokpb.Code_CODE_COMPACTED:      ErrCompacted,
-	zamokpb.Code_CODE_REFUSED:        ErrRefused,
-	zamokpb.Code_CODE_WRONG_CLUSTER:  ErrWrongCluster,
-	zamokpb.Code_CODE_INTERNAL:       ErrInternal,
+	zamokpb.Code_CODE_INVALID:         ErrInvalid,
+	zamokpb.Code_CODE_NO_SESSION:      ErrSessionExpired,
+	zamokpb.Code_CODE_WRONG_SECRET:    ErrSessionExpired,
+	zamokpb.Code_CODE_NOT_ACQUIRED:    ErrNotAcquired,
+	zamokpb.Code_CODE_DEADLOCK:        ErrDeadlock,
+	zamokpb.Code_CODE_OWNER_WAITS:     ErrNotAcquired,
+	zamokpb.Code_CODE_KIND_MISMATCH:   ErrKindMismatch,
+	zamokpb.Code_CODE_LIMIT_EXCEEDED:  ErrLimit,
+	zamokpb.Code_CODE_NOT_HELD:        ErrNotHeld,
+	zamokpb.Code_CODE_TICKET_ENDED:    ErrNotAcquired,
+	zamokpb.Code_CODE_DISK_LOW:        ErrLimit,
+	zamokpb.Code_CODE_DENIED:          ErrDenied,
+	zamokpb.Code_CODE_UNAUTHENTICATED: ErrDenied,
+	zamokpb.Code_CODE_COMPACTED:       ErrCompacted,
+	zamokpb.Code_CODE_REFUSED:         ErrRefused,
+	zamokpb.Code_CODE_WRONG_CLUSTER:   ErrWrongCluster,
+	zamokpb.Code_CODE_INTERNAL:        ErrInternal,
 }
 
 // infoOf finds the server's own words in a call's error; nil if a server of ours did not speak.

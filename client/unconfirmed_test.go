@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/api"
-	"zamok/api/access"
+	"zamok/api/access/rules"
 	"zamok/client"
 )
 
@@ -90,10 +90,12 @@ func (g *gate) lead(to string) {
 func TestARefusedReturnConfirmsNoUnlock(t *testing.T) {
 	t.Parallel()
 	var denied atomic.Bool
+	reading, err := rules.Parse([]byte("rules: [{groups: [anonymous], names: [x], may: [read]}]"))
+	require.NoError(t, err)
 	c := startNodes(t, 1, func(cfg *api.NodeConfig) {
-		cfg.Authorize = func(_ context.Context, verb access.Verb, _ string) error {
-			if verb == access.VerbSession && denied.Load() {
-				return errors.New("the rules changed")
+		cfg.Rules = func() *rules.Set {
+			if denied.Load() {
+				return reading
 			}
 			return nil
 		}

@@ -10,6 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"zamok/api/access/rules"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -29,11 +30,13 @@ const (
 	ShowMax          = 200  // holders, and waiters, that Get returns
 )
 
-// Guard admits requests. Timeout is the election timeout in force, Servers the nodes of the cluster.
+// Guard admits requests. Rules are the access rules in force, nil if there are none; Denied is called for each request that
+// they do not allow, with the answer. Timeout is the election timeout in force, Servers the nodes of the cluster.
 type Guard struct {
-	Authorize Authorize
-	Timeout   func() time.Duration
-	Servers   func() []raftnode.Server
+	Rules   func() *rules.Set
+	Denied  func(ctx context.Context, request any, answer error)
+	Timeout func() time.Duration
+	Servers func() []raftnode.Server
 }
 
 // Admit validates a request and checks that its caller may make it. Requests are the messages of the wire,
@@ -43,24 +46,50 @@ func (g *Guard) Admit(ctx context.Context, request any) error {
 	if err != nil {
 		return err
 	}
-	if _, unary := request.(*zamokpb.AcquireRequest); unary { // a stream was asked for this when it was opened
-		if err := g.Authorize.check(ctx, VerbSession, ""); err != nil {
-			return err
-		}
+	err = g.authorize(CallerOf(ctx), verb, names)
+	if err != nil && g.Denied != nil {
+		g.Denied(ctx, request, err)
+	}
+	return err
+}
+
+// IsOperation reports whether a request is an operator's, beside those that only read.
+func (g *Guard) IsOperation(request any) bool {
+	switch r := request.(type) {
+	case *zamokpb.ForceReleaseRequest, *zamokpb.ExpireSessionRequest, *zamokpb.JoinRequest, *zamokpb.RemoveRequest,
+		*zamokpb.TransferRequest, *zamokpb.BackupRequest:
+		return true
+	case *zamokpb.SettingsRequest:
+		return r.LongestTtl != 0
+	}
+	return false
+}
+
+// authorize asks the rules. No names: the verb must be allowed for some.
+func (g *Guard) authorize(c Caller, verb rules.Verb, names []string) error {
+	set := g.Rules()
+	switch {
+	case set == nil:
+		return nil
+	case len(names) == 0 && !set.Some(c.forRules(), verb):
+		return denied("not done: %s may not %s: %s", c, cmp.Or(verb, "do anything here"), set.Why(c.forRules(), verb, ""))
 	}
 	for _, name := range names {
-		if err := g.Authorize.check(ctx, verb, name); err != nil {
-			return err
+		if !set.May(c.forRules(), verb, name) {
+			return denied("not done: %s may not %s %q: %s", c, verb, name, set.Why(c.forRules(), verb, name))
 		}
 	}
 	return nil
 }
 
-// noName is the list of names to authorize for a request that is about no name.
-var noName = []string{""}
+func denied(format string, args ...any) error {
+	return wire.Errorf(zamokpb.Code_CODE_DENIED, format, args...)
+}
 
-// check is the table of all requests: which checks each has, and what it is to be authorized for.
-func (g *Guard) check(request any) (verb Verb, names []string, err error) {
+// check is the table of all requests: which checks each has, and what a caller must be allowed: a verb, for each of these
+// names. Without names it must be allowed for some, and with no verb, anything at all. What a listing or a watch has is
+// limited to what its caller may see.
+func (g *Guard) check(request any) (verb rules.Verb, names []string, err error) {
 	if r, ok := request.(owned); ok {
 		err = checkOwned(r)
 	}
@@ -69,64 +98,64 @@ func (g *Guard) check(request any) (verb Verb, names []string, err error) {
 		if r.GetSession() == 0 {
 			err = cmp.Or(err, g.checkSettings(r.GetSettings()))
 		}
-		return VerbSession, noName, err
+		return rules.Lock, nil, err
 	case *zamokpb.OpenSessionRequest:
-		return VerbSession, noName, cmp.Or(err, g.checkSettings(r.Settings))
-	case *zamokpb.RenewSessionRequest, *zamokpb.CloseSessionRequest:
-		return VerbSession, noName, err
+		return rules.Lock, nil, cmp.Or(err, g.checkSettings(r.Settings))
+	case *zamokpb.RenewSessionRequest:
+		return rules.Lock, nil, err
+	case *zamokpb.CloseSessionRequest:
+		return "", nil, err
 	case *zamokpb.AcquireRequest:
 		verb, names, wrong := g.check(r.Acquire)
 		return verb, names, cmp.Or(err, g.checkOwnSession(r), wrong)
 	case *zamokpb.Acquire:
 		if err := checkAcquire(r); err != nil {
-			return VerbAcquire, nil, err
+			return rules.Lock, nil, err
 		}
-		for i := 0; i < len(r.Items) && g.Authorize != nil; i++ {
+		for i := 0; i < len(r.Items) && g.Rules() != nil; i++ {
 			names = append(names, r.Items[i].Name)
 		}
-		return VerbAcquire, names, nil
+		return rules.Lock, names, nil
 	case *zamokpb.TicketRequest, *zamokpb.DropRequest, *zamokpb.DowngradeRequest:
-		return VerbDrop, noName, cmp.Or(err, checkTicket(r.(interface{ GetTicket() uint64 }).GetTicket()))
+		return "", nil, cmp.Or(err, checkTicket(r.(interface{ GetTicket() uint64 }).GetTicket()))
 	case *zamokpb.GetRequest:
-		return VerbGet, []string{r.Name}, cmp.Or(checkRange("limit", r.Limit, 0, ShowMax), checkText("name", r.Name, 1, fsm.NameBytesMax))
+		return rules.Read, []string{r.Name}, cmp.Or(checkRange("limit", r.Limit, 0, ShowMax), checkText("name", r.Name, 1, fsm.NameBytesMax))
 	case *zamokpb.ListRequest:
-		return VerbList, []string{r.Prefix}, cmp.Or(checkRange("limit", r.Limit, 0, ListMax),
+		return rules.Read, nil, cmp.Or(checkRange("limit", r.Limit, 0, ListMax),
 			checkText("prefix", r.Prefix, 0, fsm.NameBytesMax), checkText("after", r.After, 0, fsm.NameBytesMax))
 	case *zamokpb.ListSessionsRequest:
-		return VerbSessions, noName, checkRange("limit", r.Limit, 0, ListMax)
+		return "", nil, checkRange("limit", r.Limit, 0, ListMax)
 	case *zamokpb.CheckRequest:
-		return VerbGet, []string{r.Name}, cmp.Or(checkText("name", r.Name, 1, fsm.NameBytesMax),
+		return rules.Read, []string{r.Name}, cmp.Or(checkText("name", r.Name, 1, fsm.NameBytesMax),
 			invalidIf(r.Token == 0, "token", "is 0, which no grant has"),
 			invalidIf((r.Session == 0) != (r.Ticket == 0), "ticket", "session and ticket name a grant together: give both or none"))
 	case *zamokpb.WatchRequest:
-		return VerbList, []string{r.Prefix}, checkText("prefix", r.Prefix, 0, fsm.NameBytesMax)
+		return rules.Watch, nil, checkText("prefix", r.Prefix, 0, fsm.NameBytesMax)
 	case *zamokpb.ForceReleaseRequest:
-		return VerbForce, []string{r.Name}, cmp.Or(checkText("name", r.Name, 1, fsm.NameBytesMax),
+		return rules.Release, []string{r.Name}, cmp.Or(checkText("name", r.Name, 1, fsm.NameBytesMax),
 			invalidIf(r.Token == 0, "token", "is 0: give the token that you saw, so that no grant ends that you did not see"),
 			checkText("reason", r.Reason, 0, fsm.ReasonBytesMax))
 	case *zamokpb.ExpireSessionRequest:
-		return VerbForce, noName, cmp.Or(checkText("reason", r.Reason, 0, fsm.ReasonBytesMax),
+		return rules.Operate, nil, cmp.Or(checkText("reason", r.Reason, 0, fsm.ReasonBytesMax),
 			invalidIf(r.Session == 0, "session", "is 0, which no session has"))
 	case *zamokpb.JoinRequest:
-		return VerbChange, []string{r.Id}, checkJoin(r)
+		return rules.Operate, nil, checkJoin(r)
 	case *zamokpb.RemoveRequest:
-		return VerbChange, []string{r.Id}, g.checkMember(r.Id)
+		return rules.Operate, nil, g.checkMember(r.Id)
 	case *zamokpb.TransferRequest:
 		if r.To != "" {
 			err = g.checkMember(r.To)
 		}
-		return VerbChange, []string{r.To}, err
-	case *zamokpb.NowRequest:
-		return VerbNow, noName, nil
-	case *zamokpb.MembersRequest:
-		return VerbMembers, noName, nil
+		return rules.Operate, nil, err
+	case *zamokpb.NowRequest, *zamokpb.MembersRequest:
+		return "", nil, nil
 	case *zamokpb.SettingsRequest:
 		if r.LongestTtl == 0 {
-			return VerbMembers, noName, nil
+			return "", nil, nil
 		}
-		return VerbChange, noName, checkRange("longest_ttl", clock.Span(r.LongestTtl), fsm.LongestTTLMin, fsm.LongestTTLMax)
+		return rules.Operate, nil, checkRange("longest_ttl", clock.Span(r.LongestTtl), fsm.LongestTTLMin, fsm.LongestTTLMax)
 	case *zamokpb.BackupRequest:
-		return VerbBackup, noName, nil
+		return rules.Operate, nil, nil
 	}
 	return "", nil, wire.Errorf(zamokpb.Code_CODE_INTERNAL, "not done: this node has no rule for a %T", request)
 }
@@ -314,41 +343,4 @@ func checkJoin(r *zamokpb.JoinRequest) error {
 func (g *Guard) checkMember(id string) error {
 	known := slices.ContainsFunc(g.Servers(), func(s raftnode.Server) bool { return s.ID == id })
 	return invalidIf(!known, "id", "%q is no node of this cluster, as far as this node knows", id)
-}
-
-// Verb is the kind of a request.
-type Verb string
-
-// The verbs, with the meaning of the name beside each.
-const (
-	VerbSession  Verb = "session"  // open, attach, renew or close a session; no name
-	VerbAcquire  Verb = "acquire"  // a lock's name, asked for each item
-	VerbDrop     Verb = "drop"     // drop or downgrade a ticket of one's own session; no name
-	VerbGet      Verb = "get"      // a lock's name; also for Check
-	VerbList     Verb = "list"     // a prefix; also for Watch
-	VerbSessions Verb = "sessions" // list sessions; no name
-	VerbNow      Verb = "now"      // read the clock; no name
-	VerbForce    Verb = "force"    // force a release: a lock's name; end a session: no name
-	VerbMembers  Verb = "members"  // list the nodes, read the settings; no name
-	VerbChange   Verb = "change"   // add or remove a node, transfer leadership: a node's id; change a setting: no name
-	VerbBackup   Verb = "backup"   // no name
-)
-
-// Authorize decides whether the caller may make a request: nil allows it, and the text of another error is
-// sent to the caller. It must be quick. A nil Authorize allows everything.
-type Authorize func(ctx context.Context, verb Verb, name string) error
-
-// check asks, and converts a refusal.
-func (a Authorize) check(ctx context.Context, verb Verb, name string) error {
-	if a == nil {
-		return nil
-	}
-	switch err := a(ctx, verb, name); {
-	case err == nil:
-		return nil
-	case name == "":
-		return wire.Errorf(zamokpb.Code_CODE_DENIED, "not done: %s is not allowed: %v", verb, err)
-	default:
-		return wire.Errorf(zamokpb.Code_CODE_DENIED, "not done: %s of %q is not allowed: %v", verb, name, err)
-	}
 }

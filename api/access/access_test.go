@@ -1,8 +1,6 @@
 package access
 
 import (
-	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -10,20 +8,29 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"zamok/api/access/rules"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/raftnode"
 )
 
-func guard(authorize Authorize) *Guard {
+// guard admits with these rules; "": with none.
+func guard(t *testing.T, text string) *Guard {
+	var set *rules.Set
+	if text != "" {
+		var err error
+		set, err = rules.Parse([]byte(text))
+		require.NoError(t, err)
+	}
 	return &Guard{
-		Authorize: authorize, Timeout: func() time.Duration { return time.Second }, Servers: func() []raftnode.Server { return nil },
+		Rules:   func() *rules.Set { return set },
+		Timeout: func() time.Duration { return time.Second }, Servers: func() []raftnode.Server { return nil },
 	}
 }
 
 // Every request of the protocol has a rule, also if all of its fields are missing.
 func TestEveryRequestHasARule(t *testing.T) {
-	g := guard(nil)
+	g := guard(t, "")
 	services := zamokpb.File_zamok_proto.Services()
 	requests := 0
 	for i := range services.Len() {
@@ -53,35 +60,29 @@ func TestEveryRequestHasARule(t *testing.T) {
 	assert.Equal(t, zamokpb.Code_CODE_INTERNAL, e.Code())
 }
 
-// An acquisition needs permission for each of its locks.
+// An acquisition needs permission for each of its locks, and a session for some.
 func TestEachLockIsAuthorized(t *testing.T) {
-	var asked []string
-	g := guard(func(_ context.Context, verb Verb, name string) error {
-		assert.Equal(t, VerbAcquire, verb)
-		if asked = append(asked, name); name == "b" {
-			return errors.New("not you")
+	g := guard(t, "rules: [{identities: [alice], names: [a, c*], may: [lock]}, {identities: [bob], names: [a], may: [read]}]")
+	alice, bob := NewContext(t.Context(), Caller{Identity: "alice"}), NewContext(t.Context(), Caller{Identity: "bob"})
+	acquire := func(names ...string) *zamokpb.AcquireRequest {
+		a := &zamokpb.Acquire{Ticket: 1}
+		for _, name := range names {
+			a.Items = append(a.Items, &zamokpb.Item{Name: name, Mode: zamokpb.Mode_MODE_SHARED})
 		}
-		return nil
-	})
-	a := &zamokpb.Acquire{Ticket: 1}
-	for _, name := range []string{"a", "b", "c"} {
-		a.Items = append(a.Items, &zamokpb.Item{Name: name, Mode: zamokpb.Mode_MODE_SHARED})
+		return &zamokpb.AcquireRequest{Session: 1, Secret: make([]byte, 16), Acquire: a}
 	}
-	require.ErrorContains(t, g.Admit(t.Context(), a), "not you")
-	assert.Equal(t, []string{"a", "b"}, asked)
-}
-
-// A unary acquisition uses a session, which a stream was asked for when it was opened.
-func TestUnaryAcquireIsAuthorizedForItsSession(t *testing.T) {
-	g := guard(func(_ context.Context, verb Verb, _ string) error {
-		if verb == VerbSession {
-			return errors.New("not you")
-		}
-		return nil
-	})
-	a := &zamokpb.Acquire{Ticket: 1, Items: []*zamokpb.Item{{Name: "a", Mode: zamokpb.Mode_MODE_SHARED}}}
-	require.NoError(t, g.Admit(t.Context(), a))
-	r := &zamokpb.AcquireRequest{Session: 1, Secret: make([]byte, 16), Acquire: a}
-	require.ErrorContains(t, g.Admit(t.Context(), r), "not you")
-	require.NoError(t, guard(nil).Admit(t.Context(), r))
+	require.NoError(t, g.Admit(alice, acquire("a", "c/d")))
+	require.NoError(t, g.Admit(alice, acquire("a", "c/d").Acquire), "on a stream")
+	for _, r := range []any{acquire("a", "b", "c"), acquire("b").Acquire} {
+		var e *wire.Error
+		require.ErrorAs(t, g.Admit(alice, r), &e)
+		assert.Equal(t, zamokpb.Code_CODE_DENIED, e.Code())
+		assert.Equal(t, `not done: alice may not lock "b": no rule allows it, nor anything else there`, e.Error())
+	}
+	open := &zamokpb.OpenStream{Session: 1, Secret: make([]byte, 16)}
+	require.NoError(t, g.Admit(alice, open))
+	require.ErrorContains(t, g.Admit(bob, open), "bob may not lock")
+	require.ErrorContains(t, g.Admit(t.Context(), open), "an unknown caller may not lock")
+	require.NoError(t, g.Admit(bob, &zamokpb.NowRequest{}))
+	require.ErrorContains(t, g.Admit(t.Context(), &zamokpb.NowRequest{}), "may not do anything here")
 }

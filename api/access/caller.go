@@ -1,21 +1,42 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"net"
+	"strings"
+	"time"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	grpcpeer "google.golang.org/grpc/peer"
 
-	"zamok/fsm"
+	"zamok/api/access/identity"
+	"zamok/api/access/rules"
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
 )
 
 // Caller is who makes a call.
 type Caller struct {
-	// Identity is the name in a verified certificate, or else the host that the call came from. A name that the state
-	// machine would refuse becomes "".
+	// Identity is what a token or a certificate proves; without one, where the call comes from (identity.AnonymousPrefix).
 	Identity string
+	Groups   []string // that its token has
+	Address  string   // that it calls from
 }
+
+func (c Caller) String() string { return cmp.Or(c.Identity, "an unknown caller") }
+
+func (c Caller) forRules() rules.Caller {
+	return rules.Caller{Identity: c.Identity, Groups: c.Groups, Anonymous: isAnonymous(c.Identity)}
+}
+
+// isAnonymous reports whether nothing proves an identity.
+func isAnonymous(id string) bool { return id == "" || strings.HasPrefix(id, identity.AnonymousPrefix) }
+
+// MayUse reports whether a caller may use a session that was opened with an identity, if it knows the secret as well. The
+// secret alone is enough where nothing was proved: so access rules can be introduced while sessions live.
+func (c Caller) MayUse(opened string) bool { return isAnonymous(opened) || opened == c.Identity }
 
 type callerKey struct{}
 
@@ -30,40 +51,70 @@ func CallerOf(ctx context.Context) Caller {
 	return c
 }
 
-// Connected is the caller as far as the connection shows.
-func Connected(ctx context.Context) Caller {
+// Values are the metadata of a relayed call that name its caller, and Relayed reads them.
+func (c Caller) Values() []string { return append([]string{c.Identity, c.Address}, c.Groups...) }
+
+// Relayed is the caller as the node that relays has established it.
+func Relayed(values []string) Caller {
+	if len(values) < 2 {
+		return Caller{}
+	}
+	return Caller{Identity: values[0], Address: values[1], Groups: values[2:]}
+}
+
+// Identifier establishes who makes a call, by what it shows.
+type Identifier struct {
+	Verifier    func() identity.Verifier
+	Certificate identity.CertificateName // the part of a certificate that counts
+}
+
+// AuthorizationKey is the metadata, and the header of HTTP, that has a token.
+const AuthorizationKey = "authorization"
+
+// Caller returns who makes the call of ctx. A token counts before a certificate.
+func (i Identifier) Caller(ctx context.Context, now time.Time) (Caller, error) {
 	p, ok := grpcpeer.FromContext(ctx)
 	if !ok || p.Addr == nil {
-		return Caller{}
+		return Caller{}, nil
 	}
-	name, _, err := net.SplitHostPort(p.Addr.String())
+	c := Caller{Address: p.Addr.String()}
+	if token, shown, err := bearer(ctx); err != nil || shown {
+		who, refused := i.Verifier().Bearer(token, now)
+		c.Identity, c.Groups = who.Identity, who.Groups
+		return c, unauthenticated(cmp.Or(err, refused))
+	}
+	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
+		name, err := i.Certificate.Of(info.State.VerifiedChains[0][0])
+		c.Identity = name
+		return c, unauthenticated(err)
+	}
+	host, _, err := net.SplitHostPort(c.Address)
 	if err != nil {
-		name = p.Addr.String()
+		host = c.Address
 	}
-	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
-		if chains := info.State.VerifiedChains; len(chains) > 0 && len(chains[0]) > 0 && chains[0][0].Subject.CommonName != "" {
-			name = chains[0][0].Subject.CommonName
-		}
-	}
-	return Caller{Identity: identity(name)}
+	c.Identity = identity.AnonymousPrefix + host
+	return c, nil
 }
 
-// Encode returns the caller for the metadata of a relayed call, and Relayed reads it. Metadata is printable ASCII, and an
-// identity is not: a key that ends with -bin carries any bytes.
-func (c Caller) Encode() []string { return []string{c.Identity} }
-
-// Relayed is the caller as another node has established it.
-func Relayed(values []string) Caller {
-	if len(values) != 1 {
-		return Caller{}
+func unauthenticated(err error) error {
+	if err == nil {
+		return nil
 	}
-	return Caller{Identity: identity(values[0])}
+	return wire.Errorf(zamokpb.Code_CODE_UNAUTHENTICATED, "not done: who makes the call is not proved: %v", err)
 }
 
-// identity is a name, or "" if the state machine would refuse it.
-func identity(name string) string {
-	if checkText("identity", name, 0, fsm.IdentityBytesMax) != nil {
-		return ""
+// bearer is the token that a call shows.
+func bearer(ctx context.Context) (token string, shown bool, err error) {
+	values := metadata.ValueFromIncomingContext(ctx, AuthorizationKey)
+	switch {
+	case len(values) == 0:
+		return "", false, nil
+	case len(values) > 1:
+		return "", true, wire.Invalid(AuthorizationKey, "is there %d times", len(values))
 	}
-	return name
+	scheme, token, _ := strings.Cut(values[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return "", true, wire.Invalid(AuthorizationKey, "has the scheme of something else than Bearer TOKEN")
+	}
+	return strings.TrimSpace(token), true, nil
 }

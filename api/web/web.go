@@ -172,6 +172,8 @@ func wrongMethod(w http.ResponseWriter, r *http.Request, allowed []string) error
 const (
 	relayKey   = "zamok-relay"
 	clusterKey = "zamok-cluster"
+	// authorizationKey is the metadata with the token of the header Authorization.
+	authorizationKey = "authorization"
 )
 
 // outgoing is the context of the calls of a request: a node that does not lead relays them, and a cluster that the
@@ -181,6 +183,7 @@ func (h *handler) outgoing(r *http.Request) context.Context {
 	if cluster := r.Header.Get(clusterKey); cluster != "" {
 		md.Set(clusterKey, cluster)
 	}
+	md.Set(authorizationKey, r.Header["Authorization"]...)
 	return metadata.NewOutgoingContext(r.Context(), md)
 }
 

@@ -392,6 +392,8 @@ const (
 	Code_CODE_INTERNAL Code = 21
 	// The request names another cluster than the node's. FAILED_PRECONDITION.
 	Code_CODE_WRONG_CLUSTER Code = 22
+	// The token or the certificate that the call shows proves no identity. UNAUTHENTICATED.
+	Code_CODE_UNAUTHENTICATED Code = 23
 )
 
 // Enum value maps for Code.
@@ -420,31 +422,33 @@ var (
 		20: "CODE_REFUSED",
 		21: "CODE_INTERNAL",
 		22: "CODE_WRONG_CLUSTER",
+		23: "CODE_UNAUTHENTICATED",
 	}
 	Code_value = map[string]int32{
-		"CODE_OK":             0,
-		"CODE_INVALID":        1,
-		"CODE_NO_SESSION":     2,
-		"CODE_WRONG_SECRET":   3,
-		"CODE_NOT_ACQUIRED":   4,
-		"CODE_DEADLOCK":       5,
-		"CODE_OWNER_WAITS":    6,
-		"CODE_KIND_MISMATCH":  7,
-		"CODE_LIMIT_EXCEEDED": 8,
-		"CODE_NOT_HELD":       9,
-		"CODE_TICKET_ENDED":   10,
-		"CODE_NOT_LEADER":     11,
-		"CODE_OVERLOADED":     12,
-		"CODE_DISK_LOW":       13,
-		"CODE_UNKNOWN":        14,
-		"CODE_DENIED":         15,
-		"CODE_SUPERSEDED":     16,
-		"CODE_SLOW_READER":    17,
-		"CODE_COMPACTED":      18,
-		"CODE_STOPPING":       19,
-		"CODE_REFUSED":        20,
-		"CODE_INTERNAL":       21,
-		"CODE_WRONG_CLUSTER":  22,
+		"CODE_OK":              0,
+		"CODE_INVALID":         1,
+		"CODE_NO_SESSION":      2,
+		"CODE_WRONG_SECRET":    3,
+		"CODE_NOT_ACQUIRED":    4,
+		"CODE_DEADLOCK":        5,
+		"CODE_OWNER_WAITS":     6,
+		"CODE_KIND_MISMATCH":   7,
+		"CODE_LIMIT_EXCEEDED":  8,
+		"CODE_NOT_HELD":        9,
+		"CODE_TICKET_ENDED":    10,
+		"CODE_NOT_LEADER":      11,
+		"CODE_OVERLOADED":      12,
+		"CODE_DISK_LOW":        13,
+		"CODE_UNKNOWN":         14,
+		"CODE_DENIED":          15,
+		"CODE_SUPERSEDED":      16,
+		"CODE_SLOW_READER":     17,
+		"CODE_COMPACTED":       18,
+		"CODE_STOPPING":        19,
+		"CODE_REFUSED":         20,
+		"CODE_INTERNAL":        21,
+		"CODE_WRONG_CLUSTER":   22,
+		"CODE_UNAUTHENTICATED": 23,
 	}
 )
 
@@ -5974,7 +5978,7 @@ const file_zamok_proto_rawDesc = "" +
 	"\x13COMMAND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fCOMMAND_ACQUIRE\x10\x01\x12\x10\n" +
 	"\fCOMMAND_DROP\x10\x02\x12\x15\n" +
-	"\x11COMMAND_DOWNGRADE\x10\x03*\xdb\x03\n" +
+	"\x11COMMAND_DOWNGRADE\x10\x03*\xf5\x03\n" +
 	"\x04Code\x12\v\n" +
 	"\aCODE_OK\x10\x00\x12\x10\n" +
 	"\fCODE_INVALID\x10\x01\x12\x13\n" +
@@ -5999,7 +6003,8 @@ const file_zamok_proto_rawDesc = "" +
 	"\rCODE_STOPPING\x10\x13\x12\x10\n" +
 	"\fCODE_REFUSED\x10\x14\x12\x11\n" +
 	"\rCODE_INTERNAL\x10\x15\x12\x16\n" +
-	"\x12CODE_WRONG_CLUSTER\x10\x16*_\n" +
+	"\x12CODE_WRONG_CLUSTER\x10\x16\x12\x18\n" +
+	"\x14CODE_UNAUTHENTICATED\x10\x17*_\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fOUTCOME_DONE\x10\x01\x12\x14\n" +

@@ -69,7 +69,7 @@ func newRoot(a *app) *cobra.Command {
 	root.SetCompletionCommandGroupID(groupInspect)
 	for _, newCommand := range append(operatorCommands(),
 		newLock, newElect, newAcquire, newRenew, newRelease,
-		newDev, newServer,
+		newDev, newServer, newRules, newToken,
 		newVersion,
 	) {
 		cmd := newCommand(a)
@@ -187,8 +187,13 @@ func (a *app) level() slog.Level {
 // signalContext returns a context that INT, TERM or HUP ends, with a signalError as its cause. A
 // signal that was ignored when the program started (nohup) stays so.
 func signalContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return contextUntil(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+}
+
+// contextUntil returns a context that one of these signals ends.
+func contextUntil(ctx context.Context, ending ...os.Signal) (context.Context, context.CancelFunc) {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, notIgnored(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)...)
+	signal.Notify(signals, notIgnored(ending...)...)
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{}) // closed when the goroutine below ended
 	go func() {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/signal"
 	"runtime"
 	"strings"
 	"sync"
@@ -40,6 +41,7 @@ type serverCommand struct {
 		cert, key, ca, clientCA string
 	}
 	peerTLSFiles tlsFiles
+	access       accessFlags
 }
 
 const (
@@ -119,6 +121,7 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.StringVar(&v.clientTLSFiles.key, "tls-key", "", "key of --tls-cert, a PEM `file`")
 	f.StringVar(&v.clientTLSFiles.clientCA, "tls-client-ca", "", "require client certificates signed by the authorities in this PEM `file`")
 	f.StringVar(&v.clientTLSFiles.ca, "tls-ca", "", "authorities trusted when relaying calls to the leader, a PEM `file` (default: the system's)")
+	v.access.register(cmd)
 	f.StringVar(&v.peerTLSFiles.cert, "peer-cert", "", "certificate for peers, whose name is --id, a PEM `file`; enables peer TLS")
 	f.StringVar(&v.peerTLSFiles.key, "peer-key", "", "key of --peer-cert, a PEM `file`")
 	f.StringVar(&v.peerTLSFiles.ca, "peer-ca", "", "authorities of the peers' certificates, a PEM `file`")
@@ -138,6 +141,9 @@ func (v *serverCommand) validate() (err error) {
 	}
 	if err := peer.CheckID(v.id); err != nil {
 		return fmt.Errorf("--id: %w", err)
+	}
+	if err := v.access.validate(); err != nil {
+		return err
 	}
 	if _, err := store.ParseLogKind(v.logStore); err != nil {
 		return fmt.Errorf("--log-store: %w", err)
@@ -166,8 +172,17 @@ func (v *serverCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signalContext(ctx)
+	ctx, stop := contextUntil(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	again, err := v.access.configure(&cfg, log)
+	if err != nil {
+		return err
+	}
+	defer onHangup(func() {
+		for _, read := range again {
+			read()
+		}
+	})()
 	if cfg.JoinCluster, err = v.joinClusterID(ctx); err != nil {
 		return signalOr(ctx, err)
 	}
@@ -202,6 +217,28 @@ func (v *serverCommand) run(ctx context.Context) error {
 	case <-ctx.Done():
 		log.Info("shutting down", "reason", context.Cause(ctx))
 		return node.Close()
+	}
+}
+
+// onHangup calls do at each HUP, until it is stopped.
+func onHangup(do func()) (stop func()) {
+	signals, stopped, done := make(chan os.Signal, 1), make(chan struct{}), make(chan struct{})
+	signal.Notify(signals, syscall.SIGHUP)
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-signals:
+				do()
+			case <-stopped:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(stopped)
+		<-done
 	}
 }
 

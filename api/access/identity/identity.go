@@ -29,8 +29,8 @@ func Check(identity string) error {
 		return fmt.Errorf("an identity does not begin with %s", AnonymousPrefix)
 	}
 	for i, r := range identity {
-		if !unicode.IsGraphic(r) || unicode.IsSpace(r) {
-			return fmt.Errorf("the identity has %U at byte %d: it is made of visible characters, without spaces", r, i)
+		if !unicode.IsGraphic(r) || unicode.IsSpace(r) && (r != ' ' || i == 0 || i == len(identity)-1) {
+			return fmt.Errorf("the identity has %U at byte %d: it is made of visible characters, with plain spaces between them", r, i)
 		}
 	}
 	return nil

@@ -36,7 +36,7 @@ type Token struct {
 // NewToken draws a token for an identity, and returns it with the line that belongs into the file. Of the text nothing
 // else is kept.
 func NewToken(identity string, expires time.Time) (text string, line Token, err error) {
-	if err := Check(identity); err != nil {
+	if err := checkField(identity); err != nil {
 		return "", Token{}, err
 	}
 	var random [tokenID + tokenSecret]byte
@@ -44,6 +44,14 @@ func NewToken(identity string, expires time.Time) (text string, line Token, err 
 	id := strings.ToLower(digits.EncodeToString(random[:tokenID]))
 	text = tokenPrefix + id + "_" + strings.ToLower(digits.EncodeToString(random[tokenID:]))
 	return text, Token{ID: id, Identity: identity, hash: sha256.Sum256([]byte(text)), Expires: expires}, nil
+}
+
+// checkField is Check for an identity in a file of fields.
+func checkField(identity string) error {
+	if strings.Contains(identity, " ") {
+		return errors.New("the identity has a space in it, and spaces separate the fields of a file of tokens")
+	}
+	return Check(identity)
 }
 
 // String is the line of a file.
@@ -90,7 +98,7 @@ func parseToken(fields []string) (t Token, err error) {
 	if len(t.ID) != digits.EncodedLen(tokenID) {
 		return t, errors.New("the id is not one of zamok token new")
 	}
-	if err := Check(t.Identity); err != nil {
+	if err := checkField(t.Identity); err != nil {
 		return t, err
 	}
 	hash, err := hex.DecodeString(fields[2])

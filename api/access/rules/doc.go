@@ -34,5 +34,6 @@
 //	release  end the grants of other sessions
 //	operate  of the cluster: end sessions, change members and settings, transfer, back up. It is about no name of a lock
 //
-// What a session does with its own tickets, once they are granted or wait, needs no rule.
+// To open and renew a session, lock must be allowed for some lock. What a session does with its own tickets, once they wait or
+// are granted, a caller may do that may do anything at all.
 package rules

@@ -201,7 +201,7 @@ func (s *parser) parseRules(n *yaml.Node) error {
 }
 
 func (r *rule) addVerb(at *yaml.Node, text string) error {
-	if !slices.Contains(verbs, Verb(text)) {
+	if !IsVerb(Verb(text)) {
 		return wrong(at, "%q is no verb: there are %v", text, verbs)
 	}
 	r.verbs = append(r.verbs, Verb(text))

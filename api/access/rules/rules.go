@@ -135,6 +135,11 @@ func (s *Set) May(c Caller, verb Verb, name string) bool {
 	})
 }
 
+// Some reports whether a caller may do something with any lock at all; with no verb, whether it may do anything.
+func (s *Set) Some(c Caller, verb Verb) bool {
+	return s == nil || slices.ContainsFunc(verbs, func(v Verb) bool { return (verb == "" || v == verb) && len(s.forCaller(c, v)) > 0 })
+}
+
 // Why explains the answer of May: by which rule, or what the caller may do instead.
 func (s *Set) Why(c Caller, verb Verb, name string) string {
 	for _, r := range s.forCaller(c, verb) {
@@ -194,3 +199,6 @@ func (s *Set) Readable(c Caller, verb Verb, prefix string) (ranges []Range) {
 	}
 	return ranges
 }
+
+// IsVerb reports whether there is such a verb.
+func IsVerb(v Verb) bool { return slices.Contains(verbs, v) }

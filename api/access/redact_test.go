@@ -1,0 +1,140 @@
+package access
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+)
+
+const hidden = "hidden/x"
+
+// fill sets every field of a message: texts and bytes to what must not be seen.
+func fill(m protoreflect.Message) {
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		one := func() protoreflect.Value {
+			switch f.Kind() {
+			case protoreflect.StringKind:
+				return protoreflect.ValueOfString(hidden)
+			case protoreflect.BytesKind:
+				return protoreflect.ValueOfBytes([]byte(hidden))
+			case protoreflect.BoolKind:
+				return protoreflect.ValueOfBool(true)
+			case protoreflect.EnumKind:
+				return protoreflect.ValueOfEnum(1)
+			case protoreflect.Uint32Kind:
+				return protoreflect.ValueOfUint32(7)
+			case protoreflect.Uint64Kind:
+				return protoreflect.ValueOfUint64(7)
+			}
+			return protoreflect.ValueOfInt64(7)
+		}
+		switch {
+		case f.IsList() && f.Message() != nil:
+			fill(m.Mutable(f).List().AppendMutable().Message())
+		case f.IsList():
+			m.Mutable(f).List().Append(one())
+		case f.Message() != nil:
+			fill(m.Mutable(f).Message())
+		default:
+			m.Set(f, one())
+		}
+	}
+}
+
+// shown are the responses that have texts of others all the same, and why.
+var shown = map[protoreflect.Name]string{
+	"MembersResponse": "nodes are no locks",
+	"BackupChunk":     "only operators have backups",
+}
+
+// TestAResponseHasNothingHidden fills every response with a name that its caller may neither read nor watch.
+func TestAResponseHasNothingHidden(t *testing.T) {
+	g := guard(t, "rules: [{identities: [bob], names: [open], may: [lock, read, watch]}]")
+	bob := Caller{Identity: "bob"}
+	services := zamokpb.File_zamok_proto.Services()
+	seen := 0
+	look := func(m proto.Message) {
+		switch m := m.(type) { // what the caller has named itself, or is its own session's
+		case *zamokpb.GetResponse:
+			m.Lock.Name = "open"
+			for _, ticket := range append(m.Holders, m.Queue...) {
+				ticket.Items = append(ticket.Items, &zamokpb.Item{Name: "open"})
+			}
+		}
+		g.Redact(bob, m)
+		assert.NotContains(t, prototext.Format(names(m)), hidden, "%s", m.ProtoReflect().Descriptor().Name())
+		seen++
+	}
+	for i := range services.Len() {
+		for j := range services.Get(i).Methods().Len() {
+			output := services.Get(i).Methods().Get(j).Output()
+			if shown[output.Name()] != "" {
+				continue
+			}
+			kind, err := protoregistry.GlobalTypes.FindMessageByName(output.FullName())
+			require.NoError(t, err)
+			if output.Name() == "ServerFrame" {
+				message := new(zamokpb.ServerMessage).ProtoReflect().Descriptor().Oneofs().Get(0).Fields()
+				for k := range message.Len() {
+					m := &zamokpb.ServerMessage{}
+					fill(m.ProtoReflect().Mutable(message.Get(k)).Message())
+					look(&zamokpb.ServerFrame{Messages: []*zamokpb.ServerMessage{m}})
+				}
+				continue
+			}
+			m := kind.New()
+			fill(m)
+			look(m.Interface())
+		}
+	}
+	require.Greater(t, seen, 20)
+
+	e := &wire.Error{Info: &zamokpb.ErrorInfo{}}
+	fill(e.Info.ProtoReflect())
+	g.Redact(bob, error(e))
+	assert.NotContains(t, prototext.Format(names(e.Info)), hidden)
+	require.Len(t, e.Info.Blockers, 1)
+	require.Len(t, e.Info.Cycle, 1)
+}
+
+// names keeps of a message what can name a lock or a client. The rest is of the caller's own session, or of the server.
+func names(m proto.Message) proto.Message {
+	m = proto.Clone(m)
+	clearFields(m.ProtoReflect())
+	return m
+}
+
+func clearFields(m protoreflect.Message) {
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch f.FullName() {
+		case "zamok.v1.Change.text", "zamok.v1.SessionEnded.text", "zamok.v1.SessionState.node", "zamok.v1.ErrorInfo.message",
+			"zamok.v1.ErrorInfo.field", "zamok.v1.ErrorInfo.leader", "zamok.v1.ErrorInfo.leader_address", "zamok.v1.ErrorInfo.cluster",
+			"zamok.v1.QueuePosition.name", // that the caller asked for
+			// Of a ticket with a lock that the caller may read, all but its other locks.
+			"zamok.v1.Ticket.owner", "zamok.v1.Ticket.metadata", "zamok.v1.Ticket.label", "zamok.v1.Ticket.identity":
+			m.Clear(f)
+			return true
+		}
+		switch {
+		case f.Name() == "sent": // the caller's own
+			m.Clear(f)
+		case f.IsList() && f.Message() != nil:
+			for i := range v.List().Len() {
+				clearFields(v.List().Get(i).Message())
+			}
+		case f.Message() != nil:
+			clearFields(v.Message())
+		}
+		return true
+	})
+}

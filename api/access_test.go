@@ -1,0 +1,159 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/access/identity"
+	"zamok/api/audit"
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// auditLines collects the audit logs of a cluster.
+type auditLines struct {
+	mu  sync.Mutex // guards text
+	all bytes.Buffer
+}
+
+func (a *auditLines) Write(line []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.all.Write(line)
+}
+
+// take returns the events since it was called last.
+func (a *auditLines) take(t *testing.T) (events []audit.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for line := range bytes.Lines(a.all.Bytes()) {
+		var e audit.Event
+		require.NoError(t, json.Unmarshal(line, &e))
+		e.Time, e.From = time.Time{}, ""
+		events = append(events, e)
+	}
+	a.all.Reset()
+	return events
+}
+
+const testRules = `
+rules:
+  - identities: [alice]
+    names: [a/*]
+    may: [lock, read, watch]
+  - identities: [bob]
+    names: [a/b]
+    may: [lock]
+  - identities: [root]
+    names: ["*"]
+    may: [read, release, operate]
+`
+
+// TestCallersAreKnownOnEveryNode: a caller's token counts on the leader, through a node that relays, and over HTTP.
+func TestCallersAreKnownOnEveryNode(t *testing.T) {
+	t.Parallel()
+	tokens, known := map[string]string{}, identity.Tokens{}
+	for _, who := range []string{"alice", "bob", "root", "mallory"} {
+		text, line, err := identity.NewToken(who, time.Time{})
+		require.NoError(t, err)
+		tokens[who], known[line.ID] = text, line
+	}
+	lines := &auditLines{}
+	c := startCluster(t, 2, func(cfg *NodeConfig) {
+		serveHTTP(cfg)
+		cfg.Rules, cfg.Audit = theseRules(t, testRules), lines
+		cfg.Identity.Verifier = func() identity.Verifier { return identity.Verifier{Tokens: known} }
+	})
+	leader := c.leader()
+	as := func(who string) context.Context {
+		return metadata.AppendToOutgoingContext(relaying(soon(t)), "authorization", "Bearer "+tokens[who])
+	}
+	for _, n := range c.nodes {
+		to, at, via := call(t, n), n.cfg.ID+"/", ""
+		if n != leader {
+			via = n.cfg.ID
+		}
+		s := openSession(t, as("alice"), to)
+		require.Equal(t, "alice", identityOf(leader, s.id))
+		lock := func(s *sessionOf, ctx context.Context, name string) *zamokpb.ErrorInfo {
+			_, err := s.Acquire(ctx, s.next(name, 0))
+			return infoOf(t, err)
+		}
+		s.hold("a/" + at)
+		require.Empty(t, lines.take(t), "what is allowed to everybody is not recorded")
+
+		info := lock(s, s.ctx, "b")
+		assert.Equal(t, zamokpb.Code_CODE_DENIED, info.Code)
+		denied := lines.take(t)
+		require.Len(t, denied, 1)
+		assert.Equal(t, audit.Event{
+			Node: leader.cfg.ID, Who: "alice", Via: via, Call: "Acquire", Outcome: "not done", Code: "DENIED", Message: info.Message,
+			On: denied[0].On,
+		}, denied[0])
+		assert.Equal(t, "b", denied[0].On["lock 1"])
+
+		// Another's session is of no use, also to one who knows its secret.
+		assert.Equal(t, zamokpb.Code_CODE_WRONG_SECRET, lock(s, as("bob"), "a/b").Code)
+		_, err := s.OpenSession(as("bob"), &zamokpb.OpenSessionRequest{Secret: s.secret, Settings: settings(clock.Minute)})
+		assert.Equal(t, zamokpb.Code_CODE_WRONG_SECRET, infoOf(t, err).Code)
+
+		// Without a token, with a wrong one, and with one that is known and allows nothing.
+		_, err = to.Now(relaying(soon(t)), &zamokpb.NowRequest{})
+		assert.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
+		_, err = to.Now(as("mallory"), &zamokpb.NowRequest{})
+		assert.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
+		lines.take(t)
+		_, err = to.Now(metadata.AppendToOutgoingContext(relaying(soon(t)), "authorization", "Bearer zamok_x_y"), &zamokpb.NowRequest{})
+		assert.Equal(t, zamokpb.Code_CODE_UNAUTHENTICATED, infoOf(t, err).Code)
+		assert.Equal(t, codes.Unauthenticated, status.Code(err))
+		refused := lines.take(t)
+		require.Len(t, refused, 1)
+		assert.Equal(t, "UNAUTHENTICATED", refused[0].Code)
+		assert.Equal(t, n.cfg.ID, refused[0].Node, "it is not passed on")
+
+		// The same over HTTP.
+		get := func(who, path string) reply {
+			if who == "" {
+				return send(soon(t), t, n, "GET", path, "")
+			}
+			return send(soon(t), t, n, "GET", path, "", "Authorization", "Bearer "+tokens[who])
+		}
+		path := "/v1/lock?name=" + url.QueryEscape("a/"+at)
+		assert.Equal(t, http.StatusOK, get("alice", path).code)
+		assert.Equal(t, http.StatusForbidden, get("bob", path).code)
+		assert.Equal(t, http.StatusForbidden, get("", path).code)
+		assert.Equal(t, http.StatusUnauthorized, send(soon(t), t, n, "GET", path, "", "Authorization", "Bearer x").code)
+		assert.Equal(t, http.StatusUnauthorized, send(soon(t), t, n, "GET", path, "", "Authorization", "Basic x").code)
+		assert.Equal(t, http.StatusOK, get("root", "/v1/sessions").code)
+		lines.take(t)
+
+		// An operator's call is recorded, whatever came of it.
+		_, err = to.admin.ForceRelease(as("root"), &zamokpb.ForceReleaseRequest{Name: "a/" + at, Token: 1, Reason: "a test"})
+		require.NoError(t, err)
+		_, err = to.admin.ExpireSession(as("root"), &zamokpb.ExpireSessionRequest{Session: 1 << 40})
+		require.Error(t, err)
+		_, err = to.admin.ExpireSession(as("root"), &zamokpb.ExpireSessionRequest{Session: s.id})
+		require.NoError(t, err)
+		operated := lines.take(t)
+		require.Len(t, operated, 3)
+		assert.Equal(t, "ForceRelease", operated[0].Call)
+		assert.Equal(t, "done", operated[0].Outcome)
+		assert.Equal(t, map[string]string{"name": "a/" + at, "token": "1", "reason": "a test"}, operated[0].On)
+		assert.Equal(t, "not done", operated[1].Outcome)
+		assert.Equal(t, "NO_SESSION", operated[1].Code)
+		assert.Equal(t, "done", operated[2].Outcome)
+		assert.Equal(t, "root", operated[2].Who)
+	}
+}

@@ -1,0 +1,72 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"zamok/api/access"
+	"zamok/api/audit"
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+)
+
+// subjectsMax bounds the locks that a line of the audit log names.
+const subjectsMax = 16
+
+// record writes a line of the audit log: what became of a request.
+func (s *Server) record(ctx context.Context, call string, request any, err error) {
+	caller := access.CallerOf(ctx)
+	via, _ := relayedBy(ctx)
+	e := audit.Event{
+		Time: time.Now(), Who: caller.Identity, From: caller.Address, Via: via.Name, Call: call, Outcome: "done",
+	}
+	if m, ok := request.(proto.Message); ok {
+		e.Call, e.On = strings.TrimSuffix(string(m.ProtoReflect().Descriptor().Name()), "Request"), subject(m)
+	}
+	if err != nil {
+		info := wire.Explain(err).Info
+		e.Code, e.Message = strings.TrimPrefix(info.Code.String(), "CODE_"), info.Message
+		e.Outcome = strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(info.Outcome.String(), "OUTCOME_"), "_", " "))
+	}
+	s.audit.Record(e)
+}
+
+// denied records what the access rules do not allow.
+func (s *Server) denied(ctx context.Context, request any, err error) { s.record(ctx, "", request, err) }
+
+// subject is what a request is about: its texts and numbers, and the locks of an acquisition. Secrets are bytes.
+func subject(request proto.Message) map[string]string {
+	on := make(map[string]string)
+	request.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch f.Kind() {
+		case protoreflect.StringKind, protoreflect.Uint64Kind, protoreflect.Int64Kind:
+			on[string(f.Name())] = fmt.Sprint(v.Interface())
+		}
+		return true
+	})
+	acquire, _ := request.(*zamokpb.Acquire)
+	if r, unary := request.(*zamokpb.AcquireRequest); unary {
+		acquire = r.Acquire
+	}
+	for i, it := range acquire.GetItems() {
+		if i == subjectsMax {
+			break
+		}
+		on[fmt.Sprintf("lock %d", i+1)] = it.Name
+	}
+	return on
+}
+
+// auditToLog is the audit log of a node that has no file for it.
+type auditToLog struct{ log *slog.Logger }
+
+func (l auditToLog) Write(line []byte) (int, error) {
+	l.log.Info("audit", "event", strings.TrimSuffix(string(line), "\n"))
+	return len(line), nil
+}

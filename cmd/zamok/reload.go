@@ -1,0 +1,115 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// reloadEvery is how often it is looked whether files have changed, at most: when something asks for what is in them.
+const reloadEvery = time.Second
+
+// reloaded is what is in some files, read anew when one of them has changed. If they can't be read, or what they say makes no
+// sense, what they said before counts.
+type reloaded[T any] struct {
+	what  string // for the log
+	paths []string
+	parse func(texts [][]byte) (T, error)
+	log   *slog.Logger
+
+	current atomic.Pointer[T]
+	broken  atomic.Bool // the files are not what counts
+
+	mu     sync.Mutex // guards what follows; held while files are read
+	looked time.Time
+	seen   []os.FileInfo
+}
+
+// reload reads files for the first time.
+func reload[T any](log *slog.Logger, what string, parse func(texts [][]byte) (T, error), paths ...string) (*reloaded[T], error) {
+	r := &reloaded[T]{what: what, paths: paths, parse: parse, log: log}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r, r.read()
+}
+
+// get returns what counts. Of several that ask at once one looks at the files, and the others don't wait for the disk.
+func (r *reloaded[T]) get() T {
+	if r.mu.TryLock() {
+		if now := time.Now(); now.Sub(r.looked) >= reloadEvery {
+			r.looked = now
+			if r.changed() {
+				r.again()
+			}
+		}
+		r.mu.Unlock()
+	}
+	return *r.current.Load()
+}
+
+// now reads the files whether they seem to have changed or not.
+func (r *reloaded[T]) now() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.again()
+}
+
+// again reads the files, and logs what came of it. The caller holds the lock.
+func (r *reloaded[T]) again() {
+	if err := r.read(); err != nil {
+		r.broken.Store(true)
+		r.log.Error("files were changed and can't be used; what they said before counts until they are mended", "what", r.what, "error", err)
+		return
+	}
+	r.broken.Store(false)
+	r.log.Info("files were read anew", "what", r.what, "files", r.paths)
+}
+
+// changed reports whether a file is not the one that was read. The caller holds the lock.
+func (r *reloaded[T]) changed() bool {
+	seen := r.look()
+	return !slices.EqualFunc(seen, r.seen, func(a, b os.FileInfo) bool {
+		if a == nil || b == nil {
+			return a == nil && b == nil
+		}
+		return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+	})
+}
+
+func (r *reloaded[T]) look() (seen []os.FileInfo) {
+	for _, path := range r.paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			info = nil
+		}
+		seen = append(seen, info)
+	}
+	return seen
+}
+
+// read reads the files. The caller holds the lock.
+func (r *reloaded[T]) read() error {
+	seen := r.look() // before the content: what is written meanwhile is read the next time
+	var texts [][]byte
+	var failed []error
+	for _, path := range r.paths {
+		text, err := os.ReadFile(path)
+		texts, failed = append(texts, text), append(failed, err)
+	}
+	r.seen = seen
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	value, err := r.parse(texts)
+	if err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(r.paths, ", "), err)
+	}
+	r.current.Store(&value)
+	return nil
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"zamok/api/access/identity"
+)
+
+func newToken(*app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "token",
+		Short:   "make tokens by which clients are known",
+		GroupID: groupOperate,
+	}
+	cmd.AddCommand(newTokenNew())
+	return cmd
+}
+
+func newTokenNew() *cobra.Command {
+	var file string
+	var valid time.Duration
+	cmd := &cobra.Command{
+		Use:   "new IDENTITY --file FILE",
+		Short: "make a token",
+		Long: `Draws a token, prints it, and adds a line to a file of tokens ("zamok server --tokens"). The line has the hash
+of the token: the token itself is printed once and kept nowhere. Copy the file to all nodes, which read it anew
+by themselves. A client shows its token with --token-file, or over HTTP as "Authorization: Bearer TOKEN".
+
+An identity may have several tokens: to replace one, make the next, give it to the client, and remove the line
+of the first, which begins like the token. Sessions stay, since they belong to the identity.`,
+		Example: "  zamok token new ci-billing --file tokens > ci-billing.token\n  zamok token new alice --file tokens --valid 2160h",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case file == "":
+				return &usageError{cmd.CommandPath(), errors.New("--file is missing: the file that the nodes have as --tokens")}
+			case valid < 0:
+				return &usageError{cmd.CommandPath(), fmt.Errorf("--valid is %v: it must be above 0", valid)}
+			}
+			var expires time.Time
+			if valid > 0 {
+				expires = time.Now().Add(valid)
+			}
+			token, line, err := identity.NewToken(args[0], expires)
+			if err != nil {
+				return &usageError{cmd.CommandPath(), err}
+			}
+			if err := appendToken(file, line); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&file, "file", "", "`file` of tokens, made if it is missing")
+	cmd.Flags().DurationVar(&valid, "valid", 0, "how long it counts (default: until its line is removed)")
+	return cmd
+}
+
+// appendToken adds a line to a file, unless the file is none of tokens.
+func appendToken(path string, line identity.Token) error {
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if _, err := identity.ParseTokens(text); err != nil {
+		return fmt.Errorf("%s is no file of tokens: %w; nothing was added", path, err)
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	entry := line.String() + "\n"
+	if len(text) > 0 && text[len(text)-1] != '\n' {
+		entry = "\n" + entry
+	}
+	_, err = f.WriteString(entry)
+	return errors.Join(err, f.Close())
+}

@@ -342,8 +342,10 @@ func refusal(a *raftnode.Answer, err error) *wire.Error {
 
 // propose carries out a command.
 func (s *Server) propose(ctx context.Context, command fsm.Command) (raftnode.Answer, error) {
+	arrived := time.Now()
 	a, err := s.node.Propose(ctx, command)
 	e := refusal(&a, err)
+	s.metrics.Answered(arrived, e)
 	if e == nil {
 		return a, nil
 	}

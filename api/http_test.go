@@ -38,6 +38,7 @@ var contractMetrics = map[string]string{
 	"zamok_refusals_total": "counter", "zamok_locks_held": "gauge", "zamok_waiters": "gauge", "zamok_queue_depth_max": "gauge",
 	"zamok_sessions": "gauge", "zamok_sessions_expired_total": "counter", "zamok_streams": "gauge",
 	"zamok_streams_cut_total": "counter", "zamok_commit_stage_seconds": "histogram", "zamok_entry_commands": "histogram",
+	"zamok_answer_seconds":            "histogram",
 	"zamok_peer_last_contact_seconds": "gauge", "zamok_peer_lag_entries": "gauge",
 	"zamok_raft_leader": "gauge", "zamok_raft_term": "gauge", "zamok_raft_election_timeout_seconds": "gauge", "zamok_raft_leader_changes_total": "counter",
 	"zamok_applied_index": "gauge", "zamok_cluster_time_seconds": "gauge", "zamok_disk_write_seconds": "histogram",
@@ -150,6 +151,7 @@ func TestMetricsAreTheContracts(t *testing.T) {
 	}
 	for _, positive := range []string{
 		"zamok_raft_term", "zamok_applied_index", "zamok_cluster_time_seconds", "zamok_entry_commands_count",
+		`zamok_answer_seconds_count{outcome="done"}`,
 		`zamok_commit_stage_seconds_count{stage="queue"}`, `zamok_commit_stage_seconds_count{stage="append"}`,
 		`zamok_commit_stage_seconds_count{stage="push"}`,
 		`zamok_commit_stage_seconds_count{stage="commit"}`, `zamok_commit_stage_seconds_count{stage="apply"}`,

@@ -301,7 +301,7 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 	if err := access.CheckFrame(p); err != nil {
 		return err
 	}
-	frame, id, acked := push.Frame{Number: st.frames.Add(1), Sent: p.Sent}, st.queue.Session, p.AckedThrough
+	frame, id, acked := push.Frame{Number: st.frames.Add(1), Sent: p.Sent, Arrived: time.Now()}, st.queue.Session, p.AckedThrough
 	for i, message := range p.Messages {
 		switch m := message.GetMessage().(type) {
 		case *zamokpb.ClientMessage_Acquire:
@@ -355,7 +355,7 @@ func (st *stream) command(c push.Command, p *zamokpb.TicketRequest, command fsm.
 
 // refuse answers a command that is not submitted.
 func (st *stream) refuse(c push.Command, err error) {
-	st.queue.Answer(c, &raftnode.Answer{}, wire.Explain(err))
+	st.answer(c, &raftnode.Answer{}, wire.Explain(err))
 }
 
 func (st *stream) submit(c push.Command, command fsm.Command) {
@@ -368,8 +368,13 @@ func (st *stream) submit(c push.Command, command fsm.Command) {
 	}
 	st.server.node.Submit(command, func(a raftnode.Answer, err error) {
 		defer st.answered(bytes)
-		st.queue.Answer(c, &a, refusal(&a, err))
+		st.answer(c, &a, refusal(&a, err))
 	})
+}
+
+func (st *stream) answer(c push.Command, a *raftnode.Answer, refusal *wire.Error) {
+	st.server.metrics.Answered(c.Frame.Arrived, refusal)
+	st.queue.Answer(c, a, refusal)
 }
 
 // renew submits the renewal of a frame, unless too many commands wait for their answers: a frame before it

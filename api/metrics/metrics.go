@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -30,6 +31,7 @@ type Metrics struct {
 	cuts             *prometheus.CounterVec // by zamokpb.Code
 	stages           [len(stageNames)]prometheus.Observer
 	commands, writes prometheus.Histogram
+	answers          map[zamokpb.Outcome]prometheus.Observer
 	epochs           prometheus.Counter
 	surveying        sync.Mutex // by one scrape at a time
 
@@ -79,6 +81,13 @@ func New() *Metrics {
 	m.commands = register.NewHistogram(histogram("zamok_entry_commands", "Commands per committed entry, without the leader's own entries.",
 		1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))
 	m.writes = register.NewHistogram(histogram("zamok_disk_write_seconds", "Time of a write of log or vote, including fsync.", short...))
+	answers := register.NewHistogramVec(histogram("zamok_answer_seconds",
+		"Time from the arrival of a command at this node to its answer, by what it had done by then; a lock that waits is answered with that.", short...),
+		[]string{"outcome"})
+	m.answers = make(map[zamokpb.Outcome]prometheus.Observer)
+	for _, outcome := range []zamokpb.Outcome{zamokpb.Outcome_OUTCOME_DONE, zamokpb.Outcome_OUTCOME_NOT_DONE, zamokpb.Outcome_OUTCOME_UNKNOWN} {
+		m.answers[outcome] = answers.WithLabelValues(label(outcome.String()))
+	}
 	m.epochs = register.NewCounter(prometheus.CounterOpts{Name: "zamok_raft_leader_changes_total",
 		Help: "Leadership epochs begun on this node; the sum over all nodes is the number of leader changes."})
 	return m
@@ -109,6 +118,15 @@ func (m *Metrics) Waited(items []fsm.Item, d time.Duration) {
 	for i := range items {
 		m.wait[items[i].Mode].Observe(d.Seconds())
 	}
+}
+
+// Answered counts a command that arrived then, and has its answer now.
+func (m *Metrics) Answered(arrived time.Time, refusal *wire.Error) {
+	outcome := zamokpb.Outcome_OUTCOME_DONE
+	if refusal != nil {
+		outcome = refusal.Info.Outcome
+	}
+	m.answers[outcome].Observe(time.Since(arrived).Seconds())
 }
 
 // Pushed counts the time from when the first message of a frame was queued, which for a grant is when it was

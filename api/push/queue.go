@@ -74,8 +74,9 @@ type Queue struct {
 
 // Frame is one transmission of a client, which a confirmation refers to.
 type Frame struct {
-	Number uint64 // on its stream
-	Sent   []byte
+	Number  uint64 // on its stream
+	Sent    []byte
+	Arrived time.Time // at this node
 }
 
 // Command is a command of a stream that waits for its answer.

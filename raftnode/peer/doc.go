@@ -225,7 +225,7 @@
 //
 // # TLS
 //
-// One tls.Config serves both directions. Each node shows a certificate with its name as a DNS name
+// One tls.Config serves both directions, the newest for each connection. Each node shows a certificate with its name as a DNS name
 // (subject alternative name), for server and client authentication, signed by the CA in RootCAs or
 // ClientCAs. It is the name and not the host, because an address says where a node is, and what has
 // to be proved is which node it is; and callers have no address of their own. It is the name without

@@ -64,9 +64,10 @@ type Config struct {
 	Advertise string
 	// Dial connects to an address. It must end when ctx does. Zero: DialTCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// TLS makes both ends of every connection show a certificate that names its node. Zero: plain
-	// connections, fit for a network that only the nodes can reach.
-	TLS *tls.Config
+	// TLS makes both ends of every connection show a certificate that names its node. It is called for each
+	// connection, so that certificates can be renewed; those that are open stay. Zero: plain connections, fit for a
+	// network that only the nodes can reach.
+	TLS func() *tls.Config
 
 	// HandshakeTimeout bounds a handshake, TLS included, at both ends. Zero: 2 s.
 	HandshakeTimeout time.Duration
@@ -98,8 +99,10 @@ type Network struct {
 // refused as not ready until Transport opens. On an error nothing was started and the listener is
 // still the caller's.
 func New(c Config) (*Network, error) {
-	if err := checkTLS(c.TLS); err != nil {
-		return nil, err
+	if c.TLS != nil {
+		if err := checkTLS(c.TLS()); err != nil {
+			return nil, err
+		}
 	}
 	c.Advertise = cmp.Or(c.Advertise, c.Listener.Addr().String())
 	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, handshakeTimeoutDefault)

@@ -11,8 +11,6 @@ import (
 // checkTLS refuses settings under which the peers would not verify each other.
 func checkTLS(c *tls.Config) error {
 	switch {
-	case c == nil:
-		return nil
 	case c.RootCAs == nil && c.ClientCAs == nil:
 		return errors.New("peer: TLS has neither RootCAs nor ClientCAs: name the CA of the peers, " +
 			"since every public CA would do otherwise")
@@ -42,7 +40,11 @@ func (n *Network) secure(ctx context.Context, s *stream, serverName string) erro
 	if s.Conn = s.raw; n.config.TLS == nil {
 		return nil
 	}
-	config := mutualTLS(n.config.TLS, serverName)
+	config := n.config.TLS()
+	if err := checkTLS(config); err != nil {
+		return err
+	}
+	config = mutualTLS(config, serverName)
 	other, secured := serverName, tls.Client(s.raw, config)
 	if s.inbound {
 		other, secured = "the caller", tls.Server(s.raw, config)

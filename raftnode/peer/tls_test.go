@@ -7,12 +7,15 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"io"
 	"math/big"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -54,6 +57,14 @@ func (a authority) config(t *testing.T, id string) *tls.Config {
 	return &tls.Config{
 		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool,
 	}
+}
+
+// always is a node's TLS that does not change; nil: it has none.
+func always(c *tls.Config) func() *tls.Config {
+	if c == nil {
+		return nil
+	}
+	return func() *tls.Config { return c }
 }
 
 func TestTLS(t *testing.T) {
@@ -101,8 +112,8 @@ func TestTLS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// Over sockets: TLS alerts cross what is being written, which a pipe has no room for.
 			home, away := newAuthority(t), newAuthority(t)
-			n1 := openTCP(t, Config{ID: "n1", TLS: c.caller(t, home, away)})
-			n2 := openTCP(t, Config{ID: "n2", TLS: c.called(t, home, away)})
+			n1 := openTCP(t, Config{ID: "n1", TLS: always(c.caller(t, home, away))})
+			n2 := openTCP(t, Config{ID: "n2", TLS: always(c.called(t, home, away))})
 			err := connect(t, n1, n2)
 			_, askErr := n1.Ask(t.Context(), Node{"n2", n2.Addr().String()})
 			if c.want == 0 {
@@ -119,13 +130,56 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// A node whose authority is replaced shows the new certificate, and asks for the new ones, on the next connection in both
+// directions. What is open stays open.
+func TestARenewedCertificateIsUsed(t *testing.T) {
+	before, after := newAuthority(t), newAuthority(t)
+	open := func(id string) (testNode, *atomic.Pointer[tls.Config]) {
+		current := new(atomic.Pointer[tls.Config])
+		current.Store(before.config(t, id))
+		return openTCP(t, Config{ID: id, TLS: current.Load}), current
+	}
+	n1, ofN1 := open("n1")
+	n2, ofN2 := open("n2")
+	dial := func(from, to testNode) (RelayConn, error) {
+		return from.DialRelay(t.Context(), to.server().ID(), raft.ServerAddress(to.Addr().String()))
+	}
+	defer openTransport(t, n1).Close()
+	defer openTransport(t, n2).Close()
+	relays := n2.Relays()
+	old, err := dial(n1, n2)
+	require.NoError(t, err)
+	defer old.Close()
+	oldAtN2, err := relays.Accept()
+	require.NoError(t, err)
+	defer oldAtN2.Close()
+
+	ofN1.Store(after.config(t, "n1"))
+	_, err = dial(n1, n2)
+	requireCode(t, WrongCertificate, err)
+	_, err = dial(n2, n1)
+	requireCode(t, WrongCertificate, err)
+	ofN2.Store(after.config(t, "n2"))
+	for _, ends := range [][2]testNode{{n1, n2}, {n2, n1}} {
+		renewed, err := dial(ends[0], ends[1])
+		require.NoError(t, err)
+		defer renewed.Close()
+	}
+	_, err = old.Write([]byte("still"))
+	require.NoError(t, err)
+	text := make([]byte, 5)
+	_, err = io.ReadFull(oldAtN2, text)
+	require.NoError(t, err)
+	require.Equal(t, "still", string(text))
+}
+
 // A caller whose certificate is of another CA learns it from TLS itself.
 func TestTLSCallerOfAnotherCA(t *testing.T) {
 	home, away := newAuthority(t), newAuthority(t)
 	caller := away.config(t, "n1")
 	caller.RootCAs = home.config(t, "n1").RootCAs
-	n1 := openTCP(t, Config{ID: "n1", TLS: caller})
-	n2 := openTCP(t, Config{ID: "n2", TLS: home.config(t, "n2")})
+	n1 := openTCP(t, Config{ID: "n1", TLS: always(caller)})
+	n2 := openTCP(t, Config{ID: "n2", TLS: always(home.config(t, "n2"))})
 	require.ErrorContains(t, connect(t, n1, n2), "unknown certificate authority")
 	eventuallyLogs(t, n2, "wrong certificate")
 }
@@ -141,8 +195,8 @@ func TestTLSSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, home := newTestNetwork(), newAuthority(t)
 		list := mustList(t, threeNodes)
-		n1 := openNode(t, f, Config{ID: "n1", List: list, TLS: home.config(t, "n1")})
-		n2 := openNode(t, f, Config{ID: "n2", List: list, TLS: home.config(t, "n2")})
+		n1 := openNode(t, f, Config{ID: "n1", List: list, TLS: always(home.config(t, "n1"))})
+		n2 := openNode(t, f, Config{ID: "n2", List: list, TLS: always(home.config(t, "n2"))})
 		defer n1.Close()
 		defer n2.Close()
 		dialRaw(t, f, "h2:5751")

@@ -186,8 +186,9 @@ type NodeConfig struct {
 	// Listener is used instead of Listen. The node closes it, and Peers.Listener. Nil: TCP.
 	Listener net.Listener
 
-	// ClientTLS is the server side for clients; it may demand certificates of them. Nil: plain.
-	ClientTLS *tls.Config
+	// ClientTLS is the server side for clients; it may demand certificates of them. It is called for each connection,
+	// so that certificates can be renewed; those that are open stay. Nil: plain.
+	ClientTLS func() *tls.Config
 	// Identity establishes who a client is. Zero: by the common name of its certificate.
 	Identity access.Identifier
 	// Rules are the access rules in force, for each request anew. Nil, or if it returns nil: everything is allowed.
@@ -307,6 +308,15 @@ func (s *NodeConfig) listen(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// clientTLS is TLS towards clients that speak a protocol, each connection with the newest certificates.
+func (s *NodeConfig) clientTLS(protocol string) *tls.Config {
+	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		c := s.ClientTLS().Clone()
+		c.NextProtos = []string{protocol}
+		return c, nil
+	}}
 }
 
 // closeListeners keeps the promise of NodeConfig that the node closes them.

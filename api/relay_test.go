@@ -283,8 +283,10 @@ func TestRelayWithTLS(t *testing.T) {
 	t.Parallel()
 	pool, certificate := selfSigned(t)
 	c := startCluster(t, 2, func(cfg *NodeConfig) {
-		cfg.ClientTLS = &tls.Config{
-			Certificates: []tls.Certificate{certificate}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+		cfg.ClientTLS = func() *tls.Config {
+			return &tls.Config{
+				Certificates: []tls.Certificate{certificate}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+			}
 		}
 	})
 	leader := c.leader()

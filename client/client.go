@@ -54,8 +54,11 @@ type Config struct {
 	// Cluster is the id that the cluster must have, as Members gives it; "" = that of the endpoints. It makes a
 	// difference where those that answer first may be of a wrong cluster.
 	Cluster string
-	// TLS encrypts; nil = plain text.
+	// TLS encrypts; nil = plain text. To renew the client's certificate, and nothing else, GetClientCertificate is enough.
 	TLS *tls.Config
+	// GetTLS returns what counts in place of TLS. It is called for each connection, so that certificates and authorities
+	// can be renewed: the sessions and their locks stay, if the new certificate names the same identity. nil = TLS counts.
+	GetTLS func() *tls.Config
 	// Credentials are sent with every call; nil = none.
 	Credentials credentials.PerRPCCredentials
 	// Dialer makes connections; nil = net.Dialer.

@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
@@ -86,8 +87,11 @@ type node struct {
 
 func newNodes(cfg Config) (*nodes, error) {
 	creds := insecure.NewCredentials()
-	if cfg.TLS != nil {
-		creds = credentials.NewTLS(cfg.TLS)
+	if cfg.TLS != nil && cfg.GetTLS == nil {
+		cfg.GetTLS = func() *tls.Config { return cfg.TLS }
+	}
+	if cfg.GetTLS != nil {
+		creds = currentTLS{credentials.NewTLS(cfg.GetTLS()), cfg.GetTLS}
 	}
 	n := &nodes{log: cfg.Logger, silence: cfg.RequestTimeout / surveyParts, pinning: make(chan struct{}, 1),
 		cluster: cfg.Cluster, learnt: "as it was configured", resolver: cmp.Or(cfg.Resolver, net.DefaultResolver)}
@@ -122,8 +126,8 @@ func newNodes(cfg Config) (*nodes, error) {
 	for _, endpoint := range cfg.Endpoints {
 		several, err := nameOf(endpoint)
 		if several != nil {
-			if cfg.TLS != nil {
-				several.authority = cmp.Or(cfg.TLS.ServerName, several.authority)
+			if cfg.GetTLS != nil {
+				several.authority = cmp.Or(cfg.GetTLS().ServerName, several.authority)
 			}
 			n.names = append(n.names, several)
 			continue
@@ -139,6 +143,18 @@ func newNodes(cfg Config) (*nodes, error) {
 	}
 	return n, nil
 }
+
+// currentTLS makes each connection with the settings of then.
+type currentTLS struct {
+	credentials.TransportCredentials
+	get func() *tls.Config
+}
+
+func (c currentTLS) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return credentials.NewTLS(c.get()).ClientHandshake(ctx, authority, raw)
+}
+
+func (c currentTLS) Clone() credentials.TransportCredentials { return c }
 
 // addressOf completes an endpoint with the usual port.
 func addressOf(endpoint string) (string, error) {

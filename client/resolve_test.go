@@ -335,7 +335,7 @@ func TestCertificatesAreForTheNameThatWasGiven(t *testing.T) {
 	t.Parallel()
 	cert, pool := certificate(t, "zamok.test")
 	c, d, ctx := startNodes(t, 1, func(cfg *api.NodeConfig) {
-		cfg.ClientTLS = &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2"}}
+		cfg.ClientTLS = func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{cert}} }
 	}), startDNS(t), soon(t)
 	d.change(func() {
 		d.hosts = map[string][]string{"zamok.test": {"192.0.2.1"}, "other.test": {"192.0.2.1"}}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
@@ -48,10 +49,11 @@ func (c *connectionFlags) config() (client.Config, error) {
 		cfg.Credentials = tokenFileCredentials(c.tokenFile)
 	}
 	if c.tls != (tlsFiles{}) {
-		var err error
-		if cfg.TLS, err = c.tls.load(); err != nil {
+		current, err := c.tls.reload(cfg.Logger, "TLS", tls.VersionTLS12)
+		if err != nil {
 			return cfg, err
 		}
+		cfg.GetTLS = current.get
 	}
 	return cfg, nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,7 +26,8 @@ import (
 type serverCommand struct {
 	app *app
 
-	id, data, cluster, join       string
+	id, data, cluster             string
+	join, joinCA                  string
 	list                          peer.List // --cluster, once validated
 	logStore                      string
 	electionTimeout               time.Duration
@@ -37,11 +37,9 @@ type serverCommand struct {
 	maxConnections                int
 	pprof                         bool
 
-	clientTLSFiles struct { // TLS towards clients
-		cert, key, ca, clientCA string
-	}
-	peerTLSFiles tlsFiles
-	access       accessFlags
+	clientTLS, peerTLS tlsFiles
+	tlsMinVersion      string
+	access             accessFlags
 }
 
 const (
@@ -117,14 +115,15 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.StringVar(&v.advertise, "advertise", "", "`host` under which clients and other nodes reach this node (default: the one in --cluster, or the host name)")
 	f.Uint64Var(&v.tokenBase, "token-base", 0, "issue only tokens above this one in a new cluster (default: seconds since 1970 × 2^20)")
 	f.IntVar(&v.maxConnections, "max-connections", 0, "maximum number of client connections (default 16384)")
-	f.StringVar(&v.clientTLSFiles.cert, "tls-cert", "", "certificate for clients, a PEM `file`; enables TLS")
-	f.StringVar(&v.clientTLSFiles.key, "tls-key", "", "key of --tls-cert, a PEM `file`")
-	f.StringVar(&v.clientTLSFiles.clientCA, "tls-client-ca", "", "require client certificates signed by the authorities in this PEM `file`")
-	f.StringVar(&v.clientTLSFiles.ca, "tls-ca", "", "authorities trusted when relaying calls to the leader, a PEM `file` (default: the system's)")
+	f.StringVar(&v.clientTLS.cert, "tls-cert", "", "certificate for clients, a PEM `file`; enables TLS")
+	f.StringVar(&v.clientTLS.key, "tls-key", "", "key of --tls-cert, a PEM `file`")
+	f.StringVar(&v.clientTLS.clientCA, "tls-client-ca", "", "require client certificates signed by the authorities in this PEM `file`")
+	f.StringVar(&v.joinCA, "join-ca", "", "authorities trusted when asking the cluster of --join, a PEM `file` (default: the system's)")
+	f.StringVar(&v.tlsMinVersion, "tls-min-version", "1.3", "lowest version of TLS for clients: 1.2 or 1.3; nodes use 1.3 among themselves")
 	v.access.register(cmd)
-	f.StringVar(&v.peerTLSFiles.cert, "peer-cert", "", "certificate for peers, whose name is --id, a PEM `file`; enables peer TLS")
-	f.StringVar(&v.peerTLSFiles.key, "peer-key", "", "key of --peer-cert, a PEM `file`")
-	f.StringVar(&v.peerTLSFiles.ca, "peer-ca", "", "authorities of the peers' certificates, a PEM `file`")
+	f.StringVar(&v.peerTLS.cert, "peer-cert", "", "certificate for peers, whose name is --id, a PEM `file`; enables peer TLS")
+	f.StringVar(&v.peerTLS.key, "peer-key", "", "key of --peer-cert, a PEM `file`")
+	f.StringVar(&v.peerTLS.ca, "peer-ca", "", "authorities of the peers' certificates, a PEM `file`")
 }
 
 // validate checks the flags against each other. Each single flag is checked where it is used.
@@ -134,9 +133,11 @@ func (v *serverCommand) validate() (err error) {
 		return errors.New("--id is missing: give this node a name, as n1")
 	case v.data == "":
 		return errors.New("--data is missing: the directory in which this node keeps its data")
-	case v.clientTLSFiles.cert == "" && v.clientTLSFiles.clientCA != "":
+	case v.clientTLS.cert == "" && v.clientTLS.clientCA != "":
 		return errors.New("--tls-client-ca asks clients for certificates, which needs TLS: give --tls-cert and --tls-key")
-	case (v.peerTLSFiles.cert == "" || v.peerTLSFiles.key == "" || v.peerTLSFiles.ca == "") && v.peerTLSFiles != (tlsFiles{}):
+	case tlsVersions[v.tlsMinVersion] == 0:
+		return fmt.Errorf("--tls-min-version: %q is neither 1.2 nor 1.3", v.tlsMinVersion)
+	case (v.peerTLS.cert == "" || v.peerTLS.key == "" || v.peerTLS.ca == "") && v.peerTLS != (tlsFiles{}):
 		return errors.New("--peer-cert, --peer-key and --peer-ca go together: each node shows a certificate and checks the others'")
 	}
 	if err := peer.CheckID(v.id); err != nil {
@@ -167,22 +168,22 @@ func (v *serverCommand) validate() (err error) {
 }
 
 func (v *serverCommand) run(ctx context.Context) error {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // before anything else, since a HUP would end the process
+	defer signal.Stop(hangups)
 	log := v.app.logger()
-	cfg, err := v.config()
-	if err != nil {
-		return err
-	}
+	cfg := v.config()
 	ctx, stop := contextUntil(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	again, err := v.access.configure(&cfg, log)
+	again, err := v.secure(&cfg, log)
 	if err != nil {
 		return err
 	}
-	defer onHangup(func() {
-		for _, read := range again {
-			read()
-		}
-	})()
+	moreAgain, err := v.access.configure(&cfg, log)
+	if err != nil {
+		return err
+	}
+	defer onHangup(hangups, append(again, moreAgain...))()
 	if cfg.JoinCluster, err = v.joinClusterID(ctx); err != nil {
 		return signalOr(ctx, err)
 	}
@@ -220,30 +221,30 @@ func (v *serverCommand) run(ctx context.Context) error {
 	}
 }
 
-// onHangup calls do at each HUP, until it is stopped.
-func onHangup(do func()) (stop func()) {
-	signals, stopped, done := make(chan os.Signal, 1), make(chan struct{}), make(chan struct{})
-	signal.Notify(signals, syscall.SIGHUP)
+// onHangup reads everything again at each HUP, until it is stopped.
+func onHangup(hangups <-chan os.Signal, again []func()) (stop func()) {
+	stopped, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		for {
 			select {
-			case <-signals:
-				do()
+			case <-hangups:
+				for _, read := range again {
+					read()
+				}
 			case <-stopped:
 				return
 			}
 		}
 	}()
 	return func() {
-		signal.Stop(signals)
 		close(stopped)
 		<-done
 	}
 }
 
-func (v *serverCommand) config() (api.NodeConfig, error) {
-	cfg := api.NodeConfig{
+func (v *serverCommand) config() api.NodeConfig {
+	return api.NodeConfig{
 		Config: raftnode.Config{
 			ID: v.id, Store: store.Config{Dir: v.data, Log: store.LogKind(v.logStore)}, Peers: peer.Config{List: v.list},
 			Join: v.join != "", ElectionTimeout: v.electionTimeout, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
@@ -256,33 +257,6 @@ func (v *serverCommand) config() (api.NodeConfig, error) {
 		Listen: v.listen, ListenPeers: v.peerListenAddress(), ListenHTTP: v.http, HTTPHosts: v.httpHosts, Profile: v.pprof,
 		Advertise: v.advertise, ConnsMax: v.maxConnections,
 	}
-	var err error
-	if v.clientTLSFiles.cert != "" || v.clientTLSFiles.key != "" {
-		if cfg.ClientTLS, err = v.clientTLS(); err != nil {
-			return cfg, err
-		}
-	}
-	if v.peerTLSFiles != (tlsFiles{}) {
-		if cfg.Peers.TLS, err = v.peerTLSFiles.load(); err != nil {
-			return cfg, err
-		}
-	}
-	return cfg, nil
-}
-
-// clientTLS is what clients meet, and what the leader meets when this node passes calls on to it.
-func (v *serverCommand) clientTLS() (*tls.Config, error) {
-	cfg, err := tlsFiles{ca: v.clientTLSFiles.ca, cert: v.clientTLSFiles.cert, key: v.clientTLSFiles.key}.load()
-	if err != nil {
-		return nil, err
-	}
-	if v.clientTLSFiles.clientCA != "" {
-		if cfg.ClientCAs, err = loadCertPool(v.clientTLSFiles.clientCA); err != nil {
-			return nil, err
-		}
-		cfg.ClientAuth = tls.RequireAndVerifyClientCert
-	}
-	return cfg, nil
 }
 
 // peerListenAddress is where to listen for the others: on every address, since the one in the list may be that of

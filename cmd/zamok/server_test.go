@@ -6,6 +6,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -180,7 +181,8 @@ func TestServerFlagErrors(t *testing.T) {
 		"a bad certificate":  {sound("--tls-cert", text, "--tls-key", text), []string{text, "certificate"}},
 		"half a certificate": {sound("--tls-cert", text), []string{"both"}},
 		"half of peer TLS":   {sound("--peer-cert", text), []string{"--peer-ca"}},
-		"bad authorities":    {sound("--tls-cert", text, "--tls-key", text, "--tls-ca", text), []string{"BEGIN CERTIFICATE"}},
+		"bad authorities":    {sound("--tls-cert", text, "--tls-key", text, "--tls-client-ca", text), []string{"BEGIN CERTIFICATE"}},
+		"no version of TLS":  {sound("--tls-min-version", "1.1"), []string{"--tls-min-version", "1.2", "1.3"}},
 		"asking for nothing": {sound("--tls-client-ca", text), []string{"--tls-cert"}},
 		"a used dev port":    {[]string{"dev", "--nodes", "1", "--port", portOf(used)}, []string{"in use"}},
 		"two nodes of dev":   {[]string{"dev", "--nodes", "2"}, []string{"1 or 3"}},
@@ -208,7 +210,7 @@ func TestServerTLS(t *testing.T) {
 	s := startServers(t, func(id string) []string {
 		cert, key := ca.issue(t, id)
 		return []string{
-			"--tls-cert", cert, "--tls-key", key, "--tls-ca", ca.file, "--tls-client-ca", ca.file,
+			"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", ca.file,
 			"--peer-cert", cert, "--peer-key", key, "--peer-ca", ca.file,
 		}
 	})
@@ -281,6 +283,20 @@ func (a *testCA) sign(t *testing.T, name string, template *x509.Certificate) (ce
 	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
 	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
 	return cert, key
+}
+
+func poolOf(t *testing.T, a *testCA) *x509.CertPool {
+	t.Helper()
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM(readFile(t, a.file)))
+	return pool
+}
+
+func pairOf(t *testing.T, cert, key string) tls.Certificate {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	require.NoError(t, err)
+	return pair
 }
 
 // Ctrl-C ends `zamok dev`, and what it kept is there the next time.

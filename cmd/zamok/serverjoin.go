@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -97,15 +98,17 @@ func (v *serverCommand) requestJoin(ctx context.Context, node *api.Node) error {
 // errNameTaken: the cluster asked at the address of this node, and another machine answered.
 var errNameTaken = errors.New("another machine is the member of this name")
 
-// joinClient talks to the cluster as this node would pass calls on.
+// joinClient talks to the cluster that this node joins, as a client with this node's certificate.
 func (v *serverCommand) joinClient(extra ...string) (*client.Client, error) {
 	endpoints := append(strings.Split(v.join, ","), extra...)
 	cfg := client.Config{Endpoints: endpoints, Logger: v.app.logger(), RequestTimeout: joinTimeout}
-	if v.clientTLSFiles.cert != "" || v.clientTLSFiles.ca != "" {
-		var err error
-		if cfg.TLS, err = (tlsFiles{ca: v.clientTLSFiles.ca, cert: v.clientTLSFiles.cert, key: v.clientTLSFiles.key}).load(); err != nil {
+	files := tlsFiles{ca: v.joinCA, cert: v.clientTLS.cert, key: v.clientTLS.key}
+	if files != (tlsFiles{}) {
+		current, err := files.reload(v.app.logger(), "TLS of --join", tls.VersionTLS12)
+		if err != nil {
 			return nil, err
 		}
+		cfg.GetTLS = current.get
 	}
 	return client.New(cfg)
 }

@@ -1,0 +1,170 @@
+//go:build unix
+
+package main
+
+import (
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A pair of which one file is renewed does not fit together: the one before counts until the other file is there, too.
+func TestHalfARenewedPairIsNotUsed(t *testing.T) {
+	ca := newTestCA(t)
+	cert, key := ca.issue(t, "n1")
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		current, err := tlsFiles{cert: cert, key: key, ca: ca.file}.reload(slog.New(slog.NewTextHandler(&log, nil)), "a test", tls.VersionTLS13)
+		require.NoError(t, err)
+		serial := func() string {
+			time.Sleep(reloadEvery)
+			return current.get().Certificates[0].Leaf.SerialNumber.String()
+		}
+		first, firstKey := serial(), readFile(t, key)
+		require.Equal(t, first, serial())
+		time.Sleep(time.Second) // a serial number is the time
+		ca.issue(t, "n1")
+		secondKey := readFile(t, key)
+		require.NoError(t, os.WriteFile(key, firstKey, 0o600))
+		require.Equal(t, first, serial())
+		require.Contains(t, log.String(), "can't be used")
+		require.NoError(t, os.WriteFile(key, secondKey, 0o600))
+		second := serial()
+		require.NotEqual(t, first, second)
+
+		require.NoError(t, os.Remove(cert))
+		require.Equal(t, second, serial())
+		require.Equal(t, uint16(tls.VersionTLS13), current.get().MinVersion)
+		require.NotNil(t, current.get().RootCAs)
+	})
+}
+
+func readFile(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return text
+}
+
+func TestAKeyThatAllMayReadIsReported(t *testing.T) {
+	for mode, warns := range map[os.FileMode]bool{0o600: false, 0o400: false, 0o640: false, 0o644: true} {
+		key := filepath.Join(t.TempDir(), "key")
+		require.NoError(t, os.WriteFile(key, nil, mode))
+		require.NoError(t, os.Chmod(key, mode))
+		var log strings.Builder
+		warnOfOpenKey(slog.New(slog.NewTextHandler(&log, nil)), key)
+		require.Equal(t, warns, strings.Contains(log.String(), key), "%v", mode)
+	}
+	warnOfOpenKey(slog.New(slog.NewTextHandler(io.Discard, nil)), "")
+}
+
+// HUP has a node read its files, and never ends it: not while it waits for the other nodes, and not when the files are
+// broken. New connections are made with what was read last.
+func TestHangupReadsCertificates(t *testing.T) {
+	t.Parallel()
+	takesTime(t)
+	ca := newTestCA(t)
+	cert, key := ca.issue(t, "n1")
+	s := &serverSet{dir: t.TempDir()}
+	s.port = freePorts(t)
+	s.extra = func(id string) []string {
+		cert, key := cert, key
+		if id != "n1" {
+			cert, key = ca.issue(t, id)
+		}
+		return []string{"--tls-cert", cert, "--tls-key", key, "--peer-cert", cert, "--peer-key", key, "--peer-ca", ca.file}
+	}
+	s.start(t, 0)
+	n1 := s.nodes[0]
+	n1.awaitOutput(t, "starting node")
+	serial := func(address string) string {
+		conn, err := tls.Dial("tcp", address, &tls.Config{
+			RootCAs: poolOf(t, ca), Certificates: []tls.Certificate{pairOf(t, cert, key)}, ServerName: "n1"})
+		require.NoError(t, err)
+		defer conn.Close()
+		require.Equal(t, uint16(tls.VersionTLS13), conn.ConnectionState().Version)
+		return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	hangUp := func(says string) {
+		before := strings.Count(n1.stderr.String(), says)
+		require.NoError(t, n1.Process.Signal(syscall.SIGHUP))
+		awaitCondition(t, says, func() bool { return strings.Count(n1.stderr.String(), says) >= before+2 }) // clients and peers
+	}
+	awaitCondition(t, "n1 waits for the others", func() bool {
+		conn, err := net.Dial("tcp", s.address(0, 1))
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	first, goodKey := serial(s.address(0, 1)), readFile(t, key)
+	hangUp("read anew")
+	require.NoError(t, os.WriteFile(key, []byte("broken"), 0o600))
+	hangUp("can't be used")
+	require.NoError(t, os.WriteFile(key, goodKey, 0o600))
+	require.Equal(t, first, serial(s.address(0, 1)))
+	ca.issue(t, "n1")
+	hangUp("read anew")
+	second := serial(s.address(0, 1))
+	require.NotEqual(t, first, second)
+
+	ca.issue(t, "n1") // and without HUP
+	s.start(t, 1)
+	s.start(t, 2)
+	for i := range s.nodes {
+		s.awaitReady(t, i)
+	}
+	for _, port := range []int{0, 1} {
+		awaitCondition(t, "the third certificate", func() bool { return serial(s.address(0, port)) == pairOf(t, cert, key).Leaf.SerialNumber.String() })
+	}
+}
+
+// A holder whose certificate is renewed, and the authority with it, keeps its lock when it has to connect again.
+func TestAHolderRenewsItsCertificate(t *testing.T) {
+	t.Parallel()
+	takesTime(t)
+	before, after := newTestCA(t), newTestCA(t)
+	accepted := before
+	s := &serverSet{dir: t.TempDir()}
+	s.port = freePorts(t)
+	serverCert, serverKey := before.issue(t, "n1")
+	s.extra = func(string) []string {
+		return []string{"--tls-cert", serverCert, "--tls-key", serverKey, "--tls-client-ca", accepted.file, "--join-ca", before.file,
+			"--cluster", "n1=" + s.address(0, 1)}
+	}
+	s.start(t, 0)
+	s.awaitReady(t, 0)
+	cert, key := before.issue(t, "alice")
+	files := []string{"--cacert", before.file, "--cert", cert, "--key", key}
+	holder := startZamok(t, &s.devCluster, append(append([]string{"lock", "kept", "--ttl", "60s"}, files...), "--", "sh", "-c", "echo holding; exec sleep 1000")...)
+	holder.awaitOutput(t, "holding")
+
+	require.NoError(t, s.nodes[0].Process.Signal(syscall.SIGTERM))
+	require.Equal(t, 0, s.nodes[0].wait(t).code)
+	renewed, renewedKey := after.issue(t, "alice")
+	require.NoError(t, os.Rename(renewed, cert))
+	require.NoError(t, os.Rename(renewedKey, key))
+	accepted = after
+	s.start(t, 0)
+	s.awaitReady(t, 0)
+	awaitCondition(t, "the session of the holder is attached", func() bool {
+		r := runZamok(t, &s.devCluster, append([]string{"show", "kept", "-o", "json"}, files...)...)
+		return r.code == 0 && strings.Contains(r.stdout, "alice") && strings.Contains(holder.stderr.String(), "read anew")
+	})
+	r := runZamok(t, &s.devCluster, append(append([]string{"lock", "kept", "--try"}, files...), "--", "true")...)
+	require.Equal(t, exitNotAcquired, r.code, r.stderr)
+	require.NoError(t, holder.Process.Signal(syscall.SIGTERM))
+	require.Equal(t, 128+15, holder.wait(t).code, holder.stderr.String())
+	r = runZamok(t, &s.devCluster, append(append([]string{"lock", "kept", "--try"}, files...), "--", "true")...)
+	require.Equal(t, 0, r.code, "the holder has released it: %s", r.stderr)
+}

@@ -113,6 +113,11 @@ bench: ## beside etcd, ZooKeeper, Redis, PostgreSQL: docs/benchmarks.md (25 min;
 bench-quick: ## this tree against the commit that it grew from, by benchstat (2 min; BENCH_BASE=commit)
 	bench/quick
 
+.PHONY: bench-overload
+bench-overload: ## at 1, 3 and 10 times what a cluster can do, 20 s each
+	@mkdir -p bin; CGO_ENABLED=0 go build -o bin/ ./cmd/zamok; CGO_ENABLED=0 go build -C bench -o ../bin/bench .
+	bin/bench overload -zamok bin/zamok -window 20s
+
 .PHONY: rename
 rename: ## change the module path everywhere: make rename MODULE=host/you/zamok
 	.ci/rename '$(MODULE)'

@@ -83,6 +83,7 @@
 //	measure   records and their arithmetic       report   tables and plots
 //	server    the processes                      peer     the clients
 //	load      the workloads                      results  the files of past runs
+//	overload  a cluster that is asked for more than it can do: bench overload, or make bench-overload
 //	migrate   the code of the guides for users of other systems, tested
 //
 // The closed loop and the histogram are those of `zamok bench`: package cmd/zamok/workload.

@@ -18,6 +18,7 @@ import (
 
 	"zamok/bench/load"
 	"zamok/bench/measure"
+	"zamok/bench/overload"
 	"zamok/bench/peer"
 	"zamok/bench/report"
 	"zamok/bench/server"
@@ -39,12 +40,16 @@ func runCommand(ctx context.Context, args []string) error {
 		return commandRun(ctx, args[1:])
 	case len(args) > 0 && args[0] == "report":
 		return commandReport(args[1:])
+	case len(args) > 0 && args[0] == "overload":
+		return commandOverload(ctx, args[1:])
+	case len(args) == 2 && args[0] == "overload-clients":
+		return overload.RunClients(ctx, args[1], os.Stdin, os.Stdout)
 	case len(args) == 2 && args[0] == "hold":
 		return load.Hold(ctx, args[1], os.Stdin, os.Stdout)
 	case len(args) == 2 && args[0] == "echo":
 		return peer.Echo(ctx, args[1])
 	}
-	return errors.New("usage: bench run|report [flags]; see bench/doc.go")
+	return errors.New("usage: bench run|report|overload [flags]; see bench/doc.go")
 }
 
 func commandRun(ctx context.Context, args []string) (err error) {
@@ -98,6 +103,24 @@ func commandRun(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	return c.runAll(ctx)
+}
+
+func commandOverload(ctx context.Context, args []string) (err error) {
+	c := overload.Config{}
+	set := flag.NewFlagSet("overload", flag.ContinueOnError)
+	zamok := set.String("zamok", "", "the built command")
+	times := set.String("times", "1 3 10", "loads as multiples of the capacity, separated by blanks")
+	set.StringVar(&c.Dir, "dir", "", "folder for data; empty = the system's temporary folder")
+	set.IntVar(&c.Rounds, "rounds", 1, "rounds")
+	set.DurationVar(&c.Window, "window", 10*time.Second, "measured time of a load")
+	if err := set.Parse(args); err != nil {
+		return err
+	}
+	c.Programs.Zamok = *zamok
+	if c.Times, err = overload.ParseTimes(*times); err != nil {
+		return err
+	}
+	return overload.Run(ctx, c, os.Stdout)
 }
 
 // raiseFileLimit lets this process and its children have as many connections as may be. Go raises the limit

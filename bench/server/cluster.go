@@ -113,6 +113,11 @@ func (c *Cluster) Kill(node int) {
 // Restart starts a killed node again, on its data.
 func (c *Cluster) Restart(node int) error { return c.processes[node].start() }
 
+// Metric reads a value that a node reports.
+func (c *Cluster) Metric(ctx context.Context, node int, name string) (float64, error) {
+	return c.system.read(ctx, c.nodes[node], name)
+}
+
 // LeaderChanges counts how often the nodes of the cluster have seen their leader change, where they report it.
 func (c *Cluster) LeaderChanges(ctx context.Context) (n float64, known bool) {
 	if c.system.changes == "" {

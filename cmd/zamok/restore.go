@@ -116,5 +116,10 @@ Start it, when all nodes of the old cluster have ended for good:
 
   zamok server --id %s --data %s --cluster %v
 `, sanitizeLine(v.data), node.ID, restored.Index, doc.HoldOff, node.ID, shellQuote(v.data), v.cluster)
+		if !isLoopbackAddress(node.Address) {
+			fmt.Fprint(w, `
+with --peer-cert, --peer-key and --peer-ca, or --insecure-peers.
+`)
+		}
 	})
 }

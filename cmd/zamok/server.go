@@ -39,13 +39,15 @@ type serverCommand struct {
 
 	clientTLS, peerTLS tlsFiles
 	tlsMinVersion      string
+	insecurePeers      bool
 	access             accessFlags
 }
 
 const (
 	defaultListen = ":5750"
-	defaultPeer   = ":5751"
 	defaultHTTP   = "127.0.0.1:5752"
+	// defaultPeerPort is that of a node that --cluster does not name.
+	defaultPeerPort = "5751"
 )
 
 func newServer(a *app) *cobra.Command {
@@ -108,7 +110,7 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.StringVar(&v.cluster, "cluster", "", "initial members of a new cluster with their peer addresses: n1=host:5751,n2=host:5751,…")
 	f.StringVar(&v.join, "join", "", "client addresses of a running cluster to join: host:5750,…")
 	f.StringVar(&v.listen, "listen", defaultListen, "listen address for clients")
-	f.StringVar(&v.peer, "peer", "", "listen address for the other nodes (default: the port that --cluster has for this node, or "+defaultPeer+")")
+	f.StringVar(&v.peer, "peer", "", "listen address for the other nodes (default: the port that --cluster has for this node, or "+defaultPeerPort+"; of loopback, unless peers have TLS)")
 	f.StringVar(&v.http, "http", defaultHTTP, `listen address for HTTP: locks as JSON, /metrics, /healthz and /readyz; "" disables it`)
 	f.StringSliceVar(&v.httpHosts, "http-host", nil, "further `name` under which HTTP is reached, as through a proxy; repeatable")
 	f.BoolVar(&v.pprof, "profile", false, "serve /debug/pprof on the HTTP address")
@@ -124,6 +126,7 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.StringVar(&v.peerTLS.cert, "peer-cert", "", "certificate for peers, whose name is --id, a PEM `file`; enables peer TLS")
 	f.StringVar(&v.peerTLS.key, "peer-key", "", "key of --peer-cert, a PEM `file`")
 	f.StringVar(&v.peerTLS.ca, "peer-ca", "", "authorities of the peers' certificates, a PEM `file`")
+	f.BoolVar(&v.insecurePeers, "insecure-peers", false, "use peers without TLS beyond this machine: everything that reaches their port is trusted")
 }
 
 // validate checks the flags against each other. Each single flag is checked where it is used.
@@ -158,6 +161,11 @@ func (v *serverCommand) validate() (err error) {
 		if err == nil && !v.list.Has(v.id) {
 			err = fmt.Errorf("--cluster: %v does not name this node, %s: it names all, each with its own --id", v.list, v.id)
 		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := v.checkPeersAreSecured(); err != nil || v.cluster != "" {
 		return err
 	}
 	if entries, err := os.ReadDir(v.data); v.join == "" && (errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0) {
@@ -191,6 +199,7 @@ func (v *serverCommand) run(ctx context.Context) error {
 		log.Warn("the HTTP address is reachable from other machines, and everyone who reaches it may take and release locks and "+
 			"change members, without TLS; let only trusted machines reach it, or put a proxy in front of a loopback address", "http", v.http)
 	}
+	v.logPeersSecurity(log)
 	log.Info("starting node", "id", v.id, "version", version(), "data", v.data)
 	node, err := api.StartNode(ctx, cfg)
 	if err != nil {
@@ -259,20 +268,6 @@ func (v *serverCommand) config() api.NodeConfig {
 	}
 }
 
-// peerListenAddress is where to listen for the others: on every address, since the one in the list may be that of
-// a router in front of us.
-func (v *serverCommand) peerListenAddress() string {
-	if v.peer != "" {
-		return v.peer
-	}
-	for _, n := range v.list.Nodes() {
-		if _, port, err := net.SplitHostPort(n.Address); err == nil && n.ID == v.id {
-			return ":" + port
-		}
-	}
-	return defaultPeer
-}
-
 // startError is why a node did not start, in terms of the command line.
 type startError struct{ err error }
 
@@ -305,12 +300,4 @@ func explainStart(errs ...error) error {
 		return nil
 	}
 	return &startError{first}
-}
-
-func isLoopback(host string) bool {
-	if host == "localhost" {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
 }

@@ -4,6 +4,9 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"net"
+	"slices"
+	"strings"
 
 	"zamok/api"
 )
@@ -30,4 +33,80 @@ func (v *serverCommand) secure(cfg *api.NodeConfig, log *slog.Logger) (again []f
 	}
 	cfg.Peers.TLS, err = use(v.peerTLS, "--peer-cert", "TLS of peers", tls.VersionTLS13)
 	return again, err
+}
+
+// peersAreLocal reports whether only nodes of this machine may be peers: nothing shows who a peer is.
+func (v *serverCommand) peersAreLocal() bool { return v.peerTLS == (tlsFiles{}) && !v.insecurePeers }
+
+// checkPeersAreSecured refuses peers on other machines that have no TLS, rather than let nodes wait for each other that are
+// bound to loopback.
+func (v *serverCommand) checkPeersAreSecured() error {
+	if !v.peersAreLocal() {
+		return nil
+	}
+	addresses := map[string][]string{"--peer": {v.peerListenAddress()}, "--join": nil, "--cluster": nil}
+	if v.join != "" {
+		addresses["--join"] = strings.Split(v.join, ",")
+	}
+	for _, n := range v.list.Nodes() {
+		addresses["--cluster"] = append(addresses["--cluster"], n.Address)
+	}
+	for _, flag := range []string{"--peer", "--cluster", "--join"} {
+		far := func(address string) bool { return !isLoopbackAddress(address) }
+		if i := slices.IndexFunc(addresses[flag], far); i >= 0 {
+			return fmt.Errorf("%s: %s is reached over a network, and without TLS everything that reaches the port of the peers can "+
+				"change what the cluster knows: give --peer-cert, --peer-key and --peer-ca, or --insecure-peers if only nodes can reach it",
+				flag, addresses[flag][i])
+		}
+	}
+	return nil
+}
+
+func (v *serverCommand) logPeersSecurity(log *slog.Logger) {
+	switch {
+	case v.peersAreLocal():
+		log.Info("without TLS between nodes only those on this machine can be peers", "peer", v.peerListenAddress())
+	case v.peerTLS == (tlsFiles{}):
+		log.Warn("peers have no TLS (--insecure-peers): whatever reaches their port can end the cluster and change its locks; let only "+
+			"nodes reach it", "peer", v.peerListenAddress())
+	}
+}
+
+// peerListenAddress is where to listen for the others. It is every address where that is secure, since the one in the list
+// may be that of a router in front of us.
+func (v *serverCommand) peerListenAddress() string {
+	if v.peer != "" {
+		return v.peer
+	}
+	host, port := "", defaultPeerPort
+	if v.peersAreLocal() {
+		host = "127.0.0.1"
+	}
+	for _, n := range v.list.Nodes() {
+		listed, listedPort, err := net.SplitHostPort(n.Address)
+		if err != nil || n.ID != v.id {
+			continue
+		}
+		port = listedPort
+		if v.peersAreLocal() && isLoopback(listed) {
+			host = listed
+		}
+	}
+	return net.JoinHostPort(host, port)
+}
+
+func isLoopbackAddress(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = strings.Trim(address, "[]")
+	}
+	return isLoopback(host)
+}
+
+func isLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
 }

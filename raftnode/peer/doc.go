@@ -77,8 +77,8 @@
 // members. What they have in common is the server that the caller means: its incarnation is 128 random bits,
 // which the caller has from a configuration that names the receiver.
 //
-// The caller's own incarnation is not compared with anything: Raft itself refuses a vote to a server
-// that is not in its configuration, and takes entries only over connections that meant this server.
+// The caller's own incarnation is not compared with anything here: Raft itself refuses a vote to a server
+// that is not in its configuration, and P12 sees to it that it is the caller who asks.
 //
 // # Bootstrap
 //
@@ -172,6 +172,12 @@
 //	P11 The success of an append with entries is passed on to Raft when this node's own disk has them
 //	    (Config.WaitWritten), and as an error if that can't be. Whatever else a follower answers passes at
 //	    once, and what is measured of it does not contain the wait.
+//	P12 A server speaks for itself only: a request is refused, before Raft sees it, unless it names as its sender
+//	    the server that the handshake of its connection was with. Otherwise: C, no server of the configuration,
+//	    asks for votes in the name of A, or of nobody, which Raft takes for an old release; it says that it does so
+//	    for a transfer, and the leader steps down for it.
+//	P13 A request is at most 17 MiB long, and a connection on which a longer one arrives is closed. Otherwise: one
+//	    byte string without an end takes all the memory that there is.
 //
 // # Terms that leap
 //
@@ -240,7 +246,7 @@
 //	wire.go                    frames; the reasons for a refusal and what to do
 //	clones.go                  two processes of one directory
 //	members.go, decide.go      servers, and lists of nodes; bootstrap
-//	transport.go               Raft's calls, and its connections
+//	transport.go, inbound.go   Raft's calls, and its connections; those that were accepted
 //	requests.go                what Raft is not given
 //	followers.go, throttle.go  what this node as leader knows of the others; slow lines, and round trips
 //	ratelimitedlog.go          messages that are not repeated

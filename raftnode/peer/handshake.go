@@ -178,7 +178,7 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
 	switch {
 	case err != nil:
 	case s.purpose == purposeRaft:
-		s.owner.deliver(s)
+		s.owner.serve(s)
 		return
 	case s.purpose == purposeRelay:
 		n.deliverRelay(ctx, s)

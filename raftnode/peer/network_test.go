@@ -73,7 +73,7 @@ func TestTransportCanBeReopened(t *testing.T) {
 		require.NoError(t, vote(caller, "n2", "h2:5751"), "the idle connection was dead")
 		require.NoError(t, third.Close())
 		openTransport(t, n2)
-		require.NoError(t, caller.TimeoutNow(serverOf("n2").ID(), "h2:5751", &raft.TimeoutNowRequest{}, &raft.TimeoutNowResponse{}), "likewise")
+		require.NoError(t, caller.TimeoutNow(serverOf("n2").ID(), "h2:5751", &raft.TimeoutNowRequest{RPCHeader: caller.header()}, &raft.TimeoutNowResponse{}), "likewise")
 	})
 }
 
@@ -101,7 +101,7 @@ func TestCallWithoutTheNodeMeantIsNotMade(t *testing.T) {
 		caller := openTransport(t, n1)
 		openTransport(t, n2)
 		var resp raft.RequestVoteResponse
-		err := caller.NetworkTransport.RequestVote(serverOf("n2").ID(), "h2:5751", &raft.RequestVoteRequest{}, &resp)
+		err := caller.NetworkTransport.RequestVote(serverOf("n2").ID(), "h2:5751", &raft.RequestVoteRequest{RPCHeader: caller.header()}, &resp)
 		require.ErrorContains(t, err, "doesn't say which node it means")
 		assert.False(t, resp.Granted)
 	})
@@ -347,7 +347,7 @@ func TestCloseWaitsForHandlers(t *testing.T) {
 		release, closed := make(chan struct{}), make(chan error, 1)
 		called.SetHeartbeatHandler(func(raft.RPC) { <-release })
 		go func() {
-			heartbeat := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{Addr: []byte("h1:5751")}, Term: 1}
+			heartbeat := raft.AppendEntriesRequest{RPCHeader: caller.header(), Term: 1}
 			_ = caller.AppendEntries(serverOf("n2").ID(), "h2:5751", &heartbeat, &raft.AppendEntriesResponse{})
 		}()
 		synctest.Wait()

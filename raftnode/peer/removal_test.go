@@ -52,7 +52,7 @@ func TestContactIsTheLatestAnswered(t *testing.T) {
 		caller := openTransport(t, n1)
 		to := serverOf("n2").ID()
 		send := func(term uint64) error {
-			return caller.AppendEntries(to, "h2:5751", &raft.AppendEntriesRequest{Term: term}, &raft.AppendEntriesResponse{})
+			return caller.AppendEntries(to, "h2:5751", &raft.AppendEntriesRequest{RPCHeader: caller.header(), Term: term}, &raft.AppendEntriesResponse{})
 		}
 		require.Error(t, send(2), "n2 runs no Raft yet")
 		assert.Zero(t, caller.Contact(to).At)
@@ -113,7 +113,7 @@ func TestARemovalIsNotSentToTheRemoved(t *testing.T) {
 				} else {
 					caller.Removing(serverOf("n3").ID())
 				}
-				args := &raft.AppendEntriesRequest{Term: 2, PrevLogEntry: 1, PrevLogTerm: 1, LeaderCommitIndex: c.commit, Entries: c.entries}
+				args := &raft.AppendEntriesRequest{RPCHeader: caller.header(), Term: 2, PrevLogEntry: 1, PrevLogTerm: 1, LeaderCommitIndex: c.commit, Entries: c.entries}
 				require.NoError(t, caller.AppendEntries(to, "h2:5751", args, &raft.AppendEntriesResponse{}))
 				require.Len(t, args.Entries, len(c.want), "Raft looks at them again")
 				assert.Equal(t, [][]uint64{c.want}, *sent)

@@ -29,23 +29,7 @@ var ErrImplausible = errors.New("a term or an index is beyond reason")
 // decides about a snapshot, and while Raft is being made it can't be asked.
 func (t *Transport) Start(r *raft.Raft) {
 	t.raft = r
-	t.background.Go(t.filterRequests)
-}
-
-// filterRequests passes on to Raft the requests whose terms and indexes are plausible (P9). Raft itself
-// adopts any term that is above its own, and keeps it on disk; from the last one that there is the next
-// election leads to term 0.
-func (t *Transport) filterRequests() {
-	for {
-		select {
-		case request := <-t.NetworkTransport.Consumer():
-			if t.prepareRequest(&request) {
-				t.handToRaft(request)
-			}
-		case <-t.ctx.Done():
-			return
-		}
-	}
+	close(t.started)
 }
 
 // handToRaft waits for raft's main loop to take a request.
@@ -58,7 +42,7 @@ func (t *Transport) handToRaft(request raft.RPC) {
 
 // prepareRequest changes a request to what Raft may be given, or answers it and returns false. A node is in no
 // lower term than its log.
-func (t *Transport) prepareRequest(request *raft.RPC) bool {
+func (t *Transport) prepareRequest(c *inboundConn, request *raft.RPC) bool {
 	n := t.network
 	from := request.Command.(raft.WithRPCHeader).GetRPCHeader()
 	var kind, fault string
@@ -82,7 +66,11 @@ func (t *Transport) prepareRequest(request *raft.RPC) bool {
 			fault = fmt.Sprintf("its snapshot reaches index %d, with a configuration of index %d",
 				r.LastLogIndex, r.ConfigurationIndex)
 		}
+		c.left += r.Size
 		request.Reader = &incomingSnapshot{Reader: request.Reader, transport: t, args: r}
+	}
+	if sender := raft.ServerID(from.ID); sender != c.remote.ID() { // also for Raft, which takes a vote request without one
+		fault = fmt.Sprintf("it was sent by %s in the name of %q", c.remote.Server, excerpt(from.ID))
 	}
 	if logTerm > term {
 		fault = fmt.Sprintf("its log is of term %d, later than its own, %d", logTerm, term)
@@ -112,20 +100,28 @@ func (t *Transport) presentAsVoter(from *raft.RPCHeader) {
 // Consumer implements raft.Transport.
 func (t *Transport) Consumer() <-chan raft.RPC { return t.requests }
 
-// SetHeartbeatHandler implements raft.Transport: heartbeats don't come through Consumer. Raft handles them on the
-// goroutine of their connection, beside its main loop. One of a later term would end a leadership there, and the main
-// loop, which has not seen that, append the next entry in the later term, in which another node leads
-// (hashicorp/raft#695). So such a heartbeat goes the way of all other requests.
+// SetHeartbeatHandler implements raft.Transport.
 func (t *Transport) SetHeartbeatHandler(handle func(raft.RPC)) {
-	t.NetworkTransport.SetHeartbeatHandler(func(request raft.RPC) {
-		switch {
-		case !t.prepareRequest(&request):
-		case request.Command.(*raft.AppendEntriesRequest).Term > t.network.config.Term():
-			t.handToRaft(request)
-		default:
-			handle(request)
-		}
-	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.heartbeat = handle
+}
+
+// handleHeartbeat passes a heartbeat on; they don't come through Consumer. Raft handles them on the goroutine of their
+// connection, beside its main loop. One of a later term would end a leadership there, and the main loop, which has not
+// seen that, append the next entry in the later term, in which another node leads (hashicorp/raft#695). So such a
+// heartbeat goes the way of all other requests.
+func (t *Transport) handleHeartbeat(c *inboundConn, request raft.RPC) {
+	t.mu.Lock()
+	handle := t.heartbeat
+	t.mu.Unlock()
+	switch {
+	case !t.prepareRequest(c, &request):
+	case handle == nil, request.Command.(*raft.AppendEntriesRequest).Term > t.network.config.Term():
+		t.handToRaft(request)
+	default:
+		handle(request)
+	}
 }
 
 // checkTerm looks at the term of another node's answer to a call.

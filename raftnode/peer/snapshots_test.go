@@ -107,9 +107,7 @@ func (f followed) starts(logs raft.LogStore, fsm raft.FSM) (r *raft.Raft, end fu
 	}
 }
 
-func (f followed) header() raft.RPCHeader {
-	return raft.RPCHeader{ProtocolVersion: 3, ID: []byte(f.leader.config.ID + "-" + f.leader.config.Incarnation.String()), Addr: []byte(f.leader.config.Advertise)}
-}
+func (f followed) header() raft.RPCHeader { return f.leader.transport.header() }
 
 // appends sends entries of term 5, which are committed with the last of them.
 func (f followed) appends(prev, prevTerm uint64, entries ...*raft.Log) error {

@@ -270,12 +270,17 @@ func openTransport(t testing.TB, m testNode) *Transport {
 	return tr
 }
 
+// header is how the server behind a Transport names itself in a request.
+func (t *Transport) header() raft.RPCHeader {
+	return raft.RPCHeader{ProtocolVersion: 3, ID: []byte(t.network.server().ID()), Addr: []byte(t.network.config.Advertise)}
+}
+
 // vote asks the first server of a name for its vote, over a fresh connection or one that is in the pool.
 func vote(tr *Transport, name, address string) error { return voteOf(tr, serverOf(name), address) }
 
 func voteOf(tr *Transport, server Server, address string) error {
 	var resp raft.RequestVoteResponse
-	err := tr.RequestVote(server.ID(), raft.ServerAddress(address), &raft.RequestVoteRequest{}, &resp)
+	err := tr.RequestVote(server.ID(), raft.ServerAddress(address), &raft.RequestVoteRequest{RPCHeader: tr.header()}, &resp)
 	if err == nil && !resp.Granted {
 		return errors.New("an answer, and no vote")
 	}

@@ -190,7 +190,7 @@ func TestRefusedEntriesAreSentAgain(t *testing.T) {
 		tr, err := n1.Transport(hclog.NewNullLogger())
 		require.NoError(t, err)
 		send := func(entries int) (args raft.AppendEntriesRequest, resp raft.AppendEntriesResponse, took time.Duration) {
-			args = raft.AppendEntriesRequest{Term: 7, LeaderCommitIndex: 10, PrevLogEntry: 10, PrevLogTerm: 7}
+			args = raft.AppendEntriesRequest{RPCHeader: tr.header(), Term: 7, LeaderCommitIndex: 10, PrevLogEntry: 10, PrevLogTerm: 7}
 			for i := range entries {
 				args.Entries = append(args.Entries, &raft.Log{Index: 11 + uint64(i), Term: 7})
 			}
@@ -301,7 +301,7 @@ func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
 				sent := make(chan error, 1)
 				go func() {
 					sent <- tr.InstallSnapshot(serverOf("n2").ID(), "h2:5751", &raft.InstallSnapshotRequest{
-						RPCHeader: raft.RPCHeader{ID: []byte(serverOf("n1").ID())}, Term: 1, Size: size, LastLogIndex: 1,
+						RPCHeader: tr.header(), Term: 1, Size: size, LastLogIndex: 1,
 					}, &raft.InstallSnapshotResponse{}, data)
 				}()
 				var err error

@@ -34,17 +34,19 @@ const (
 type Transport struct {
 	*raft.NetworkTransport
 	network  *Network
+	logger   hclog.Logger
 	requests chan raft.RPC // those that Raft may be given
-	accepted chan *stream  // to streamLayer.Accept, one at a time
+	started  chan struct{} // closed by Start
 	raft     *raft.Raft    // see Start
 
 	ctx  context.Context // ends when Close begins
 	stop context.CancelCauseFunc
-	// background are filterRequests, the reading of snapshots that are refused or known, and the accepted
-	// streams that their handler has not closed.
+	// background are the reading of snapshots that are refused or known, and the accepted streams that their
+	// handler has not closed.
 	background sync.WaitGroup
 
 	mu        sync.Mutex // guards what follows
+	heartbeat func(raft.RPC)
 	open      map[*stream]struct{}
 	term      uint64 // of the latest append
 	followers map[raft.ServerID]*follower
@@ -64,7 +66,7 @@ func (n *Network) Transport(logger hclog.Logger) (*Transport, error) {
 		return nil, errors.New("peer: a Transport is open already; close it before opening the next")
 	}
 	t := &Transport{
-		network: n, requests: make(chan raft.RPC), accepted: make(chan *stream),
+		network: n, logger: logger, requests: make(chan raft.RPC), started: make(chan struct{}),
 		open: map[*stream]struct{}{}, followers: map[raft.ServerID]*follower{},
 	}
 	t.ctx, t.stop = context.WithCancelCause(n.ctx)
@@ -202,8 +204,8 @@ func (t *Transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress,
 	return err
 }
 
-// streamLayer is what raft.NetworkTransport sees of a Transport. It hands out connections whose handshake is
-// done; the Transport owns them until they are closed, since Raft's forgets those that it accepted.
+// streamLayer is what raft.NetworkTransport sees of a Transport. It dials connections, and their handshake is done
+// then; the Transport owns them until they are closed. Those that are accepted go another way, see serve.
 type streamLayer struct{ t *Transport }
 
 // Prefixes of an address show Dial what a connection is for; so those for one purpose are a pool of their
@@ -247,12 +249,8 @@ func (s streamLayer) Dial(address raft.ServerAddress, _ time.Duration) (net.Conn
 
 // Accept implements net.Listener.
 func (s streamLayer) Accept() (net.Conn, error) {
-	select {
-	case stream := <-s.t.accepted:
-		return stream, nil
-	case <-s.t.ctx.Done():
-		return nil, ErrClosed
-	}
+	<-s.t.ctx.Done()
+	return nil, ErrClosed
 }
 
 // Addr implements net.Listener.
@@ -264,18 +262,6 @@ func (s streamLayer) Close() error {
 	s.t.stop(ErrClosed)
 	s.t.closeMatching(func(*stream) bool { return true })
 	return nil
-}
-
-// deliver hands a verified connection to Accept.
-func (t *Transport) deliver(stream *stream) {
-	if !t.track(stream) {
-		return
-	}
-	select {
-	case t.accepted <- stream:
-	case <-t.ctx.Done():
-		stream.Close()
-	}
 }
 
 // closeMatching ends the connections that match; their users then close the streams.
@@ -309,7 +295,7 @@ func (t *Transport) track(stream *stream) bool {
 type stream struct {
 	net.Conn          // TLS over raw, or raw itself
 	raw      net.Conn // what the network gave
-	inbound  bool     // accepted: if it is for Raft, a handler of Raft's transport closes it
+	inbound  bool     // accepted: if it is for Raft, serve closes it
 	purpose  purpose
 	remote   Answer     // of the other end
 	answered time.Time  // when the hello was answered, at the end that is called

@@ -1,0 +1,102 @@
+package peer
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// requestBytesMax bounds a request of Raft, without the snapshot behind it. An append has what a line takes
+// in appendTimeTarget, or one entry, which is shorter.
+const requestBytesMax = int64(rateMax*appendTimeTarget/time.Second) + 1<<20
+
+// serve passes the requests that arrive over a connection on to Raft, until it ends. Each connection is read by a
+// raft.NetworkTransport of its own, since that does not say over which of its connections a request came: so it is
+// known whose it is (P12).
+func (t *Transport) serve(s *stream) {
+	if !t.track(s) {
+		return
+	}
+	ended, end := context.WithCancel(context.Background())
+	c := &inboundConn{stream: s, left: requestBytesMax, end: end}
+	select {
+	case <-t.started:
+	case <-t.ctx.Done():
+		c.Close()
+		return
+	}
+	layer := &singleStream{streamLayer: streamLayer{t}, conn: make(chan net.Conn, 1), closed: make(chan struct{})}
+	layer.conn <- c
+	reader := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Logger: t.logger, Stream: layer})
+	defer reader.Close()
+	reader.SetHeartbeatHandler(func(request raft.RPC) { t.handleHeartbeat(c, request) })
+	for {
+		select {
+		case request := <-reader.Consumer():
+			if t.prepareRequest(c, &request) {
+				t.handToRaft(request)
+			}
+		case <-ended.Done():
+			return
+		case <-t.ctx.Done():
+			return
+		}
+	}
+}
+
+// inboundConn is an accepted connection of Raft.
+type inboundConn struct {
+	*stream
+	left int64 // how many bytes the request that is being read may still have
+	end  context.CancelFunc
+}
+
+// Read implements net.Conn. Raft's decoder allocates 256 KiB at most ahead of what it has read, whatever length a
+// message claims, so it is what is read that has to be counted.
+func (c *inboundConn) Read(b []byte) (int, error) {
+	if c.left <= 0 {
+		return 0, fmt.Errorf("peer: a request of %s is longer than %d bytes; the connection is closed", c.remote.Name, requestBytesMax)
+	}
+	n, err := c.stream.Read(b[:min(int64(len(b)), c.left)])
+	c.left -= int64(n)
+	return n, err
+}
+
+// Write implements net.Conn: behind the answer the next request begins.
+func (c *inboundConn) Write(b []byte) (int, error) {
+	c.left = requestBytesMax
+	return c.stream.Write(b)
+}
+
+// Close implements net.Conn. The handler of raft's transport calls it as its last act.
+func (c *inboundConn) Close() error {
+	defer c.end()
+	return c.stream.Close()
+}
+
+// singleStream is a stream layer that accepts one connection.
+type singleStream struct {
+	streamLayer
+	conn   chan net.Conn // holds it until it is accepted
+	closed chan struct{}
+}
+
+// Accept implements net.Listener.
+func (s *singleStream) Accept() (net.Conn, error) {
+	select {
+	case c := <-s.conn:
+		return c, nil
+	default:
+	}
+	<-s.closed // the reader's end
+	return nil, ErrClosed
+}
+
+// Close implements net.Listener.
+func (s *singleStream) Close() error {
+	close(s.closed)
+	return nil
+}

@@ -1,0 +1,79 @@
+package peer
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A server speaks for itself only. Raft has nothing but the name in a request: it votes for the one that it names, or,
+// if it names none, for whoever asks.
+func TestNoServerSpeaksForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, all := threeRunning(t)
+		defer w.stopAll()
+		leader := w.leader(20*time.Second, all[:]...)
+		require.NotNil(t, leader)
+		term := leader.CurrentTerm()
+		// n4 passes the handshake: it knows the initial members, and it means the server that it reaches.
+		stranger := openNode(t, w.testNetwork, Config{ID: "n4", List: leader.list})
+		defer stranger.Close()
+		tr, err := stranger.Transport(leader.config().Logger)
+		require.NoError(t, err)
+		at := raft.ServerAddress(leader.address)
+		for _, name := range []string{"", "n2", string(all[0].ID()), string(all[1].ID()), string(all[2].ID())} {
+			as := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(name), Addr: []byte(all[1].address)}
+			for kind, err := range map[string]error{
+				"vote": tr.RequestVote(leader.ID(), at, &raft.RequestVoteRequest{
+					RPCHeader: as, Term: term + 1, LastLogIndex: 1 << 20, LastLogTerm: term, LeadershipTransfer: true}, &raft.RequestVoteResponse{}),
+				"pre-vote": tr.RequestPreVote(leader.ID(), at, &raft.RequestPreVoteRequest{RPCHeader: as, Term: term + 1}, &raft.RequestPreVoteResponse{}),
+				"append": tr.AppendEntries(leader.ID(), at, &raft.AppendEntriesRequest{
+					RPCHeader: as, Term: term + 1, LeaderCommitIndex: 1}, &raft.AppendEntriesResponse{}),
+				"heartbeat": tr.AppendEntries(leader.ID(), at, &raft.AppendEntriesRequest{RPCHeader: as, Term: term + 1}, &raft.AppendEntriesResponse{}),
+				"transfer":  tr.TimeoutNow(leader.ID(), at, &raft.TimeoutNowRequest{RPCHeader: as}, &raft.TimeoutNowResponse{}),
+				"snapshot": tr.InstallSnapshot(leader.ID(), at, &raft.InstallSnapshotRequest{
+					RPCHeader: as, SnapshotVersion: 1, Term: term + 1, LastLogIndex: 1 << 20, LastLogTerm: term, Size: 1}, &raft.InstallSnapshotResponse{}, strings.NewReader("x")),
+			} {
+				assert.ErrorContains(t, err, fmt.Sprintf("in the name of %q", name), kind)
+			}
+		}
+		// In its own name it is answered, and gets no vote: it is no server of the configuration.
+		var vote raft.RequestVoteResponse
+		require.NoError(t, tr.RequestVote(leader.ID(), at, &raft.RequestVoteRequest{
+			RPCHeader: tr.header(), Term: term + 1, LastLogIndex: 1 << 20, LastLogTerm: term, LeadershipTransfer: true}, &vote))
+		assert.False(t, vote.Granted)
+		assert.Equal(t, raft.Leader, leader.State())
+		assert.Equal(t, term, leader.CurrentTerm())
+		w.write("after ", 1, all[:]...)
+		assert.Contains(t, leader.member.logs.String(), "n4@")
+	})
+}
+
+// A request has a bound, whatever it claims and however long it goes on; a snapshot may be longer.
+func TestARequestThatDoesNotEndIsCutOff(t *testing.T) {
+	const entryOf4GiB = "\x00\x81\xa7Entries\x91\x81\xa4Data\xc6\xff\xff\xff\xff" // an append with one entry, of which the length comes first
+	called := openTCP(t, Config{ID: "n2"})
+	defer called.Close()
+	openTransport(t, called)
+	caller := openTCP(t, Config{ID: "n1"})
+	defer caller.Close()
+	s := &stream{purpose: purposeRaft}
+	require.NoError(t, caller.dial(t.Context(), Node{serverOf("n2").String(), called.config.Advertise}, s, nil))
+	defer s.Close()
+	_, err := io.WriteString(s, entryOf4GiB)
+	require.NoError(t, err)
+	sent, block := int64(0), make([]byte, 1<<20)
+	for err == nil && sent < 2*requestBytesMax {
+		var n int
+		n, err = s.Write(block)
+		sent += int64(n)
+	}
+	require.Error(t, err, "%d bytes were taken", sent)
+}

@@ -31,7 +31,7 @@
 //	lock     acquire, shared or with permits as well
 //	read     see a lock with its holders and queue, and check a token
 //	watch    receive the events of a lock; it includes nothing of read
-//	release  end the grants of other sessions
+//	release  end the grants of other sessions; one of several locks ends as a whole
 //	operate  of the cluster: end sessions, change members and settings, transfer, back up. It is about no name of a lock
 //
 // To open and renew a session, lock must be allowed for some lock. What a session does with its own tickets, once they wait or

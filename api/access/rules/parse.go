@@ -61,6 +61,7 @@ func Parse(text []byte) (*Set, error) {
 				"callers' tokens say who is in it", use.Value, use.Value)
 		}
 	}
+	s.index()
 	return s.Set, nil
 }
 
@@ -136,6 +137,17 @@ func patterns(n *yaml.Node, what string) (all []pattern, err error) {
 	return all, err
 }
 
+// identities reads a list of identities. One that none can have is a mistake.
+func identities(n *yaml.Node) ([]pattern, error) {
+	all, err := patterns(n, "identities")
+	for i, p := range all {
+		if strings.HasPrefix(p.text, Anonymous+"@") {
+			return nil, wrong(n.Content[i], "%q is where a caller comes from that proves no identity, and not one: use the group %s", p, Anonymous)
+		}
+	}
+	return all, err
+}
+
 func (s *parser) parseGroups(n *yaml.Node) error {
 	if n.Kind != yaml.MappingNode {
 		return wrong(n, "groups have names: write name: [identity, …]")
@@ -154,7 +166,7 @@ func (s *parser) parseGroups(n *yaml.Node) error {
 		g, value := group{name: key.Value}, n.Content[i+1]
 		if g.byToken = value.Kind == yaml.ScalarNode && value.Value == "token"; !g.byToken {
 			var err error
-			if g.identities, err = patterns(value, "identities"); err != nil {
+			if g.identities, err = identities(value); err != nil {
 				return err
 			}
 			if len(g.identities) == 0 {
@@ -176,7 +188,7 @@ func (s *parser) parseRules(n *yaml.Node) error {
 	for _, item := range n.Content {
 		r := rule{line: item.Line}
 		err := eachKey(item, map[string]func(*yaml.Node) error{
-			"identities": func(v *yaml.Node) (err error) { r.identities, err = patterns(v, "identities"); return err },
+			"identities": func(v *yaml.Node) (err error) { r.identities, err = identities(v); return err },
 			"groups": func(v *yaml.Node) error {
 				return texts(v, "groups", func(at *yaml.Node, name string) error {
 					r.groups = append(r.groups, name)

@@ -1,7 +1,9 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 )
@@ -37,6 +39,10 @@ type Caller struct {
 type Set struct {
 	groups []group
 	rules  []rule
+	// A call asks for the rules of one caller only, of perhaps thousands: those that name its identity, and those that may
+	// be about anybody. Both are positions in rules.
+	exact map[string][]int
+	open  []int
 }
 
 type group struct {
@@ -118,42 +124,84 @@ func (s *Set) isMember(name string, c Caller) bool {
 	})
 }
 
-// forCaller are the rules that allow a caller something of a verb.
-func (s *Set) forCaller(c Caller, verb Verb) (found []*rule) {
+// index fills exact and open.
+func (s *Set) index() {
+	s.exact = make(map[string][]int)
 	for i := range s.rules {
-		if r := &s.rules[i]; slices.Contains(r.verbs, verb) && s.isAbout(r, c) {
-			found = append(found, r)
+		r := &s.rules[i]
+		who, anybody := slices.Clone(r.identities), false
+		for _, name := range r.groups {
+			at := slices.IndexFunc(s.groups, func(g group) bool { return g.name == name })
+			if anybody = anybody || at < 0 || s.groups[at].byToken; !anybody {
+				who = append(who, s.groups[at].identities...)
+			}
+		}
+		if anybody || slices.ContainsFunc(who, func(p pattern) bool { return p.prefix }) {
+			s.open = append(s.open, i)
+			continue
+		}
+		for _, p := range who {
+			if known := s.exact[p.text]; len(known) == 0 || known[len(known)-1] != i {
+				s.exact[p.text] = append(known, i)
+			}
 		}
 	}
-	return found
+}
+
+// forCaller yields the rules that allow a caller something of a verb; with no verb, anything.
+func (s *Set) forCaller(c Caller, verb Verb) iter.Seq[*rule] {
+	return func(yield func(*rule) bool) {
+		for _, some := range [][]int{s.exact[c.Identity], s.open} {
+			for _, i := range some {
+				r := &s.rules[i]
+				if (verb == "" || slices.Contains(r.verbs, verb)) && s.isAbout(r, c) && !yield(r) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// allows reports whether a rule that allows a verb does so for a lock.
+func (r *rule) allows(verb Verb, name string) bool {
+	return verb == Operate || matchesAny(r.names, name)
 }
 
 // May reports whether a caller may do something with a lock. With Operate the name means nothing.
 func (s *Set) May(c Caller, verb Verb, name string) bool {
-	return s == nil || slices.ContainsFunc(s.forCaller(c, verb), func(r *rule) bool {
-		return verb == Operate || matchesAny(r.names, name)
-	})
+	if s == nil {
+		return true
+	}
+	for r := range s.forCaller(c, verb) {
+		if r.allows(verb, name) {
+			return true
+		}
+	}
+	return false
 }
 
 // Some reports whether a caller may do something with any lock at all; with no verb, whether it may do anything.
 func (s *Set) Some(c Caller, verb Verb) bool {
-	return s == nil || slices.ContainsFunc(verbs, func(v Verb) bool { return (verb == "" || v == verb) && len(s.forCaller(c, v)) > 0 })
+	if s == nil {
+		return true
+	}
+	for range s.forCaller(c, verb) {
+		return true
+	}
+	return false
 }
 
 // Why explains the answer of May: by which rule, or what the caller may do instead.
 func (s *Set) Why(c Caller, verb Verb, name string) string {
-	for _, r := range s.forCaller(c, verb) {
-		if verb == Operate || matchesAny(r.names, name) {
+	for r := range s.forCaller(c, verb) {
+		if r.allows(verb, name) {
 			return fmt.Sprintf("allowed by the rule in line %d", r.line)
 		}
 	}
 	var may []string
 	for _, v := range verbs {
-		for _, r := range s.forCaller(c, v) {
-			if v == Operate || matchesAny(r.names, name) {
-				may = append(may, string(v))
-				break
-			}
+		if s.May(c, v, name) {
+			may = append(may, string(v))
 		}
 	}
 	if len(may) == 0 {
@@ -175,27 +223,27 @@ func (s *Set) Readable(c Caller, verb Verb, prefix string) (ranges []Range) {
 		return []Range{{Prefix: prefix}}
 	}
 	var parts []pattern
-	for _, r := range s.forCaller(c, verb) {
+	for r := range s.forCaller(c, verb) {
 		for _, p := range r.names {
 			if part, some := p.within(prefix); some {
 				parts = append(parts, part)
 			}
 		}
 	}
-	slices.SortFunc(parts, func(a, b pattern) int { return strings.Compare(a.text, b.text) })
-	for _, p := range parts {
-		covered := slices.ContainsFunc(parts, func(other pattern) bool { return other != p && other.covers(p) })
-		switch one := (Range{Name: p.text}); {
-		case covered:
+	slices.SortFunc(parts, func(a, b pattern) int { // of two with the same text, that which covers the other first
+		return cmp.Or(strings.Compare(a.text, b.text), -cmp.Compare(len(a.String()), len(b.String())))
+	})
+	var last pattern // what covers a part begins like it, and so does all that is between them in this order
+	for i, p := range parts {
+		switch {
+		case i > 0 && last.covers(p):
 			continue
 		case p.prefix:
-			one = Range{Prefix: p.text}
-			fallthrough
+			ranges = append(ranges, Range{Prefix: p.text})
 		default:
-			if len(ranges) == 0 || ranges[len(ranges)-1] != one {
-				ranges = append(ranges, one)
-			}
+			ranges = append(ranges, Range{Name: p.text})
 		}
+		last = p
 	}
 	return ranges
 }

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -101,7 +102,8 @@ func TestWhatIsWrongIsNamedWithItsLine(t *testing.T) {
 		"rules:\n- identities: [a]\n  may: [lock]\n  names: [x]\n  deny: [release]": "line 5: \"deny\" is no key",
 		"rules: &x\n- identities: *x\n  may: [lock]\n  names: [x]":                  "line 2",
 		strings.Repeat("#", fileBytesMax+1):                                         "is the most",
-		"rules: \xff":                                                               "is not UTF-8",
+		"rules:\n- identities: [\"anonymous@10.*\"]\n  may: [operate]":              "line 2: \"anonymous@10.*\" is where",
+		"rules: \xff": "is not UTF-8",
 	} {
 		_, err := Parse([]byte(text))
 		require.ErrorContains(t, err, complaint, "%.80q", text)
@@ -132,6 +134,22 @@ func TestAListingHasWhatMayBeRead(t *testing.T) {
 			require.Equal(t, want, within, "%q in %v", name, ranges)
 		}
 	})
+}
+
+// TestManyRulesCostACallerLittle: of a file with thousands of rules only those that can be about a caller are looked at.
+func TestManyRulesCostACallerLittle(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("groups:\n  ops: [root, u7]\nrules:\n- {groups: [ops], may: [operate]}\n- {identities: [\"svc/*\"], names: [x], may: [read]}\n")
+	for i := range rulesMax - 2 {
+		fmt.Fprintf(&text, "- {identities: [u%d, u%d], names: [a%d/*], may: [lock]}\n", i, i, i)
+	}
+	s := parse(t, text.String())
+	assert.Len(t, s.open, 1)
+	assert.Equal(t, []int{0, 9}, s.exact["u7"])
+	assert.True(t, s.May(Caller{Identity: "u7"}, Lock, "a7/x"))
+	assert.True(t, s.May(Caller{Identity: "u7"}, Operate, ""))
+	assert.False(t, s.May(Caller{Identity: "u8"}, Lock, "a7/x"))
+	assert.False(t, s.May(Caller{Identity: "u7", Anonymous: true}, Lock, "a7/x"))
 }
 
 func FuzzParse(f *testing.F) {

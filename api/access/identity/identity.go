@@ -2,6 +2,7 @@ package identity
 
 import (
 	"crypto/x509"
+	"encoding/asn1"
 	"errors"
 	"fmt"
 	"strings"
@@ -74,6 +75,9 @@ const (
 	Email      CertificateName = "email"
 )
 
+// commonName is the identifier of a common name in the subject of a certificate.
+var commonName = asn1.ObjectIdentifier{2, 5, 4, 3}
+
 // Of returns the name in a certificate that was verified. One that has several such names has no identity: which of them
 // is meant is nowhere said.
 func (n CertificateName) Of(c *x509.Certificate) (string, error) {
@@ -81,6 +85,11 @@ func (n CertificateName) Of(c *x509.Certificate) (string, error) {
 	switch n {
 	case CommonName:
 		names = []string{c.Subject.CommonName}
+		for _, part := range c.Subject.Names { // there may be several, of which crypto/x509 takes the last one
+			if name, is := part.Value.(string); is && part.Type.Equal(commonName) && name != c.Subject.CommonName {
+				names = append(names, name)
+			}
+		}
 	case DNSName:
 		names = c.DNSNames
 	case URI:

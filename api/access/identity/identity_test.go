@@ -194,6 +194,10 @@ func TestTheNameInACertificate(t *testing.T) {
 	require.ErrorContains(t, err, "has 2 names")
 	_, err = Email.Of(c)
 	require.ErrorContains(t, err, "has 0 names")
+	c.Subject.Names = []pkix.AttributeTypeAndValue{{Type: commonName, Value: "mallory"}, {Type: commonName, Value: "alice"}}
+	_, err = CommonName.Of(c)
+	require.ErrorContains(t, err, "has 2 names")
+	c.Subject.Names = nil
 	c.Subject.CommonName = "anonymous@x"
 	_, err = CommonName.Of(c)
 	require.Error(t, err)

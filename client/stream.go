@@ -73,6 +73,10 @@ func (s *session) openStream(one *node, patience time.Duration) (st *stream, err
 		s.finish(endReported, definite(info))
 	case zamokpb.Code_CODE_SUPERSEDED:
 		return nil, finalError{errTakenOver}
+	case zamokpb.Code_CODE_UNAUTHENTICATED:
+		if s.lease != nil && s.lease.Valid(s.c.clock.Now()) { // it was authenticated before, and its next token may be late
+			return nil, errors.New(info.GetMessage())
+		}
 	}
 	if err != nil {
 		return nil, err

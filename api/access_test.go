@@ -64,12 +64,7 @@ rules:
 // TestCallersAreKnownOnEveryNode: a caller's token counts on the leader, through a node that relays, and over HTTP.
 func TestCallersAreKnownOnEveryNode(t *testing.T) {
 	t.Parallel()
-	tokens, known := map[string]string{}, identity.Tokens{}
-	for _, who := range []string{"alice", "bob", "root", "mallory"} {
-		text, line, err := identity.NewToken(who, time.Time{})
-		require.NoError(t, err)
-		tokens[who], known[line.ID] = text, line
-	}
+	tokens, known := tokensFor(t, "alice", "bob", "root", "mallory")
 	lines := &auditLines{}
 	c := startCluster(t, 2, func(cfg *NodeConfig) {
 		serveHTTP(cfg)

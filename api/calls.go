@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"zamok/api/access"
+	"zamok/api/history"
 	"zamok/api/push"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
@@ -40,18 +41,25 @@ func (s *Server) openSession(ctx context.Context, secret session.Hash, settings 
 	if err := checkRoom(s, (*fsm.Machine).SessionBySecret, secret); err != nil {
 		return raftnode.Answer{}, err
 	}
-	a, err := s.propose(ctx, access.OpenCommand(secret, access.CallerOf(ctx).Identity, settings))
-	if err == nil { // it is new, or it lives; of another who knew the secret it was renewed once, and nothing else
-		others := false
-		s.node.View(func(m *fsm.Machine) {
-			found, _ := m.Session(a.Result.Session)
-			others = !access.CallerOf(ctx).MayUse(found.Identity)
-		})
-		if others {
-			return raftnode.Answer{}, wire.Refused(&fsm.Result{Code: fsm.WrongSecret})
-		}
+	// Before: who has come by the secret of another must not renew its session. After: this one may have been opened
+	// meanwhile, and the command has found it.
+	caller, others := access.CallerOf(ctx), false
+	look := func(m *fsm.Machine) {
+		found, lives := m.SessionBySecret(secret)
+		others = lives && !caller.MayUse(found.Identity)
 	}
-	return a, err
+	var a raftnode.Answer
+	var err error
+	if s.node.View(look); !others {
+		if a, err = s.propose(ctx, access.OpenCommand(secret, caller.Identity, settings)); err != nil {
+			return a, err
+		}
+		s.node.View(look)
+	}
+	if others {
+		return raftnode.Answer{}, wire.Refused(&fsm.Result{Code: fsm.WrongSecret})
+	}
+	return a, nil
 }
 
 // RenewSession is answered once the renewal is applied.
@@ -416,8 +424,9 @@ func (s *Server) List(ctx context.Context, req *zamokpb.ListRequest) (*zamokpb.L
 	answer := &zamokpb.ListResponse{}
 	var locks []fsm.LockSummary // converted after the read, when entries are applied again
 	var holdOff clock.Time
+	page := s.guard.Locks(access.CallerOf(ctx), req.Prefix)
 	err := s.read(ctx, func(m *fsm.Machine) {
-		locks = m.Locks(req.Prefix, req.After, cmp.Or(int(req.Limit), access.ListMax))
+		locks = page(m, req.After, cmp.Or(int(req.Limit), access.ListMax))
 		answer.Stamp, holdOff = wire.StampOf(m), wire.HoldOffUntil(m)
 	})
 	for _, lock := range locks {
@@ -430,8 +439,9 @@ func (s *Server) List(ctx context.Context, req *zamokpb.ListRequest) (*zamokpb.L
 func (s *Server) ListSessions(ctx context.Context, req *zamokpb.ListSessionsRequest) (*zamokpb.ListSessionsResponse, error) {
 	answer := &zamokpb.ListSessionsResponse{}
 	var living []session.Session
+	page := s.guard.Sessions(access.CallerOf(ctx))
 	err := s.read(ctx, func(m *fsm.Machine) {
-		living = m.Sessions(session.ID(req.After), cmp.Or(int(req.Limit), access.ListMax))
+		living = page(m, session.ID(req.After), cmp.Or(int(req.Limit), access.ListMax))
 		answer.Stamp = wire.StampOf(m)
 	})
 	answer.Sessions = describe(slices.Values(living), wire.SessionInfo, len(living), new(int))
@@ -471,7 +481,7 @@ func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingSer
 	if err := s.guard.Admit(ctx, req); err != nil {
 		return err
 	}
-	w, err := s.history.Watch(ctx, req.Prefix, req.From)
+	w, err := s.history.Watch(ctx, req.Prefix, req.From, func() history.Filter { return s.guard.Watches(access.CallerOf(ctx)) })
 	if err != nil {
 		return err
 	}

@@ -72,5 +72,6 @@ func attachFor(t testing.TB, n *Node, number byte, grace clock.Span) *stream {
 	})
 	queue := <-adopted
 	require.NotNil(t, queue)
-	return &stream{server: n.server, ctx: ctx, queue: queue}
+	renewal := &zamokpb.RenewSessionRequest{Session: uint64(a.Result.Session), Secret: newSecret()}
+	return &stream{server: n.server, ctx: ctx, queue: queue, renewal: renewal}
 }

@@ -210,7 +210,9 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	if err != nil {
 		return err
 	}
-	stream = identified{stream, ctx, s}
+	known := &identified{ServerStream: stream, ctx: ctx, server: s, method: info.FullMethod}
+	known.proved.Store(time.Now().UnixNano())
+	stream = known
 	ctx, leader, err := s.route(ctx, info.FullMethod, stream.SetHeader)
 	switch {
 	case err != nil:
@@ -222,18 +224,56 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	return handle(srv, stream)
 }
 
+// proveEvery is how often it is looked whether what the caller of a stream has shown counts still: a token expires, or is
+// taken out of its file.
+const proveEvery = 5 * time.Second
+
 // identified is a stream whose context has its caller, and which sends what the caller may see.
 type identified struct {
 	grpc.ServerStream
 	ctx    context.Context
 	server *Server
+	method string
+	proved atomic.Int64          // when it was looked last
+	ended  atomic.Pointer[error] // what the caller has shown counts no more
 }
 
-func (s identified) Context() context.Context { return s.ctx }
+func (s *identified) Context() context.Context { return s.ctx }
 
-func (s identified) SendMsg(m any) error {
+func (s *identified) SendMsg(m any) error {
+	if err := s.prove(); err != nil {
+		return err
+	}
 	s.server.guard.Redact(access.CallerOf(s.ctx), m)
 	return s.ServerStream.SendMsg(m)
+}
+
+func (s *identified) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return s.prove()
+}
+
+// prove ends a stream whose caller is not who it was: nothing is sent or received any more.
+func (s *identified) prove() error {
+	if ended := s.ended.Load(); ended != nil {
+		return *ended
+	}
+	now, before := time.Now().UnixNano(), s.proved.Load()
+	if time.Duration(now-before) < proveEvery || !s.proved.CompareAndSwap(before, now) {
+		return nil
+	}
+	ctx, err := s.server.identify(s.ServerStream.Context(), s.method)
+	if was := access.CallerOf(s.ctx).Identity; err == nil && access.CallerOf(ctx).Identity != was {
+		err = errors.New("what it has shown is another's now, not " + was + "'s")
+	}
+	if err == nil {
+		return nil
+	}
+	err = wire.StreamEnded(zamokpb.Code_CODE_UNAUTHENTICATED, "the stream ends, because its caller is not proved any more: %v", err)
+	s.ended.Store(&err)
+	return err
 }
 
 // identify establishes who makes a call: by what it shows, or as a node that relays it has established.

@@ -46,11 +46,12 @@ type stream struct {
 	written  chan struct{} // closed when the writer ended
 	ended    chan struct{} // closed when the handler ended
 
-	frames       atomic.Uint64 // how many came
-	pending      atomic.Int64  // commands and renewals that have no answer yet
-	pendingBytes atomic.Int64  // of those commands
-	settled      chan struct{} // capacity 1: the last command had its answer
-	closing      bool          // the reader's: the client closed the session
+	frames       atomic.Uint64                // how many came
+	pending      atomic.Int64                 // commands and renewals that have no answer yet
+	pendingBytes atomic.Int64                 // of those commands
+	settled      chan struct{}                // capacity 1: the last command had its answer
+	closing      bool                         // the reader's: the client closed the session
+	renewal      *zamokpb.RenewSessionRequest // the reader's: what a renewal on this stream would be as a call
 }
 
 // Session is the stream of one session.
@@ -257,6 +258,7 @@ func (st *stream) readOpen() error {
 	} else if _, err := st.server.checkOwner(st.ctx, first.Session, first.Secret); err != nil {
 		return err
 	}
+	st.renewal = &zamokpb.RenewSessionRequest{Session: uint64(attach.Session), Secret: first.Secret}
 	return st.attach(attach, p.Sent)
 }
 
@@ -313,6 +315,9 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 			c := push.Command{Kind: zamokpb.Command_COMMAND_DOWNGRADE, Ticket: m.Downgrade.GetTicket(), Frame: frame}
 			st.command(c, m.Downgrade, &fsm.Downgrade{Session: id, Ticket: c.Ticket, AckedThrough: acked})
 		case *zamokpb.ClientMessage_KeepAlive:
+			if err := st.server.guard.Admit(st.ctx, st.renewal); err != nil { // the rules have changed
+				return wire.StreamEnded(wire.Explain(err).Code(), "the session is not renewed, and its stream ends: %v", err)
+			}
 			st.renew(frame)
 		case *zamokpb.ClientMessage_Close:
 			st.close()

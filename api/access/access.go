@@ -46,7 +46,7 @@ func (g *Guard) Admit(ctx context.Context, request any) error {
 	if err != nil {
 		return err
 	}
-	err = g.authorize(CallerOf(ctx), verb, names)
+	err = g.authorize(CallerOf(ctx), verb, names, request)
 	if err != nil && g.Denied != nil {
 		g.Denied(ctx, request, err)
 	}
@@ -65,14 +65,17 @@ func (g *Guard) IsOperation(request any) bool {
 	return false
 }
 
-// authorize asks the rules. No names: the verb must be allowed for some.
-func (g *Guard) authorize(c Caller, verb rules.Verb, names []string) error {
+// authorize asks the rules. No names: the verb must be allowed for some, of those with the prefix that the request has.
+func (g *Guard) authorize(c Caller, verb rules.Verb, names []string, request any) error {
 	set := g.Rules()
 	switch {
 	case set == nil:
 		return nil
 	case len(names) == 0 && !set.Some(c.forRules(), verb):
 		return denied("not done: %s may not %s: %s", c, cmp.Or(verb, "do anything here"), set.Why(c.forRules(), verb, ""))
+	}
+	if r, ok := request.(interface{ GetPrefix() string }); ok && len(set.Readable(c.forRules(), verb, r.GetPrefix())) == 0 {
+		return denied("not done: %s may not %s any lock whose name begins with %q: no rule allows it", c, verb, r.GetPrefix())
 	}
 	for _, name := range names {
 		if !set.May(c.forRules(), verb, name) {

@@ -82,10 +82,11 @@ func (v view) hides(e *zamokpb.LockEvent) bool {
 }
 
 // blockers of a lock that the caller may not read have neither session nor owner; and no name, unless the caller may lock
-// it: then it named it. Others may be sent the same blockers, so they are copied.
+// it: then it can find out. A blocker without a name is of no lock: a restore, or the caller's own owner. Others may be
+// sent the same blockers, so they are copied.
 func (v view) blockers(all []*zamokpb.Blocker) (seen []*zamokpb.Blocker) {
 	for _, b := range all {
-		if !v.may(rules.Read, b.Name) {
+		if b.Name != "" && !v.may(rules.Read, b.Name) {
 			hidden := &zamokpb.Blocker{By: b.By, Until: b.Until, Left: b.Left}
 			if v.may(rules.Lock, b.Name) {
 				hidden.Name = b.Name
@@ -104,7 +105,11 @@ func (v view) info(info *zamokpb.ErrorInfo) {
 	info.Blockers = v.blockers(info.Blockers)
 	for i, l := range info.Cycle {
 		if !v.may(rules.Read, l.Name) {
-			info.Cycle[i] = &zamokpb.Link{State: l.State}
+			hidden := &zamokpb.Link{State: l.State}
+			if v.may(rules.Lock, l.Name) {
+				hidden.Name = l.Name
+			}
+			info.Cycle[i] = hidden
 		}
 	}
 }

@@ -105,6 +105,16 @@ func TestAResponseHasNothingHidden(t *testing.T) {
 	assert.NotContains(t, prototext.Format(names(e.Info)), hidden)
 	require.Len(t, e.Info.Blockers, 1)
 	require.Len(t, e.Info.Cycle, 1)
+
+	// What the caller may lock has its name, since it can find out that it is locked; and its own owner is shown.
+	g = guard(t, "rules: [{identities: [bob], names: [open], may: [lock]}]")
+	e.Info.Blockers = []*zamokpb.Blocker{{Name: "open", Session: 7, Owner: "x"}, {Session: 8, Owner: "mine"}}
+	e.Info.Cycle = []*zamokpb.Link{{Name: "open", Session: 7, Owner: "x", State: zamokpb.State_STATE_WAITING}}
+	g.Redact(bob, error(e))
+	require.Len(t, e.Info.Blockers, 2)
+	assert.True(t, proto.Equal(&zamokpb.Blocker{Name: "open"}, e.Info.Blockers[0]), "%v", e.Info.Blockers)
+	assert.True(t, proto.Equal(&zamokpb.Blocker{Session: 8, Owner: "mine"}, e.Info.Blockers[1]), "%v", e.Info.Blockers)
+	assert.True(t, proto.Equal(&zamokpb.Link{Name: "open", State: zamokpb.State_STATE_WAITING}, e.Info.Cycle[0]), "%v", e.Info.Cycle)
 }
 
 // names keeps of a message what can name a lock or a client. The rest is of the caller's own session, or of the server.

@@ -58,7 +58,7 @@ func TestTheHistoryIsBoundedInBytes(t *testing.T) {
 	require.True(t, isCut(slow), "it has not read what was dropped")
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, slow.Err().(*wire.Error).Code())
 	require.True(t, isCut(follower), "it has not read either")
-	_, f := r.Watch(t.Context(), "", r.compacted-1)
+	_, f := r.Watch(t.Context(), "", r.compacted-1, everything)
 	require.Error(t, f)
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, f.(*wire.Error).Code())
 	all := mustWatch(t, r, "", r.compacted)

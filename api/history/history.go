@@ -157,13 +157,17 @@ func compactedError(from, remembered uint64) error {
 		"list again, and watch from the list's index", from, remembered)
 }
 
-// under reports whether the event is of a lock under the prefix. The end of a session has no name, so it is
-// under the empty prefix only.
-func under(e *fsm.Event, prefix string) bool {
+// Filter reports whether a watch may be sent the events of a lock, and with "" the ends of sessions. What it may not be
+// sent passes it by, like what has another prefix: also that something happened, and when, is not for everybody.
+type Filter func(name string) bool
+
+// wants reports whether an event is to be sent: it is of a lock under the prefix. The end of a session has no name, so it
+// is under the empty prefix only.
+func (w *Watch) wants(e *fsm.Event, may Filter) bool {
 	if e.Kind == fsm.EvSessionEnded {
-		return prefix == ""
+		return w.prefix == "" && may("")
 	}
-	return slices.ContainsFunc(e.Items, func(it fsm.Item) bool { return strings.HasPrefix(it.Name, prefix) })
+	return slices.ContainsFunc(e.Items, func(it fsm.Item) bool { return strings.HasPrefix(it.Name, w.prefix) && may(it.Name) })
 }
 
 // kinds are the kinds of events on the wire. Watches are not sent others.
@@ -186,20 +190,21 @@ func kindOf(e *fsm.Event) zamokpb.EventKind {
 type Watch struct {
 	history *History
 	prefix  string
+	filter  func() Filter // the one in force
 	wake    chan struct{} // capacity 1: something was applied
 	ctx     context.Context
 	cancel  context.CancelCauseFunc // with why it can't continue
 
 	next   uint64 // the number of the event that it reads next
 	index  uint64 // everything up to here was read
-	passed int    // bytes of events of other prefixes since it read one
+	passed int    // bytes of events that it was not sent since it read one
 }
 
-// Watch begins to watch after index from, or from now on with 0. End follows.
-func (h *History) Watch(ctx context.Context, prefix string, from uint64) (*Watch, error) {
+// Watch begins to watch after index from, or from now on with 0. End follows. The filter is asked for now and then.
+func (h *History) Watch(ctx context.Context, prefix string, from uint64, filter func() Filter) (*Watch, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	w := &Watch{history: h, prefix: prefix, wake: make(chan struct{}, 1), index: from}
+	w := &Watch{history: h, prefix: prefix, filter: filter, wake: make(chan struct{}, 1), index: from}
 	switch {
 	case len(h.watches) >= watchesMax:
 		e := wire.Errorf(zamokpb.Code_CODE_LIMIT_EXCEEDED, "not done: %d watch this node already; watch at another one", watchesMax)
@@ -270,14 +275,14 @@ func (w *Watch) sendBatch(b batch, send func(*zamokpb.WatchFrame) error) error {
 // read returns what is to be sent next. False: there is nothing yet.
 func (w *Watch) read() (b batch, some bool) {
 	for more := true; more; {
-		b, some, more = w.step()
+		b, some, more = w.step(w.filter()) // which may look at files, so no lock is held for it
 	}
 	return b, some
 }
 
 // step is a part of read that holds the lock of the history, and with it the state machine, for a short time
 // only. Other watches may read meanwhile: an entry waits for the reads under way, not for all watches.
-func (w *Watch) step() (b batch, some, more bool) {
+func (w *Watch) step(may Filter) (b batch, some, more bool) {
 	h := w.history
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -291,7 +296,7 @@ func (w *Watch) step() (b batch, some, more bool) {
 			return w.readUpTo(b), true, false
 		case len(b.events) == 0 && n >= step:
 			return b, false, true
-		case e.Index > w.index && under(e, w.prefix):
+		case e.Index > w.index && w.wants(e, may):
 			b.index = e.Index
 			b.events = append(b.events, *e)
 			if b.bytes += size(e); b.bytes > batchBytesMax {

@@ -25,9 +25,12 @@ func entry(r *History, index uint64, names ...string) {
 	r.Applied(a)
 }
 
+// everything is the filter of a watch that may be sent all there is.
+func everything() Filter { return func(string) bool { return true } }
+
 func mustWatch(t *testing.T, r *History, prefix string, from uint64) *Watch {
 	t.Helper()
-	w, f := r.Watch(t.Context(), prefix, from)
+	w, f := r.Watch(t.Context(), prefix, from, everything)
 	require.NoError(t, f)
 	t.Cleanup(w.End)
 	return w
@@ -130,7 +133,7 @@ func TestTheHistoryDropsTheOldest(t *testing.T) {
 	require.True(t, isCut(slow))
 	assert.Empty(t, readAll(slow), "nothing is sent after a lost event")
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, slow.Err().(*wire.Error).Code())
-	_, f := r.Watch(t.Context(), "", 9)
+	_, f := r.Watch(t.Context(), "", 9, everything)
 	require.Error(t, f, "index 10 is dropped")
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, f.(*wire.Error).Code())
 	assert.Equal(t, "11: x", readAll(mustWatch(t, r, "", 10))[0])
@@ -156,7 +159,7 @@ func TestWatchesAreLimited(t *testing.T) {
 	for range watchesMax {
 		mustWatch(t, r, "", 0)
 	}
-	_, f := r.Watch(t.Context(), "", 0)
+	_, f := r.Watch(t.Context(), "", 0, everything)
 	require.Error(t, f)
 	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, f.(*wire.Error).Code())
 }

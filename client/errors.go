@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"zamok/api/zamokpb"
+	"zamok/internal/visible"
 )
 
 // Every error of this package is one of these, for errors.Is.
@@ -83,21 +84,21 @@ func (e *Error) Error() string {
 	b.WriteString("zamok: ")
 	b.WriteString(e.Kind.Error())
 	if e.Field != "" && !strings.HasPrefix(e.Message, e.Field+":") {
-		fmt.Fprintf(&b, " (%s)", e.Field)
+		fmt.Fprintf(&b, " (%s)", visible.Line(e.Field))
 	}
 	if e.Message != "" {
-		b.WriteString(": " + e.Message)
+		b.WriteString(": " + visible.Line(e.Message))
 	}
 	if e.cause != nil {
 		b.WriteString(": " + strings.TrimPrefix(e.cause.Error(), "zamok: "))
 	}
 	for i, n := range e.Nodes {
-		fmt.Fprintf(&b, "%s%s: %v", [...]string{": ", "; "}[min(i, 1)], n.Address, n.Err)
+		fmt.Fprintf(&b, "%s%s: %s", [...]string{": ", "; "}[min(i, 1)], visible.Line(n.Address), visible.Line(n.Err.Error()))
 	}
 	if e.Outcome == Unknown && !errors.Is(e.Kind, ErrLost) {
 		b.WriteString(" (it may have taken effect)")
 	}
-	return b.String()
+	return visible.Lines(b.String()) // a cause may have several
 }
 
 func (e *Error) Unwrap() error {
@@ -120,7 +121,7 @@ type NotAcquiredError struct {
 }
 
 func (e *NotAcquiredError) Error() string {
-	text := "zamok: " + strings.Join(e.Names, ", ") + " not acquired"
+	text := "zamok: " + strings.Join(each(e.Names, visible.Word), ", ") + " not acquired"
 	for i, b := range e.Holders {
 		text += [...]string{": ", ", "}[min(i, 1)] + b.String()
 	}
@@ -140,8 +141,8 @@ type DeadlockError struct {
 
 func (e *DeadlockError) Error() string {
 	links := each(e.Cycle, func(l Link) string {
-		return fmt.Sprintf("%s (session %d, ticket %d) %s %q", l.Owner, l.Session, l.Ticket,
-			map[bool]string{true: "waits for", false: "holds"}[l.Waits], l.Name)
+		return fmt.Sprintf("%s (session %d, ticket %d) %s %s", visible.Word(l.Owner), l.Session, l.Ticket,
+			map[bool]string{true: "waits for", false: "holds"}[l.Waits], visible.Quote(l.Name))
 	})
 	return "zamok: deadlock: " + strings.Join(links, ", ")
 }
@@ -162,7 +163,7 @@ type UnconfirmedError struct {
 func (e *UnconfirmedError) Error() string {
 	what, until := "what its session held", "until its session ends"
 	if len(e.Names) > 0 {
-		what = strings.Join(e.Names, ", ")
+		what = strings.Join(each(e.Names, visible.Word), ", ")
 	}
 	if !e.Until.IsZero() {
 		until = "until " + e.Until.Format(time.RFC3339)

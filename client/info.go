@@ -6,6 +6,7 @@ import (
 
 	"zamok/api/zamokpb"
 	"zamok/clock"
+	"zamok/internal/visible"
 )
 
 // Stamp is where the replicated clock of the cluster stands: ordered by term, then index. Time is for how
@@ -77,17 +78,18 @@ type Blocker struct {
 func (b Blocker) String() string {
 	who := fmt.Sprintf("session %d", b.Session)
 	if b.Label != "" {
-		who += " (" + b.Label + ")"
+		who += " (" + visible.Word(b.Label) + ")"
 	}
+	name := visible.Quote(b.Name)
 	switch b.By {
 	case ByDelay:
-		return fmt.Sprintf("%q is closed for a delay", b.Name)
+		return name + " is closed for a delay"
 	case ByHoldOff:
 		return fmt.Sprintf("no lock is granted for another %v: a backup was restored", b.Left.Round(time.Second))
 	case ByWaiter:
-		return fmt.Sprintf("%s waits ahead for %q", who, b.Name)
+		return fmt.Sprintf("%s waits ahead for %s", who, name)
 	}
-	return fmt.Sprintf("%q is held by %s", b.Name, who)
+	return fmt.Sprintf("%s is held by %s", name, who)
 }
 
 // Link is one ticket of a deadlock: it waits at Name for the next link, or is held by an owner who waits at

@@ -3,6 +3,7 @@ package web
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
+	"zamok/internal/visible"
 )
 
 // statuses is the only table from codes to those of HTTP. What is not here is 500.
@@ -110,7 +112,7 @@ func inOwnWords(err error, hasItems bool) error {
 			field = of
 		}
 	}
-	info.Message = field + strings.TrimPrefix(info.Message, info.Field)
+	info.Message = visible.Line(field) + strings.TrimPrefix(info.Message, visible.Line(info.Field))
 	info.Field = field
 	if f := (*failure)(nil); errors.As(err, &f) {
 		return err // its cause has changed
@@ -150,15 +152,21 @@ func fail(w http.ResponseWriter, err error) {
 // writeWait is how long a client may take to receive an answer, or an event.
 const writeWait = 10 * time.Second
 
-// reply answers with JSON.
-func reply(w http.ResponseWriter, code int, body any) {
+// marshal returns a body in JSON: nothing here has a form that JSON can't have.
+func marshal(body any) string {
 	text, err := json.Marshal(body)
-	if err != nil { // nothing here has a form that JSON can't have
+	if err != nil {
 		panic(err)
 	}
+	return string(text)
+}
+
+// reply answers with JSON.
+func reply(w http.ResponseWriter, code int, body any) {
+	text := visible.JSON(marshal(body))
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeWait)) // a recorder in a test has none
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)+1))
 	w.WriteHeader(code)
-	_, _ = w.Write(append(text, '\n')) // the connection has ended if that fails, and nothing else can be done
+	_, _ = io.WriteString(w, text+"\n") // the connection has ended if that fails, and nothing else can be done
 }

@@ -3,7 +3,6 @@ package web
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
+	"zamok/internal/visible"
 )
 
 // events sends Server-Sent Events.
@@ -30,13 +30,7 @@ func (e *events) send(name, id string, data any) error {
 	if id != "" {
 		out.WriteString("id: " + id + "\n")
 	}
-	text, err := json.Marshal(data) // in one line
-	if err != nil {
-		return err
-	}
-	out.WriteString("event: " + name + "\ndata: ")
-	out.Write(text)
-	out.WriteString("\n\n")
+	out.WriteString("event: " + name + "\ndata: " + visible.JSON(marshal(data)) + "\n\n")
 	return e.write(out.Bytes())
 }
 

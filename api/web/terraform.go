@@ -5,12 +5,14 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"reflect"
 	"time"
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
+	"zamok/internal/visible"
 )
 
 // The HTTP backend of Terraform and OpenTofu locks its state by LOCK and UNLOCK, with a description of the lock as the
@@ -60,7 +62,7 @@ func (h *handler) terraformRoute(method, summary string, f func(context.Context,
 			case other != nil:
 				w.Header().Set("Content-Type", "application/json")
 				w.WriteHeader(http.StatusLocked)
-				_, _ = w.Write(other) // the connection has ended if that fails
+				_, _ = io.WriteString(w, visible.JSON(string(other))) // the connection has ended if that fails
 				return nil
 			case err != nil:
 				return err

@@ -11,6 +11,7 @@ import (
 
 	"zamok/api/zamokpb"
 	"zamok/fsm"
+	"zamok/internal/visible"
 	"zamok/raftnode"
 )
 
@@ -92,7 +93,7 @@ func verdictOf(code zamokpb.Code) verdict {
 // Errorf makes an error with the usual outcome of its code.
 func Errorf(code zamokpb.Code, format string, args ...any) *Error {
 	return &Error{&zamokpb.ErrorInfo{
-		Code: code, Outcome: verdictOf(code).outcome, Message: fmt.Sprintf(format, args...),
+		Code: code, Outcome: verdictOf(code).outcome, Message: visible.Line(fmt.Sprintf(format, args...)),
 	}}
 }
 
@@ -143,7 +144,7 @@ func Refused(r *fsm.Result) *Error {
 		if d.Limit > 0 {
 			kind = fmt.Sprintf("with %d permits", d.Limit)
 		}
-		e.Info.Message = strings.NewReplacer("{field}", d.Field, "{kind}", kind).Replace(row.text)
+		e.Info.Message = strings.NewReplacer("{field}", visible.Line(d.Field), "{kind}", kind).Replace(row.text)
 	}
 	return e
 }

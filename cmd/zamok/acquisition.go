@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
+	"zamok/internal/visible"
 )
 
 // acquisitionFlags is what the verbs have in common that acquire locks: which, how, and for how long they wait.
@@ -79,7 +80,7 @@ func (q *acquisitionFlags) notAcquiredError(name, blockers string, err error) er
 	case errors.Is(err, client.ErrUnavailable):
 		return err
 	case errors.Is(err, errWaitTimeout):
-		names := strings.Join(append([]string{name}, q.with...), ", ")
+		names := strings.Join(mapSlice(append([]string{name}, q.with...), visible.Word), ", ")
 		return &exitError{exitWaitTimeout, fmt.Errorf("%s not acquired within %v (--wait)%s", names, q.wait, blockers)}
 	case q.try && errors.Is(err, client.ErrNotAcquired):
 		return &exitError{exitNotAcquired, err}

@@ -13,6 +13,7 @@ import (
 
 	"zamok/client"
 	"zamok/fsm"
+	"zamok/internal/visible"
 )
 
 func newBackup(a *app) *cobra.Command {
@@ -59,7 +60,7 @@ func (a *app) backup(ctx context.Context, c *client.Client, path string) error {
 	}
 	return a.print(doc, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: %s, whole; %d locks and %d sessions at index %d\n",
-			sanitizeLine(doc.Path), bytesText(uint64(doc.Bytes)), doc.Locks, doc.Sessions, doc.Index)
+			visible.Line(doc.Path), bytesText(uint64(doc.Bytes)), doc.Locks, doc.Sessions, doc.Index)
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"zamok/client"
+	"zamok/internal/visible"
 	"zamok/raftnode"
 )
 
@@ -94,7 +95,7 @@ func (a *app) printError(err error) int {
 	}
 	text := strings.TrimPrefix(err.Error(), "zamok: ") // the client's have it already
 	for line := range strings.SplitSeq(text, "\n") {
-		fmt.Fprintf(a.stderr, "zamok: %s\n", sanitizeLine(line))
+		fmt.Fprintf(a.stderr, "zamok: %s\n", visible.Line(line))
 	}
 	if e := (*usageError)(nil); errors.As(err, &e) {
 		fmt.Fprintf(a.stderr, "See `%s --help`.\n", e.command)

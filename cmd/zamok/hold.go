@@ -18,6 +18,7 @@ import (
 
 	"zamok/client"
 	"zamok/clock"
+	"zamok/internal/visible"
 )
 
 // holdFlags is what `lock` and `elect` have in common: the flags of a session, and of how a command
@@ -250,11 +251,12 @@ func (s *statusLine) show(p client.Position) {
 	if s.w == nil {
 		return
 	}
-	s.print(fmt.Sprintf("waiting for %s: %d ahead", p.Name, p.Ahead) + s.blockers)
+	blockers := strings.Replace(s.blockers, visible.Quote(p.Name)+" is ", "", 1) // an 80th column is soon reached
+	s.print(fmt.Sprintf("waiting for %s: %d ahead", visible.Word(p.Name), p.Ahead) + blockers)
 }
 
 func (s *statusLine) print(text string) {
-	fmt.Fprint(s.w, eraseLine+sanitizeLine(text))
+	fmt.Fprint(s.w, eraseLine+visible.Cut(visible.Line(text), terminalColumns(s.w)-1)) // a second line would stay
 	s.visible = true
 }
 

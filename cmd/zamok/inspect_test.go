@@ -75,7 +75,7 @@ func TestShow(t *testing.T) {
 
 	text := runZamok(t, c, "show", "look/a").stdout
 	for _, want := range []string{
-		"look/a (mutex): held by 1, 2 waiting", "the nightly�[2J report", "the second", "the third", strconv.FormatUint(holder.Token, 10),
+		"look/a (mutex): held by 1, 2 waiting", `the nightly\x1b[2J report`, "the second", "the third", strconv.FormatUint(holder.Token, 10),
 		fmt.Sprintf("session %d, the holder", holder.Session), fmt.Sprintf("session %d, ahead", second.Session), "AT MOST",
 	} {
 		require.Contains(t, text, want)

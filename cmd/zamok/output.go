@@ -1,46 +1,76 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
-	"text/tabwriter"
+	"strings"
+
+	"zamok/internal/visible"
 )
 
 // print writes a document: as one of JSON with -o json, else as text for people.
 func (a *app) print(doc any, text func(w io.Writer)) error {
 	if a.output == "json" {
-		encoder := json.NewEncoder(a.stdout)
-		encoder.SetIndent("", "  ")
-		encoder.SetEscapeHTML(false)
-		return encoder.Encode(doc)
+		return a.printJSON(doc, "  ")
 	}
-	text(a.stdout)
-	return nil
+	var out bytes.Buffer
+	text(&out)
+	_, err := io.WriteString(a.stdout, visible.Lines(out.String()))
+	return err
 }
 
 // printLine writes one of many documents: with -o json each is on a line of its own.
 func (a *app) printLine(doc any, text string) error {
 	if a.output == "json" {
-		encoder := json.NewEncoder(a.stdout)
-		encoder.SetEscapeHTML(false)
-		return encoder.Encode(doc)
+		return a.printJSON(doc, "")
 	}
-	_, err := fmt.Fprintln(a.stdout, text)
+	_, err := fmt.Fprintln(a.stdout, visible.Line(text))
 	return err
 }
 
+func (a *app) printJSON(doc any, indent string) error {
+	encoder := json.NewEncoder(visibleWriter{a.stdout, visible.JSON})
+	encoder.SetIndent("", indent)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(doc)
+}
+
+// visibleWriter writes what people are to see. Each Write is of whole lines.
+type visibleWriter struct {
+	w    io.Writer
+	show func(string) string
+}
+
+func (v visibleWriter) Write(text []byte) (int, error) {
+	if _, err := io.WriteString(v.w, v.show(string(text))); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+// cellColumnsMax bounds a cell of a table; what it leaves out is in the output of -o json.
+const cellColumnsMax = 128
+
 // table writes rows in columns, the first row being their heads.
 func table(w io.Writer, rows [][]string) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
+	cells := mapSlice(rows, func(row []string) []string {
+		return mapSlice(row, func(cell string) string { return visible.Cut(visible.Cell(cell), cellColumnsMax) })
+	})
+	widths := make([]int, len(rows[0]))
+	for _, row := range cells {
 		for i, cell := range row {
-			if i > 0 {
-				fmt.Fprint(t, "\t")
-			}
-			fmt.Fprint(t, sanitizeLine(cell))
+			widths[i] = max(widths[i], visible.Columns(cell)+2)
 		}
-		fmt.Fprintln(t)
 	}
-	t.Flush()
+	for _, row := range cells {
+		for i, cell := range row {
+			if i == len(row)-1 {
+				fmt.Fprintln(w, cell)
+			} else {
+				fmt.Fprint(w, cell, strings.Repeat(" ", widths[i]-visible.Columns(cell)))
+			}
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
+	"zamok/internal/visible"
 )
 
 // releaseCommand is `zamok release`.
@@ -104,7 +105,7 @@ func (v *releaseCommand) releaseMine(cmd *cobra.Command) error {
 			Items []itemDoc `json:"released"`
 		}{mapSlice(f.Items, newItemDoc)}
 		return v.app.print(doc, func(w io.Writer) {
-			fmt.Fprintf(w, "%s: released; %s is removed\n", f.reservedText(), sanitizeLine(f.path))
+			fmt.Fprintf(w, "%s: released; %s is removed\n", f.reservedText(), visible.Line(f.path))
 		})
 	})
 }
@@ -142,7 +143,7 @@ func (v *releaseCommand) release(ctx context.Context, c *client.Client, name str
 	}{mapSlice(ended, func(t client.TicketRef) ref { return ref{t.Session, t.Ticket} })}
 	return v.app.print(doc, func(w io.Writer) {
 		for _, t := range ended {
-			fmt.Fprintf(w, "released: session %d does not hold %s any more\n", t.Session, sanitizeLine(name))
+			fmt.Fprintf(w, "released: session %d does not hold %s any more\n", t.Session, visible.Line(name))
 		}
 	})
 }

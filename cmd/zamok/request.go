@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
+	"zamok/internal/visible"
 )
 
 // requestFlags is what the verbs have in common that ask a cluster for something and print the answer.
@@ -79,5 +80,10 @@ func shellWord(path string) string {
 	return shellQuote(path)
 }
 
-// shellQuote is a text as one word of a shell's command line.
-func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+// shellQuote is a text as one word of a shell's command line; with characters that can't be seen, one of bash or zsh.
+func shellQuote(text string) string {
+	if visible.Line(text) != text {
+		return "$'" + visible.Line(strings.NewReplacer(`\`, `\\`, "'", `\'`).Replace(text)) + "'"
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
+	"zamok/internal/visible"
 )
 
 // reservationFile is a reservation in a file. It is a secret: who has it can release the lock.
@@ -118,7 +119,7 @@ func (f *reservationFile) remove() error {
 
 // reservedText names the locks of a reservation.
 func (f *reservationFile) reservedText() string {
-	return sanitizeLine(strings.Join(mapSlice(f.Items, client.Item.Name), ", "))
+	return strings.Join(mapSlice(f.Items, func(i client.Item) string { return visible.Word(i.Name()) }), ", ")
 }
 
 // lostError reports that a reservation ended before its release.

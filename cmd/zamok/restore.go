@@ -12,6 +12,7 @@ import (
 
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/internal/visible"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
@@ -115,7 +116,7 @@ that is too short: empty the directory, and restore again with --quiet.
 Start it, when all nodes of the old cluster have ended for good:
 
   zamok server --id %s --data %s --cluster %v
-`, sanitizeLine(v.data), node.ID, restored.Index, doc.HoldOff, node.ID, shellQuote(v.data), v.cluster)
+`, visible.Line(v.data), node.ID, restored.Index, doc.HoldOff, node.ID, shellQuote(v.data), v.cluster)
 		if !isLoopbackAddress(node.Address) {
 			fmt.Fprint(w, `
 with --peer-cert, --peer-key and --peer-ca, or --insecure-peers.

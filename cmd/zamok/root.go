@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"zamok/internal/visible"
 )
 
 // app is what every verb is given: where it reads and writes, and the flags that all of them have.
@@ -171,9 +173,9 @@ func (a *app) validate(cmd *cobra.Command) error {
 func (a *app) logger() *slog.Logger {
 	options := &slog.HandlerOptions{Level: a.level()}
 	if a.logFormat == "json" {
-		return slog.New(slog.NewJSONHandler(a.stderr, options))
+		return slog.New(slog.NewJSONHandler(visibleWriter{a.stderr, visible.JSON}, options))
 	}
-	return slog.New(slog.NewTextHandler(a.stderr, options))
+	return slog.New(slog.NewTextHandler(visibleWriter{a.stderr, visible.Lines}, options))
 }
 
 func (a *app) level() slog.Level {
@@ -221,15 +223,4 @@ func notIgnored(all ...os.Signal) []os.Signal {
 		}
 	}
 	return kept
-}
-
-// sanitizeLine makes the text of others fit for one line of a table or a terminal: no control character
-// of theirs moves a cursor of ours.
-func sanitizeLine(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return '�'
-		}
-		return r
-	}, text)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/api"
+	"zamok/internal/visible"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
@@ -258,7 +259,7 @@ func (v *serverCommand) config() api.NodeConfig {
 			ID: v.id, Store: store.Config{Dir: v.data, Log: store.LogKind(v.logStore)}, Peers: peer.Config{List: v.list},
 			Join: v.join != "", ElectionTimeout: v.electionTimeout, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
 			Fatal: func(err error) {
-				fmt.Fprintf(v.app.stderr, "zamok: this node ends at once: %v\n", err)
+				fmt.Fprintf(v.app.stderr, "zamok: this node ends at once: %s\n", visible.Line(err.Error()))
 				v.app.exit(fatalExitCode(err))
 				runtime.Goexit() // only if exit came back, as it does in a test
 			},

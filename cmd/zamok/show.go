@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
+	"zamok/internal/visible"
 )
 
 // showCommand is `zamok show`.
@@ -71,13 +72,13 @@ func (v *showCommand) show(ctx context.Context, c *client.Client, name string) e
 func (d *detailDoc) write(w io.Writer) {
 	switch free := d.Holders == 0 && d.Waiters == 0; {
 	case free && d.HoldOff != "":
-		fmt.Fprintf(w, "%s is free, but no lock is granted for another %s: a backup was restored.\n", sanitizeLine(d.Name), d.HoldOff)
+		fmt.Fprintf(w, "%s is free, but no lock is granted for another %s: a backup was restored.\n", visible.Word(d.Name), d.HoldOff)
 		return
 	case free && d.Delay == "":
-		fmt.Fprintf(w, "%s is free.\n", sanitizeLine(d.Name))
+		fmt.Fprintf(w, "%s is free.\n", visible.Word(d.Name))
 		return
 	}
-	fmt.Fprintf(w, "%s (%s): held by %d, %d waiting", sanitizeLine(d.Name), d.kindText(), d.Holders, d.Waiters)
+	fmt.Fprintf(w, "%s (%s): held by %d, %d waiting", visible.Word(d.Name), d.kindText(), d.Holders, d.Waiters)
 	switch {
 	case d.HoldOff != "":
 		fmt.Fprintf(w, "; no lock is granted for another %s: a backup was restored", d.HoldOff)
@@ -153,7 +154,7 @@ func (d *detailDoc) waitReasons(t ticketDoc) string {
 func (b blockerDoc) text(shown string) string {
 	at := ""
 	if b.Name != shown {
-		at = " at " + b.Name
+		at = " at " + visible.Word(b.Name)
 	}
 	switch b.By {
 	case "hold-off":

@@ -148,6 +148,16 @@ func isTerminal(stream any) bool {
 	return err == nil
 }
 
+// terminalColumns is how wide the terminal is that a stream leads to.
+func terminalColumns(stream any) int {
+	if file, ok := stream.(*os.File); ok {
+		if size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 1 {
+			return int(size.Col)
+		}
+	}
+	return helpWidth
+}
+
 func getTermios(file *os.File) (*unix.Termios, error) {
 	return unix.IoctlGetTermios(int(file.Fd()), ioctlGetTermios)
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"zamok/client"
+	"zamok/internal/visible"
 )
 
 // terminalSession is a terminal, and the person at it.
@@ -32,6 +33,7 @@ func startAtTerminal(t *testing.T, c *devCluster, name string, args ...string) *
 	number, err := unix.IoctlGetInt(int(keys.Fd()), unix.TIOCGPTN)
 	require.NoError(t, err)
 	require.NoError(t, unix.IoctlSetPointerInt(int(keys.Fd()), unix.TIOCSPTLCK, 0))
+	require.NoError(t, unix.IoctlSetWinsize(int(keys.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100}))
 	screen, err := os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	require.NoError(t, err)
 	defer screen.Close()
@@ -64,7 +66,7 @@ func TestReservationWaitAtTerminal(t *testing.T) {
 	p := startAtTerminal(t, c, binary, "acquire", "reserve/seen", "--for", "1h", "--file", mine)
 	p.awaitOutput(t, "waiting for reserve/seen")
 	c.awaitWaiters(t, "reserve/seen", 1)
-	require.Regexp(t, `waiting for reserve/seen(; held by load�\[2Jtest until .*\d\d:\d\d.*, \d waiting)?`, p.stdout.String())
+	require.Regexp(t, `waiting for reserve/seen(; held by load\\x1b\[2Jtest until .*\d\d:\d\d.*, \d waiting)?`, p.stdout.String())
 	p.typeKeys(t, "\x03")
 	require.Equal(t, exitSignalBase+int(syscall.SIGINT), p.wait(t).code)
 	requireNoFile(t, mine)
@@ -163,14 +165,18 @@ func TestJobControl(t *testing.T) {
 func TestWaitStatusLine(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
-	cl, err := client.New(client.Config{Endpoints: []string{c.endpoint()}, Label: "the night job"})
+	label := "the night job " + strings.Repeat("東", 60)
+	cl, err := client.New(client.Config{Endpoints: []string{c.endpoint()}, Label: label})
 	require.NoError(t, err)
 	defer cl.Close()
 	lock, err := cl.Lock(context.Background(), "tty/wait")
 	require.NoError(t, err)
 	p := startAtTerminal(t, c, binary, "lock", "tty/wait", "--", "echo", "mine")
 	p.awaitOutput(t, "waiting for tty/wait: 0 ahead")
-	p.awaitOutput(t, "the night job")
+	p.awaitOutput(t, "the night job 東東")
+	for line := range strings.SplitSeq(p.stdout.String(), eraseLine) {
+		require.Less(t, visible.Columns(strings.TrimSpace(line)), 100, "a line that goes on below can't be erased")
+	}
 	refused := runZamok(t, c, "lock", "tty/wait", "--try", "--", "true")
 	require.Equal(t, exitNotAcquired, refused.code)
 	require.Contains(t, refused.stderr, "the night job")

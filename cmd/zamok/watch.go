@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
+	"zamok/internal/visible"
 )
 
 // watchCommand is `zamok watch`.
@@ -58,7 +59,7 @@ type eventDoc struct {
 func (e eventDoc) String() string {
 	var names []string
 	for _, i := range e.Items {
-		names = append(names, fmt.Sprintf("%s (%s)", i.Name, i.modeText()))
+		names = append(names, fmt.Sprintf("%s (%s)", visible.Word(i.Name), i.modeText()))
 	}
 	text := fmt.Sprintf("%d  %-10s  ", e.Index, e.Event)
 	if len(names) > 0 {
@@ -69,7 +70,7 @@ func (e eventDoc) String() string {
 		text += fmt.Sprintf(" ticket %d", e.Ticket)
 	}
 	if e.Label != "" {
-		text += fmt.Sprintf(" (%s)", e.Label)
+		text += fmt.Sprintf(" (%s)", visible.Word(e.Label))
 	}
 	if e.Token != 0 {
 		text += fmt.Sprintf(" token %d", e.Token)
@@ -80,7 +81,7 @@ func (e eventDoc) String() string {
 	if e.Text != "" {
 		text += ": " + e.Text
 	}
-	return sanitizeLine(text)
+	return text
 }
 
 func (v *watchCommand) watch(ctx context.Context, c *client.Client, prefix string) error {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,10 +15,13 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"zamok/api/access"
 	"zamok/api/web"
 	"zamok/api/zamokpb"
 	"zamok/raftnode"
@@ -55,15 +59,19 @@ func (n *Node) serveHTTP() {
 		s.metrics.Serve(w, r, n.startedRaft(), s.hub.Counts().Streams, cfg.Version)
 	})
 	if cfg.Profile {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.HandleFunc("/debug/pprof/", s.forOperators(pprof.Index))
+		mux.HandleFunc("/debug/pprof/cmdline", s.forOperators(pprof.Cmdline))
+		mux.HandleFunc("/debug/pprof/profile", s.forOperators(pprof.Profile))
+		mux.HandleFunc("/debug/pprof/symbol", s.forOperators(pprof.Symbol))
+		mux.HandleFunc("/debug/pprof/trace", s.forOperators(pprof.Trace))
 	}
-	n.http = newHTTPServer(mux, cfg.Logger)
+	n.http = newHTTPServer(withCertificate(mux), cfg.Logger)
+	var listener net.Listener = &limitedListener{Listener: cfg.httpListener, free: make(chan struct{}, cfg.ConnsMax), log: cfg.Logger}
+	if cfg.ClientTLS != nil {
+		listener = tls.NewListener(listener, cfg.clientTLS("http/1.1", true))
+	}
 	n.served.Go(func() {
-		err := n.http.Serve(&limitedListener{Listener: cfg.httpListener, free: make(chan struct{}, cfg.ConnsMax), log: cfg.Logger})
+		err := n.http.Serve(listener)
 		if !errors.Is(err, http.ErrServerClosed) {
 			cfg.Logger.Error("the HTTP server failed; locks over HTTP, metrics and health are not served until the node is restarted", "error", err)
 		}
@@ -79,6 +87,36 @@ func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
 			return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
 		},
 		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+	}
+}
+
+// withCertificate adds the caller's certificate to each request: when the connection begins there has been no handshake.
+func withCertificate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p, ok := peer.FromContext(r.Context()); ok && r.TLS != nil {
+			secured := &peer.Peer{Addr: p.Addr, AuthInfo: credentials.TLSInfo{State: *r.TLS}}
+			r = r.WithContext(peer.NewContext(r.Context(), secured))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// forOperators serves what is no call of gRPC to those who may operate, also before the node has started.
+func (s *Server) forOperators(serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		shown := metadata.MD{access.AuthorizationKey: r.Header.Values(access.AuthorizationKey)}
+		ctx, err := s.identify(metadata.NewIncomingContext(r.Context(), shown), r.URL.Path)
+		if err != nil {
+			respond(w, http.StatusUnauthorized, err.Error())
+			return
+		}
+		guard := access.Guard{Rules: s.cfg.Rules}
+		if err := guard.AdmitOperator(access.CallerOf(ctx)); err != nil {
+			s.record(ctx, r.URL.Path, nil, err)
+			respond(w, http.StatusForbidden, err.Error())
+			return
+		}
+		serve(w, r)
 	}
 }
 

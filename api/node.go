@@ -171,13 +171,13 @@ type NodeConfig struct {
 	// ListenPeers is where other nodes are served. Empty: the address that Peers.List has for this node; without
 	// one, any port of 127.0.0.1.
 	ListenPeers string
-	// ListenHTTP is where locks over HTTP, /metrics, /healthz and /readyz are served, without authentication. Empty:
-	// nowhere.
+	// ListenHTTP is where locks over HTTP are served to the same callers as on Listen, and /metrics, /healthz and /readyz to
+	// everyone. Empty: nowhere.
 	ListenHTTP string
 	// HTTPHosts are further names under which HTTP is reached, as through a proxy: a request for another name than
 	// these, Advertise, the host name, localhost and IP addresses is refused.
 	HTTPHosts []string
-	// Profile adds /debug/pprof there. Profiles show the inside of the process, and cost it time.
+	// Profile adds /debug/pprof there, for operators. Profiles show the inside of the process, and cost it time.
 	Profile bool
 	// Advertise is the host name or IP under which clients and nodes reach this one. Empty: the host
 	// that Peers.List has for this node; without one, the host that it listens on, and where that means
@@ -186,10 +186,12 @@ type NodeConfig struct {
 	// Listener is used instead of Listen. The node closes it, and Peers.Listener. Nil: TCP.
 	Listener net.Listener
 
-	// ClientTLS is the server side for clients; it may demand certificates of them. It is called for each connection,
-	// so that certificates can be renewed; those that are open stay. Nil: plain.
+	// ClientTLS is the server side for clients, over gRPC and HTTP. It is called for each connection, so that certificates
+	// can be renewed; those that are open stay. If it demands certificates, each call has to show one, or a token that
+	// Identity knows. Nil: plain.
 	ClientTLS func() *tls.Config
-	// Identity establishes who a client is. Zero: by the common name of its certificate.
+	// Identity establishes who a client is. Zero: by the common name of its certificate. Required is set if ClientTLS
+	// demands certificates.
 	Identity access.Identifier
 	// Rules are the access rules in force, for each request anew. Nil, or if it returns nil: everything is allowed.
 	Rules func() *rules.Set
@@ -200,6 +202,7 @@ type NodeConfig struct {
 
 	httpListener net.Listener // of ListenHTTP
 	hostname     string       // of the machine
+	tokens       bool         // Identity knows some
 }
 
 // wrong is the error of a field.
@@ -233,7 +236,10 @@ func (s *NodeConfig) settle() error {
 	if s.Rules == nil {
 		s.Rules = func() *rules.Set { return nil }
 	}
-	if s.Identity.Verifier == nil {
+	if s.ClientTLS != nil && s.ClientTLS().ClientAuth == tls.RequireAndVerifyClientCert {
+		s.Identity.Required = true
+	}
+	if s.tokens = s.Identity.Verifier != nil; !s.tokens {
 		s.Identity.Verifier = func() identity.Verifier { return identity.Verifier{} }
 	}
 	s.Identity.Certificate = cmp.Or(s.Identity.Certificate, identity.CommonName)
@@ -310,11 +316,15 @@ func (s *NodeConfig) listen(ctx context.Context) (err error) {
 	return nil
 }
 
-// clientTLS is TLS towards clients that speak a protocol, each connection with the newest certificates.
-func (s *NodeConfig) clientTLS(protocol string) *tls.Config {
+// clientTLS is TLS towards clients that speak a protocol, each connection with the newest certificates. If some may come
+// without a certificate, as one that asks for the health or has a token, their calls are refused unless they show a token.
+func (s *NodeConfig) clientTLS(protocol string, someWithout bool) *tls.Config {
 	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		c := s.ClientTLS().Clone()
 		c.NextProtos = []string{protocol}
+		if someWithout && c.ClientAuth == tls.RequireAndVerifyClientCert {
+			c.ClientAuth = tls.VerifyClientCertIfGiven
+		}
 		return c, nil
 	}}
 }

@@ -137,7 +137,7 @@ func (s *Server) serve(node *raftnode.Node) {
 	}
 	toClients := insecure.NewCredentials()
 	if s.cfg.ClientTLS != nil {
-		toClients = credentials.NewTLS(s.cfg.clientTLS("h2"))
+		toClients = credentials.NewTLS(s.cfg.clientTLS("h2", s.cfg.tokens))
 	}
 	s.grpc = []*grpc.Server{
 		s.listen(s.cfg.Listener, s.cfg.ConnsMax, append(options, grpc.Creds(toClients))),

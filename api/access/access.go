@@ -53,6 +53,9 @@ func (g *Guard) Admit(ctx context.Context, request any) error {
 	return err
 }
 
+// AdmitOperator checks that a caller may do what operators do and no request stands for.
+func (g *Guard) AdmitOperator(c Caller) error { return g.authorize(c, rules.Operate, nil, nil) }
+
 // IsOperation reports whether a request is an operator's, beside those that only read.
 func (g *Guard) IsOperation(request any) bool {
 	switch r := request.(type) {

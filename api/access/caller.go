@@ -3,6 +3,7 @@ package access
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net"
 	"strings"
 	"time"
@@ -66,15 +67,22 @@ func Relayed(values []string) Caller {
 type Identifier struct {
 	Verifier    func() identity.Verifier
 	Certificate identity.CertificateName // the part of a certificate that counts
+	Required    bool                     // a call that shows neither a token nor a certificate is refused
 }
 
 // AuthorizationKey is the metadata, and the header of HTTP, that has a token.
 const AuthorizationKey = "authorization"
 
+// errNothingShown is for a call where Identifier.Required.
+var errNothingShown = errors.New("show a client certificate, or a token if this cluster knows any")
+
 // Caller returns who makes the call of ctx. A token counts before a certificate.
 func (i Identifier) Caller(ctx context.Context, now time.Time) (Caller, error) {
 	p, ok := grpcpeer.FromContext(ctx)
 	if !ok || p.Addr == nil {
+		if i.Required {
+			return Caller{}, unauthenticated(errNothingShown)
+		}
 		return Caller{}, nil
 	}
 	c := Caller{Address: p.Addr.String()}
@@ -93,6 +101,9 @@ func (i Identifier) Caller(ctx context.Context, now time.Time) (Caller, error) {
 		host = c.Address
 	}
 	c.Identity = identity.AnonymousPrefix + host
+	if i.Required {
+		return c, unauthenticated(errNothingShown)
+	}
 	return c, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"os/signal"
 	"runtime"
@@ -41,6 +40,7 @@ type serverCommand struct {
 	clientTLS, peerTLS tlsFiles
 	tlsMinVersion      string
 	insecurePeers      bool
+	insecureHTTP       bool
 	access             accessFlags
 }
 
@@ -77,9 +77,10 @@ The election timeout adapts to round trips between the nodes and to pauses of th
 members" shows it. The ttl of a session must be at least four times as long. --election-timeout fixes it, even
 while the node that was started with the flag is down.
 
-The HTTP address serves locks, metrics and health to everyone who can reach it, without TLS. Requests that a
-browser sends for the page of another site are refused, and so are those for a host name that is none of this
-node's: the one of --advertise, the machine's, and those of --http-host.`,
+The HTTP address serves locks under the same rules, and with the same TLS, as the one for clients; metrics and
+health are for everyone. Without --rules it has to be a loopback address, unless --insecure-http is given.
+Requests that a browser sends for the page of another site are refused, and so are those for a host name that is
+none of this node's: the one of --advertise, the machine's, and those of --http-host.`,
 		Example: `  zamok server --id n1 --data /var/lib/zamok --cluster n1=10.0.0.1:5751,n2=10.0.0.2:5751,n3=10.0.0.3:5751
   zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join 10.0.0.1:5750,10.0.0.2:5750`,
 		GroupID: groupOperate,
@@ -112,15 +113,16 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.StringVar(&v.join, "join", "", "client addresses of a running cluster to join: host:5750,…")
 	f.StringVar(&v.listen, "listen", defaultListen, "listen address for clients")
 	f.StringVar(&v.peer, "peer", "", "listen address for the other nodes (default: the port that --cluster has for this node, or "+defaultPeerPort+"; of loopback, unless peers have TLS)")
-	f.StringVar(&v.http, "http", defaultHTTP, `listen address for HTTP: locks as JSON, /metrics, /healthz and /readyz; "" disables it`)
+	f.StringVar(&v.http, "http", defaultHTTP, `listen address for HTTP, with the TLS of --tls-cert: locks as JSON, /metrics, /healthz and /readyz; "" disables it`)
+	f.BoolVar(&v.insecureHTTP, "insecure-http", false, "serve HTTP beyond this machine without --rules: everything that reaches it may take and end every lock")
 	f.StringSliceVar(&v.httpHosts, "http-host", nil, "further `name` under which HTTP is reached, as through a proxy; repeatable")
-	f.BoolVar(&v.pprof, "profile", false, "serve /debug/pprof on the HTTP address")
+	f.BoolVar(&v.pprof, "profile", false, "serve /debug/pprof on the HTTP address, to operators if there are --rules")
 	f.StringVar(&v.advertise, "advertise", "", "`host` under which clients and other nodes reach this node (default: the one in --cluster, or the host name)")
 	f.Uint64Var(&v.tokenBase, "token-base", 0, "issue only tokens above this one in a new cluster (default: seconds since 1970 × 2^20)")
 	f.IntVar(&v.maxConnections, "max-connections", 0, "maximum number of client connections (default 16384)")
 	f.StringVar(&v.clientTLS.cert, "tls-cert", "", "certificate for clients, a PEM `file`; enables TLS")
 	f.StringVar(&v.clientTLS.key, "tls-key", "", "key of --tls-cert, a PEM `file`")
-	f.StringVar(&v.clientTLS.clientCA, "tls-client-ca", "", "require client certificates signed by the authorities in this PEM `file`")
+	f.StringVar(&v.clientTLS.clientCA, "tls-client-ca", "", "require clients to show a certificate of the authorities in this PEM `file`, or a token if --tokens or --jwt-keys is given")
 	f.StringVar(&v.joinCA, "join-ca", "", "authorities trusted when asking the cluster of --join, a PEM `file` (default: the system's)")
 	f.StringVar(&v.tlsMinVersion, "tls-min-version", "1.3", "lowest version of TLS for clients: 1.2 or 1.3; nodes use 1.3 among themselves")
 	v.access.register(cmd)
@@ -139,6 +141,9 @@ func (v *serverCommand) validate() (err error) {
 		return errors.New("--data is missing: the directory in which this node keeps its data")
 	case v.clientTLS.cert == "" && v.clientTLS.clientCA != "":
 		return errors.New("--tls-client-ca asks clients for certificates, which needs TLS: give --tls-cert and --tls-key")
+	case v.http != "" && !isLoopbackAddress(v.http) && v.access.rules == "" && !v.insecureHTTP:
+		return fmt.Errorf("--http: %s is reached over a network, and without access rules everything that reaches it may take, release and "+
+			"end every lock: give --rules, or --insecure-http if only trusted programs can reach it", v.http)
 	case tlsVersions[v.tlsMinVersion] == 0:
 		return fmt.Errorf("--tls-min-version: %q is neither 1.2 nor 1.3", v.tlsMinVersion)
 	case (v.peerTLS.cert == "" || v.peerTLS.key == "" || v.peerTLS.ca == "") && v.peerTLS != (tlsFiles{}):
@@ -196,11 +201,7 @@ func (v *serverCommand) run(ctx context.Context) error {
 	if cfg.JoinCluster, err = v.joinClusterID(ctx); err != nil {
 		return signalOr(ctx, err)
 	}
-	if host, _, err := net.SplitHostPort(v.http); err == nil && !isLoopback(host) {
-		log.Warn("the HTTP address is reachable from other machines, and everyone who reaches it may take and release locks and "+
-			"change members, without TLS; let only trusted machines reach it, or put a proxy in front of a loopback address", "http", v.http)
-	}
-	v.logPeersSecurity(log)
+	v.logSecurity(log)
 	log.Info("starting node", "id", v.id, "version", version(), "data", v.data)
 	node, err := api.StartNode(ctx, cfg)
 	if err != nil {

@@ -31,6 +31,7 @@ type serverSet struct {
 	devCluster
 	dir   string
 	extra func(id string) []string // more flags
+	ca    *testCA                  // of the nodes' certificates for clients; nil: they have no TLS
 	nodes [3]*process
 }
 
@@ -66,14 +67,24 @@ func (s *serverSet) start(t *testing.T, i int) {
 func (s *serverSet) awaitReady(t *testing.T, i int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		answer, err := http.Get("http://" + s.address(i, 2) + "/readyz")
-		if err != nil {
-			return false
-		}
-		defer answer.Body.Close()
-		_, _ = io.Copy(io.Discard, answer.Body)
-		return answer.StatusCode == http.StatusOK
+		code, err := s.get(t, i, "/readyz")
+		return err == nil && code == http.StatusOK
 	}, testTimeout, 20*time.Millisecond, "node %d was never ready", i+1)
+}
+
+// get asks a node over HTTP, and shows these certificates.
+func (s *serverSet) get(t *testing.T, i int, path string, shown ...tls.Certificate) (code int, err error) {
+	scheme, transport := "http://", &http.Transport{DisableKeepAlives: true}
+	if s.ca != nil {
+		scheme, transport.TLSClientConfig = "https://", &tls.Config{RootCAs: poolOf(t, s.ca), Certificates: shown}
+	}
+	answer, err := (&http.Client{Transport: transport}).Get(scheme + s.address(i, 2) + path)
+	if err != nil {
+		return 0, err
+	}
+	defer answer.Body.Close()
+	_, _ = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode, nil
 }
 
 // Each node is restarted in turn, and a lock stays held through all of it.
@@ -148,7 +159,7 @@ func TestServerFlagErrors(t *testing.T) {
 	require.NoError(t, os.WriteFile(text, []byte("hello"), 0o600))
 	theirs := filepath.Join(dir, "theirs")
 	other := startZamok(t, nil, "server", "--id", "n2", "--data", theirs, "--cluster", "n2=127.0.0.1:"+strconv.Itoa(freePorts(t)),
-		"--listen", "127.0.0.1:0", "--http", ":0")
+		"--listen", "127.0.0.1:0", "--http", ":0", "--insecure-http")
 	other.awaitOutput(t, "reachable from other machines")
 	other.awaitOutput(t, "serving clients")
 	require.NoError(t, other.Process.Signal(syscall.SIGTERM))
@@ -183,6 +194,7 @@ func TestServerFlagErrors(t *testing.T) {
 		"half of peer TLS":   {sound("--peer-cert", text), []string{"--peer-ca"}},
 		"bad authorities":    {sound("--tls-cert", text, "--tls-key", text, "--tls-client-ca", text), []string{"BEGIN CERTIFICATE"}},
 		"no version of TLS":  {sound("--tls-min-version", "1.1"), []string{"--tls-min-version", "1.2", "1.3"}},
+		"open HTTP":          {sound("--http", ":5752"), []string{"--http: :5752", "--rules", "--insecure-http"}},
 		"open peers":         {sound("--peer", "0.0.0.0:5751"), []string{"--peer: 0.0.0.0:5751", "--peer-cert", "--insecure-peers"}},
 		"a far cluster":      {sound("--cluster", "n1=127.0.0.1:5751,n2=10.0.0.2:5751"), []string{"--cluster: 10.0.0.2:5751", "--insecure-peers"}},
 		"joining far away":   {sound("--join", "127.0.0.1:5750,db.example:5750"), []string{"--join: db.example:5750", "--insecure-peers"}},
@@ -217,10 +229,17 @@ func TestServerTLS(t *testing.T) {
 			"--peer-cert", cert, "--peer-key", key, "--peer-ca", ca.file,
 		}
 	})
+	s.ca = ca
 	for i := range s.nodes {
 		s.awaitReady(t, i)
 	}
 	cert, key := ca.issue(t, "alice")
+	code, err := s.get(t, 0, "/v1/now")
+	require.NoError(t, err)
+	require.Equal(t, http.StatusUnauthorized, code)
+	code, err = s.get(t, 0, "/v1/now", pairOf(t, cert, key))
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, code)
 	with := []string{"lock", "secret", "--cacert", ca.file, "--cert", cert, "--key", key, "--wait", "30s", "--", "echo", "mine"}
 	r := runZamok(t, &s.devCluster, with...)
 	require.Equal(t, 0, r.code, r.stderr)

@@ -80,7 +80,9 @@ func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger) (again []
 	}
 	cfg.Identity = access.Identifier{
 		Certificate: identity.CertificateName(v.clientName),
-		Verifier: func() (known identity.Verifier) {
+	}
+	if v.tokens != "" || v.jwtKeys != "" {
+		cfg.Identity.Verifier = func() (known identity.Verifier) {
 			if verifiers.tokens != nil {
 				known.Tokens = verifiers.tokens.get()
 			}
@@ -88,7 +90,7 @@ func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger) (again []
 				known.Keys = verifiers.keys.get()
 			}
 			return known
-		},
+		}
 	}
 	if v.audit != "" {
 		file, err := audit.Open(v.audit)

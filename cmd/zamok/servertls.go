@@ -62,7 +62,18 @@ func (v *serverCommand) checkPeersAreSecured() error {
 	return nil
 }
 
-func (v *serverCommand) logPeersSecurity(log *slog.Logger) {
+// logSecurity says what is open.
+func (v *serverCommand) logSecurity(log *slog.Logger) {
+	if v.http != "" && !isLoopbackAddress(v.http) {
+		if v.access.rules == "" {
+			log.Warn("HTTP is reachable from other machines (--insecure-http): whatever reaches it may take, release and end every lock, and "+
+				"change members; let only trusted programs reach it", "http", v.http)
+		}
+		if v.clientTLS.cert == "" {
+			log.Warn("HTTP is reachable from other machines without TLS: secrets of sessions, and tokens, can be read on the way; give "+
+				"--tls-cert and --tls-key, or put a proxy in front of a loopback address", "http", v.http)
+		}
+	}
 	switch {
 	case v.peersAreLocal():
 		log.Info("without TLS between nodes only those on this machine can be peers", "peer", v.peerListenAddress())

@@ -76,7 +76,7 @@ func TestHangupReadsCertificates(t *testing.T) {
 	takesTime(t)
 	ca := newTestCA(t)
 	cert, key := ca.issue(t, "n1")
-	s := &serverSet{dir: t.TempDir()}
+	s := &serverSet{dir: t.TempDir(), ca: ca}
 	s.port = freePorts(t)
 	s.extra = func(id string) []string {
 		cert, key := cert, key
@@ -136,7 +136,7 @@ func TestAHolderRenewsItsCertificate(t *testing.T) {
 	takesTime(t)
 	before, after := newTestCA(t), newTestCA(t)
 	accepted := before
-	s := &serverSet{dir: t.TempDir()}
+	s := &serverSet{dir: t.TempDir(), ca: before}
 	s.port = freePorts(t)
 	serverCert, serverKey := before.issue(t, "n1")
 	s.extra = func(string) []string {

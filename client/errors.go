@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"zamok/api/zamokpb"
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // Every error of this package is one of these, for errors.Is.

@@ -6,7 +6,7 @@ import (
 
 	"zamok/api/zamokpb"
 	"zamok/clock"
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // Stamp is where the replicated clock of the cluster stands: ordered by term, then index. Time is for how

@@ -14,7 +14,7 @@ import (
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // statuses is the only table from codes to those of HTTP. What is not here is 500.

@@ -10,7 +10,7 @@ import (
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // events sends Server-Sent Events.

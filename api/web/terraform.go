@@ -12,7 +12,7 @@ import (
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // The HTTP backend of Terraform and OpenTofu locks its state by LOCK and UNLOCK, with a description of the lock as the

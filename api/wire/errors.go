@@ -11,8 +11,8 @@ import (
 
 	"zamok/api/zamokpb"
 	"zamok/fsm"
-	"zamok/internal/visible"
 	"zamok/raftnode"
+	"zamok/session/visible"
 )
 
 // Error is an error for a client. A gRPC handler returns it, and gRPC derives the status from it.

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // acquisitionFlags is what the verbs have in common that acquire locks: which, how, and for how long they wait.

@@ -13,7 +13,7 @@ import (
 
 	"zamok/client"
 	"zamok/fsm"
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 func newBackup(a *app) *cobra.Command {

@@ -8,8 +8,8 @@ import (
 	"syscall"
 
 	"zamok/client"
-	"zamok/internal/visible"
 	"zamok/raftnode"
+	"zamok/session/visible"
 )
 
 // The exit codes of every verb. A command run under a lock has its own codes besides; these lie

@@ -18,7 +18,7 @@ import (
 
 	"zamok/client"
 	"zamok/clock"
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // holdFlags is what `lock` and `elect` have in common: the flags of a session, and of how a command

@@ -7,7 +7,7 @@ import (
 	"io"
 	"strings"
 
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // print writes a document: as one of JSON with -o json, else as text for people.

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // releaseCommand is `zamok release`.

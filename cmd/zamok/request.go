@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // requestFlags is what the verbs have in common that ask a cluster for something and print the answer.

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // reservationFile is a reservation in a file. It is a secret: who has it can release the lock.

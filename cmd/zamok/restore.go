@@ -12,10 +12,10 @@ import (
 
 	"zamok/clock"
 	"zamok/fsm"
-	"zamok/internal/visible"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
+	"zamok/session/visible"
 )
 
 // restoreCommand is `zamok restore`.

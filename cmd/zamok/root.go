@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // app is what every verb is given: where it reads and writes, and the flags that all of them have.

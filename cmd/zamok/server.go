@@ -16,10 +16,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/api"
-	"zamok/internal/visible"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
+	"zamok/session/visible"
 )
 
 // serverCommand is `zamok server`.

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // showCommand is `zamok show`.

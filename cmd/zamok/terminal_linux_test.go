@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"zamok/client"
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // terminalSession is a terminal, and the person at it.

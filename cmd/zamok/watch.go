@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
-	"zamok/internal/visible"
+	"zamok/session/visible"
 )
 
 // watchCommand is `zamok watch`.

@@ -110,7 +110,7 @@ func (s *Server) CloseSession(ctx context.Context, req *zamokpb.CloseSessionRequ
 	}
 	dropped := make(chan *zamokpb.TicketState, 1)
 	if req.Ticket != 0 { // submitted before the end of the session, so it is answered before
-		s.node.Submit(&fsm.Drop{Session: id, Ticket: req.Ticket}, func(a raftnode.Answer, err error) {
+		s.node.Submit(ctx, &fsm.Drop{Session: id, Ticket: req.Ticket}, func(a raftnode.Answer, err error) {
 			if refusal(&a, err) == nil {
 				dropped <- wire.TicketState(wire.ResultState(req.Ticket, &a.Result))
 			}
@@ -183,11 +183,11 @@ func (s *Server) acquire(ctx context.Context, req *zamokpb.AcquireRequest, id se
 		if req.Session == 0 {
 			end = &fsm.CloseSession{Session: id}
 		}
-		s.dropFor(wait, end, dropTries)
+		s.dropFor(ctx, wait, end, dropTries)
 		return nil, wire.Explain(context.Cause(ctx))
 	}
 	if req.Session == 0 && state.State == fsm.Ended {
-		s.node.Submit(&fsm.CloseSession{Session: id}, func(raftnode.Answer, error) {}) // if that fails, its ttl ends it
+		s.node.Submit(ctx, &fsm.CloseSession{Session: id}, func(raftnode.Answer, error) {}) // if that fails, its ttl ends it
 	}
 	switch {
 	case err != nil:
@@ -245,16 +245,16 @@ func (s *Server) wait(ctx context.Context, req *zamokpb.AcquireRequest, wait *pu
 
 // dropFor ends the ticket of a call that broke, unless another call has requested the same ticket. One that
 // comes now waits for the submission of the end, so that its Acquire is behind it and has the true answer.
-func (s *Server) dropFor(wait *push.Waiter, end fsm.Command, tries int) {
+func (s *Server) dropFor(ctx context.Context, wait *push.Waiter, end fsm.Command, tries int) {
 	s.dropping.Lock()
 	defer s.dropping.Unlock()
 	if !wait.IsOnly() {
 		wait.Cancel()
 		return
 	}
-	s.node.Submit(end, func(_ raftnode.Answer, err error) {
+	s.node.Submit(ctx, end, func(_ raftnode.Answer, err error) {
 		if errors.Is(err, raftnode.ErrOverloaded) && tries > 1 && !s.isStopping() {
-			time.AfterFunc(dropEvery, func() { s.dropFor(wait, end, tries-1) }) // a node that is closed refuses
+			time.AfterFunc(dropEvery, func() { s.dropFor(ctx, wait, end, tries-1) }) // a node that is closed refuses
 			return
 		}
 		wait.Cancel()

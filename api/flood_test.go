@@ -51,7 +51,7 @@ func flood(t *testing.T, n *Node, number byte) (bool, time.Duration) {
 		for range 64 {
 			require.NoError(t, st.handle(&zamokpb.ClientFrame{Messages: ends}))
 		}
-		n.Raft().Submit(&fsm.ExpireSession{Session: 1 << 60}, func(_ raftnode.Answer, err error) {
+		n.Raft().Submit(t.Context(), &fsm.ExpireSession{Session: 1 << 60}, func(_ raftnode.Answer, err error) {
 			if err != nil {
 				refused.Store(true)
 			}
@@ -88,7 +88,7 @@ func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 		w := openStream(t, call(t, n), settings(clock.Hour))
 		for ticket := range uint64(fsm.TicketsMax) {
 			w.acked = ticket
-			n.Raft().Submit(&fsm.Acquire{Session: session.ID(w.id), Ticket: ticket + 1, AckedThrough: ticket, Items: []fsm.Item{
+			n.Raft().Submit(t.Context(), &fsm.Acquire{Session: session.ID(w.id), Ticket: ticket + 1, AckedThrough: ticket, Items: []fsm.Item{
 				{Name: fmt.Sprintf("loop/%d/%d", s, ticket), Mode: fsm.Exclusive}}}, func(raftnode.Answer, error) {})
 			if ticket%1024 == 1023 {
 				until(n, &fsm.Drop{Session: session.ID(w.id), Ticket: 1 << 20}) // no such ticket: what comes before it is done

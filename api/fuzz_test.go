@@ -66,7 +66,7 @@ func attachFor(t testing.TB, n *Node, number byte, grace clock.Span) *stream {
 	a, err := n.Raft().Propose(ctx, &fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.Minute, Grace: grace}})
 	require.NoError(t, err)
 	adopted := make(chan *push.Queue, 1)
-	n.Raft().Submit(&fsm.Attach{Session: a.Result.Session, Secret: secret}, func(a raftnode.Answer, err error) {
+	n.Raft().Submit(ctx, &fsm.Attach{Session: a.Result.Session, Secret: secret}, func(a raftnode.Answer, err error) {
 		queue, _ := n.server.hub.Adopt(&zamokpb.SessionState{Session: uint64(a.Result.Session), Attachment: a.Result.Index})
 		adopted <- queue
 	})

@@ -267,7 +267,7 @@ func (st *stream) readOpen() error {
 func (st *stream) attach(command *fsm.Attach, sent []byte) error {
 	s, id := st.server, command.Session
 	attached := make(chan error, 1)
-	s.node.Submit(command, func(a raftnode.Answer, err error) {
+	s.node.Submit(st.ctx, command, func(a raftnode.Answer, err error) {
 		e := refusal(&a, err)
 		if a.Result.Code == fsm.LimitExceeded { // that of attachments in one entry: nothing is wrong with the session
 			e = wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: another stream of session %d, or too many others, attached at the same moment; "+
@@ -365,13 +365,14 @@ func (st *stream) refuse(c push.Command, err error) {
 
 func (st *stream) submit(c push.Command, command fsm.Command) {
 	bytes := int64(fsm.Size(command))
-	if count, sum := st.pending.Add(1), st.pendingBytes.Add(bytes); count > pendingMax || sum > pendingBytesMax {
+	count, sum := st.pending.Add(1), st.pendingBytes.Add(bytes)
+	if count > pendingMax || sum > pendingBytesMax && c.Kind == zamokpb.Command_COMMAND_ACQUIRE { // what ends locks has room beside them
 		st.answered(bytes)
 		st.refuse(c, wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: %d commands of this stream wait for their answers, or "+
 			"%d bytes of them; send it again when some have come", pendingMax, pendingBytesMax))
 		return
 	}
-	st.server.node.Submit(command, func(a raftnode.Answer, err error) {
+	st.server.node.Submit(st.ctx, command, func(a raftnode.Answer, err error) {
 		defer st.answered(bytes)
 		st.answer(c, &a, refusal(&a, err))
 	})
@@ -401,7 +402,7 @@ func (st *stream) close() {
 		return
 	}
 	st.closing = true
-	st.server.node.Submit(&fsm.CloseSession{Session: st.queue.Session}, func(_ raftnode.Answer, err error) {
+	st.server.node.Submit(st.ctx, &fsm.CloseSession{Session: st.queue.Session}, func(_ raftnode.Answer, err error) {
 		if err == nil {
 			return
 		}

@@ -221,7 +221,7 @@ func TestARepeatedCallOwnsItsTicket(t *testing.T) {
 	earlier := n.server.hub.Await(ref, false)
 	_, err := s.Acquire(s.ctx, request)
 	require.NoError(t, err)
-	n.server.dropFor(earlier, &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket}, dropTries)
+	n.server.dropFor(t.Context(), earlier, &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket}, dropTries)
 	check, err := s.Check(s.ctx, &zamokpb.CheckRequest{Name: "repeated", Token: o.answer.State.Token})
 	require.NoError(t, err)
 	assert.True(t, check.Held)

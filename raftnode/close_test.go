@@ -45,14 +45,16 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	require.NoError(t, err)
 	until(t, "an epoch opens, and the node has proposed all that it proposes by itself", func() bool {
 		n.queue.mu.Lock()
-		idle := len(n.queue.requests) == 0 && n.queue.batcher.entries == 0
+		idle := n.queue.waiting.Len() == 0 && n.queue.batcher.entries == 0
 		n.queue.mu.Unlock()
 		return idle && n.Status().Leading && !n.shouldAnnounce(n.instance.Load())
 	})
 
 	held.Lock()
 	answers := make(chan error, 2)
-	submit := func() { n.Submit(&fsm.Drop{Session: 1, Ticket: 1}, func(_ Answer, err error) { answers <- err }) }
+	submit := func() {
+		n.Submit(t.Context(), &fsm.Drop{Session: 1, Ticket: 1}, func(_ Answer, err error) { answers <- err })
+	}
 	submit() // raft's main loop takes it and waits for the disk
 	until(t, "it is written", func() bool { _, writing := n.store.Writing(); return writing })
 	submit() // this one waits for the main loop

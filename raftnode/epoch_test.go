@@ -51,7 +51,7 @@ func TestManyExpirationsDoNotWaitForTheTick(t *testing.T) {
 		for i := range uint64(sessions) {
 			var secret session.Hash
 			binary.BigEndian.PutUint64(secret[:], i+1)
-			n.Submit(&fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: fsm.TTLMin}}, func(a Answer, err error) {
+			n.Submit(t.Context(), &fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: fsm.TTLMin}}, func(a Answer, err error) {
 				assert.Equal(t, fsm.OK, a.Result.Code)
 				opened <- err
 			})

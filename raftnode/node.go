@@ -126,9 +126,18 @@ func (n *Node) fatal(err error) {
 	runtime.Goexit()
 }
 
-// Submit proposes a command. done is called once, perhaps before Submit returns.
-func (n *Node) Submit(c fsm.Command, done Done) {
-	n.put(request{command: c, since: time.Now(), done: done})
+type identityKey struct{}
+
+// From returns a context for what an identity asks. Without it, what is asked is this node's own.
+func From(ctx context.Context, identity string) context.Context {
+	return context.WithValue(ctx, identityKey{}, identity)
+}
+
+// Submit proposes a command, from the share of the identity in ctx. done is called once, perhaps before Submit returns;
+// the end of ctx ends nothing.
+func (n *Node) Submit(ctx context.Context, c fsm.Command, done Done) {
+	from, _ := ctx.Value(identityKey{}).(string)
+	n.put(request{from: from, command: c, since: time.Now(), done: done})
 }
 
 // Propose is Submit that waits for the answer. If ctx ends first the outcome is unknown.
@@ -136,7 +145,7 @@ func (n *Node) Propose(ctx context.Context, c fsm.Command) (Answer, error) {
 	var answer Answer
 	var err error
 	answered := make(chan struct{})
-	n.Submit(c, func(a Answer, failed error) {
+	n.Submit(ctx, c, func(a Answer, failed error) {
 		answer, err = a, failed
 		close(answered)
 	})
@@ -160,13 +169,13 @@ func (n *Node) ReadBarrier(ctx context.Context) (clock.Stamp, clock.Time, error)
 	return a.Stamp, a.Time, err
 }
 
-// put hands a request to the queue, or answers why that refuses it.
+// put hands a request to the queue, and answers what that refuses.
 func (n *Node) put(r request) {
-	err := n.queue.put(r)
+	refused, err := n.queue.put(r)
 	if err == errNotLeading {
 		err = n.notLeader()
 	}
-	if err != nil {
+	for _, r := range refused {
 		r.done(Answer{}, err)
 	}
 }

@@ -38,7 +38,7 @@ func (s *served) serve(t *testing.T, callers int) string {
 	}
 	return serveCalls(t, func(command []byte, answer func(bool)) {
 		caller, ticket := binary.BigEndian.Uint32(command[1:]), binary.BigEndian.Uint64(command[5:])
-		s.node.Submit(commandOf(command[0], sessions[caller], ticket, caller), func(a Answer, err error) {
+		s.node.Submit(context.Background(), commandOf(command[0], sessions[caller], ticket, caller), func(a Answer, err error) {
 			answer(err == nil && a.Result.Code == fsm.OK)
 		})
 	})

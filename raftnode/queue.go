@@ -2,7 +2,9 @@ package raftnode
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -10,19 +12,20 @@ import (
 
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/raftnode/fair"
 	"zamok/session"
 )
 
 const (
-	// queueMax bounds the commands that wait to be proposed, queueBytesMax their bytes: as many as they have in the
-	// log, and requestBytes for each, which is about what a small one takes in memory.
+	// queueMax bounds the requests that wait to be proposed, queueBytesMax their bytes: as many as they have in the log, and
+	// requestBytes for each, which is about what a small one takes in memory. Their sum is also what shares are measured in.
 	queueMax      = 1 << 15
 	queueBytesMax = 64 << 20
 	requestBytes  = 512
 	// renewalsMax bounds the renewals of one session that wait: one would do.
 	renewalsMax = 8
-	// queueWaitMax is how long the oldest may have waited before new requests are refused: then more arrive than are
-	// proposed, and a longer queue only adds latency.
+	// queueWaitMax is how long the first may have waited before others that would wait behind it are refused: then more
+	// arrive than are proposed, and a longer queue only adds latency.
 	queueWaitMax = 500 * time.Millisecond
 	// An entry takes at most this many commands, and stops growing at this many bytes.
 	entryCommandsMax = 1024
@@ -44,17 +47,41 @@ type Answer struct {
 }
 
 // Done receives an answer, or the reason why there is none. It is called exactly once, on the goroutine that has the
-// answer: usually the one that applies entries, so it must not block.
+// answer: usually the one that applies entries, or one that submits another command. So it must not block.
 type Done func(Answer, error)
 
 // request is a command that waits to be proposed, or with nil a read barrier, or the renewal of a session.
 type request struct {
+	from    string // the identity that asks; "" = this node
 	command fsm.Command
 	renews  bool
 	session session.ID // that it renews
 	since   time.Time
 	done    Done
 	bytes   int // of the command in an entry; set by the queue
+}
+
+// share returns in which order a command is, beside its identity's, and whether it is urgent: what ends something, an
+// attachment, a read, and what operators and nodes command do not wait behind the acquisitions of others. A session that
+// opens has an order of its own.
+func share(c fsm.Command) (order uint64, class fair.Class) {
+	switch c := c.(type) {
+	case *fsm.OpenSession:
+		return binary.LittleEndian.Uint64(c.Secret[:]) | 1<<63, fair.Normal // beyond all sessions
+	case *fsm.Acquire:
+		return uint64(c.Session), fair.Normal
+	case *fsm.Drop:
+		return uint64(c.Session), fair.Urgent
+	case *fsm.Downgrade:
+		return uint64(c.Session), fair.Urgent
+	case *fsm.Attach:
+		return uint64(c.Session), fair.Urgent
+	case *fsm.Detached:
+		return uint64(c.Session), fair.Urgent
+	case *fsm.CloseSession:
+		return uint64(c.Session), fair.Urgent
+	}
+	return 0, fair.Urgent
 }
 
 // renewal is a session to renew, with all callers that wait for that.
@@ -72,8 +99,8 @@ type queue struct {
 
 	mu       sync.Mutex // guards what follows
 	batcher  batcher
-	requests []request
-	bytes    int // of the requests
+	waiting  fair.Queue[request]
+	taken    []request // the room in which take gathers; empty in between
 	renewals map[session.ID][]Done
 	oldest   time.Time // of the renewals; zero = none
 }
@@ -82,37 +109,44 @@ func newQueue() *queue {
 	return &queue{wake: make(chan struct{}, 1), gathered: time.NewTimer(0), renewals: make(map[session.ID][]Done)}
 }
 
-// put adds a request, unless this node does not lead (errNotLeading) or the queue is full. Renewals have limits of their
-// own: at most renewalsMax for each session. One that is refused (ErrOverloaded) has others of its session in front of it,
-// which have the same effect. A renewal is part of the next entry; the epoch proposes one at its tick if there is no other
-// reason.
-func (q *queue) put(r request) error {
+// put adds a request, and returns what is refused, and why: the request itself if this node does not lead (errNotLeading),
+// or if the first of those that it would wait behind has waited too long (ErrOverloaded); if the queue is full, what came
+// last from the session that waits with most, of the identity that does. Nothing else is refused for the load of others.
+//
+// Renewals have limits of their own: at most renewalsMax for each session. One that is refused has others of its session
+// in front of it, which have the same effect. A renewal is part of the next entry; the epoch proposes one at its tick if
+// there is no other reason.
+func (q *queue) put(r request) (refused []request, err error) {
+	from, class := fair.From{Identity: r.from}, fair.Urgent
 	if r.command != nil {
 		r.bytes = fsm.Size(r.command)
+		from.Session, class = share(r.command)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case !q.open.Load():
-		return errNotLeading
+		return []request{r}, errNotLeading
 	case r.renews && len(q.renewals[r.session]) >= renewalsMax:
-		return ErrOverloaded
+		return []request{r}, ErrOverloaded
 	case r.renews:
 		if len(q.renewals) == 0 {
 			q.oldest = r.since
 		}
 		q.renewals[r.session] = append(q.renewals[r.session], r.done)
-		return nil
-	case len(q.requests) >= queueMax, q.bytes+requestBytes+r.bytes > queueBytesMax,
-		len(q.requests) > 0 && r.since.Sub(q.requests[0].since) > queueWaitMax:
-		return ErrOverloaded
+		return nil, nil
 	}
-	q.requests = append(q.requests, r)
-	q.bytes += requestBytes + r.bytes
-	if q.batcher.ready(len(q.requests), time.Now()) {
+	if joined := q.waiting.Joined(from); class != fair.Urgent && !joined.IsZero() && r.since.Sub(joined) > queueWaitMax {
+		return []request{r}, ErrOverloaded
+	}
+	q.waiting.Put(from, fair.Item[request]{Value: r, Class: class, Cost: requestBytes + r.bytes, Since: r.since})
+	for q.waiting.Len() > queueMax || q.waiting.Cost() > queueBytesMax {
+		refused, err = append(refused, q.waiting.Evict().Value), ErrOverloaded
+	}
+	if q.batcher.ready(q.waiting.Len(), time.Now()) {
 		offer(q.wake, struct{}{})
 	}
-	return nil
+	return refused, err
 }
 
 // completed notes that an entry with so many requests was answered, and how many callers that unblocked.
@@ -124,7 +158,7 @@ func (q *queue) completed(requests, unblocked int, sent time.Time) {
 	if unblocked > 1 { // the next request of one caller is enough by itself (ready)
 		q.gathered.Reset(wait)
 	}
-	if q.batcher.ready(len(q.requests), now) {
+	if q.batcher.ready(q.waiting.Len(), now) {
 		offer(q.wake, struct{}{})
 	}
 }
@@ -135,13 +169,33 @@ type batch struct {
 	renewals []renewal
 }
 
-// take moves as much into a batch as an entry holds, all renewals, then requests in order, and counts it as in flight.
+// take moves as much into a batch as an entry holds, all renewals, then requests, and counts it as in flight. What is
+// urgent comes first, and leaves half of the entry to others that wait.
 func (q *queue) take() batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	b := q.first(fits(q.requests), fsm.RenewalsMax)
-	q.batcher.sent(len(b.requests))
-	return b
+	now := time.Now()
+	bytes := q.fill(fair.Urgent, entryCommandsMax/2, 0, entryBytesMax/2, now)
+	for before := -1; before < len(q.taken); {
+		before = len(q.taken)
+		bytes = q.fill(fair.Normal, entryCommandsMax, bytes, entryBytesMax, now)
+		bytes = q.fill(fair.Urgent, entryCommandsMax, bytes, entryBytesMax, now)
+	}
+	q.batcher.sent(len(q.taken))
+	return q.batch(fsm.RenewalsMax)
+}
+
+// fill takes requests of a class until there are so many, or so many bytes, but at least one.
+func (q *queue) fill(c fair.Class, most, bytes, bytesMax int, now time.Time) int {
+	for len(q.taken) < most {
+		next := q.waiting.Next(c, now)
+		if next == nil || len(q.taken) > 0 && bytes+next.Value.bytes > bytesMax {
+			break
+		}
+		bytes += next.Value.bytes
+		q.taken = append(q.taken, q.waiting.Take(c, now).Value)
+	}
+	return bytes
 }
 
 // end closes the queue and returns what waited, none of which was proposed.
@@ -149,20 +203,20 @@ func (q *queue) end() batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.open.Store(false)
-	b := q.first(len(q.requests), len(q.renewals))
-	q.requests, q.renewals = nil, map[session.ID][]Done{} // a node that does not lead needs no room
+	for q.waiting.Len() > 0 {
+		q.fill(fair.Normal, math.MaxInt, 0, math.MaxInt, time.Time{})
+		q.fill(fair.Urgent, math.MaxInt, 0, math.MaxInt, time.Time{})
+	}
+	b := q.batch(len(q.renewals))
+	q.waiting, q.taken, q.renewals = fair.Queue[request]{}, nil, map[session.ID][]Done{} // a node that does not lead needs no room
 	return b
 }
 
-// first moves n requests, and at most so many renewals, into a batch. The caller holds the lock.
-func (q *queue) first(n, renewals int) batch {
-	b := batch{requests: slices.Clone(q.requests[:n])}
-	for i := range b.requests {
-		q.bytes -= requestBytes + b.requests[i].bytes
-	}
-	left := copy(q.requests, q.requests[n:])
-	clear(q.requests[left:])
-	q.requests = q.requests[:left]
+// batch makes a batch of what was taken, and of at most so many renewals.
+func (q *queue) batch(renewals int) batch {
+	b := batch{requests: slices.Clone(q.taken)}
+	clear(q.taken)
+	q.taken = q.taken[:0]
 	for id, done := range q.renewals {
 		if len(b.renewals) == renewals {
 			break
@@ -177,18 +231,6 @@ func (q *queue) first(n, renewals int) batch {
 	return b
 }
 
-// fits is how many of the requests one entry takes.
-func fits(requests []request) int {
-	bytes := 0
-	for i := range requests {
-		bytes += requests[i].bytes
-		if i == entryCommandsMax || i > 0 && bytes > entryBytesMax {
-			return i
-		}
-	}
-	return len(requests)
-}
-
 // look reports whether enough requests or renewals wait for an entry now, and whether no entry is in flight. What is due
 // waits for that: an entry in flight carries the time already. An entry that raft refuses counts as in flight until
 // awaitFailures has seen it fail. Raft refuses everything while it transfers the leadership, and otherwise the epoch would
@@ -198,7 +240,7 @@ func (q *queue) look() (ready, idle bool) {
 	defer q.mu.Unlock()
 	now, g := time.Now(), &q.batcher
 	renew := g.entries < inFlightMax && !q.oldest.IsZero() && now.Sub(q.oldest) >= renewalsWait
-	return renew || g.ready(len(q.requests), now), g.entries == 0
+	return renew || g.ready(q.waiting.Len(), now), g.entries == 0
 }
 
 // answer answers each request and renewal of a batch, with err unless that is nil.

@@ -3,6 +3,7 @@ package raftnode
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,18 +18,29 @@ import (
 
 func ignored(Answer, error) {}
 
+// put puts a request, and returns why that or another was refused.
+func put(q *queue, r request) error {
+	refused, err := q.put(r)
+	if (err == nil) != (len(refused) == 0) {
+		panic("what is refused has a reason")
+	}
+	return err
+}
+
+func acquire(id session.ID) *fsm.Acquire { return &fsm.Acquire{Session: id} }
+
 func TestAQueueIsOpenOnlyDuringAnEpoch(t *testing.T) {
 	q := newQueue()
 	now := time.Now()
-	require.ErrorIs(t, q.put(request{since: now, done: ignored}), errNotLeading)
-	require.ErrorIs(t, q.put(request{renews: true, session: 1, since: now, done: ignored}), errNotLeading)
+	require.ErrorIs(t, put(q, request{since: now, done: ignored}), errNotLeading)
+	require.ErrorIs(t, put(q, request{renews: true, session: 1, since: now, done: ignored}), errNotLeading)
 
 	q.open.Store(true)
 	var refused []error
 	note := func(_ Answer, err error) { refused = append(refused, err) }
-	require.NoError(t, q.put(request{since: now, done: note}))
-	require.NoError(t, q.put(request{renews: true, session: 1, since: now, done: note}))
-	require.NoError(t, q.put(request{renews: true, session: 1, since: now, done: note}))
+	require.NoError(t, put(q, request{since: now, done: note}))
+	require.NoError(t, put(q, request{renews: true, session: 1, since: now, done: note}))
+	require.NoError(t, put(q, request{renews: true, session: 1, since: now, done: note}))
 
 	left := q.end()
 	left.refuse(&NotLeaderError{})
@@ -38,17 +50,98 @@ func TestAQueueIsOpenOnlyDuringAnEpoch(t *testing.T) {
 	require.Empty(t, q.take().requests)
 }
 
-func TestAQueueThatDoesNotDrainRefusesNewcomers(t *testing.T) {
+// An acquisition is refused if the first of its session has waited too long, or the first of those whose turn comes before
+// that of its session. What ends something, attaches or reads is taken all the same.
+func TestAnAcquisitionIsRefusedIfItWouldWaitTooLong(t *testing.T) {
 	q := newQueue()
 	q.open.Store(true)
 	now := time.Now()
-	require.NoError(t, q.put(request{since: now, done: ignored}))
-	require.NoError(t, q.put(request{since: now.Add(queueWaitMax), done: ignored}))
 	late := now.Add(queueWaitMax + 1)
-	require.ErrorIs(t, q.put(request{since: late, done: ignored}), ErrOverloaded)
-	require.NoError(t, q.put(request{renews: true, session: 1, since: late, done: ignored}), "renewals are never refused for lack of room")
+	require.NoError(t, put(q, request{command: acquire(1), since: now, done: ignored}))
+	require.NoError(t, put(q, request{command: acquire(1), since: now.Add(queueWaitMax), done: ignored}))
+	require.ErrorIs(t, put(q, request{command: acquire(1), since: late, done: ignored}), ErrOverloaded)
+	require.ErrorIs(t, put(q, request{command: acquire(2), since: late, done: ignored}), ErrOverloaded, "nothing drains")
+	require.ErrorIs(t, put(q, request{from: "another", command: &fsm.OpenSession{}, since: late, done: ignored}), ErrOverloaded)
+	for _, c := range []fsm.Command{
+		nil, &fsm.Drop{Session: 1}, &fsm.Downgrade{Session: 1}, &fsm.Attach{Session: 2}, &fsm.Detached{Session: 2},
+		&fsm.CloseSession{Session: 2}, &fsm.ExpireSession{Session: 1}, &fsm.ForceRelease{}, &fsm.Member{},
+	} {
+		require.NoError(t, put(q, request{command: c, since: late, done: ignored}), "%T", c)
+	}
+	require.NoError(t, put(q, request{renews: true, session: 1, since: late, done: ignored}))
 	q.take()
-	require.NoError(t, q.put(request{since: late, done: ignored}), "it drained")
+	require.NoError(t, put(q, request{command: acquire(1), since: late, done: ignored}), "it drained")
+}
+
+// A client has 4096 acquisitions of the largest kind waiting, and more come as these are taken. A bystander locks and
+// unlocks, one after the other: each of its commands is in the next entry, where it was behind all that the queue takes
+// of such, in the 274th. So is the opening of a newcomer's session, also of the same identity.
+func TestAFloodDelaysItsOwnClientOnly(t *testing.T) {
+	for name, from := range map[string]string{"another identity": "bystander", "a session of the same identity": "flood"} {
+		t.Run(name, func(t *testing.T) {
+			q := newQueue()
+			q.open.Store(true)
+			large := largest(0)
+			flood := func() { // until the queue is full
+				for range 4096 {
+					refused, _ := q.put(request{from: "flood", command: large, since: time.Now(), done: ignored})
+					for _, r := range refused {
+						require.Same(t, large, r.command, "nothing of others is refused")
+					}
+				}
+			}
+			flood()
+			for i, c := range []fsm.Command{
+				&fsm.OpenSession{}, &fsm.Attach{Session: 2}, acquire(2), &fsm.Drop{Session: 2}, acquire(2), nil, &fsm.ExpireSession{Session: 1},
+			} {
+				refused, _ := q.put(request{from: from, command: c, since: time.Now(), done: ignored})
+				for _, r := range refused {
+					require.Same(t, large, r.command, "nothing of others is refused")
+				}
+				next := q.take()
+				require.True(t, slices.ContainsFunc(next.requests, func(r request) bool { return r.command == c }), "%d: %T is in the next entry", i, c)
+				require.Greater(t, len(next.requests), 1, "the flood goes on")
+				flood()
+			}
+		})
+	}
+}
+
+// A release overtakes the acquisitions of others, and nothing of its own session.
+func TestTheQueueKeepsTheOrderOfASession(t *testing.T) {
+	q := newQueue()
+	q.open.Store(true)
+	own := []fsm.Command{
+		acquire(1), &fsm.Drop{Session: 1}, acquire(1), acquire(1), &fsm.Downgrade{Session: 1}, &fsm.Attach{Session: 1}, acquire(1),
+		&fsm.Detached{Session: 1}, &fsm.CloseSession{Session: 1},
+	}
+	for i, c := range own {
+		require.NoError(t, put(q, request{command: acquire(2), done: ignored}))
+		require.NoError(t, put(q, request{from: []string{"", "also"}[i%2], command: c, done: ignored}))
+	}
+	require.NoError(t, put(q, request{command: &fsm.Drop{Session: 3}, done: ignored}))
+	got := []fsm.Command{}
+	for _, r := range q.take().requests {
+		if order, _ := share(r.command); order == 1 {
+			got = append(got, r.command)
+		} else if order == 3 {
+			require.Empty(t, got, "a release overtakes the acquisitions of others")
+		}
+	}
+	require.Equal(t, own, got)
+}
+
+// Urgent commands fill at most half of an entry if others wait, and all of it if not.
+func TestAFloodOfReleasesLeavesRoom(t *testing.T) {
+	q := newQueue()
+	q.open.Store(true)
+	for range 3 * entryCommandsMax {
+		require.NoError(t, put(q, request{command: &fsm.Drop{Session: 1}, since: time.Now(), done: ignored}))
+	}
+	require.NoError(t, put(q, request{command: acquire(2), since: time.Now(), done: ignored}))
+	b := q.take()
+	require.Len(t, b.requests, entryCommandsMax)
+	require.Equal(t, entryCommandsMax/2, slices.IndexFunc(b.requests, func(r request) bool { _, is := r.command.(*fsm.Acquire); return is }))
 }
 
 // largest is as large as an Acquire can be.
@@ -70,31 +163,31 @@ func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	q.open.Store(true)
 	now := time.Now()
 	before := heapInUse()
-	put := 0
-	for ; put < queueMax; put++ {
-		if err := q.put(request{command: largest(put), since: now, done: func(Answer, error) {}}); err != nil {
+	taken := 0
+	for ; taken < queueMax; taken++ {
+		if err := put(q, request{command: largest(taken), since: now, done: func(Answer, error) {}}); err != nil {
 			require.ErrorIs(t, err, ErrOverloaded)
 			break
 		}
 	}
 	grown := int64(heapInUse()) - int64(before)
-	t.Logf("%d of the largest commands, %d bytes by count and %d of the heap", put, q.bytes, grown)
-	require.Less(t, put, queueMax)
-	require.LessOrEqual(t, q.bytes, queueBytesMax)
-	require.Greater(t, q.bytes, queueBytesMax-64<<10, "it is full")
+	t.Logf("%d of the largest commands, %d bytes by count and %d of the heap", taken, q.waiting.Cost(), grown)
+	require.Less(t, taken, queueMax)
+	require.LessOrEqual(t, q.waiting.Cost(), queueBytesMax)
+	require.Greater(t, q.waiting.Cost(), queueBytesMax-64<<10, "it is full")
 	require.Less(t, grown, int64(queueBytesMax+queueBytesMax/4))
-	require.ErrorIs(t, q.put(request{command: largest(0), since: now, done: ignored}), ErrOverloaded)
-	require.NoError(t, q.put(request{renews: true, session: 1, since: now, done: ignored}), "a renewal has room")
+	require.ErrorIs(t, put(q, request{command: largest(0), since: now, done: ignored}), ErrOverloaded)
+	require.NoError(t, put(q, request{renews: true, session: 1, since: now, done: ignored}), "a renewal has room")
 
 	q.take()
-	require.NoError(t, q.put(request{command: largest(0), since: now, done: ignored}), "there is room again")
-	for len(q.requests) > 0 {
+	require.NoError(t, put(q, request{command: largest(0), since: now, done: ignored}), "there is room again")
+	for q.waiting.Len() > 0 {
 		q.take()
 	}
-	require.Zero(t, q.bytes)
-	require.NoError(t, q.put(request{command: largest(0), since: now, done: ignored}))
+	require.Zero(t, q.waiting.Cost())
+	require.NoError(t, put(q, request{command: largest(0), since: now, done: ignored}))
 	q.end()
-	require.Zero(t, q.bytes)
+	require.Zero(t, q.waiting.Cost())
 }
 
 func heapInUse() uint64 {
@@ -111,19 +204,19 @@ func TestSmallCommandsFillTheQueueByCount(t *testing.T) {
 	now := time.Now()
 	for i := range uint64(queueMax) {
 		c := &fsm.Acquire{Session: 1 << 40, Ticket: i, Items: []fsm.Item{{Name: strings.Repeat("n", 100), Mode: fsm.Exclusive}}}
-		require.NoError(t, q.put(request{command: c, since: now, done: ignored}))
+		require.NoError(t, put(q, request{command: c, since: now, done: ignored}))
 	}
-	require.ErrorIs(t, q.put(request{since: now, done: ignored}), ErrOverloaded)
+	require.ErrorIs(t, put(q, request{since: now, done: ignored}), ErrOverloaded)
 }
 
 func TestRenewalsOfASessionAreBounded(t *testing.T) {
 	q := newQueue()
 	q.open.Store(true)
 	for range renewalsMax {
-		require.NoError(t, q.put(request{renews: true, session: 1, since: time.Now(), done: ignored}))
+		require.NoError(t, put(q, request{renews: true, session: 1, since: time.Now(), done: ignored}))
 	}
-	require.ErrorIs(t, q.put(request{renews: true, session: 1, since: time.Now(), done: ignored}), ErrOverloaded)
-	require.NoError(t, q.put(request{renews: true, session: 2, since: time.Now(), done: ignored}), "others are not concerned")
+	require.ErrorIs(t, put(q, request{renews: true, session: 1, since: time.Now(), done: ignored}), ErrOverloaded)
+	require.NoError(t, put(q, request{renews: true, session: 2, since: time.Now(), done: ignored}), "others are not concerned")
 	require.Len(t, q.take().renewals, 2)
 }
 
@@ -132,7 +225,7 @@ func TestAnEntryTakesWhatFits(t *testing.T) {
 	q.open.Store(true)
 	now := time.Now()
 	for range entryCommandsMax + 5 {
-		require.NoError(t, q.put(request{command: &fsm.Drop{}, since: now, done: ignored}))
+		require.NoError(t, put(q, request{command: &fsm.Drop{}, since: now, done: ignored}))
 	}
 	require.Len(t, q.take().requests, entryCommandsMax)
 	require.Len(t, q.take().requests, 5)
@@ -143,7 +236,7 @@ func TestAnEntryTakesWhatFits(t *testing.T) {
 		large.Items = append(large.Items, fsm.Item{Name: strings.Repeat("n", fsm.NameBytesMax)})
 	}
 	for range 100 {
-		require.NoError(t, q.put(request{command: large, since: now, done: ignored}))
+		require.NoError(t, put(q, request{command: large, since: now, done: ignored}))
 	}
 	taken := 0
 	for taken < 100 {
@@ -164,7 +257,7 @@ func TestRenewalsRideInOrderAndOnce(t *testing.T) {
 	q.open.Store(true)
 	now := time.Now()
 	for _, id := range []session.ID{9, 3, 7, 3} {
-		require.NoError(t, q.put(request{renews: true, session: id, since: now, done: ignored}))
+		require.NoError(t, put(q, request{renews: true, session: id, since: now, done: ignored}))
 	}
 	require.Equal(t, now, q.oldest)
 	b := q.take()
@@ -194,7 +287,7 @@ func TestTheQueueWakesTheEpoch(t *testing.T) {
 			return assert.True(t, ready, "the epoch is woken for nothing")
 		}
 		put := func() bool {
-			require.NoError(t, q.put(request{since: time.Now(), done: ignored}))
+			require.NoError(t, put(q, request{since: time.Now(), done: ignored}))
 			return woken()
 		}
 		assert.True(t, put(), "nothing is in flight")

@@ -16,6 +16,7 @@ import (
 	"zamok/api/access/rules"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
+	"zamok/raftnode"
 )
 
 // Caller is who makes a call.
@@ -41,9 +42,9 @@ func (c Caller) MayUse(opened string) bool { return isAnonymous(opened) || opene
 
 type callerKey struct{}
 
-// NewContext returns a context with the caller of a call.
+// NewContext returns a context with the caller of a call, from whose share of the node its commands and reads are.
 func NewContext(ctx context.Context, c Caller) context.Context {
-	return context.WithValue(ctx, callerKey{}, c)
+	return context.WithValue(raftnode.From(ctx, c.Identity), callerKey{}, c)
 }
 
 // CallerOf returns the caller of a call.

@@ -1,6 +1,7 @@
 package push
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -40,7 +41,7 @@ type Hub struct {
 // Node is what the hub needs of its node.
 type Node interface {
 	View(func(*fsm.Machine)) // reads the state machine, during which nothing is applied
-	Submit(fsm.Command, raftnode.Done)
+	Submit(context.Context, fsm.Command, raftnode.Done)
 }
 
 // NewHub returns a hub for a node that does not lead yet.
@@ -216,7 +217,7 @@ func (h *Hub) Broken(q *Queue) {
 		command := &fsm.Detached{Session: id, Attachment: q.number, Index: m.Stamp().Index}
 		var timer *time.Timer // with the hub's lock, as broken
 		timer = time.AfterFunc(q.Grace.Duration(), func() {
-			h.node.Submit(command, func(_ raftnode.Answer, err error) {
+			h.node.Submit(context.Background(), command, func(_ raftnode.Answer, err error) {
 				h.mu.Lock()
 				defer h.mu.Unlock()
 				switch {

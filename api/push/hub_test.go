@@ -1,6 +1,7 @@
 package push
 
 import (
+	"context"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
@@ -187,7 +188,7 @@ type refusing struct {
 
 func (r *refusing) View(f func(*fsm.Machine)) { f(r.machine) }
 
-func (r *refusing) Submit(c fsm.Command, done raftnode.Done) {
+func (r *refusing) Submit(_ context.Context, c fsm.Command, done raftnode.Done) {
 	if r.left.Add(-1) >= 0 {
 		done(raftnode.Answer{}, &raftnode.NotLeaderError{})
 		return

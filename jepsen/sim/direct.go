@@ -82,7 +82,7 @@ func (n *Node) Propose(ctx context.Context, c fsm.Command) (raftnode.Answer, err
 			Ref: checkRef(fsm.TicketRef{Session: acquire.Session, Ticket: acquire.Ticket}), Call: n.sim.historyTime(),
 		}})
 	}
-	return n.propose(ctx, func(up *raftnode.Node, done raftnode.Done) { up.Submit(c, done) })
+	return n.propose(ctx, func(up *raftnode.Node, done raftnode.Done) { up.Submit(ctx, c, done) })
 }
 
 // Renew proposes a renewal at this node.

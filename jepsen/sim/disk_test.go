@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"context"
 	"math"
 	"slices"
 	"sync"
@@ -97,7 +98,7 @@ func submitMany(s *Sim, leader *Node, n uint64) {
 	require.NotNil(s, up, "%s does not run", leader.ID)
 	done := make(chan error, n)
 	for range n {
-		up.Submit(&fsm.Drop{Session: 1 << 40, Ticket: 1}, func(_ raftnode.Answer, err error) { done <- err })
+		up.Submit(context.Background(), &fsm.Drop{Session: 1 << 40, Ticket: 1}, func(_ raftnode.Answer, err error) { done <- err })
 	}
 	for range n {
 		require.NoError(s, <-done)

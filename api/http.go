@@ -56,7 +56,7 @@ func (n *Node) serveHTTP() {
 		respond(w, code, text)
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		s.metrics.Serve(w, r, n.startedRaft(), s.hub.Counts().Streams, cfg.Version)
+		s.metrics.Serve(w, r, n.startedRaft(), s.hub.Counts().Streams, cfg.Version, cfg.certificateExpiry())
 	})
 	if cfg.Profile {
 		mux.HandleFunc("/debug/pprof/", s.forOperators(pprof.Index))

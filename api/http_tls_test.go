@@ -46,6 +46,7 @@ rules:
 		cfg.Profile = true
 		cfg.Rules = func() *rules.Set { return set }
 		cfg.Identity.Verifier = func() identity.Verifier { return identity.Verifier{Tokens: known} }
+		cfg.Peers.TLS = func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{certificate}, RootCAs: pool} }
 		cfg.ClientTLS = func() *tls.Config {
 			return &tls.Config{Certificates: []tls.Certificate{certificate}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
 		}
@@ -75,7 +76,13 @@ rules:
 		code, text := ask(nothing, "GET", path, "")
 		assert.Equal(t, want, code, "%s: %s", path, text)
 	}
-	code, text := ask(shown, "POST", "/v1/sessions", `{"ttl":"10s"}`)
+	code, text := ask(nothing, "GET", "/metrics", "")
+	require.Equal(t, 200, code, text)
+	for _, shownTo := range []string{"clients", "peers"} {
+		at, _ := scrape(t, text)
+		assert.InDelta(t, certificate.Leaf.NotAfter.Unix(), at[`zamok_certificate_expiry_timestamp_seconds{certificate="`+shownTo+`"}`], 0)
+	}
+	code, text = ask(shown, "POST", "/v1/sessions", `{"ttl":"10s"}`)
 	require.Equal(t, 200, code, text)
 	code, text = ask(shown, "GET", "/v1/sessions", "")
 	assert.Equal(t, 200, code, text)

@@ -329,6 +329,22 @@ func (s *NodeConfig) clientTLS(protocol string, someWithout bool) *tls.Config {
 	}}
 }
 
+// certificateExpiry is when the certificates in use expire, by those that they are shown to.
+func (s *NodeConfig) certificateExpiry() map[string]time.Time {
+	expiry := make(map[string]time.Time)
+	for shownTo, get := range map[string]func() *tls.Config{"clients": s.ClientTLS, "peers": s.Peers.TLS} {
+		if get == nil {
+			continue
+		}
+		for _, certificate := range get().Certificates {
+			if certificate.Leaf != nil { // as it is in one that was read with package tls
+				expiry[shownTo] = certificate.Leaf.NotAfter
+			}
+		}
+	}
+	return expiry
+}
+
 // closeListeners keeps the promise of NodeConfig that the node closes them.
 func (s *NodeConfig) closeListeners() (err error) {
 	for _, l := range []net.Listener{s.Listener, s.Peers.Listener, s.httpListener} {

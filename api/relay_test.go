@@ -319,5 +319,5 @@ func selfSigned(t *testing.T) (*x509.CertPool, tls.Certificate) {
 	require.NoError(t, err)
 	pool := x509.NewCertPool()
 	pool.AddCert(leaf)
-	return pool, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	return pool, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }

@@ -180,8 +180,9 @@ func (m *Metrics) count(e *fsm.Event, now clock.Time) {
 	}
 }
 
-// Serve answers a scrape, with the number of streams that are served. Without a node what is read from it is left out.
-func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, node *raftnode.Node, streams int, version string) {
+// Serve answers a scrape, with the number of streams that are served, and when the certificates expire that this node shows
+// to clients and to peers. Without a node what is read from it is left out.
+func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, node *raftnode.Node, streams int, version string, expiry map[string]time.Time) {
 	now := prometheus.NewRegistry()
 	gauge := func(name, help string, value float64) {
 		promauto.With(now).NewGauge(prometheus.GaugeOpts{Name: name, Help: help}).Set(value)
@@ -189,6 +190,11 @@ func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, node *raftnode.N
 	gauge("zamok_streams", "Session streams attached to this node.", float64(streams))
 	promauto.With(now).NewGauge(prometheus.GaugeOpts{Name: "zamok_build_info", Help: "Always 1.",
 		ConstLabels: prometheus.Labels{"version": version}}).Set(1)
+	expiries := promauto.With(now).NewGaugeVec(prometheus.GaugeOpts{Name: "zamok_certificate_expiry_timestamp_seconds",
+		Help: "When the certificate expires that this node shows to clients, or to peers, in seconds since 1970; absent without TLS."}, []string{"certificate"})
+	for certificate, at := range expiry {
+		expiries.WithLabelValues(certificate).Set(float64(at.Unix()))
+	}
 	if node != nil {
 		m.present(r.Context(), node, gauge)
 		contacts(node, promauto.With(now))

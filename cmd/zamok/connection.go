@@ -53,7 +53,7 @@ func (c *connectionFlags) config() (client.Config, error) {
 		if err != nil {
 			return cfg, err
 		}
-		cfg.GetTLS = current.get
+		cfg.GetTLS = func() *tls.Config { return current.get().config }
 	}
 	return cfg, nil
 }

@@ -189,15 +189,19 @@ func (v *serverCommand) run(ctx context.Context) error {
 	cfg := v.config()
 	ctx, stop := contextUntil(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	again, err := v.secure(&cfg, log)
+	tlsFiles, err := v.secure(&cfg, log)
 	if err != nil {
 		return err
 	}
-	moreAgain, err := v.access.configure(&cfg, log)
+	defer (&expiryLog{log: log, files: tlsFiles, warned: make(map[expiry]warned)}).watch()()
+	again, err := v.access.configure(&cfg, log)
 	if err != nil {
 		return err
 	}
-	defer onHangup(hangups, append(again, moreAgain...))()
+	for _, files := range tlsFiles {
+		again = append(again, files.now)
+	}
+	defer onHangup(hangups, again)()
 	if cfg.JoinCluster, err = v.joinClusterID(ctx); err != nil {
 		return signalOr(ctx, err)
 	}

@@ -108,7 +108,7 @@ func (v *serverCommand) joinClient(extra ...string) (*client.Client, error) {
 		if err != nil {
 			return nil, err
 		}
-		cfg.GetTLS = current.get
+		cfg.GetTLS = func() *tls.Config { return current.get().config }
 	}
 	return client.New(cfg)
 }

@@ -29,7 +29,7 @@ func TestHalfARenewedPairIsNotUsed(t *testing.T) {
 		require.NoError(t, err)
 		serial := func() string {
 			time.Sleep(reloadEvery)
-			return current.get().Certificates[0].Leaf.SerialNumber.String()
+			return current.get().config.Certificates[0].Leaf.SerialNumber.String()
 		}
 		first, firstKey := serial(), readFile(t, key)
 		require.Equal(t, first, serial())
@@ -45,8 +45,8 @@ func TestHalfARenewedPairIsNotUsed(t *testing.T) {
 
 		require.NoError(t, os.Remove(cert))
 		require.Equal(t, second, serial())
-		require.Equal(t, uint16(tls.VersionTLS13), current.get().MinVersion)
-		require.NotNil(t, current.get().RootCAs)
+		require.Equal(t, uint16(tls.VersionTLS13), current.get().config.MinVersion)
+		require.NotNil(t, current.get().config.RootCAs)
 	})
 }
 
@@ -196,4 +196,49 @@ func TestWherePeersAreListenedFor(t *testing.T) {
 			require.Equal(t, test.want, v.peerListenAddress())
 		})
 	}
+}
+
+// A certificate is warned of when 30 days, 7 days and a day are left, and every day from then on.
+func TestCertificatesThatExpireAreWarnedOf(t *testing.T) {
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, test := range map[string]struct {
+		lives time.Duration
+		want  []time.Duration // how much is left at each line
+	}{
+		"a year": {365 * day, []time.Duration{30 * day, 7 * day, day, 0, -day, -2 * day}},
+		"a week": {7 * day, []time.Duration{day, 0, -day, -2 * day}},
+		"a day":  {day, []time.Duration{0, -day, -2 * day}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var lines strings.Builder
+			l := &expiryLog{log: slog.New(slog.NewTextHandler(&lines, nil)), warned: make(map[expiry]warned)}
+			ends := expiry{"a.pem", began, began.Add(test.lives)}
+			var at []time.Duration
+			for now := began; now.Before(ends.at.Add(3 * day)); now = now.Add(expiryEvery) {
+				lines.Reset()
+				if l.warn(ends, now); lines.Len() > 0 {
+					left := ends.at.Sub(now)
+					at = append(at, left)
+					require.Equal(t, left <= 0, strings.Contains(lines.String(), "level=ERROR"), lines.String())
+					require.Contains(t, lines.String(), "a.pem")
+				}
+			}
+			require.Equal(t, test.want, at)
+		})
+	}
+}
+
+// Of a chain the first certificate counts, which is the node's own; of authorities the one that lasts.
+func TestWhatExpiresInAFile(t *testing.T) {
+	ca, later := newTestCA(t), newTestCA(t)
+	cert, key := ca.issue(t, "n1")
+	require.NoError(t, os.WriteFile(cert, append(readFile(t, cert), readFile(t, ca.file)...), 0o600))
+	require.NoError(t, os.WriteFile(ca.file, append(readFile(t, ca.file), readFile(t, later.file)...), 0o600))
+	current, err := tlsFiles{cert: cert, key: key, clientCA: ca.file}.reload(slog.New(slog.DiscardHandler), "a test", tls.VersionTLS13)
+	require.NoError(t, err)
+	expiries := current.get().expiries
+	require.Len(t, expiries, 2)
+	require.Equal(t, expiry{ca.file, later.cert.NotBefore.Truncate(time.Second).UTC(), later.cert.NotAfter.Truncate(time.Second).UTC()}, expiries[0])
+	leaf := current.get().config.Certificates[0].Leaf
+	require.Equal(t, expiry{cert, leaf.NotBefore, leaf.NotAfter}, expiries[1])
 }

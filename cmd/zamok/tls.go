@@ -3,10 +3,12 @@ package main
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 )
 
 // tlsFiles names PEM files.
@@ -17,8 +19,20 @@ type tlsFiles struct {
 	key      string
 }
 
+// certificates is what the files say.
+type certificates struct {
+	config   *tls.Config
+	expiries []expiry
+}
+
+// expiry is when what is in a file ends: of a certificate, its first; of authorities, the last one.
+type expiry struct {
+	file      string
+	since, at time.Time
+}
+
 // reload reads what is named, and again when it changes. Without authorities those of the system are trusted.
-func (f tlsFiles) reload(log *slog.Logger, what string, minVersion uint16) (*reloaded[*tls.Config], error) {
+func (f tlsFiles) reload(log *slog.Logger, what string, minVersion uint16) (*reloaded[certificates], error) {
 	if (f.cert == "") != (f.key == "") {
 		return nil, errors.New("a certificate and its key go together: give both files, or neither")
 	}
@@ -28,12 +42,13 @@ func (f tlsFiles) reload(log *slog.Logger, what string, minVersion uint16) (*rel
 			paths = append(paths, path)
 		}
 	}
-	return reload(log, what, func(texts [][]byte) (*tls.Config, error) {
+	return reload(log, what, func(texts [][]byte) (certificates, error) {
 		of := make(map[string][]byte)
 		for i, path := range paths {
 			of[path] = texts[i]
 		}
-		return f.parse(of, minVersion)
+		config, err := f.parse(of, minVersion)
+		return certificates{config, f.expiries(of)}, err
 	}, paths...)
 }
 
@@ -61,6 +76,27 @@ func (f tlsFiles) parse(of map[string][]byte, minVersion uint16) (*tls.Config, e
 		cfg.Certificates = []tls.Certificate{pair}
 	}
 	return cfg, nil
+}
+
+// expiries are those of what is in the files, which parse has read.
+func (f tlsFiles) expiries(of map[string][]byte) (all []expiry) {
+	for _, path := range []string{f.ca, f.clientCA, f.cert} {
+		var ends expiry
+		for text := of[path]; len(text) > 0; {
+			var block *pem.Block
+			if block, text = pem.Decode(text); block == nil {
+				break
+			}
+			c, err := x509.ParseCertificate(block.Bytes)
+			if err == nil && (ends.file == "" || path != f.cert && c.NotAfter.After(ends.at)) {
+				ends = expiry{path, c.NotBefore, c.NotAfter}
+			}
+		}
+		if ends.file != "" {
+			all = append(all, ends)
+		}
+	}
+	return all
 }
 
 func certPool(path string, text []byte) (*x509.CertPool, error) {

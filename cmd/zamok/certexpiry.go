@@ -1,0 +1,81 @@
+package main
+
+import (
+	"log/slog"
+	"time"
+)
+
+const (
+	expiryEvery = time.Hour // how often it is looked at what expires
+	day         = 24 * time.Hour
+)
+
+// expiryWarnings are how long before its end a certificate is warned of. One that lives for less than three times as long is
+// not: it is renewed later than that.
+var expiryWarnings = []time.Duration{30 * day, 7 * day, day, 0}
+
+// expiryLog warns of certificates that expire: at each of expiryWarnings, and every day once the last one but one has passed.
+type expiryLog struct {
+	log    *slog.Logger
+	files  []*reloaded[certificates]
+	warned map[expiry]warned
+}
+
+type warned struct {
+	level int // how many of expiryWarnings have passed
+	at    time.Time
+}
+
+// look warns of what is due now. It reads files that have changed, so that what nobody connects to is not forgotten.
+func (l *expiryLog) look(now time.Time) {
+	for _, files := range l.files {
+		for _, ends := range files.get().expiries {
+			l.warn(ends, now)
+		}
+	}
+}
+
+func (l *expiryLog) warn(ends expiry, now time.Time) {
+	level, left := 0, ends.at.Sub(now)
+	for _, before := range expiryWarnings {
+		if left <= before && 3*before <= ends.at.Sub(ends.since) {
+			level++
+		}
+	}
+	last := l.warned[ends]
+	daily := left <= day && now.Sub(last.at) >= day
+	if level == 0 || level == last.level && !daily {
+		return
+	}
+	l.warned[ends] = warned{level, now}
+	if left <= 0 {
+		l.log.Error("a certificate has expired, and connections that need it fail: renew it; the file is read again when it has changed",
+			"file", ends.file, "expired", ends.at.UTC().Format(time.RFC3339))
+		return
+	}
+	l.log.Warn("a certificate expires soon: renew it; the file is read again when it has changed",
+		"file", ends.file, "expires", ends.at.UTC().Format(time.RFC3339), "days_left", int(left/day))
+}
+
+// watch looks now and every hour, until it is stopped.
+func (l *expiryLog) watch() (stop func()) {
+	stopped, done := make(chan struct{}), make(chan struct{})
+	l.look(time.Now())
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(expiryEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case now := <-tick.C:
+				l.look(now)
+			case <-stopped:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(stopped)
+		<-done
+	}
+}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
 	"zamok/api/wire"
@@ -248,5 +250,34 @@ func TestServersOwnBreak(t *testing.T) {
 		require.NoError(t, breaks(conn))
 		awaitMetric(t, n, "zamok_streams 0")
 		require.Zero(t, broken(n))
+	}
+}
+
+// With TLS a client says that it ends before it ends the connection, and its end is read from that.
+func TestADisconnectIsNoticedWithTLS(t *testing.T) {
+	t.Parallel()
+	pool, certificate := selfSigned(t)
+	n := startCluster(t, 1, func(cfg *NodeConfig) {
+		cfg.ClientTLS = func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{certificate}} }
+	}).leader()
+	dial := func() caller {
+		conn, err := grpc.NewClient("passthrough:///"+n.Client(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: pool})))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn}
+	}
+	for range 4 {
+		c := dial()
+		w := openStream(t, c, graceful(10*clock.Millisecond))
+		w.conn = c.conn
+		w.send(exclusive(1, "inherited", 0))
+		w.is(1, stateGranted)
+		heir := openStream(t, dial(), settings(clock.Minute))
+		heir.send(exclusive(1, "inherited", -1))
+		require.Equal(t, stateWaiting, heir.answer().State.State)
+		require.NoError(t, c.conn.Close())
+		heir.is(1, stateGranted)
+		heir.send(drop(1))
+		heir.is(1, stateEnded)
 	}
 }

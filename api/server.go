@@ -137,7 +137,7 @@ func (s *Server) serve(node *raftnode.Node) {
 	}
 	toClients := insecure.NewCredentials()
 	if s.cfg.ClientTLS != nil {
-		toClients = credentials.NewTLS(s.cfg.clientTLS("h2", s.cfg.tokens))
+		toClients = trackedTLS{credentials.NewTLS(s.cfg.clientTLS("h2", s.cfg.tokens))}
 	}
 	s.grpc = []*grpc.Server{
 		s.listen(s.cfg.Listener, s.cfg.ConnsMax, append(options, grpc.Creds(toClients))),
@@ -389,6 +389,33 @@ func (l *trackedConn) Close() error {
 	err := l.Conn.Close()
 	l.done()
 	return err
+}
+
+// trackedTLS tracks the end of a connection with TLS, too: a client announces it, and then nothing is read from the
+// trackedConn below any more.
+type trackedTLS struct {
+	credentials.TransportCredentials
+}
+
+func (c trackedTLS) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	return securedConn{conn, raw.(*trackedConn)}, info, nil
+}
+
+type securedConn struct {
+	net.Conn
+	below *trackedConn
+}
+
+func (s securedConn) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	if errors.Is(err, io.EOF) { // announced: otherwise it is unexpected, and the trackedConn has noted it
+		_ = s.below.note(err)
+	}
+	return n, err
 }
 
 // RemoteAddr is how a call finds its connection.

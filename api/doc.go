@@ -24,7 +24,7 @@
 //	relay.go    requests for another cluster are refused; calls are relayed to the leader on request
 //	tcp_*.go    how a client's computer that vanished is noticed
 //	local.go    the services without a network, for HTTP
-//	http.go     the HTTP port: /v1/, /metrics, /healthz and /readyz; grpc.health.v1
+//	http.go     the HTTP port with the TLS of clients: /v1/, /metrics, /healthz and /readyz; grpc.health.v1
 //
 // The subjects below it are packages of their own, which never import api:
 //
@@ -78,8 +78,9 @@
 //	    longer has the next events, or a snapshot replaced them, or an index has more events than a frame
 //	    takes (history/history.go), the watch ends with COMPACTED. If a node starts over and the next events
 //	    will come again, it ends with STOPPING.
-//	A12 A call is relayed once, and its answer is the leader's. The leader knows that it was relayed, so A6
-//	    holds for it.
+//	A12 A call is relayed once, over the peer port, and its answer is the leader's. The leader knows that it was relayed,
+//	    so A6 holds for it, and who the caller is: the node that relays has established that, and counts as a node by the
+//	    handshake of peers.
 //	A13 A request that names another cluster has no effect. Every response of gRPC names the node's cluster as soon
 //	    as the node knows it.
 //

@@ -225,7 +225,7 @@ func TestServerTLS(t *testing.T) {
 	s := startServers(t, func(id string) []string {
 		cert, key := ca.issue(t, id)
 		return []string{
-			"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", ca.file,
+			"--tls-min-version", map[bool]string{true: "1.2", false: "1.3"}[id == "n2"], "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", ca.file,
 			"--peer-cert", cert, "--peer-key", key, "--peer-ca", ca.file,
 		}
 	})
@@ -240,6 +240,17 @@ func TestServerTLS(t *testing.T) {
 	code, err = s.get(t, 0, "/v1/now", pairOf(t, cert, key))
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, code)
+	for i := range s.nodes { // only n2 takes a version below 1.3
+		for _, port := range []int{0, 2} {
+			conn, err := tls.Dial("tcp", s.address(i, port), &tls.Config{
+				RootCAs: poolOf(t, ca), Certificates: []tls.Certificate{pairOf(t, cert, key)}, MaxVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+			})
+			require.Equal(t, i == 1, err == nil, "%v", err)
+			if err == nil {
+				conn.Close()
+			}
+		}
+	}
 	with := []string{"lock", "secret", "--cacert", ca.file, "--cert", cert, "--key", key, "--wait", "30s", "--", "echo", "mine"}
 	r := runZamok(t, &s.devCluster, with...)
 	require.Equal(t, 0, r.code, r.stderr)

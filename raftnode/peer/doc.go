@@ -1,7 +1,7 @@
-// Package peer is the network between the nodes of a cluster. A node has one peer port, for three
+// Package peer is the network between the nodes of a cluster. A node has one peer port, for four
 // purposes: Raft ([Network.Transport]), questions about a node's data, which any node answers
-// ([Network.Ask]), and calls between nodes beside Raft ([Network.Call]). It also decides when an
-// empty node may begin a cluster ([Decide]).
+// ([Network.Ask]), calls between nodes beside Raft ([Network.Call]), and calls of clients that are relayed to
+// the leader ([Network.DialRelay], [Network.Relays]). It also decides when an empty node may begin a cluster ([Decide]).
 //
 // # Use
 //
@@ -32,9 +32,9 @@
 // Every connection opens with a handshake, and a connection that does not pass it carries no message
 // of Raft:
 //
-//	caller   hello     the purpose (Raft, ask or call), the server that it means, its own [Answer]
+//	caller   hello     the purpose (Raft, ask, call or relay), the server that it means, its own [Answer]
 //	receiver answer    its own Answer; the end of a question
-//	caller   proceed   with the request of a call; Raft's bytes follow
+//	caller   proceed   with the request of a call; the bytes of Raft, or of relayed calls, follow
 //	receiver reply     of a call; the end of it
 //
 // An Answer has the node's name, its incarnation, its generation (random, drawn at each start), the cluster

@@ -18,7 +18,7 @@ const (
 	// handshakeTimeoutDefault bounds a handshake: several round trips between far continents.
 	handshakeTimeoutDefault = 2 * time.Second
 	// handshakesMax bounds the connections accepted and not yet authenticated. It is far above what a cluster
-	// needs at once (three connections to each peer) and far below what would hurt.
+	// needs at once (three connections to each peer, and those of relayed calls) and far below what would hurt.
 	handshakesMax = 64
 	// acceptPause is the pause after a failed Accept, which mostly means no free descriptors.
 	acceptPause = 50 * time.Millisecond

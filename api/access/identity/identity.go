@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
+
+	"zamok/session/visible"
 )
 
 // BytesMax bounds an identity: it is stored with each session.
@@ -29,9 +30,10 @@ func Check(identity string) error {
 	case strings.HasPrefix(identity, AnonymousPrefix):
 		return fmt.Errorf("an identity does not begin with %s", AnonymousPrefix)
 	}
+	shown := visible.Cell(identity)
 	for i, r := range identity {
-		if !unicode.IsGraphic(r) || unicode.IsSpace(r) && (r != ' ' || i == 0 || i == len(identity)-1) {
-			return fmt.Errorf("the identity has %U at byte %d: it is made of visible characters, with plain spaces between them", r, i)
+		if !strings.HasPrefix(shown, identity[:i+utf8.RuneLen(r)]) { // not quoted: what stands here by mistake may be a token
+			return fmt.Errorf("the identity has %U at byte %d: it is made of characters that can be seen, with single spaces between them", r, i)
 		}
 	}
 	return nil

@@ -124,6 +124,21 @@ func TestWrongRequestsNameTheirField(t *testing.T) {
 		inAddress := send(ctx, t, n, "DELETE", "/v1/sessions/1?secret="+strings.Repeat("0", 32), "")
 		assert.Equal(t, 400, inAddress.code, inAddress.text)
 		assert.Equal(t, "secret", inAddress.fields["field"])
+		for path, header := range map[string]string{
+			"/v1/lock?name=a&secret=5ec4e7": "Zamok-Secret", "/v1/lock?name=a&access_token=5ec4e7": "Authorization", "/v1/status?Authorization=Bearer+5ec4e7": "Authorization",
+			"/v1/hold?name=a&Idempotency-Key=5ec4e7": "Idempotency-Key", "/v1/sessions/1/renew?secret=5ec4e7": "Zamok-Secret",
+			"/v1/terraform/lock?name=a&secret=5ec4e7": "Zamok-Secret",
+		} {
+			method := map[bool]string{true: "POST", false: "GET"}[strings.Contains(path, "renew")]
+			if strings.Contains(path, "terraform") {
+				method = "LOCK"
+			}
+			answer := send(ctx, t, n, method, path, "")
+			assert.Equal(t, 400, answer.code, "%s: %s", path, answer.text)
+			assert.Contains(t, answer.text, "send it as the header "+header, path)
+			assert.NotContains(t, answer.text, "5ec4e7", path)
+		}
+		assert.NotContains(t, send(ctx, t, n, "GET", "/v1/check?name=a&token=5ec4e7", "").text, "5ec4e7", "a token of another kind, perhaps")
 		assert.Equal(t, 400, send(ctx, t, n, "GET", "/v1/watch", "", "Last-Event-ID", "x").code)
 	}
 	assert.Zero(t, sessionsOf(c.leader()))

@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"reflect"
 	"time"
@@ -23,6 +25,9 @@ func newSecret() secret {
 	_, _ = rand.Read(s) // never fails
 	return s
 }
+
+func (secret) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, "(secret)") }
+func (secret) LogValue() slog.Value       { return slog.StringValue("(secret)") }
 
 func (s secret) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, s), nil }
 

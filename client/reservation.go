@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"google.golang.org/grpc"
@@ -40,6 +41,20 @@ func NewReservation(ttl time.Duration, items ...Item) *Reservation {
 	r := &Reservation{TTL: ttl, Items: items, Secret: make([]byte, 16)}
 	_, _ = rand.Read(r.Secret) // it never fails
 	return r
+}
+
+// Format prints a reservation without its secret.
+func (r Reservation) Format(s fmt.State, verb rune) {
+	fmt.Fprintf(s, fmt.FormatString(s, verb), r.withoutSecret())
+}
+
+// LogValue is a reservation in a log, without its secret.
+func (r Reservation) LogValue() slog.Value { return slog.AnyValue(r.withoutSecret()) }
+
+func (r Reservation) withoutSecret() any {
+	type plain Reservation // which has no methods
+	r.Secret = nil
+	return plain(r)
 }
 
 // Reserve waits in line for the locks of a reservation, as LockAll does, and returns when its lease ends: an estimate of

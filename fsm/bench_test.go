@@ -21,7 +21,7 @@ type benchHarness struct {
 
 func newBenchHarness(tb testing.TB, sessions int) *benchHarness {
 	b := &benchHarness{m: New(), ticket: make([]uint64, sessions)}
-	b.apply(tb, &LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}, TokenBase: 1})
+	b.apply(tb, &LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}, TokenBase: 1}, noQuotas())
 	for i := range sessions {
 		var hash session.Hash
 		hash[0], hash[1], hash[2] = byte(i), byte(i>>8), byte(i>>16)
@@ -47,6 +47,11 @@ func (b *benchHarness) acquire(name string) *Acquire {
 		Session: b.sessions[i], Ticket: b.ticket[i], AckedThrough: b.ticket[i] - 1,
 		Items: exclusive(name), WaitFor: Forever,
 	}
+}
+
+// noQuotas sets the highest quotas.
+func noQuotas() *SetQuotas {
+	return &SetQuotas{Quotas{Amounts{SessionsMax, QuotaTicketsMax, QuotaBytesMax}, ShareMax}}
 }
 
 // BenchmarkPairs applies encoded entries of 128 acquire+drop pairs on free locks; one operation is

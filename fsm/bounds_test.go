@@ -259,6 +259,7 @@ func TestRestoreRefusesFutureIndexes(t *testing.T) {
 		for range 2 { // the longest ttl, and the highest
 			fields = binary.AppendUvarint(fields, uint64(LongestTTLDefault))
 		}
+		fields = append(fields, 1, 1, 1, 1) // quotas
 		return append(append([]byte("zamok\x01"), byte(recHeader), byte(len(fields)), 0), fields...)
 	}
 	ticketFirst := append(header(5), byte(recTicket), 4, 0, 1, byte(Ended), byte(Dropped), 0)
@@ -290,6 +291,13 @@ func TestRestoreRefusesFutureIndexes(t *testing.T) {
 		m.longestTTL, m.highestTTL = ttls[0], ttls[1]
 		_, err := Restore(bytes.NewReader(snapshotOf(t, m)))
 		require.ErrorContains(t, err, "longest ttl: ")
+	}
+
+	for _, quotas := range []Quotas{{}, {Amounts{1, 1, QuotaBytesMax + 1}, 1}, {Amounts{SessionsMax + 1, 1, 1}, 1}, {Amounts{1, 1, 1}, 0}} {
+		m := New()
+		m.quotas = quotas
+		_, err := Restore(bytes.NewReader(snapshotOf(t, m)))
+		require.ErrorContains(t, err, "quotas: ")
 	}
 
 	for want, record := range map[string]MemberRecord{

@@ -13,17 +13,26 @@ type ticketTotals struct {
 	slots, deadlines, owned, delayed int
 	sum                              record.Sum
 	live                             map[session.ID]int
+	delayBytes                       uint64
+	used                             map[string]Amounts // by identity
+}
+
+// add counts a record for its identity.
+func (all *ticketTotals) add(identity string, a Amounts) {
+	u := all.used[identity]
+	all.used[identity] = Amounts{u.Sessions + a.Sessions, u.Tickets + a.Tickets, u.Bytes + a.Bytes}
 }
 
 // Check tests the invariants of the package comment and names the first that is broken. It reads
 // the whole state: for tests, and once after a restore.
 func (m *Machine) Check() error {
-	all := ticketTotals{live: make(map[session.ID]int)}
+	all := ticketTotals{live: make(map[session.ID]int), used: make(map[string]Amounts)}
 	for _, check := range []func() error{
 		func() error { return m.checkTickets(&all) },
 		func() error { return m.checkLocks(&all) },
 		func() error { return m.checkSessions(&all) },
 		func() error { return m.checkMembers(&all) },
+		func() error { return m.checkQuotas(&all) },
 	} {
 		if err := check(); err != nil {
 			return fmt.Errorf("fsm: at index %d: %w", m.index, err)
@@ -67,6 +76,7 @@ func (m *Machine) checkTickets(all *ticketTotals) error {
 		}
 		all.slots += len(t.slots)
 		all.sum += t.sum(key)
+		all.add(s.Identity, t.amounts())
 		all.byState[t.state]++
 		if !ended {
 			all.live[key.Session]++
@@ -118,6 +128,7 @@ func (m *Machine) checkLocks(all *ticketTotals) error {
 		if lk.delay != 0 {
 			all.delayed++
 			all.sum += delaySum(name, lk.delay)
+			all.delayBytes += DelayBytes + uint64(len(name))
 		}
 	}
 	switch {
@@ -165,6 +176,8 @@ func (m *Machine) checkSessions(all *ticketTotals) error {
 			rule{"M14: it ends before its ttl has passed", s.Deadline >= s.Opened.Add(s.TTL)},
 			rule{"M9: its live tickets are more than counted, or fewer", s.Live == all.live[id]},
 			rule{"M9: it has too many live tickets", s.Live <= TicketsMax},
+			rule{"M9: it refused a ticket above its window",
+				s.RefusedThrough <= s.AckedThrough || s.RefusedThrough-s.AckedThrough <= TicketWindow},
 			rule{"M9: it is of the future", max(uint64(s.ID), s.Renewed, s.Changed) <= m.index && s.Deadline <= m.time.Add(s.TTL)},
 			rule{"M10: it is not in the schedule, or too late", scheduled && s.Scheduled <= s.Deadline},
 			rule{"M11: its ttl is longer than was ever allowed", s.TTL <= m.highestTTL},
@@ -173,6 +186,7 @@ func (m *Machine) checkSessions(all *ticketTotals) error {
 			return fmt.Errorf("%s: session %+v at %v has %d live tickets", broken, *s, m.time, all.live[id])
 		}
 		all.sum += s.Sum()
+		all.add(s.Identity, sessionAmounts(&s.Settings))
 	}
 	switch {
 	case m.sessions.Len() > SessionsMax:
@@ -182,6 +196,22 @@ func (m *Machine) checkSessions(all *ticketTotals) error {
 	case m.due.Len() != all.deadlines+all.delayed+m.sessions.Len():
 		return fmt.Errorf("M10: %d deadlines of tickets, %d of delays and %d of sessions, %d in the schedule",
 			all.deadlines, all.delayed, m.sessions.Len(), m.due.Len())
+	}
+	return nil
+}
+
+// checkQuotas compares what is counted with what there is.
+func (m *Machine) checkQuotas(all *ticketTotals) error {
+	bytes := all.delayBytes
+	for identity, used := range all.used {
+		bytes += used.Bytes
+		if counted := m.UsedBy(identity); counted != used {
+			return fmt.Errorf("M15: %q uses %+v, counted %+v", identity, used, counted)
+		}
+	}
+	if m.bytes != bytes || m.delayBytes != all.delayBytes || len(m.identities) != len(all.used) {
+		return fmt.Errorf("M15: %d bytes, of delays %d, and %d identities; counted %d, %d, %d",
+			bytes, all.delayBytes, len(all.used), m.bytes, m.delayBytes, len(m.identities))
 	}
 	return nil
 }

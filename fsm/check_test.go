@@ -94,7 +94,7 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 		}},
 		{"M11", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).items = nil }},
 		{"M11", func(m *Machine, _, _ session.ID) { m.highestTTL = clock.Second }},
-		{"M12", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).metadata = "other" }},
+		{"M12", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).maxHold++ }},
 		{"M12", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Version = "other" }},
 		{"M12", func(m *Machine, _, _ session.ID) { m.sum++ }},
 		{"M11", func(m *Machine, _, _ session.ID) {
@@ -108,11 +108,16 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Announced++ }},
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Replaced = m.time + 1 }},
 		{"M12", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).AckedThrough++ }},
-		{"M12", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).Label = "other" }},
+		{"M12", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).Grace++ }},
 		{"M14", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).ID = 5 }},
 		{"M14", func(m *Machine, _, _ session.ID) { delete(m.bySecret, session.Hash{1}) }},
 		{"M14", func(m *Machine, _, _ session.ID) { m.bySecret[session.Hash{9}] = 9 }},
 		{"M14", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).Opened++ }},
+		{"M15", func(m *Machine, _, _ session.ID) { m.bytes++ }},
+		{"M15", func(m *Machine, _, _ session.ID) { m.delayBytes++ }},
+		{"M15", func(m *Machine, _, _ session.ID) { m.identities[""].Tickets-- }},
+		{"M15", func(m *Machine, _, _ session.ID) { m.identities["nobody"] = &Amounts{} }},
+		{"M9", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).RefusedThrough = 2 * TicketWindow }},
 	} {
 		m, one, two := machineToDamage(t)
 		require.NoError(t, m.Check())

@@ -44,8 +44,9 @@ import (
 //	12  SetVersion       version
 //	13  Digest         node text · index · value
 //	14  SetLongestTTL  ttl signed
+//	15  SetQuotas      sessions · tickets · bytes · share
 //
-// op and mode go up to 255; permits, limit, version, version min, version max, timeout and fixed go up to 2³²−1. An
+// op and mode go up to 255; permits, limit, share, version, version min, version max, timeout and fixed go up to 2³²−1. An
 // entry has at most EntryBytesMax bytes, and nothing is between its parts or after the last one.
 //
 // Reading refuses what is not of this form, and nothing else. A name that is no UTF-8, a mode that

@@ -54,6 +54,7 @@ func everyCommand() []Command {
 		&SetVersion{Version: 2},
 		&Digest{Node: "n3", Index: 1<<50 + 4096, Value: 0xfedcba9876543210},
 		&SetLongestTTL{TTL: 48 * clock.Hour},
+		&SetQuotas{Quotas{Amounts{Sessions: 1000, Tickets: 50_000, Bytes: 64 << 20}, 30}},
 	}
 }
 
@@ -85,7 +86,7 @@ func oddEntry() Entry {
 		Commands: []Command{
 			&OpenSession{Settings: session.Settings{TTL: math.MinInt64, LockDelay: math.MaxInt64, Grace: -2, Label: "\x00\xff"}},
 			&Attach{}, &Detached{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
-			&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetVersion{}, &Digest{}, &SetLongestTTL{},
+			&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetVersion{}, &Digest{}, &SetLongestTTL{}, &SetQuotas{},
 			&Acquire{
 				Session: math.MaxUint64, Ticket: math.MaxUint64, AckedThrough: math.MaxUint64,
 				Items: []Item{
@@ -128,6 +129,7 @@ func arbitraryCommands() []*rapid.Generator[Command] {
 		arbitrary[CloseSession](), arbitrary[Acquire](), arbitrary[Drop](), arbitrary[Downgrade](),
 		arbitrary[ForceRelease](), arbitrary[ExpireSession](), arbitrary[LeaderStart](),
 		arbitrary[Member](), arbitrary[SetVersion](), arbitrary[Digest](), arbitrary[SetLongestTTL](),
+		arbitrary[SetQuotas](),
 	}
 }
 

@@ -147,6 +147,9 @@ type SetVersion struct{ Version uint32 }
 // SetLongestTTL changes the longest ttl that a session may be opened with. Living sessions keep theirs.
 type SetLongestTTL struct{ TTL clock.Span }
 
+// SetQuotas changes the quotas that are not 0 here.
+type SetQuotas struct{ Quotas }
+
 // Digest reports a node's digest after the entry that took the state machine to Index.
 type Digest struct {
 	Node  string

@@ -138,6 +138,7 @@ var commandKinds = [...]commandKind{
 	12: kind("set version", func(*decoded) *SetVersion { return new(SetVersion) }),
 	13: kind("digest", func(*decoded) *Digest { return new(Digest) }),
 	14: kind("set longest ttl", func(*decoded) *SetLongestTTL { return new(SetLongestTTL) }),
+	15: kind("set quotas", func(*decoded) *SetQuotas { return new(SetQuotas) }),
 }
 
 func opOf(c Command) op {

@@ -40,7 +40,7 @@ func TestDecodeErrors(t *testing.T) {
 		{entryHead + "01 0c 02 00", "1 bytes are left over"},
 		{entryHead + "00 00", "1 bytes are left over"},
 		{entryHead + "01 00 01", "command 1: op 0: op: no command has this number"},
-		{entryHead + "02 0c 02 0f 01", "command 2: op 15: op: no command has this number"},
+		{entryHead + "02 0c 02 10 01", "command 2: op 16: op: no command has this number"},
 		{entryHead + "01 01 010203", "command 1: open session: secret: it has 32 bytes and 3 are left"},
 		{entryHead + "01 01" + strings.Repeat("11", 32) + "00 05 6162", "command 1: open session: label: 5 bytes are announced and 2 are left"},
 		{entryHead + "01 02 01", "command 1: attach: secret: it has 32 bytes and 0 are left"},
@@ -62,6 +62,7 @@ func TestDecodeErrors(t *testing.T) {
 		{entryHead + "01 0c 8080808010", "command 1: set version: version: 4294967296 is above 4294967295"},
 		{entryHead + "01 0d 00 01 80", "command 1: digest: value: the bytes end too early"},
 		{entryHead + "01 0e 80", "command 1: set longest ttl: ttl: the bytes end too early"},
+		{entryHead + "01 0f 01 02 03 8080808010", "command 1: set quotas: share: 4294967296 is above 4294967295"},
 	} {
 		b := record.AppendChecksum(unhex(t, c.bytes), 0)
 		e, err := DecodeEntry(b)
@@ -214,7 +215,7 @@ func FuzzDecodeEntry(f *testing.F) {
 // A slice that grows while it is filled must not spoil what was already given out.
 func TestDecodedCommandsSurviveSliceGrowth(t *testing.T) {
 	var want Entry
-	for range 290 {
+	for range 270 {
 		want.Commands = append(want.Commands, everyCommand()...)
 	}
 	got, err := DecodeEntry(want.Append(nil))
@@ -328,7 +329,7 @@ func TestDecodeMemoryIsProportionalToInput(t *testing.T) {
 	inputs["items"] = manyItems.Append(nil)
 	for _, c := range []Command{
 		&OpenSession{}, &Attach{}, &Detached{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
-		&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetVersion{}, &Digest{}, &SetLongestTTL{},
+		&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetVersion{}, &Digest{}, &SetLongestTTL{}, &SetQuotas{},
 		&Acquire{Items: make([]Item, 1)}, &Acquire{Items: []Item{{Name: "ab"}, {Name: "cd"}}},
 		&ExpireSession{Reason: "ab"},
 	} {

@@ -26,6 +26,7 @@ func TestDigestCoversEveryField(t *testing.T) {
 		"holdOffUntil":    func(m *Machine) { m.holdOffUntil++ },
 		"longestTTL":      func(m *Machine) { m.longestTTL-- },
 		"highestTTL":      func(m *Machine) { m.highestTTL++ },
+		"quotas":          func(m *Machine) { m.quotas.Share++ },
 	}
 	requireAllFields(t, reflect.TypeFor[header](), changes)
 	digests := map[uint64]string{populatedMachine(t).Digest(): "as it is"}
@@ -34,6 +35,14 @@ func TestDigestCoversEveryField(t *testing.T) {
 		change(m)
 		require.NotContains(t, digests, m.Digest(), field)
 		digests[m.Digest()] = field
+	}
+	for field := range changeEachField(QuotasDefault()) {
+		m := populatedMachine(t)
+		m.quotas = field.value
+		if field.name != "Share" {
+			require.NotContains(t, digests, m.Digest(), field.name)
+		}
+		digests[m.Digest()] = field.name
 	}
 }
 

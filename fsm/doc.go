@@ -46,6 +46,9 @@
 // TicketWindow ended ones, and the delays of locks that it lost. (If the number meant "all tickets below have ended",
 // one lock held for a week would hold it back.)
 //
+// A ticket that a quota refuses is not remembered one by one (quota.go): its session has a refused-through number, and an
+// unknown ticket up to it counts as refused.
+//
 // A Drop of an unknown ticket ends it: a late Acquire then finds a ticket that has ended.
 //
 // # The queue rule
@@ -99,6 +102,13 @@
 // The waiters that a command unblocks are granted in the same step, however many they are: a writer that is followed by
 // two hundred thousand readers takes every node about a second. Only expiration is bounded.
 //
+// # Quotas
+//
+// Quotas bound how many sessions and tickets there are and about how many bytes they take, of all clients together and
+// of each identity. They are a setting in the state like the longest ttl ([SetQuotas]); what is used follows from the
+// records, and is counted again by a restore. Only a new session and a new ticket need room, so a cluster at its limits
+// can always be emptied. See quota.go.
+//
 // # State machine version
 //
 // The state has a state machine version, and an entry has the version that it was encoded for. A binary knows a range of
@@ -150,12 +160,14 @@
 //	    changed, then at a time of the past.
 //	M14 A session is kept under its id, which is not 0, and found by its secret, which no other has. It never
 //	    ends before its opening + ttl.
+//	M15 What quotas count is what the records come to, for each identity and in all.
 //
 // # Files
 //
 //	machine.go                          Apply, in the order of One entry
 //	command.go, result.go               what goes in and comes out; limits.go: what is refused
 //	ticket.go, lock.go, grant.go        acquisitions, queues, and the one place where a token is made
+//	quota.go                            what clients may use
 //	blockers.go, deadlock.go            why a ticket waits, and whether it would wait for itself
 //	session.go, operator.go, expire.go  sessions; what operators and nodes command; what time ends
 //	query.go                            reading the state

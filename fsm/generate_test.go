@@ -61,6 +61,7 @@ type profile struct {
 	delays         []clock.Span // lock delays
 	weights        []int        // of the makers
 	nodes          int          // names of nodes: fewNodes, or more than the machine keeps records of
+	quotasRate     int          // of 8 changes of the quotas so many make them low
 }
 
 const fewNodes = 3
@@ -86,6 +87,7 @@ var commandMakers = [...]struct {
 	{1, (*generator).setVersion},
 	{1, (*generator).digest},
 	{1, (*generator).setLongestTTL},
+	{1, (*generator).setQuotas},
 	{8, (*generator).repeated},
 	{3, (*generator).invalidCommand},
 }
@@ -112,6 +114,7 @@ func newGenerator(pick choice, m *model) *generator {
 	if g.nodes = fewNodes; pick.oneIn(4) {
 		g.nodes = 2 * fsm.MembersMax
 	}
+	g.quotasRate = pickOf(pick, 0, 0, 2, 7)
 	g.weights[0] = max(g.weights[0], 10)
 	g.weights[3] = max(g.weights[3], 1)
 	return g
@@ -389,7 +392,7 @@ func secret(n int) session.Hash { return session.Hash{byte(n)} }
 func (g *generator) secret() session.Hash { return secret(1 + g.pick(g.secrets)) }
 
 func (g *generator) openSession() fsm.Command {
-	return &fsm.OpenSession{Secret: g.secret(), Settings: session.Settings{Identity: "me", Label: pickOf(g.pick, "", "printer"), TTL: pickOf(g.pick, g.ttls...), LockDelay: pickOf(g.pick, g.delays...), Grace: pickOf(g.pick, 0, clock.Second)}}
+	return &fsm.OpenSession{Secret: g.secret(), Settings: session.Settings{Identity: pickOf(g.pick, identities...), Label: pickOf(g.pick, "", "printer"), TTL: pickOf(g.pick, g.ttls...), LockDelay: pickOf(g.pick, g.delays...), Grace: pickOf(g.pick, 0, clock.Second)}}
 }
 
 func (g *generator) attach() fsm.Command {
@@ -455,6 +458,20 @@ func (g *generator) setVersion() fsm.Command {
 
 func (g *generator) setLongestTTL() fsm.Command {
 	return &fsm.SetLongestTTL{TTL: pickOf(g.pick, fsm.LongestTTLMin, fsm.LongestTTLDefault, 3*clock.Hour, fsm.LongestTTLMax)}
+}
+
+// identities are those of the sessions.
+var identities = []string{"me", "me", "she"}
+
+// setQuotas makes the quotas low, so that all are met, or lets all pass.
+func (g *generator) setQuotas() fsm.Command {
+	if g.pick(8) >= g.quotasRate {
+		return &fsm.SetQuotas{Quotas: fsm.QuotasDefault()}
+	}
+	up := func(n int) uint64 { return uint64(g.pick(n)) } // 0 leaves it as it is
+	return &fsm.SetQuotas{Quotas: fsm.Quotas{
+		Amounts: fsm.Amounts{Sessions: up(6), Tickets: up(12), Bytes: up(14) * 1000}, Share: uint32(up(5)) * 25,
+	}}
 }
 
 func (g *generator) digest() fsm.Command {

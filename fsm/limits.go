@@ -32,7 +32,7 @@ const (
 	TicketWindow = 1024
 	// TicketsMax bounds the live tickets (waiting or granted) of one session, and so the cost of ending it.
 	TicketsMax = 4096
-	// SessionsMax bounds the sessions alive at one time.
+	// SessionsMax bounds the sessions alive at one time: it is the highest quota of them.
 	SessionsMax = 1 << 20
 	// MembersMax bounds the records of members. It is far more than a cluster has nodes. A new name beyond it is
 	// accepted, and the oldest record is removed.

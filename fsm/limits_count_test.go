@@ -117,7 +117,7 @@ func TestSessionLimit(t *testing.T) {
 		binary.LittleEndian.PutUint64(h[:], i)
 		return h
 	}
-	m.index = SessionsMax
+	m.index, m.quotas = SessionsMax, noQuotas().Quotas
 	for i := uint64(1); i <= SessionsMax; i++ { // as OpenSession does
 		m.addSession(session.Session{
 			ID: session.ID(i), Secret: secret(i), Settings: session.Settings{TTL: clock.Hour}, Renewed: i, Deadline: clock.Time(clock.Hour),
@@ -132,7 +132,7 @@ func TestSessionLimit(t *testing.T) {
 	a, err := m.Apply(1, e.Append(nil))
 	require.NoError(t, err)
 	require.Equal(t, LimitExceeded, a.Results[0].Code)
-	require.Equal(t, "sessions", a.Results[0].Detail.Field)
+	require.Equal(t, "total_sessions", a.Results[0].Detail.Field)
 	for _, r := range a.Results[1:] {
 		require.Equal(t, OK, r.Code)
 	}

@@ -17,7 +17,7 @@ type VersionRange struct{ Min, Max uint32 }
 // SupportedVersions is what this binary knows.
 func SupportedVersions() VersionRange { return VersionRange{Min: 1, Max: 1} }
 
-// Machine is the state of the lock store. See the package comment; its invariants M1 to M14 are
+// Machine is the state of the lock store. See the package comment; its invariants M1 to M15 are
 // tested by Check.
 type Machine struct {
 	supported VersionRange
@@ -31,6 +31,9 @@ type Machine struct {
 	due      *tree.Tree[dueKey, TicketRef]
 	owned    *tree.Tree[ownedKey, struct{}]
 	live     [Ended]int // how many tickets wait and are granted, by state
+	// What quotas count: the bytes of everything, those of delays, and what each identity uses. The map is only ever looked up.
+	bytes, delayBytes uint64
+	identities        map[string]*Amounts
 
 	// Of the current step.
 	in        decoded
@@ -52,16 +55,16 @@ func NewWithVersions(supported VersionRange) *Machine {
 	return &Machine{
 		supported: supported,
 		canonical: canonical{
-			header:   header{version: 1, longestTTL: LongestTTLDefault, highestTTL: LongestTTLDefault},
+			header:   header{version: 1, longestTTL: LongestTTLDefault, highestTTL: LongestTTLDefault, quotas: QuotasDefault()},
 			sessions: tree.New[session.ID, session.Session](cmp.Compare[session.ID]),
 			tickets:  tree.New[TicketRef, ticket](TicketRef.compare),
 			delays:   tree.New[string, clock.Time](cmp.Compare[string]),
 			members:  tree.New[string, MemberRecord](cmp.Compare[string]),
 		},
-		bySecret: make(map[session.Hash]session.ID),
-		locks:    tree.New[string, *lock](cmp.Compare[string]),
-		due:      tree.New[dueKey, TicketRef](dueKey.compare),
-		owned:    tree.New[ownedKey, struct{}](ownedKey.compare),
+		bySecret: make(map[session.Hash]session.ID), identities: make(map[string]*Amounts),
+		locks: tree.New[string, *lock](cmp.Compare[string]),
+		due:   tree.New[dueKey, TicketRef](dueKey.compare),
+		owned: tree.New[ownedKey, struct{}](ownedKey.compare),
 	}
 }
 

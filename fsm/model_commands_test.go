@@ -42,6 +42,8 @@ func (m *model) execute(c fsm.Command) fsm.Result {
 	case *fsm.SetLongestTTL:
 		m.longestTTL, m.highestTTL = c.TTL, max(m.highestTTL, c.TTL)
 		return fsm.Result{}
+	case *fsm.SetQuotas:
+		return m.setQuotas(c)
 	case *fsm.SetVersion:
 		// Rule 2 does not exist yet, so every number is a wrong step.
 		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: "version"}}
@@ -56,6 +58,9 @@ func (m *model) openSession(c *fsm.OpenSession) fsm.Result {
 		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: "ttl"}, TTL: m.longestTTL}
 	}
 	if s == nil {
+		if field := m.overQuota(c.Identity, sessionAmounts(c)); field != "" {
+			return fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: field}}
+		}
 		s = &modelSession{OpenSession: c, id: session.ID(m.index), ended: map[uint64]fsm.TicketState{}}
 		m.sessions = append(m.sessions, s)
 		m.renew(s)
@@ -162,8 +167,16 @@ func (m *model) acquire(c *fsm.Acquire) fsm.Result {
 	t := &modelTicket{
 		TicketRef: fsm.TicketRef{Session: s.id, Ticket: c.Ticket}, session: s, enqueued: m.index, request: c, items: c.Items,
 	}
+	if field := m.overQuota(s.Identity, ticketAmounts(t)); field != "" {
+		s.refusedThrough, s.changed = max(s.refusedThrough, c.Ticket), m.index
+		m.emit(fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Reason: fsm.TooMany, Items: t.items})
+		return fsm.Result{Code: fsm.LimitExceeded, State: fsm.Ended, Reason: fsm.TooMany, Detail: &fsm.Detail{Field: field}}
+	}
 	if len(m.ticketsOf(s)) >= fsm.TicketsMax {
 		return m.refuseTicket(t, fsm.TooMany, fsm.Detail{Field: "tickets"})
+	}
+	if _, delays := m.used(func(*modelSession) bool { return false }); s.LockDelay > 0 && delays > m.quotas.Bytes/4 {
+		return m.refuseTicket(t, fsm.TooMany, fsm.Detail{Field: "delays"})
 	}
 	for _, item := range t.items {
 		for u := range m.users(item.Name) {
@@ -238,6 +251,9 @@ func (m *model) knownResult(s *modelSession, ticket uint64) (fsm.Result, bool) {
 	if ended, known := s.ended[ticket]; known || ticket <= s.ackedThrough {
 		return fsm.Result{Code: codeOf(ended.Reason), State: fsm.Ended, Reason: ended.Reason, Token: ended.Token}, true
 	}
+	if ticket <= s.refusedThrough {
+		return fsm.Result{Code: fsm.LimitExceeded, State: fsm.Ended, Reason: fsm.TooMany}, true
+	}
 	return fsm.Result{}, false
 }
 
@@ -262,7 +278,11 @@ func (m *model) drop(c *fsm.Drop) fsm.Result {
 	if s.aboveWindow(c.Ticket) {
 		return fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: "ticket"}}
 	}
-	m.remember(s, c.Ticket, fsm.Dropped, 0)
+	if m.overQuota(s.Identity, fsm.Amounts{Bytes: fsm.EndedBytes}) != "" {
+		s.refusedThrough, s.changed = max(s.refusedThrough, c.Ticket), m.index
+	} else {
+		m.remember(s, c.Ticket, fsm.Dropped, 0)
+	}
 	return fsm.Result{State: fsm.Ended, Reason: fsm.Dropped}
 }
 

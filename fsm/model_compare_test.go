@@ -153,7 +153,7 @@ func (m *model) compareState(machine *fsm.Machine) error {
 	for i, want := range m.sessions {
 		if got := sessions[i]; got.ID != want.id || got.Secret != want.Secret || got.TTL != want.TTL ||
 			got.Deadline != want.deadline || got.Attachment != want.attachment || got.Attempt != want.attempt ||
-			got.AckedThrough != want.ackedThrough || got.Changed != want.changed || got.Live != len(m.ticketsOf(want)) {
+			got.AckedThrough != want.ackedThrough || got.RefusedThrough != want.refusedThrough || got.Changed != want.changed || got.Live != len(m.ticketsOf(want)) {
 			return fmt.Errorf("session %d: want %s, until %v, attachment %d, attempt %d, acknowledged through %d, changed %d; got %s", want.id,
 				show(want.OpenSession), want.deadline, want.attachment, want.attempt, want.ackedThrough, want.changed, show(got))
 		}
@@ -175,6 +175,9 @@ func (m *model) compareCluster(machine *fsm.Machine) error {
 	if machine.LongestTTL() != m.longestTTL || machine.RestoreHoldOff() != m.highestTTL+fsm.DelayMax {
 		return fmt.Errorf("want a longest ttl of %v, of %v at most until now; got %v, and %v after a restore", m.longestTTL, m.highestTTL,
 			machine.LongestTTL(), machine.RestoreHoldOff())
+	}
+	if err := m.compareQuotas(machine); err != nil {
+		return err
 	}
 	members := machine.Members()
 	if len(members) != len(m.members) {

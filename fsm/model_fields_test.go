@@ -67,6 +67,11 @@ func invalidField(c fsm.Command) string {
 		check("version", c.StateVersionMin <= c.StateVersionMax)
 	case *fsm.SetLongestTTL:
 		check("longest_ttl", fsm.LongestTTLMin <= c.TTL && c.TTL <= fsm.LongestTTLMax)
+	case *fsm.SetQuotas:
+		check("sessions", c.Sessions <= fsm.SessionsMax)
+		check("tickets", c.Tickets <= fsm.QuotaTicketsMax)
+		check("bytes", c.Bytes <= fsm.QuotaBytesMax)
+		check("share", c.Share <= fsm.ShareMax)
 	case *fsm.Digest:
 		check("node", isNode(c.Node))
 	}

@@ -97,7 +97,7 @@ func (g *generator) invalidTicket() fsm.Command {
 
 func (g *generator) invalidOperatorCommand() fsm.Command {
 	force, expire := g.forceRelease().(*fsm.ForceRelease), g.expireSession().(*fsm.ExpireSession)
-	switch g.pick(5) {
+	switch g.pick(6) {
 	case 0:
 		force.Name = g.badName(fsm.NameBytesMax)
 	case 1:
@@ -106,6 +106,13 @@ func (g *generator) invalidOperatorCommand() fsm.Command {
 		force.Reason = g.badText(fsm.ReasonBytesMax)
 	case 3:
 		return &fsm.SetLongestTTL{TTL: pickOf(g.pick, 0, fsm.LongestTTLMin-1, g.badSpan(fsm.LongestTTLMax))}
+	case 4:
+		c := &fsm.SetQuotas{}
+		*pickOf(g.pick, &c.Sessions, &c.Tickets, &c.Bytes) = fsm.QuotaBytesMax + 1
+		if g.pick.oneIn(4) {
+			*c = fsm.SetQuotas{Quotas: fsm.Quotas{Share: fsm.ShareMax + 1}}
+		}
+		return c
 	default:
 		expire.Reason = g.badText(fsm.ReasonBytesMax)
 		return expire

@@ -152,7 +152,8 @@ func (w *observer) beforeEvents(c fsm.Command, r *fsm.Result, a *fsm.Applied) {
 		}
 	case *fsm.Acquire:
 		ref := fsm.TicketRef{Session: c.Session, Ticket: c.Ticket}
-		if r.State != 0 && r.Code != fsm.TicketEnded && w.tickets[ref] == nil {
+		refusedBefore := r.Reason == fsm.TooMany && r.Detail == nil // its number is below one that a quota refused
+		if r.State != 0 && r.Code != fsm.TicketEnded && !refusedBefore && w.tickets[ref] == nil {
 			t := &observedTicket{TicketRef: ref, enqueued: r.Index, items: slices.Clone(c.Items), state: fsm.Waiting}
 			w.tickets[ref], w.live = t, append(w.live, t)
 		}

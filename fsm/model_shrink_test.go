@@ -28,8 +28,12 @@ func (p *comparison) apply(r record) (fsm.Applied, error) {
 	if r.restore != nil {
 		return fsm.Applied{}, p.restore(r.restore)
 	}
+	before := p.machine.Used()
 	got, err := p.machine.Apply(r.term, r.bytes)
 	if err != nil {
+		return got, err
+	}
+	if err := p.checkQuotas(r, before); err != nil {
 		return got, err
 	}
 	want := p.model.applyRecord(r)

@@ -12,8 +12,8 @@ import (
 // must have happened is asserted from here.
 type tally struct {
 	entries, commands, restores int
-	codes                       [14][14]int // by kind of command and code
-	refused                     [14]int     // entries, by code
+	codes                       [len(commandKinds)][14]int // by kind of command and code
+	refused                     [14]int                    // entries, by code
 	events                      [12]int
 	reasons                     [15]int // of tickets and sessions that ended
 	granted                     [4]int  // items, by mode
@@ -87,11 +87,11 @@ func addCounts(to, from []int) {
 }
 
 // commandKinds and the codes that each must have met.
-var commandKinds = [14]struct {
+var commandKinds = [15]struct {
 	name     string
 	expected []fsm.Code
 }{
-	{"OpenSession", []fsm.Code{fsm.OK, fsm.Invalid}},
+	{"OpenSession", []fsm.Code{fsm.OK, fsm.Invalid, fsm.LimitExceeded}},
 	{"Attach", []fsm.Code{fsm.OK, fsm.NoSession, fsm.WrongSecret, fsm.Superseded}},
 	{"Detached", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession}},
 	{"CloseSession", []fsm.Code{fsm.OK, fsm.NoSession}},
@@ -107,6 +107,7 @@ var commandKinds = [14]struct {
 	{"SetVersion", []fsm.Code{fsm.Invalid}},
 	{"Digest", []fsm.Code{fsm.OK, fsm.Invalid}},
 	{"SetLongestTTL", []fsm.Code{fsm.OK, fsm.Invalid}},
+	{"SetQuotas", []fsm.Code{fsm.OK, fsm.Invalid}},
 }
 
 func kindOfCommand(c fsm.Command) int {
@@ -142,7 +143,7 @@ func (n *tally) missing() (missing []string) {
 	}
 	require(n.refused[fsm.OtherVersion:], codeNames[fsm.OtherVersion:])
 	require(n.events[:], eventNames[:], "EvVersionSet") // there is one number of version as yet
-	require(n.reasons[:], reasonNames[:], "TooMany", "Restored")
+	require(n.reasons[:], reasonNames[:], "Restored")
 	require(n.granted[:], modeNames[:])
 	require(n.cycles[2:6], []string{"cycle of 2", "cycle of 3", "cycle of 4", "cycle of 5"})
 	require([]int{n.restores, n.fromQueue, n.grantsMax / 2, n.sessionEndsMax / 2},

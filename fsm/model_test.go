@@ -31,6 +31,7 @@ type model struct {
 	holdOffUntil    clock.Time            // nothing is granted before
 	longestTTL      clock.Span            // of a session that is opened
 	highestTTL      clock.Span            // the highest that this ever was
+	quotas          fsm.Quotas
 
 	out             fsm.Applied
 	attachedTickets int                    // tickets, to those that attached in this entry
@@ -56,6 +57,7 @@ type modelSession struct {
 	ackedThrough     uint64
 	changed          uint64                     // the index of the last change of any of its tickets
 	ended            map[uint64]fsm.TicketState // above acknowledged-through
+	refusedThrough   uint64                     // what is unknown up to here was refused by a quota
 }
 
 type modelTicket struct {
@@ -74,6 +76,7 @@ func newModel() *model {
 	return &model{
 		longestTTL: fsm.LongestTTLDefault,
 		highestTTL: fsm.LongestTTLDefault,
+		quotas:     fsm.QuotasDefault(),
 		delays:     map[string]clock.Time{},
 		waitGraphs: map[uint64][]modelEdge{},
 	}
@@ -90,9 +93,9 @@ func (m *model) startHistory(h fsm.NewHistory, holdOff clock.Time) {
 			}
 		}
 	}
-	counts, longest, highest := m.modelCounts, m.longestTTL, m.highestTTL
+	counts, longest, highest, quotas := m.modelCounts, m.longestTTL, m.highestTTL, m.quotas
 	*m = *newModel()
-	m.modelCounts, m.longestTTL, m.highestTTL = counts, longest, highest
+	m.modelCounts, m.longestTTL, m.highestTTL, m.quotas = counts, longest, highest, quotas
 	m.index, m.restoredThrough, m.time, m.holdOffUntil, m.term, m.cluster = index, index, now, holdOff, term, h.Cluster
 }
 

@@ -41,6 +41,22 @@ func (m *Machine) LongestTTL() clock.Span { return m.longestTTL }
 // becomes possible after the state was saved.
 func (m *Machine) RestoreHoldOff() clock.Span { return m.highestTTL + DelayMax }
 
+// Quotas are what clients may use.
+func (m *Machine) Quotas() Quotas { return m.quotas }
+
+// Used is what all clients together use of the quotas.
+func (m *Machine) Used() Amounts {
+	return Amounts{uint64(m.sessions.Len()), uint64(m.live[Waiting] + m.live[Granted]), m.bytes}
+}
+
+// UsedBy is what one identity uses of the quotas.
+func (m *Machine) UsedBy(identity string) Amounts {
+	if used := m.identities[identity]; used != nil {
+		return *used
+	}
+	return Amounts{}
+}
+
 // Counts is how much there is of everything.
 type Counts struct {
 	Sessions, Locks, Granted, Waiting, Delayed int
@@ -140,9 +156,13 @@ func (m *Machine) Sessions(after session.ID, limit int) []session.Session {
 	return list
 }
 
-// Ticket returns a ticket that is live or remembered.
+// Ticket returns a ticket that is live or remembered, or counts as refused.
 func (m *Machine) Ticket(ref TicketRef) (TicketView, bool) {
-	t := m.tickets.Peek(ref)
+	s := m.sessions.Peek(ref.Session)
+	if s == nil {
+		return TicketView{}, false
+	}
+	t := m.known(s, ref)
 	if t == nil {
 		return TicketView{}, false
 	}

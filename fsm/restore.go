@@ -142,6 +142,9 @@ func (s *snapshotReader) readHeader(c *coder) error {
 	if m.index > indexMax || m.time > timeMax {
 		return fmt.Errorf("index: %d at %v is out of bounds", m.index, m.time)
 	}
+	if q := m.quotas; q.invalid() != "" || q.Sessions == 0 || q.Tickets == 0 || q.Bytes == 0 || q.Share == 0 {
+		return fmt.Errorf("quotas: %+v are out of bounds", q)
+	}
 	if m.longestTTL < LongestTTLMin || m.longestTTL > m.highestTTL || m.highestTTL > LongestTTLMax {
 		return fmt.Errorf("longest ttl: %v, at most %v so far, is out of bounds", m.longestTTL, m.highestTTL)
 	}
@@ -190,7 +193,7 @@ func (s *snapshotReader) readTicket(c *coder) error {
 	}
 	s.last = key
 	s.m.tickets.Set(key, t)
-	s.m.sum += t.sum(key)
+	s.m.countTicket(s.m.sessions.Ref(key.Session), key, &t, 1)
 	return cmp.Or(s.notAfterIndex("enqueued", t.enqueued), s.notAfterIndex("token", t.token))
 }
 

@@ -48,7 +48,8 @@ const (
 	// LockKindMismatch: the name Detail.Field is in use as another kind of lock, Detail.Limit its limit (0: a
 	// mutex).
 	LockKindMismatch
-	// LimitExceeded: Detail.Field names the limit of limits.go that was met.
+	// LimitExceeded: Detail.Field names the limit of limits.go that was met, or the quota: total_sessions, total_tickets,
+	// total_bytes, identity_sessions, identity_tickets or identity_bytes. A repeated answer has no Detail.
 	LimitExceeded
 	// NotHeld: the ticket is not granted, or has nothing to downgrade.
 	NotHeld
@@ -165,7 +166,7 @@ const (
 	Deadlocked                        // Code Deadlock
 	OwnerBusy                         // Code OwnerWaits
 	KindMismatch                      // Code LockKindMismatch
-	TooMany                           // Code Limit
+	TooMany                           // Code LimitExceeded
 	Restored                          // a backup was restored
 	ReasonCount                       // one more than the last
 )

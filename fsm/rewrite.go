@@ -63,7 +63,7 @@ func RewriteBackup(w io.Writer, backup io.Reader, h NewHistory) (index uint64, h
 			h.AboveIndex, uint64(TokenBaseMax))
 	}
 	m.restoredThrough = m.index
-	m.longestTTL, m.highestTTL = old.longestTTL, old.highestTTL
+	m.longestTTL, m.highestTTL, m.quotas = old.longestTTL, old.highestTTL, old.quotas
 	holdOff = max(cmp.Or(h.HoldOff, old.RestoreHoldOff()), old.longestObligation())
 	m.holdOffUntil = m.time.Add(holdOff)
 	if _, err := m.Freeze().WriteTo(w); err != nil {

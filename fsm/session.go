@@ -15,8 +15,8 @@ func (c *OpenSession) execute(m *Machine) Result {
 		r.TTL = m.longestTTL
 		return r
 	}
-	if m.sessions.Len() >= SessionsMax {
-		return Result{Code: LimitExceeded, Detail: &Detail{Field: "sessions"}}
+	if quota := m.overQuota(c.Identity, sessionAmounts(&c.Settings)); quota != "" {
+		return Result{Code: LimitExceeded, Detail: &Detail{Field: quota}}
 	}
 	m.addSession(session.Session{
 		ID: session.ID(m.index), Secret: c.Secret, Settings: c.Settings, Opened: m.time, Deadline: m.time.Add(c.TTL), Renewed: m.index,
@@ -29,6 +29,7 @@ func (m *Machine) addSession(s session.Session) {
 	s.Seal()
 	m.schedule(&s)
 	m.sum += s.Sum()
+	m.charge(s.Identity, sessionAmounts(&s.Settings), 1)
 	m.bySecret[s.Secret] = s.ID
 	m.sessions.Set(s.ID, s)
 }
@@ -113,7 +114,7 @@ func (m *Machine) endSession(id session.ID, reason Reason, text string) (tickets
 	keys := m.keyBuffer[:0]
 	for key, t := range ticketsOf(m.tickets, TicketRef{Session: id}) {
 		keys = append(keys, key)
-		m.sum -= t.sum(key)
+		m.countTicket(s, key, t, gone)
 	}
 	for _, key := range keys {
 		if t := m.tickets.Ref(key); t.state != Ended {
@@ -125,6 +126,7 @@ func (m *Machine) endSession(id session.ID, reason Reason, text string) (tickets
 	label := s.Label
 	m.due.Delete(sessionDue(s))
 	m.sum -= s.Sum()
+	m.charge(s.Identity, sessionAmounts(&s.Settings), gone)
 	delete(m.bySecret, s.Secret)
 	m.sessions.Delete(id)
 	m.emit(Event{Kind: EvSessionEnded, TicketRef: TicketRef{Session: id}, Reason: reason, Text: text, Label: label})

@@ -21,9 +21,10 @@ import (
 //
 //	kind       fields
 //	1 header   version · term · index · time · epoch · cluster raw 16 · restored · hold-off ·
-//	           longest ttl · highest ttl
+//	           longest ttl · highest ttl · quotas, as in an entry
 //	2 session  id · secret raw 32 · identity text · label text · metadata text · ttl signed ·
-//	           lock delay signed · grace signed · opened · deadline · renewed · attachment · attempt · acked through · changed
+//	           lock delay signed · grace signed · opened · deadline · renewed · attachment · attempt ·
+//	           acked through · refused through · changed
 //	3 ticket   number · state · reason, both up to 255 · token; unless ended: enqueued · wait until ·
 //	           hold until · max hold · owner text · metadata text · items, as in an entry
 //	4 delay    name text · until
@@ -77,6 +78,7 @@ type header struct {
 	holdOffUntil    clock.Time // nothing is granted before
 	longestTTL      clock.Span // that a session may be opened with
 	highestTTL      clock.Span // the highest that longestTTL ever was, in the histories before a restore, too
+	quotas          Quotas
 }
 
 func (h *header) code(c *coder) {
@@ -90,6 +92,7 @@ func (h *header) code(c *coder) {
 	c.Time("hold-off until", &h.holdOffUntil)
 	c.Span("longest ttl", &h.longestTTL)
 	c.Span("highest ttl", &h.highestTTL)
+	h.quotas.code(c)
 }
 
 // code visits a ticket with its number. Of an ended one only state, reason and token are kept.

@@ -211,7 +211,7 @@ func reasonText(reason Reason, text string) string {
 		Deadlocked:      "a deadlock",
 		OwnerBusy:       "its owner waits already",
 		KindMismatch:    "the lock is of another kind",
-		TooMany:         "too many tickets",
+		TooMany:         "a limit was met",
 		Restored:        "a backup was restored",
 	}
 	if text != "" {

@@ -26,12 +26,21 @@ func (s *story) query(question string, l *scriptLine) []string {
 		return s.showMembers()
 	case "member":
 		return s.showMember(l.next())
+	case "quotas":
+		if identity := l.option("of", ""); identity != "" {
+			return []string{fmt.Sprintf("%s uses %s", identity, amountsText(s.m.UsedBy(identity)))}
+		}
+		return []string{"in use are " + amountsText(s.m.Used())}
 	default:
 		if p := s.clients[what]; p != nil {
 			return s.showSession(p)
 		}
 		return s.showLock(what)
 	}
+}
+
+func amountsText(a Amounts) string {
+	return fmt.Sprintf("%d sessions, %d tickets, %d bytes", a.Sessions, a.Tickets, a.Bytes)
 }
 
 func (s *story) showLock(name string) []string {
@@ -144,7 +153,7 @@ func (s *story) sender(c Command) string {
 		return s.clientName(c.Session)
 	case *OpenSession:
 		return "who opens"
-	case *ForceRelease, *ExpireSession, *SetLongestTTL:
+	case *ForceRelease, *ExpireSession, *SetLongestTTL, *SetQuotas:
 		return "the operator"
 	default:
 		return "the leader"

@@ -48,6 +48,11 @@ func (t *transcript) describeResult(c Command, r Result) {
 			t.addf("the longest ttl is %v now; a restore from now on grants nothing for %v", formatTime(clock.Time(t.m.LongestTTL())), formatTime(clock.Time(t.m.RestoreHoldOff())))
 		}
 		t.describeCode(c, r)
+	case *SetQuotas:
+		if r.Code == OK {
+			t.addf("the quotas are %s now, of which an identity may use %d %%", amountsText(t.m.Quotas().Amounts), t.m.Quotas().Share)
+		}
+		t.describeCode(c, r)
 	case *Member:
 		if r.Code == OK {
 			t.addf("%s is known, with disk %s", c.ID, strings.TrimRight(string(c.Incarnation[:]), "\x00"))

@@ -48,6 +48,7 @@ import (
 //
 //	force stock token=105 [reason=…]      expire alice [reason=…]
 //	longest ttl=48h                sessions may be opened with a ttl of up to 48h
+//	quotas [sessions=9] [tickets=9] [bytes=9000] [share=50]   what all clients may use, and how many percent each identity
 //	member n1 disk=A [version=1-2] [free=…]   raise to=2   report n1 index=5 value=7
 //	binary knows=1-2               the program is replaced by one that knows these version
 //	backup monday                  keeps a snapshot
@@ -67,7 +68,7 @@ import (
 //	repeat 100        the following lines are played 100 times, % being the number; the transcript
 //	                  counts what is said
 //
-// Questions: show stock|alice|locks|members|member n1, why bob, next, index.
+// Questions: show stock|alice|locks|members|member n1|quotas [of=identity], why bob, next, index.
 
 // scriptLine is one line of a script, taken apart.
 type scriptLine struct {
@@ -295,7 +296,7 @@ func (s *story) write(d *entryDraft, l *scriptLine) bool {
 		p := l.storyClient()
 		require.NotNil(s.t, p.detached, "%s's stream did not break", p.name)
 		d.Commands = append(d.Commands, p.detached)
-	case "leader", "force", "expire", "member", "raise", "report", "longest":
+	case "leader", "force", "expire", "member", "raise", "report", "longest", "quotas":
 		d.Commands = append(d.Commands, s.operatorCommand(l))
 	default:
 		if s.clients[word] == nil || len(l.words) < 2 || l.words[1] == "breaks" {
@@ -399,6 +400,9 @@ func (s *story) operatorCommand(l *scriptLine) Command {
 		return &SetVersion{Version: uint32(l.number(l.option("to", "0")))}
 	case "longest":
 		return &SetLongestTTL{TTL: l.span(l.option("ttl", "0s"))}
+	case "quotas":
+		number := func(name string) uint64 { return l.number(l.option(name, "0")) }
+		return &SetQuotas{Quotas{Amounts{number("sessions"), number("tickets"), number("bytes")}, uint32(number("share"))}}
 	default: // report
 		return &Digest{Node: l.next(), Index: l.number(l.option("index", "0")), Value: l.number(l.option("value", "0"))}
 	}

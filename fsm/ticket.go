@@ -59,6 +59,11 @@ func (c *Acquire) execute(m *Machine) Result {
 	case c.Ticket-s.AckedThrough > TicketWindow:
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "ticket"}}.forSession(s)
 	}
+	if quota := m.overQuota(s.Identity, c.amounts()); quota != "" {
+		m.refuseThrough(s, key)
+		m.emit(Event{Kind: EvRefused, TicketRef: key, Reason: TooMany, Items: slices.Clone(c.Items)})
+		return Result{Code: LimitExceeded, State: Ended, Reason: TooMany, Detail: &Detail{Field: quota}}.forSession(s)
+	}
 	asked := ticket{state: Waiting, enqueued: m.index, maxHold: c.MaxHold, owner: c.Owner, metadata: c.Metadata}
 	asked.setItems(c.Items)
 	m.fillSlots(key, &asked)
@@ -75,19 +80,19 @@ func (c *Acquire) execute(m *Machine) Result {
 	} else {
 		m.wait(key, t, c.WaitFor)
 	}
-	m.sum += t.sum(key)
+	m.countTicket(s, key, t, 1)
 	return t.result(s)
 }
 
 // find begins the commands about a ticket: it takes the acknowledged-through and finds the session, if it is alive, and
-// the ticket, for reading, if it is live or remembered.
+// the ticket, for reading, if it is known.
 func (m *Machine) find(id session.ID, number, ackedThrough uint64) (s *session.Session, key TicketRef, t *ticket) {
 	key = TicketRef{id, number}
 	if s = m.sessions.Ref(id); s == nil {
 		return nil, key, nil
 	}
 	m.acknowledge(s, ackedThrough)
-	return s, key, m.tickets.Peek(key)
+	return s, key, m.known(s, key)
 }
 
 // refusal is why a new ticket is refused: 0 = it is granted if its locks are free, and waits otherwise.
@@ -95,7 +100,7 @@ func (m *Machine) refusal(s *session.Session, key TicketRef, t *ticket, waitFor 
 	switch mismatch := t.kindMismatch(); {
 	case s.Live >= TicketsMax:
 		return TooMany, &Detail{Field: "tickets"}
-	case s.LockDelay > 0 && m.delays.Len() >= DelaysMax:
+	case s.LockDelay > 0 && (m.delays.Len() >= DelaysMax || m.delayBytes > m.quotas.Bytes/delaysDivisor):
 		return TooMany, &Detail{Field: "delays"}
 	case mismatch != nil:
 		return KindMismatch, mismatch
@@ -188,6 +193,8 @@ func (c *Drop) execute(m *Machine) Result {
 		return endedResult(s, OK)
 	case t == nil && c.Ticket-s.AckedThrough > TicketWindow:
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "ticket"}}.forSession(s)
+	case t == nil && m.overQuota(s.Identity, Amounts{Bytes: EndedBytes}) != "":
+		m.refuseThrough(s, key)
 	case t == nil:
 		m.rememberEnded(s, key, Dropped) // the Acquire may still arrive, and must then find that the ticket ended
 	case t.state == Ended:
@@ -244,7 +251,7 @@ func (it Item) isMutex() bool { return it.Mode != Permits }
 func (m *Machine) endTicket(key TicketRef, reason Reason, text string) {
 	s := m.sessions.Ref(key.Session)
 	t := m.tickets.Ref(key)
-	m.sum -= t.sum(key)
+	m.countTicket(s, key, t, gone)
 	m.releaseSlots(s, key, t, reason, text)
 	m.recordChange(s, -1)
 	if key.Ticket <= s.AckedThrough {
@@ -252,7 +259,7 @@ func (m *Machine) endTicket(key TicketRef, reason Reason, text string) {
 		return
 	}
 	*t = ticket{state: Ended, reason: reason, token: t.token}
-	m.sum += t.sum(key)
+	m.countTicket(s, key, t, 1)
 }
 
 // releaseSlots removes t, waiting or granted, from its locks, the schedule and the owners, and emits how it ended.
@@ -327,7 +334,7 @@ func (m *Machine) refuseTicket(s *session.Session, key TicketRef, t *ticket, rea
 // the lock free meanwhile and take it.
 func (m *Machine) rememberEnded(s *session.Session, key TicketRef, reason Reason) {
 	t := m.tickets.Insert(key, ticket{state: Ended, reason: reason})
-	m.sum += t.sum(key)
+	m.countTicket(s, key, t, 1)
 	m.recordChange(s, 0)
 }
 
@@ -344,7 +351,7 @@ func (m *Machine) acknowledge(s *session.Session, through uint64) {
 		}
 		if t.state == Ended {
 			keys = append(keys, key)
-			m.sum -= t.sum(key)
+			m.countTicket(s, key, t, gone)
 		}
 	}
 	for _, key := range keys {

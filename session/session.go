@@ -48,6 +48,8 @@ type Session struct {
 	Attempt uint64
 	// AckedThrough: its client sends no more Acquire for tickets up to here.
 	AckedThrough uint64
+	// RefusedThrough: tickets up to here that have no record count as refused.
+	RefusedThrough uint64
 	// Changed is the index of the last change of any of its tickets.
 	Changed uint64
 	// Live counts its waiting and granted tickets. It follows from the tickets, and is neither stored nor in a sum.
@@ -84,6 +86,7 @@ func (s *Session) codeLease(c *record.Coder) {
 	record.Number(c, "attachment", &s.Attachment)
 	record.Number(c, "attempt", &s.Attempt)
 	record.Number(c, "acked through", &s.AckedThrough)
+	record.Number(c, "refused through", &s.RefusedThrough)
 	record.Number(c, "changed", &s.Changed)
 }
 

@@ -135,6 +135,9 @@ func Refused(r *fsm.Result) *Error {
 	if !known {
 		row = refusal{zamokpb.Code_CODE_INTERNAL, "the server encoded what the cluster can't read"}
 	}
+	if r.Code == fsm.LimitExceeded {
+		row.text = limitText(r.Detail)
+	}
 	e := Errorf(row.code, "%s", row.text)
 	e.Info.Reason = zamokpb.Reason(r.Reason)
 	if d := r.Detail; d != nil {
@@ -164,12 +167,33 @@ var refusals = map[fsm.Code]refusal{
 	fsm.Deadlock:         {zamokpb.Code_CODE_DEADLOCK, "not acquired: to wait would close a cycle of waiting; drop what is held, and begin again"},
 	fsm.OwnerWaits:       {zamokpb.Code_CODE_OWNER_WAITS, "not acquired: its owner waits for something else already"},
 	fsm.LockKindMismatch: {zamokpb.Code_CODE_KIND_MISMATCH, `not acquired: "{field}" is in use {kind}`},
-	fsm.LimitExceeded:    {zamokpb.Code_CODE_LIMIT_EXCEEDED, "not done: the limit of {field} is reached"},
+	fsm.LimitExceeded:    {code: zamokpb.Code_CODE_LIMIT_EXCEEDED}, // limitText
 	fsm.NotHeld:          {zamokpb.Code_CODE_NOT_HELD, "not done: the ticket is not held, or holds nothing that could be downgraded"},
 	fsm.TicketEnded:      {zamokpb.Code_CODE_TICKET_ENDED, "not done: the ticket has ended"},
 	fsm.Superseded:       {zamokpb.Code_CODE_SUPERSEDED, "not done: an attempt of this number or a higher one has attached the session already"},
 	// A retry soon succeeds.
 	fsm.OtherVersion: {zamokpb.Code_CODE_OVERLOADED, "not done: the cluster's rules changed meanwhile; send it again"},
+}
+
+// limitText says what to do about a limit or a quota that was met; a repeated answer has no details.
+func limitText(d *fsm.Detail) string {
+	if d == nil {
+		return "not done: a limit was met when it was first requested; request it anew, as another ticket"
+	}
+	if what, total := strings.CutPrefix(d.Field, "total_"); total {
+		return "not done: all clients together use as many " + what + " as the quotas of this cluster allow; try again when some " +
+			"have ended, or have an operator raise the quota (zamok settings)"
+	}
+	if what, own := strings.CutPrefix(d.Field, "identity_"); own {
+		return "not done: this client's identity uses its share of the " + what + " of this cluster; release locks and close sessions " +
+			"that it does not need, or have an operator raise the quota (zamok settings)"
+	}
+	return "not done: the limit of {field} is reached"
+}
+
+// QuotaMet refuses what would exceed a quota, before it is proposed. Whether a copy of it was proposed before is not known.
+func QuotaMet(quota string) *Error {
+	return Refused(&fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: quota}})
 }
 
 // NeverIssued refuses a token above every token that can have been issued up to an index.

@@ -81,6 +81,22 @@ func TestNumbersAreTheMachines(t *testing.T) {
 	}
 }
 
+// A quota that was met is named, with what to do; so is a limit, and an answer that comes again has no name.
+func TestLimitsAreNamed(t *testing.T) {
+	for field, text := range map[string]string{
+		"total_bytes":       "not done: all clients together use as many bytes as the quotas of this cluster allow",
+		"identity_sessions": "not done: this client's identity uses its share of the sessions of this cluster",
+		"tickets":           "not done: the limit of tickets is reached",
+	} {
+		e := QuotaMet(field)
+		assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, e.Code())
+		assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, e.Info.Outcome)
+		assert.Equal(t, field, e.Info.Field)
+		assert.Contains(t, e.Info.Message, text)
+	}
+	assert.NotContains(t, Refused(&fsm.Result{Code: fsm.LimitExceeded, Reason: fsm.TooMany}).Info.Message, "{")
+}
+
 // infoOf is the ErrorInfo of an error as a client receives it.
 func infoOf(t testing.TB, err error) *zamokpb.ErrorInfo {
 	t.Helper()

@@ -111,17 +111,24 @@ func membershipError(err error) error {
 	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "%v; look at the members, and start the nodes that are down", err)
 }
 
-// Settings changes a setting that the request names, and returns all as they are then.
+// Settings changes the longest ttl or the quotas that the request names, and returns all as they are then.
 func (s *Server) Settings(ctx context.Context, req *zamokpb.SettingsRequest) (*zamokpb.SettingsResponse, error) {
-	var err error
+	var command fsm.Command
 	if req.LongestTtl != 0 {
-		_, err = s.propose(ctx, &fsm.SetLongestTTL{TTL: clock.Span(req.LongestTtl)}) // this node has applied it then
+		command = &fsm.SetLongestTTL{TTL: clock.Span(req.LongestTtl)}
+	} else if q := wire.FromQuotas(req.Quotas); q != (fsm.Quotas{}) {
+		command = &fsm.SetQuotas{Quotas: q}
+	}
+	var err error
+	if command != nil {
+		_, err = s.propose(ctx, command) // this node has applied it then
 	} else if _, _, unread := s.node.ReadBarrier(ctx); unread != nil {
 		err = wire.Explain(unread)
 	}
 	answer := &zamokpb.SettingsResponse{}
 	s.node.View(func(m *fsm.Machine) {
 		answer.LongestTtl, answer.RestoreHoldOff = int64(m.LongestTTL()), int64(m.RestoreHoldOff())
+		answer.Quotas, answer.Used = wire.Quotas(m.Quotas()), wire.Quotas(fsm.Quotas{Amounts: m.Used()})
 	})
 	return answer, err
 }

@@ -38,9 +38,6 @@ func (s *Server) OpenSession(ctx context.Context, req *zamokpb.OpenSessionReques
 }
 
 func (s *Server) openSession(ctx context.Context, secret session.Hash, settings *zamokpb.SessionSettings) (raftnode.Answer, error) {
-	if err := checkRoom(s, (*fsm.Machine).SessionBySecret, secret); err != nil {
-		return raftnode.Answer{}, err
-	}
 	// Before: who has come by the secret of another must not renew its session. After: this one may have been opened
 	// meanwhile, and the command has found it.
 	caller, others := access.CallerOf(ctx), false
@@ -154,9 +151,6 @@ func (s *Server) acquire(ctx context.Context, req *zamokpb.AcquireRequest, id se
 	began := time.Now()
 	command := access.AcquireCommand(id, req.AckedThrough, req.Acquire)
 	ref := fsm.TicketRef{Session: command.Session, Ticket: command.Ticket}
-	if err := checkRoom(s, (*fsm.Machine).Ticket, ref); err != nil {
-		return nil, err
-	}
 	var wait *push.Waiter
 	s.dropping.Lock()
 	s.node.View(func(m *fsm.Machine) {
@@ -325,21 +319,6 @@ func (s *Server) checkOwner(ctx context.Context, id uint64, secret []byte) (ttl 
 	}
 }
 
-// checkRoom refuses a session or a ticket that would need more disk while too few nodes have room on theirs. The
-// leader decides that; another node refuses because it does not lead. What is known already may be requested again,
-// and what ends locks continues.
-func checkRoom[Ref, View any](s *Server, find func(*fsm.Machine, Ref) (View, bool), ref Ref) error {
-	reason, known := s.node.NoRoom(), false
-	if reason == "" {
-		return nil
-	}
-	if s.node.View(func(m *fsm.Machine) { _, known = find(m, ref) }); known {
-		return nil
-	}
-	return wire.Errorf(zamokpb.Code_CODE_DISK_LOW, "not done: the cluster is short of disk: %s; no new sessions and acquisitions until "+
-		"there is room on a majority; locks that are held stay so", reason)
-}
-
 // refusal is the reason for which a command was not carried out; nil: it was.
 func refusal(a *raftnode.Answer, err error) *wire.Error {
 	if err != nil {
@@ -351,9 +330,12 @@ func refusal(a *raftnode.Answer, err error) *wire.Error {
 // propose carries out a command.
 func (s *Server) propose(ctx context.Context, command fsm.Command) (raftnode.Answer, error) {
 	arrived := time.Now()
-	a, err := s.node.Propose(ctx, command)
+	a, err := raftnode.Answer{}, s.checkRoom(command)
+	if err == nil {
+		a, err = s.node.Propose(ctx, command)
+	}
 	e := refusal(&a, err)
-	s.metrics.Answered(arrived, e)
+	s.answered(arrived, e)
 	if e == nil {
 		return a, nil
 	}

@@ -20,6 +20,7 @@
 //	server.go   Server: the gRPC listener, its connections, and the one way of every call; reflection
 //	stream.go   streams of sessions
 //	calls.go    calls of clients and readers
+//	room.go     whether the cluster has room for a session or a ticket
 //	admin.go    calls of operators
 //	relay.go    requests for another cluster are refused; calls are relayed to the leader on request
 //	tcp_*.go    how a client's computer that vanished is noticed

@@ -38,7 +38,8 @@ var contractMetrics = map[string]string{
 	"zamok_refusals_total": "counter", "zamok_locks_held": "gauge", "zamok_waiters": "gauge", "zamok_queue_depth_max": "gauge",
 	"zamok_sessions": "gauge", "zamok_sessions_expired_total": "counter", "zamok_streams": "gauge",
 	"zamok_streams_cut_total": "counter", "zamok_commit_stage_seconds": "histogram", "zamok_entry_commands": "histogram",
-	"zamok_answer_seconds":            "histogram",
+	"zamok_answer_seconds": "histogram",
+	"zamok_quota_used":     "gauge", "zamok_quota_limit": "gauge", "zamok_quota_identity_limit": "gauge", "zamok_limit_refusals_total": "counter",
 	"zamok_peer_last_contact_seconds": "gauge", "zamok_peer_lag_entries": "gauge",
 	"zamok_raft_leader": "gauge", "zamok_raft_term": "gauge", "zamok_raft_election_timeout_seconds": "gauge", "zamok_raft_leader_changes_total": "counter",
 	"zamok_applied_index": "gauge", "zamok_cluster_time_seconds": "gauge", "zamok_disk_write_seconds": "histogram",
@@ -144,7 +145,9 @@ func TestMetricsAreTheContracts(t *testing.T) {
 		`zamok_lock_wait_seconds_count{mode="exclusive"}`: 4, `zamok_lock_hold_seconds_count{mode="exclusive"}`: 1,
 		"zamok_locks_held": 3, "zamok_waiters": 1, "zamok_queue_depth_max": 1, "zamok_sessions": 3, "zamok_streams": 1,
 		"zamok_raft_leader": 1, "zamok_raft_leader_changes_total": 1,
-		`zamok_build_info{version="v1 \"quoted\" \\ here"}`: 1,
+		`zamok_quota_used{resource="sessions"}`: 3, `zamok_quota_limit{resource="sessions"}`: 1 << 17, `zamok_quota_identity_limit{resource="bytes"}`: 64 << 20,
+		`zamok_limit_refusals_total{limit="identity_bytes"}`: 0,
+		`zamok_build_info{version="v1 \"quoted\" \\ here"}`:  1,
 	} {
 		assert.Contains(t, samples, sample)
 		assert.InDelta(t, want, samples[sample], 0, sample)

@@ -169,6 +169,14 @@ func badOrders() []badInput {
 			_, err := c.admin.Settings(ctx, &zamokpb.SettingsRequest{LongestTtl: -1})
 			return err
 		}},
+		{"quotas.share", func(ctx context.Context, c caller) error {
+			_, err := c.admin.Settings(ctx, &zamokpb.SettingsRequest{Quotas: &zamokpb.Quotas{Share: 101}})
+			return err
+		}},
+		{"quotas", func(ctx context.Context, c caller) error {
+			_, err := c.admin.Settings(ctx, &zamokpb.SettingsRequest{LongestTtl: int64(clock.Hour), Quotas: &zamokpb.Quotas{Share: 1}})
+			return err
+		}},
 	}
 }
 

@@ -84,6 +84,7 @@ type Server struct {
 	dropping  sync.Mutex             // held to submit the drop of a call that broke; taken by a call that begins to wait
 	reading   chan struct{}          // capacity 1: full while a call reads much of the state
 	backingUp chan struct{}          // its capacity is how many there may be
+	limitMet  atomic.Int64           // when a request was refused because of a limit, in ns of Unix's time; 0 = never
 	cluster   atomic.Pointer[string] // the id of this node's cluster, as hex; nil = not known yet
 	stopping  chan struct{}          // closed when the node stops: whatever waits here ends
 	busy      sync.WaitGroup         // serving, the hub, and the goroutines of streams

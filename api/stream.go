@@ -333,15 +333,15 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 // acquire requests locks.
 func (st *stream) acquire(frame push.Frame, acked uint64, p *zamokpb.Acquire) {
 	c := push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: p.GetTicket(), Frame: frame}
-	err := st.server.guard.Admit(st.ctx, p)
-	if err == nil {
-		err = checkRoom(st.server, (*fsm.Machine).Ticket, fsm.TicketRef{Session: st.queue.Session, Ticket: c.Ticket})
-	}
-	if err != nil {
+	if err := st.server.guard.Admit(st.ctx, p); err != nil {
 		st.refuse(c, err)
 		return
 	}
 	command := access.AcquireCommand(st.queue.Session, acked, p)
+	if err := st.server.checkRoom(command); err != nil {
+		st.refuse(c, err)
+		return
+	}
 	if p.ReportPosition {
 		c.Report = len(p.Items)
 	}
@@ -379,7 +379,7 @@ func (st *stream) submit(c push.Command, command fsm.Command) {
 }
 
 func (st *stream) answer(c push.Command, a *raftnode.Answer, refusal *wire.Error) {
-	st.server.metrics.Answered(c.Frame.Arrived, refusal)
+	st.server.answered(c.Frame.Arrived, refusal)
 	st.queue.Answer(c, a, refusal)
 }
 

@@ -38,7 +38,7 @@ func TestUnaryCalls(t *testing.T) {
 				run  func(*testing.T, *sessionOf)
 			}{
 				{"a session", storySession}, {"a lock", storyLock}, {"waiting", storyWaiting}, {"reading", storyReading},
-				{"cancelled", storyCancelled}, {"operators", storyOperators}, {"settings", storySettings}, {"wrong secret", storyWrongSecret},
+				{"cancelled", storyCancelled}, {"operators", storyOperators}, {"settings", storySettings}, {"quotas", storyQuotas}, {"wrong secret", storyWrongSecret},
 			} {
 				t.Run(story.name, func(t *testing.T) {
 					story.run(t, openSession(t, road.ctx(soon(t)), to))
@@ -366,6 +366,47 @@ func storySettings(t *testing.T, s *sessionOf) {
 	assert.Equal(t, lowered.RestoreHoldOff, read.RestoreHoldOff)
 	_, err = s.CloseSession(s.ctx, &zamokpb.CloseSessionRequest{Session: opened.Session, Secret: long.Secret})
 	require.NoError(t, err)
+}
+
+// storyQuotas: what would exceed a quota is refused by its name; what is known, and what gives room back, is not.
+func storyQuotas(t *testing.T, s *sessionOf) {
+	set := func(q *zamokpb.Quotas) *zamokpb.SettingsResponse {
+		t.Helper()
+		settings, err := s.admin.Settings(s.ctx, &zamokpb.SettingsRequest{Quotas: q})
+		require.NoError(t, err)
+		return settings
+	}
+	before := set(nil)
+	assert.EqualValues(t, 50, before.Quotas.Share)
+	defer set(before.Quotas)
+	request := s.next("quotas/1", 0)
+	_, err := s.Acquire(s.ctx, request)
+	require.NoError(t, err)
+
+	now := set(&zamokpb.Quotas{Sessions: 1, Tickets: 1})
+	assert.EqualValues(t, 1, now.Quotas.Sessions)
+	assert.Equal(t, before.Quotas.Bytes, now.Quotas.Bytes, "0 leaves it as it is")
+	assert.GreaterOrEqual(t, now.Used.Sessions, uint64(1))
+	refused := func(field string, err error) {
+		t.Helper()
+		info := infoOf(t, err)
+		assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, info.Code)
+		assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
+		assert.Equal(t, field, info.Field)
+		assert.Contains(t, info.Message, "zamok settings")
+	}
+	open := &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)}
+	_, err = s.OpenSession(s.ctx, open)
+	refused("total_sessions", err)
+	open.Secret = s.secret
+	_, err = s.OpenSession(s.ctx, open)
+	require.NoError(t, err, "it is known")
+	_, err = s.Acquire(s.ctx, s.next("quotas/2", 0))
+	refused("total_tickets", err)
+	again, err := s.Acquire(s.ctx, request)
+	require.NoError(t, err, "it is known")
+	assert.Equal(t, zamokpb.State_STATE_GRANTED, again.State.State)
+	assert.Equal(t, zamokpb.State_STATE_ENDED, s.drop(request.Acquire.Ticket).State)
 }
 
 func storyWrongSecret(t *testing.T, s *sessionOf) {

@@ -218,10 +218,26 @@ type Settings struct {
 	// RestoreHoldOff is how long a cluster that is restored from a backup taken now grants nothing, unless the restore is
 	// given a shorter time. It follows the highest value that LongestTTL ever had.
 	RestoreHoldOff time.Duration
+	// Quotas are what clients may use, and Used is what all of them use; its Share is 0.
+	Quotas, Used Quotas
+}
+
+// Quotas bound what clients can make every node of a cluster keep. What would exceed one is refused with ErrLimit.
+type Quotas struct {
+	Sessions uint64 // live sessions of all clients together
+	Tickets  uint64 // acquisitions that wait or are granted
+	Bytes    uint64 // about the bytes that sessions, tickets and lock delays take in the memory of each node
+	Share    uint32 // how many percent of each of these one identity may use
+}
+
+func quotasOf(q *zamokpb.Quotas) Quotas {
+	return Quotas{Sessions: q.GetSessions(), Tickets: q.GetTickets(), Bytes: q.GetBytes(), Share: q.GetShare()}
 }
 
 // Settings reads the settings of the cluster.
-func (c *Client) Settings(ctx context.Context) (Settings, error) { return c.settings(ctx, reads, 0) }
+func (c *Client) Settings(ctx context.Context) (Settings, error) {
+	return c.settings(ctx, reads, &zamokpb.SettingsRequest{})
+}
 
 // SetLongestTTL changes the longest ttl of sessions that are opened from now on: from a minute to 7 days. Sessions that
 // are open keep theirs. It returns all settings as they are then.
@@ -229,12 +245,26 @@ func (c *Client) SetLongestTTL(ctx context.Context, ttl time.Duration) (Settings
 	if ttl == 0 { // would only read
 		return Settings{}, invalid("longest_ttl", "is 0: it is from 1 m to 7 days")
 	}
-	return c.settings(ctx, repeats, ttl)
+	return c.settings(ctx, repeats, &zamokpb.SettingsRequest{LongestTtl: int64(ttl)})
 }
 
-func (c *Client) settings(ctx context.Context, effect effect, longest time.Duration) (Settings, error) {
-	r, _, err := call(ctx, c, effect, (*node).Settings, &zamokpb.SettingsRequest{LongestTtl: int64(longest)})
-	return Settings{LongestTTL: time.Duration(r.GetLongestTtl()), RestoreHoldOff: time.Duration(r.GetRestoreHoldOff())}, err
+// SetQuotas changes the quotas that are not 0. What is in use above a lower one stays. It returns all settings as they
+// are then.
+func (c *Client) SetQuotas(ctx context.Context, q Quotas) (Settings, error) {
+	if q == (Quotas{}) { // would only read
+		return Settings{}, invalid("quotas", "are all 0")
+	}
+	return c.settings(ctx, repeats, &zamokpb.SettingsRequest{
+		Quotas: &zamokpb.Quotas{Sessions: q.Sessions, Tickets: q.Tickets, Bytes: q.Bytes, Share: q.Share},
+	})
+}
+
+func (c *Client) settings(ctx context.Context, effect effect, request *zamokpb.SettingsRequest) (Settings, error) {
+	r, _, err := call(ctx, c, effect, (*node).Settings, request)
+	return Settings{
+		LongestTTL: time.Duration(r.GetLongestTtl()), RestoreHoldOff: time.Duration(r.GetRestoreHoldOff()),
+		Quotas: quotasOf(r.GetQuotas()), Used: quotasOf(r.GetUsed()),
+	}, err
 }
 
 // Backup writes the state of the cluster. After an error w holds a part of it, which is no backup. The

@@ -28,7 +28,7 @@ var (
 	ErrDeadlock = errors.New("deadlock")
 	// ErrRevoked: an operator took the lock away.
 	ErrRevoked = errors.New("revoked")
-	// ErrLimit: a limit of the cluster was met; Error.Field names it.
+	// ErrLimit: a limit of the cluster was met, or a quota (Quotas); Error.Field names it.
 	ErrLimit = errors.New("limit met")
 	// ErrUnavailable: no node could do it in time; Error.Nodes says why.
 	ErrUnavailable = errors.New("unavailable")

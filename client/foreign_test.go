@@ -54,6 +54,7 @@ func everyCall(ctx context.Context, c *client.Client) map[string]func() error {
 		"Remove":        func() error { return c.Remove(ctx, "n1") },
 		"Transfer":      func() error { return c.Transfer(ctx, "") },
 		"Settings":      func() error { _, err := c.Settings(ctx); return err },
+		"SetQuotas":     func() error { _, err := c.SetQuotas(ctx, client.Quotas{Share: 1}); return err },
 		"SetLongestTTL": func() error { _, err := c.SetLongestTTL(ctx, time.Hour); return err },
 		"Backup":        func() error { _, err := c.Backup(ctx, io.Discard); return err },
 		"Reserve": func() error {

@@ -120,21 +120,21 @@ func (a Amounts) exceeds(limit, used Amounts) string {
 	)
 }
 
-// OverQuota returns the name of the quota for which the command would be refused now, or "". What is known already is
-// not refused.
-func (m *Machine) OverQuota(c Command) string {
+// NeedsRoom reports whether the command would add a session or a ticket, and the quota for which it would be refused
+// now, or "".
+func (m *Machine) NeedsRoom(c Command) (needs bool, quota string) {
 	switch c := c.(type) {
 	case *OpenSession:
 		if m.bySecret[c.Secret] == 0 {
-			return m.overQuota(c.Identity, sessionAmounts(&c.Settings))
+			return true, m.overQuota(c.Identity, sessionAmounts(&c.Settings))
 		}
 	case *Acquire:
 		s := m.sessions.Peek(c.Session)
 		if s != nil && c.Ticket > s.AckedThrough && m.known(s, TicketRef{c.Session, c.Ticket}) == nil {
-			return m.overQuota(s.Identity, c.amounts())
+			return true, m.overQuota(s.Identity, c.amounts())
 		}
 	}
-	return ""
+	return false, ""
 }
 
 // What each record counts.

@@ -21,10 +21,19 @@ func (b *harness) openAs(secret byte, identity string) session.ID {
 // requireOver is refused for the quota, both in the log and before.
 func (b *harness) requireOver(t *testing.T, quota string, c Command) {
 	t.Helper()
-	require.Equal(t, quota, b.m.OverQuota(c))
+	_, before := b.m.NeedsRoom(c)
+	require.Equal(t, quota, before)
 	r := b.do(0, c).Results[0]
 	require.Equal(t, LimitExceeded, r.Code)
 	require.Equal(t, quota, r.Detail.Field)
+}
+
+// requireKnown needs no room, so no quota is asked.
+func (b *harness) requireKnown(t *testing.T, c Command) {
+	t.Helper()
+	needs, quota := b.m.NeedsRoom(c)
+	require.False(t, needs, "%T", c)
+	require.Empty(t, quota, "%T", c)
 }
 
 // One identity has its share, and all together the total. Each quota has a name.
@@ -41,7 +50,7 @@ func TestQuotas(t *testing.T) {
 	b.do(0, &SetQuotas{Quotas{Amounts{Sessions: 4, Tickets: 4, Bytes: 20_000}, 50}})
 	one, two, she := b.openAs(1, "he"), b.openAs(2, "he"), b.openAs(3, "she")
 	b.requireOver(t, "identity_sessions", open(4, "he", 0))
-	require.Empty(t, b.m.OverQuota(open(2, "he", 0)), "it is known")
+	b.requireKnown(t, open(2, "he", 0))
 	require.Equal(t, two, b.openAs(2, "he"))
 
 	require.Equal(t, Granted, b.do(0, acquire(one, 1)).Results[0].State)
@@ -50,9 +59,9 @@ func TestQuotas(t *testing.T) {
 	require.Equal(t, Granted, b.do(0, acquire(she, 1)).Results[0].State)
 	require.Equal(t, Granted, b.do(0, acquire(she, 2)).Results[0].State)
 	b.requireOver(t, "total_tickets", acquire(she, 3))
-	require.Empty(t, b.m.OverQuota(acquire(one, 1)), "it is known")
-	require.Empty(t, b.m.OverQuota(acquire(one, 2)), "it is known to be refused")
-	require.Empty(t, b.m.OverQuota(acquire(999, 1)), "of no session")
+	b.requireKnown(t, acquire(one, 1))
+	b.requireKnown(t, acquire(one, 2)) // it is known to be refused
+	b.requireKnown(t, acquire(999, 1)) // of no session
 
 	b.openAs(5, "she")
 	b.requireOver(t, "total_sessions", open(6, "they", 0))
@@ -136,7 +145,7 @@ func TestAFullClusterCanBeEmptied(t *testing.T) {
 		&LeaderStart{Node: "n2", Cluster: ClusterID{1}}, &Member{ID: "n2", StateVersionMin: 1, StateVersionMax: 1}, &Digest{Node: "n1"},
 		&SetLongestTTL{TTL: 2 * clock.Hour}, &SetQuotas{Quotas{Amounts: Amounts{Bytes: 2}}},
 	} {
-		require.Empty(t, b.m.OverQuota(c), "%T", c)
+		b.requireKnown(t, c)
 		require.Equal(t, OK, b.do(0, c).Results[0].Code, "%T", c)
 		after := b.m.Used()
 		require.LessOrEqual(t, after.Bytes, before.Bytes, "%T", c)
@@ -244,7 +253,7 @@ func TestBytesAreAboutTheMemory(t *testing.T) {
 			records := 0
 			for over := ""; over == "" && f.m.UsedBy("he").Bytes < QuotasDefault().OfIdentity().Bytes-300; records++ {
 				c := record(f, records)
-				if over = f.m.OverQuota(c); over == "" {
+				if _, over = f.m.NeedsRoom(c); over == "" {
 					f.apply(t, c)
 				}
 			}

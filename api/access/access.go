@@ -63,9 +63,29 @@ func (g *Guard) IsOperation(request any) bool {
 		*zamokpb.TransferRequest, *zamokpb.BackupRequest:
 		return true
 	case *zamokpb.SettingsRequest:
-		return r.LongestTtl != 0
+		return changes(r)
 	}
 	return false
+}
+
+// changes reports whether a request changes settings, or only reads them.
+func changes(r *zamokpb.SettingsRequest) bool {
+	return r.LongestTtl != 0 || wire.FromQuotas(r.Quotas) != (fsm.Quotas{})
+}
+
+func checkSettings(r *zamokpb.SettingsRequest) error {
+	atMost := func(field string, value, limit uint64) error {
+		return invalidIf(value > limit, "quotas."+field, "is %d, and may be at most %d", value, limit)
+	}
+	q := wire.FromQuotas(r.Quotas)
+	switch {
+	case r.LongestTtl == 0:
+		return cmp.Or(atMost("sessions", q.Sessions, fsm.SessionsMax), atMost("tickets", q.Tickets, fsm.QuotaTicketsMax),
+			atMost("bytes", q.Bytes, fsm.QuotaBytesMax), atMost("share", uint64(q.Share), fsm.ShareMax))
+	case q != (fsm.Quotas{}):
+		return wire.Invalid("quotas", "come with a longest_ttl: change one after the other")
+	}
+	return checkRange("longest_ttl", clock.Span(r.LongestTtl), fsm.LongestTTLMin, fsm.LongestTTLMax)
 }
 
 // authorize asks the rules. No names: the verb must be allowed for some, of those with the prefix that the request has.
@@ -156,10 +176,10 @@ func (g *Guard) check(request any) (verb rules.Verb, names []string, err error) 
 	case *zamokpb.NowRequest, *zamokpb.MembersRequest:
 		return "", nil, nil
 	case *zamokpb.SettingsRequest:
-		if r.LongestTtl == 0 {
+		if !changes(r) {
 			return "", nil, nil
 		}
-		return rules.Operate, nil, checkRange("longest_ttl", clock.Span(r.LongestTtl), fsm.LongestTTLMin, fsm.LongestTTLMax)
+		return rules.Operate, nil, checkSettings(r)
 	case *zamokpb.BackupRequest:
 		return rules.Operate, nil, nil
 	}

@@ -29,6 +29,7 @@ type Metrics struct {
 	grants           [modes]prometheus.Counter
 	refusals, ends   *prometheus.CounterVec // by fsm.Reason
 	cuts             *prometheus.CounterVec // by zamokpb.Code
+	limits           *prometheus.CounterVec // by the limit or quota that was met
 	stages           [len(stageNames)]prometheus.Observer
 	commands, writes prometheus.Histogram
 	answers          map[zamokpb.Outcome]prometheus.Observer
@@ -41,6 +42,9 @@ type Metrics struct {
 }
 
 const modes = int(fsm.Permits) + 1
+
+// amounts are what quotas bound, in the order of the fields of fsm.Amounts.
+var amounts = [...]string{"sessions", "tickets", "bytes"}
 
 // stageNames are the stages of an entry, in their order.
 var stageNames = [...]string{"queue", "append", "commit", "apply", "push"}
@@ -72,6 +76,12 @@ func New() *Metrics {
 	m.cuts = counters("zamok_streams_cut_total", "Streams that this node ended.", "reason")
 	for _, code := range zamokpb.Code_name {
 		m.cuts.WithLabelValues(label(code)) // so that the first one is seen as a rise
+	}
+	m.limits = counters("zamok_limit_refusals_total", "Commands that this node refused, or the cluster, because of a limit or a quota.", "limit")
+	for _, quota := range []string{"total_", "identity_"} {
+		for _, amount := range amounts {
+			m.limits.WithLabelValues(quota + amount)
+		}
 	}
 	stages := register.NewHistogramVec(histogram("zamok_commit_stage_seconds",
 		"Time that a committed entry spent in each stage, on its leader; append, its own write, goes on beside commit; push is from apply to the client's connection.", short...), []string{"stage"})
@@ -125,6 +135,9 @@ func (m *Metrics) Answered(arrived time.Time, refusal *wire.Error) {
 	outcome := zamokpb.Outcome_OUTCOME_DONE
 	if refusal != nil {
 		outcome = refusal.Info.Outcome
+		if refusal.Code() == zamokpb.Code_CODE_LIMIT_EXCEEDED && refusal.Info.Field != "" {
+			m.limits.WithLabelValues(refusal.Info.Field).Inc()
+		}
 	}
 	m.answers[outcome].Observe(time.Since(arrived).Seconds())
 }
@@ -197,6 +210,7 @@ func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, node *raftnode.N
 	}
 	if node != nil {
 		m.present(r.Context(), node, gauge)
+		quotas(node, promauto.With(now))
 		contacts(node, promauto.With(now))
 	}
 	promhttp.HandlerFor(prometheus.Gatherers{m.registry, now}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
@@ -226,6 +240,26 @@ func (m *Metrics) present(ctx context.Context, node *raftnode.Node, gauge func(n
 	gauge("zamok_cluster_time_seconds", "Cluster time: how long the cluster has had a leader.", now.Sub(0).Duration().Seconds())
 	if status.DiskFree != math.MaxUint64 { // that is a free space that is not known
 		gauge("zamok_disk_free_bytes", "Free space of the data directory; absent with data in memory.", float64(status.DiskFree))
+	}
+}
+
+// quotas reports what clients use, and may use.
+func quotas(node *raftnode.Node, register promauto.Factory) {
+	var used fsm.Amounts
+	var quotas fsm.Quotas
+	node.View(func(m *fsm.Machine) { used, quotas = m.Used(), m.Quotas() })
+	for _, of := range []struct {
+		name, help string
+		fsm.Amounts
+	}{
+		{"zamok_quota_used", "What all clients together use of a quota.", used},
+		{"zamok_quota_limit", "What all clients together may use.", quotas.Amounts},
+		{"zamok_quota_identity_limit", "What one identity may use.", quotas.OfIdentity()},
+	} {
+		gauges := register.NewGaugeVec(prometheus.GaugeOpts{Name: of.name, Help: of.help}, []string{"resource"})
+		for i, value := range []uint64{of.Sessions, of.Tickets, of.Bytes} {
+			gauges.WithLabelValues(amounts[i]).Set(float64(value))
+		}
 	}
 }
 

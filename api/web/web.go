@@ -205,7 +205,8 @@ func (h *handler) again(ctx context.Context, call func() error) (repeated bool, 
 		began := h.clock.Now()
 		err := call()
 		// A leader that refuses for want of room has not looked whether the call before took effect.
-		noRoom := isCode(err, zamokpb.Code_CODE_OVERLOADED) || isCode(err, zamokpb.Code_CODE_DISK_LOW)
+		noRoom := isCode(err, zamokpb.Code_CODE_OVERLOADED) || isCode(err, zamokpb.Code_CODE_DISK_LOW) ||
+			isCode(err, zamokpb.Code_CODE_LIMIT_EXCEEDED) && infoOf(err).Reason == zamokpb.Reason_REASON_UNSPECIFIED
 		if err == nil || !mayPass(err) && !(inDoubt && noRoom) {
 			return repeated, err
 		}

@@ -68,7 +68,7 @@ func TestCallsAreRepeatedForAWhile(t *testing.T) {
 
 // W1: after a call that may have taken effect, a refusal of its repetition that looked at nothing is not the outcome.
 func TestARefusedRepetitionLeavesTheDoubt(t *testing.T) {
-	for _, refusal := range []zamokpb.Code{zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_DISK_LOW} {
+	for _, refusal := range []zamokpb.Code{zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_DISK_LOW, zamokpb.Code_CODE_LIMIT_EXCEEDED} {
 		hand, calls := &handClock{}, 0
 		h := &handler{clock: hand, config: fakeConfig(nil)}
 		_, err := h.again(t.Context(), func() error {

@@ -112,6 +112,18 @@ func Stamp(s clock.Stamp, t clock.Time) *zamokpb.Stamp {
 // StampOf is the stamp of the state that is read.
 func StampOf(m *fsm.Machine) *zamokpb.Stamp { return Stamp(m.Stamp(), m.Time()) }
 
+// Quotas converts quotas, or with a share of 0 what is used of them.
+func Quotas(q fsm.Quotas) *zamokpb.Quotas {
+	return &zamokpb.Quotas{Sessions: q.Sessions, Tickets: q.Tickets, Bytes: q.Bytes, Share: q.Share}
+}
+
+// FromQuotas converts the quotas of a request.
+func FromQuotas(q *zamokpb.Quotas) fsm.Quotas {
+	return fsm.Quotas{
+		Amounts: fsm.Amounts{Sessions: q.GetSessions(), Tickets: q.GetTickets(), Bytes: q.GetBytes()}, Share: q.GetShare(),
+	}
+}
+
 // LockSummary converts a line of a listing.
 func LockSummary(s fsm.LockSummary, holdOffUntil clock.Time) *zamokpb.LockSummary {
 	return &zamokpb.LockSummary{

@@ -5422,7 +5422,10 @@ type SettingsRequest struct {
 	// The longest ttl of sessions that are opened from now on, in nanoseconds: 1 minute to 7 days; 0 = leave it as it is.
 	// Sessions that are open keep theirs. Raising it makes the hold-off longer of every restore of a backup that is
 	// taken afterwards; lowering it does not make that shorter again. A backup that was taken before knows nothing of it.
-	LongestTtl    int64 `protobuf:"varint,1,opt,name=longest_ttl,json=longestTtl,proto3" json:"longest_ttl,omitempty"`
+	LongestTtl int64 `protobuf:"varint,1,opt,name=longest_ttl,json=longestTtl,proto3" json:"longest_ttl,omitempty"`
+	// The quotas that are not 0 here; the others are left as they are. What is in use above a lower one stays. They are
+	// changed without a longest_ttl.
+	Quotas        *Quotas `protobuf:"bytes,2,opt,name=quotas,proto3" json:"quotas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5464,6 +5467,88 @@ func (x *SettingsRequest) GetLongestTtl() int64 {
 	return 0
 }
 
+func (x *SettingsRequest) GetQuotas() *Quotas {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+// Quotas bound what clients can make every node keep. A session or an acquisition beyond one is refused with
+// CODE_LIMIT_EXCEEDED, and ErrorInfo.field names it: total_sessions, total_tickets, total_bytes, identity_sessions,
+// identity_tickets or identity_bytes. What gives room back is never refused.
+type Quotas struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Live sessions; up to 2^20.
+	Sessions uint64 `protobuf:"varint,1,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	// Tickets that wait or are granted; up to 2^32.
+	Tickets uint64 `protobuf:"varint,2,opt,name=tickets,proto3" json:"tickets,omitempty"`
+	// About the bytes that sessions, tickets and lock delays take in the memory of each node; up to 2^40.
+	Bytes uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// How many percent of each of these one identity may use; up to 100.
+	Share         uint32 `protobuf:"varint,4,opt,name=share,proto3" json:"share,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quotas) Reset() {
+	*x = Quotas{}
+	mi := &file_zamok_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quotas) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quotas) ProtoMessage() {}
+
+func (x *Quotas) ProtoReflect() protoreflect.Message {
+	mi := &file_zamok_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quotas.ProtoReflect.Descriptor instead.
+func (*Quotas) Descriptor() ([]byte, []int) {
+	return file_zamok_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *Quotas) GetSessions() uint64 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+func (x *Quotas) GetTickets() uint64 {
+	if x != nil {
+		return x.Tickets
+	}
+	return 0
+}
+
+func (x *Quotas) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Quotas) GetShare() uint32 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
 // SettingsResponse has all settings as they are after the change.
 type SettingsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5472,13 +5557,17 @@ type SettingsResponse struct {
 	// How long a restore of a backup that is taken now grants nothing, in nanoseconds, unless it is given a shorter time:
 	// the highest longest ttl that ever was in force, and the longest lock delay.
 	RestoreHoldOff int64 `protobuf:"varint,2,opt,name=restore_hold_off,json=restoreHoldOff,proto3" json:"restore_hold_off,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What all clients together may use, and the share of one identity.
+	Quotas *Quotas `protobuf:"bytes,3,opt,name=quotas,proto3" json:"quotas,omitempty"`
+	// What all clients together use; its share is 0.
+	Used          *Quotas `protobuf:"bytes,4,opt,name=used,proto3" json:"used,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SettingsResponse) Reset() {
 	*x = SettingsResponse{}
-	mi := &file_zamok_proto_msgTypes[66]
+	mi := &file_zamok_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5490,7 +5579,7 @@ func (x *SettingsResponse) String() string {
 func (*SettingsResponse) ProtoMessage() {}
 
 func (x *SettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[66]
+	mi := &file_zamok_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5503,7 +5592,7 @@ func (x *SettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettingsResponse.ProtoReflect.Descriptor instead.
 func (*SettingsResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{66}
+	return file_zamok_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *SettingsResponse) GetLongestTtl() int64 {
@@ -5520,6 +5609,20 @@ func (x *SettingsResponse) GetRestoreHoldOff() int64 {
 	return 0
 }
 
+func (x *SettingsResponse) GetQuotas() *Quotas {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+func (x *SettingsResponse) GetUsed() *Quotas {
+	if x != nil {
+		return x.Used
+	}
+	return nil
+}
+
 // BackupRequest has no fields.
 type BackupRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -5529,7 +5632,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_zamok_proto_msgTypes[67]
+	mi := &file_zamok_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5541,7 +5644,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[67]
+	mi := &file_zamok_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5554,7 +5657,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{67}
+	return file_zamok_proto_rawDescGZIP(), []int{68}
 }
 
 // BackupChunk is a piece of a backup.
@@ -5568,7 +5671,7 @@ type BackupChunk struct {
 
 func (x *BackupChunk) Reset() {
 	*x = BackupChunk{}
-	mi := &file_zamok_proto_msgTypes[68]
+	mi := &file_zamok_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5580,7 +5683,7 @@ func (x *BackupChunk) String() string {
 func (*BackupChunk) ProtoMessage() {}
 
 func (x *BackupChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[68]
+	mi := &file_zamok_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5593,7 +5696,7 @@ func (x *BackupChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupChunk.ProtoReflect.Descriptor instead.
 func (*BackupChunk) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{68}
+	return file_zamok_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *BackupChunk) GetData() []byte {
@@ -5936,14 +6039,22 @@ const file_zamok_proto_rawDesc = "" +
 	"\x0eRemoveResponse\"!\n" +
 	"\x0fTransferRequest\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\"\x12\n" +
-	"\x10TransferResponse\"2\n" +
+	"\x10TransferResponse\"\\\n" +
 	"\x0fSettingsRequest\x12\x1f\n" +
 	"\vlongest_ttl\x18\x01 \x01(\x03R\n" +
-	"longestTtl\"]\n" +
+	"longestTtl\x12(\n" +
+	"\x06quotas\x18\x02 \x01(\v2\x10.zamok.v1.QuotasR\x06quotas\"j\n" +
+	"\x06Quotas\x12\x1a\n" +
+	"\bsessions\x18\x01 \x01(\x04R\bsessions\x12\x18\n" +
+	"\atickets\x18\x02 \x01(\x04R\atickets\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x14\n" +
+	"\x05share\x18\x04 \x01(\rR\x05share\"\xad\x01\n" +
 	"\x10SettingsResponse\x12\x1f\n" +
 	"\vlongest_ttl\x18\x01 \x01(\x03R\n" +
 	"longestTtl\x12(\n" +
-	"\x10restore_hold_off\x18\x02 \x01(\x03R\x0erestoreHoldOff\"\x0f\n" +
+	"\x10restore_hold_off\x18\x02 \x01(\x03R\x0erestoreHoldOff\x12(\n" +
+	"\x06quotas\x18\x03 \x01(\v2\x10.zamok.v1.QuotasR\x06quotas\x12$\n" +
+	"\x04used\x18\x04 \x01(\v2\x10.zamok.v1.QuotasR\x04used\"\x0f\n" +
 	"\rBackupRequest\"!\n" +
 	"\vBackupChunk\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data*S\n" +
@@ -6065,7 +6176,7 @@ func file_zamok_proto_rawDescGZIP() []byte {
 }
 
 var file_zamok_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_zamok_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
+var file_zamok_proto_msgTypes = make([]protoimpl.MessageInfo, 70)
 var file_zamok_proto_goTypes = []any{
 	(Mode)(0),                     // 0: zamok.v1.Mode
 	(State)(0),                    // 1: zamok.v1.State
@@ -6141,9 +6252,10 @@ var file_zamok_proto_goTypes = []any{
 	(*TransferRequest)(nil),       // 71: zamok.v1.TransferRequest
 	(*TransferResponse)(nil),      // 72: zamok.v1.TransferResponse
 	(*SettingsRequest)(nil),       // 73: zamok.v1.SettingsRequest
-	(*SettingsResponse)(nil),      // 74: zamok.v1.SettingsResponse
-	(*BackupRequest)(nil),         // 75: zamok.v1.BackupRequest
-	(*BackupChunk)(nil),           // 76: zamok.v1.BackupChunk
+	(*Quotas)(nil),                // 74: zamok.v1.Quotas
+	(*SettingsResponse)(nil),      // 75: zamok.v1.SettingsResponse
+	(*BackupRequest)(nil),         // 76: zamok.v1.BackupRequest
+	(*BackupChunk)(nil),           // 77: zamok.v1.BackupChunk
 }
 var file_zamok_proto_depIdxs = []int32{
 	9,  // 0: zamok.v1.ClientFrame.messages:type_name -> zamok.v1.ClientMessage
@@ -6208,53 +6320,56 @@ var file_zamok_proto_depIdxs = []int32{
 	61, // 59: zamok.v1.ForceReleaseResponse.ended:type_name -> zamok.v1.TicketRef
 	66, // 60: zamok.v1.MembersResponse.members:type_name -> zamok.v1.Member
 	42, // 61: zamok.v1.MembersResponse.stamp:type_name -> zamok.v1.Stamp
-	8,  // 62: zamok.v1.Zamok.Session:input_type -> zamok.v1.ClientFrame
-	30, // 63: zamok.v1.Zamok.OpenSession:input_type -> zamok.v1.OpenSessionRequest
-	32, // 64: zamok.v1.Zamok.RenewSession:input_type -> zamok.v1.RenewSessionRequest
-	34, // 65: zamok.v1.Zamok.CloseSession:input_type -> zamok.v1.CloseSessionRequest
-	36, // 66: zamok.v1.Zamok.Acquire:input_type -> zamok.v1.AcquireRequest
-	38, // 67: zamok.v1.Zamok.Drop:input_type -> zamok.v1.DropRequest
-	40, // 68: zamok.v1.Zamok.Downgrade:input_type -> zamok.v1.DowngradeRequest
-	43, // 69: zamok.v1.Zamok.Get:input_type -> zamok.v1.GetRequest
-	47, // 70: zamok.v1.Zamok.List:input_type -> zamok.v1.ListRequest
-	49, // 71: zamok.v1.Zamok.ListSessions:input_type -> zamok.v1.ListSessionsRequest
-	52, // 72: zamok.v1.Zamok.Check:input_type -> zamok.v1.CheckRequest
-	54, // 73: zamok.v1.Zamok.Now:input_type -> zamok.v1.NowRequest
-	56, // 74: zamok.v1.Zamok.Watch:input_type -> zamok.v1.WatchRequest
-	59, // 75: zamok.v1.Admin.ForceRelease:input_type -> zamok.v1.ForceReleaseRequest
-	62, // 76: zamok.v1.Admin.ExpireSession:input_type -> zamok.v1.ExpireSessionRequest
-	64, // 77: zamok.v1.Admin.Members:input_type -> zamok.v1.MembersRequest
-	67, // 78: zamok.v1.Admin.Join:input_type -> zamok.v1.JoinRequest
-	69, // 79: zamok.v1.Admin.Remove:input_type -> zamok.v1.RemoveRequest
-	71, // 80: zamok.v1.Admin.Transfer:input_type -> zamok.v1.TransferRequest
-	73, // 81: zamok.v1.Admin.Settings:input_type -> zamok.v1.SettingsRequest
-	75, // 82: zamok.v1.Admin.Backup:input_type -> zamok.v1.BackupRequest
-	17, // 83: zamok.v1.Zamok.Session:output_type -> zamok.v1.ServerFrame
-	31, // 84: zamok.v1.Zamok.OpenSession:output_type -> zamok.v1.OpenSessionResponse
-	33, // 85: zamok.v1.Zamok.RenewSession:output_type -> zamok.v1.RenewSessionResponse
-	35, // 86: zamok.v1.Zamok.CloseSession:output_type -> zamok.v1.CloseSessionResponse
-	37, // 87: zamok.v1.Zamok.Acquire:output_type -> zamok.v1.AcquireResponse
-	39, // 88: zamok.v1.Zamok.Drop:output_type -> zamok.v1.DropResponse
-	41, // 89: zamok.v1.Zamok.Downgrade:output_type -> zamok.v1.DowngradeResponse
-	44, // 90: zamok.v1.Zamok.Get:output_type -> zamok.v1.GetResponse
-	48, // 91: zamok.v1.Zamok.List:output_type -> zamok.v1.ListResponse
-	50, // 92: zamok.v1.Zamok.ListSessions:output_type -> zamok.v1.ListSessionsResponse
-	53, // 93: zamok.v1.Zamok.Check:output_type -> zamok.v1.CheckResponse
-	55, // 94: zamok.v1.Zamok.Now:output_type -> zamok.v1.NowResponse
-	57, // 95: zamok.v1.Zamok.Watch:output_type -> zamok.v1.WatchFrame
-	60, // 96: zamok.v1.Admin.ForceRelease:output_type -> zamok.v1.ForceReleaseResponse
-	63, // 97: zamok.v1.Admin.ExpireSession:output_type -> zamok.v1.ExpireSessionResponse
-	65, // 98: zamok.v1.Admin.Members:output_type -> zamok.v1.MembersResponse
-	68, // 99: zamok.v1.Admin.Join:output_type -> zamok.v1.JoinResponse
-	70, // 100: zamok.v1.Admin.Remove:output_type -> zamok.v1.RemoveResponse
-	72, // 101: zamok.v1.Admin.Transfer:output_type -> zamok.v1.TransferResponse
-	74, // 102: zamok.v1.Admin.Settings:output_type -> zamok.v1.SettingsResponse
-	76, // 103: zamok.v1.Admin.Backup:output_type -> zamok.v1.BackupChunk
-	83, // [83:104] is the sub-list for method output_type
-	62, // [62:83] is the sub-list for method input_type
-	62, // [62:62] is the sub-list for extension type_name
-	62, // [62:62] is the sub-list for extension extendee
-	0,  // [0:62] is the sub-list for field type_name
+	74, // 62: zamok.v1.SettingsRequest.quotas:type_name -> zamok.v1.Quotas
+	74, // 63: zamok.v1.SettingsResponse.quotas:type_name -> zamok.v1.Quotas
+	74, // 64: zamok.v1.SettingsResponse.used:type_name -> zamok.v1.Quotas
+	8,  // 65: zamok.v1.Zamok.Session:input_type -> zamok.v1.ClientFrame
+	30, // 66: zamok.v1.Zamok.OpenSession:input_type -> zamok.v1.OpenSessionRequest
+	32, // 67: zamok.v1.Zamok.RenewSession:input_type -> zamok.v1.RenewSessionRequest
+	34, // 68: zamok.v1.Zamok.CloseSession:input_type -> zamok.v1.CloseSessionRequest
+	36, // 69: zamok.v1.Zamok.Acquire:input_type -> zamok.v1.AcquireRequest
+	38, // 70: zamok.v1.Zamok.Drop:input_type -> zamok.v1.DropRequest
+	40, // 71: zamok.v1.Zamok.Downgrade:input_type -> zamok.v1.DowngradeRequest
+	43, // 72: zamok.v1.Zamok.Get:input_type -> zamok.v1.GetRequest
+	47, // 73: zamok.v1.Zamok.List:input_type -> zamok.v1.ListRequest
+	49, // 74: zamok.v1.Zamok.ListSessions:input_type -> zamok.v1.ListSessionsRequest
+	52, // 75: zamok.v1.Zamok.Check:input_type -> zamok.v1.CheckRequest
+	54, // 76: zamok.v1.Zamok.Now:input_type -> zamok.v1.NowRequest
+	56, // 77: zamok.v1.Zamok.Watch:input_type -> zamok.v1.WatchRequest
+	59, // 78: zamok.v1.Admin.ForceRelease:input_type -> zamok.v1.ForceReleaseRequest
+	62, // 79: zamok.v1.Admin.ExpireSession:input_type -> zamok.v1.ExpireSessionRequest
+	64, // 80: zamok.v1.Admin.Members:input_type -> zamok.v1.MembersRequest
+	67, // 81: zamok.v1.Admin.Join:input_type -> zamok.v1.JoinRequest
+	69, // 82: zamok.v1.Admin.Remove:input_type -> zamok.v1.RemoveRequest
+	71, // 83: zamok.v1.Admin.Transfer:input_type -> zamok.v1.TransferRequest
+	73, // 84: zamok.v1.Admin.Settings:input_type -> zamok.v1.SettingsRequest
+	76, // 85: zamok.v1.Admin.Backup:input_type -> zamok.v1.BackupRequest
+	17, // 86: zamok.v1.Zamok.Session:output_type -> zamok.v1.ServerFrame
+	31, // 87: zamok.v1.Zamok.OpenSession:output_type -> zamok.v1.OpenSessionResponse
+	33, // 88: zamok.v1.Zamok.RenewSession:output_type -> zamok.v1.RenewSessionResponse
+	35, // 89: zamok.v1.Zamok.CloseSession:output_type -> zamok.v1.CloseSessionResponse
+	37, // 90: zamok.v1.Zamok.Acquire:output_type -> zamok.v1.AcquireResponse
+	39, // 91: zamok.v1.Zamok.Drop:output_type -> zamok.v1.DropResponse
+	41, // 92: zamok.v1.Zamok.Downgrade:output_type -> zamok.v1.DowngradeResponse
+	44, // 93: zamok.v1.Zamok.Get:output_type -> zamok.v1.GetResponse
+	48, // 94: zamok.v1.Zamok.List:output_type -> zamok.v1.ListResponse
+	50, // 95: zamok.v1.Zamok.ListSessions:output_type -> zamok.v1.ListSessionsResponse
+	53, // 96: zamok.v1.Zamok.Check:output_type -> zamok.v1.CheckResponse
+	55, // 97: zamok.v1.Zamok.Now:output_type -> zamok.v1.NowResponse
+	57, // 98: zamok.v1.Zamok.Watch:output_type -> zamok.v1.WatchFrame
+	60, // 99: zamok.v1.Admin.ForceRelease:output_type -> zamok.v1.ForceReleaseResponse
+	63, // 100: zamok.v1.Admin.ExpireSession:output_type -> zamok.v1.ExpireSessionResponse
+	65, // 101: zamok.v1.Admin.Members:output_type -> zamok.v1.MembersResponse
+	68, // 102: zamok.v1.Admin.Join:output_type -> zamok.v1.JoinResponse
+	70, // 103: zamok.v1.Admin.Remove:output_type -> zamok.v1.RemoveResponse
+	72, // 104: zamok.v1.Admin.Transfer:output_type -> zamok.v1.TransferResponse
+	75, // 105: zamok.v1.Admin.Settings:output_type -> zamok.v1.SettingsResponse
+	77, // 106: zamok.v1.Admin.Backup:output_type -> zamok.v1.BackupChunk
+	86, // [86:107] is the sub-list for method output_type
+	65, // [65:86] is the sub-list for method input_type
+	65, // [65:65] is the sub-list for extension type_name
+	65, // [65:65] is the sub-list for extension extendee
+	0,  // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_zamok_proto_init() }
@@ -6286,7 +6401,7 @@ func file_zamok_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_zamok_proto_rawDesc), len(file_zamok_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   69,
+			NumMessages:   70,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -248,6 +248,9 @@ func TestOperatorCommandErrors(t *testing.T) {
 		"too quiet":         {[]string{"restore", "f", "--id", "r1", "--data", "x", "--cluster", "r1=h:1", "--quiet", "169h"}, "at most 168h1m"},
 		"too long a ttl":    {[]string{"settings", "--longest-ttl", "169h"}, "longest_ttl: is 169h0m0s, which is not between 1m0s and 168h0m0s"},
 		"no ttl at all":     {[]string{"settings", "--longest-ttl", "0s"}, "above 0"},
+		"no quota at all":   {[]string{"settings", "--max-bytes", "0"}, "above 0"},
+		"too large a share": {[]string{"settings", "--identity-share", "101"}, "quotas.share: is 101"},
+		"two settings":      {[]string{"settings", "--longest-ttl", "1h", "--max-bytes", "5"}, "one after the other"},
 		"an odd format":     {[]string{"ls", "-o", "xml"}, "text or json"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -193,7 +193,12 @@ func TestBackupAndRestore(t *testing.T) {
 	made := readJSON[backupDoc](t, old, "backup", file)
 	require.Equal(t, 1, made.Locks)
 	require.Equal(t, 1, made.Sessions)
-	require.Equal(t, settingsDoc{"1h0m0s", "1h1m0s"}, readJSON[settingsDoc](t, old, "settings"))
+	quotas := quotasDoc{1 << 17, 1 << 18, 128 << 20, 50}
+	begun := readJSON[settingsDoc](t, old, "settings")
+	require.Equal(t, settingsDoc{"1h0m0s", "1h1m0s", quotas, begun.Used}, begun)
+	require.EqualValues(t, 1, begun.Used.Tickets)
+	quotas.Tickets = 2_000_000
+	require.Equal(t, quotas, readJSON[settingsDoc](t, old, "settings", "--max-tickets", "2000000").Quotas)
 	refused := runZamok(t, old, "lock", "long", "--ttl", "2h", "--", "true")
 	require.Equal(t, exitGeneral, refused.code)
 	require.Contains(t, refused.stderr, "settings.ttl: is longer than 1h0m0s, the longest ttl of this cluster")
@@ -203,7 +208,8 @@ func TestBackupAndRestore(t *testing.T) {
 	require.Contains(t, raised.stdout, "restore those with --quiet 48h1m0s at\nleast")
 	allowed := runZamok(t, old, "lock", "long", "--ttl", "2h", "--", "true")
 	require.Equal(t, 0, allowed.code, allowed.stderr)
-	require.Equal(t, settingsDoc{"1h0m0s", "48h1m0s"}, readJSON[settingsDoc](t, old, "settings", "--longest-ttl", "1h"))
+	lowered := readJSON[settingsDoc](t, old, "settings", "--longest-ttl", "1h")
+	require.Equal(t, settingsDoc{"1h0m0s", "48h1m0s", quotas, lowered.Used}, lowered)
 	later := filepath.Join(dir, "later.zamok") // knows that 48 hours were allowed
 	require.Equal(t, 0, runZamok(t, old, "backup", later).code)
 	stdout := runZamok(t, old, "backup", "-")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -12,17 +13,27 @@ import (
 )
 
 type settingsDoc struct {
-	LongestTTL     string `json:"longest_ttl"`
-	RestoreHoldOff string `json:"restore_hold_off"` // of a backup that is taken now
+	LongestTTL     string    `json:"longest_ttl"`
+	RestoreHoldOff string    `json:"restore_hold_off"` // of a backup that is taken now
+	Quotas         quotasDoc `json:"quotas"`
+	Used           quotasDoc `json:"used"` // by all clients together
+}
+
+type quotasDoc struct {
+	Sessions uint64 `json:"sessions,string"`
+	Tickets  uint64 `json:"tickets,string"`
+	Bytes    uint64 `json:"bytes,string"`
+	Share    uint32 `json:"share,omitempty"` // percent of each that one identity may use
 }
 
 func newSettings(a *app) *cobra.Command {
 	q := &requestFlags{}
 	var longest time.Duration
+	var quotas client.Quotas
 	cmd := &cobra.Command{
-		Use:   "settings [--longest-ttl DURATION]",
+		Use:   "settings [--longest-ttl DURATION | --max-sessions N --max-tickets N --max-bytes N --identity-share PERCENT]",
 		Short: "show or change the settings of the cluster",
-		Long: `Shows the settings that all nodes of the cluster obey, or changes one.
+		Long: `Shows the settings that all nodes of the cluster obey, or changes them.
 
 --longest-ttl is the longest ttl of sessions that are opened from now on: 1h in a new cluster, 1m to 168h. Raise
 it for locks that are held for hours without a process that renews. Sessions that are open keep their ttl.
@@ -30,8 +41,15 @@ it for locks that are held for hours without a process that renews. Sessions tha
 A restored cluster grants nothing until no lease of the old cluster can be valid any more. This restore hold-off
 follows the highest value that the setting had before the backup was taken, and does not become shorter when
 it is lowered again. A backup that was taken before the setting was raised does not know of it: take a new
-backup at once.`,
-		Example: "  zamok settings\n  zamok settings --longest-ttl 48h && zamok backup locks.zamok",
+backup at once.
+
+The quotas bound what clients can make every node keep: sessions, tickets (acquisitions that wait or are granted),
+and about the bytes that both take in memory, of all clients together. One identity may use a share of each;
+clients without a certificate or token are one identity for each host. New sessions and acquisitions beyond a
+quota are refused. What is open stays, and locks are released as ever. Plan three times the bytes as memory of
+each node, beside its buffers: it holds them twice while it receives a snapshot.`,
+		Example: "  zamok settings\n  zamok settings --longest-ttl 48h && zamok backup locks.zamok\n" +
+			"  zamok settings --max-bytes 1073741824 --max-tickets 2000000",
 		GroupID: groupOperate,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -39,23 +57,55 @@ backup at once.`,
 			if change && longest <= 0 {
 				return &usageError{cmd.CommandPath(), fmt.Errorf("--longest-ttl is %v: it must be above 0", longest)}
 			}
+			if err := checkQuotas(cmd, change); err != nil {
+				return &usageError{cmd.CommandPath(), err}
+			}
 			return q.run(cmd, func(ctx context.Context, c *client.Client) error {
 				read := c.Settings
-				if change {
+				switch {
+				case change:
 					read = func(ctx context.Context) (client.Settings, error) { return c.SetLongestTTL(ctx, longest) }
+				case quotas != (client.Quotas{}):
+					read = func(ctx context.Context) (client.Settings, error) { return c.SetQuotas(ctx, quotas) }
 				}
 				s, err := read(ctx)
 				if err != nil {
 					return err
 				}
-				doc := settingsDoc{s.LongestTTL.String(), s.RestoreHoldOff.String()}
+				doc := settingsDoc{s.LongestTTL.String(), s.RestoreHoldOff.String(), quotasDoc(s.Quotas), quotasDoc(s.Used)}
 				return a.print(doc, func(w io.Writer) { doc.write(w, change) })
 			})
 		},
 	}
 	q.register(a, cmd, requestTimeoutDefault)
-	cmd.Flags().DurationVar(&longest, "longest-ttl", 0, "longest ttl of sessions that are opened from now on, 1m to 168h")
+	flags := cmd.Flags()
+	flags.DurationVar(&longest, "longest-ttl", 0, "longest ttl of sessions that are opened from now on, 1m to 168h")
+	flags.Uint64Var(&quotas.Sessions, maxSessions, 0, "sessions of all clients together, up to 1048576 (131072 in a new cluster)")
+	flags.Uint64Var(&quotas.Tickets, maxTickets, 0, "tickets of all clients together, up to 2^32 (262144 in a new cluster)")
+	flags.Uint64Var(&quotas.Bytes, maxBytes, 0, "bytes of sessions, tickets and delays in the memory of each node, up to 2^40 (134217728 in a new cluster)")
+	flags.Uint32Var(&quotas.Share, identityShare, 0, "percent of each quota that one identity may use, 1 to 100 (50 in a new cluster)")
 	return cmd
+}
+
+const (
+	maxSessions   = "max-sessions"
+	maxTickets    = "max-tickets"
+	maxBytes      = "max-bytes"
+	identityShare = "identity-share"
+)
+
+// checkQuotas refuses quotas of 0, and quotas beside a longest ttl.
+func checkQuotas(cmd *cobra.Command, longestTTL bool) error {
+	for _, name := range []string{maxSessions, maxTickets, maxBytes, identityShare} {
+		switch flag := cmd.Flags().Lookup(name); {
+		case !flag.Changed:
+		case flag.Value.String() == "0":
+			return fmt.Errorf("--%s is 0: it must be above 0", name)
+		case longestTTL:
+			return errors.New("--longest-ttl and quotas can't be changed together: change one after the other")
+		}
+	}
+	return nil
 }
 
 // write includes what a higher longest ttl costs at a restore, and what older backups lack.
@@ -76,4 +126,6 @@ a new one now (zamok backup FILE), or restore those with --quiet %s at
 least. Lowering the longest ttl again does not make that shorter.
 `, d.RestoreHoldOff)
 	}
+	fmt.Fprintf(w, "\nIn use are %d of %d sessions, %d of %d tickets and %d of %d bytes.\nOne identity may use %d %% of each.\n",
+		d.Used.Sessions, d.Quotas.Sessions, d.Used.Tickets, d.Quotas.Tickets, d.Used.Bytes, d.Quotas.Bytes, d.Quotas.Share)
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -368,6 +369,26 @@ func TestCertificatesAreForTheNameThatWasGiven(t *testing.T) {
 			require.ErrorContains(t, err, "certificate")
 		})
 	}
+}
+
+// Authorities and certificates may be renewed while a client runs: each connection is made with the newest.
+func TestEachConnectionHasTheNewestTLS(t *testing.T) {
+	t.Parallel()
+	cert, pool := certificate(t, "zamok.test")
+	c := startNodes(t, 1, func(cfg *api.NodeConfig) {
+		cfg.ClientTLS = func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{cert}} }
+	})
+	var newest atomic.Pointer[tls.Config]
+	newest.Store(&tls.Config{RootCAs: x509.NewCertPool(), ServerName: "zamok.test"})
+	cl := c.client(func(cfg *client.Config) { cfg.GetTLS = newest.Load })
+	_, err := cl.Now(soon(t))
+	require.ErrorIs(t, err, client.ErrUnavailable)
+	require.ErrorContains(t, err, "certificate")
+	newest.Store(&tls.Config{RootCAs: pool, ServerName: "zamok.test"})
+	require.Eventually(t, func() bool {
+		_, err := cl.Now(soon(t))
+		return err == nil
+	}, patience, pollEvery)
 }
 
 // A host that is given as an address is looked up for each connection, with the client's resolver, and the first of its addresses that takes

@@ -46,7 +46,7 @@ func TestAskReturnsWhatANodeHolds(t *testing.T) {
 		assert.Equal(t, answer, n2.Mine())
 		full, err := n1.Ask(t.Context(), Node{"n3", "h3:5751"})
 		require.NoError(t, err)
-		assert.Equal(t, "the disk is?full", full.Unready, "fit to print")
+		assert.Equal(t, `the disk is\nfull`, full.Unready, "fit to print")
 		answer.Listed = true
 
 		require.NoError(t, n3.Close())

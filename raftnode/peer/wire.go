@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"zamok/session/visible"
 )
 
 // A frame is "zamok", a version byte, the length of the body in two bytes, big-endian, and the body: its kind
@@ -186,14 +186,9 @@ func checkPrintable(s string) error {
 	return nil
 }
 
-// printable replaces what may not stand in a log line, and cuts a text to detailBytesMax.
+// printable escapes what may not stand in a log line, and cuts a text to detailBytesMax.
 func printable(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
+	s = visible.Line(s)
 	return strings.ToValidUTF8(s[:min(len(s), detailBytesMax)], "") // no part of a rune at the end
 }
 

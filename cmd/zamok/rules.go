@@ -9,6 +9,7 @@ import (
 
 	"zamok/api/access/identity"
 	"zamok/api/access/rules"
+	"zamok/session/visible"
 )
 
 func newRules(*app) *cobra.Command {
@@ -44,15 +45,15 @@ allowed, and 120 if it is denied.`,
 				return &usageError{cmd.CommandPath(), fmt.Errorf("%s: %w", args[0], err)}
 			}
 			if as == "" && len(args) == 1 {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s is a file of rules\n", args[0])
-				return nil
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is a file of rules\n", visible.Line(args[0]))
+				return err
 			}
 			verb, name, err := ruleQuestion(as, args[1:])
 			if err != nil {
 				return &usageError{cmd.CommandPath(), err}
 			}
 			who := rules.Caller{Identity: as, Groups: groups, Anonymous: as == rules.Anonymous}
-			fmt.Fprintln(cmd.OutOrStdout(), set.Why(who, verb, name))
+			fmt.Fprintln(cmd.OutOrStdout(), visible.Line(set.Why(who, verb, name)))
 			if !set.May(who, verb, name) {
 				return &exitError{code: exitDenied}
 			}

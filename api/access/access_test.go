@@ -60,6 +60,24 @@ func TestEveryRequestHasARule(t *testing.T) {
 	assert.Equal(t, zamokpb.Code_CODE_INTERNAL, e.Code())
 }
 
+// Each setting that all clients obey is changed by operators only, and every change is on record. All may read them.
+func TestOnlyOperatorsChangeSettings(t *testing.T) {
+	g := guard(t, "rules: [{identities: [alice], names: ['*'], may: [lock, read, watch, release]}, {identities: [root], may: [operate]}]")
+	alice, root := NewContext(t.Context(), Caller{Identity: "alice"}), NewContext(t.Context(), Caller{Identity: "root"})
+	for _, r := range []*zamokpb.SettingsRequest{
+		{LongestTtl: int64(time.Hour)}, {Quotas: &zamokpb.Quotas{Sessions: 1}}, {Quotas: &zamokpb.Quotas{Tickets: 1}},
+		{Quotas: &zamokpb.Quotas{Bytes: 1}}, {Quotas: &zamokpb.Quotas{Share: 1}},
+	} {
+		require.ErrorContains(t, g.Admit(alice, r), "alice may not operate", "%v", r)
+		require.NoError(t, g.Admit(root, r), "%v", r)
+		require.True(t, g.IsOperation(r), "%v", r)
+	}
+	for _, r := range []*zamokpb.SettingsRequest{{}, {Quotas: &zamokpb.Quotas{}}} {
+		require.NoError(t, g.Admit(alice, r))
+		require.False(t, g.IsOperation(r))
+	}
+}
+
 // An acquisition needs permission for each of its locks, and a session for some.
 func TestEachLockIsAuthorized(t *testing.T) {
 	g := guard(t, "rules: [{identities: [alice], names: [a, c*], may: [lock]}, {identities: [bob], names: [a], may: [read]}]")

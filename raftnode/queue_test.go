@@ -82,12 +82,19 @@ func TestAFloodDelaysItsOwnClientOnly(t *testing.T) {
 			q := newQueue()
 			q.open.Store(true)
 			large := largest(0)
-			flood := func() { // until the queue is full
-				for range 4096 {
-					refused, _ := q.put(request{from: "flood", command: large, since: time.Now(), done: ignored})
-					for _, r := range refused {
-						require.Same(t, large, r.command, "nothing of others is refused")
+			nothingOfOthers := func(refused []request) {
+				for _, r := range refused {
+					require.EqualValues(t, 1, r.command.(*fsm.Acquire).Session, "nothing of others is refused")
+				}
+			}
+			flood := func() { // until the queue is full to the last byte
+				for i := range 4096 + queueBytesMax/queueMax {
+					c := acquire(1)
+					if i < 4096 {
+						c = large
 					}
+					refused, _ := q.put(request{from: "flood", command: c, since: time.Now(), done: ignored})
+					nothingOfOthers(refused)
 				}
 			}
 			flood()
@@ -95,9 +102,7 @@ func TestAFloodDelaysItsOwnClientOnly(t *testing.T) {
 				&fsm.OpenSession{}, &fsm.Attach{Session: 2}, acquire(2), &fsm.Drop{Session: 2}, acquire(2), nil, &fsm.ExpireSession{Session: 1},
 			} {
 				refused, _ := q.put(request{from: from, command: c, since: time.Now(), done: ignored})
-				for _, r := range refused {
-					require.Same(t, large, r.command, "nothing of others is refused")
-				}
+				nothingOfOthers(refused)
 				next := q.take()
 				require.True(t, slices.ContainsFunc(next.requests, func(r request) bool { return r.command == c }), "%d: %T is in the next entry", i, c)
 				require.Greater(t, len(next.requests), 1, "the flood goes on")

@@ -183,8 +183,7 @@ func (v *serverCommand) validate() (err error) {
 
 func (v *serverCommand) run(ctx context.Context) error {
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP) // before anything else, since a HUP would end the process
-	defer signal.Stop(hangups)
+	signal.Notify(hangups, syscall.SIGHUP) // before anything else, and to the end: a HUP would end the process
 	log := v.app.logger()
 	cfg := v.config()
 	ctx, stop := contextUntil(ctx, syscall.SIGINT, syscall.SIGTERM)

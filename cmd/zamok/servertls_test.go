@@ -130,6 +130,31 @@ func TestHangupReadsCertificates(t *testing.T) {
 	}
 }
 
+// A HUP that comes while a node reads its files for the first time does not end it, and has it read them again.
+func TestHangupBeforeANodeIsConfigured(t *testing.T) {
+	t.Parallel()
+	cert, key := newTestCA(t).issue(t, "n1")
+	text, pipe := readFile(t, key), key+".pipe"
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	s := &serverSet{dir: t.TempDir()}
+	s.port = freePorts(t)
+	s.extra = func(string) []string { return []string{"--tls-cert", cert, "--tls-key", pipe} }
+	s.start(t, 0)
+	var toNode *os.File
+	awaitCondition(t, "the node reads its key", func() (opened bool) {
+		var err error
+		toNode, err = os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		return err == nil
+	})
+	require.NoError(t, os.Rename(key, pipe)) // which is what is read the second time
+	require.NoError(t, s.nodes[0].Process.Signal(syscall.SIGHUP))
+	_, err := toNode.Write(text)
+	require.NoError(t, err)
+	require.NoError(t, toNode.Close())
+	s.nodes[0].awaitOutput(t, "starting node")
+	s.nodes[0].awaitOutput(t, "read anew")
+}
+
 // A holder whose certificate is renewed, and the authority with it, keeps its lock when it has to connect again.
 func TestAHolderRenewsItsCertificate(t *testing.T) {
 	t.Parallel()

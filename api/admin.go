@@ -136,9 +136,11 @@ func (s *Server) Settings(ctx context.Context, req *zamokpb.SettingsRequest) (*z
 // Backup streams the state of the cluster as it is at one index after the call.
 func (s *Server) Backup(req *zamokpb.BackupRequest, stream grpc.ServerStreamingServer[zamokpb.BackupChunk]) (err error) {
 	ctx := stream.Context()
-	if err := s.guard.Admit(ctx, req); err != nil {
+	end, err := s.admit(ctx, req)
+	if err != nil {
 		return err
 	}
+	defer end()
 	defer func() { s.record(ctx, "", req, err) }()
 	select {
 	case s.backingUp <- struct{}{}:

@@ -460,9 +460,11 @@ func (s *Server) Now(ctx context.Context, _ *zamokpb.NowRequest) (*zamokpb.NowRe
 // and is cut when an event that it has not read is forgotten.
 func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingServer[zamokpb.WatchFrame]) error {
 	ctx := stream.Context()
-	if err := s.guard.Admit(ctx, req); err != nil {
+	end, err := s.admit(ctx, req)
+	if err != nil {
 		return err
 	}
+	defer end()
 	w, err := s.history.Watch(ctx, req.Prefix, req.From, func() history.Filter { return s.guard.Watches(access.CallerOf(ctx)) })
 	if err != nil {
 		return err

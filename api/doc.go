@@ -22,6 +22,7 @@
 //	calls.go    calls of clients and readers
 //	room.go     whether the cluster has room for a session or a ticket
 //	admin.go    calls of operators
+//	limiting.go which requests and connections count against which limits of their callers
 //	relay.go    requests for another cluster are refused; calls are relayed to the leader on request
 //	tcp_*.go    how a client's computer that vanished is noticed
 //	local.go    the services without a network, for HTTP

@@ -66,7 +66,7 @@ func (n *Node) serveHTTP() {
 		mux.HandleFunc("/debug/pprof/trace", s.forOperators(pprof.Trace))
 	}
 	n.http = newHTTPServer(withCertificate(mux), cfg.Logger)
-	var listener net.Listener = &limitedListener{Listener: cfg.httpListener, free: make(chan struct{}, cfg.ConnsMax), log: cfg.Logger}
+	listener := s.limited(cfg.httpListener)
 	if cfg.ClientTLS != nil {
 		listener = tls.NewListener(listener, cfg.clientTLS("http/1.1", true))
 	}

@@ -17,6 +17,7 @@ import (
 
 	"zamok/api/access"
 	"zamok/api/access/identity"
+	"zamok/api/access/limits"
 	"zamok/api/access/rules"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
@@ -199,6 +200,8 @@ type NodeConfig struct {
 	Audit io.Writer
 	// ConnsMax is how many clients may be connected at once; one more is disconnected. Zero: 16384.
 	ConnsMax int
+	// Limits are the limits of callers that differ from their defaults; limits.Parse reads them.
+	Limits limits.Set
 
 	httpListener net.Listener // of ListenHTTP
 	hostname     string       // of the machine

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -23,12 +22,14 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"zamok/api/access"
+	"zamok/api/access/limits"
 	"zamok/api/audit"
 	"zamok/api/history"
 	"zamok/api/metrics"
 	"zamok/api/push"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
+	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
 	raftpeer "zamok/raftnode/peer"
@@ -75,6 +76,7 @@ type Server struct {
 	hub     *push.Hub
 	history *history.History
 	metrics *metrics.Metrics
+	limits  *limits.Limits
 	audit   *audit.Log
 
 	relaying sync.Mutex                       // guards relays
@@ -96,6 +98,9 @@ func newServer(cfg *NodeConfig) *Server {
 		cfg: cfg, history: history.New(), metrics: metrics.New(), relays: make(map[raftpeer.Server][]*relayConn),
 		reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
 	}
+	s.limits = limits.New(limits.Config{
+		Set: cfg.Limits, Connections: cfg.ConnsMax, Logger: cfg.Logger, Limited: s.metrics.Limited, Clock: clock.System(),
+	})
 	s.hub = push.NewHub(s.metrics)
 	s.audit = audit.New(cfg.Audit, cfg.ID, func(err error) { cfg.Logger.Error("the audit log", "error", err) })
 	return s
@@ -141,21 +146,22 @@ func (s *Server) serve(node *raftnode.Node) {
 		toClients = trackedTLS{credentials.NewTLS(s.cfg.clientTLS("h2", s.cfg.tokens))}
 	}
 	s.grpc = []*grpc.Server{
-		s.listen(s.cfg.Listener, s.cfg.ConnsMax, append(options, grpc.Creds(toClients))),
-		s.listen(node.Relays(), relaysMax, append(options, grpc.Creds(relayCredentials{insecure.NewCredentials()}))),
+		s.listen(s.limited(s.cfg.Listener), append(options, grpc.Creds(toClients))),
+		s.listen(&limitedListener{Listener: node.Relays(), free: make(chan struct{}, relaysMax), refused: s.refusedConnection},
+			append(options, grpc.Creds(relayCredentials{insecure.NewCredentials()}))),
 	}
 	s.cfg.Logger.Info("serving clients", "id", s.cfg.ID, "address", s.cfg.Client)
 }
 
 // listen serves calls on a listener.
-func (s *Server) listen(l net.Listener, connsMax int, options []grpc.ServerOption) *grpc.Server {
+func (s *Server) listen(l net.Listener, options []grpc.ServerOption) *grpc.Server {
 	server := grpc.NewServer(options...)
 	zamokpb.RegisterZamokServer(server, s)
 	zamokpb.RegisterAdminServer(server, s)
 	healthpb.RegisterHealthServer(server, health{server: s})
 	reflection.Register(server) // so that grpcurl and its like need no .proto
 	s.busy.Go(func() {
-		err := server.Serve(&limitedListener{Listener: l, free: make(chan struct{}, connsMax), log: s.cfg.Logger})
+		err := server.Serve(l)
 		if err != nil && !errors.Is(err, raftpeer.ErrClosed) {
 			s.cfg.Logger.Error("a listener failed; this node answers no calls there until it is restarted", "address", l.Addr(), "error", err)
 		}
@@ -181,15 +187,22 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		return nil, err
 	case leader != nil:
 		defer s.endRelay(leader)
+		end, err := s.limitRelayed(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
 		answer := &emptypb.Empty{} // carries the answer as unknown fields, without decoding it
 		if err := leader.Invoke(out, info.FullMethod, req, answer); err != nil {
 			return nil, s.relayFailed(err)
 		}
 		return answer, nil
 	}
-	if err := s.guard.Admit(ctx, req); err != nil {
+	end, err := s.admit(ctx, req)
+	if err != nil {
 		return nil, err
 	}
+	defer end()
 	answer, err := handle(ctx, req)
 	if s.guard.IsOperation(req) {
 		s.record(ctx, "", req, err)
@@ -202,7 +215,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return answer, err
 }
 
-// stream is the way of every stream. Its handler calls Admit once it has the request.
+// stream is the way of every stream. Its handler calls admit once it has the request.
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if !isOurs(info.FullMethod) {
 		return handle(srv, stream)
@@ -220,6 +233,11 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		return err
 	case leader != nil:
 		defer s.endRelay(leader)
+		end, err := s.limitRelayed(stream.Context(), nil)
+		if err != nil {
+			return err
+		}
+		defer end()
 		return s.relayStream(ctx, leader, stream, info.FullMethod)
 	}
 	return handle(srv, stream)
@@ -284,9 +302,13 @@ func (s *Server) identify(ctx context.Context, method string) (context.Context, 
 	}
 	caller, err := s.cfg.Identity.Caller(ctx, time.Now())
 	ctx = access.NewContext(ctx, caller)
-	if err != nil {
-		s.record(ctx, method, nil, err)
+	if err == nil {
+		return ctx, nil
 	}
+	if limited := s.limits.Ask(limits.Requests, access.Caller{Address: caller.Address}.Account()); limited != nil {
+		return ctx, limited // also so that nobody fills the audit log
+	}
+	s.record(ctx, method, nil, err)
 	return ctx, err
 }
 
@@ -443,34 +465,4 @@ func trackedConnOf(ctx context.Context) *trackedConn {
 		}
 	}
 	return nil
-}
-
-// limitedListener is a listener that closes what would be one connection too many.
-type limitedListener struct {
-	net.Listener
-	free       chan struct{} // its capacity is how many there may be
-	log        *slog.Logger
-	lastLogged time.Time // when a refusal was logged last; Accept is called by one goroutine
-}
-
-// refusalEvery is how often refused connections are logged.
-const refusalEvery = 10 * time.Second
-
-func (l *limitedListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		select {
-		case l.free <- struct{}{}:
-			return &trackedConn{Conn: conn, done: sync.OnceFunc(func() { <-l.free }), reading: make(chan struct{}, 1)}, nil
-		default:
-		}
-		_ = conn.Close()
-		if time.Since(l.lastLogged) > refusalEvery {
-			l.lastLogged = time.Now()
-			l.log.Warn("connection refused: the limit of client connections is reached", "limit", cap(l.free), "from", conn.RemoteAddr())
-		}
-	}
 }

@@ -52,6 +52,7 @@ type stream struct {
 	settled      chan struct{}                // capacity 1: the last command had its answer
 	closing      bool                         // the reader's: the client closed the session
 	renewal      *zamokpb.RenewSessionRequest // the reader's: what a renewal on this stream would be as a call
+	end          func()                       // the reader's: it is no open stream any more; nil: it was none
 }
 
 // Session is the stream of one session.
@@ -211,6 +212,9 @@ func (st *stream) read() {
 		if <-st.ended; isClosed(st.attached) {
 			st.server.hub.Leave(st.queue)
 		}
+		if st.end != nil {
+			st.end()
+		}
 	}()
 	err := st.readOpen()
 	for err == nil {
@@ -243,7 +247,7 @@ func (st *stream) readOpen() error {
 	if err := access.CheckFrame(p); err != nil {
 		return err
 	}
-	if err := st.server.guard.Admit(st.ctx, first); err != nil {
+	if st.end, err = st.server.admit(st.ctx, first); err != nil {
 		return err
 	}
 	attach := &fsm.Attach{
@@ -333,7 +337,11 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 // acquire requests locks.
 func (st *stream) acquire(frame push.Frame, acked uint64, p *zamokpb.Acquire) {
 	c := push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: p.GetTicket(), Frame: frame}
-	if err := st.server.guard.Admit(st.ctx, p); err != nil {
+	err := st.server.limitAcquire(st.ctx, fsm.TicketRef{Session: st.queue.Session, Ticket: c.Ticket})
+	if err == nil {
+		err = st.server.guard.Admit(st.ctx, p)
+	}
+	if err != nil {
 		st.refuse(c, err)
 		return
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net"
 	"strings"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	grpcpeer "google.golang.org/grpc/peer"
 
 	"zamok/api/access/identity"
+	"zamok/api/access/limits"
 	"zamok/api/access/rules"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
@@ -25,6 +25,22 @@ type Caller struct {
 	Identity string
 	Groups   []string // that its token has
 	Address  string   // that it calls from
+
+	account string // see Account; set by NewContext
+}
+
+// Account is what limits are counted under: the identity. Anonymous callers of one network are one, since a machine may
+// have any number of addresses.
+func (c Caller) Account() string {
+	switch host, anonymous := strings.CutPrefix(c.Identity, identity.AnonymousPrefix); {
+	case c.account != "":
+		return c.account
+	case anonymous:
+		return identity.AnonymousPrefix + limits.Network(host)
+	case c.Identity == "":
+		return identity.AnonymousPrefix + limits.Network(limits.HostOf(c.Address))
+	}
+	return c.Identity
 }
 
 func (c Caller) String() string { return cmp.Or(c.Identity, "an unknown caller") }
@@ -44,6 +60,7 @@ type callerKey struct{}
 
 // NewContext returns a context with the caller of a call, from whose share of the node its commands and reads are.
 func NewContext(ctx context.Context, c Caller) context.Context {
+	c.account = c.Account()
 	return context.WithValue(raftnode.From(ctx, c.Identity), callerKey{}, c)
 }
 
@@ -97,11 +114,7 @@ func (i Identifier) Caller(ctx context.Context, now time.Time) (Caller, error) {
 		c.Identity = name
 		return c, unauthenticated(err)
 	}
-	host, _, err := net.SplitHostPort(c.Address)
-	if err != nil {
-		host = c.Address
-	}
-	c.Identity = identity.AnonymousPrefix + host
+	c.Identity = identity.AnonymousPrefix + limits.HostOf(c.Address)
 	if i.Required {
 		return c, unauthenticated(errNothingShown)
 	}

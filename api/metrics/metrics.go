@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"zamok/api/access/limits"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -77,7 +78,10 @@ func New() *Metrics {
 	for _, code := range zamokpb.Code_name {
 		m.cuts.WithLabelValues(label(code)) // so that the first one is seen as a rise
 	}
-	m.limits = counters("zamok_limit_refusals_total", "Commands that this node refused, or the cluster, because of a limit or a quota.", "limit")
+	m.limits = counters("zamok_limit_refusals_total", "What this node refused, or the cluster, because of a limit or a quota.", "limit")
+	for _, name := range append(limits.Names(), limits.AllConnections) {
+		m.limits.WithLabelValues(name)
+	}
 	for _, quota := range []string{"total_", "identity_"} {
 		for _, amount := range amounts {
 			m.limits.WithLabelValues(quota + amount)
@@ -122,6 +126,9 @@ func (m *Metrics) DiskWrite(took time.Duration) { m.writes.Observe(took.Seconds(
 
 // Cut counts the end of a stream with an error of this node.
 func (m *Metrics) Cut(code zamokpb.Code) { m.cuts.WithLabelValues(label(code.String())).Inc() }
+
+// Limited counts what was refused by a limit of this node.
+func (m *Metrics) Limited(limit string) { m.limits.WithLabelValues(limit).Inc() }
 
 // Waited counts how long an acquisition that was granted took, from its arrival at this node to the grant.
 func (m *Metrics) Waited(items []fsm.Item, d time.Duration) {

@@ -14,6 +14,7 @@ import (
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
+	"zamok/clock"
 	"zamok/session/visible"
 )
 
@@ -144,7 +145,8 @@ func fail(w http.ResponseWriter, err error) {
 		code = http.StatusInternalServerError
 	}
 	if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
+		seconds := clock.Span(info.RetryAfter+int64(clock.Second)-1) / clock.Second // rounded up
+		w.Header().Set("Retry-After", strconv.Itoa(max(retryAfter, int(seconds))))
 	}
 	reply(w, code, body)
 }

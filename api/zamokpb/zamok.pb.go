@@ -2169,8 +2169,8 @@ type ErrorInfo struct {
 	Outcome Outcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=zamok.v1.Outcome" json:"outcome,omitempty"`
 	// What happened, what took effect and what to do, for people. The text may change between versions.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// INVALID: the path of the field, such as `items[0].name`. LIMIT_EXCEEDED: the limit's name. KIND_MISMATCH: the
-	// lock's name. Empty otherwise.
+	// INVALID: the path of the field, such as `items[0].name`. LIMIT_EXCEEDED: the limit's name, and so OVERLOADED if
+	// one was reached. KIND_MISMATCH: the lock's name. Empty otherwise.
 	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
 	// NOT_ACQUIRED, OWNER_WAITS: what blocks the request, up to 16.
 	Blockers []*Blocker `protobuf:"bytes,5,rep,name=blockers,proto3" json:"blockers,omitempty"`
@@ -2187,7 +2187,9 @@ type ErrorInfo struct {
 	// Why the ticket or the session ended. REASON_UNSPECIFIED: it has not, or that is not known.
 	Reason Reason `protobuf:"varint,11,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
 	// WRONG_CLUSTER: the id of the node's cluster in hex.
-	Cluster       string `protobuf:"bytes,12,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster string `protobuf:"bytes,12,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// A limit of this node: after how many nanoseconds to ask again. 0 = not known.
+	RetryAfter    int64 `protobuf:"varint,13,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2304,6 +2306,13 @@ func (x *ErrorInfo) GetCluster() string {
 		return x.Cluster
 	}
 	return ""
+}
+
+func (x *ErrorInfo) GetRetryAfter() int64 {
+	if x != nil {
+		return x.RetryAfter
+	}
+	return 0
 }
 
 // Blocker is a reason for which a ticket waits at one of its locks.
@@ -5809,7 +5818,7 @@ const file_zamok_proto_rawDesc = "" +
 	"\awaiting\x18\x02 \x01(\rR\awaiting\"L\n" +
 	"\fSessionEnded\x12(\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x10.zamok.v1.ReasonR\x06reason\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"\x8e\x03\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\xaf\x03\n" +
 	"\tErrorInfo\x12\"\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x0e.zamok.v1.CodeR\x04code\x12+\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2\x11.zamok.v1.OutcomeR\aoutcome\x12\x18\n" +
@@ -5823,7 +5832,9 @@ const file_zamok_proto_rawDesc = "" +
 	"\x0eleader_address\x18\n" +
 	" \x01(\tR\rleaderAddress\x12(\n" +
 	"\x06reason\x18\v \x01(\x0e2\x10.zamok.v1.ReasonR\x06reason\x12\x18\n" +
-	"\acluster\x18\f \x01(\tR\acluster\"\xfc\x01\n" +
+	"\acluster\x18\f \x01(\tR\acluster\x12\x1f\n" +
+	"\vretry_after\x18\r \x01(\x03R\n" +
+	"retryAfter\"\xfc\x01\n" +
 	"\aBlocker\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\x02by\x18\x02 \x01(\x0e2\x13.zamok.v1.BlockedByR\x02by\x12\x18\n" +

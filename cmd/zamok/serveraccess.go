@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"zamok/api"
 	"zamok/api/access"
 	"zamok/api/access/identity"
+	"zamok/api/access/limits"
 	"zamok/api/access/rules"
 	"zamok/api/audit"
 )
@@ -20,6 +22,7 @@ type accessFlags struct {
 	rules, tokens                   string
 	jwtKeys, jwtIssuer, jwtAudience string
 	clientName, audit               string
+	limits                          []string
 }
 
 func (v *accessFlags) register(cmd *cobra.Command) {
@@ -30,6 +33,8 @@ func (v *accessFlags) register(cmd *cobra.Command) {
 	f.StringVar(&v.jwtIssuer, "jwt-issuer", "", "issuer that JWTs must name")
 	f.StringVar(&v.jwtAudience, "jwt-audience", "zamok", "audience that JWTs must name")
 	f.StringVar(&v.clientName, "client-name", string(identity.CommonName), "what in a client's certificate is its identity: cn, dns, uri or email")
+	f.StringSliceVar(&v.limits, "limit", nil, "change a limit of what one caller may take of this node: `NAME=N`, for rates NAME=N/s, or NAME=none; "+
+		"repeatable (names: "+strings.Join(limits.Names(), ", ")+")")
 	f.StringVar(&v.audit, "audit", "", "`file` to which operators' calls and denials are appended, a line of JSON each (default: the log)")
 }
 
@@ -45,6 +50,9 @@ func (v *accessFlags) validate() error {
 	case !slices.Contains(certificateNames, identity.CertificateName(v.clientName)):
 		return fmt.Errorf("--client-name: %q is none of cn, dns, uri and email", v.clientName)
 	}
+	if _, err := limits.Parse(v.limits); err != nil {
+		return fmt.Errorf("--limit: %w", err)
+	}
 	return nil
 }
 
@@ -53,6 +61,9 @@ func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger) (again []
 	var verifiers struct {
 		tokens *reloaded[identity.Tokens]
 		keys   *reloaded[*identity.Keys]
+	}
+	if cfg.Limits, err = limits.Parse(v.limits); err != nil {
+		return nil, fmt.Errorf("--limit: %w", err)
 	}
 	if v.rules != "" {
 		parse := func(texts [][]byte) (*rules.Set, error) { return rules.Parse(texts[0]) }

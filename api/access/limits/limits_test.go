@@ -1,0 +1,204 @@
+package limits
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// these are limits with a clock that is the bubble's in a synctest, and the refusals that they count.
+func these(t *testing.T, texts ...string) (l *Limits, refusals map[string]int) {
+	t.Helper()
+	set, err := Parse(texts)
+	require.NoError(t, err)
+	refusals = make(map[string]int)
+	return New(Config{
+		Set: set, Connections: 100, Logger: slog.New(slog.DiscardHandler), Clock: clock.Runtime(),
+		Limited: func(limit string) { refusals[limit]++ },
+	}), refusals
+}
+
+// refusal is what an error says of a limit.
+func refusal(t *testing.T, err error) *zamokpb.ErrorInfo {
+	t.Helper()
+	require.Error(t, err)
+	info := wire.Explain(err).Info
+	require.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
+	require.Positive(t, info.RetryAfter)
+	require.Contains(t, info.Message, info.Field)
+	return info
+}
+
+// TestAFloodLeavesTheRateOfOthers: a caller that asks without end has its rate, one that asks once is not refused, and who
+// waits as told is served.
+func TestAFloodLeavesTheRateOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, refusals := these(t, "requests-per-identity=100/s")
+		served := 0
+		const seconds = 10
+		for range seconds * 1000 {
+			if l.Ask(Requests, "flood") == nil {
+				served++
+			}
+			time.Sleep(time.Millisecond)
+			if served%100 == 0 {
+				require.NoError(t, l.Ask(Requests, fmt.Sprint("bystander", served)))
+			}
+		}
+		assert.InDelta(t, 100+seconds*100, served, 2) // what is saved in a second, and what comes after
+		assert.Equal(t, map[string]int{"requests-per-identity": seconds*1000 - served}, refusals)
+		err := l.Ask(Requests, "flood")
+		for err == nil {
+			err = l.Ask(Requests, "flood")
+		}
+		info := refusal(t, err)
+		assert.Equal(t, zamokpb.Code_CODE_OVERLOADED, info.Code)
+		assert.Equal(t, "requests-per-identity", info.Field)
+		time.Sleep(time.Duration(info.RetryAfter) - 1)
+		refusal(t, l.Ask(Requests, "flood"))
+		time.Sleep(1)
+		require.NoError(t, l.Ask(Requests, "flood"))
+	})
+}
+
+// TestARateOfTheNode: it is shared, and a refusal by one limit uses up nothing of the other.
+func TestARateOfTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := these(t, "requests=10/s", "requests-per-identity=8/s")
+		for range 8 {
+			require.NoError(t, l.Ask(Requests, "a"))
+		}
+		for range 100 {
+			assert.Equal(t, "requests-per-identity", refusal(t, l.Ask(Requests, "a")).Field)
+		}
+		require.NoError(t, l.Ask(Requests, "b"))
+		require.NoError(t, l.Ask(Requests, "b"))
+		for range 100 {
+			assert.Equal(t, "requests", refusal(t, l.Ask(Requests, "b")).Field)
+		}
+		time.Sleep(time.Second)
+		for range 8 {
+			require.NoError(t, l.Ask(Requests, "b"))
+		}
+	})
+}
+
+// TestOpen: what is open is counted until it ends, in all and by caller.
+func TestOpen(t *testing.T) {
+	l, refusals := these(t, "streams=4", "watches-per-identity=none")
+	var ends []func()
+	for range 3 { // three quarters of four
+		end, err := l.Open(Streams, "greedy")
+		require.NoError(t, err)
+		ends = append(ends, end)
+	}
+	_, err := l.Open(Streams, "greedy")
+	info := refusal(t, err)
+	assert.Equal(t, "streams-per-identity", info.Field)
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, info.Code)
+	last, err := l.Open(Streams, "modest")
+	require.NoError(t, err)
+	_, err = l.Open(Streams, "late")
+	assert.Equal(t, "streams", refusal(t, err).Field)
+	forced := l.Count(Streams, "late")
+	ends[0]()
+	ends[0]() // twice is once
+	_, err = l.Open(Streams, "late")
+	assert.Equal(t, "streams", refusal(t, err).Field, "what is counted without asking takes a place, too")
+	forced()
+	again, err := l.Open(Streams, "late")
+	require.NoError(t, err)
+	for _, end := range append(ends, last, again) {
+		end()
+	}
+	assert.Empty(t, l.open, "callers that have nothing open take no memory")
+	for range 10_000 {
+		_, err := l.Open(Watches, "x")
+		require.NoError(t, err)
+	}
+	assert.Equal(t, map[string]int{"streams-per-identity": 1, "streams": 2}, refusals)
+}
+
+// TestTheRatesOfManyAreBounded: idle callers are forgotten, and those above rowsMax share a rate.
+func TestTheRatesOfManyAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := these(t, "requests-per-identity=2/s")
+		for i := range rowsMax {
+			require.NoError(t, l.Ask(Requests, fmt.Sprint(i)))
+		}
+		require.NoError(t, l.Ask(Requests, "new"))
+		require.NoError(t, l.Ask(Requests, "newer"))
+		refusal(t, l.Ask(Requests, "newest"))
+		require.NoError(t, l.Ask(Requests, "0"), "a caller that is counted has its own rate")
+		assert.LessOrEqual(t, len(l.ends), rowsMax+1)
+		time.Sleep(2 * time.Second)
+		require.NoError(t, l.Ask(Requests, "newest"))
+		assert.Len(t, l.ends, 1)
+	})
+}
+
+// TestRefusalsAreLoggedNowAndThen: with the caller, and how many there were meanwhile.
+func TestRefusalsAreLoggedNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := these(t, "requests-per-identity=1/s")
+		var text bytes.Buffer
+		l.Logger = slog.New(slog.NewTextHandler(&text, nil))
+		for range 1001 {
+			_ = l.Ask(Requests, "flood")
+		}
+		time.Sleep(logEvery.Duration())
+		for range 2 {
+			_ = l.Ask(Requests, "flood")
+		}
+		assert.Equal(t, 2, bytes.Count(text.Bytes(), []byte("\n")), text.String())
+		assert.Contains(t, text.String(), "limit=requests-per-identity caller=flood refused_since_last_message=0")
+		assert.Contains(t, text.String(), "limit=requests-per-identity caller=flood refused_since_last_message=999")
+	})
+}
+
+// TestParse: each limit has its form, and a wrong one names what there is.
+func TestParse(t *testing.T) {
+	set, err := Parse([]string{"streams=7", "requests=1000/s", "watches-per-identity=none"})
+	require.NoError(t, err)
+	assert.Equal(t, Set{"streams": 7, "requests": 1000, "watches-per-identity": 0}, set)
+	for _, wrong := range []string{"", "streams", "streams=", "streams=0", "streams=-1", "streams=7/s", "requests=7", "requests=/s", "requests=2000000000/s", "streams=1e3"} {
+		_, err := Parse([]string{wrong})
+		require.Error(t, err, wrong)
+	}
+	_, err = Parse([]string{"sessions=7"})
+	for _, name := range Names() {
+		require.ErrorContains(t, err, name)
+	}
+}
+
+// TestDefaults: they are three quarters of what there is, as it is configured.
+func TestDefaults(t *testing.T) {
+	l, _ := these(t, "held-calls=10")
+	assert.Equal(t, map[string]int{
+		"streams": 65_536, "streams-per-identity": 49_152, "held-calls": 10, "held-calls-per-identity": 8,
+		"watches-per-identity": 768, "relayed-calls-per-identity": 12_288, "connections-per-address": 75,
+		"requests": 0, "requests-per-identity": 0, "connects-per-address": 0,
+	}, l.most)
+}
+
+// TestNetwork: an address of IPv6 stands for its network.
+func TestNetwork(t *testing.T) {
+	for host, network := range map[string]string{
+		"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64", "2001:db8:1:2::9": "2001:db8:1:2::/64",
+		"fe80::1%eth0": "fe80::/64", "bufconn": "bufconn", "": "",
+	} {
+		assert.Equal(t, network, Network(host), host)
+	}
+	assert.Equal(t, "2001:db8::1", HostOf("[2001:db8::1]:5750"))
+	assert.Equal(t, "bufconn", HostOf("bufconn"))
+}

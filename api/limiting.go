@@ -1,0 +1,156 @@
+package api
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"zamok/api/access"
+	"zamok/api/access/limits"
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+	"zamok/fsm"
+	"zamok/session"
+)
+
+// admit counts a request that this node carries out against the limits, and asks the access rules; end follows it.
+// Nothing was done if it returns an error, unless that says otherwise.
+func (s *Server) admit(ctx context.Context, request any) (end func(), err error) {
+	if end, err = s.limit(ctx, request); err != nil {
+		return nil, err
+	}
+	if err := s.guard.Admit(ctx, request); err != nil {
+		end()
+		return nil, err
+	}
+	return end, nil
+}
+
+// limit counts a request. What keeps or ends something that exists is never refused: a session that can't be renewed would
+// lose its locks, and what ends empties the node. Nor is refused what the state machine knows, because it was requested
+// before: that may have been done.
+func (s *Server) limit(ctx context.Context, request any) (end func(), err error) {
+	who, known := access.CallerOf(ctx).Account(), func() bool { return false }
+	end = func() {}
+	switch r := request.(type) {
+	case *zamokpb.RenewSessionRequest, *zamokpb.CloseSessionRequest, *zamokpb.DropRequest, *zamokpb.DowngradeRequest,
+		*zamokpb.ForceReleaseRequest, *zamokpb.ExpireSessionRequest:
+		return end, nil
+	case *zamokpb.OpenSessionRequest:
+		known = func() bool { return knows(s, (*fsm.Machine).SessionBySecret, access.Hash(r.Secret)) }
+	case *zamokpb.OpenStream:
+		if r.Session != 0 || knows(s, (*fsm.Machine).SessionBySecret, access.Hash(r.Secret)) {
+			return s.limits.Count(limits.Streams, who), nil
+		}
+		end, err = s.limits.Open(limits.Streams, who)
+	case *zamokpb.AcquireRequest:
+		known = func() bool {
+			if r.Session == 0 {
+				return knows(s, (*fsm.Machine).SessionBySecret, access.Hash(r.Secret))
+			}
+			return knows(s, (*fsm.Machine).Ticket, fsm.TicketRef{Session: session.ID(r.Session), Ticket: r.Acquire.GetTicket()})
+		}
+		if end, err = s.limits.Open(limits.HeldCalls, who); err != nil && known() {
+			e := wire.Explain(err)
+			e.Info.Code, e.Info.Outcome = zamokpb.Code_CODE_OVERLOADED, zamokpb.Outcome_OUTCOME_UNKNOWN
+			e.Info.Message = "what was requested before stands; this call does not wait for it: " + e.Info.Message
+		}
+	case *zamokpb.WatchRequest:
+		end, err = s.limits.Open(limits.Watches, who)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.limits.Ask(limits.Requests, who); err != nil && !known() {
+		end()
+		return nil, err
+	}
+	return end, nil
+}
+
+// limitAcquire is limit for an acquisition of a session's stream.
+func (s *Server) limitAcquire(ctx context.Context, ref fsm.TicketRef) error {
+	err := s.limits.Ask(limits.Requests, access.CallerOf(ctx).Account())
+	if err != nil && knows(s, (*fsm.Machine).Ticket, ref) {
+		return nil
+	}
+	return err
+}
+
+// limitRelayed counts a call that another node carries out, of a stream without the request. The leader counts it, too,
+// under the same caller; acquisitions are counted there only, where it is known what was requested before.
+func (s *Server) limitRelayed(ctx context.Context, request any) (end func(), err error) {
+	if _, acquires := request.(*zamokpb.AcquireRequest); acquires || request == nil {
+		return s.limits.Open(limits.Relays, access.CallerOf(ctx).Account())
+	}
+	return s.limit(ctx, request)
+}
+
+// limitConnection counts a connection of an address that has just come, or refuses it.
+func (s *Server) limitConnection(from net.Addr) (end func(), err error) {
+	who := limits.Network(limits.HostOf(from.String()))
+	if err := s.limits.Ask(limits.Connects, who); err != nil {
+		return nil, err
+	}
+	return s.limits.Open(limits.Connections, who)
+}
+
+// refusedConnection counts a connection that finds its port full.
+func (s *Server) refusedConnection(from net.Addr) {
+	s.limits.Refused(limits.AllConnections, limits.HostOf(from.String()))
+}
+
+// knows reports whether the state machine has something.
+func knows[Ref, View any](s *Server, find func(*fsm.Machine, Ref) (View, bool), ref Ref) (known bool) {
+	s.node.View(func(m *fsm.Machine) { _, known = find(m, ref) })
+	return known
+}
+
+// limitedListener is a listener that closes what would be one connection too many.
+type limitedListener struct {
+	net.Listener
+	free    chan struct{}                               // its capacity is how many there may be
+	refused func(from net.Addr)                         // called when there are as many
+	limit   func(from net.Addr) (end func(), err error) // counts a connection of an address, or refuses it; nil: there is no limit
+}
+
+// limited serves clients on a listener.
+func (s *Server) limited(l net.Listener) net.Listener {
+	return &limitedListener{Listener: l, free: make(chan struct{}, s.cfg.ConnsMax), refused: s.refusedConnection, limit: s.limitConnection}
+}
+
+func (l *limitedListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if done := l.enter(conn.RemoteAddr()); done != nil {
+			return &trackedConn{Conn: conn, done: sync.OnceFunc(done), reading: make(chan struct{}, 1)}, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+// enter counts a connection until done is called; nil: it is refused.
+func (l *limitedListener) enter(from net.Addr) (done func()) {
+	select {
+	case l.free <- struct{}{}:
+	default:
+		l.refused(from)
+		return nil
+	}
+	leave := func() { <-l.free }
+	if l.limit == nil {
+		return leave
+	}
+	end, err := l.limit(from)
+	if err != nil {
+		leave()
+		return nil
+	}
+	return func() {
+		end()
+		leave()
+	}
+}

@@ -1,0 +1,217 @@
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/access/identity"
+	"zamok/api/access/limits"
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/raftnode"
+)
+
+// TestAFloodIsLimitedAndOthersAreServed: a caller beyond its rate is refused by gRPC and HTTP, at the leader and at a node that
+// relays, with the limit and how long to wait. It keeps and releases what it has, and others are served.
+func TestAFloodIsLimitedAndOthersAreServed(t *testing.T) {
+	t.Parallel()
+	set, err := limits.Parse([]string{"requests-per-identity=5/s", "streams-per-identity=1", "watches-per-identity=1", "held-calls-per-identity=1",
+		"relayed-calls-per-identity=1"})
+	require.NoError(t, err)
+	tokens, known := map[string]string{}, identity.Tokens{}
+	for _, who := range []string{"alice", "bob", "carol", "dave", "eve"} {
+		text, line, err := identity.NewToken(who, time.Time{})
+		require.NoError(t, err)
+		tokens[who], known[line.ID] = text, line
+	}
+	c := startCluster(t, 2, func(cfg *NodeConfig) {
+		serveHTTP(cfg)
+		cfg.Limits = set
+		cfg.Identity.Verifier = func() identity.Verifier { return identity.Verifier{Tokens: known} }
+	})
+	leader, follower := c.leader(), c.follower()
+	as := func(who string) context.Context {
+		return metadata.AppendToOutgoingContext(relaying(soon(t)), "authorization", "Bearer "+tokens[who])
+	}
+	to := call(t, follower)
+	s := openSession(t, as("alice"), call(t, follower))
+	held := s.next("alice/1", 0)
+	_, err = s.Acquire(s.ctx, held)
+	require.NoError(t, err)
+
+	for err = error(nil); err == nil; {
+		_, err = to.Now(as("alice"), &zamokpb.NowRequest{})
+	}
+	info := limitedBy(t, err, "requests-per-identity")
+	assert.Equal(t, zamokpb.Code_CODE_OVERLOADED, info.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
+	assert.Less(t, info.RetryAfter, int64(time.Second))
+	for err = error(nil); err == nil; {
+		_, err = s.Acquire(s.ctx, s.next("alice/other", 0))
+		if err != nil && infoOf(t, err).Code == zamokpb.Code_CODE_NOT_ACQUIRED {
+			err = nil
+		}
+	}
+	limitedBy(t, err, "requests-per-identity")
+	for range 10 { // what it has requested before, and what keeps or ends it
+		_, err := s.Acquire(s.ctx, held)
+		require.NoError(t, err)
+		_, err = s.RenewSession(s.ctx, &zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret})
+		require.NoError(t, err)
+	}
+	s.drop(held.Acquire.Ticket)
+	_, err = s.CloseSession(s.ctx, &zamokpb.CloseSessionRequest{Session: s.id, Secret: s.secret})
+	require.NoError(t, err)
+	_, err = to.Now(as("bob"), &zamokpb.NowRequest{})
+	require.NoError(t, err, "another identity behind the same node has a rate of its own")
+
+	var answer reply
+	for answer.code = http.StatusOK; answer.code == http.StatusOK; {
+		answer = send(soon(t), t, leader, "GET", "/v1/now", "", "Authorization", "Bearer "+tokens["alice"])
+	}
+	assert.Equal(t, http.StatusTooManyRequests, answer.code, answer.text)
+	assert.Equal(t, "1", answer.header.Get("Retry-After"))
+	assert.Equal(t, "requests-per-identity", answer.fields["field"])
+	assert.Equal(t, "not_done", answer.fields["outcome"])
+	assert.Equal(t, http.StatusOK, send(soon(t), t, leader, "GET", "/v1/now", "", "Authorization", "Bearer "+tokens["bob"]).code)
+	assert.NotContains(t, leader.server.metricsText(t), `zamok_limit_refusals_total{limit="requests-per-identity"} 0`+"\n")
+
+	t.Run("stream", func(t *testing.T) { streamsAreLimited(t, call(t, leader), as("dave")) })
+	t.Run("held", func(t *testing.T) { heldCallsAreLimited(t, c, as("carol")) })
+	first, err := to.Watch(as("eve"), &zamokpb.WatchRequest{})
+	require.NoError(t, err)
+	_, err = first.Recv()
+	require.NoError(t, err)
+	second, err := to.Watch(as("eve"), &zamokpb.WatchRequest{})
+	require.NoError(t, err)
+	_, err = second.Recv()
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, limitedBy(t, err, "watches-per-identity").Code)
+}
+
+// limitedBy is the refusal by a limit.
+func limitedBy(t *testing.T, err error, limit string) *zamokpb.ErrorInfo {
+	t.Helper()
+	info := infoOf(t, err)
+	require.Equal(t, limit, info.Field, info.Message)
+	require.Positive(t, info.RetryAfter)
+	return info
+}
+
+// heldCallsAreLimited: a call that would be one too many did nothing, unless its ticket was requested before.
+func heldCallsAreLimited(t *testing.T, c *cluster, ctx context.Context) {
+	s := openSession(t, ctx, call(t, c.leader()))
+	known := s.next("carol/1", 0)
+	_, err := s.Acquire(s.ctx, known)
+	require.NoError(t, err)
+	for _, n := range c.nodes {
+		for _, kind := range []limits.Kind{limits.HeldCalls, limits.Relays} {
+			end, err := n.server.limits.Open(kind, "carol")
+			require.NoError(t, err)
+			defer end()
+		}
+	}
+	_, err = call(t, c.follower()).Acquire(s.ctx, s.next("carol/2", 0))
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, limitedBy(t, err, "relayed-calls-per-identity").Outcome)
+	_, err = s.Acquire(s.ctx, s.next("carol/2", 0))
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, limitedBy(t, err, "held-calls-per-identity").Outcome)
+	_, err = s.Acquire(s.ctx, known)
+	info := limitedBy(t, err, "held-calls-per-identity")
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome, "it is held")
+	assert.Equal(t, zamokpb.Code_CODE_OVERLOADED, info.Code)
+}
+
+// streamsAreLimited: acquisitions beyond the rate are refused one by one. The stream goes on with renewals and releases, and
+// a session is attached whatever there is.
+func streamsAreLimited(t *testing.T, c caller, ctx context.Context) {
+	w := openStreamIn(ctx, t, c, settings(clock.Minute))
+	var frame []*zamokpb.ClientMessage
+	for ticket := range uint64(20) {
+		frame = append(frame, exclusive(ticket+1, "dave", int64(clock.Minute)))
+	}
+	w.send(frame...)
+	var info *zamokpb.ErrorInfo
+	for info.GetField() == "" {
+		info = w.answer().GetError()
+	}
+	assert.Equal(t, zamokpb.Code_CODE_OVERLOADED, info.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
+	assert.Positive(t, info.RetryAfter)
+	w.send(drop(1))
+	for w.change().State.State != stateEnded {
+	}
+	other := dialIn(ctx, t, c)
+	other.send(openMessage(&zamokpb.OpenStream{Secret: other.secret, Settings: settings(clock.Minute)}))
+	ended := infoOf(t, other.end())
+	assert.Equal(t, "streams-per-identity", ended.Field)
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, ended.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, ended.Outcome)
+	again := dialIn(ctx, t, c)
+	again.send(openMessage(&zamokpb.OpenStream{Secret: w.secret, Session: w.id}))
+	require.NoError(t, again.receive())
+	assert.Equal(t, codes.Aborted, status.Code(w.end()), "the other stream of the session has taken over")
+}
+
+// TestAnAddressDoesNotTakeEveryConnection: what is beyond its share is closed, and others connect.
+func TestAnAddressDoesNotTakeEveryConnection(t *testing.T) {
+	t.Parallel()
+	s := newServer(&NodeConfig{
+		Config: raftnode.Config{Logger: slog.New(slog.DiscardHandler)}, ConnsMax: 4, Limits: limits.Set{"connects-per-address": 1000},
+	})
+	from := make(chan string)
+	l := s.limited(addresses{from: from})
+	accept := func(hosts ...string) net.Conn {
+		go func() {
+			for _, host := range hosts {
+				from <- host
+			}
+		}()
+		conn, err := l.Accept()
+		require.NoError(t, err)
+		host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
+		require.NoError(t, err)
+		require.Equal(t, hosts[len(hosts)-1], host, "those before it are closed")
+		return conn
+	}
+	first := accept("2001:db8::1")
+	accept("2001:db8::2")
+	accept("2001:db8::3")
+	accept("2001:db8::4", "2001:db8::5", "192.0.2.1") // the same network
+	require.NoError(t, first.Close())
+	accept("192.0.2.1")
+	assert.Contains(t, s.metricsText(t), `zamok_limit_refusals_total{limit="connections-per-address"} 2`+"\n")
+	close(from)
+	_, err := l.Accept()
+	require.ErrorIs(t, err, net.ErrClosed)
+}
+
+// addresses is a listener whose connections come from addresses, without a network.
+type addresses struct {
+	net.Listener
+	from chan string
+}
+
+func (a addresses) Accept() (net.Conn, error) {
+	host, more := <-a.from
+	if !more {
+		return nil, net.ErrClosed
+	}
+	near, _ := net.Pipe()
+	return connFrom{near, host}, nil
+}
+
+type connFrom struct {
+	net.Conn
+	host string
+}
+
+func (c connFrom) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.host), Port: 1} }

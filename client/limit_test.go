@@ -3,10 +3,14 @@ package client
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"zamok/api/zamokpb"
 )
@@ -79,5 +83,59 @@ func TestTheEndOfAWaitSaysWhetherItIsInDoubt(t *testing.T) {
 				require.Equal(t, []string{"drop 1"}, b.sends())
 			}
 		})
+	}
+}
+
+// What a limit refuses is asked for again when the limit says so, later each time, and not earlier on another stream.
+func TestALimitIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBare(t)
+		b.c.log = slog.New(slog.DiscardHandler)
+		one := b.asks(1)[0]
+		limited := func(after time.Duration) {
+			b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: &zamokpb.Answer{
+				Command: zamokpb.Command_COMMAND_ACQUIRE, State: state(1, 0, 0), Error: &zamokpb.ErrorInfo{
+					Code: zamokpb.Code_CODE_OVERLOADED, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE, RetryAfter: int64(after)},
+			}}})
+		}
+		least := time.Second
+		for range 3 {
+			require.Equal(t, []string{"acquire 1"}, b.sends())
+			refused := time.Now()
+			limited(time.Second)
+			require.NoError(t, one.failure)
+			require.Equal(t, []string{"acquire 1"}, b.sends())
+			require.GreaterOrEqual(t, time.Since(refused), least)
+			require.Less(t, time.Since(refused), 2*least)
+			least = min(2*least, limitedMax)
+			limited(time.Minute)
+			b.breaks()
+			b.attach(nil)
+			one.limited = least / 2
+		}
+		require.Equal(t, []string{"acquire 1"}, b.sends())
+		time.Sleep(2 * time.Minute)
+		sent, _ := b.outgoing()
+		require.Empty(t, sent, "what the earlier streams were refused was sent with the next one")
+	})
+}
+
+// A round that meets a limit at a node waits for it, and does not ask the others: they can't do it.
+func TestARoundWaitsForALimit(t *testing.T) {
+	n, err := newNodes(Config{Endpoints: []string{"one:1", "other:1"}, Cluster: "c"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, n.close()) }()
+	const wait = 50 * time.Millisecond
+	refusal, err := status.New(codes.Unavailable, "a limit").WithDetails(&zamokpb.ErrorInfo{
+		Code: zamokpb.Code_CODE_OVERLOADED, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE, RetryAfter: int64(wait)})
+	require.NoError(t, err)
+	for each, times := range map[bool]int{false: 1, true: 2} {
+		asked, began := 0, time.Now()
+		require.Equal(t, errNotAnswered, n.askInTurn(t.Context(), each, func(*node) error {
+			asked++
+			return refusal.Err()
+		}))
+		require.Equal(t, times, asked)
+		require.GreaterOrEqual(t, time.Since(began), wait)
 	}
 }

@@ -247,7 +247,8 @@ func (n *nodes) askInTurn(ctx context.Context, each bool, ask func(*node) error)
 	if err := n.pin(ctx); err != nil {
 		return err
 	}
-	spoke := false // a node of this client's cluster
+	spoke := false            // a node of this client's cluster
+	var limited time.Duration // how long a node asks to wait, because of a limit
 	for asked := make(map[*node]bool); len(asked) < nodesMax; {
 		one := n.next(asked, each)
 		if one == nil {
@@ -268,6 +269,14 @@ func (n *nodes) askInTurn(ctx context.Context, each bool, ask func(*node) error)
 		if final := refusal(err); final != nil {
 			return final
 		}
+		if limited = max(limited, time.Duration(infoOf(err).GetRetryAfter())); limited > 0 && !each {
+			break // no other node can do it
+		}
+	}
+	if limited > 0 { // some more, since others may wait for the same
+		over, cancel := context.WithTimeout(ctx, limited+rand.N(limited))
+		defer cancel()
+		<-over.Done()
 	}
 	if spoke { // what other calls met since is not this round's
 		return errNotAnswered

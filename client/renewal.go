@@ -24,6 +24,10 @@ const (
 	silenceMax   = 2500 * clock.Millisecond
 	// retryAfter is the pause before what the leader could not accept is sent again.
 	retryAfter = 100 * time.Millisecond
+	// limitedMax is the longest pause after a refusal by a limit, unless that asks for a longer one; such refusals are
+	// logged every limitLogEvery.
+	limitedMax    = 2 * time.Second
+	limitLogEvery = 10 * clock.Second
 )
 
 // renewalLoop checks the clocks until the session ends: for expired locks and due renewals.

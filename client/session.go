@@ -53,7 +53,9 @@ type session struct {
 	silent    bool                 // something was sent, and nothing was received since
 	silentAt  clock.Instant        // since when
 	probed    bool                 // a KeepAlive was sent to probe the stream
-	renewSpan clock.Span           // between renewals; drawn anew for each
+	// limitLogged is when a refusal by a limit was logged last.
+	limitLogged clock.Instant
+	renewSpan   clock.Span // between renewals; drawn anew for each
 }
 
 // warnAfter is how long no leader is reachable before that is logged: longer than a failover.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"zamok/api/zamokpb"
@@ -38,6 +39,8 @@ type ticket struct {
 	holdEnd   clock.Instant // here
 	grantedAt clock.Instant // when its grant came; only with a maximum hold
 	unplaced  bool          // a confirmation is asked for, to compute holdEnd
+
+	limited time.Duration // the pause after the latest refusal by a limit
 
 	failure  error // why it was not granted, or was lost
 	unlocked bool
@@ -104,8 +107,26 @@ func (s *session) queueOut(t *ticket) {
 	signal(s.wake)
 }
 
-// retryLater queues a ticket again after a pause, together with those that are refused meanwhile.
-func (s *session) retryLater(t *ticket) {
+// retryLater queues a ticket again after a pause, together with those that are refused meanwhile. One that a limit refuses
+// waits alone, as long as the limit asks for, and twice as long each time: many may wait for the same.
+func (s *session) retryLater(t *ticket, info *zamokpb.ErrorInfo) {
+	if wait := time.Duration(info.GetRetryAfter()); wait > 0 {
+		t.limited = min(max(2*t.limited, wait, retryAfter), max(wait, limitedMax))
+		link := s.link // the next stream sends it at once
+		time.AfterFunc(t.limited+rand.N(t.limited), func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.link == link {
+				s.queueOut(t)
+			}
+		})
+		if now := s.c.clock.Now(); s.limitLogged == (clock.Instant{}) || now.Since(s.limitLogged) > limitLogEvery {
+			s.limitLogged = now
+			s.c.log.Warn("zamok: a limit of the node delays acquisitions; they are repeated until they are taken", "limit", info.GetField(),
+				"message", info.GetMessage())
+		}
+		return
+	}
 	if s.retryQueue = append(s.retryQueue, t); len(s.retryQueue) > 1 {
 		return
 	}
@@ -339,7 +360,7 @@ func (s *session) answer(a *zamokpb.Answer) {
 			t.downgrade = downgraded
 		}
 	case final == nil:
-		s.retryLater(t)
+		s.retryLater(t, info)
 		return
 	case a.GetCommand() == zamokpb.Command_COMMAND_ACQUIRE:
 		s.refused(t, info, final)
@@ -353,7 +374,7 @@ func (s *session) answer(a *zamokpb.Answer) {
 		}
 	case state.GetState() != zamokpb.State_STATE_ENDED: // a Drop must succeed: it is repeated as long as it fails
 		s.c.log.Warn("zamok: releasing a lock failed; retrying", "ticket", t.number, "error", final)
-		s.retryLater(t)
+		s.retryLater(t, info)
 		return
 	}
 	t.report(state, "")

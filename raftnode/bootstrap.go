@@ -108,6 +108,9 @@ func (n *Node) condition(asker peer.Server) peer.Condition {
 	id := n.store.Identity()
 	committed := n.state.committed.Load()
 	c.Member, c.Configuration, c.Listed = id.Bootstrapped, committed.index, committed.servers.has(asker.ID())
+	for _, s := range committed.servers[:min(len(committed.servers), namesMax)] {
+		c.Names = append(c.Names, peer.NameOf(s.ID))
+	}
 	c.Initial, _ = peer.ParseInitialMembers(id.Initial) // Open has validated them
 	if !c.HasData {
 		if err := n.store.CheckSpace(); err != nil {

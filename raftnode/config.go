@@ -28,6 +28,9 @@ type Config struct {
 	Join bool
 	// JoinCluster is the id of the running cluster that this node is added to (Node.Join). Zero: the id in the data.
 	JoinCluster store.ID
+	// JoinMembers are the names of that cluster's nodes, as it reported them: with TLS, only they may call this node until
+	// it has a configuration.
+	JoinMembers []string
 	// Client, HTTP and Version are announced to the others. Empty: not announced.
 	Client, HTTP, Version string
 	// TokenBase is the index that a new cluster begins above, up to fsm.TokenBaseMax. Zero: 0;

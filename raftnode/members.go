@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -379,26 +380,95 @@ func (n *Node) others(in *instance) (others []peer.Node) {
 	return slices.DeleteFunc(others, func(node peer.Node) bool { return node.ID == n.cfg.ID })
 }
 
-// lastListed is the index of the latest configuration in a log, or in the latest snapshot, that names
-// a server; 0 = none does.
-func lastListed(logs raft.LogStore, snapshots raft.SnapshotStore, id raft.ServerID) (uint64, error) {
-	first, firstErr := logs.FirstIndex()
-	last, lastErr := logs.LastIndex()
-	if err := errors.Join(firstErr, lastErr); err != nil {
-		return 0, err
-	}
-	for i := last; i >= max(first, 1); i-- {
-		var l raft.Log
-		if err := logs.GetLog(i, &l); err != nil {
-			return 0, err
+// configurations are those in a log, the latest first, and then that of the latest snapshot.
+func configurations(logs raft.LogStore, snapshots raft.SnapshotStore) iter.Seq2[configuration, error] {
+	return func(yield func(configuration, error) bool) {
+		first, firstErr := logs.FirstIndex()
+		last, lastErr := logs.LastIndex()
+		err := errors.Join(firstErr, lastErr)
+		for i := last; err == nil && i >= max(first, 1); i-- {
+			var l raft.Log
+			err = logs.GetLog(i, &l)
+			if err == nil && l.Type == raft.LogConfiguration && !yield(configuration{i, raft.DecodeConfiguration(l.Data).Servers}, nil) {
+				return
+			}
 		}
-		if l.Type == raft.LogConfiguration && servers(raft.DecodeConfiguration(l.Data).Servers).has(id) {
-			return i, nil
+		if err == nil {
+			var metas []*raft.SnapshotMeta
+			if metas, err = snapshots.List(); err == nil && len(metas) > 0 {
+				yield(configuration{metas[0].ConfigurationIndex, metas[0].Configuration.Servers}, nil)
+				return
+			}
+		}
+		if err != nil {
+			yield(configuration{}, err)
 		}
 	}
-	metas, err := snapshots.List()
-	if err != nil || len(metas) == 0 || !servers(metas[0].Configuration.Servers).has(id) {
-		return 0, err
+}
+
+// readConfigurations reads what this node keeps of the configurations on its disk.
+func (n *Node) readConfigurations(logs raft.LogStore, snapshots raft.SnapshotStore) error {
+	seen := 0
+	for c, err := range configurations(logs, snapshots) {
+		if err != nil {
+			return err
+		}
+		if seen++; seen <= 2 {
+			n.opened = configuration{max(n.opened.index, c.index), append(n.opened.servers, c.servers...)}
+		}
+		if n.listedAt == 0 && c.servers.has(n.self.ID()) {
+			n.listedAt = c.index
+		}
+		if seen >= 2 && n.listedAt > 0 {
+			break
+		}
 	}
-	return metas[0].ConfigurationIndex, nil
+	return nil
+}
+
+// namesMax is how many names of servers a node reports to another; a cluster has fewer.
+const namesMax = 64
+
+// vouched are the names in the configuration that another server knows to be committed.
+type vouched struct {
+	index uint64 // of the configuration, in raft
+	names []string
+}
+
+// knows reports whether the cluster has a server of a name, as far as this node knows: in the configuration that is
+// committed, or in the one that may be (raft acts on the latest, but a leader that the latest lacks leads until that is
+// committed), or in a later one which a server that it knows has reported. A node without a configuration knows those
+// that it was given: its list, or the members of the cluster that it waits for.
+func (n *Node) knows(s peer.Server) bool {
+	in, committed := n.instance.Load(), n.state.committed.Load()
+	if in == nil {
+		return true // nothing is done for the caller before raft runs
+	}
+	latest := in.servers()
+	if len(latest) == 0 {
+		return n.cfg.Peers.List.Has(s.Name) || slices.Contains(n.cfg.JoinMembers, s.Name)
+	}
+	if latest.named(s.Name) != nil || committed.servers.named(s.Name) != nil ||
+		committed.index < n.opened.index && n.opened.servers.named(s.Name) != nil {
+		return true
+	}
+	v := n.vouched.Load()
+	return v != nil && v.index > committed.index && slices.Contains(v.names, s.Name)
+}
+
+// noteVouched notes the members that known servers have reported, while no leader lasts: one that this node does not know
+// may be calling in vain, since it joined while this node was away.
+func (n *Node) noteVouched(replies []peer.Reply) {
+	cluster := peer.ClusterID(n.store.Identity().Cluster)
+	latest := vouched{index: n.state.committed.Load().index}
+	for _, reply := range replies {
+		theirs := reply.Answer
+		if reply.Err == nil && cluster != (peer.ClusterID{}) && theirs.Cluster == cluster && theirs.Name == reply.Node.ID &&
+			n.knows(theirs.Server) && theirs.Configuration > latest.index {
+			latest = vouched{theirs.Configuration, theirs.Names}
+		}
+	}
+	if latest.names != nil {
+		n.vouched.Store(&latest)
+	}
 }

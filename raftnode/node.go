@@ -32,13 +32,17 @@ type Node struct {
 	self      peer.Server // what raft calls this node
 	// listedAt is the index of the latest configuration with this node that was in its log, or snapshot,
 	// when it was opened. Never changed; 0 = there was none.
-	listedAt     uint64
-	cut          atomic.Int64           // cluster time that stalls of this leader cut off, in ns
-	noRoom       atomic.Pointer[string] // why this leader admits nothing new; nil or empty = it does
-	stalls       peer.WorstRoundTrip    // how long this process was kept from running
-	chosen       atomic.Int64           // the timeout that raft is opened with next, in ns
-	known        atomic.Int64           // the timeout of a majority of the nodes with a vote, in ns
-	steppedAside time.Time              // when this leader last handed over by itself; of the maintenance loop
+	listedAt uint64
+	// opened is the latest configuration then, and with it the servers of the one before: raft says only which is the
+	// latest, and that need not be committed. Never changed.
+	opened       configuration
+	vouched      atomic.Pointer[vouched] // what known servers say about others; nil = nothing
+	cut          atomic.Int64            // cluster time that stalls of this leader cut off, in ns
+	noRoom       atomic.Pointer[string]  // why this leader admits nothing new; nil or empty = it does
+	stalls       peer.WorstRoundTrip     // how long this process was kept from running
+	chosen       atomic.Int64            // the timeout that raft is opened with next, in ns
+	known        atomic.Int64            // the timeout of a majority of the nodes with a vote, in ns
+	steppedAside time.Time               // when this leader last handed over by itself; of the maintenance loop
 
 	maintainWake chan struct{}   // capacity 1
 	notifying    atomic.Bool     // a node is being notified that its log lost entries
@@ -96,13 +100,12 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if _, err := peer.ParseInitialMembers(identity.Initial); err != nil {
 		return nil, fmt.Errorf("raftnode: %w: identity.json of %s: %w; nothing was changed; start the release that wrote it", store.ErrLost, cfg.ID, err)
 	}
-	n.listedAt, err = lastListed(logs, n.store.Snapshots(), n.self.ID())
-	if err != nil {
+	if err := n.readConfigurations(logs, n.store.Snapshots()); err != nil {
 		return nil, err
 	}
 	peers := &cfg.Peers
 	peers.ID, peers.Incarnation, peers.Cluster, peers.Logger = cfg.ID, n.self.Incarnation, peer.ClusterID(cluster), cfg.Logger
-	peers.Condition, peers.Term, peers.Handle, peers.Lost = n.condition, n.store.Term, n.handleCall, n.reportLoss
+	peers.Knows, peers.Condition, peers.Term, peers.Handle, peers.Lost = n.knows, n.condition, n.store.Term, n.handleCall, n.reportLoss
 	peers.WaitWritten = n.store.WaitWritten
 	n.network, err = peer.New(cfg.Peers)
 	if err != nil {

@@ -41,6 +41,7 @@ type serverCommand struct {
 	tlsMinVersion      string
 	insecurePeers      bool
 	insecureHTTP       bool
+	peerAllowedNames   []string
 	access             accessFlags
 }
 
@@ -129,6 +130,8 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.StringVar(&v.peerTLS.cert, "peer-cert", "", "certificate for peers, whose name is --id, a PEM `file`; enables peer TLS")
 	f.StringVar(&v.peerTLS.key, "peer-key", "", "key of --peer-cert, a PEM `file`")
 	f.StringVar(&v.peerTLS.ca, "peer-ca", "", "authorities of the peers' certificates, a PEM `file`")
+	f.StringSliceVar(&v.peerAllowedNames, "peer-allowed-names", nil, "accept peers whose certificates have one of these `names`, or match a pattern such as n*, "+
+		"though this node does not know them as members (default: none)")
 	f.BoolVar(&v.insecurePeers, "insecure-peers", false, "use peers without TLS beyond this machine: everything that reaches their port is trusted")
 }
 
@@ -148,9 +151,14 @@ func (v *serverCommand) validate() (err error) {
 		return fmt.Errorf("--tls-min-version: %q is neither 1.2 nor 1.3", v.tlsMinVersion)
 	case (v.peerTLS.cert == "" || v.peerTLS.key == "" || v.peerTLS.ca == "") && v.peerTLS != (tlsFiles{}):
 		return errors.New("--peer-cert, --peer-key and --peer-ca go together: each node shows a certificate and checks the others'")
+	case v.peerTLS == (tlsFiles{}) && len(v.peerAllowedNames) > 0:
+		return errors.New("--peer-allowed-names is about the names in certificates: give --peer-cert, --peer-key and --peer-ca")
 	}
 	if err := peer.CheckID(v.id); err != nil {
 		return fmt.Errorf("--id: %w", err)
+	}
+	if err := peer.CheckAllowedNames(v.peerAllowedNames); err != nil {
+		return fmt.Errorf("--peer-allowed-names: %w", err)
 	}
 	if err := v.access.validate(); err != nil {
 		return err
@@ -201,7 +209,7 @@ func (v *serverCommand) run(ctx context.Context) error {
 		again = append(again, files.now)
 	}
 	defer onHangup(hangups, again)()
-	if cfg.JoinCluster, err = v.joinClusterID(ctx); err != nil {
+	if err := v.learnCluster(ctx, &cfg.Config); err != nil {
 		return signalOr(ctx, err)
 	}
 	v.logSecurity(log)
@@ -260,7 +268,7 @@ func onHangup(hangups <-chan os.Signal, again []func()) (stop func()) {
 func (v *serverCommand) config() api.NodeConfig {
 	return api.NodeConfig{
 		Config: raftnode.Config{
-			ID: v.id, Store: store.Config{Dir: v.data, Log: store.LogKind(v.logStore)}, Peers: peer.Config{List: v.list},
+			ID: v.id, Store: store.Config{Dir: v.data, Log: store.LogKind(v.logStore)}, Peers: peer.Config{List: v.list, AllowedNames: v.peerAllowedNames},
 			Join: v.join != "", ElectionTimeout: v.electionTimeout, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
 			Fatal: func(err error) {
 				fmt.Fprintf(v.app.stderr, "zamok: this node ends at once: %s\n", visible.Line(err.Error()))

@@ -192,6 +192,8 @@ func TestServerFlagErrors(t *testing.T) {
 		"a bad certificate":  {sound("--tls-cert", text, "--tls-key", text), []string{text, "certificate"}},
 		"half a certificate": {sound("--tls-cert", text), []string{"both"}},
 		"half of peer TLS":   {sound("--peer-cert", text), []string{"--peer-ca"}},
+		"names without TLS":  {sound("--peer-allowed-names", "n*"), []string{"--peer-allowed-names", "--peer-cert"}},
+		"a bad pattern":      {sound("--peer-cert", text, "--peer-key", text, "--peer-ca", text, "--peer-allowed-names", "n["), []string{"--peer-allowed-names", `"n["`}},
 		"bad authorities":    {sound("--tls-cert", text, "--tls-key", text, "--tls-client-ca", text), []string{"BEGIN CERTIFICATE"}},
 		"no version of TLS":  {sound("--tls-min-version", "1.1"), []string{"--tls-min-version", "1.2", "1.3"}},
 		"open HTTP":          {sound("--http", ":5752"), []string{"--http: :5752", "--rules", "--insecure-http"}},

@@ -10,6 +10,7 @@ import (
 
 	"zamok/api"
 	"zamok/client"
+	"zamok/raftnode"
 	"zamok/raftnode/store"
 )
 
@@ -20,25 +21,28 @@ const (
 	joinRetryInterval = 5 * time.Second
 )
 
-// joinClusterID asks the cluster of --join for its id, which a node has to know before it can be taken in. A
+// learnCluster asks the cluster of --join for its id and its members, which a node has to know before it can be taken in. A
 // node that is a member does not ask: the cluster may have no leader because it waits for this very node.
 // With --cluster the peers answer that, if the cluster has begun.
-func (v *serverCommand) joinClusterID(ctx context.Context) (id store.ID, err error) {
+func (v *serverCommand) learnCluster(ctx context.Context, cfg *raftnode.Config) error {
 	if v.join == "" || v.cluster != "" || store.IsMember(v.data) {
-		return id, nil
+		return nil
 	}
 	c, err := v.joinClient()
 	if err != nil {
-		return id, err
+		return err
 	}
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
-	_, cluster, err := c.Members(ctx)
+	members, cluster, err := c.Members(ctx)
 	if err != nil {
-		return id, fmt.Errorf("--join %s: %w; nothing was started", v.join, err)
+		return fmt.Errorf("--join %s: %w; nothing was started", v.join, err)
 	}
-	return id, id.UnmarshalText([]byte(cluster.ID))
+	for _, m := range members {
+		cfg.JoinMembers = append(cfg.JoinMembers, m.ID)
+	}
+	return cfg.JoinCluster.UnmarshalText([]byte(cluster.ID))
 }
 
 // joinUntilVoter asks the cluster to take this node in until it has a vote. It returns an error when the

@@ -37,16 +37,15 @@ func TestNodeWithDataStartsWithoutAskingTheCluster(t *testing.T) {
 	defer silent.Close()
 	v := &serverCommand{app: &app{stderr: &lockedBuffer{}}, id: "n1", data: data, join: silent.Addr().String()}
 	began := time.Now()
-	id, err := v.joinClusterID(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, id)
+	var cfg raftnode.Config
+	require.NoError(t, v.learnCluster(t.Context(), &cfg))
+	require.Empty(t, cfg.JoinCluster)
 	require.Less(t, time.Since(began), joinTimeout/2, "it asked")
 
 	v.data = t.TempDir() // an empty one: there is no cluster to continue
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err = v.joinClusterID(ctx)
-	require.ErrorContains(t, err, "nothing was started")
+	require.ErrorContains(t, v.learnCluster(ctx, &cfg), "nothing was started")
 }
 
 // A node asks to be taken in until it has its vote: the cluster may be away when it asks, or the leader may

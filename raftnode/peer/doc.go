@@ -57,6 +57,7 @@
 //	one of them knows neither an id nor initial members            nothing in common
 //	not both know an id, both have initial members, which differ   other initial members
 //	the receiver runs no Raft yet (only if for Raft)               not ready
+//	with TLS, the receiver's cluster has no node of that name      not known
 //	otherwise                                                      they connect
 //
 // By what the two ends know, in either direction (ids, initial members: these are compared; -: nothing is,
@@ -128,6 +129,28 @@
 // A wiped node can't begin again beside its cluster either: every node of the list must answer, and
 // one that holds data sends it elsewhere.
 //
+// # Who may call
+//
+// A certificate of the peers' CA makes nobody a node: with TLS, calls and Raft's messages are taken only from a
+// name that is known (P14). A node knows
+//
+//	the names in its committed configuration, and in its latest one (Config.Knows; package raftnode)
+//	without a configuration, those of its list, or the members of the cluster that it was told to join
+//	those in a later configuration, as a server that it knows reports it while no leader lasts
+//	those that its operator allows (Config.AllowedNames)
+//
+// It is the name and not the server, since a node that lost its disk has the same certificate, and may lead
+// before all others have seen its incarnation. Votes take more: Raft gives one only to a server of its latest
+// configuration, name and incarnation, and P12 lets nobody else ask in its name.
+//
+// A leader that the receiver's configuration lacks is legitimate: n1 was away while n4 replaced n2, and n4
+// leads. n1 has no leader then, asks n3 ([Network.Ask]), whose certificate and name it knows, and takes n4's
+// appends. If n5 has replaced n3 as well, nothing that n1 can reach knows it and them, and whatever n4 could
+// show, so could everybody with a certificate: the operator has to vouch for one name.
+//
+// A question is answered for every certificate of the CA, unless AllowedNames is set: a node that was removed
+// asks those that do not know it any more, to learn just that. The answer has no secrets and changes nothing.
+//
 // # Replacement
 //
 // A node whose disk is lost starts with an empty directory, under its own name or a new one, with the
@@ -178,6 +201,10 @@
 //	    for a transfer, and the leader steps down for it.
 //	P13 A request is at most 17 MiB long, and a connection on which a longer one arrives is closed. Otherwise: one
 //	    byte string without an end takes all the memory that there is.
+//	P14 With TLS a node takes a message of Raft, a call or a relayed call only from a name that it knows, and looks
+//	    at that again with each message of Raft. Otherwise: C has a certificate of the peers' CA, as a client has
+//	    where one CA is for both, or a node that was removed; it sends an append of a later term, the leader steps
+//	    down, and what C appends is applied.
 //
 // # Terms that leap
 //
@@ -226,8 +253,12 @@
 // between two machines only care does. A machine resumed from a snapshot of its memory, and a directory that
 // was rolled back to an earlier state, are noticed only by a leader to which they had acknowledged more.
 //
-// Without TLS whatever is sent is believed, so only nodes may be able to reach the port. A
-// certificate proves the name; the incarnation is the node's own statement.
+// Without TLS whatever is sent is believed, and P12 and P14 stop accidents only. Whatever reaches the port learns
+// names, incarnations and the cluster's id by a question, and passes for any server with them: it can win votes
+// and depose the leader, append entries that are applied, take a snapshot's place, announce addresses of its own,
+// and relay calls in the name of any client. So only nodes may be able to reach it, and the server listens on
+// loopback unless it is told otherwise (package cmd/zamok). A certificate proves the name; the incarnation is the
+// node's own statement.
 //
 // # TLS
 //
@@ -235,7 +266,8 @@
 // (subject alternative name), for server and client authentication, signed by the CA in RootCAs or
 // ClientCAs. It is the name and not the host, because an address says where a node is, and what has
 // to be proved is which node it is; and callers have no address of their own. It is the name without
-// the incarnation, so that a node keeps its certificate when it loses its disk. TLS 1.3 and client
+// the incarnation, so that a node keeps its certificate when it loses its disk. A certificate for *.example.org names
+// no node. TLS 1.3 and client
 // certificates are always required. Between a node with TLS and one without, the end that notices
 // refuses with that reason.
 //

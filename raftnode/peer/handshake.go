@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,9 +25,10 @@ type Condition struct {
 	// Unready is why the node can't agree to begin a cluster now; "": it can.
 	Unready string
 	// Configuration is the index of the latest configuration that the node knows to be committed; 0:
-	// it knows none. Listed: the node that asks is part of it.
+	// it knows none. Listed: the node that asks is part of it. Names are those of its servers.
 	Configuration uint64
 	Listed        bool
+	Names         []string
 }
 
 // Answer is what a node reports about itself: each end of a handshake sends one.
@@ -198,16 +200,20 @@ func (n *Network) readHello(s *stream) error {
 	if refusal := n.checkCertificate(s); refusal != nil {
 		return sendRefusal(s, refusal)
 	}
-	mine := n.answer(s.remote.Server)
-	if s.purpose == purposeAsk {
+	mine, stranger := n.answer(s.remote.Server), n.checkKnown(s.remote.Server)
+	if s.purpose == purposeAsk && (stranger == nil || len(n.config.AllowedNames) == 0) {
 		return writeLast(s, &mine)
 	}
-	if refusal := checkIdentities(mine, s.remote, hello.Server, mine.Server); refusal != nil {
-		return sendRefusal(s, refusal)
-	}
+	refusal := stranger
 	s.owner = n.openTransport()
-	if s.owner == nil && s.purpose.lasts() {
-		return sendRefusal(s, newRefusal(NotReady, mine.Name, s.remote.Name, "%s is not running Raft yet", mine.Name))
+	if s.purpose != purposeAsk {
+		if s.owner == nil && s.purpose.lasts() {
+			refusal = newRefusal(NotReady, mine.Name, s.remote.Name, "%s is not running Raft yet", mine.Name)
+		}
+		refusal = cmp.Or(checkIdentities(mine, s.remote, hello.Server, mine.Server), refusal)
+	}
+	if refusal != nil {
+		return sendRefusal(s, refusal)
 	}
 	s.answered = time.Now()
 	if err := writeFrame(s, &mine); err != nil {

@@ -39,6 +39,13 @@ type Config struct {
 	// List is the --cluster list that this node was given. Zero: it was given none.
 	List List
 
+	// Knows reports whether the cluster of this node has a server of this one's name, as far as this node knows (P14).
+	// It is called from many goroutines, for each message of Raft, and must not block.
+	Knows func(Server) bool
+	// AllowedNames are patterns, as path.Match has them, of names whose nodes may call this one though it does not
+	// know them. With any, a question of a node that it does not know is refused too.
+	AllowedNames []string
+
 	// Condition returns the state of this node's data for a node that asks. It is called from
 	// many goroutines, for each connection. HasData must be true before this node's first vote, and
 	// Initial must be on disk. It must read HasData before it reads Initial: in the other order,
@@ -103,6 +110,9 @@ func New(c Config) (*Network, error) {
 		if err := checkTLS(c.TLS()); err != nil {
 			return nil, err
 		}
+	}
+	if err := CheckAllowedNames(c.AllowedNames); err != nil {
+		return nil, fmt.Errorf("peer: AllowedNames: %w", err)
 	}
 	c.Advertise = cmp.Or(c.Advertise, c.Listener.Addr().String())
 	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, handshakeTimeoutDefault)

@@ -69,13 +69,10 @@ func (t *Transport) prepareRequest(c *inboundConn, request *raft.RPC) bool {
 		c.left += r.Size
 		request.Reader = &incomingSnapshot{Reader: request.Reader, transport: t, args: r}
 	}
-	if sender := raft.ServerID(from.ID); sender != c.remote.ID() { // also for Raft, which takes a vote request without one
-		fault = fmt.Sprintf("it was sent by %s in the name of %q", c.remote.Server, excerpt(from.ID))
-	}
 	if logTerm > term {
 		fault = fmt.Sprintf("its log is of term %d, later than its own, %d", logTerm, term)
 	}
-	if fault = cmp.Or(n.termFault(term), fault); fault != "" {
+	if fault = cmp.Or(n.senderFault(c.remote.Server, from), n.termFault(term), fault); fault != "" {
 		n.log.warn("leap "+kind, "refused an implausible raft request: its sender or the sender's disk is damaged, or "+
 			"hostile", "kind", kind, "fault", fault, "node", excerpt(from.ID), "address", excerpt(from.Addr))
 		err := fmt.Errorf("%s refused this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrImplausible, fault)
@@ -135,6 +132,18 @@ func (t *Transport) checkTerm(kind string, id raft.ServerID, at raft.ServerAddre
 		"damaged, or hostile", "kind", kind, "fault", fault, "node", id, "address", at)
 	return fmt.Errorf("peer: the answer of %s to a call (%s) was refused: %w: %s; nothing was changed here",
 		id, kind, ErrImplausible, fault)
+}
+
+// senderFault returns what is wrong with the sender of a request, by the server at the other end of its connection. A
+// request names its sender for Raft, which takes one for a vote also if it names none.
+func (n *Network) senderFault(sender Server, named raft.RPCHeader) string {
+	if raft.ServerID(named.ID) != sender.ID() {
+		return fmt.Sprintf("it was sent by %s in the name of %q", sender, excerpt(named.ID))
+	}
+	if stranger := n.checkKnown(sender); stranger != nil { // it was removed since it connected
+		return stranger.Detail
+	}
+	return ""
 }
 
 // termFault returns what is wrong with the term of a message; "" = nothing.

@@ -214,6 +214,9 @@ func openNode(t testing.TB, f *testNetwork, c Config) testNode {
 	if c.Term == nil {
 		c.Term = func() uint64 { return 1 }
 	}
+	if c.Knows == nil {
+		c.Knows = func(s Server) bool { return c.List.Has(s.Name) }
+	}
 	if c.Handle == nil {
 		c.Handle = noReply
 	}

@@ -4,8 +4,12 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"path"
+	"slices"
+	"strings"
 )
 
 // checkTLS refuses settings under which the peers would not verify each other.
@@ -30,6 +34,9 @@ func mutualTLS(c *tls.Config, serverName string) *tls.Config {
 	c.MinVersion = max(c.MinVersion, tls.VersionTLS13)
 	c.InsecureSkipVerify, c.GetConfigForClient = false, nil // either would switch the verification off
 	c.RootCAs, c.ClientCAs = cmp.Or(c.RootCAs, c.ClientCAs), cmp.Or(c.ClientCAs, c.RootCAs)
+	if serverName != "" {
+		c.VerifyConnection = func(state tls.ConnectionState) error { return verifyName(state, serverName) }
+	}
 	return c
 }
 
@@ -61,9 +68,14 @@ func (n *Network) secure(ctx context.Context, s *stream, serverName string) erro
 		}
 		return refusal
 	}
-	if wrong, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return newRefusal(WrongCertificate, n.config.ID, serverName,
-			"the certificate of %s doesn't verify: %v", other, wrong.Err)
+	wrong, unverified := errors.AsType[*tls.CertificateVerificationError](err)
+	misnamed, ok := errors.AsType[x509.HostnameError](err)
+	if unverified || ok {
+		reason := error(misnamed)
+		if unverified {
+			reason = wrong.Err
+		}
+		return newRefusal(WrongCertificate, n.config.ID, serverName, "the certificate of %s doesn't verify: %v", other, reason)
 	}
 	return fmt.Errorf("TLS: %w", err)
 }
@@ -72,9 +84,39 @@ func (n *Network) secure(ctx context.Context, s *stream, serverName string) erro
 func (n *Network) checkCertificate(s *stream) *RefusedError {
 	if secured, ok := s.Conn.(*tls.Conn); ok {
 		claimed := s.remote.Name
-		if err := secured.ConnectionState().PeerCertificates[0].VerifyHostname(claimed); err != nil {
+		if err := verifyName(secured.ConnectionState(), claimed); err != nil {
 			return newRefusal(WrongCertificate, n.config.ID, claimed, "the caller claims to be %s: %v", claimed, err)
 		}
 	}
 	return nil
+}
+
+// verifyName returns an error unless the other end's certificate names a node. One for *.example.org names none: who
+// has it would be every node of these names.
+func verifyName(state tls.ConnectionState, name string) error {
+	leaf := *state.PeerCertificates[0]
+	leaf.DNSNames = slices.DeleteFunc(slices.Clone(leaf.DNSNames), func(name string) bool { return strings.Contains(name, "*") })
+	return leaf.VerifyHostname(name)
+}
+
+// CheckAllowedNames returns what is wrong with the patterns of Config.AllowedNames, or nil.
+func CheckAllowedNames(patterns []string) error {
+	for _, pattern := range patterns {
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			return fmt.Errorf("%q is no pattern: write a name, or n* for those that begin with n", pattern)
+		}
+	}
+	return nil
+}
+
+// checkKnown returns a refusal unless a server may call this one (P14). Without TLS everything that is known of it is
+// its own statement, so the check would stop nobody.
+func (n *Network) checkKnown(s Server) *RefusedError {
+	if n.config.TLS == nil || n.config.Knows(s) || slices.ContainsFunc(n.config.AllowedNames, func(pattern string) bool {
+		matches, _ := path.Match(pattern, s.Name) // New has tried the pattern
+		return matches
+	}) {
+		return nil
+	}
+	return newRefusal(NotKnown, n.config.ID, s.Name, "%s knows no node of the name %s in its cluster", n.config.ID, s.Name)
 }

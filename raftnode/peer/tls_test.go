@@ -227,3 +227,67 @@ func TestTLSThatVerifiesNothingIsRefused(t *testing.T) {
 	assert.Equal(t, uint16(tls.VersionTLS13), mutualTLS(good, "").MinVersion)
 	assert.Equal(t, good.RootCAs, mutualTLS(good, "").ClientCAs, "one CA for both directions")
 }
+
+// A certificate of the peers' CA makes a node only if this node's cluster has one of its name, or its operator says so.
+// It is looked at again with each message: a node may have been removed since it connected.
+func TestWhoMayCall(t *testing.T) {
+	home, known := newAuthority(t), true
+	open := func(id string, allowed ...string) testNode {
+		c := home.config(t, id)
+		return openTCP(t, Config{
+			ID: id, TLS: func() *tls.Config { return c }, AllowedNames: allowed,
+			Knows: func(s Server) bool { return s.Name != "n1" || known },
+		})
+	}
+	n1, n2, n3 := open("n1"), open("n2"), open("n3", "x*", "n[01]")
+	caller := openTransport(t, n1)
+	openTransport(t, n2)
+	openTransport(t, n3)
+	call := func(to testNode) error {
+		_, err := n1.Call(t.Context(), Node{to.server().String(), to.Addr().String()}, nil)
+		return err
+	}
+	require.NoError(t, vote(caller, "n2", n2.Addr().String()))
+	require.NoError(t, call(n2))
+	known = false
+	require.ErrorContains(t, vote(caller, "n2", n2.Addr().String()), "n2 knows no node of the name n1 in its cluster", "over the old connection")
+	caller.CloseStreams()
+	requireCode(t, NotKnown, vote(caller, "n2", n2.Addr().String()))
+	requireCode(t, NotKnown, call(n2))
+	_, err := n1.DialRelay(t.Context(), n2.server().ID(), raft.ServerAddress(n2.Addr().String()))
+	requireCode(t, NotKnown, err)
+	require.NoError(t, vote(caller, "n3", n3.Addr().String()))
+	require.NoError(t, call(n3))
+
+	// Whoever has a certificate may ask, unless the operator has named those that may.
+	_, err = n1.Ask(t.Context(), Node{"n2", n2.Addr().String()})
+	require.NoError(t, err)
+	_, err = n1.Ask(t.Context(), Node{"n3", n3.Addr().String()})
+	require.NoError(t, err)
+	client := open("n2", "n3") // any other name
+	n4 := open("n1", "other")
+	_, err = client.Ask(t.Context(), Node{"n1", n4.Addr().String()})
+	require.NoError(t, err, "n1 knows n2")
+	_, err = n1.Ask(t.Context(), Node{"n2", client.Addr().String()})
+	requireCode(t, NotKnown, err)
+
+	_, err = New(Config{AllowedNames: []string{"n["}, Listener: n1.config.Listener})
+	require.ErrorContains(t, err, `"n[" is no pattern`)
+}
+
+// A certificate for all names of a domain is none of a node of such a name, in either direction.
+func TestAWildcardIsNoName(t *testing.T) {
+	home := newAuthority(t)
+	exact := func(id string) func() *tls.Config {
+		c := home.config(t, id)
+		return func() *tls.Config { return c }
+	}
+	for name, c := range map[string][2]string{"the caller has it": {"*.zamok", "n2.zamok"}, "the called node has it": {"n1.zamok", "*.zamok"}} {
+		t.Run(name, func(t *testing.T) {
+			n1 := openTCP(t, Config{ID: "n1.zamok", TLS: exact(c[0])})
+			n2 := openTCP(t, Config{ID: "n2.zamok", TLS: exact(c[1])})
+			_, err := n1.Ask(t.Context(), Node{"n2.zamok", n2.Addr().String()})
+			requireCode(t, WrongCertificate, err)
+		})
+	}
+}

@@ -207,6 +207,7 @@ const (
 	NothingInCommon     RefusalCode = 8  // nothing that both know shows that they are of one cluster
 	OtherIncarnation    RefusalCode = 9  // the node reached has another data directory than the one meant
 	NotReady            RefusalCode = 10 // the node meant runs no Raft yet
+	NotKnown            RefusalCode = 11 // the node reached knows no node of the caller's name in its cluster
 )
 
 // RefusedError is the refusal of one end to connect with the other. Such a connection carried no
@@ -245,6 +246,9 @@ var codes = map[RefusalCode]struct{ name, remedy string }{
 	OtherIncarnation: {"other incarnation", "if the node lost its data, start it with --join and it takes the " +
 		"place of the lost directory; a directory that was moved away belongs back in its place"},
 	NotReady: {"not ready", "nothing to do: the caller retries until the node has started"},
+	NotKnown: {"not known", "if the caller is a member that joined while the other node was away, or waits to join, start that " +
+		"other node with --peer-allowed-names and the caller's name, until it has caught up; otherwise someone has a " +
+		"certificate of the peers' CA who should have none"},
 }
 
 // String names the reason.

@@ -1,0 +1,237 @@
+package raftnode
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/fsm"
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
+)
+
+// authority signs the certificates of peers, and perhaps of others.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) authority {
+	a := authority{}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<32, 0), // the clock of a bubble begins in 2000
+	}
+	der, key := a.sign(t, template, nil)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return authority{cert, key}
+}
+
+func (a authority) sign(t *testing.T, template, parent *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	signer := key
+	if parent == nil {
+		parent = template
+	} else {
+		signer = a.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	require.NoError(t, err)
+	return der, key
+}
+
+// names returns what shows a certificate with this name.
+func (a authority) names(t *testing.T, name string) func() *tls.Config {
+	der, key := a.sign(t, &x509.Certificate{
+		SerialNumber: big.NewInt(2), DNSNames: []string{name}, NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, a.cert)
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	c := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool}
+	return func() *tls.Config { return c }
+}
+
+// secured runs a test on three nodes whose peers have TLS.
+func secured(t *testing.T, test func(*bubble, authority)) {
+	a := newAuthority(t)
+	inBubbleTuned(t, store.DefaultLog, func(c *Config) { c.Peers.TLS = a.names(t, c.ID) }, func(b *bubble) { test(b, a) })
+}
+
+// joins takes a new machine into the cluster.
+func (b *bubble) joins(name string, leader *bubbleNode) *bubbleNode {
+	n := &bubbleNode{self: peer.Node{ID: name, Address: "h" + name[1:] + ":1"}, dir: b.TempDir(), disk: newSickDisk(), ended: make(chan error, 1)}
+	var cluster store.ID
+	leader.View(func(m *fsm.Machine) { cluster = store.ID(m.Cluster()) })
+	usual := b.tune
+	b.tune = func(c *Config) {
+		usual(c)
+		c.Peers.List, c.JoinCluster = peer.List{}, cluster
+		for _, s := range leader.Servers() {
+			c.JoinMembers = append(c.JoinMembers, s.ID)
+		}
+	}
+	b.start(n)
+	b.tune = usual
+	require.NoError(b, leader.Join(b.Context(), n.self))
+	return n
+}
+
+func (b *bubble) applies(n *bubbleNode, index uint64) bool {
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(100 * time.Millisecond) {
+		if n.Status().Applied.Index >= index {
+			return true
+		}
+	}
+	return false
+}
+
+// A node returns whose cluster consists of others by now. It takes them for its own if a server that it knows vouches
+// for them, or its operator does.
+func TestAReturningNodeFollowsThoseWhoReplacedTheOthers(t *testing.T) {
+	for name, c := range map[string]struct {
+		all     bool // both others were replaced, otherwise one
+		allowed []string
+		follows bool
+	}{
+		"one is left that knows the new one":      {false, nil, true},
+		"none is left":                            {true, nil, false},
+		"none is left, and the operator vouches":  {true, []string{"n[45]"}, true},
+		"none is left, and the operator misnames": {true, []string{"n6", "m*"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			secured(t, func(b *bubble, _ authority) {
+				away, n2, n3 := b.nodes[0], b.nodes[1], b.nodes[2]
+				b.leader(b.nodes...)
+				b.kill(away)
+				leader := b.leader(n2, n3)
+				other := n3
+				if leader == n3 {
+					other = n2
+				}
+				replace := func(old *bubbleNode, name string, leader *bubbleNode) *bubbleNode {
+					added := b.joins(name, leader)
+					b.kill(old)
+					require.NoError(b, leader.Remove(b.Context(), old.self.ID))
+					return added
+				}
+				n4 := replace(other, "n4", leader)
+				require.NoError(b, leader.Transfer(b.Context(), "n4"))
+				require.Equal(b, n4, b.leader(leader, n4))
+				up := []*bubbleNode{leader, n4}
+				if c.all {
+					up = []*bubbleNode{n4, replace(leader, "n5", n4)}
+				}
+				require.NoError(b, b.fence(n4))
+				want := n4.Status().Applied.Index
+				usual := b.tune
+				b.tune = func(cfg *Config) { usual(cfg); cfg.Peers.AllowedNames = c.allowed }
+				b.start(away)
+				assert.Equal(b, c.follows, b.applies(away, want), "it has %d of %d", away.Status().Applied.Index, want)
+				logs := strings.Join(n4.diary.new(), "")
+				if !c.follows {
+					assert.Contains(b, logs, "not known")
+					assert.Contains(b, logs, "--peer-allowed-names")
+				}
+				b.nodes = append(up, away)
+			})
+		})
+	}
+}
+
+// A certificate of the peers' authority does not make a node: a client that has one can do nothing to the cluster.
+func TestAStrangerWithACertificate(t *testing.T) {
+	secured(t, func(b *bubble, a authority) {
+		leader := b.leader(b.nodes...)
+		term := leader.Status().Term
+		var cluster peer.ClusterID
+		leader.View(func(m *fsm.Machine) { cluster = peer.ClusterID(m.Cluster()) })
+		door := b.listen("h9:1")
+		network, err := peer.New(peer.Config{
+			ID: "client", Incarnation: peer.Incarnation{9}, Cluster: cluster, Listener: door, Dial: b.dialer(door), TLS: a.names(b.T, "client"),
+			Knows: func(peer.Server) bool { return true }, Condition: func(peer.Server) peer.Condition { return peer.Condition{} },
+			Term: func() uint64 { return math.MaxUint64 }, Lost: func(peer.Node, uint64) {}, Logger: leader.log,
+		})
+		require.NoError(b, err)
+		defer network.Close()
+		transport, err := network.Transport(hclog.NewNullLogger())
+		require.NoError(b, err)
+		for _, n := range b.nodes {
+			id, at := n.Self().ID(), raft.ServerAddress(n.self.Address)
+			as := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(id), Addr: []byte(at)}
+			last := uint64(math.MaxUint64)
+			_, call := network.Call(b.Context(), peer.Node{ID: string(id), Address: n.self.Address}, []byte("{}"))
+			for kind, err := range map[string]error{
+				"vote": transport.RequestVote(id, at, &raft.RequestVoteRequest{
+					RPCHeader: as, Term: last, LastLogTerm: last, LastLogIndex: 1 << 40, LeadershipTransfer: true}, &raft.RequestVoteResponse{}),
+				"append":   transport.AppendEntries(id, at, &raft.AppendEntriesRequest{RPCHeader: as, Term: last}, &raft.AppendEntriesResponse{}),
+				"transfer": transport.TimeoutNow(id, at, &raft.TimeoutNowRequest{RPCHeader: as}, &raft.TimeoutNowResponse{}),
+				"call":     call,
+			} {
+				assert.ErrorContains(b, err, "knows no node of the name client", kind)
+			}
+			answer, err := network.Ask(b.Context(), n.self)
+			require.NoError(b, err, "whoever asks is answered, since a node that was removed asks too")
+			assert.Equal(b, cluster, answer.Cluster)
+		}
+		require.NoError(b, b.fence(leader))
+		assert.Equal(b, term, leader.Status().Term)
+	})
+}
+
+// After a start raft says which configuration is the latest in the log, and not whether it is committed; if it is not,
+// a node that it lacks may lead. The one before is committed.
+func TestTheLastTwoConfigurationsAreKnownAtFirst(t *testing.T) {
+	configurationOf := func(names ...string) (c raft.Configuration) {
+		for _, name := range names {
+			c.Servers = append(c.Servers, raft.Server{ID: (peer.Server{Name: name, Incarnation: peer.Incarnation{1}}).ID()})
+		}
+		return c
+	}
+	for name, c := range map[string]struct {
+		snapshot []string
+		log      map[uint64][]string
+		opened   configuration
+		listedAt uint64
+	}{
+		"nothing":                {nil, nil, configuration{}, 0},
+		"the first":              {nil, map[uint64][]string{1: {"n1", "n2"}}, configuration{1, configurationOf("n1", "n2").Servers}, 1},
+		"two of three":           {nil, map[uint64][]string{1: {"n1", "n3"}, 4: {"n1", "n2"}, 6: {"n1"}}, configuration{6, configurationOf("n1", "n1", "n2").Servers}, 6},
+		"one is in the snapshot": {[]string{"n1", "n2"}, map[uint64][]string{6: {"n2"}}, configuration{6, configurationOf("n2", "n1", "n2").Servers}, 3},
+		"removed long ago":       {[]string{"n1", "n2"}, map[uint64][]string{5: {"n2"}, 6: {"n2", "n4"}}, configuration{6, configurationOf("n2", "n4", "n2").Servers}, 3},
+	} {
+		logs, snapshots := raft.NewInmemStore(), raft.NewInmemSnapshotStore()
+		for i := uint64(1); i <= 7 && len(c.log) > 0; i++ {
+			entry := &raft.Log{Index: i, Type: raft.LogCommand}
+			if names := c.log[i]; names != nil {
+				entry.Type, entry.Data = raft.LogConfiguration, raft.EncodeConfiguration(configurationOf(names...))
+			}
+			require.NoError(t, logs.StoreLog(entry))
+		}
+		if c.snapshot != nil {
+			_, trans := raft.NewInmemTransport("")
+			sink, err := snapshots.Create(1, 3, 1, configurationOf(c.snapshot...), 3, trans)
+			require.NoError(t, err)
+			require.NoError(t, sink.Close())
+		}
+		n := &Node{self: peer.Server{Name: "n1", Incarnation: peer.Incarnation{1}}}
+		require.NoError(t, n.readConfigurations(logs, snapshots), name)
+		assert.Equal(t, c.opened, n.opened, name)
+		assert.Equal(t, c.listedAt, n.listedAt, name)
+	}
+}

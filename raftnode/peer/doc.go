@@ -188,7 +188,8 @@
 //	P9  No message takes this node's term further than 2³² at once: a request or an answer of a term
 //	    that is more above the node's own is refused, answered with an error, and logged. So is a
 //	    request that contradicts itself: a log or an entry of a later term than the request's, entries
-//	    that don't follow each other, a snapshot that reaches an index beyond reason.
+//	    that don't follow each other, a snapshot that reaches an index beyond reason, a configuration that Raft
+//	    can't read: its process would end, at each start.
 //	P10 Nothing that Raft has applied is taken back, and it applies only what its leader has shown it: a
 //	    snapshot of what is applied is answered and not installed, and the commit index of an append
 //	    ends with its entries.
@@ -212,8 +213,8 @@
 // term 0, which no node follows, restarts included. P9 stops numbers that do lasting harm; they come
 // from a damaged disk or a faulty peer as well as from a hostile one. A peer that passes the handshake
 // can still send what fits the numbers: a somewhat later term, or TimeoutNow, which make a leader step
-// down; a vote request that claims a long log of an earlier term; a commit index that is too high; entries of
-// types and configurations that raft can't read. Against these only the guarded access to the port helps.
+// down; a vote request that claims a long log of an earlier term; entries of its own. Against these only the
+// guarded access to the port helps (P12, P14).
 // Terms can be raised in steps of 2³² as well: then a node that missed the last step, and a new one, whose
 // term is 0, refuse what the others send. Such a cluster is restored from a backup.
 //

@@ -59,19 +59,20 @@ func TestAskReturnsWhatANodeHolds(t *testing.T) {
 	})
 }
 
-// The longest answer there can be fits: 32 nodes with the longest names and hosts, agreed upon, and the
-// longest reason.
+// The longest answer there can be fits: 32 nodes with the longest names and hosts, agreed upon, the
+// longest reason, and the names of twice as many servers.
 func TestAskCarriesTheLongestAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()
 		longest := mustList(t, longestList())
-		incarnations := map[string]Incarnation{}
+		incarnations, names := map[string]Incarnation{}, []string(nil)
 		for i, node := range longest.Nodes() {
 			incarnations[node.ID] = Incarnation{byte(i + 1)}
+			names = append(names, node.ID, node.ID)
 		}
 		n1 := openNode(t, f, Config{ID: "n1"})
 		n2 := openNode(t, f, Config{ID: "n2", List: longest, Condition: fixedCondition(Condition{
-			Initial: NewInitialMembers(longest, incarnations), Unready: strings.Repeat("x", 2*detailBytesMax),
+			Initial: NewInitialMembers(longest, incarnations), Unready: strings.Repeat("x", 2*detailBytesMax), Names: names,
 		})})
 		defer n1.Close()
 		defer n2.Close()
@@ -81,6 +82,7 @@ func TestAskCarriesTheLongestAnswer(t *testing.T) {
 		assert.Equal(t, n2.Mine().Initial, answer.Initial)
 		assert.Len(t, answer.Unready, detailBytesMax)
 		assert.Len(t, answer.Initial.Nodes(), nodesMax)
+		assert.Equal(t, names, answer.Names)
 	})
 }
 

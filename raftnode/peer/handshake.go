@@ -28,7 +28,7 @@ type Condition struct {
 	// it knows none. Listed: the node that asks is part of it. Names are those of its servers.
 	Configuration uint64
 	Listed        bool
-	Names         []string
+	Names         []string `json:",omitempty"`
 }
 
 // Answer is what a node reports about itself: each end of a handshake sends one.

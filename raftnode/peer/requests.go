@@ -65,6 +65,8 @@ func (t *Transport) prepareRequest(c *inboundConn, request *raft.RPC) bool {
 		if r.LastLogIndex > lastIndexMax || r.ConfigurationIndex > r.LastLogIndex {
 			fault = fmt.Sprintf("its snapshot reaches index %d, with a configuration of index %d",
 				r.LastLogIndex, r.ConfigurationIndex)
+		} else if r.SnapshotVersion > 0 && !isConfiguration(r.Configuration) {
+			fault = "its configuration can't be read"
 		}
 		c.left += r.Size
 		request.Reader = &incomingSnapshot{Reader: request.Reader, transport: t, args: r}
@@ -165,11 +167,23 @@ func entriesFault(r *raft.AppendEntriesRequest) string {
 			return fmt.Sprintf("it has another entry where that of index %d belongs", want)
 		case hasUnknownType(entry):
 			return fmt.Sprintf("its entry %d is of type %d, which Raft does not have", want, entry.Type)
+		case entry.Type == raft.LogConfiguration && !isConfiguration(entry.Data):
+			return fmt.Sprintf("its entry %d is a configuration that can't be read", want)
 		case entry.Term > r.Term:
 			return fmt.Sprintf("its entry %d is of term %d, later than its own, %d", want, entry.Term, r.Term)
 		}
 	}
 	return ""
+}
+
+// isConfiguration reports whether Raft can read a configuration; its process would end at each start.
+func isConfiguration(data []byte) (readable bool) {
+	defer func() {
+		if recover() != nil {
+			readable = false
+		}
+	}()
+	return len(raft.DecodeConfiguration(data).Servers) > 0
 }
 
 // hasUnknownType reports whether Raft could not apply an entry; its process would end at each start.

@@ -312,7 +312,7 @@ func TestManyRefusalsAreLoggedOnce(t *testing.T) {
 // Raft can't apply an entry of a type that it does not have: the process would end at each start.
 func TestAnEntryOfAnUnknownTypeIsRefused(t *testing.T) {
 	request := raft.AppendEntriesRequest{Term: 2, PrevLogEntry: 1, PrevLogTerm: 1}
-	request.Entries = []*raft.Log{{Index: 2, Term: 2, Type: raft.LogConfiguration}}
+	request.Entries = []*raft.Log{{Index: 2, Term: 2, Type: raft.LogBarrier}}
 	require.Empty(t, entriesFault(&request))
 	request.Entries = append(request.Entries, &raft.Log{Index: 3, Term: 2, Type: raft.LogConfiguration + 1})
 	require.Contains(t, entriesFault(&request), "its entry 3 is of type 6")
@@ -342,4 +342,23 @@ func TestOnlyWhatAnAppendShowsIsCommitted(t *testing.T) {
 		w.serves(all, "after ")
 		assert.Zero(t, to.applied.count("stale "))
 	})
+}
+
+// Raft ends the process with a configuration that it can't read, at each start, once it is in the log or a snapshot.
+func TestAConfigurationThatCannotBeReadIsRefused(t *testing.T) {
+	good := raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: serverOf("n1").ID(), Address: "h1:5751"}}})
+	for name, data := range map[string][]byte{
+		"nothing": nil, "torn": good[:len(good)-3], "no map": []byte("\x01"), "without a server": raft.EncodeConfiguration(raft.Configuration{}),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w, all := threeRunning(t)
+			defer w.stopAll()
+			entries := []*raft.Log{{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: good}, {Index: 2, Term: 1, Type: raft.LogConfiguration, Data: data}}
+			assert.ErrorContains(t, appending(all[0], all[1], func(r *raft.AppendEntriesRequest) { r.Entries = entries }),
+				"its entry 2 is a configuration that can't be read", name)
+			assert.ErrorContains(t, installing(all[0], all[1], func(r *raft.InstallSnapshotRequest) { r.Configuration = data; r.LastLogIndex = all[1].LastIndex() + 1 }),
+				"its configuration can't be read", name)
+			w.write("after ", 1, all[:]...)
+		})
+	}
 }

@@ -63,7 +63,8 @@ func TestASnapshotOfAnEarlierLeaderIsRefused(t *testing.T) {
 		if leader == to {
 			to = all[1]
 		}
-		request := raft.InstallSnapshotRequest{RPCHeader: header(leader), SnapshotVersion: 1, Term: to.CurrentTerm() - 1, LastLogIndex: 1}
+		request := raft.InstallSnapshotRequest{RPCHeader: header(leader), SnapshotVersion: 1, Term: to.CurrentTerm() - 1, LastLogIndex: 1,
+			Configuration: raft.EncodeConfiguration(to.GetConfiguration().Configuration())}
 		var response raft.InstallSnapshotResponse
 		require.NoError(t, leader.trans.InstallSnapshot(to.ID(), raft.ServerAddress(to.address), &request, &response, strings.NewReader("")))
 		assert.False(t, response.Success)
@@ -247,6 +248,7 @@ func TestTheAnswerToAKnownSnapshotHasTheTermOfTheNode(t *testing.T) {
 		calls.Go(func() {
 			assert.NoError(t, leader.trans.InstallSnapshot(to.ID(), raft.ServerAddress(to.address), &raft.InstallSnapshotRequest{
 				RPCHeader: header(leader), SnapshotVersion: 1, Term: term, LastLogIndex: 2, LastLogTerm: 1, Size: 1 << 10,
+				Configuration: raft.EncodeConfiguration(to.GetConfiguration().Configuration()),
 			}, &response, body))
 		})
 		sleepVirtual(time.Second)

@@ -158,6 +158,11 @@ func (a *Answer) check() error {
 	if _, err := ParseServer(a.ID()); err != nil {
 		return err
 	}
+	for _, name := range a.Names {
+		if err := CheckID(name); err != nil {
+			return err
+		}
+	}
 	return checkPrintable(a.Unready)
 }
 

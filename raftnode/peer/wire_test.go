@@ -15,7 +15,7 @@ func samples(t testing.TB) map[string]message {
 	from := Answer{
 		Server: serverOf("n1"), Generation: 1, Cluster: clusterOf("home"), List: list,
 		Condition: Condition{
-			HasData: true, Initial: initialMembersOf(list), Unready: "no room", Configuration: 7, Listed: true,
+			HasData: true, Initial: initialMembersOf(list), Unready: "no room", Configuration: 7, Listed: true, Names: []string{"n1", "n4"},
 		},
 	}
 	return map[string]message{
@@ -93,7 +93,7 @@ func TestFramesAreFixed(t *testing.T) {
 	n2 := `"Name":"n2","Incarnation":"6e322066697273740000000000000000"`
 	from := `{` + n1 + `,"Cluster":"686f6d65000000000000000000000000","List":"` + threeNodes + `",` +
 		`"HasData":true,"Member":false,"Initial":"` + initialMembersOf(mustList(t, threeNodes)).String() + `",` +
-		`"Unready":"no room","Configuration":7,"Listed":true,"Generation":1}`
+		`"Unready":"no room","Configuration":7,"Listed":true,"Names":["n1","n4"],"Generation":1}`
 	none := `"Name":"","Incarnation":"00000000000000000000000000000000"`
 	for name, want := range map[string]string{
 		"hello":    "\x01" + `{"Purpose":1,"Server":{` + n2 + `},"From":` + from + `}`,

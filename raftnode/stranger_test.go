@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"math"
 	"math/big"
 	"strings"
@@ -234,4 +235,47 @@ func TestTheLastTwoConfigurationsAreKnownAtFirst(t *testing.T) {
 		assert.Equal(t, c.opened, n.opened, name)
 		assert.Equal(t, c.listedAt, n.listedAt, name)
 	}
+}
+
+// What is announced is about the node that announces it, and only a server of the configuration does: so a name that never
+// was a node's has no record, also without TLS. There, 1 021 such records once took the place of those of the nodes.
+func TestOnlyServersAnnounceThemselves(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		leader := b.leader(b.nodes...)
+		for began := time.Now(); len(announced(leader)) < len(b.nodes) && time.Since(began) < time.Minute; time.Sleep(time.Second) {
+		}
+		before := announced(leader)
+		require.Len(b, before, len(b.nodes))
+		var cluster peer.ClusterID
+		leader.View(func(m *fsm.Machine) { cluster = peer.ClusterID(m.Cluster()) })
+		door := b.listen("h9:1")
+		for i, self := range []peer.Server{{Name: "ghost", Incarnation: peer.Incarnation{9}}, {Name: "n1", Incarnation: peer.Incarnation{9}}} {
+			network, err := peer.New(peer.Config{
+				ID: self.Name, Incarnation: self.Incarnation, Cluster: cluster, Listener: b.listen("h9:" + string(rune('2'+i))), Dial: b.dialer(door),
+				Condition: func(peer.Server) peer.Condition { return peer.Condition{} }, Logger: leader.log,
+			})
+			require.NoError(b, err)
+			for name, incarnation := range map[string]peer.Incarnation{self.Name: self.Incarnation, "other": self.Incarnation, "n1": b.nodes[0].Self().Incarnation} {
+				entry := fsm.Entry{Commands: []fsm.Command{&fsm.Member{ID: name, Incarnation: fsm.Incarnation(incarnation), Peer: "h9:1", StateVersionMax: 1}}}
+				body, err := json.Marshal(call{Entry: entry.Append(nil)})
+				require.NoError(b, err)
+				refusal, err := network.Call(b.Context(), peer.Node{ID: string(leader.Self().ID()), Address: leader.self.Address}, body)
+				require.NoError(b, err, "without TLS the call is taken")
+				assert.Contains(b, string(refusal), "may only announce itself", "%v announces %s", self, name)
+			}
+			require.NoError(b, network.Close())
+		}
+		require.NoError(b, b.fence(leader))
+		assert.Equal(b, before, announced(leader))
+	})
+}
+
+func announced(n *bubbleNode) (addresses map[string]string) {
+	addresses = make(map[string]string)
+	n.View(func(m *fsm.Machine) {
+		for _, member := range m.Members() {
+			addresses[member.ID] = member.Peer
+		}
+	})
+	return addresses
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -12,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/api"
-	"zamok/client"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
@@ -49,7 +50,7 @@ func TestNodeWithDataStartsWithoutAskingTheCluster(t *testing.T) {
 }
 
 // A node asks to be taken in until it has its vote: the cluster may be away when it asks, or the leader may
-// end between the two steps.
+// end between the two steps. With TLS between the nodes it takes calls from those that it asked about before.
 func TestNodeRetriesJoinUntilVoter(t *testing.T) {
 	takesTime(t)
 	t.Parallel()
@@ -57,29 +58,34 @@ func TestNodeRetriesJoinUntilVoter(t *testing.T) {
 	address := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i)) }
 	list, err := peer.ParseList("n1=" + address(1))
 	require.NoError(t, err)
+	ca := newTestCA(t)
+	peers := func(id string) func() *tls.Config {
+		cert, key := ca.issue(t, id)
+		current, err := tlsFiles{cert: cert, key: key, ca: ca.file}.reload(slog.New(slog.DiscardHandler), "TLS of peers", tls.VersionTLS13)
+		require.NoError(t, err)
+		return func() *tls.Config { return current.get().config }
+	}
+	certificates := peers("n1")
 	start := func() *api.Node {
 		n, err := api.StartNode(t.Context(), api.NodeConfig{
-			Config: raftnode.Config{ID: "n1", Store: store.Config{Dir: filepath.Join(dir, "n1")}, Peers: peer.Config{List: list}},
+			Config: raftnode.Config{ID: "n1", Store: store.Config{Dir: filepath.Join(dir, "n1")}, Peers: peer.Config{List: list, TLS: certificates}},
 			Listen: address(0),
 		})
 		require.NoError(t, err)
 		return n
 	}
 	one := start()
-	c, err := client.Dial(t.Context(), one.Client())
-	require.NoError(t, err)
-	defer c.Close()
-	_, cluster, err := c.Members(t.Context())
-	require.NoError(t, err)
+	var stderr lockedBuffer
+	v := &serverCommand{app: &app{stderr: &stderr}, id: "n2", data: filepath.Join(dir, "n2"), join: address(0)}
+	joins := api.NodeConfig{Config: raftnode.Config{
+		ID: "n2", Store: store.Config{Dir: filepath.Join(dir, "n2")}, Peers: peer.Config{TLS: peers("n2")},
+	}}
+	require.NoError(t, v.learnCluster(t.Context(), &joins.Config))
+	require.Equal(t, []string{"n1"}, joins.JoinMembers)
 	require.NoError(t, one.Kill())
-
-	joins := api.NodeConfig{Config: raftnode.Config{ID: "n2", Store: store.Config{Dir: filepath.Join(dir, "n2")}}}
-	require.NoError(t, joins.JoinCluster.UnmarshalText([]byte(cluster.ID)))
 	two, err := api.StartNode(t.Context(), joins)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, two.Kill()) }()
-	var stderr lockedBuffer
-	v := &serverCommand{app: &app{stderr: &stderr}, id: "n2", data: filepath.Join(dir, "n2"), join: address(0)}
 	asked := make(chan error, 1)
 	go func() { asked <- v.joinUntilVoter(t.Context(), two) }()
 	awaitCondition(t, "it prints that it has no vote", func() bool { return strings.Contains(stderr.String(), "not a voter yet") })

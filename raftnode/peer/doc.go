@@ -200,8 +200,9 @@
 //	    the server that the handshake of its connection was with. Otherwise: C, no server of the configuration,
 //	    asks for votes in the name of A, or of nobody, which Raft takes for an old release; it says that it does so
 //	    for a transfer, and the leader steps down for it.
-//	P13 A request is at most 17 MiB long, and a connection on which a longer one arrives is closed. Otherwise: one
-//	    byte string without an end takes all the memory that there is.
+//	P13 A request is at most 17 MiB long, and a connection on which a longer one arrives is closed; nodes of one name
+//	    have at most 32 connections for Raft, and for one more the oldest is closed. Otherwise: one byte string
+//	    without an end takes all the memory that there is, or many connections do.
 //	P14 With TLS a node takes a message of Raft, a call or a relayed call only from a name that it knows, and looks
 //	    at that again with each message of Raft. Otherwise: C has a certificate of the peers' CA, as a client has
 //	    where one CA is for both, or a node that was removed; it sends an append of a later term, the leader steps

@@ -13,6 +13,28 @@ import (
 // in appendTimeTarget, or one entry, which is shorter.
 const requestBytesMax = int64(rateMax*appendTimeTarget/time.Second) + 1<<20
 
+// inboundConnsMax bounds the connections of Raft from nodes of one name. A node has up to 9 idle ones (idleConnsMax for
+// each of three pools) and those that are in use.
+const inboundConnsMax = 32
+
+// makeRoom closes the oldest connection from a name that has as many as it may have. The mutex is held.
+func (t *Transport) makeRoom(name string) {
+	conns, oldest := 0, (*stream)(nil)
+	for s := range t.open {
+		if !s.inbound || s.remote.Name != name || s.crowdedOut {
+			continue
+		}
+		if conns++; oldest == nil || s.answered.Before(oldest.answered) {
+			oldest = s
+		}
+	}
+	if conns >= inboundConnsMax {
+		oldest.crowdedOut = true
+		oldest.raw.Close()
+		t.network.log.warn("many "+name, "too many connections from a peer: closed the oldest", "peer", name, "limit", inboundConnsMax)
+	}
+}
+
 // serve passes the requests that arrive over a connection on to Raft, until it ends. Each connection is read by a
 // raft.NetworkTransport of its own, since that does not say over which of its connections a request came: so it is
 // known whose it is (P12).

@@ -77,3 +77,36 @@ func TestARequestThatDoesNotEndIsCutOff(t *testing.T) {
 	}
 	require.Error(t, err, "%d bytes were taken", sent)
 }
+
+// A node that connects again and again has the connections that a node needs, and no other loses one for it.
+func TestANodeHasSoManyConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, all := threeRunning(t)
+		defer w.stopAll()
+		n1, n2, n3 := all[0], all[1], all[2]
+		from := func(name string) (conns int) {
+			n2.trans.mu.Lock()
+			defer n2.trans.mu.Unlock()
+			for s := range n2.trans.open {
+				if s.inbound && s.remote.Name == name {
+					conns++
+				}
+			}
+			return conns
+		}
+		request := raft.RequestPreVoteRequest{RPCHeader: n3.trans.header()}
+		require.NoError(t, n3.trans.RequestPreVote(n2.ID(), raft.ServerAddress(n2.address), &request, &raft.RequestPreVoteResponse{}))
+		others := from("n3")
+		require.Positive(t, others)
+		for range 3 * inboundConnsMax {
+			s := &stream{purpose: purposeRaft}
+			require.NoError(t, n1.member.dial(t.Context(), Node{string(n2.ID()), n2.address}, s, nil))
+			defer s.Close()
+		}
+		synctest.Wait()
+		assert.Equal(t, inboundConnsMax, from("n1"))
+		assert.Equal(t, others, from("n3"))
+		assert.Contains(t, n2.member.logs.String(), "too many connections from a peer")
+		w.write("after ", 1, all[:]...)
+	})
+}

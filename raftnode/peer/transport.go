@@ -284,23 +284,25 @@ func (t *Transport) track(stream *stream) bool {
 		return false
 	}
 	stream.owner = t
-	t.open[stream] = struct{}{}
 	if stream.inbound {
+		t.makeRoom(stream.remote.Name)
 		t.background.Add(1)
 	}
+	t.open[stream] = struct{}{}
 	return true
 }
 
 // stream is a connection whose handshake is done.
 type stream struct {
-	net.Conn          // TLS over raw, or raw itself
-	raw      net.Conn // what the network gave
-	inbound  bool     // accepted: if it is for Raft, serve closes it
-	purpose  purpose
-	remote   Answer     // of the other end
-	answered time.Time  // when the hello was answered, at the end that is called
-	body     []byte     // of a call: the request at the end that is called, the reply at the other
-	owner    *Transport // if it is for Raft; nil: whoever dialled or accepted it closes it
+	net.Conn            // TLS over raw, or raw itself
+	raw        net.Conn // what the network gave
+	inbound    bool     // accepted: if it is for Raft, serve closes it
+	purpose    purpose
+	remote     Answer     // of the other end
+	answered   time.Time  // when the hello was answered, at the end that is called
+	crowdedOut bool       // closed for another one of the same node; the mutex of its owner guards it
+	body       []byte     // of a call: the request at the end that is called, the reply at the other
+	owner      *Transport // if it is for Raft; nil: whoever dialled or accepted it closes it
 }
 
 // Close implements net.Conn.

@@ -141,7 +141,8 @@
 //
 // It is the name and not the server, since a node that lost its disk has the same certificate, and may lead
 // before all others have seen its incarnation. Votes take more: Raft gives one only to a server of its latest
-// configuration, name and incarnation, and P12 lets nobody else ask in its name.
+// configuration, name and incarnation, and P12 lets nobody else ask in its name. (A node without a configuration
+// votes for any that it knows. It waits to be taken in, so no configuration counts its vote.)
 //
 // A leader that the receiver's configuration lacks is legitimate: n1 was away while n4 replaced n2, and n4
 // leads. n1 has no leader then, asks n3 ([Network.Ask]), whose certificate and name it knows, and takes n4's

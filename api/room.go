@@ -17,7 +17,7 @@ const quotaWatch = time.Second
 // requested again, and what ends locks continues. Whether a copy of the command was proposed before is not looked at.
 func (s *Server) checkRoom(command fsm.Command) error {
 	reason := s.node.NoRoom()
-	if reason == "" && time.Since(time.Unix(0, s.limitMet.Load())) > quotaWatch {
+	if met := s.limitMet.Load(); reason == "" && (met == nil || time.Since(*met) > quotaWatch) {
 		return nil
 	}
 	needs, quota := false, ""
@@ -35,7 +35,8 @@ func (s *Server) checkRoom(command fsm.Command) error {
 // answered counts a command that arrived then, and has its answer now.
 func (s *Server) answered(arrived time.Time, refusal *wire.Error) {
 	if refusal.Code() == zamokpb.Code_CODE_LIMIT_EXCEEDED {
-		s.limitMet.Store(time.Now().UnixNano())
+		now := time.Now()
+		s.limitMet.Store(&now)
 	}
 	s.metrics.Answered(arrived, refusal)
 }

@@ -82,14 +82,14 @@ type Server struct {
 	relaying sync.Mutex                       // guards relays
 	relays   map[raftpeer.Server][]*relayConn // to nodes that lead, or led
 
-	grpc      []*grpc.Server         // for clients, and for the nodes that relay calls of theirs; set by serve
-	dropping  sync.Mutex             // held to submit the drop of a call that broke; taken by a call that begins to wait
-	reading   chan struct{}          // capacity 1: full while a call reads much of the state
-	backingUp chan struct{}          // its capacity is how many there may be
-	limitMet  atomic.Int64           // when a request was refused because of a limit, in ns of Unix's time; 0 = never
-	cluster   atomic.Pointer[string] // the id of this node's cluster, as hex; nil = not known yet
-	stopping  chan struct{}          // closed when the node stops: whatever waits here ends
-	busy      sync.WaitGroup         // serving, the hub, and the goroutines of streams
+	grpc      []*grpc.Server            // for clients, and for the nodes that relay calls of theirs; set by serve
+	dropping  sync.Mutex                // held to submit the drop of a call that broke; taken by a call that begins to wait
+	reading   chan struct{}             // capacity 1: full while a call reads much of the state
+	backingUp chan struct{}             // its capacity is how many there may be
+	limitMet  atomic.Pointer[time.Time] // when a request was refused because of a limit; nil = never
+	cluster   atomic.Pointer[string]    // the id of this node's cluster, as hex; nil = not known yet
+	stopping  chan struct{}             // closed when the node stops: whatever waits here ends
+	busy      sync.WaitGroup            // serving, the hub, and the goroutines of streams
 }
 
 // newServer makes what receives the events of the state machine. serve follows once there is a node.
@@ -224,8 +224,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	if err != nil {
 		return err
 	}
-	known := &identified{ServerStream: stream, ctx: ctx, server: s, method: info.FullMethod}
-	known.proved.Store(time.Now().UnixNano())
+	known := &identified{ServerStream: stream, ctx: ctx, server: s, method: info.FullMethod, began: time.Now()}
 	stream = known
 	ctx, leader, err := s.route(ctx, info.FullMethod, stream.SetHeader)
 	switch {
@@ -253,7 +252,8 @@ type identified struct {
 	ctx    context.Context
 	server *Server
 	method string
-	proved atomic.Int64          // when it was looked last
+	began  time.Time
+	proved atomic.Int64          // how long after that it was looked last
 	ended  atomic.Pointer[error] // what the caller has shown counts no more
 }
 
@@ -279,7 +279,7 @@ func (s *identified) prove() error {
 	if ended := s.ended.Load(); ended != nil {
 		return *ended
 	}
-	now, before := time.Now().UnixNano(), s.proved.Load()
+	now, before := int64(time.Since(s.began)), s.proved.Load()
 	if time.Duration(now-before) < proveEvery || !s.proved.CompareAndSwap(before, now) {
 		return nil
 	}

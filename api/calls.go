@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"zamok/api/access"
+	"zamok/api/conns"
 	"zamok/api/history"
 	"zamok/api/push"
 	"zamok/api/wire"
@@ -359,8 +360,8 @@ func (s *Server) read(ctx context.Context, f func(*fsm.Machine)) error {
 		return wire.Explain(err)
 	}
 	turns := []chan struct{}{s.reading}
-	if l := trackedConnOf(ctx); l != nil {
-		turns = []chan struct{}{l.reading, s.reading}
+	if l := conns.Of(ctx); l != nil {
+		turns = []chan struct{}{l.Reading, s.reading}
 	}
 	for _, turn := range turns {
 		select {

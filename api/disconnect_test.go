@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
+	"zamok/api/conns"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -167,7 +168,7 @@ func breakBesideAnEnd(t *testing.T, n *Node) {
 				attachFor(t, n, secret, clock.Minute)
 			}
 			st := &stream{
-				server: n.server, queue: q, ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: trackedAddr{conn: new(trackedConn)}}),
+				server: n.server, queue: q, ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: (&conns.Conn{Conn: &net.TCPConn{}}).RemoteAddr()}),
 				failed: make(chan struct{}), err: io.EOF, written: make(chan struct{}),
 			}
 			close(st.written)
@@ -202,7 +203,7 @@ func (w *openWire) Recv() (f *zamokpb.ClientFrame, err error) {
 // A client that dies while its Attach is on its way has broken the stream as well: no other part would report it.
 func breakBeforeTheState(t *testing.T, n *Node) {
 	w, before := openStream(t, call(t, n), graceful(clock.Minute)), broken(n)
-	ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{Addr: trackedAddr{conn: new(trackedConn)}}))
+	ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{Addr: (&conns.Conn{Conn: &net.TCPConn{}}).RemoteAddr()}))
 	defer cancel()
 	conn := &openWire{ctx: ctx, taken: make(chan struct{}), hello: &zamokpb.ClientFrame{
 		Messages: []*zamokpb.ClientMessage{openMessage(&zamokpb.OpenStream{Secret: w.secret, Session: w.id})}}}

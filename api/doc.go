@@ -30,6 +30,7 @@
 //
 // The subjects below it are packages of their own, which never import api:
 //
+//	conns     connections of clients: how many, and how many bytes they leave unread or incomplete
 //	access    Admit: validates every request, names the invalid field, and checks permission
 //	push      delivers events to streams and waiting calls, and queue positions to waiters; detaches sessions whose
 //	          stream broke
@@ -63,7 +64,7 @@
 //	    waiting call that broke, unless another call for the same ticket waits or was answered; and it renews the
 //	    session that a call opened for itself while that waits, and closes it when the call breaks, in place of the
 //	    drop, or its ticket ends. The first two are proposed again if they were certainly not done.
-//	A6  For A5 a break counts only if the client caused it (closedByPeer), on a stream that was attached to
+//	A6  For A5 a break counts only if the client caused it (conns.ClosedByPeer), on a stream that was attached to
 //	    this node directly: never a break that this node made, nor one of a relayed stream. The session of a
 //	    computer that vanished lives until its ttl.
 //

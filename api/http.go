@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"zamok/api/access"
+	"zamok/api/conns"
 	"zamok/api/web"
 	"zamok/api/zamokpb"
 	"zamok/raftnode"
@@ -65,7 +65,7 @@ func (n *Node) serveHTTP() {
 		mux.HandleFunc("/debug/pprof/symbol", s.forOperators(pprof.Symbol))
 		mux.HandleFunc("/debug/pprof/trace", s.forOperators(pprof.Trace))
 	}
-	n.http = newHTTPServer(withCertificate(mux), cfg.Logger)
+	n.http = newHTTPServer(s.budget.Handler(withCertificate(mux)), cfg.Logger)
 	listener := s.limited(cfg.httpListener)
 	if cfg.ClientTLS != nil {
 		listener = tls.NewListener(listener, cfg.clientTLS("http/1.1", true))
@@ -83,10 +83,8 @@ func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
 		Handler:           handler,
 		ReadHeaderTimeout: httpHeaderWait, ReadTimeout: 2 * httpHeaderWait, IdleTimeout: httpIdle,
 		MaxHeaderBytes: headerBytesMax,
-		ConnContext: func(ctx context.Context, conn net.Conn) context.Context { // the caller, as for calls of gRPC
-			return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
-		},
-		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		ConnContext:    conns.WithConn,
+		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 }
 

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"net"
-	"sync"
 
 	"zamok/api/access"
 	"zamok/api/access/limits"
@@ -95,9 +94,9 @@ func (s *Server) limitConnection(from net.Addr) (end func(), err error) {
 	return s.limits.Open(limits.Connections, who)
 }
 
-// refusedConnection counts a connection that finds its port full.
-func (s *Server) refusedConnection(from net.Addr) {
-	s.limits.Refused(limits.AllConnections, limits.HostOf(from.String()))
+// refused counts a connection that was closed because of a limit.
+func (s *Server) refused(limit string, from net.Addr) {
+	s.limits.Refused(limit, limits.HostOf(from.String()))
 }
 
 // knows reports whether the state machine has something.
@@ -106,51 +105,7 @@ func knows[Ref, View any](s *Server, find func(*fsm.Machine, Ref) (View, bool), 
 	return known
 }
 
-// limitedListener is a listener that closes what would be one connection too many.
-type limitedListener struct {
-	net.Listener
-	free    chan struct{}                               // its capacity is how many there may be
-	refused func(from net.Addr)                         // called when there are as many
-	limit   func(from net.Addr) (end func(), err error) // counts a connection of an address, or refuses it; nil: there is no limit
-}
-
 // limited serves clients on a listener.
 func (s *Server) limited(l net.Listener) net.Listener {
-	return &limitedListener{Listener: l, free: make(chan struct{}, s.cfg.ConnsMax), refused: s.refusedConnection, limit: s.limitConnection}
-}
-
-func (l *limitedListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if done := l.enter(conn.RemoteAddr()); done != nil {
-			return &trackedConn{Conn: conn, done: sync.OnceFunc(done), reading: make(chan struct{}, 1)}, nil
-		}
-		_ = conn.Close()
-	}
-}
-
-// enter counts a connection until done is called; nil: it is refused.
-func (l *limitedListener) enter(from net.Addr) (done func()) {
-	select {
-	case l.free <- struct{}{}:
-	default:
-		l.refused(from)
-		return nil
-	}
-	leave := func() { <-l.free }
-	if l.limit == nil {
-		return leave
-	}
-	end, err := l.limit(from)
-	if err != nil {
-		leave()
-		return nil
-	}
-	return func() {
-		end()
-		leave()
-	}
+	return s.budget.Listen(l, s.cfg.ConnsMax, s.limitConnection)
 }

@@ -198,10 +198,14 @@ type NodeConfig struct {
 	Rules func() *rules.Set
 	// Audit gets a line of JSON for each operator's call and each denial. Nil: the Logger does.
 	Audit io.Writer
-	// ConnsMax is how many clients may be connected at once; one more is disconnected. Zero: 16384.
+	// ConnsMax is how many clients may be connected at once, by gRPC and by HTTP. One more takes the place of a connection
+	// without a call, or is disconnected. Zero: 16384.
 	ConnsMax int
 	// Limits are the limits of callers that differ from their defaults; limits.Parse reads them.
 	Limits limits.Set
+	// UnreadBytesMax is how much memory clients may occupy by answers that they do not read, and by requests that they do
+	// not complete. Above that the worst is disconnected. Zero: 64 MiB.
+	UnreadBytesMax int64
 
 	httpListener net.Listener // of ListenHTTP
 	hostname     string       // of the machine
@@ -229,6 +233,8 @@ func (s *NodeConfig) settle() error {
 			"cluster, or the cluster that this node joins, also if its disk was lost", s.Store.Dir)
 	case s.ConnsMax < 0:
 		return wrong("ConnsMax", "%d is below zero; 0 means %d", s.ConnsMax, connsDefault)
+	case s.UnreadBytesMax < 0:
+		return wrong("UnreadBytesMax", "%d is below zero; 0 means %d", s.UnreadBytesMax, unreadBytesDefault)
 	}
 	atHost, _, _ := net.SplitHostPort(atPeer) // ParseList split it already
 	s.Advertise, s.Peers.Advertise = cmp.Or(s.Advertise, atHost), atPeer

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"zamok/api/zamokpb"
+	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
 	"zamok/raftnode/store"
@@ -317,15 +318,14 @@ func TestHealth(t *testing.T) {
 	assert.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, answer.Status)
 }
 
-// TestTooManyConnections: one too many is hung up on, and there is room again when one has left.
+// TestTooManyConnections: where each has a call, one too many is hung up on, and there is room again when one has left.
 func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.ConnsMax = 2 })
 	ctx, n := soon(t), c.leader()
 	one, two, three := call(t, n), call(t, n), call(t, n)
 	for _, to := range []caller{one, two} {
-		_, err := to.Now(ctx, &zamokpb.NowRequest{})
-		require.NoError(t, err)
+		openStream(t, to, settings(clock.Minute))
 	}
 	_, err := three.Now(ctx, &zamokpb.NowRequest{})
 	require.Equal(t, codes.Unavailable, status.Code(err))

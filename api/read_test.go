@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"zamok/api/access"
+	"zamok/api/conns"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
 	"zamok/session"
@@ -68,9 +70,9 @@ func TestALongAnswerOfGetIsCutOff(t *testing.T) {
 func TestReadersTakeTurns(t *testing.T) {
 	const calls = 20
 	s := startAlone(t).server
-	from := func() (*trackedConn, context.Context) {
-		l := &trackedConn{reading: make(chan struct{}, 1)}
-		return l, peer.NewContext(soon(t), &peer.Peer{Addr: trackedAddr{conn: l}})
+	from := func() (*conns.Conn, context.Context) {
+		l := &conns.Conn{Conn: &net.TCPConn{}, Reading: make(chan struct{}, 1)}
+		return l, peer.NewContext(soon(t), &peer.Peer{Addr: l.RemoteAddr()})
 	}
 	greedy, asksOften := from()
 	other, asksOnce := from()
@@ -86,7 +88,7 @@ func TestReadersTakeTurns(t *testing.T) {
 			}))
 		})
 	}
-	waits := func(l *trackedConn) bool { return len(l.reading) == 1 }
+	waits := func(l *conns.Conn) bool { return len(l.Reading) == 1 }
 	s.reading <- struct{}{}
 	for range calls {
 		read(asksOften, "greedy")

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"zamok/api/access"
+	"zamok/api/conns"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
@@ -69,7 +70,7 @@ func (relayInfo) AuthType() string { return "zamok-peer" }
 func (relayCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return conn, relayInfo{
 		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
-		from:           conn.(*trackedConn).Conn.(raftpeer.RelayConn).From(),
+		from:           conn.(*conns.Conn).Conn.(raftpeer.RelayConn).From(),
 	}, nil
 }
 

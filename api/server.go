@@ -1,14 +1,14 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"io"
+	"math"
 	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,13 +17,13 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"zamok/api/access"
 	"zamok/api/access/limits"
 	"zamok/api/audit"
+	"zamok/api/conns"
 	"zamok/api/history"
 	"zamok/api/metrics"
 	"zamok/api/push"
@@ -51,6 +51,8 @@ const (
 	// streamsPerConn bounds the calls under way on one connection; an Acquire is held open. With what each
 	// may have sent before it is read, windowBytes and a message, a connection may keep 224 MiB.
 	streamsPerConn = 1024
+	// unreadBytesDefault is the default of NodeConfig.UnreadBytesMax.
+	unreadBytesDefault = 64 << 20
 	// connsDefault is the default of NodeConfig.ConnsMax.
 	connsDefault = 16_384
 	// openTimeout is how long a new connection may take for its handshake.
@@ -78,6 +80,7 @@ type Server struct {
 	metrics *metrics.Metrics
 	limits  *limits.Limits
 	audit   *audit.Log
+	budget  *conns.Budget // of what clients leave unread, or incomplete
 
 	relaying sync.Mutex                       // guards relays
 	relays   map[raftpeer.Server][]*relayConn // to nodes that lead, or led
@@ -101,6 +104,7 @@ func newServer(cfg *NodeConfig) *Server {
 	s.limits = limits.New(limits.Config{
 		Set: cfg.Limits, Connections: cfg.ConnsMax, Logger: cfg.Logger, Limited: s.metrics.Limited, Clock: clock.System(),
 	})
+	s.budget = conns.NewBudget(cmp.Or(cfg.UnreadBytesMax, unreadBytesDefault), s.refused)
 	s.hub = push.NewHub(s.metrics)
 	s.audit = audit.New(cfg.Audit, cfg.ID, func(err error) { cfg.Logger.Error("the audit log", "error", err) })
 	return s
@@ -132,30 +136,29 @@ func (s *Server) serve(node *raftnode.Node) {
 	s.hub.Start(node)
 	s.busy.Go(func() { s.hub.Run(s.stopping) })
 	options := []grpc.ServerOption{
-		grpc.ReadBufferSize(bufferBytes), grpc.WriteBufferSize(bufferBytes),
+		grpc.WriteBufferSize(bufferBytes),
 		grpc.MaxRecvMsgSize(receiveBytesMax), grpc.MaxHeaderListSize(headerBytesMax),
 		grpc.StaticStreamWindowSize(windowBytes), grpc.StaticConnWindowSize(connWindowBytes),
 		grpc.MaxConcurrentStreams(streamsPerConn), grpc.ConnectionTimeout(openTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingIdle, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingMin, PermitWithoutStream: true}),
-		grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
 		grpc.WaitForHandlers(true),
 	}
 	toClients := insecure.NewCredentials()
 	if s.cfg.ClientTLS != nil {
-		toClients = trackedTLS{credentials.NewTLS(s.cfg.clientTLS("h2", s.cfg.tokens))}
+		toClients = credentials.NewTLS(s.cfg.clientTLS("h2", s.cfg.tokens))
 	}
+	ofRelays := conns.NewBudget(math.MaxInt64, s.refused) // each node bounds what its own clients leave unread
 	s.grpc = []*grpc.Server{
-		s.listen(s.limited(s.cfg.Listener), append(options, grpc.Creds(toClients))),
-		s.listen(&limitedListener{Listener: node.Relays(), free: make(chan struct{}, relaysMax), refused: s.refusedConnection},
-			append(options, grpc.Creds(relayCredentials{insecure.NewCredentials()}))),
+		s.listen(s.limited(s.cfg.Listener), append(s.budget.Options(toClients), options...)),
+		s.listen(ofRelays.Listen(node.Relays(), relaysMax, nil), append(ofRelays.Options(relayCredentials{insecure.NewCredentials()}), options...)),
 	}
 	s.cfg.Logger.Info("serving clients", "id", s.cfg.ID, "address", s.cfg.Client)
 }
 
 // listen serves calls on a listener.
 func (s *Server) listen(l net.Listener, options []grpc.ServerOption) *grpc.Server {
-	server := grpc.NewServer(options...)
+	server := grpc.NewServer(append(options, grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream))...)
 	zamokpb.RegisterZamokServer(server, s)
 	zamokpb.RegisterAdminServer(server, s)
 	healthpb.RegisterHealthServer(server, health{server: s})
@@ -359,110 +362,3 @@ func (s *Server) kill() {
 }
 
 func (s *Server) isStopping() bool { return isClosed(s.stopping) }
-
-// trackedConn is a client's connection that records which end broke it: gRPC reports to its streams only the
-// break.
-type trackedConn struct {
-	net.Conn
-	done    func()        // called at its end, perhaps twice
-	reading chan struct{} // capacity 1: full while one of its calls reads much of the state, or waits for that
-	writing sync.Mutex    // held by Write
-
-	hungUp atomic.Bool // the client's end closed or reset it
-	closed atomic.Bool // this end closed it or gave it up
-}
-
-func (l *trackedConn) Read(b []byte) (int, error) {
-	n, err := l.Conn.Read(b)
-	if errors.Is(err, io.EOF) { // perhaps only because a Write is getting the error of the connection
-		l.writing.Lock()
-		defer l.writing.Unlock()
-	}
-	return n, l.note(err)
-}
-
-func (l *trackedConn) Write(b []byte) (int, error) {
-	l.writing.Lock()
-	defer l.writing.Unlock()
-	n, err := l.Conn.Write(b)
-	if errors.Is(err, syscall.EPIPE) { // the connection has ended, and Read gets the reason
-		return n, err
-	}
-	return n, l.note(err)
-}
-
-// note looks at an error of the connection, and returns it. An error that is neither an end nor a reset, such as a time
-// limit of this node or its kernel, is this node's decision, not the client's. The kernel reports it once: to a reader or
-// to a writer, and the other one gets the end of a connection that no client has closed.
-func (l *trackedConn) note(err error) error {
-	switch {
-	case err == nil:
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		if !l.closed.Load() {
-			l.hungUp.Store(true)
-		}
-	default:
-		l.closed.Store(true)
-	}
-	return err
-}
-
-func (l *trackedConn) Close() error {
-	l.closed.Store(true)
-	err := l.Conn.Close()
-	l.done()
-	return err
-}
-
-// trackedTLS tracks the end of a connection with TLS, too: a client announces it, and then nothing is read from the
-// trackedConn below any more.
-type trackedTLS struct {
-	credentials.TransportCredentials
-}
-
-func (c trackedTLS) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	return securedConn{conn, raw.(*trackedConn)}, info, nil
-}
-
-type securedConn struct {
-	net.Conn
-	below *trackedConn
-}
-
-func (s securedConn) Read(b []byte) (int, error) {
-	n, err := s.Conn.Read(b)
-	if errors.Is(err, io.EOF) { // announced: otherwise it is unexpected, and the trackedConn has noted it
-		_ = s.below.note(err)
-	}
-	return n, err
-}
-
-// RemoteAddr is how a call finds its connection.
-func (l *trackedConn) RemoteAddr() net.Addr { return trackedAddr{l.Conn.RemoteAddr(), l} }
-
-type trackedAddr struct {
-	net.Addr
-	conn *trackedConn
-}
-
-// closedByPeer reports, for a call whose stream broke, whether the client caused it: it reset the stream, or
-// closed the connection. A break that this node made, as when a client did not answer pings, is none of the
-// client's.
-func closedByPeer(ctx context.Context) bool {
-	l := trackedConnOf(ctx)
-	return l != nil && (l.hungUp.Load() || !l.closed.Load())
-}
-
-// trackedConnOf is the connection that a call came on, or nil.
-func trackedConnOf(ctx context.Context) *trackedConn {
-	if p, ok := peer.FromContext(ctx); ok {
-		if at, ok := p.Addr.(trackedAddr); ok {
-			return at.conn
-		}
-	}
-	return nil
-}

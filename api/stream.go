@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"zamok/api/access"
+	"zamok/api/conns"
 	"zamok/api/push"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
@@ -146,7 +147,7 @@ func (st *stream) broken() error {
 	if e := (*wire.Error)(nil); errors.As(st.err, &e) {
 		return e
 	}
-	if st.queue.Grace > 0 && !st.relayed() && !st.server.isStopping() && closedByPeer(st.ctx) {
+	if st.queue.Grace > 0 && !st.relayed() && !st.server.isStopping() && conns.ClosedByPeer(st.ctx) {
 		st.settle()
 		st.server.hub.Broken(st.queue)
 	}

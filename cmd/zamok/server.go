@@ -120,7 +120,7 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.BoolVar(&v.pprof, "profile", false, "serve /debug/pprof on the HTTP address, to operators if there are --rules")
 	f.StringVar(&v.advertise, "advertise", "", "`host` under which clients and other nodes reach this node (default: the one in --cluster, or the host name)")
 	f.Uint64Var(&v.tokenBase, "token-base", 0, "issue only tokens above this one in a new cluster (default: seconds since 1970 × 2^20)")
-	f.IntVar(&v.maxConnections, "max-connections", 0, "maximum number of client connections (default 16384)")
+	f.IntVar(&v.maxConnections, "max-connections", 0, "maximum number of client connections of each port; one more takes the place of one without a call (default 16384)")
 	f.StringVar(&v.clientTLS.cert, "tls-cert", "", "certificate for clients, a PEM `file`; enables TLS")
 	f.StringVar(&v.clientTLS.key, "tls-key", "", "key of --tls-cert, a PEM `file`")
 	f.StringVar(&v.clientTLS.clientCA, "tls-client-ca", "", "require clients to show a certificate of the authorities in this PEM `file`, or a token if --tokens or --jwt-keys is given")

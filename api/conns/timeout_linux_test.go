@@ -1,4 +1,4 @@
-package api
+package conns
 
 import (
 	"net"
@@ -24,9 +24,9 @@ func TestATimeoutOfTheKernelIsNoBreakOfTheClients(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	const conns = 256
-	limited := &limitedListener{Listener: l, free: make(chan struct{}, conns)}
+	limited := NewBudget(1, func(string, net.Addr) {}).Listen(l, conns, nil)
 	var ended sync.WaitGroup
-	var all []*trackedConn
+	var all []*Conn
 	for range conns {
 		near, err := net.Dial("tcp", l.Addr().String())
 		require.NoError(t, err)
@@ -34,7 +34,7 @@ func TestATimeoutOfTheKernelIsNoBreakOfTheClients(t *testing.T) {
 		require.NoError(t, near.(*net.TCPConn).SetReadBuffer(4<<10))
 		far, err := limited.Accept()
 		require.NoError(t, err)
-		tracked := far.(*trackedConn)
+		tracked := far.(*Conn)
 		require.NoError(t, tracked.Conn.(*net.TCPConn).SetWriteBuffer(4<<10))
 		all = append(all, tracked)
 		ended.Go(func() {

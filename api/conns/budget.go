@@ -1,0 +1,77 @@
+package conns
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// frameBytes is what gRPC keeps of a frame beside its bytes, until the message is complete.
+const frameBytes = 64
+
+// Budget is how many bytes may be under way, on all connections together.
+type Budget struct {
+	bytes   int64
+	refused func(limit string, from net.Addr)
+	used    atomic.Int64
+
+	shrinking sync.Mutex // held by shrink
+
+	mu    sync.Mutex // guards conns
+	conns map[*Conn]struct{}
+}
+
+// The names of the limits.
+const (
+	unreadBytes = "unread-bytes"
+	connections = "connections"
+)
+
+// NewBudget returns a budget of so many bytes. It calls refused for each connection that is closed because of a limit.
+func NewBudget(bytes int64, refused func(limit string, from net.Addr)) *Budget {
+	return &Budget{bytes: bytes, refused: refused, conns: make(map[*Conn]struct{})}
+}
+
+// grow adds to what is used, and makes room if that is too much.
+func (b *Budget) grow(bytes int64) {
+	if b.used.Add(bytes) > b.bytes && bytes > 0 {
+		b.shrink()
+	}
+}
+
+// shrink closes the connections that keep most for longest, until the others are within the budget.
+func (b *Budget) shrink() {
+	b.shrinking.Lock()
+	defer b.shrinking.Unlock()
+	for b.used.Load() > b.bytes {
+		conn := b.heaviest()
+		if conn == nil {
+			return // what was counted ends at this moment
+		}
+		_ = conn.Close() // that it is closed already is no error
+		b.refused(unreadBytes, conn.Conn.RemoteAddr())
+	}
+}
+
+func (b *Budget) heaviest() (heaviest *Conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	most, now := -1.0, time.Now()
+	for conn := range b.conns {
+		if kept, byteSeconds := conn.load(now); kept > 0 && byteSeconds > most {
+			heaviest, most = conn, byteSeconds
+		}
+	}
+	return heaviest
+}
+
+// forget removes a connection that has ended, and frees its slot.
+func (b *Budget) forget(conn *Conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, known := b.conns[conn]; known {
+		delete(b.conns, conn)
+		conn.listener.used--
+	}
+}

@@ -1,0 +1,231 @@
+package conns
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc/peer"
+)
+
+// Conn is a client's connection. It records which end broke it: gRPC reports to its streams only the break.
+type Conn struct {
+	net.Conn
+	Reading chan struct{} // capacity 1: full while one of its calls reads much of the state, or waits for that
+
+	budget   *Budget
+	listener *Listener
+	left     func()      // called when it has ended
+	writing  sync.Mutex  // held by Write
+	hungUp   atomic.Bool // the client's end closed or reset it
+	closed   atomic.Bool // this end closed it or gave it up
+	framed   *framed     // of gRPC; set by the handshake
+	requests atomic.Uint32
+
+	mu    sync.Mutex       // guards what follows, and the calls
+	calls map[uint32]*call // by the ids of their streams; of HTTP, by the number of the request
+	idle  time.Time        // since when it has no call; zero: it has some
+	ended bool             // it was closed: nothing counts any more
+}
+
+func newConn(conn net.Conn, budget *Budget, listener *Listener, left func()) *Conn {
+	return &Conn{
+		Conn: conn, Reading: make(chan struct{}, 1), budget: budget, listener: listener, calls: make(map[uint32]*call), idle: time.Now(),
+		left: left,
+	}
+}
+
+func (c *Conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if errors.Is(err, io.EOF) { // perhaps only because a Write is getting the error of the connection
+		c.writing.Lock()
+		defer c.writing.Unlock()
+	}
+	return n, c.note(err)
+}
+
+func (c *Conn) Write(b []byte) (int, error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	n, err := c.Conn.Write(b)
+	if errors.Is(err, syscall.EPIPE) { // the connection has ended, and Read gets the reason
+		return n, err
+	}
+	return n, c.note(err)
+}
+
+// note looks at an error of the connection, and returns it. An error that is neither an end nor a reset, such as a time
+// limit of this node or its kernel, is this node's decision, not the client's. The kernel reports it once: to a reader or
+// to a writer, and the other one gets the end of a connection that no client has closed.
+func (c *Conn) note(err error) error {
+	switch {
+	case err == nil:
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		if !c.closed.Load() {
+			c.hungUp.Store(true)
+		}
+	default:
+		c.closed.Store(true)
+	}
+	return err
+}
+
+func (c *Conn) Close() error {
+	c.closed.Store(true)
+	err := c.Conn.Close()
+	c.mu.Lock()
+	c.ended = true
+	for id := range c.calls {
+		c.remove(id)
+	}
+	c.mu.Unlock()
+	c.budget.forget(c)
+	c.left()
+	return err
+}
+
+// RemoteAddr is how a call finds its connection.
+func (c *Conn) RemoteAddr() net.Addr { return Addr{c.Conn.RemoteAddr(), c} }
+
+// Addr is the address of a client.
+type Addr struct {
+	net.Addr
+	conn *Conn
+}
+
+// Of is the connection that a call came on, or nil.
+func Of(ctx context.Context) *Conn {
+	if p, ok := peer.FromContext(ctx); ok {
+		if at, ok := p.Addr.(Addr); ok {
+			return at.conn
+		}
+	}
+	return nil
+}
+
+// ClosedByPeer reports, for a call whose stream broke, whether the client caused it: it reset the stream, or
+// closed the connection. A break that this node made, as when a client did not answer pings, is none of the
+// client's.
+func ClosedByPeer(ctx context.Context) bool {
+	c := Of(ctx)
+	return c != nil && (c.hungUp.Load() || !c.closed.Load())
+}
+
+// call is what a call keeps. Its connection's lock guards it.
+type call struct {
+	conn    *Conn
+	ended   bool        // it is none of the connection's any more
+	waiting *time.Timer // ends it, unless its request comes
+	in, out flow        // the request, and the answer
+}
+
+// flow is what is under way in one direction.
+type flow struct {
+	bytes  int
+	frames int       // in which the bytes came
+	since  time.Time // since when it has not moved
+	until  int       // how many bytes must go before that is now
+}
+
+// weight is about what a flow takes in memory.
+func (f *flow) weight() int64 { return int64(f.bytes + f.frames*frameBytes) }
+
+// moveBytes must go before a flow counts as one that moves, unless they are all: a client can't read byte by byte.
+const moveBytes = 64 << 10
+
+// add counts bytes.
+func (f *flow) add(bytes, frames int) {
+	if f.bytes == 0 {
+		f.since, f.until = time.Now(), min(bytes, moveBytes)
+	}
+	f.bytes, f.frames = f.bytes+bytes, f.frames+frames
+}
+
+// take counts bytes that are done with.
+func (f *flow) take(bytes int) {
+	f.bytes, f.until = max(f.bytes-bytes, 0), f.until-bytes
+	f.frames = min(f.frames, f.bytes)
+	if f.until <= 0 {
+		f.since, f.until = time.Now(), min(f.bytes, moveBytes)
+	}
+}
+
+// change changes what a call keeps, and what the budget has of it.
+func (c *call) change(f *flow, how func(*flow)) {
+	c.conn.mu.Lock()
+	grown := int64(0)
+	if !c.ended {
+		grown = -f.weight()
+		how(f)
+		grown += f.weight()
+	}
+	c.conn.mu.Unlock()
+	c.conn.budget.grow(grown)
+}
+
+func (c *call) receive(bytes, frames int) { c.change(&c.in, func(f *flow) { f.add(bytes, frames) }) }
+func (c *call) received(bytes int)        { c.change(&c.in, func(f *flow) { f.take(bytes) }) }
+func (c *call) send(bytes int)            { c.change(&c.out, func(f *flow) { f.add(bytes, 0) }) }
+func (c *call) sent(bytes int)            { c.change(&c.out, func(f *flow) { f.take(bytes) }) }
+
+// begin notes a call.
+func (c *Conn) begin(id uint32) *call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	begun := &call{conn: c, ended: c.ended}
+	if !c.ended {
+		c.calls[id], c.idle = begun, time.Time{}
+	}
+	return begun
+}
+
+func (c *Conn) call(id uint32) *call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls[id]
+}
+
+// end forgets a call.
+func (c *Conn) end(id uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.remove(id)
+}
+
+// remove forgets a call. The caller holds the lock.
+func (c *Conn) remove(id uint32) {
+	if ended := c.calls[id]; ended != nil {
+		ended.ended = true
+		delete(c.calls, id)
+		c.budget.used.Add(-ended.in.weight() - ended.out.weight())
+		if len(c.calls) == 0 {
+			c.idle = time.Now()
+		}
+	}
+}
+
+// load is what the calls of the connection keep, and that times the seconds for which it has not moved, at least one:
+// among clients that have just asked, those count that asked for most.
+func (c *Conn) load(now time.Time) (bytes int64, byteSeconds float64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, call := range c.calls {
+		for _, f := range []*flow{&call.in, &call.out} {
+			bytes += f.weight()
+			byteSeconds += float64(f.weight()) * max(now.Sub(f.since).Seconds(), 1)
+		}
+	}
+	return bytes, byteSeconds
+}
+
+// idleSince is since when the connection has no call; zero: it has some.
+func (c *Conn) idleSince() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.idle
+}

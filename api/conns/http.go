@@ -1,0 +1,56 @@
+package conns
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+
+	"google.golang.org/grpc/peer"
+)
+
+// WithConn is the ConnContext of a server whose requests find their connection, as calls of gRPC do.
+func WithConn(ctx context.Context, conn net.Conn) context.Context {
+	return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
+}
+
+// Handler counts what requests of HTTP keep: the body until all of it was read, and of an answer what is being written.
+func (b *Budget) Handler(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn := Of(r.Context())
+		id := conn.requests.Add(1) // with HTTP/2 a connection has several
+		call := conn.begin(id)
+		defer conn.end(id)
+		r.Body = &countedBody{ReadCloser: r.Body, call: call}
+		h.ServeHTTP(countedWriter{w, call}, r)
+	})
+}
+
+type countedBody struct {
+	io.ReadCloser
+	call  *call
+	bytes int // read
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.bytes += n
+	if b.call.receive(n, 0); err != nil {
+		b.call.received(b.bytes)
+	}
+	return n, err
+}
+
+type countedWriter struct {
+	http.ResponseWriter
+	call *call
+}
+
+// Unwrap is for http.ResponseController.
+func (w countedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w countedWriter) Write(p []byte) (int, error) {
+	w.call.send(len(p))
+	defer w.call.sent(len(p))
+	return w.ResponseWriter.Write(p)
+}

@@ -1,0 +1,72 @@
+package conns
+
+import (
+	"net"
+	"sync"
+)
+
+// Listener accepts a number of connections. One more takes the slot of the connection that was without a call for
+// longest; if each has a call, it is closed.
+type Listener struct {
+	net.Listener
+	budget     *Budget
+	most, used int // used is guarded by Budget.mu
+	limit      func(from net.Addr) (end func(), err error)
+}
+
+// Listen returns a listener whose connections share the budget, at most so many at once. Limit counts a connection of an
+// address until end is called, or refuses it; nil: there is no limit.
+func (b *Budget) Listen(l net.Listener, most int, limit func(from net.Addr) (end func(), err error)) *Listener {
+	return &Listener{Listener: l, budget: b, most: most, limit: limit}
+}
+
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		raw, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		end := func() {}
+		if l.limit != nil {
+			if end, err = l.limit(raw.RemoteAddr()); err != nil {
+				_ = raw.Close()
+				continue
+			}
+		}
+		if conn := newConn(raw, l.budget, l, sync.OnceFunc(end)); l.admit(conn) {
+			return conn, nil
+		}
+		end()
+		_ = raw.Close()
+		l.budget.refused(connections, raw.RemoteAddr())
+	}
+}
+
+// admit gives a connection a slot, if there is one.
+func (l *Listener) admit(conn *Conn) bool {
+	for {
+		l.budget.mu.Lock()
+		if l.used < l.most {
+			l.used++
+			l.budget.conns[conn] = struct{}{}
+			l.budget.mu.Unlock()
+			return true
+		}
+		idlest := l.idlest()
+		l.budget.mu.Unlock()
+		if idlest == nil {
+			return false
+		}
+		_ = idlest.Close() // that it is closed already is no error
+	}
+}
+
+// idlest is the connection that was without a call for longest, or nil. The caller holds the budget's lock.
+func (l *Listener) idlest() (idlest *Conn) {
+	for conn := range l.budget.conns {
+		if since := conn.idleSince(); conn.listener == l && !since.IsZero() && (idlest == nil || since.Before(idlest.idleSince())) {
+			idlest = conn
+		}
+	}
+	return idlest
+}

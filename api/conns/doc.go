@@ -11,7 +11,7 @@
 // add up to, and it has no time limit for either direction. Here each byte that is under way counts in one Budget:
 //
 //   - of a request, from when its DATA frame is read until a handler has the message, and each frame costs frameBytes more,
-//     because gRPC keeps the pieces that it received;
+//     because gRPC keeps the pieces that it received; a call without a request counts 16 KiB;
 //   - of an answer, from when the handler sends it until its DATA frame is written, also after the handler has returned: to
 //     gRPC such a call is still open, and a server can't take back what it has queued.
 //

@@ -20,6 +20,9 @@ import (
 const (
 	// receiveWait is how long a call may be without its request, or its first message.
 	receiveWait = 10 * time.Second
+	// openFrames is for how many frames a call counts that has no request: with its headers and its goroutine it takes
+	// about 16 KiB.
+	openFrames = 16 << 10 / frameBytes
 	// readBytes is the buffer of a connection, instead of gRPC's.
 	readBytes = 4 << 10
 	// prefixBytes are before each message of gRPC.
@@ -111,7 +114,7 @@ func (f *framed) read(b []byte) (int, error) {
 		switch next.kind {
 		case frameData:
 			bytes := next.bytes
-			if next.flags&flagPadded != 0 { // gRPC doesn't keep the padding
+			if bytes > 0 && next.flags&flagPadded != 0 { // gRPC doesn't keep the padding
 				padded, err := f.in.Peek(frameHead + 1)
 				if err != nil {
 					return 0, err
@@ -171,6 +174,7 @@ func begin(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	conn := Of(ctx)
 	ctx, cancel := context.WithCancel(ctx) // gRPC cancels its parent when the call ends
 	begun := conn.begin(conn.framed.stream)
+	begun.receive(0, openFrames)
 	begun.waiting = time.AfterFunc(receiveWait, cancel)
 	return context.WithValue(ctx, callKey{}, begun), nil
 }

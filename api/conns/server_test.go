@@ -204,7 +204,17 @@ func (c *rawClient) discard() { go func() { _, _ = io.Copy(io.Discard, c.Conn) }
 // heap is what the process has in use.
 func heap() int64 {
 	runtime.GC()
+	runtime.GC() // pools keep what they have over one
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// grownLess is by how much it has grown, once that is less than most: connections that were closed end soon.
+func grownLess(t *testing.T, before, most int64) (grown int64) {
+	assert.Eventually(t, func() bool {
+		grown = heap() - before
+		return grown < most
+	}, patience, 10*time.Millisecond)
+	return grown
 }

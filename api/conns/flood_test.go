@@ -1,0 +1,122 @@
+package conns
+
+import (
+	"bufio"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+)
+
+// flood sends so many of these frames, until the connection is closed.
+func (c *rawClient) flood(frames int, frame func(i int) error) {
+	out := bufio.NewWriterSize(c.Conn, 64<<10)
+	c.Framer = http2.NewFramer(out, c.Conn)
+	c.AllowIllegalWrites = true
+	assert.NoError(c, c.SetWriteDeadline(time.Now().Add(time.Second))) // the server may stop to read, which is its defence
+	for i := range frames {
+		if frame(i) != nil {
+			return
+		}
+	}
+	_ = out.Flush()
+}
+
+// Floods of frames that gRPC answers, or keeps until it has written what is before them, take little memory, and others
+// are served. The client reads nothing.
+func TestFloodsOfFramesAreBounded(t *testing.T) {
+	const (
+		frames = 100_000
+		budget = 4 << 20
+		most   = 8 << 20
+		calls  = 64 << 20 // if the frames begin calls: the connection may have a thousand
+	)
+	floods := map[string]func(*rawClient, int) error{
+		"SETTINGS":      func(c *rawClient, _ int) error { return c.WriteSettings() },
+		"PING":          func(c *rawClient, _ int) error { return c.WritePing(false, [8]byte{}) },
+		"PING ack":      func(c *rawClient, _ int) error { return c.WritePing(true, [8]byte{}) },
+		"WINDOW_UPDATE": func(c *rawClient, _ int) error { return c.WriteWindowUpdate(0, 1) },
+		"PRIORITY":      func(c *rawClient, _ int) error { return c.WritePriority(1, http2.PriorityParam{StreamDep: 3}) },
+		"empty DATA":    func(c *rawClient, _ int) error { return c.WriteData(c.last, false, nil) },
+		"RST_STREAM":    func(c *rawClient, _ int) error { return c.WriteRSTStream(c.last, http2.ErrCodeCancel) },
+		"rapid reset": func(c *rawClient, i int) error {
+			if i%2 == 0 {
+				return c.open("held")
+			}
+			return c.WriteRSTStream(c.last, http2.ErrCodeCancel)
+		},
+		"no such method": func(c *rawClient, _ int) error { return c.open("none") },
+		"CONTINUATION": func(c *rawClient, i int) error {
+			if c.last++; i == 0 {
+				return c.WriteHeaders(http2.HeadersFrameParam{StreamID: 3})
+			}
+			return c.WriteContinuation(3, false, []byte("\x40\x01a\x7f\x00"))
+		},
+	}
+	for name, frame := range floods {
+		for _, blocked := range []bool{false, true} {
+			if blocked {
+				name += " while the server can't write"
+			}
+			t.Run(name, func(t *testing.T) {
+				s := serve(t, budget, 10)
+				other := s.dial(t)
+				require.NoError(t, ask(t, other, 1))
+				c := s.raw(t)
+				if blocked {
+					s.bytes = math.MaxInt64
+					require.NoError(t, c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30}))
+					require.NoError(t, c.WriteWindowUpdate(0, 1<<30))
+					require.NoError(t, c.ask("big", 16<<20))
+					before := int64(0)
+					require.Eventually(t, func() bool { // it writes until the buffers of the kernel are full
+						now := s.used.Load()
+						defer func() { before = now }()
+						return now > 0 && now == before
+					}, patience, 20*time.Millisecond)
+				} else {
+					require.NoError(t, c.open("echo"))
+				}
+				before := heap()
+				c.flood(frames, func(i int) error { return frame(c, i) })
+				bound := int64(most)
+				if strings.HasPrefix(name, "rapid") || strings.HasPrefix(name, "no such") {
+					bound = calls
+				}
+				t.Logf("the heap grew by %d KiB", grownLess(t, before, bound)>>10)
+				require.NoError(t, ask(t, other, 1))
+			})
+		}
+	}
+}
+
+// A compressed message is refused before anything is decompressed: no compressor is linked.
+func TestCompressedMessagesAreRefused(t *testing.T) {
+	assert.Nil(t, encoding.GetCompressor("gzip"))
+	s := serve(t, math.MaxInt64, 10)
+	c := s.raw(t)
+	require.NoError(t, c.open("big", hpack.HeaderField{Name: "grpc-encoding", Value: "gzip"}))
+	require.NoError(t, c.WriteData(c.last, true, append([]byte{1}, encoded(1)[1:]...)))
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	for {
+		f, err := c.ReadFrame()
+		require.NoError(t, err)
+		if h, is := f.(*http2.MetaHeadersFrame); is {
+			for _, field := range h.Fields {
+				if field.Name == "grpc-status" {
+					assert.Equal(t, strconv.Itoa(int(codes.Unimplemented)), field.Value)
+					return
+				}
+			}
+		}
+	}
+}

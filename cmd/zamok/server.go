@@ -194,6 +194,7 @@ func (v *serverCommand) run(ctx context.Context) error {
 	signal.Notify(hangups, syscall.SIGHUP) // before anything else, and to the end: a HUP would end the process
 	log := v.app.logger()
 	cfg := v.config()
+	cfg.UnreadBytesMax = limitMemory(log, os.DirFS("/"))
 	ctx, stop := contextUntil(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	tlsFiles, err := v.secure(&cfg, log)

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,13 +26,17 @@ import (
 
 // auditLines collects the audit logs of a cluster.
 type auditLines struct {
-	mu  sync.Mutex // guards text
-	all bytes.Buffer
+	mu   sync.Mutex // guards what follows
+	all  bytes.Buffer
+	full bool
 }
 
 func (a *auditLines) Write(line []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.full {
+		return 0, syscall.ENOSPC
+	}
 	return a.all.Write(line)
 }
 
@@ -150,5 +156,34 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 		assert.Equal(t, "NO_SESSION", operated[1].Code)
 		assert.Equal(t, "done", operated[2].Outcome)
 		assert.Equal(t, "root", operated[2].Who)
+	}
+}
+
+// TestAFullAuditLogStopsNoCall: what can't be recorded is counted, and done all the same. Denials are counted by verb.
+func TestAFullAuditLogStopsNoCall(t *testing.T) {
+	t.Parallel()
+	tokens, known := tokensFor(t, "root", "bob")
+	lines := &auditLines{full: true}
+	n := startCluster(t, 1, func(cfg *NodeConfig) {
+		cfg.Rules, cfg.Audit, cfg.Logger = theseRules(t, testRules), lines, slog.New(slog.DiscardHandler)
+		cfg.Identity.Verifier = func() identity.Verifier { return identity.Verifier{Tokens: known} }
+		cfg.Files = func() map[string]bool { return map[string]bool{"rules": true, "tokens": false} }
+	}).leader()
+	to := call(t, n)
+	as := func(token string) context.Context {
+		return metadata.AppendToOutgoingContext(soon(t), "authorization", "Bearer "+token)
+	}
+	_, err := to.admin.Settings(as(tokens["root"]), &zamokpb.SettingsRequest{LongestTtl: int64(2 * clock.Hour)})
+	require.NoError(t, err)
+	_, err = to.Get(as(tokens["bob"]), &zamokpb.GetRequest{Name: "x"})
+	require.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
+	_, err = to.Now(as("nonsense"), &zamokpb.NowRequest{})
+	require.Equal(t, zamokpb.Code_CODE_UNAUTHENTICATED, infoOf(t, err).Code)
+	text := n.server.metricsText(t)
+	for _, line := range []string{
+		"zamok_audit_failures_total 3", `zamok_denied_total{verb="read"} 1`, "zamok_unauthenticated_total 1",
+		`zamok_file_usable{file="rules"} 1`, `zamok_file_usable{file="tokens"} 0`,
+	} {
+		assert.Contains(t, text, "\n"+line+"\n")
 	}
 }

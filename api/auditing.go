@@ -5,13 +5,16 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"zamok/api/access"
+	"zamok/api/access/rules"
 	"zamok/api/audit"
+	"zamok/api/metrics"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 )
@@ -38,7 +41,29 @@ func (s *Server) record(ctx context.Context, call string, request any, err error
 }
 
 // denied records what the access rules do not allow.
-func (s *Server) denied(ctx context.Context, request any, err error) { s.record(ctx, "", request, err) }
+func (s *Server) denied(ctx context.Context, verb rules.Verb, request any, err error) {
+	s.metrics.Denied(string(verb))
+	s.record(ctx, "", request, err)
+}
+
+// unauditedEvery is how often it is logged that the audit log can't be written.
+const unauditedEvery = 10 * time.Second
+
+// unaudited is what happens when a line of the audit log could not be written, as on a full disk. The service goes on: a
+// cluster whose locks nobody can release because a log is full would do more harm than the gap, which is counted.
+func unaudited(m *metrics.Metrics, log *slog.Logger) func(error) {
+	var mu sync.Mutex // guards logged
+	var logged time.Time
+	return func(err error) {
+		m.Unaudited()
+		mu.Lock()
+		defer mu.Unlock()
+		if now := time.Now(); now.Sub(logged) >= unauditedEvery {
+			logged = now
+			log.Error("lines of the audit log are lost; make room for it, or mend it", "error", err)
+		}
+	}
+}
 
 // subject is what a request is about: its texts and numbers, and the locks of an acquisition. Secrets are bytes.
 func subject(request proto.Message) map[string]string {

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"zamok/api/access"
+	"zamok/api/access/rules"
 	"zamok/api/conns"
 	"zamok/api/web"
 	"zamok/api/zamokpb"
@@ -56,7 +57,7 @@ func (n *Node) serveHTTP() {
 		respond(w, code, text)
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		s.metrics.Serve(w, r, n.startedRaft(), s.hub.Counts().Streams, cfg.Version, cfg.certificateExpiry())
+		s.metrics.Serve(w, r, n.startedRaft(), s.hub.Counts().Streams, cfg.Version, cfg.certificateExpiry(), cfg.Files())
 	})
 	if cfg.Profile {
 		mux.HandleFunc("/debug/pprof/", s.forOperators(pprof.Index))
@@ -110,6 +111,7 @@ func (s *Server) forOperators(serve http.HandlerFunc) http.HandlerFunc {
 		}
 		guard := access.Guard{Rules: s.cfg.Rules}
 		if err := guard.AdmitOperator(access.CallerOf(ctx)); err != nil {
+			s.metrics.Denied(string(rules.Operate))
 			s.record(ctx, r.URL.Path, nil, err)
 			respond(w, http.StatusForbidden, err.Error())
 			return

@@ -281,7 +281,7 @@ func TestAnUnreadScrapeDelaysNoOther(t *testing.T) {
 	n := startCluster(t, 1, nil).leader()
 	page, client := net.Pipe()
 	defer client.Close()
-	go n.server.metrics.Serve(unread{httptest.NewRecorder(), page}, httptest.NewRequest("GET", "/metrics", nil), n.server.node, 0, "", nil)
+	go n.server.metrics.Serve(unread{httptest.NewRecorder(), page}, httptest.NewRequest("GET", "/metrics", nil), n.server.node, 0, "", nil, nil)
 	_, err := client.Read(make([]byte, 1)) // it is being written
 	require.NoError(t, err)
 	served := make(chan string, 1)
@@ -303,7 +303,11 @@ func (u unread) Write(b []byte) (int, error) { return u.to.Write(b) }
 
 func (s *Server) metricsText(t testing.TB) string {
 	page := httptest.NewRecorder()
-	s.metrics.Serve(page, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil), s.node, s.hub.Counts().Streams, "", nil)
+	var files map[string]bool
+	if s.cfg.Files != nil { // of a node that was started
+		files = s.cfg.Files()
+	}
+	s.metrics.Serve(page, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil), s.node, s.hub.Counts().Streams, "", nil, files)
 	return page.Body.String()
 }
 

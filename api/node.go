@@ -196,7 +196,10 @@ type NodeConfig struct {
 	Identity access.Identifier
 	// Rules are the access rules in force, for each request anew. Nil, or if it returns nil: everything is allowed.
 	Rules func() *rules.Set
-	// Audit gets a line of JSON for each operator's call and each denial. Nil: the Logger does.
+	// Files tells for metrics which files with rules, tokens and the like can be used as they are now.
+	Files func() map[string]bool
+	// Audit gets a line of JSON for each operator's call and each denial. What it does not take is counted and logged, and
+	// the call goes on. Nil: the Logger gets them.
 	Audit io.Writer
 	// ConnsMax is how many clients may be connected at once, by gRPC and by HTTP. One more takes the place of a connection
 	// without a call, or is disconnected. Zero: 16384.
@@ -244,6 +247,9 @@ func (s *NodeConfig) settle() error {
 	s.hostname, _ = os.Hostname() // without one, HTTP is reached by Advertise
 	if s.Rules == nil {
 		s.Rules = func() *rules.Set { return nil }
+	}
+	if s.Files == nil {
+		s.Files = func() map[string]bool { return nil }
 	}
 	if s.ClientTLS != nil && s.ClientTLS().ClientAuth == tls.RequireAndVerifyClientCert {
 		s.Identity.Required = true

@@ -106,7 +106,7 @@ func newServer(cfg *NodeConfig) *Server {
 	})
 	s.budget = conns.NewBudget(cmp.Or(cfg.UnreadBytesMax, unreadBytesDefault), s.refused)
 	s.hub = push.NewHub(s.metrics)
-	s.audit = audit.New(cfg.Audit, cfg.ID, func(err error) { cfg.Logger.Error("the audit log", "error", err) })
+	s.audit = audit.New(cfg.Audit, cfg.ID, unaudited(s.metrics, cfg.Logger))
 	return s
 }
 
@@ -308,6 +308,7 @@ func (s *Server) identify(ctx context.Context, method string) (context.Context, 
 	if err == nil {
 		return ctx, nil
 	}
+	s.metrics.Unproved()
 	if limited := s.limits.Ask(limits.Requests, access.Caller{Address: caller.Address}.Account()); limited != nil {
 		return ctx, limited // also so that nobody fills the audit log
 	}

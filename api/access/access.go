@@ -31,10 +31,10 @@ const (
 )
 
 // Guard admits requests. Rules are the access rules in force, nil if there are none; Denied is called for each request that
-// they do not allow, with the answer. Timeout is the election timeout in force, Servers the nodes of the cluster.
+// they do not allow, with what it needed and the answer. Timeout is the election timeout in force, Servers the nodes of the cluster.
 type Guard struct {
 	Rules   func() *rules.Set
-	Denied  func(ctx context.Context, request any, answer error)
+	Denied  func(ctx context.Context, verb rules.Verb, request any, answer error)
 	Timeout func() time.Duration
 	Servers func() []raftnode.Server
 }
@@ -48,7 +48,7 @@ func (g *Guard) Admit(ctx context.Context, request any) error {
 	}
 	err = g.authorize(CallerOf(ctx), verb, names, request)
 	if err != nil && g.Denied != nil {
-		g.Denied(ctx, request, err)
+		g.Denied(ctx, verb, request, err)
 	}
 	return err
 }

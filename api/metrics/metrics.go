@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"net/http"
@@ -31,6 +32,9 @@ type Metrics struct {
 	refusals, ends   *prometheus.CounterVec // by fsm.Reason
 	cuts             *prometheus.CounterVec // by zamokpb.Code
 	limits           *prometheus.CounterVec // by the limit or quota that was met
+	denials          *prometheus.CounterVec // by verb
+	unproved         prometheus.Counter
+	unaudited        prometheus.Counter
 	stages           [len(stageNames)]prometheus.Observer
 	commands, writes prometheus.Histogram
 	answers          map[zamokpb.Outcome]prometheus.Observer
@@ -49,6 +53,9 @@ var amounts = [...]string{"sessions", "tickets", "bytes"}
 
 // stageNames are the stages of an entry, in their order.
 var stageNames = [...]string{"queue", "append", "commit", "apply", "push"}
+
+// anyVerb stands for what everybody may do who may do anything.
+const anyVerb = "any"
 
 const stagePush = len(stageNames) - 1
 
@@ -87,6 +94,15 @@ func New() *Metrics {
 			m.limits.WithLabelValues(quota + amount)
 		}
 	}
+	m.denials = counters("zamok_denied_total", "Requests that the access rules did not allow, by what they needed.", "verb")
+	for _, verb := range []string{"lock", "read", "watch", "release", "operate", anyVerb} {
+		m.denials.WithLabelValues(verb)
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return register.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	m.unproved = counter("zamok_unauthenticated_total", "Calls, and streams under way, whose token or certificate proves no identity.")
+	m.unaudited = counter("zamok_audit_failures_total", "Lines of the audit log that could not be written.")
 	stages := register.NewHistogramVec(histogram("zamok_commit_stage_seconds",
 		"Time that a committed entry spent in each stage, on its leader; append, its own write, goes on beside commit; push is from apply to the client's connection.", short...), []string{"stage"})
 	for stage, name := range stageNames {
@@ -102,8 +118,8 @@ func New() *Metrics {
 	for _, outcome := range []zamokpb.Outcome{zamokpb.Outcome_OUTCOME_DONE, zamokpb.Outcome_OUTCOME_NOT_DONE, zamokpb.Outcome_OUTCOME_UNKNOWN} {
 		m.answers[outcome] = answers.WithLabelValues(label(outcome.String()))
 	}
-	m.epochs = register.NewCounter(prometheus.CounterOpts{Name: "zamok_raft_leader_changes_total",
-		Help: "Leadership epochs begun on this node; the sum over all nodes is the number of leader changes."})
+	m.epochs = counter("zamok_raft_leader_changes_total",
+		"Leadership epochs begun on this node; the sum over all nodes is the number of leader changes.")
 	return m
 }
 
@@ -129,6 +145,13 @@ func (m *Metrics) Cut(code zamokpb.Code) { m.cuts.WithLabelValues(label(code.Str
 
 // Limited counts what was refused by a limit of this node.
 func (m *Metrics) Limited(limit string) { m.limits.WithLabelValues(limit).Inc() }
+
+// Denied counts a request that the access rules did not allow; Unproved one whose caller has shown what proves nothing.
+func (m *Metrics) Denied(verb string) { m.denials.WithLabelValues(cmp.Or(verb, anyVerb)).Inc() }
+func (m *Metrics) Unproved()          { m.unproved.Inc() }
+
+// Unaudited counts a line that the audit log lacks.
+func (m *Metrics) Unaudited() { m.unaudited.Inc() }
 
 // Waited counts how long an acquisition that was granted took, from its arrival at this node to the grant.
 func (m *Metrics) Waited(items []fsm.Item, d time.Duration) {
@@ -200,9 +223,10 @@ func (m *Metrics) count(e *fsm.Event, now clock.Time) {
 	}
 }
 
-// Serve answers a scrape, with the number of streams that are served, and when the certificates expire that this node shows
-// to clients and to peers. Without a node what is read from it is left out.
-func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, node *raftnode.Node, streams int, version string, expiry map[string]time.Time) {
+// Serve answers a scrape, with the number of streams that are served, when the certificates expire that this node shows
+// to clients and to peers, and which files that are read anew can be used. Without a node what is read from it is left out.
+func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, node *raftnode.Node, streams int, version string,
+	expiry map[string]time.Time, files map[string]bool) {
 	now := prometheus.NewRegistry()
 	gauge := func(name, help string, value float64) {
 		promauto.With(now).NewGauge(prometheus.GaugeOpts{Name: name, Help: help}).Set(value)
@@ -214,6 +238,11 @@ func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, node *raftnode.N
 		Help: "When the certificate expires that this node shows to clients, or to peers, in seconds since 1970; absent without TLS."}, []string{"certificate"})
 	for certificate, at := range expiry {
 		expiries.WithLabelValues(certificate).Set(float64(at.Unix()))
+	}
+	usable := promauto.With(now).NewGaugeVec(prometheus.GaugeOpts{Name: "zamok_file_usable",
+		Help: "1 if what a file says counts; 0 if it was changed and can't be used, so that what it said before counts."}, []string{"file"})
+	for file, is := range files {
+		usable.WithLabelValues(file).Set(map[bool]float64{true: 1}[is])
 	}
 	if node != nil {
 		m.present(r.Context(), node, gauge)

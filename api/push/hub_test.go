@@ -124,7 +124,7 @@ func TestTheFirstFrameIsMeasured(t *testing.T) {
 	require.NotNil(t, frame)
 	q.Sent()
 	page := httptest.NewRecorder()
-	counted.Serve(page, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil), nil, 0, "", nil)
+	counted.Serve(page, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil), nil, 0, "", nil, nil)
 	assert.Contains(t, page.Body.String(), `zamok_commit_stage_seconds_count{stage="push"} 1`)
 }
 

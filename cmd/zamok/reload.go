@@ -15,6 +15,29 @@ import (
 // reloadEvery is how often it is looked whether files have changed, at most: when something asks for what is in them.
 const reloadEvery = time.Second
 
+// rereading is all that a server reads anew.
+type rereading struct {
+	again  []func() // on HUP
+	usable map[string]func() bool
+}
+
+// watch adds files.
+func watch[T any](all *rereading, r *reloaded[T]) {
+	if all.usable == nil {
+		all.usable = make(map[string]func() bool)
+	}
+	all.again, all.usable[r.what] = append(all.again, r.now), r.usable
+}
+
+// files tells which files can be used as they are now.
+func (all *rereading) files() map[string]bool {
+	now := make(map[string]bool)
+	for what, usable := range all.usable {
+		now[what] = usable()
+	}
+	return now
+}
+
 // reloaded is what is in some files, read anew when one of them has changed. If they can't be read, or what they say makes no
 // sense, what they said before counts.
 type reloaded[T any] struct {
@@ -58,6 +81,12 @@ func (r *reloaded[T]) now() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.again()
+}
+
+// usable reports whether what the files say counts.
+func (r *reloaded[T]) usable() bool {
+	r.get() // it looks at them, also if nothing asks for what they say
+	return !r.broken.Load()
 }
 
 // again reads the files, and logs what came of it. The caller holds the lock.

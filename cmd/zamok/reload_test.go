@@ -1,15 +1,20 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"zamok/api"
+	"zamok/api/access/rules"
 )
 
 func TestChangedFilesAreReadAnew(t *testing.T) {
@@ -44,13 +49,42 @@ func TestChangedFilesAreReadAnew(t *testing.T) {
 		put("broken")
 		time.Sleep(reloadEvery)
 		require.Equal(t, "two", r.get())
-		require.True(t, r.broken.Load())
+		require.False(t, r.usable())
 		require.NoError(t, os.Remove(path))
 		time.Sleep(reloadEvery)
 		require.Equal(t, "two", r.get())
 		put("three")
 		r.now()
 		require.Equal(t, "three", r.get())
-		require.False(t, r.broken.Load())
+		require.True(t, r.usable())
 	})
+}
+
+// TestBrokenRulesChangeNothing: of a file of rules with a mistake, the line is logged, and what it said before counts.
+func TestBrokenRulesChangeNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	put := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
+	put("rules:\n- {identities: [alice], names: [x], may: [lock]}\n")
+	var log bytes.Buffer
+	var cfg api.NodeConfig
+	all := &rereading{}
+	require.NoError(t, (&accessFlags{rules: path}).configure(&cfg, slog.New(slog.NewTextHandler(&log, nil)), all))
+	hangups := make(chan os.Signal)
+	stop := onHangup(hangups, all.again)
+	hangup := func() {
+		hangups <- syscall.SIGHUP
+		hangups <- syscall.SIGHUP // the first was carried out when this one is taken
+	}
+	mayLock := func() bool { return cfg.Rules().May(rules.Caller{Identity: "alice"}, rules.Lock, "x") }
+	put("rules:\n- identities: [alice]\n  names: [x]\n  may: [lok]\n")
+	hangup()
+	require.True(t, mayLock())
+	require.Equal(t, map[string]bool{"access rules": false}, all.files())
+	put("rules: []\n")
+	hangup()
+	require.False(t, mayLock())
+	require.Equal(t, map[string]bool{"access rules": true}, all.files())
+	stop()
+	require.Contains(t, log.String(), "what they said before counts")
+	require.Contains(t, log.String(), "rules.yaml: line 4: \\\"lok\\\" is no verb")
 }

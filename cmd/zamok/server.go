@@ -202,14 +202,15 @@ func (v *serverCommand) run(ctx context.Context) error {
 		return err
 	}
 	defer (&expiryLog{log: log, files: tlsFiles, warned: make(map[expiry]warned)}).watch()()
-	again, err := v.access.configure(&cfg, log)
-	if err != nil {
+	all := &rereading{}
+	if err := v.access.configure(&cfg, log, all); err != nil {
 		return err
 	}
 	for _, files := range tlsFiles {
-		again = append(again, files.now)
+		watch(all, files)
 	}
-	defer onHangup(hangups, again)()
+	cfg.Files = all.files
+	defer onHangup(hangups, all.again)()
 	if err := v.learnCluster(ctx, &cfg.Config); err != nil {
 		return signalOr(ctx, err)
 	}

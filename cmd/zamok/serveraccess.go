@@ -56,38 +56,39 @@ func (v *accessFlags) validate() error {
 	return nil
 }
 
-// configure sets what the flags say, and returns what is to be read anew on HUP.
-func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger) (again []func(), err error) {
+// configure sets what the flags say, and adds what is read anew.
+func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger, all *rereading) (err error) {
 	var verifiers struct {
 		tokens *reloaded[identity.Tokens]
 		keys   *reloaded[*identity.Keys]
 	}
 	if cfg.Limits, err = limits.Parse(v.limits); err != nil {
-		return nil, fmt.Errorf("--limit: %w", err)
+		return fmt.Errorf("--limit: %w", err)
 	}
 	if v.rules != "" {
 		parse := func(texts [][]byte) (*rules.Set, error) { return rules.Parse(texts[0]) }
 		set, err := reload(log, "access rules", parse, v.rules)
 		if err != nil {
-			return nil, fmt.Errorf("--rules: %w", err)
+			return fmt.Errorf("--rules: %w", err)
 		}
-		cfg.Rules, again = set.get, append(again, set.now)
+		cfg.Rules = set.get
+		watch(all, set)
 	}
 	if v.tokens != "" {
 		parse := func(texts [][]byte) (identity.Tokens, error) { return identity.ParseTokens(texts[0]) }
 		if verifiers.tokens, err = reload(log, "tokens", parse, v.tokens); err != nil {
-			return nil, fmt.Errorf("--tokens: %w", err)
+			return fmt.Errorf("--tokens: %w", err)
 		}
-		again = append(again, verifiers.tokens.now)
+		watch(all, verifiers.tokens)
 	}
 	if v.jwtKeys != "" {
 		parse := func(texts [][]byte) (*identity.Keys, error) {
 			return identity.ParseKeys(texts[0], v.jwtIssuer, v.jwtAudience)
 		}
 		if verifiers.keys, err = reload(log, "keys of JWTs", parse, v.jwtKeys); err != nil {
-			return nil, fmt.Errorf("--jwt-keys: %w", err)
+			return fmt.Errorf("--jwt-keys: %w", err)
 		}
-		again = append(again, verifiers.keys.now)
+		watch(all, verifiers.keys)
 	}
 	cfg.Identity = access.Identifier{
 		Certificate: identity.CertificateName(v.clientName),
@@ -106,14 +107,14 @@ func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger) (again []
 	if v.audit != "" {
 		file, err := audit.Open(v.audit)
 		if err != nil {
-			return nil, fmt.Errorf("--audit: %w", err)
+			return fmt.Errorf("--audit: %w", err)
 		}
 		cfg.Audit = file
-		again = append(again, func() {
+		all.again = append(all.again, func() {
 			if err := file.Reopen(); err != nil {
 				log.Error("the audit log continues in the file that was open", "error", err)
 			}
 		})
 	}
-	return again, nil
+	return nil
 }

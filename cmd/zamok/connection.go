@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -46,7 +47,7 @@ func (c *connectionFlags) config() (client.Config, error) {
 		if c.tls == (tlsFiles{}) {
 			return cfg, errors.New("--token-file needs TLS, or everybody on the way could read the token: give --cacert")
 		}
-		cfg.Credentials = tokenFileCredentials(c.tokenFile)
+		cfg.Credentials = &tokenFileCredentials{path: c.tokenFile}
 	}
 	if c.tls != (tlsFiles{}) {
 		current, err := c.tls.reload(cfg.Logger, "TLS", tls.VersionTLS12)
@@ -59,15 +60,28 @@ func (c *connectionFlags) config() (client.Config, error) {
 }
 
 // tokenFileCredentials sends the token in a file with every call. It is read each time: to renew the token, write the
-// file.
-type tokenFileCredentials string
-
-func (file tokenFileCredentials) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	text, err := os.ReadFile(string(file))
-	if err != nil {
-		return nil, fmt.Errorf("the bearer token can't be read: %w", err)
-	}
-	return map[string]string{"authorization": "Bearer " + strings.TrimSpace(string(text))}, nil
+// file. While there is none in it, the one before is sent: whoever writes the file may need a moment.
+type tokenFileCredentials struct {
+	path string
+	last atomic.Pointer[string]
 }
 
-func (tokenFileCredentials) RequireTransportSecurity() bool { return true }
+func (c *tokenFileCredentials) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	text, err := os.ReadFile(c.path)
+	token := strings.TrimSpace(string(text))
+	switch last := c.last.Load(); {
+	case err == nil && token != "":
+		c.last.Store(&token)
+	case last != nil:
+		token = *last
+	case err != nil:
+		return nil, fmt.Errorf("the bearer token can't be read: %w", err)
+	default:
+		return nil, fmt.Errorf("there is no bearer token in %s", c.path)
+	}
+	return map[string]string{"authorization": "Bearer " + token}, nil
+}
+
+// RequireTransportSecurity: an address that is reached without TLS could be that of another node than was meant, also on
+// this machine, and nodes name each other's.
+func (*tokenFileCredentials) RequireTransportSecurity() bool { return true }

@@ -93,11 +93,11 @@ func (d *detailDoc) write(w io.Writer) {
 	if len(d.Queue) == 0 {
 		return
 	}
-	rows := [][]string{{"NEXT", "MODE", "WAITS", "GIVES UP", "SESSION", "TICKET", "WHO", "WAITS FOR"}}
+	rows := [][]string{{"NEXT", "MODE", "WAITS", "GIVES UP", "SESSION", "TICKET", "WHO", "FROM", "WAITS FOR"}}
 	for i, t := range d.Queue {
 		rows = append(rows, []string{
 			strconv.Itoa(i + 1), t.modeOn(d.Name), firstNonEmpty(t.Waited), firstNonEmpty(t.WaitLeft), strconv.FormatUint(t.Session, 10),
-			strconv.FormatUint(t.Ticket, 10), t.displayName(), d.waitReasons(t),
+			strconv.FormatUint(t.Ticket, 10), t.displayName(), firstNonEmpty(t.Identity), d.waitReasons(t),
 		})
 	}
 	fmt.Fprintln(w)
@@ -108,13 +108,13 @@ func (d *detailDoc) write(w io.Writer) {
 }
 
 func (d *detailDoc) writeHolders(w io.Writer) {
-	rows := [][]string{{"HELD", "TOKEN", "FOR", "LEASE", "SESSION", "TICKET", "WHO"}}
+	rows := [][]string{{"HELD", "TOKEN", "FOR", "LEASE", "SESSION", "TICKET", "WHO", "FROM"}}
 	limited := false
 	for _, t := range d.Held {
 		limited = limited || t.HoldLeft != ""
 		rows = append(rows, []string{
 			t.modeOn(d.Name), strconv.FormatUint(t.Token, 10), firstNonEmpty(t.Held), firstNonEmpty(t.LeaseLeft), strconv.FormatUint(t.Session, 10),
-			strconv.FormatUint(t.Ticket, 10), t.displayName(),
+			strconv.FormatUint(t.Ticket, 10), t.displayName(), firstNonEmpty(t.Identity),
 		})
 	}
 	if limited {

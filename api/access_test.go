@@ -3,7 +3,9 @@ package api
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -71,6 +73,9 @@ rules:
 func TestCallersAreKnownOnEveryNode(t *testing.T) {
 	t.Parallel()
 	tokens, known := tokensFor(t, "alice", "bob", "root", "mallory")
+	next, line, err := identity.NewToken("alice", time.Time{})
+	require.NoError(t, err)
+	tokens["alice's next"], known[line.ID] = next, line
 	lines := &auditLines{}
 	c := startCluster(t, 2, func(cfg *NodeConfig) {
 		serveHTTP(cfg)
@@ -110,6 +115,8 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 		_, err := s.OpenSession(as("bob"), &zamokpb.OpenSessionRequest{Secret: s.secret, Settings: settings(clock.Minute)})
 		assert.Equal(t, zamokpb.Code_CODE_WRONG_SECRET, infoOf(t, err).Code)
 
+		otherTokens(t, n, s, tokens, as("alice's next"))
+
 		// Without a token, with a wrong one, and with one that is known and allows nothing.
 		_, err = to.Now(relaying(soon(t)), &zamokpb.NowRequest{})
 		assert.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
@@ -135,7 +142,9 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 		assert.Equal(t, http.StatusOK, get("alice", path).code)
 		assert.Equal(t, http.StatusForbidden, get("bob", path).code)
 		assert.Equal(t, http.StatusForbidden, get("", path).code)
-		assert.Equal(t, http.StatusUnauthorized, send(soon(t), t, n, "GET", path, "", "Authorization", "Bearer x").code)
+		unknown := send(soon(t), t, n, "GET", path, "", "Authorization", "Bearer x")
+		assert.Equal(t, http.StatusUnauthorized, unknown.code)
+		assert.Equal(t, "Bearer", unknown.header.Get("WWW-Authenticate"))
 		assert.Equal(t, http.StatusUnauthorized, send(soon(t), t, n, "GET", path, "", "Authorization", "Basic x").code)
 		assert.Equal(t, http.StatusOK, get("root", "/v1/sessions").code)
 		lines.take(t)
@@ -157,6 +166,18 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 		assert.Equal(t, "done", operated[2].Outcome)
 		assert.Equal(t, "root", operated[2].Who)
 	}
+}
+
+// otherTokens renews a session of alice with the token of another identity, and with another one of hers.
+func otherTokens(t *testing.T, n *Node, s *sessionOf, tokens map[string]string, next context.Context) {
+	renew := func(who string) reply {
+		return send(soon(t), t, n, "POST", fmt.Sprintf("/v1/sessions/%d/renew", s.id), "{}",
+			"Authorization", "Bearer "+tokens[who], "Zamok-Secret", hex.EncodeToString(s.secret))
+	}
+	assert.Equal(t, http.StatusForbidden, renew("bob").code)
+	assert.Equal(t, http.StatusOK, renew("alice's next").code)
+	_, err := s.RenewSession(next, &zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret})
+	require.NoError(t, err)
 }
 
 // TestAFullAuditLogStopsNoCall: what can't be recorded is counted, and done all the same. Denials are counted by verb.

@@ -144,6 +144,9 @@ func fail(w http.ResponseWriter, err error) {
 	if code == 0 {
 		code = http.StatusInternalServerError
 	}
+	if code == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer") // RFC 9110 demands it
+	}
 	if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
 		seconds := clock.Span(info.RetryAfter+int64(clock.Second)-1) / clock.Second // rounded up
 		w.Header().Set("Retry-After", strconv.Itoa(max(retryAfter, int(seconds))))

@@ -22,6 +22,7 @@ import (
 // Many wait for two locks and ask for their positions, and then the queue drains as fast as it can.
 // Another session, which has nothing to do with them, continues all the time. ZAMOK_CROWD=200000: so many.
 func TestOthersContinueWhilePositionsAreSent(t *testing.T) {
+	takesTime(t)
 	const longest = 3 * time.Second // what it takes is some hundredths of that, and what it took was more
 	waiters, _ := strconv.Atoi(os.Getenv("ZAMOK_CROWD"))
 	if waiters == 0 {

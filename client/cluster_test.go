@@ -203,3 +203,11 @@ func until[T any](t testing.TB, ch <-chan T, what string) (v T) {
 	}
 	return v
 }
+
+// takesTime leaves a test out of the quick half: it waits for spans of time, and no mutant names it.
+func takesTime(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it waits for spans of time: left out with -short")
+	}
+}

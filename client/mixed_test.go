@@ -110,6 +110,7 @@ func (g *guarded) work(ctx context.Context, c *client.Client, rnd *rand.Rand, op
 // Many clients do many things, and in the middle the leader dies: no two exclusive holders overlap, every call
 // returns, and in the end nothing is held.
 func TestMixedLoadOverALeadersDeath(t *testing.T) {
+	takesTime(t)
 	clients, operations := 64, 150
 	if testing.Short() { // when the leader dies on a busy machine, so many would keep one another from the next
 		clients, operations = 24, 40

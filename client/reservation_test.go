@@ -218,6 +218,7 @@ func TestAReservationGivenUpHoldsNothing(t *testing.T) {
 
 // A wait that is longer than the ttl, and than the leadership, ends with the lock.
 func TestAReservationIsWaitedForThroughALeaderChange(t *testing.T) {
+	takesTime(t)
 	t.Parallel()
 	c := startCluster(t, 3)
 	cl := c.client(nil)

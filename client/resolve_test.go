@@ -409,6 +409,7 @@ func TestAHostHasSeveralAddresses(t *testing.T) {
 
 // A look-up that gets no answer does not hold up a client that has another endpoint.
 func TestASilentNameIsNotWaitedForBesideAnEndpoint(t *testing.T) {
+	takesTime(t)
 	t.Parallel()
 	c, d := startCluster(t, 1), startDNS(t)
 	d.change(func() { d.silent = true })

@@ -101,6 +101,7 @@ func (r *record) lines() []string {
 }
 
 func TestLockWaitsWhileNoNodeCanBeReached(t *testing.T) {
+	takesTime(t)
 	t.Parallel()
 	log := &record{}
 	c, ctx := startCluster(t, 1), soon(t)

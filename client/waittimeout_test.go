@@ -71,6 +71,7 @@ func TestTheClusterEndsALimitedWait(t *testing.T) {
 
 // A limit holds over a change of the leader, and the queue position is kept.
 func TestALimitedWaitOutlivesTheLeader(t *testing.T) {
+	takesTime(t)
 	t.Parallel()
 	c := startCluster(t, 3)
 	a, b, ctx := c.client(nil), c.client(nil), soon(t)

@@ -125,6 +125,7 @@ func (l *lockLoad) stop() {
 // Each node is restarted in turn, as for a new version, while programs lock and unlock. None of them meets an
 // error, and a lock that is held through all of it is never lost.
 func TestRollingRestartUnderLoad(t *testing.T) {
+	takesTime(t)
 	t.Parallel()
 	s := startServers(t, nil)
 	for i := range s.nodes {

@@ -274,7 +274,7 @@ func (l *Limits) Refused(limit, who string) {
 	}
 	l.mu.Unlock()
 	if !silent {
-		l.Logger.Warn("a limit is reached, and its caller is refused what is beyond it; --limit changes it",
+		l.Logger.Warn("a limit is reached, and its caller is refused what is beyond it; docs/operations.md says how to change it",
 			"limit", limit, "caller", who, "refused_since_last_message", last.since)
 	}
 }

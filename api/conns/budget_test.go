@@ -61,7 +61,7 @@ func TestConnectionsWithoutACallGiveUpTheirSlots(t *testing.T) {
 		defer s.mu.Unlock()
 		return len(s.conns)
 	}
-	require.Eventually(t, func() bool { return inUse() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.calls() == 1 }, patience, time.Millisecond)
 	var silent []net.Conn
 	for i := range 2 * slots { // twice: the second half takes the place of the first
 		if i%2 == 0 {

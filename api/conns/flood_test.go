@@ -67,12 +67,15 @@ func TestFloodsOfFramesAreBounded(t *testing.T) {
 				name += " while the server can't write"
 			}
 			t.Run(name, func(t *testing.T) {
-				s := serve(t, budget, 10)
+				bytes := int64(budget)
+				if blocked {
+					bytes = math.MaxInt64
+				}
+				s := serve(t, bytes, 10)
 				other := s.dial(t)
 				require.NoError(t, ask(t, other, 1))
 				c := s.raw(t)
 				if blocked {
-					s.bytes = math.MaxInt64
 					require.NoError(t, c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30}))
 					require.NoError(t, c.WriteWindowUpdate(0, 1<<30))
 					require.NoError(t, c.ask("big", 16<<20))

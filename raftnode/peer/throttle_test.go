@@ -281,12 +281,17 @@ func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
 				taken := make(chan error, 1)
 				end := make(chan struct{})
 				receiver(t, n2, func(r io.Reader) error {
-					go func() { taken <- c.take(r, end) }()
+					done := make(chan struct{})
+					go func() {
+						taken <- c.take(r, end)
+						close(done)
+					}()
 					select {
 					case err := <-taken:
 						taken <- err
 						return err
 					case <-end:
+						<-done // raft reads nothing behind its answer
 						return io.ErrUnexpectedEOF
 					}
 				})

@@ -161,6 +161,9 @@ func (s *Server) acquire(ctx context.Context, req *zamokpb.AcquireRequest, id se
 	s.dropping.Unlock()
 	a, err := s.propose(ctx, command)
 	state := wire.ResultState(command.Ticket, &a.Result)
+	if req.Session == 0 && refusedForRoom(err) && wait.IsOnly() {
+		state.State = fsm.Ended // it was not requested, so its session ends as if it had been refused in the log
+	}
 	keepsWaiting := false // this node can't know its end any more, and the caller may request it at another node
 	if err == nil && state.State == fsm.Waiting {
 		end, waits := s.wait(ctx, req, wait, id, ttl, began)

@@ -11,6 +11,7 @@ import (
 
 	"zamok/api/zamokpb"
 	"zamok/clock"
+	"zamok/fsm"
 )
 
 // once is an acquisition with a session of its own.
@@ -48,6 +49,17 @@ func TestASessionOfItsOwnEndsWithItsCall(t *testing.T) {
 	_, err = s.Acquire(ctx, once("stock", clock.Minute, 0))
 	require.ErrorContains(t, err, "not acquired")
 	require.Eventually(t, func() bool { return alive(t, s) == 1 }, patience, 5*time.Millisecond, "the refused one has none")
+	limit := func(tickets uint64) {
+		_, err := s.admin.Settings(ctx, &zamokpb.SettingsRequest{Quotas: &zamokpb.Quotas{Tickets: tickets}})
+		require.NoError(t, err)
+	}
+	limit(1)
+	for range 2 { // in the log, and then before it
+		_, err = s.Acquire(ctx, once("more", clock.Minute, 0))
+		require.ErrorContains(t, err, "the quotas of this cluster")
+		require.Eventually(t, func() bool { return alive(t, s) == 1 }, patience, 5*time.Millisecond, "nor has one that a quota refused")
+	}
+	limit(fsm.QuotasDefault().Tickets)
 
 	second := once("second", clock.Minute, 0) // a refusal of it would end the session, and the first acquisition with it
 	second.Secret, second.Acquire.Ticket, second.Acquire.Items[0].Name = request.Secret, 2, "stock"

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"time"
 
 	"zamok/api/wire"
@@ -30,6 +31,12 @@ func (s *Server) checkRoom(command fsm.Command) error {
 		return wire.QuotaMet(quota)
 	}
 	return nil
+}
+
+// refusedForRoom reports whether checkRoom has refused a command, or the state machine for the same reason.
+func refusedForRoom(err error) bool {
+	e := (*wire.Error)(nil)
+	return errors.As(err, &e) && (e.Code() == zamokpb.Code_CODE_LIMIT_EXCEEDED || e.Code() == zamokpb.Code_CODE_DISK_LOW)
 }
 
 // answered counts a command that arrived then, and has its answer now.

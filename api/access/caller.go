@@ -29,8 +29,8 @@ type Caller struct {
 	account string // see Account; set by NewContext
 }
 
-// Account is what limits are counted under: the identity. Anonymous callers of one network are one, since a machine may
-// have any number of addresses.
+// Account is what limits are counted under, and who has a share of the queue in front of the log: the identity. Anonymous
+// callers of one network are one, since a machine may have any number of addresses.
 func (c Caller) Account() string {
 	switch host, anonymous := strings.CutPrefix(c.Identity, identity.AnonymousPrefix); {
 	case c.account != "":
@@ -58,10 +58,11 @@ func (c Caller) MayUse(opened string) bool { return isAnonymous(opened) || opene
 
 type callerKey struct{}
 
-// NewContext returns a context with the caller of a call, from whose share of the node its commands and reads are.
+// NewContext returns a context with the caller of a call, from whose share of the node its commands and reads are: that of
+// its account.
 func NewContext(ctx context.Context, c Caller) context.Context {
 	c.account = c.Account()
-	return context.WithValue(raftnode.From(ctx, c.Identity), callerKey{}, c)
+	return context.WithValue(raftnode.From(ctx, c.account), callerKey{}, c)
 }
 
 // CallerOf returns the caller of a call.

@@ -180,15 +180,15 @@ func (q *Queue[T]) open(from From) *flow[T] {
 	if q.sessions == nil {
 		q.identities, q.sessions = make(map[string]*flow[T]), make(map[From]*flow[T])
 	}
+	q.opened++
 	parent := q.identities[from.Identity]
 	if parent == nil {
 		parent = q.spareFlows.get()
-		parent.parent, parent.from.Identity = &q.root, from.Identity
+		parent.parent, parent.from.Identity, parent.opened = &q.root, from.Identity, q.opened
 		q.identities[from.Identity] = parent
 		heap.Push(&q.root.heaviest, parent)
 	}
 	s := q.spareFlows.get()
-	q.opened++
 	s.parent, s.from, s.opened = parent, sessionOf(from), q.opened
 	q.sessions[s.from] = s
 	heap.Push(&parent.heaviest, s)

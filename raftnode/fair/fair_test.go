@@ -219,6 +219,14 @@ func TestTheHeaviestMakesRoom(t *testing.T) {
 	assert.Equal(t, "heavy 8", q.Evict().Value)
 	q.Put(From{Identity: "light", Session: 4}, Item[string]{Value: "too much", Cost: 900})
 	assert.Equal(t, "too much", q.Evict().Value)
+
+	var equals Queue[int]
+	for i := range 9 {
+		equals.Put(From{Identity: fmt.Sprint(i), Session: uint64(i + 1)}, Item[int]{Value: i, Cost: 1})
+	}
+	for i := range 9 {
+		assert.Equal(t, 8-i, equals.Evict().Value)
+	}
 }
 
 // Joined tells how long one who comes would wait, by those who are before it.

@@ -121,7 +121,7 @@ func (a Amounts) exceeds(limit, used Amounts) string {
 }
 
 // NeedsRoom reports whether the command would add a session or a ticket, and the quota for which it would be refused
-// now, or "".
+// now, or "". An acquisition that acknowledges tickets that ended may have room by that.
 func (m *Machine) NeedsRoom(c Command) (needs bool, quota string) {
 	switch c := c.(type) {
 	case *OpenSession:
@@ -130,11 +130,25 @@ func (m *Machine) NeedsRoom(c Command) (needs bool, quota string) {
 		}
 	case *Acquire:
 		s := m.sessions.Peek(c.Session)
-		if s != nil && c.Ticket > s.AckedThrough && m.known(s, TicketRef{c.Session, c.Ticket}) == nil {
+		switch {
+		case s == nil || c.Ticket <= s.AckedThrough || m.known(s, TicketRef{c.Session, c.Ticket}) != nil:
+		case m.givesBack(s, c.AckedThrough):
+			return true, ""
+		default:
 			return true, m.overQuota(s.Identity, c.amounts())
 		}
 	}
 	return false, ""
+}
+
+// givesBack reports whether tickets that ended are forgotten with that acknowledged-through.
+func (m *Machine) givesBack(s *session.Session, through uint64) bool {
+	for key, t := range ticketsOf(m.tickets, TicketRef{s.ID, s.AckedThrough + 1}) {
+		if key.Ticket > through || t.state == Ended {
+			return key.Ticket <= through
+		}
+	}
+	return false
 }
 
 // What each record counts.

@@ -159,6 +159,26 @@ func TestAFullClusterCanBeEmptied(t *testing.T) {
 	require.NoError(t, b.m.Check())
 }
 
+// An acquisition has the room of the tickets that it acknowledges. To refuse it before the log would keep them for ever.
+func TestWhatIsAcknowledgedGivesRoom(t *testing.T) {
+	b := newHarness(t)
+	id := b.openAs(1, "he")
+	for ticket := uint64(1); ticket <= 8; ticket++ {
+		b.do(0, &Drop{Session: id, Ticket: ticket})
+	}
+	b.do(0, &SetQuotas{Quotas{Amounts{Bytes: b.m.Used().Bytes}, ShareMax}})
+	acquire := func(ticket, acked uint64) *Acquire {
+		return &Acquire{Session: id, Ticket: ticket, AckedThrough: acked, Items: exclusive("stock")}
+	}
+	b.requireOver(t, "total_bytes", acquire(9, 0))
+	needs, quota := b.m.NeedsRoom(acquire(10, 8))
+	require.True(t, needs)
+	require.Empty(t, quota)
+	require.Equal(t, Granted, b.do(0, acquire(10, 8)).Results[0].State)
+	b.requireOver(t, "total_bytes", &Acquire{Session: id, Ticket: 11, AckedThrough: 9, Metadata: strings.Repeat("m", 4000), Items: exclusive("other")})
+	require.NoError(t, b.m.Check())
+}
+
 // A session with a lock delay gets no more tickets while delays have a quarter of the bytes: they count for no identity,
 // and one that lets its grants expire again and again would leave no room to others.
 func TestDelaysLeaveRoom(t *testing.T) {

@@ -50,6 +50,7 @@ type session struct {
 	heldCount int                  // handles that are held
 	holds     map[*ticket]struct{} // granted or held, with a maximum hold
 	sent      clock.Instant        // the latest frame
+	keptAlive clock.Instant        // the latest KeepAlive
 	silent    bool                 // something was sent, and nothing was received since
 	silentAt  clock.Instant        // since when
 	probed    bool                 // a KeepAlive was sent to probe the stream

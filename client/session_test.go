@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -422,6 +423,30 @@ func TestRenewals(t *testing.T) {
 	require.NoError(t, context.Cause(b.st.ctx))
 	b.pass(clock.Second)
 	require.ErrorIs(t, context.Cause(b.st.ctx), errSilent, "another node is asked in time")
+}
+
+// What is refused before the log renews nothing. A session that sends little else is renewed all the same.
+func TestASessionIsRenewedWhileItsRequestsAreRefused(t *testing.T) {
+	b := newBare(t)
+	held := b.asks(1)[0]
+	_, frame := b.outgoing()
+	b.confirm(frame)
+	b.push(state(1, granted, 0))
+	l := b.hand(held)
+	require.NotNil(t, l)
+	keptAlive := 0
+	for range 300 { // in 30 s, three times the ttl
+		b.pass(100 * clock.Millisecond)
+		b.asks(1)
+		sent, frame := b.outgoing()
+		b.reply(state(b.nextTicket-1, 0, 0), zamokpb.Code_CODE_LIMIT_EXCEEDED, zamokpb.Outcome_OUTCOME_NOT_DONE)
+		if slices.Contains(sent, "alive") {
+			b.confirm(frame)
+			keptAlive++
+		}
+	}
+	require.NoError(t, l.Err())
+	require.LessOrEqual(t, keptAlive, 5, "not more often than needed")
 }
 
 func TestEveryCodeHasAnError(t *testing.T) {

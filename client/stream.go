@@ -233,19 +233,26 @@ func (s *session) compose() *zamokpb.ClientFrame {
 		s.closed = true
 		f.Messages = append(f.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Close{Close: &zamokpb.CloseSession{}}})
 	}
-	if s.alive && len(f.Messages) == 0 {
-		f.Messages = append(f.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_KeepAlive{KeepAlive: &zamokpb.KeepAlive{}}})
-	}
-	s.alive = false
-	if len(f.Messages) == 0 {
+	if len(f.Messages) == 0 && !s.alive {
 		return nil
 	}
 	now := s.c.clock.Now()
+	if len(f.Messages) == 0 || s.unconfirmed(now) && len(f.Messages) < frameMessages {
+		f.Messages = append(f.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_KeepAlive{KeepAlive: &zamokpb.KeepAlive{}}})
+		s.keptAlive = now
+	}
+	s.alive = false
 	f.Sent, f.AckedThrough = encodeInstant(now), s.ackedThrough
 	if s.sent = now; !s.silent {
 		s.silent, s.silentAt = true, now
 	}
 	return f
+}
+
+// unconfirmed reports whether what was sent has not renewed the session for too long, and no KeepAlive was sent just now:
+// what a node refuses before it proposes it renews nothing.
+func (s *session) unconfirmed(now clock.Instant) bool {
+	return now.Reached(s.confirmed.Add(2*s.ttl/renewals)) && now.Reached(s.keptAlive.Add(s.ttl/retries))
 }
 
 // outgoingMessage is what a ticket has to send now; nil if nothing.

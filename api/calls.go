@@ -164,6 +164,9 @@ func (s *Server) acquire(ctx context.Context, req *zamokpb.AcquireRequest, id se
 	if req.Session == 0 && refusedForRoom(err) && wait.IsOnly() {
 		state.State = fsm.Ended // it was not requested, so its session ends as if it had been refused in the log
 	}
+	if err != nil && state.State != fsm.Ended && wait.Shared() {
+		err = inDoubt(err)
+	}
 	keepsWaiting := false // this node can't know its end any more, and the caller may request it at another node
 	if err == nil && state.State == fsm.Waiting {
 		end, waits := s.wait(ctx, req, wait, id, ttl, began)
@@ -202,6 +205,19 @@ func (s *Server) acquire(ctx context.Context, req *zamokpb.AcquireRequest, id se
 	return &zamokpb.AcquireResponse{
 		State: wire.TicketState(state), Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), Session: uint64(id),
 	}, nil
+}
+
+// inDoubt is the refusal of a call before the log, if another call for its ticket was here as well. That may have been
+// proposed, and when it broke, it left the ticket to this one.
+func inDoubt(err error) error {
+	e := wire.Explain(err)
+	switch e.Code() {
+	case zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_LIMIT_EXCEEDED, zamokpb.Code_CODE_DISK_LOW, zamokpb.Code_CODE_NOT_LEADER,
+		zamokpb.Code_CODE_STOPPING:
+		e.Info.Outcome = zamokpb.Outcome_OUTCOME_UNKNOWN
+		e.Info.Message = "another call has requested this ticket and may get it; of this one: " + e.Info.Message
+	}
+	return e
 }
 
 // wait waits for the end of a ticket's wait, and renews a session of its own meanwhile. It reports whether the ticket

@@ -298,6 +298,7 @@ type Waiter struct {
 	hub      *Hub
 	done     chan Waited // capacity 1
 	answered bool        // another call for the ticket was answered, or may have been; guarded by hub.mu
+	shared   bool        // another call for the ticket was here with this one; guarded by hub.mu
 }
 
 // Waited is what a call waited for: a ticket that was granted or ended, or why it can't be waited for here
@@ -314,8 +315,19 @@ func (h *Hub) Await(ref fsm.TicketRef, granted bool) *Waiter {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w := &Waiter{ref: ref, hub: h, done: make(chan Waited, 1), answered: granted || !h.leading}
+	for _, other := range h.waiting[ref] {
+		other.shared, w.shared = true, true
+	}
 	h.waiting[ref] = append(h.waiting[ref], w)
 	return w
+}
+
+// Shared reports whether another call for the ticket has been here with this one. What that has proposed may be done, and
+// if it broke, it has left the ticket to this one.
+func (w *Waiter) Shared() bool {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	return w.shared
 }
 
 // Done receives the end of the wait.

@@ -68,6 +68,10 @@ rules:
 	r := offline(t, "rules", "check", file, "--as", "a", "lock", "x")
 	require.Equal(t, exitGeneral, r.code)
 	require.Contains(t, r.stderr, file+": line 4: \"lok\" is no verb")
+	r = offline(t, "rules", "chek", file)
+	require.Equal(t, exitGeneral, r.code, "a job that checks rules must not pass by a misspelled verb")
+	require.Contains(t, r.stderr, `there is no verb "chek"; is it check?`)
+	require.Equal(t, 0, offline(t, "rules").code)
 }
 
 func TestTokenNew(t *testing.T) {

@@ -30,7 +30,10 @@ func TestHelp(t *testing.T) {
 	verbs := newRoot(&app{getenv: func(string) string { return "" }}).Commands()
 	require.Greater(t, len(verbs), 15)
 	for _, verb := range verbs {
-		help := runZamok(t, nil, verb.Name(), "--help").stdout
+		verbs = append(verbs, verb.Commands()...)
+	}
+	for _, verb := range verbs {
+		help := runZamok(t, nil, append(strings.Fields(verb.CommandPath())[1:], "--help")...).stdout
 		for line := range strings.Lines(help) {
 			shell := strings.HasPrefix(line, "  zamok ") || strings.Contains(line, "$")
 			require.True(t, shell || utf8.RuneCountInString(line) <= helpWidth+1, "%s: %s", verb.Name(), line)
@@ -38,7 +41,7 @@ func TestHelp(t *testing.T) {
 		require.NotEmpty(t, verb.Short, verb.Name())
 		name := verb.Name()
 		if strings.Contains(verb.Use, " ") && name != "help" && name != "completion" { // those are cobra's
-			require.Contains(t, verb.Example, "zamok "+name)
+			require.Contains(t, verb.Example, verb.CommandPath())
 			require.NotEmpty(t, verb.Long, name)
 		}
 	}

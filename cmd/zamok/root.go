@@ -75,8 +75,7 @@ func newRoot(a *app) *cobra.Command {
 		newVersion,
 	) {
 		cmd := newCommand(a)
-		asUsageError(cmd)
-		cmd.Long = wrapText(cmd.Long)
+		prepare(cmd)
 		root.AddCommand(cmd)
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
@@ -120,6 +119,16 @@ const (
 	groupInspect = "look"
 	groupOperate = "run"
 )
+
+// prepare gives a verb, and the verbs below it, what all have.
+func prepare(cmd *cobra.Command) {
+	asUsageError(cmd)
+	cmd.Long = wrapText(cmd.Long)
+	cmd.SuggestionsMinimumDistance = 2
+	for _, below := range cmd.Commands() {
+		prepare(below)
+	}
+}
 
 // asUsageError turns a verb's complaint about its arguments into a usage error.
 func asUsageError(cmd *cobra.Command) {

@@ -17,6 +17,8 @@ func newRules(*app) *cobra.Command {
 		Use:     "rules",
 		Short:   "check access rules",
 		GroupID: groupOperate,
+		Args:    checkCommandName,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newRulesCheck())
 	return cmd

@@ -17,6 +17,8 @@ func newToken(*app) *cobra.Command {
 		Use:     "token",
 		Short:   "make tokens by which clients are known",
 		GroupID: groupOperate,
+		Args:    checkCommandName,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newTokenNew())
 	return cmd

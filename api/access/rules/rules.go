@@ -191,7 +191,8 @@ func (s *Set) Some(c Caller, verb Verb) bool {
 	return false
 }
 
-// Why explains the answer of May: by which rule, or what the caller may do instead.
+// Why explains the answer of May: by which rule, or what the caller may do instead. No name: that of Some, and what it may
+// do with any lock.
 func (s *Set) Why(c Caller, verb Verb, name string) string {
 	for r := range s.forCaller(c, verb) {
 		if r.allows(verb, name) {
@@ -200,11 +201,14 @@ func (s *Set) Why(c Caller, verb Verb, name string) string {
 	}
 	var may []string
 	for _, v := range verbs {
-		if s.May(c, v, name) {
+		if s.May(c, v, name) || name == "" && s.Some(c, v) {
 			may = append(may, string(v))
 		}
 	}
-	if len(may) == 0 {
+	switch {
+	case len(may) == 0 && name == "":
+		return "no rule allows it, nor anything else"
+	case len(may) == 0:
 		return "no rule allows it, nor anything else there"
 	}
 	return "no rule allows it; allowed are: " + strings.Join(may, ", ")

@@ -74,6 +74,9 @@ func TestWhoMayDoWhat(t *testing.T) {
 	}
 	assert.True(t, (*Set)(nil).May(stranger, Operate, ""), "without a file everything is allowed")
 	assert.Equal(t, "no rule allows it; allowed are: read, release, operate", s.Why(alice, Lock, "stock"))
+	assert.Equal(t, "no rule allows it, nor anything else there", s.Why(billing, Lock, "account"))
+	assert.Equal(t, "no rule allows it; allowed are: lock, read, watch", s.Why(billing, Operate, ""), "with some lock")
+	assert.Equal(t, "no rule allows it, nor anything else", (&Set{}).Why(billing, Operate, ""))
 }
 
 func TestWhatIsWrongIsNamedWithItsLine(t *testing.T) {

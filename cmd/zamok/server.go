@@ -67,6 +67,11 @@ TERM and INT shut the node down cleanly: a leader transfers its leadership first
 node that cannot continue (its disk fails or stalls, its state differs from the others') logs the reason and
 exits with 125 at once; a supervisor should restart it after about a second. A node that was removed from its
 cluster exits with 118 and must not be restarted with the same data: with systemd, RestartPreventExitStatus=118.
+HUP reads the files of rules, tokens, keys and certificates again, and continues the audit log in a new file.
+
+Nodes on several machines need TLS among themselves: --peer-cert, --peer-key and --peer-ca, or --insecure-peers on
+a network that only the nodes can reach. A cluster with --rules asks also a node that joins by --join who it is, by
+--tls-cert, and adds it if that identity may "operate"; otherwise an operator adds it with "zamok join".
 
 Free space for --data below 256 to 384 MiB (the threshold depends on --id) counts as low and is shown by
 "zamok members". Unless a majority of the nodes answers and has enough space, new sessions and acquisitions
@@ -82,8 +87,11 @@ The HTTP address serves locks under the same rules, and with the same TLS, as th
 health are for everyone. Without --rules it has to be a loopback address, unless --insecure-http is given.
 Requests that a browser sends for the page of another site are refused, and so are those for a host name that is
 none of this node's: the one of --advertise, the machine's, and those of --http-host.`,
-		Example: `  zamok server --id n1 --data /var/lib/zamok --cluster n1=10.0.0.1:5751,n2=10.0.0.2:5751,n3=10.0.0.3:5751
-  zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join 10.0.0.1:5750,10.0.0.2:5750`,
+		Example: `  zamok server --id n1 --data /var/lib/zamok --cluster n1=10.0.0.1:5751,n2=10.0.0.2:5751,n3=10.0.0.3:5751 \
+      --peer-cert peer.pem --peer-key peer-key.pem --peer-ca peer-ca.pem
+  zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join 10.0.0.1:5750,10.0.0.2:5750 \
+      --peer-cert peer.pem --peer-key peer-key.pem --peer-ca peer-ca.pem
+  zamok server --id n1 --data data --cluster n1=127.0.0.1:5751`,
 		GroupID: groupOperate,
 		Args:    cobra.NoArgs,
 	}
@@ -111,9 +119,9 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.StringVar(&v.logStore, "log-store", "", logStoreHelp)
 	f.DurationVar(&v.electionTimeout, "election-timeout", 0, electionTimeoutHelp)
 	f.StringVar(&v.cluster, "cluster", "", "initial members of a new cluster with their peer addresses: n1=host:5751,n2=host:5751,…")
-	f.StringVar(&v.join, "join", "", "client addresses of a running cluster to join: host:5750,…")
+	f.StringVar(&v.join, "join", "", "client addresses of a running cluster to join: host:5750,…; with TLS, this node shows --tls-cert there")
 	f.StringVar(&v.listen, "listen", defaultListen, "listen address for clients")
-	f.StringVar(&v.peer, "peer", "", "listen address for the other nodes (default: the port that --cluster has for this node, or "+defaultPeerPort+"; of loopback, unless peers have TLS)")
+	f.StringVar(&v.peer, "peer", "", "listen address for the other nodes (default: the port that --cluster has for this node, or "+defaultPeerPort+"; on all interfaces with peer TLS, otherwise on loopback)")
 	f.StringVar(&v.http, "http", defaultHTTP, `listen address for HTTP, with the TLS of --tls-cert: locks as JSON, /metrics, /healthz and /readyz; "" disables it`)
 	f.BoolVar(&v.insecureHTTP, "insecure-http", false, "serve HTTP beyond this machine without --rules: everything that reaches it may take and end every lock")
 	f.StringSliceVar(&v.httpHosts, "http-host", nil, "further `name` under which HTTP is reached, as through a proxy; repeatable")

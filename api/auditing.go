@@ -65,7 +65,7 @@ func unaudited(m *metrics.Metrics, log *slog.Logger) func(error) {
 	}
 }
 
-// subject is what a request is about: its texts and numbers, and the locks of an acquisition. Secrets are bytes.
+// subject is what a request is about: its texts and numbers, the locks of an acquisition, and quotas. Secrets are bytes.
 func subject(request proto.Message) map[string]string {
 	on := make(map[string]string)
 	request.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -84,6 +84,12 @@ func subject(request proto.Message) map[string]string {
 			break
 		}
 		on[fmt.Sprintf("lock %d", i+1)] = it.Name
+	}
+	if r, isSettings := request.(*zamokpb.SettingsRequest); isSettings && r.Quotas != nil {
+		r.Quotas.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+			on["quotas."+string(f.Name())] = fmt.Sprint(v.Interface())
+			return true
+		})
 	}
 	return on
 }

@@ -27,7 +27,8 @@ func (s *Server) record(ctx context.Context, call string, request any, err error
 	caller := access.CallerOf(ctx)
 	via, _ := relayedBy(ctx)
 	e := audit.Event{
-		Time: time.Now(), Who: caller.Identity, From: caller.Address, Via: via.Name, Call: call, Outcome: "done",
+		Time: time.Now(), Who: caller.Identity, From: caller.Address, Via: via.Name, Outcome: "done",
+		Call: call[strings.LastIndexByte(call, '/')+1:], // the method: what was not read has no request
 	}
 	if m, ok := request.(proto.Message); ok {
 		e.Call, e.On = strings.TrimSuffix(string(m.ProtoReflect().Descriptor().Name()), "Request"), subject(m)

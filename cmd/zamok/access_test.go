@@ -121,6 +121,9 @@ func TestATokenIsReadAnew(t *testing.T) {
 	require.Equal(t, "Bearer three", sent["authorization"])
 	_, err = (&connectionFlags{app: &app{}, tokenFile: file}).config()
 	require.ErrorContains(t, err, "--token-file needs TLS")
+	r := offline(t, "ls", "--cacert", file, "--token-file", file)
+	require.Equal(t, exitGeneral, r.code, "no node has denied anything")
+	require.Contains(t, r.stderr, "--token-file: the bearer token can't be read")
 }
 
 // TestAccess walks through what docs/guide/access.md describes, with the command alone.

@@ -47,7 +47,11 @@ func (c *connectionFlags) config() (client.Config, error) {
 		if c.tls == (tlsFiles{}) {
 			return cfg, errors.New("--token-file needs TLS, or everybody on the way could read the token: give --cacert")
 		}
-		cfg.Credentials = &tokenFileCredentials{path: c.tokenFile}
+		token := &tokenFileCredentials{path: c.tokenFile}
+		if err := token.read(); err != nil {
+			return cfg, fmt.Errorf("--token-file: %w", err)
+		}
+		cfg.Credentials = token
 	}
 	if c.tls != (tlsFiles{}) {
 		current, err := c.tls.reload(cfg.Logger, "TLS", tls.VersionTLS12)
@@ -67,19 +71,26 @@ type tokenFileCredentials struct {
 }
 
 func (c *tokenFileCredentials) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	if err := c.read(); err != nil {
+		return nil, err
+	}
+	return map[string]string{"authorization": "Bearer " + *c.last.Load()}, nil
+}
+
+// read keeps what is in the file. It fails while no token was ever there.
+func (c *tokenFileCredentials) read() error {
 	text, err := os.ReadFile(c.path)
 	token := strings.TrimSpace(string(text))
-	switch last := c.last.Load(); {
+	switch {
 	case err == nil && token != "":
 		c.last.Store(&token)
-	case last != nil:
-		token = *last
+	case c.last.Load() != nil:
 	case err != nil:
-		return nil, fmt.Errorf("the bearer token can't be read: %w", err)
+		return fmt.Errorf("the bearer token can't be read: %w", err)
 	default:
-		return nil, fmt.Errorf("there is no bearer token in %s", c.path)
+		return fmt.Errorf("there is no bearer token in %s", c.path)
 	}
-	return map[string]string{"authorization": "Bearer " + token}, nil
+	return nil
 }
 
 // RequireTransportSecurity: an address that is reached without TLS could be that of another node than was meant, also on

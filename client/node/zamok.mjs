@@ -6,7 +6,11 @@
 //     await write(data, { token: lock.token, signal: lock.signal }); // a storage that compares tokens refuses a late write
 //     lock.check(); // throws Lost if the lock may be another's by now
 //   });
+//
+// To nodes with TLS write https, with the authority in the environment: NODE_EXTRA_CA_CERTS. tokenFile names a file with the
+// token that says who this is, read for each request; see docs/guide/access.md.
 import { randomBytes } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 export class Lost extends Error {} // the lock is not certain any more: another program may hold it
@@ -20,7 +24,7 @@ const seconds = (text) => // "1m54s" is 114
 let first = 0; // the node that answered last is asked first
 
 // request sends the same request to one node after another until one answers it.
-async function request(nodes, path, body, until, timeout, headers = {}) {
+async function request({ nodes, tokenFile }, path, body, until, timeout, headers = {}) {
   let problem;
   let pause = 0.2;
   do {
@@ -28,6 +32,7 @@ async function request(nodes, path, body, until, timeout, headers = {}) {
     for (const _ of nodes) {
       const [sent, signal] = [now(), AbortSignal.timeout(Math.ceil(timeout * 1000))];
       try {
+        if (tokenFile) headers.Authorization = `Bearer ${(await readFile(tokenFile, 'utf8')).trim()}`;
         const response = await fetch(nodes[first % nodes.length] + path, { method: 'POST', body: JSON.stringify(body), headers, signal });
         const answer = await response.json();
         if (response.ok) return { ...answer, sent, status: response.status };
@@ -47,13 +52,14 @@ async function request(nodes, path, body, until, timeout, headers = {}) {
 
 // withLock calls body while it holds a lock, and returns what body does. wait is in seconds, or Infinity; fields are others of
 // POST /v1/acquire, such as mode or meta.
-export async function withLock(name, { nodes, wait = 30, ttl = 15, ...fields }, body) {
+export async function withLock(name, { nodes, tokenFile, wait = 30, ttl = 15, ...fields }, body) {
+  const to = { nodes, tokenFile };
   const wanted = { name, ttl: `${ttl}s`, wait: wait === Infinity ? 'forever' : `${wait}s`, poll: `${ttl / 3}s`, ...fields };
   const headers = { 'Idempotency-Key': randomBytes(16).toString('hex') }; // the right to the lock: a secret
   const giveUp = now() + wait + ttl;
   let answer;
   do { // while it waits: the same request under the same key keeps its place
-    answer = await request(nodes, '/v1/acquire', wanted, giveUp, ttl / 3 + 5, headers);
+    answer = await request(to, '/v1/acquire', wanted, giveUp, ttl / 3 + 5, headers);
   } while (answer.status === 202);
 
   const { session, secret, token } = answer;
@@ -73,7 +79,7 @@ export async function withLock(name, { nodes, wait = 30, ttl = 15, ...fields }, 
     if (now() >= until) lose(); // body may have kept the timer from firing
     lost.signal.throwIfAborted();
   };
-  const renew = async () => confirm(await request(nodes, '/v1/renew', grant, until, valid / 3 / nodes.length));
+  const renew = async () => confirm(await request(to, '/v1/renew', grant, until, valid / 3 / nodes.length));
   const keep = async () => {
     while (!lost.signal.aborted) {
       await sleep((valid / 3) * 1000, undefined, { signal: left.signal });
@@ -84,7 +90,7 @@ export async function withLock(name, { nodes, wait = 30, ttl = 15, ...fields }, 
     left.abort();
     clearTimeout(watch);
     try {
-      const { reason = 'dropped' } = await request(nodes, '/v1/release', grant, now() + 5, 2);
+      const { reason = 'dropped' } = await request(to, '/v1/release', grant, now() + 5, 2);
       if (!['dropped', 'closed'].includes(reason)) lose(); // it had ended before
     } catch (error) { // Unavailable: it is free one ttl after the last renewal
       if (error instanceof Refused && !error.repeated) lose(); // else the request before may have released it

@@ -3,6 +3,9 @@
     with zamok.lock("stock", ["http://node1:5752", "http://node2:5752", "http://node3:5752"]) as lock:
         write(…, token=lock.token)     # a storage that compares tokens refuses a late write
         lock.check()                   # raises zamok.Lost if the lock may be another's by now
+
+To nodes with TLS write https, with the authority in the environment: SSL_CERT_FILE. token_file=… names a file with the token
+that says who this is, read for each request; see docs/guide/access.md.
 """
 import http.client, json, re, secrets, threading, time, urllib.parse
 
@@ -15,7 +18,7 @@ def now(): # a clock that nobody sets, and that continues while the machine is s
 def seconds(text): # "1m54s" is 114.0
     return sum(float(n) * {"h": 3600, "m": 60, "s": 1, "ms": 0.001}[unit] for n, unit in re.findall(r"([\d.]+)(ms|h|m|s)", text))
 
-def request(nodes, path, body, until, timeout, **headers):
+def request(nodes, path, body, until, timeout, token_file=None, **headers):
     "Sends the same request to one node after another until one answers it: when it was sent, the status, the answer."
     problem, pause = None, 0.2
     while problem is None or now() < until:
@@ -23,6 +26,8 @@ def request(nodes, path, body, until, timeout, **headers):
             url, sent = urllib.parse.urlsplit(node), now()
             connection = getattr(http.client, url.scheme.upper() + "Connection")(url.netloc, timeout=min(timeout, 2))
             try:
+                if token_file:
+                    with open(token_file) as file: headers["Authorization"] = "Bearer " + file.read().strip()
                 connection.connect() # a node that is off costs two seconds
                 connection.sock.settimeout(timeout)
                 connection.request("POST" if body else "GET", path, body and json.dumps(body), headers)
@@ -39,15 +44,15 @@ def request(nodes, path, body, until, timeout, **headers):
 
 class lock:
     "A lock for a block. wait: seconds, or None for as long as it takes. fields: others of POST /v1/acquire, such as meta."
-    def __init__(self, name, nodes, wait=30, ttl=15, **fields):
-        self.nodes, self.ttl, self.patience = nodes, ttl, float("inf") if wait is None else wait
+    def __init__(self, name, nodes, wait=30, ttl=15, token_file=None, **fields):
+        self.nodes, self.ttl, self.patience, self.token_file = nodes, ttl, float("inf") if wait is None else wait, token_file
         self.body = dict(name=name, ttl=f"{ttl}s", wait="forever" if wait is None else f"{wait}s", poll=f"{ttl / 3}s", **fields)
         self.lost, self.left = threading.Event(), threading.Event() # the lock is lost; the block has been left
 
     def __enter__(self):
         end, status, key = now() + self.patience + self.ttl, 202, {"Idempotency-Key": secrets.token_hex(16)} # a key is secret
         while status == 202: # it waits; the same request under the same key keeps its place
-            sent, status, self.grant = request(self.nodes, "/v1/acquire", self.body, end, self.ttl / 3 + 5, **key)
+            sent, status, self.grant = request(self.nodes, "/v1/acquire", self.body, end, self.ttl / 3 + 5, self.token_file, **key)
         self.token, self.valid = int(self.grant["token"]), seconds(self.grant["valid_for"])
         self.end = sent + seconds(self.grant.get("hold_left", "87600h")) # of max_hold, if that is given
         self.until = min(sent + self.valid, self.end) # from before the request was sent: so old the lease may be
@@ -56,7 +61,7 @@ class lock:
         return self
 
     def renew(self):
-        sent, _, answer = request(self.nodes, "/v1/renew", self.grant, self.until, self.valid / 3 / len(self.nodes))
+        sent, _, answer = request(self.nodes, "/v1/renew", self.grant, self.until, self.valid / 3 / len(self.nodes), self.token_file)
         self.until = min(sent + seconds(answer["valid_for"]), self.end)
 
     def keep(self): # a thread: renews after each third of the time for which the lock is certain
@@ -74,7 +79,7 @@ class lock:
     def __exit__(self, kind, *_): # releases; says that the lock was lost unless the block ends with another exception
         self.left.set()
         lost = self.lost.is_set() or now() >= self.until
-        try: reason = request(self.nodes, "/v1/release", self.grant, now() + 5, 2)[2].get("reason")
+        try: reason = request(self.nodes, "/v1/release", self.grant, now() + 5, 2, self.token_file)[2].get("reason")
         except TimeoutError: reason = None # it was held to the end of the block, and is free one ttl after the last renewal
         except Refused as error: reason = None if error.args[2] else "ended" # None: the request before may have released it
         if kind is None and (lost or reason not in (None, "dropped", "closed")): raise Lost("another program may have held the lock")

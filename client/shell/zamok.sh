@@ -6,7 +6,8 @@
 # Environment: ZAMOK_HTTP, the nodes, "http://node1:5752 http://node2:5752"; ZAMOK_TTL, how long the lock outlives this machine,
 # in seconds (15, at least 10); ZAMOK_WAIT, the longest wait ("30s", "forever"). The command has its token in ZAMOK_LOCK_TOKEN,
 # and is ended when the lock is lost. To nodes with TLS write https; what curl needs for them stands in $CURL_HOME/.curlrc, as
-# cacert = "/etc/ca.pem" and, for a token, header = "@FILE" with a file of the line Authorization: Bearer TOKEN. Exit codes: the command's own; 121 not acquired, 123 lost, 124 unavailable, 125 others.
+# cacert = "/etc/ca.pem" and, for a token, header = "@FILE" with a file of the line Authorization: Bearer TOKEN.
+# Exit codes: the command's own; 121 not acquired, 123 lost, 124 unavailable, 125 others.
 set -eu
 
 fail() { # CODE MESSAGE

@@ -70,8 +70,9 @@ cluster exits with 118 and must not be restarted with the same data: with system
 HUP reads the files of rules, tokens, keys and certificates again, and continues the audit log in a new file.
 
 Nodes on several machines need TLS among themselves: --peer-cert, --peer-key and --peer-ca, or --insecure-peers on
-a network that only the nodes can reach. A cluster with --rules asks also a node that joins by --join who it is, by
---tls-cert, and adds it if that identity may "operate"; otherwise an operator adds it with "zamok join".
+a network that only the nodes can reach. A cluster with --rules knows also a node that joins by its certificate,
+--tls-cert, and adds it if that identity may "operate". Otherwise start the node with --cluster besides --join, and
+have an operator add it with "zamok join".
 
 Free space for --data below 256 to 384 MiB (the threshold depends on --id) counts as low and is shown by
 "zamok members". Unless a majority of the nodes answers and has enough space, new sessions and acquisitions

@@ -36,7 +36,11 @@ func (v *serverCommand) learnCluster(ctx context.Context, cfg *raftnode.Config) 
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	members, cluster, err := c.Members(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, client.ErrDenied):
+		return fmt.Errorf("--join %s: %w; nothing was started: let the rules of the cluster allow this node's --tls-cert to operate, "+
+			"or start it with --cluster, too, and have an operator add it (zamok join)", v.join, err)
+	case err != nil:
 		return fmt.Errorf("--join %s: %w; nothing was started", v.join, err)
 	}
 	for _, m := range members {
@@ -63,7 +67,11 @@ func (v *serverCommand) joinUntilVoter(ctx context.Context, node *api.Node) erro
 			return err
 		case ctx.Err() == nil && err.Error() != lastReason:
 			lastReason = err.Error()
-			v.app.logger().Warn("not a voter yet; retrying", "reason", lastReason)
+			message := "not a voter yet; retrying"
+			if errors.Is(err, client.ErrDenied) {
+				message = "not a voter yet; let the rules allow this node's --tls-cert to operate, or have an operator add it (zamok join); retrying"
+			}
+			v.app.logger().Warn(message, "reason", lastReason)
 		}
 		select {
 		case <-retry.C:

@@ -34,9 +34,10 @@ func newTokenNew() *cobra.Command {
 of the token: the token itself is printed once and kept nowhere. Copy the file to all nodes, which read it anew
 by themselves. A client shows its token with --token-file, or over HTTP as "Authorization: Bearer TOKEN".
 
-An identity may have several tokens: to replace one, make the next, give it to the client, and remove the line
-of the first, which begins like the token. Sessions stay, since they belong to the identity.`,
-		Example: "  zamok token new ci-billing --file tokens > ci-billing.token\n  zamok token new alice --file tokens --valid 2160h",
+An identity may have several tokens: to replace one, make the next, copy the file to the nodes, give the token to
+the client, and remove the line of the first, which begins with what stands between the two underscores of that
+token. Sessions stay, since they belong to the identity.`,
+		Example: "  umask 077\n  zamok token new ci-billing --file tokens > ci-billing.token\n  zamok token new alice --file tokens --valid 2160h",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {

@@ -91,7 +91,7 @@ func (d membersDoc) write(w io.Writer) {
 			fmt.Fprintf(w, "\n%s: no contact for %v. Does it run? Can the leader reach %s?\n", m.ID, m.lastContactText(), m.Peer)
 		}
 	}
-	fmt.Fprintf(w, "\nThe cluster's id is %s. Its election timeout is %s.\n", d.Cluster, d.ElectionTimeout)
+	fmt.Fprintf(w, "\nThe cluster's id is %s.\nIts election timeout is %s.\n", d.Cluster, d.ElectionTimeout)
 	if d.HoldOff != "" {
 		fmt.Fprintf(w, "No lock is granted for another %s: a backup was restored.\n", d.HoldOff)
 	}

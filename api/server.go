@@ -293,7 +293,7 @@ func (s *identified) prove() error {
 	if err == nil {
 		return nil
 	}
-	err = wire.StreamEnded(zamokpb.Code_CODE_UNAUTHENTICATED, "the stream ends, because its caller is not proved any more: %v", err)
+	err = wire.StreamEnded(zamokpb.Code_CODE_UNAUTHENTICATED, "the stream ends, because its caller is not authenticated any more: %v", err)
 	s.ended.Store(&err)
 	return err
 }

@@ -126,7 +126,7 @@ func unauthenticated(err error) error {
 	if err == nil {
 		return nil
 	}
-	return wire.Errorf(zamokpb.Code_CODE_UNAUTHENTICATED, "not done: who makes the call is not proved: %v", err)
+	return wire.Errorf(zamokpb.Code_CODE_UNAUTHENTICATED, "not done: the caller is not authenticated: %v", err)
 }
 
 // bearer is the token that a call shows.

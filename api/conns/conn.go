@@ -120,7 +120,7 @@ func ClosedByPeer(ctx context.Context) bool {
 type call struct {
 	conn    *Conn
 	ended   bool        // it is none of the connection's any more
-	waiting *time.Timer // ends it, unless its request comes
+	waiting *time.Timer // ends it, unless its request comes; nil: nothing does
 	in, out flow        // the request, and the answer
 }
 
@@ -174,14 +174,23 @@ func (c *call) send(bytes int)            { c.change(&c.out, func(f *flow) { f.a
 func (c *call) sent(bytes int)            { c.change(&c.out, func(f *flow) { f.take(bytes) }) }
 
 // begin notes a call.
-func (c *Conn) begin(id uint32) *call {
+func (c *Conn) begin(id uint32, waiting *time.Timer) *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	begun := &call{conn: c, ended: c.ended}
+	begun := &call{conn: c, ended: c.ended, waiting: waiting}
 	if !c.ended {
 		c.calls[id], c.idle = begun, time.Time{}
+	} else {
+		begun.stopWaiting()
 	}
 	return begun
+}
+
+// stopWaiting stops the timer, which keeps the context and with it the metadata of a call that has ended.
+func (c *call) stopWaiting() {
+	if c.waiting != nil {
+		c.waiting.Stop()
+	}
 }
 
 func (c *Conn) call(id uint32) *call {
@@ -201,6 +210,7 @@ func (c *Conn) end(id uint32) {
 func (c *Conn) remove(id uint32) {
 	if ended := c.calls[id]; ended != nil {
 		ended.ended = true
+		ended.stopWaiting()
 		delete(c.calls, id)
 		c.budget.used.Add(-ended.in.weight() - ended.out.weight())
 		if len(c.calls) == 0 {

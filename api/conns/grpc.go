@@ -173,15 +173,14 @@ type callKey struct{}
 func begin(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	conn := Of(ctx)
 	ctx, cancel := context.WithCancel(ctx) // gRPC cancels its parent when the call ends
-	begun := conn.begin(conn.framed.stream)
+	begun := conn.begin(conn.framed.stream, time.AfterFunc(receiveWait, cancel))
 	begun.receive(0, openFrames)
-	begun.waiting = time.AfterFunc(receiveWait, cancel)
 	return context.WithValue(ctx, callKey{}, begun), nil
 }
 
 // message counts a message that a handler has received.
 func (c *call) message(m any) {
-	c.waiting.Stop()
+	c.stopWaiting()
 	c.received(prefixBytes + proto.Size(m.(proto.Message)))
 }
 

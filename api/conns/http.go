@@ -19,7 +19,7 @@ func (b *Budget) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn := Of(r.Context())
 		id := conn.requests.Add(1) // with HTTP/2 a connection has several
-		call := conn.begin(id)
+		call := conn.begin(id, nil)
 		defer conn.end(id)
 		r.Body = &countedBody{ReadCloser: r.Body, call: call}
 		h.ServeHTTP(countedWriter{w, call}, r)

@@ -55,6 +55,9 @@ const (
 	unreadBytesDefault = 64 << 20
 	// connsDefault is the default of NodeConfig.ConnsMax.
 	connsDefault = 16_384
+	// publicStreams bounds the streams of gRPC's own services under way, health and reflection: they serve everybody, so
+	// nothing else limits them.
+	publicStreams = 1024
 	// openTimeout is how long a new connection may take for its handshake.
 	openTimeout = 10 * time.Second
 	// pingIdle is after how long of silence a client is probed, pingTimeout how long it may take to
@@ -89,6 +92,7 @@ type Server struct {
 	dropping  sync.Mutex                // held to submit the drop of a call that broke; taken by a call that begins to wait
 	reading   chan struct{}             // capacity 1: full while a call reads much of the state
 	backingUp chan struct{}             // its capacity is how many there may be
+	public    chan struct{}             // likewise, of streams of health and reflection
 	limitMet  atomic.Pointer[time.Time] // when a request was refused because of a limit; nil = never
 	cluster   atomic.Pointer[string]    // the id of this node's cluster, as hex; nil = not known yet
 	stopping  chan struct{}             // closed when the node stops: whatever waits here ends
@@ -100,6 +104,7 @@ func newServer(cfg *NodeConfig) *Server {
 	s := &Server{
 		cfg: cfg, history: history.New(), metrics: metrics.New(), relays: make(map[raftpeer.Server][]*relayConn),
 		reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
+		public: make(chan struct{}, publicStreams),
 	}
 	s.limits = limits.New(limits.Config{
 		Set: cfg.Limits, Connections: cfg.ConnsMax, Logger: cfg.Logger, Limited: s.metrics.Limited, Clock: clock.System(),
@@ -221,7 +226,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 // stream is the way of every stream. Its handler calls admit once it has the request.
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if !isOurs(info.FullMethod) {
-		return handle(srv, stream)
+		return s.publicStream(srv, stream, handle)
 	}
 	ctx, err := s.identify(stream.Context(), info.FullMethod)
 	if err != nil {
@@ -243,6 +248,19 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		return s.relayStream(ctx, leader, stream, info.FullMethod)
 	}
 	return handle(srv, stream)
+}
+
+// publicStream serves a stream that asks nobody who they are.
+func (s *Server) publicStream(srv any, stream grpc.ServerStream, handle grpc.StreamHandler) error {
+	select {
+	case s.public <- struct{}{}:
+		defer func() { <-s.public }()
+		return handle(srv, stream)
+	default:
+		s.refused("public-streams", conns.Of(stream.Context()).RemoteAddr())
+		return wire.Errorf(zamokpb.Code_CODE_LIMIT_EXCEEDED, "not done: %d streams of health and reflection are open at this node, and "+
+			"that is the most; a Check of the health is a call of its own", publicStreams)
+	}
 }
 
 // proveEvery is how often it is looked whether what the caller of a stream has shown counts still: a token expires, or is

@@ -308,6 +308,12 @@ func (s *identified) prove() error {
 	if was := access.CallerOf(s.ctx).Identity; err == nil && access.CallerOf(ctx).Identity != was {
 		err = errors.New("what it has shown is another's now, not " + was + "'s")
 	}
+	if from, relayed := relayedBy(s.ServerStream.Context()); relayed && !s.server.node.HasServer(from) {
+		err = wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "the stream ends, because %s, which relays it, is no node of this cluster any "+
+			"more; ask another node", from.Name)
+		s.ended.Store(&err)
+		return err
+	}
 	if err == nil {
 		return nil
 	}

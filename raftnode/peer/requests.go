@@ -186,8 +186,12 @@ func isConfiguration(data []byte) (readable bool) {
 	return len(raft.DecodeConfiguration(data).Servers) > 0
 }
 
-// hasUnknownType reports whether Raft could not apply an entry; its process would end at each start.
-func hasUnknownType(entry *raft.Log) bool { return entry != nil && entry.Type > raft.LogConfiguration }
+// hasUnknownType reports whether Raft could not apply an entry; its process would end at each start. So it does with the
+// lists of peers that its first protocol had in place of configurations, if it can't read one.
+func hasUnknownType(entry *raft.Log) bool {
+	return entry != nil &&
+		(entry.Type > raft.LogConfiguration || entry.Type == raft.LogAddPeerDeprecated || entry.Type == raft.LogRemovePeerDeprecated)
+}
 
 // excerpt is what is logged of the name that a sender gives itself.
 func excerpt(name []byte) string { return string(name[:min(len(name), idBytesMax)]) }

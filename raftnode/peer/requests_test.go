@@ -316,6 +316,10 @@ func TestAnEntryOfAnUnknownTypeIsRefused(t *testing.T) {
 	require.Empty(t, entriesFault(&request))
 	request.Entries = append(request.Entries, &raft.Log{Index: 3, Term: 2, Type: raft.LogConfiguration + 1})
 	require.Contains(t, entriesFault(&request), "its entry 3 is of type 6")
+	for _, deprecated := range []raft.LogType{raft.LogAddPeerDeprecated, raft.LogRemovePeerDeprecated} {
+		request.Entries[1].Type = deprecated
+		require.Contains(t, entriesFault(&request), "its entry 3 is of type")
+	}
 }
 
 // Raft counts as committed what its log has up to the leader's commit index, also behind the entries of the request: a

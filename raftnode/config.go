@@ -29,7 +29,7 @@ type Config struct {
 	// JoinCluster is the id of the running cluster that this node is added to (Node.Join). Zero: the id in the data.
 	JoinCluster store.ID
 	// JoinMembers are the names of that cluster's nodes, as it reported them: with TLS, only they may call this node until
-	// it has a configuration.
+	// it has a configuration. NoteMembers sets later ones.
 	JoinMembers []string
 	// Client, HTTP and Version are announced to the others. Empty: not announced.
 	Client, HTTP, Version string

@@ -437,16 +437,16 @@ type vouched struct {
 
 // knows reports whether the cluster has a server of a name, as far as this node knows: in the configuration that is
 // committed, or in the one that may be (raft acts on the latest, but a leader that the latest lacks leads until that is
-// committed), or in a later one which a server that it knows has reported. A node without a configuration knows those
-// that it was given: its list, or the members of the cluster that it waits for.
+// committed), or in a later one which a server that it knows has reported. A node without a configuration knows also those
+// that it was given: its list, and the members of the cluster that it waits for.
 func (n *Node) knows(s peer.Server) bool {
 	in, committed := n.instance.Load(), n.state.committed.Load()
 	if in == nil {
 		return true // nothing is done for the caller before raft runs
 	}
 	latest := in.servers()
-	if len(latest) == 0 {
-		return n.cfg.Peers.List.Has(s.Name) || slices.Contains(n.cfg.JoinMembers, s.Name)
+	if len(latest) == 0 && (n.cfg.Peers.List.Has(s.Name) || slices.Contains(*n.joins.Load(), s.Name)) {
+		return true
 	}
 	if latest.named(s.Name) != nil || committed.servers.named(s.Name) != nil ||
 		committed.index < n.opened.index && n.opened.servers.named(s.Name) != nil {
@@ -456,15 +456,22 @@ func (n *Node) knows(s peer.Server) bool {
 	return v != nil && v.index > committed.index && slices.Contains(v.names, s.Name)
 }
 
+// NoteMembers sets the names of the nodes of the cluster that this one waits to be taken into: they may have changed since
+// it was opened with Config.JoinMembers.
+func (n *Node) NoteMembers(names []string) { n.joins.Store(&names) }
+
 // noteVouched notes the members that known servers have reported, while no leader lasts: one that this node does not know
 // may be calling in vain, since it joined while this node was away.
 func (n *Node) noteVouched(replies []peer.Reply) {
 	cluster := peer.ClusterID(n.store.Identity().Cluster)
-	latest := vouched{index: n.state.committed.Load().index}
+	latest, mine := vouched{index: n.state.committed.Load().index}, n.instance.Load().servers()
 	for _, reply := range replies {
 		theirs := reply.Answer
-		if reply.Err == nil && cluster != (peer.ClusterID{}) && theirs.Cluster == cluster && theirs.Name == reply.Node.ID &&
-			n.knows(theirs.Server) && theirs.Configuration > latest.index {
+		same := cluster != (peer.ClusterID{}) && theirs.Cluster == cluster
+		if cluster == (peer.ClusterID{}) { // an initial member that was away since it began has the incarnations of the others
+			same = mine.has(theirs.ID())
+		}
+		if reply.Err == nil && same && theirs.Name == reply.Node.ID && n.knows(theirs.Server) && theirs.Configuration > latest.index {
 			latest = vouched{theirs.Configuration, theirs.Names}
 		}
 	}

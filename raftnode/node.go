@@ -36,13 +36,14 @@ type Node struct {
 	// opened is the latest configuration then, and with it the servers of the one before: raft says only which is the
 	// latest, and that need not be committed. Never changed.
 	opened       configuration
-	vouched      atomic.Pointer[vouched] // what known servers say about others; nil = nothing
-	cut          atomic.Int64            // cluster time that stalls of this leader cut off, in ns
-	noRoom       atomic.Pointer[string]  // why this leader admits nothing new; nil or empty = it does
-	stalls       peer.WorstRoundTrip     // how long this process was kept from running
-	chosen       atomic.Int64            // the timeout that raft is opened with next, in ns
-	known        atomic.Int64            // the timeout of a majority of the nodes with a vote, in ns
-	steppedAside time.Time               // when this leader last handed over by itself; of the maintenance loop
+	vouched      atomic.Pointer[vouched]  // what known servers say about others; nil = nothing
+	joins        atomic.Pointer[[]string] // see NoteMembers
+	cut          atomic.Int64             // cluster time that stalls of this leader cut off, in ns
+	noRoom       atomic.Pointer[string]   // why this leader admits nothing new; nil or empty = it does
+	stalls       peer.WorstRoundTrip      // how long this process was kept from running
+	chosen       atomic.Int64             // the timeout that raft is opened with next, in ns
+	known        atomic.Int64             // the timeout of a majority of the nodes with a vote, in ns
+	steppedAside time.Time                // when this leader last handed over by itself; of the maintenance loop
 
 	maintainWake chan struct{}   // capacity 1
 	notifying    atomic.Bool     // a node is being notified that its log lost entries
@@ -72,6 +73,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	n.life, n.endLife = context.WithCancel(context.Background())
 	n.state.node = n
 	n.state.committed.Store(&configuration{})
+	n.joins.Store(&cfg.JoinMembers)
 	n.state.replace(fsm.NewWithVersions(cfg.Versions))
 	undo := cfg.Peers.Listener.Close
 	defer func() { // also when Fatal ends this goroutine

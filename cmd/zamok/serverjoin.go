@@ -43,9 +43,7 @@ func (v *serverCommand) learnCluster(ctx context.Context, cfg *raftnode.Config) 
 	case err != nil:
 		return fmt.Errorf("--join %s: %w; nothing was started", v.join, err)
 	}
-	for _, m := range members {
-		cfg.JoinMembers = append(cfg.JoinMembers, m.ID)
-	}
+	cfg.JoinMembers = namesOf(members)
 	return cfg.JoinCluster.UnmarshalText([]byte(cluster.ID))
 }
 
@@ -82,7 +80,15 @@ func (v *serverCommand) joinUntilVoter(ctx context.Context, node *api.Node) erro
 	return nil
 }
 
-// requestJoin has the cluster take this node in.
+func namesOf(members []client.Member) (names []string) {
+	for _, m := range members {
+		names = append(names, m.ID)
+	}
+	return names
+}
+
+// requestJoin has the cluster take this node in. It notes the members before: one that has joined since this node started
+// may lead by now.
 func (v *serverCommand) requestJoin(ctx context.Context, node *api.Node) error {
 	c, err := v.joinClient(node.Client())
 	if err != nil {
@@ -91,11 +97,14 @@ func (v *serverCommand) requestJoin(ctx context.Context, node *api.Node) error {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
+	members, _, err := c.Members(ctx)
+	if err == nil {
+		node.Raft().NoteMembers(namesOf(members))
+	}
 	if err := c.Join(ctx, v.id, node.Peer()); err != nil {
 		return fmt.Errorf("--join %s: %w", v.join, err)
 	}
-	members, _, err := c.Members(ctx)
-	if err != nil {
+	if members, _, err = c.Members(ctx); err != nil {
 		return err
 	}
 	for _, m := range members {

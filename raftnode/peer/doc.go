@@ -135,7 +135,8 @@
 // name that is known (P14). A node knows
 //
 //	the names in its committed configuration, and in its latest one (Config.Knows; package raftnode)
-//	without a configuration, those of its list, or the members of the cluster that it was told to join
+//	without a configuration, those of its list, and the members of the cluster that it waits for, as that reports them
+//	each time the node asks to be taken in
 //	those in a later configuration, as a server that it knows reports it while no leader lasts
 //	those that its operator allows (Config.AllowedNames)
 //

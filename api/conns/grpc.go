@@ -72,6 +72,7 @@ type framed struct {
 const (
 	prefaceBytes = 24
 	frameHead    = 9
+	frameMost    = 16 << 10 // of the bytes behind a head: gRPC takes no more, and ends the connection
 
 	frameData    = 0
 	frameHeaders = 1
@@ -113,7 +114,7 @@ func (f *framed) read(b []byte) (int, error) {
 		f.left, f.stream = frameHead+next.bytes, next.stream
 		switch next.kind {
 		case frameData:
-			bytes := next.bytes
+			bytes := min(next.bytes, frameMost)
 			if bytes > 0 && next.flags&flagPadded != 0 { // gRPC doesn't keep the padding
 				padded, err := f.in.Peek(frameHead + 1)
 				if err != nil {

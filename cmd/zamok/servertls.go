@@ -31,7 +31,11 @@ func (v *serverCommand) secure(cfg *api.NodeConfig, log *slog.Logger) (all []*re
 	if cfg.ClientTLS, err = use(v.clientTLS, "--tls-cert", "TLS of clients", tlsVersions[v.tlsMinVersion]); err != nil {
 		return nil, err
 	}
-	cfg.Peers.TLS, err = use(v.peerTLS, "--peer-cert", "TLS of peers", tls.VersionTLS13)
+	peers := v.peerTLS
+	if peers != (tlsFiles{}) {
+		peers.node = v.id
+	}
+	cfg.Peers.TLS, err = use(peers, "--peer-cert", "TLS of peers", tls.VersionTLS13)
 	return all, err
 }
 

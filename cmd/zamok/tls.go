@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"time"
+
+	"zamok/raftnode/peer"
 )
 
 // tlsFiles names PEM files.
@@ -17,6 +19,7 @@ type tlsFiles struct {
 	clientCA string // the authorities of those that call, which then have to show a certificate
 	cert     string // our own certificate
 	key      string
+	node     string // the node that our own certificate has to name, for its peers; "": it may name anything
 }
 
 // certificates is what the files say.
@@ -72,6 +75,11 @@ func (f tlsFiles) parse(of map[string][]byte, minVersion uint16) (*tls.Config, e
 		pair, err := tls.X509KeyPair(of[f.cert], of[f.key])
 		if err != nil {
 			return nil, fmt.Errorf("the certificate in %s with the key in %s can't be used: %w", f.cert, f.key, err)
+		}
+		if f.node != "" {
+			if err := peer.CheckCertificate(pair.Leaf, f.node); err != nil {
+				return nil, fmt.Errorf("the certificate in %s does not name this node, so no other one would connect with it: %w", f.cert, err)
+			}
 		}
 		cfg.Certificates = []tls.Certificate{pair}
 	}

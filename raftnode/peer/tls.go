@@ -91,10 +91,15 @@ func (n *Network) checkCertificate(s *stream) *RefusedError {
 	return nil
 }
 
-// verifyName returns an error unless the other end's certificate names a node. One for *.example.org names none: who
-// has it would be every node of these names.
+// verifyName returns an error unless the other end's certificate names a node.
 func verifyName(state tls.ConnectionState, name string) error {
-	leaf := *state.PeerCertificates[0]
+	return CheckCertificate(state.PeerCertificates[0], name)
+}
+
+// CheckCertificate returns an error unless a certificate names a node. One for *.example.org names none: who has it would
+// be every node of these names.
+func CheckCertificate(certificate *x509.Certificate, name string) error {
+	leaf := *certificate
 	leaf.DNSNames = slices.DeleteFunc(slices.Clone(leaf.DNSNames), func(name string) bool { return strings.Contains(name, "*") })
 	return leaf.VerifyHostname(name)
 }

@@ -232,6 +232,9 @@ func (v *serverCommand) run(ctx context.Context) error {
 		}
 		return explainStart(err)
 	}
+	if err := v.checkMembersAreLocal(node.Raft().Servers()); err != nil {
+		return errors.Join(err, node.Close())
+	}
 	joinRefused := make(chan error, 1)
 	if v.join != "" {
 		var joining sync.WaitGroup

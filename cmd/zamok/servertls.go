@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"zamok/api"
+	"zamok/raftnode"
 )
 
 // tlsVersions are the values of --tls-min-version.
@@ -61,6 +62,21 @@ func (v *serverCommand) checkPeersAreSecured() error {
 			return fmt.Errorf("%s: %s is reached over a network, and without TLS everything that reaches the port of the peers can "+
 				"change what the cluster knows: give --peer-cert, --peer-key and --peer-ca, or --insecure-peers if only nodes can reach it",
 				flag, addresses[flag][i])
+		}
+	}
+	return nil
+}
+
+// checkMembersAreLocal refuses the same of the members in a node's data, if no --cluster names them.
+func (v *serverCommand) checkMembersAreLocal(members []raftnode.Server) error {
+	if !v.peersAreLocal() {
+		return nil
+	}
+	for _, m := range members {
+		if !isLoopbackAddress(m.Peer) {
+			return fmt.Errorf("%s, a member by the data in %s, is reached over a network at %s, and without TLS this node listens for peers on "+
+				"loopback only: give --peer-cert, --peer-key and --peer-ca, or --insecure-peers if only nodes can reach the port",
+				m.ID, v.data, m.Peer)
 		}
 	}
 	return nil

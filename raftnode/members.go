@@ -352,7 +352,8 @@ func (n *Node) change(ctx context.Context) (done func(), err error) {
 
 // checkRemoved ends the process if the others report that this node has been removed. Raft does not notify a removed
 // follower, which then asks for votes in vain. Only a committed configuration counts that is later than any that names this
-// node: an uncommitted removal may be undone, and a node that lags behind may not know yet that this one joined.
+// node: an uncommitted removal may be undone, and a node that lags behind may not know yet that this one joined. With TLS
+// only a node that is known counts: the list may name one that was itself removed.
 func (n *Node) checkRemoved(replies []peer.Reply) {
 	id, listed := n.store.Identity(), n.listedAt
 	if now := n.state.committed.Load(); now.servers.has(n.self.ID()) {
@@ -360,7 +361,8 @@ func (n *Node) checkRemoved(replies []peer.Reply) {
 	}
 	for _, reply := range replies {
 		theirs := reply.Answer
-		if reply.Err == nil && id.Bootstrapped && theirs.Cluster == peer.ClusterID(id.Cluster) && !theirs.Listed && theirs.Configuration > listed {
+		if reply.Err == nil && id.Bootstrapped && theirs.Cluster == peer.ClusterID(id.Cluster) && !theirs.Listed && theirs.Configuration > listed &&
+			(n.cfg.Peers.TLS == nil || theirs.Name == reply.Node.ID && n.knows(theirs.Server)) {
 			n.fatal(fmt.Errorf("%w (%s at %s reports it: the configuration that was committed at index %d does not name this node)",
 				ErrRemoved, theirs.Name, reply.Node.Address, theirs.Configuration))
 		}

@@ -219,6 +219,10 @@ func (c *Conn) remove(id uint32) {
 	}
 }
 
+// stillMost is for how long what does not move counts more and more. Beyond that the bytes decide: a call that lasts for days
+// may keep a few, of a message that its client encoded longer than it had to.
+const stillMost = time.Minute
+
 // load is what the calls of the connection keep, and that times the seconds for which it has not moved, at least one:
 // among clients that have just asked, those count that asked for most.
 func (c *Conn) load(now time.Time) (bytes int64, byteSeconds float64) {
@@ -227,7 +231,7 @@ func (c *Conn) load(now time.Time) (bytes int64, byteSeconds float64) {
 	for _, call := range c.calls {
 		for _, f := range []*flow{&call.in, &call.out} {
 			bytes += f.weight()
-			byteSeconds += float64(f.weight()) * max(now.Sub(f.since).Seconds(), 1)
+			byteSeconds += float64(f.weight()) * min(max(now.Sub(f.since), time.Second), stillMost).Seconds()
 		}
 	}
 	return bytes, byteSeconds

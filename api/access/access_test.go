@@ -95,7 +95,7 @@ func TestEachLockIsAuthorized(t *testing.T) {
 		var e *wire.Error
 		require.ErrorAs(t, g.Admit(alice, r), &e)
 		assert.Equal(t, zamokpb.Code_CODE_DENIED, e.Code())
-		assert.Equal(t, `not done: alice may not lock "b": no rule allows it, nor anything else there`, e.Error())
+		assert.Equal(t, `not done: alice may not lock "b": no rule allows it or any other verb`, e.Error())
 	}
 	open := &zamokpb.OpenStream{Session: 1, Secret: make([]byte, 16)}
 	require.NoError(t, g.Admit(alice, open))

@@ -45,7 +45,7 @@ rules:
     may: [operate]
 `)
 	for args, want := range map[string]exitResult{
-		"":                                    {0, file + " is a file of rules\n", ""},
+		"":                                    {0, file + " is valid\n", ""},
 		"--as ci-billing lock account/200":    {0, "allowed by the rule in line 4\n", ""},
 		"--as ci-billing release account/200": {exitDenied, "no rule allows it; allowed are: lock, read\n", ""},
 		"--as ci-billing lock account":        {exitDenied, "no rule allows it, nor anything else there\n", ""},
@@ -55,9 +55,9 @@ rules:
 		"--as bob --group sre operate":        {0, "allowed by the rule in line 7\n", ""},
 		"--as bob --group sre,x operate":      {0, "allowed by the rule in line 7\n", ""},
 		"lock account/200":                    {exitGeneral, "", "--as is missing"},
-		"--as bob steal account/200":          {exitGeneral, "", "\"steal\" is no verb"},
-		"--as bob operate account/200":        {exitGeneral, "", "leave \"account/200\" out"},
-		"--as bob lock":                       {exitGeneral, "", "lock what?"},
+		"--as bob steal account/200":          {exitGeneral, "", "\"steal\" is not a verb"},
+		"--as bob operate account/200":        {exitGeneral, "", "remove \"account/200\""},
+		"--as bob lock":                       {exitGeneral, "", "the name of the lock is missing"},
 		"--as anonymous@127.0.0.1 lock a":     {exitGeneral, "", "--as: an identity does not begin with anonymous@"},
 	} {
 		r := offline(t, append([]string{"rules", "check", file}, strings.Fields(args)...)...)
@@ -104,7 +104,7 @@ func TestTokenNew(t *testing.T) {
 	require.Contains(t, r.stderr, "nothing was added")
 }
 
-func TestATokenIsReadAnew(t *testing.T) {
+func TestATokenFileIsReloaded(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	c := &tokenFileCredentials{path: file}
 	_, err := c.GetRequestMetadata(t.Context())
@@ -162,14 +162,14 @@ func TestAccess(t *testing.T) {
 
 	denied := run("alice", "lock", "b", "--try", "--", "true")
 	require.Equal(t, exitDenied, denied.code)
-	require.Contains(t, denied.stderr, `alice may not lock "b": no rule allows it, nor anything else there`)
+	require.Contains(t, denied.stderr, `alice may not lock "b": no rule allows it or any other verb`)
 	require.Equal(t, exitDenied, run("root", "show", "a/x").code, "to operate is not to read")
 	with["nobody"] = []string{"--cacert", ca.file}
 	require.Contains(t, run("nobody", "show", "a/x").stderr, "anonymous@127.0.0.1 may not read")
 
 	write("rules", before+"- {identities: [alice], names: [b], may: [lock]}\n")
 	require.NoError(t, s.nodes[0].Process.Signal(syscall.SIGHUP))
-	awaitCondition(t, "the rules are read anew", func() bool { return run("alice", "lock", "b", "--try", "--", "true").code == 0 })
+	awaitCondition(t, "the rules are reloaded", func() bool { return run("alice", "lock", "b", "--try", "--", "true").code == 0 })
 	expired := run("root", "expire", "1", "--reason", "a test")
 	require.Contains(t, []int{0, exitTargetNotFound}, expired.code, expired.stderr)
 	calls := map[string]bool{}

@@ -6,15 +6,15 @@ import (
 )
 
 const (
-	expiryEvery = time.Hour // how often it is looked at what expires
+	expiryEvery = time.Hour // between two checks of all certificates
 	day         = 24 * time.Hour
 )
 
-// expiryWarnings are how long before its end a certificate is warned of. One that lives for less than three times as long is
-// not: it is renewed later than that.
+// expiryWarnings are the times before the expiry of a certificate at which a warning is logged. A certificate with a lifetime of
+// less than three times as long is exempt: it is renewed later than that.
 var expiryWarnings = []time.Duration{30 * day, 7 * day, day, 0}
 
-// expiryLog warns of certificates that expire: at each of expiryWarnings, and every day once the last one but one has passed.
+// expiryLog warns of certificates that expire: at each of expiryWarnings, and every day during the last day and after the expiry.
 type expiryLog struct {
 	log    *slog.Logger
 	files  []*reloaded[certificates]
@@ -26,7 +26,7 @@ type warned struct {
 	at    time.Time
 }
 
-// look warns of what is due now. It reads files that have changed, so that what nobody connects to is not forgotten.
+// look logs the warnings that are due. It reloads changed files, so that a renewed certificate counts even if nothing connects.
 func (l *expiryLog) look(now time.Time) {
 	for _, files := range l.files {
 		for _, ends := range files.get().expiries {
@@ -49,11 +49,11 @@ func (l *expiryLog) warn(ends expiry, now time.Time) {
 	}
 	l.warned[ends] = warned{level, now}
 	if left <= 0 {
-		l.log.Error("a certificate has expired, and connections that need it fail: renew it; the file is read again when it has changed",
+		l.log.Error("a certificate has expired, and connections that need it fail: renew it; the file is reloaded when it changes",
 			"file", ends.file, "expired", ends.at.UTC().Format(time.RFC3339))
 		return
 	}
-	l.log.Warn("a certificate expires soon: renew it; the file is read again when it has changed",
+	l.log.Warn("a certificate expires soon: renew it; the file is reloaded when it changes",
 		"file", ends.file, "expires", ends.at.UTC().Format(time.RFC3339), "days_left", int(left/day))
 }
 

@@ -45,7 +45,7 @@ func (c *connectionFlags) config() (client.Config, error) {
 	cfg := client.Config{Endpoints: c.endpoints, Logger: c.app.logger()}
 	if c.tokenFile != "" {
 		if c.tls == (tlsFiles{}) {
-			return cfg, errors.New("--token-file needs TLS, or everybody on the way could read the token: give --cacert")
+			return cfg, errors.New("--token-file needs TLS, or the token could be read on the network: give --cacert")
 		}
 		token := &tokenFileCredentials{path: c.tokenFile}
 		if err := token.read(); err != nil {
@@ -63,8 +63,8 @@ func (c *connectionFlags) config() (client.Config, error) {
 	return cfg, nil
 }
 
-// tokenFileCredentials sends the token in a file with every call. It is read each time: to renew the token, write the
-// file. While there is none in it, the one before is sent: whoever writes the file may need a moment.
+// tokenFileCredentials sends the token in a file with every call. The file is read each time: to renew the token, replace the
+// file. While the file is missing or empty, as while it is being written, the previous token is sent.
 type tokenFileCredentials struct {
 	path string
 	last atomic.Pointer[string]
@@ -93,6 +93,6 @@ func (c *tokenFileCredentials) read() error {
 	return nil
 }
 
-// RequireTransportSecurity: an address that is reached without TLS could be that of another node than was meant, also on
-// this machine, and nodes name each other's.
+// RequireTransportSecurity is true also for loopback addresses: without TLS the server is not authenticated, and the client
+// connects to further addresses that servers announce.
 func (*tokenFileCredentials) RequireTransportSecurity() bool { return true }

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// limitMemory makes Go's collector work harder as the memory comes to an end that the process may use: nine tenths of what
-// its cgroup allows, as MemoryMax= of a unit or the limit of a container does, unless the environment has GOMEMLIMIT. It
-// returns how much clients may leave unread or incomplete: an eighth of that; 0: the default, which is the most.
+// limitMemory sets Go's memory limit to nine tenths of the memory limit of the process's cgroup (MemoryMax= of a unit, the
+// limit of a container), unless the environment has GOMEMLIMIT. It returns the budget for unread and incomplete bytes of
+// clients: an eighth of the limit; 0: the default, which is the maximum.
 func limitMemory(log *slog.Logger, machine fs.FS) (unread int64) {
 	limit := debug.SetMemoryLimit(-1) // that of GOMEMLIMIT
 	if allowed := cgroupMemory(machine); allowed > 0 && os.Getenv("GOMEMLIMIT") == "" {
@@ -22,12 +22,11 @@ func limitMemory(log *slog.Logger, machine fs.FS) (unread int64) {
 	if unread = limit / 8; unread >= 64<<20 {
 		return 0
 	}
-	log.Info("the memory of this process is limited: clients may leave less unread", "limit", limit, "unread", unread)
+	log.Info("low memory limit: the budget for unread answers and incomplete requests is reduced", "memory_limit", limit, "unread_bytes", unread)
 	return unread
 }
 
-// cgroupMemory is the least that a cgroup of the process allows; 0: none limits it. Only Linux has them, in their second
-// version.
+// cgroupMemory is the lowest memory limit of the process's cgroups; 0: none. It reads cgroups of version 2, on Linux.
 func cgroupMemory(machine fs.FS) (least int64) {
 	groups, _ := fs.ReadFile(machine, "proc/self/cgroup")
 	_, group, found := strings.Cut(string(groups), "0::")

@@ -37,7 +37,7 @@ func (a *app) printJSON(doc any, indent string) error {
 	return encoder.Encode(doc)
 }
 
-// visibleWriter writes what people are to see. Each Write is of whole lines.
+// visibleWriter escapes what is not visible. Each Write has whole lines.
 type visibleWriter struct {
 	w    io.Writer
 	show func(string) string
@@ -50,7 +50,7 @@ func (v visibleWriter) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// cellColumnsMax bounds a cell of a table; what it leaves out is in the output of -o json.
+// cellColumnsMax bounds a cell of a table; -o json has all of it.
 const cellColumnsMax = 128
 
 // table writes rows in columns, the first row being their heads.

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// reloadEvery is how often it is looked whether files have changed, at most: when something asks for what is in them.
+// reloadEvery is the shortest time between two checks whether files have changed. They are checked when their value is used.
 const reloadEvery = time.Second
 
-// rereading is all that a server reads anew.
+// rereading is the set of files that a server reloads.
 type rereading struct {
 	again  []func() // on HUP
 	usable map[string]func() bool
@@ -29,7 +29,7 @@ func watch[T any](all *rereading, r *reloaded[T]) {
 	all.again, all.usable[r.what] = append(all.again, r.now), r.usable
 }
 
-// files tells which files can be used as they are now.
+// files reports which files are valid as they are now.
 func (all *rereading) files() map[string]bool {
 	now := make(map[string]bool)
 	for what, usable := range all.usable {
@@ -38,8 +38,8 @@ func (all *rereading) files() map[string]bool {
 	return now
 }
 
-// reloaded is what is in some files, read anew when one of them has changed. If they can't be read, or what they say makes no
-// sense, what they said before counts.
+// reloaded is a value that is parsed from files, and again when one of them has changed. If they can't be read or parsed, the
+// previous value stays in force.
 type reloaded[T any] struct {
 	what  string // for the log
 	paths []string
@@ -47,7 +47,7 @@ type reloaded[T any] struct {
 	log   *slog.Logger
 
 	current atomic.Pointer[T]
-	broken  atomic.Bool // the files are not what counts
+	broken  atomic.Bool // current is older than the files, which are invalid
 
 	mu     sync.Mutex // guards what follows; held while files are read
 	looked time.Time
@@ -62,7 +62,7 @@ func reload[T any](log *slog.Logger, what string, parse func(texts [][]byte) (T,
 	return r, r.read()
 }
 
-// get returns what counts. Of several that ask at once one looks at the files, and the others don't wait for the disk.
+// get returns the value in force. Of concurrent callers one checks the files, and the others don't wait for the disk.
 func (r *reloaded[T]) get() T {
 	if r.mu.TryLock() {
 		if now := time.Now(); now.Sub(r.looked) >= reloadEvery {
@@ -76,31 +76,31 @@ func (r *reloaded[T]) get() T {
 	return *r.current.Load()
 }
 
-// now reads the files whether they seem to have changed or not.
+// now reads the files even if they seem unchanged.
 func (r *reloaded[T]) now() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.again()
 }
 
-// usable reports whether what the files say counts.
+// usable reports whether the files are valid, and their value is in force.
 func (r *reloaded[T]) usable() bool {
-	r.get() // it looks at them, also if nothing asks for what they say
+	r.get() // check the files, even if nothing uses their value
 	return !r.broken.Load()
 }
 
-// again reads the files, and logs what came of it. The caller holds the lock.
+// again reads the files and logs the result. The caller holds the lock.
 func (r *reloaded[T]) again() {
 	if err := r.read(); err != nil {
 		r.broken.Store(true)
-		r.log.Error("files were changed and can't be used; what they said before counts until they are mended", "what", r.what, "error", err)
+		r.log.Error("changed files are invalid: the previous version stays in force until they are fixed", "what", r.what, "error", err)
 		return
 	}
 	r.broken.Store(false)
-	r.log.Info("files were read anew", "what", r.what, "files", r.paths)
+	r.log.Info("files reloaded", "what", r.what, "files", r.paths)
 }
 
-// changed reports whether a file is not the one that was read. The caller holds the lock.
+// changed reports whether a file differs from the one that was read. The caller holds the lock.
 func (r *reloaded[T]) changed() bool {
 	seen := r.look()
 	return !slices.EqualFunc(seen, r.seen, func(a, b os.FileInfo) bool {
@@ -124,7 +124,7 @@ func (r *reloaded[T]) look() (seen []os.FileInfo) {
 
 // read reads the files. The caller holds the lock.
 func (r *reloaded[T]) read() error {
-	seen := r.look() // before the content: what is written meanwhile is read the next time
+	seen := r.look() // before the content, so that a change meanwhile is found by the next check
 	var texts [][]byte
 	var failed []error
 	for _, path := range r.paths {

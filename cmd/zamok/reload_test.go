@@ -17,7 +17,7 @@ import (
 	"zamok/api/access/rules"
 )
 
-func TestChangedFilesAreReadAnew(t *testing.T) {
+func TestChangedFilesAreReloaded(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(dir, "file")
@@ -60,7 +60,7 @@ func TestChangedFilesAreReadAnew(t *testing.T) {
 	})
 }
 
-// TestBrokenRulesChangeNothing: of a file of rules with a mistake, the line is logged, and what it said before counts.
+// TestBrokenRulesChangeNothing: an error in a rules file is logged with its line, and the previous rules stay in force.
 func TestBrokenRulesChangeNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	put := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
@@ -85,6 +85,6 @@ func TestBrokenRulesChangeNothing(t *testing.T) {
 	require.False(t, mayLock())
 	require.Equal(t, map[string]bool{"access rules": true}, all.files())
 	stop()
-	require.Contains(t, log.String(), "what they said before counts")
-	require.Contains(t, log.String(), "rules.yaml: line 4: \\\"lok\\\" is no verb")
+	require.Contains(t, log.String(), "the previous version stays in force")
+	require.Contains(t, log.String(), "rules.yaml: line 4: \\\"lok\\\" is not a verb")
 }

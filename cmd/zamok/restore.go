@@ -119,7 +119,7 @@ Start it, when all nodes of the old cluster have ended for good:
 `, visible.Line(v.data), node.ID, restored.Index, doc.HoldOff, node.ID, shellQuote(v.data), v.cluster)
 		if !isLoopbackAddress(node.Address) {
 			fmt.Fprint(w, `
-with --peer-cert, --peer-key and --peer-ca, or --insecure-peers.
+Add --peer-cert, --peer-key and --peer-ca, or --insecure-peers.
 `)
 		}
 	})

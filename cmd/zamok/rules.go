@@ -29,12 +29,12 @@ func newRulesCheck() *cobra.Command {
 	var groups []string
 	cmd := &cobra.Command{
 		Use:   "check FILE [--as IDENTITY VERB [NAME]]",
-		Short: "check a file of access rules, or what it allows",
-		Long: `Reads a file as "zamok server --rules" does, and says what is wrong with it and where. No server is asked.
+		Short: "check a rules file, or whether it allows a request",
+		Long: `Checks a file for "zamok server --rules" without a server, and reports an error with its line.
 
-With --as it says whether that identity may do something: lock, read, watch or release a lock, or operate the
-cluster, which is about no lock. --as anonymous is a client that proves no identity. The exit code is 0 if it is
-allowed, and 120 if it is denied.`,
+With --as it also prints whether the file allows IDENTITY a verb: lock, read, watch or release with the NAME of a
+lock, or operate without one. IDENTITY is "anonymous" for a client without credentials. The exit code is 0 if the
+request is allowed, and 120 if it is denied.`,
 		Example: "  zamok rules check rules.yaml\n  zamok rules check rules.yaml --as ci-billing lock account/200",
 		Args:    cobra.RangeArgs(1, 3),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -47,7 +47,7 @@ allowed, and 120 if it is denied.`,
 				return &usageError{cmd.CommandPath(), fmt.Errorf("%s: %w", args[0], err)}
 			}
 			if as == "" && len(args) == 1 {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is a file of rules\n", visible.Line(args[0]))
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid\n", visible.Line(args[0]))
 				return err
 			}
 			verb, name, err := ruleQuestion(as, args[1:])
@@ -62,28 +62,28 @@ allowed, and 120 if it is denied.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&as, "as", "", "`identity` that asks; anonymous: none is proved")
-	cmd.Flags().StringSliceVar(&groups, "group", nil, "`group` that the token of that identity names; repeatable")
+	cmd.Flags().StringVar(&as, "as", "", "`identity` of the client; anonymous: a client without credentials")
+	cmd.Flags().StringSliceVar(&groups, "group", nil, "`group` in the JWT of the client; repeatable")
 	return cmd
 }
 
 func ruleQuestion(as string, args []string) (verb rules.Verb, name string, err error) {
 	switch {
 	case as == "":
-		return "", "", fmt.Errorf("--as is missing: who wants to %s?", strings.Join(args, " "))
+		return "", "", fmt.Errorf("--as is missing: the identity to check %s for", strings.Join(args, " "))
 	case len(args) == 0:
-		return "", "", fmt.Errorf("what does %s want to do? Write a verb, and the name of a lock", as)
+		return "", "", fmt.Errorf("the verb is missing: add lock, read, watch or release and the name of a lock, or operate")
 	case as != rules.Anonymous && identity.Check(as) != nil:
 		return "", "", fmt.Errorf("--as: %w", identity.Check(as))
 	}
 	verb = rules.Verb(args[0])
 	switch hasName := len(args) == 2; {
 	case !rules.IsVerb(verb):
-		return "", "", fmt.Errorf("%q is no verb: there are lock, read, watch, release and operate", args[0])
+		return "", "", fmt.Errorf("%q is not a verb: use lock, read, watch, release or operate", args[0])
 	case verb == rules.Operate && hasName:
-		return "", "", fmt.Errorf("operate is about the cluster: leave %q out", args[1])
+		return "", "", fmt.Errorf("operate applies to the cluster and takes no name: remove %q", args[1])
 	case verb != rules.Operate && !hasName:
-		return "", "", fmt.Errorf("%s what? Write the name of a lock", verb)
+		return "", "", fmt.Errorf("the name of the lock is missing: add it after %s", verb)
 	case hasName:
 		name = args[1]
 	}

@@ -106,7 +106,7 @@ none of this node's: the one of --advertise, the machine's, and those of --http-
 	return cmd
 }
 
-const logStoreHelp = "log of a new --data: `wal|bolt`, segments or one bbolt file (default: wal; a directory keeps what it was begun with)"
+const logStoreHelp = "log of a new --data: `wal|bolt`, segments or one bbolt file (default: wal; an existing directory keeps its kind)"
 
 // electionTimeoutMax leaves sessions with the default ttl room: they have four times as long.
 const electionTimeoutMin, electionTimeoutMax = 50 * time.Millisecond, 2500 * time.Millisecond
@@ -124,24 +124,24 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.StringVar(&v.listen, "listen", defaultListen, "listen address for clients")
 	f.StringVar(&v.peer, "peer", "", "listen address for the other nodes (default: the port that --cluster has for this node, or "+defaultPeerPort+"; on all interfaces with peer TLS, otherwise on loopback)")
 	f.StringVar(&v.http, "http", defaultHTTP, `listen address for HTTP, with the TLS of --tls-cert: locks as JSON, /metrics, /healthz and /readyz; "" disables it`)
-	f.BoolVar(&v.insecureHTTP, "insecure-http", false, "serve HTTP beyond this machine without --rules: everything that reaches it may take and end every lock")
-	f.StringSliceVar(&v.httpHosts, "http-host", nil, "further `name` under which HTTP is reached, as through a proxy; repeatable")
-	f.BoolVar(&v.pprof, "profile", false, "serve /debug/pprof on the HTTP address, to operators if there are --rules")
+	f.BoolVar(&v.insecureHTTP, "insecure-http", false, "allow --http on a non-loopback address without --rules: every program that can connect may take and end every lock")
+	f.StringSliceVar(&v.httpHosts, "http-host", nil, "additional host `name` accepted in HTTP requests, such as that of a proxy; repeatable")
+	f.BoolVar(&v.pprof, "profile", false, "serve /debug/pprof on the HTTP address; with --rules it needs the verb operate")
 	f.StringVar(&v.advertise, "advertise", "", "`host` under which clients and other nodes reach this node (default: the one in --cluster, or the host name)")
 	f.Uint64Var(&v.tokenBase, "token-base", 0, "issue only tokens above this one in a new cluster (default: seconds since 1970 × 2^20)")
-	f.IntVar(&v.maxConnections, "max-connections", 0, "maximum number of client connections of each port; one more takes the place of one without a call (default 16384)")
+	f.IntVar(&v.maxConnections, "max-connections", 0, "maximum number of client connections on each port; beyond it a connection without calls is closed for a new one (default 16384)")
 	f.StringVar(&v.clientTLS.cert, "tls-cert", "", "certificate for clients, a PEM `file`; enables TLS")
 	f.StringVar(&v.clientTLS.key, "tls-key", "", "key of --tls-cert, a PEM `file`")
-	f.StringVar(&v.clientTLS.clientCA, "tls-client-ca", "", "require clients to show a certificate of the authorities in this PEM `file`, or a token if --tokens or --jwt-keys is given")
-	f.StringVar(&v.joinCA, "join-ca", "", "authorities trusted when asking the cluster of --join, a PEM `file` (default: the system's)")
-	f.StringVar(&v.tlsMinVersion, "tls-min-version", "1.3", "lowest version of TLS for clients: 1.2 or 1.3; nodes use 1.3 among themselves")
+	f.StringVar(&v.clientTLS.clientCA, "tls-client-ca", "", "require a client certificate issued by an authority in this PEM `file`; with --tokens or --jwt-keys, a token is enough")
+	f.StringVar(&v.joinCA, "join-ca", "", "authorities trusted when connecting to the addresses of --join, a PEM `file` (default: the system's)")
+	f.StringVar(&v.tlsMinVersion, "tls-min-version", "1.3", "minimum TLS version for clients: 1.2 or 1.3; connections between nodes always use 1.3")
 	v.access.register(cmd)
-	f.StringVar(&v.peerTLS.cert, "peer-cert", "", "certificate for peers, whose name is --id, a PEM `file`; enables peer TLS")
+	f.StringVar(&v.peerTLS.cert, "peer-cert", "", "certificate of this node for the other nodes, with --id as a DNS name, a PEM `file`; enables peer TLS")
 	f.StringVar(&v.peerTLS.key, "peer-key", "", "key of --peer-cert, a PEM `file`")
-	f.StringVar(&v.peerTLS.ca, "peer-ca", "", "authorities of the peers' certificates, a PEM `file`")
-	f.StringSliceVar(&v.peerAllowedNames, "peer-allowed-names", nil, "accept peers whose certificates have one of these `names`, or match a pattern such as n*, "+
-		"though this node does not know them as members (default: none)")
-	f.BoolVar(&v.insecurePeers, "insecure-peers", false, "use peers without TLS beyond this machine: everything that reaches their port is trusted")
+	f.StringVar(&v.peerTLS.ca, "peer-ca", "", "authorities that issue the certificates of the nodes, a PEM `file`")
+	f.StringSliceVar(&v.peerAllowedNames, "peer-allowed-names", nil, "accept peers whose certificate has one of these `names`, or patterns such as n*, "+
+		"even if they are not members as far as this node knows (default: members only)")
+	f.BoolVar(&v.insecurePeers, "insecure-peers", false, "allow peers on other machines without TLS: every program that can connect to the peer port is trusted")
 }
 
 // validate checks the flags against each other. Each single flag is checked where it is used.
@@ -152,16 +152,16 @@ func (v *serverCommand) validate() (err error) {
 	case v.data == "":
 		return errors.New("--data is missing: the directory in which this node keeps its data")
 	case v.clientTLS.cert == "" && v.clientTLS.clientCA != "":
-		return errors.New("--tls-client-ca asks clients for certificates, which needs TLS: give --tls-cert and --tls-key")
+		return errors.New("--tls-client-ca requires TLS: give --tls-cert and --tls-key")
 	case v.http != "" && !isLoopbackAddress(v.http) && v.access.rules == "" && !v.insecureHTTP:
-		return fmt.Errorf("--http: %s is reached over a network, and without access rules everything that reaches it may take, release and "+
-			"end every lock: give --rules, or --insecure-http if only trusted programs can reach it", v.http)
+		return fmt.Errorf("--http: %s is not a loopback address, and without access rules every program that can connect may take, release and "+
+			"end every lock: give --rules, or --insecure-http if only trusted programs can connect", v.http)
 	case tlsVersions[v.tlsMinVersion] == 0:
 		return fmt.Errorf("--tls-min-version: %q is neither 1.2 nor 1.3", v.tlsMinVersion)
 	case (v.peerTLS.cert == "" || v.peerTLS.key == "" || v.peerTLS.ca == "") && v.peerTLS != (tlsFiles{}):
-		return errors.New("--peer-cert, --peer-key and --peer-ca go together: each node shows a certificate and checks the others'")
+		return errors.New("--peer-cert, --peer-key and --peer-ca go together: a node presents a certificate and verifies the others'")
 	case v.peerTLS == (tlsFiles{}) && len(v.peerAllowedNames) > 0:
-		return errors.New("--peer-allowed-names is about the names in certificates: give --peer-cert, --peer-key and --peer-ca")
+		return errors.New("--peer-allowed-names requires peer TLS: give --peer-cert, --peer-key and --peer-ca")
 	}
 	if err := peer.CheckID(v.id); err != nil {
 		return fmt.Errorf("--id: %w", err)
@@ -200,7 +200,7 @@ func (v *serverCommand) validate() (err error) {
 
 func (v *serverCommand) run(ctx context.Context) error {
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP) // before anything else, and to the end: a HUP would end the process
+	signal.Notify(hangups, syscall.SIGHUP) // first, and never undone: an unhandled HUP would end the process
 	log := v.app.logger()
 	cfg := v.config()
 	cfg.UnreadBytesMax = limitMemory(log, os.DirFS("/"))
@@ -257,7 +257,7 @@ func (v *serverCommand) run(ctx context.Context) error {
 	}
 }
 
-// onHangup reads everything again at each HUP, until it is stopped.
+// onHangup reloads all files at each HUP, until it is stopped.
 func onHangup(hangups <-chan os.Signal, again []func()) (stop func()) {
 	stopped, done := make(chan struct{}), make(chan struct{})
 	go func() {

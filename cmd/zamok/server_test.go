@@ -160,7 +160,7 @@ func TestServerFlagErrors(t *testing.T) {
 	theirs := filepath.Join(dir, "theirs")
 	other := startZamok(t, nil, "server", "--id", "n2", "--data", theirs, "--cluster", "n2=127.0.0.1:"+strconv.Itoa(freePorts(t)),
 		"--listen", "127.0.0.1:0", "--http", ":0", "--insecure-http")
-	other.awaitOutput(t, "reachable from other machines")
+	other.awaitOutput(t, "open to other machines")
 	other.awaitOutput(t, "serving clients")
 	require.NoError(t, other.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 0, other.wait(t).code)

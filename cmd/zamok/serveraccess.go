@@ -17,7 +17,7 @@ import (
 	"zamok/api/audit"
 )
 
-// accessFlags are the flags of `zamok server` about who clients are and what they may do.
+// accessFlags are the flags of `zamok server` for authentication, access rules, limits and the audit log.
 type accessFlags struct {
 	rules, tokens                   string
 	jwtKeys, jwtIssuer, jwtAudience string
@@ -27,15 +27,15 @@ type accessFlags struct {
 
 func (v *accessFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&v.rules, "rules", "", "access rules, a YAML `file`: what they do not allow is denied (default: everything is allowed)")
-	f.StringVar(&v.tokens, "tokens", "", "`file` of the hashes of clients' tokens; see \"zamok token new\"")
-	f.StringVar(&v.jwtKeys, "jwt-keys", "", "public keys of the issuer of clients' JWTs, a JWK Set in a `file`")
-	f.StringVar(&v.jwtIssuer, "jwt-issuer", "", "issuer that JWTs must name")
-	f.StringVar(&v.jwtAudience, "jwt-audience", "zamok", "audience that JWTs must name")
-	f.StringVar(&v.clientName, "client-name", string(identity.CommonName), "what in a client's certificate is its identity: cn, dns, uri or email")
-	f.StringSliceVar(&v.limits, "limit", nil, "change a limit of what one caller may take of this node: `NAME=N`, for rates NAME=N/s, or NAME=none; "+
+	f.StringVar(&v.rules, "rules", "", "access rules, a YAML `file`; whatever no rule allows is denied (default: everything is allowed)")
+	f.StringVar(&v.tokens, "tokens", "", "`file` with the hashes of client tokens; see \"zamok token new\"")
+	f.StringVar(&v.jwtKeys, "jwt-keys", "", "`file` with the public keys that verify JWTs, a JWK Set; requires --jwt-issuer")
+	f.StringVar(&v.jwtIssuer, "jwt-issuer", "", "required issuer (iss) of JWTs")
+	f.StringVar(&v.jwtAudience, "jwt-audience", "zamok", "required audience (aud) of JWTs")
+	f.StringVar(&v.clientName, "client-name", string(identity.CommonName), "part of a client certificate that is the identity: cn, dns, uri or email")
+	f.StringSliceVar(&v.limits, "limit", nil, "change a limit of this node: `NAME=N`, for rates NAME=N/s, or NAME=none; "+
 		"repeatable (names: "+strings.Join(limits.Names(), ", ")+")")
-	f.StringVar(&v.audit, "audit", "", "`file` to which operators' calls and denials are appended, a line of JSON each (default: the log)")
+	f.StringVar(&v.audit, "audit", "", "audit log `file`: one JSON line for each operator call and each denial (default: the server's log)")
 }
 
 // certificateNames are the values of --client-name.
@@ -44,11 +44,11 @@ var certificateNames = []identity.CertificateName{identity.CommonName, identity.
 func (v *accessFlags) validate() error {
 	switch {
 	case v.jwtKeys != "" && v.jwtIssuer == "":
-		return errors.New("--jwt-keys needs --jwt-issuer: whose keys are they?")
+		return errors.New("--jwt-keys requires --jwt-issuer, the issuer of the keys")
 	case v.jwtKeys == "" && v.jwtIssuer != "":
-		return errors.New("--jwt-issuer needs --jwt-keys, with which its tokens are verified")
+		return errors.New("--jwt-issuer requires --jwt-keys, which verify its tokens")
 	case !slices.Contains(certificateNames, identity.CertificateName(v.clientName)):
-		return fmt.Errorf("--client-name: %q is none of cn, dns, uri and email", v.clientName)
+		return fmt.Errorf("--client-name: %q is not one of cn, dns, uri and email", v.clientName)
 	}
 	if _, err := limits.Parse(v.limits); err != nil {
 		return fmt.Errorf("--limit: %w", err)
@@ -56,7 +56,7 @@ func (v *accessFlags) validate() error {
 	return nil
 }
 
-// configure sets what the flags say, and adds what is read anew.
+// configure applies the flags to cfg, and adds the files that are reloaded to all.
 func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger, all *rereading) (err error) {
 	var verifiers struct {
 		tokens *reloaded[identity.Tokens]
@@ -112,7 +112,7 @@ func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger, all *rere
 		cfg.Audit = file
 		all.again = append(all.again, func() {
 			if err := file.Reopen(); err != nil {
-				log.Error("the audit log continues in the file that was open", "error", err)
+				log.Error("the audit log file can't be reopened; lines still go to the previous file", "error", err)
 			}
 		})
 	}

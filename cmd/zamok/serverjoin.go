@@ -21,7 +21,7 @@ const (
 	joinRetryInterval = 5 * time.Second
 )
 
-// learnCluster asks the cluster of --join for its id and its members, which a node has to know before it can be taken in. A
+// learnCluster asks the cluster of --join for its id and its members, which a node needs before it can be added. A
 // node that is a member does not ask: the cluster may have no leader because it waits for this very node.
 // With --cluster the peers answer that, if the cluster has begun.
 func (v *serverCommand) learnCluster(ctx context.Context, cfg *raftnode.Config) error {

@@ -15,7 +15,7 @@ import (
 // tlsVersions are the values of --tls-min-version.
 var tlsVersions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
 
-// secure configures TLS, and returns the files with certificates.
+// secure configures TLS, and returns the certificate files.
 func (v *serverCommand) secure(cfg *api.NodeConfig, log *slog.Logger) (all []*reloaded[certificates], err error) {
 	use := func(files tlsFiles, flag, what string, minVersion uint16) (func() *tls.Config, error) {
 		if files == (tlsFiles{}) {
@@ -40,11 +40,11 @@ func (v *serverCommand) secure(cfg *api.NodeConfig, log *slog.Logger) (all []*re
 	return all, err
 }
 
-// peersAreLocal reports whether only nodes of this machine may be peers: nothing shows who a peer is.
+// peersAreLocal reports whether peers must be on this machine, because without TLS they are not authenticated.
 func (v *serverCommand) peersAreLocal() bool { return v.peerTLS == (tlsFiles{}) && !v.insecurePeers }
 
-// checkPeersAreSecured refuses peers on other machines that have no TLS, rather than let nodes wait for each other that are
-// bound to loopback.
+// checkPeersAreSecured refuses peers on other machines without TLS. Otherwise the nodes would listen on loopback and wait
+// for each other without end.
 func (v *serverCommand) checkPeersAreSecured() error {
 	if !v.peersAreLocal() {
 		return nil
@@ -59,8 +59,8 @@ func (v *serverCommand) checkPeersAreSecured() error {
 	for _, flag := range []string{"--peer", "--cluster", "--join"} {
 		far := func(address string) bool { return !isLoopbackAddress(address) }
 		if i := slices.IndexFunc(addresses[flag], far); i >= 0 {
-			return fmt.Errorf("%s: %s is reached over a network, and without TLS everything that reaches the port of the peers can "+
-				"change what the cluster knows: give --peer-cert, --peer-key and --peer-ca, or --insecure-peers if only nodes can reach it",
+			return fmt.Errorf("%s: %s is not a loopback address, and without TLS every program that can connect to the peer port can "+
+				"change the state of the cluster: give --peer-cert, --peer-key and --peer-ca, or --insecure-peers if only nodes can connect",
 				flag, addresses[flag][i])
 		}
 	}
@@ -86,25 +86,25 @@ func (v *serverCommand) checkMembersAreLocal(members []raftnode.Server) error {
 func (v *serverCommand) logSecurity(log *slog.Logger) {
 	if v.http != "" && !isLoopbackAddress(v.http) {
 		if v.access.rules == "" {
-			log.Warn("HTTP is reachable from other machines (--insecure-http): whatever reaches it may take, release and end every lock, and "+
-				"change members; let only trusted programs reach it", "http", v.http)
+			log.Warn("HTTP is open to other machines without access rules (--insecure-http): every program that can connect may take and end every lock, and "+
+				"change members; restrict the port to trusted programs, or give --rules", "http", v.http)
 		}
 		if v.clientTLS.cert == "" {
-			log.Warn("HTTP is reachable from other machines without TLS: secrets of sessions, and tokens, can be read on the way; give "+
+			log.Warn("HTTP is open to other machines without TLS: session secrets and tokens can be read on the network; give "+
 				"--tls-cert and --tls-key, or put a proxy in front of a loopback address", "http", v.http)
 		}
 	}
 	switch {
 	case v.peersAreLocal():
-		log.Info("without TLS between nodes only those on this machine can be peers", "peer", v.peerListenAddress())
+		log.Info("peer TLS is off: only nodes on this machine can be peers", "peer", v.peerListenAddress())
 	case v.peerTLS == (tlsFiles{}):
-		log.Warn("peers have no TLS (--insecure-peers): whatever reaches their port can end the cluster and change its locks; let only "+
-			"nodes reach it", "peer", v.peerListenAddress())
+		log.Warn("peer TLS is off (--insecure-peers): every program that can connect to the peer port can destroy the cluster and change its locks; "+
+			"restrict the port to nodes", "peer", v.peerListenAddress())
 	}
 }
 
-// peerListenAddress is where to listen for the others. It is every address where that is secure, since the one in the list
-// may be that of a router in front of us.
+// peerListenAddress is the address to listen on for the other nodes: all interfaces where that is secure, since the address
+// in the list may be that of a router in front of this node.
 func (v *serverCommand) peerListenAddress() string {
 	if v.peer != "" {
 		return v.peer

@@ -38,7 +38,7 @@ func TestHalfARenewedPairIsNotUsed(t *testing.T) {
 		secondKey := readFile(t, key)
 		require.NoError(t, os.WriteFile(key, firstKey, 0o600))
 		require.Equal(t, first, serial())
-		require.Contains(t, log.String(), "can't be used")
+		require.Contains(t, log.String(), "changed files are invalid")
 		require.NoError(t, os.WriteFile(key, secondKey, 0o600))
 		second := serial()
 		require.NotEqual(t, first, second)
@@ -109,13 +109,13 @@ func TestHangupReadsCertificates(t *testing.T) {
 		return err == nil
 	})
 	first, goodKey := serial(s.address(0, 1)), readFile(t, key)
-	hangUp("read anew")
+	hangUp("files reloaded")
 	require.NoError(t, os.WriteFile(key, []byte("broken"), 0o600))
-	hangUp("can't be used")
+	hangUp("changed files are invalid")
 	require.NoError(t, os.WriteFile(key, goodKey, 0o600))
 	require.Equal(t, first, serial(s.address(0, 1)))
 	ca.issue(t, "n1")
-	hangUp("read anew")
+	hangUp("files reloaded")
 	second := serial(s.address(0, 1))
 	require.NotEqual(t, first, second)
 
@@ -152,7 +152,7 @@ func TestHangupBeforeANodeIsConfigured(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, toNode.Close())
 	s.nodes[0].awaitOutput(t, "starting node")
-	s.nodes[0].awaitOutput(t, "read anew")
+	s.nodes[0].awaitOutput(t, "files reloaded")
 }
 
 // A holder whose certificate is renewed, and the authority with it, keeps its lock when it has to connect again.
@@ -185,7 +185,7 @@ func TestAHolderRenewsItsCertificate(t *testing.T) {
 	s.awaitReady(t, 0)
 	awaitCondition(t, "the session of the holder is attached", func() bool {
 		r := runZamok(t, &s.devCluster, append([]string{"show", "kept", "-o", "json"}, files...)...)
-		return r.code == 0 && strings.Contains(r.stdout, "alice") && strings.Contains(holder.stderr.String(), "read anew")
+		return r.code == 0 && strings.Contains(r.stdout, "alice") && strings.Contains(holder.stderr.String(), "files reloaded")
 	})
 	r := runZamok(t, &s.devCluster, append(append([]string{"lock", "kept", "--try"}, files...), "--", "true")...)
 	require.Equal(t, exitNotAcquired, r.code, r.stderr)
@@ -197,7 +197,7 @@ func TestAHolderRenewsItsCertificate(t *testing.T) {
 
 // Without TLS a node listens for peers where only this machine reaches it.
 func TestWherePeersAreListenedFor(t *testing.T) {
-	const local, open = "only those on this machine can be peers", "(--insecure-peers)"
+	const local, open = "only nodes on this machine can be peers", "(--insecure-peers)"
 	for name, test := range map[string]struct {
 		flags []string
 		want  string

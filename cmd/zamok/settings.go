@@ -33,7 +33,7 @@ func newSettings(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "settings [--longest-ttl DURATION | --max-sessions N --max-tickets N --max-bytes N --identity-share PERCENT]",
 		Short: "show or change the settings of the cluster",
-		Long: `Shows the settings that all nodes of the cluster obey, or changes them.
+		Long: `Shows or changes the replicated settings of the cluster.
 
 --longest-ttl is the longest ttl of sessions that are opened from now on: 1h in a new cluster, 1m to 168h. Raise
 it for locks that are held for hours without a process that renews. Sessions that are open keep their ttl.
@@ -43,11 +43,11 @@ follows the highest value that the setting had before the backup was taken, and 
 it is lowered again. A backup that was taken before the setting was raised does not know of it: take a new
 backup at once.
 
-The quotas bound what clients can make every node keep: sessions, tickets (acquisitions that wait or are granted),
-and about the bytes that both take in memory, of all clients together. One identity may use a share of each;
-clients without a certificate or token are one identity for each host. New sessions and acquisitions beyond a
-quota are refused. What is open stays, and locks are released as ever. Plan three times the bytes as memory of
-each node, beside its buffers: it holds them twice while it receives a snapshot.`,
+Quotas limit what all clients together may use: sessions, tickets (acquisitions that wait or are granted), and the
+approximate bytes that both take in the memory of every node. One identity may use --identity-share of each; clients
+without a certificate or token count as one identity per host. New sessions and acquisitions beyond a quota are
+refused. Existing sessions and locks are not affected, and releases always work. Plan three times --max-bytes as
+memory of each node, in addition to its buffers: a node holds the state twice while it receives a snapshot.`,
 		Example: "  zamok settings\n  zamok settings --longest-ttl 48h && zamok backup locks.zamok\n" +
 			"  zamok settings --max-bytes 1073741824 --max-tickets 2000000",
 		GroupID: groupOperate,
@@ -80,10 +80,10 @@ each node, beside its buffers: it holds them twice while it receives a snapshot.
 	q.register(a, cmd, requestTimeoutDefault)
 	flags := cmd.Flags()
 	flags.DurationVar(&longest, "longest-ttl", 0, "longest ttl of sessions that are opened from now on, 1m to 168h")
-	flags.Uint64Var(&quotas.Sessions, maxSessions, 0, "sessions of all clients together, up to 1048576 (131072 in a new cluster)")
-	flags.Uint64Var(&quotas.Tickets, maxTickets, 0, "tickets of all clients together, up to 2^32 (262144 in a new cluster)")
-	flags.Uint64Var(&quotas.Bytes, maxBytes, 0, "bytes of sessions, tickets and delays in the memory of each node, up to 2^40 (134217728 in a new cluster)")
-	flags.Uint32Var(&quotas.Share, identityShare, 0, "percent of each quota that one identity may use, 1 to 100 (50 in a new cluster)")
+	flags.Uint64Var(&quotas.Sessions, maxSessions, 0, "maximum `number` of sessions of all clients, up to 1048576 (131072 in a new cluster)")
+	flags.Uint64Var(&quotas.Tickets, maxTickets, 0, "maximum `number` of tickets of all clients, up to 2^32 (262144 in a new cluster)")
+	flags.Uint64Var(&quotas.Bytes, maxBytes, 0, "maximum `bytes` of sessions, tickets and lock delays in the memory of each node, up to 2^40 (134217728 in a new cluster)")
+	flags.Uint32Var(&quotas.Share, identityShare, 0, "`percent` of each quota that one identity may use, 1 to 100 (50 in a new cluster)")
 	return cmd
 }
 
@@ -94,7 +94,7 @@ const (
 	identityShare = "identity-share"
 )
 
-// checkQuotas refuses quotas of 0, and quotas beside a longest ttl.
+// checkQuotas refuses quotas of 0, and quotas together with a longest ttl.
 func checkQuotas(cmd *cobra.Command, longestTTL bool) error {
 	for _, name := range []string{maxSessions, maxTickets, maxBytes, identityShare} {
 		switch flag := cmd.Flags().Lookup(name); {
@@ -126,6 +126,6 @@ a new one now (zamok backup FILE), or restore those with --quiet %s at
 least. Lowering the longest ttl again does not make that shorter.
 `, d.RestoreHoldOff)
 	}
-	fmt.Fprintf(w, "\nIn use are %d of %d sessions, %d of %d tickets and %d of %d bytes.\nOne identity may use %d %% of each.\n",
+	fmt.Fprintf(w, "\nIn use: %d of %d sessions, %d of %d tickets, %d of %d bytes.\nOne identity may use %d %% of each quota.\n",
 		d.Used.Sessions, d.Quotas.Sessions, d.Used.Tickets, d.Quotas.Tickets, d.Used.Bytes, d.Quotas.Bytes, d.Quotas.Share)
 }

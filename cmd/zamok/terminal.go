@@ -148,7 +148,7 @@ func isTerminal(stream any) bool {
 	return err == nil
 }
 
-// terminalColumns is how wide the terminal is that a stream leads to.
+// terminalColumns is the width of the terminal behind a stream, or helpWidth without one.
 func terminalColumns(stream any) int {
 	if file, ok := stream.(*os.File); ok {
 		if size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 1 {

@@ -15,26 +15,26 @@ import (
 
 // tlsFiles names PEM files.
 type tlsFiles struct {
-	ca       string // the authorities of those that this end calls
-	clientCA string // the authorities of those that call, which then have to show a certificate
+	ca       string // authorities of servers
+	clientCA string // authorities of clients, which then need a certificate
 	cert     string // our own certificate
 	key      string
 	node     string // the node that our own certificate has to name, for its peers; "": it may name anything
 }
 
-// certificates is what the files say.
+// certificates is the content of tlsFiles.
 type certificates struct {
 	config   *tls.Config
 	expiries []expiry
 }
 
-// expiry is when what is in a file ends: of a certificate, its first; of authorities, the last one.
+// expiry is when a file expires: with its first certificate, or with the last one if it has authorities.
 type expiry struct {
 	file      string
 	since, at time.Time
 }
 
-// reload reads what is named, and again when it changes. Without authorities those of the system are trusted.
+// reload reads the files, and again when they change. Without authorities those of the system are trusted.
 func (f tlsFiles) reload(log *slog.Logger, what string, minVersion uint16) (*reloaded[certificates], error) {
 	if (f.cert == "") != (f.key == "") {
 		return nil, errors.New("a certificate and its key go together: give both files, or neither")
@@ -55,8 +55,8 @@ func (f tlsFiles) reload(log *slog.Logger, what string, minVersion uint16) (*rel
 	}, paths...)
 }
 
-// parse makes the configuration of what is in the files. A session that is resumed would be one with an authority that may
-// not count any more, so there are no tickets for that.
+// parse makes a configuration from the content of the files. Session tickets are disabled, since a resumed session would not
+// be verified against the current authorities.
 func (f tlsFiles) parse(of map[string][]byte, minVersion uint16) (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: minVersion, SessionTicketsDisabled: true}
 	var err error
@@ -74,7 +74,7 @@ func (f tlsFiles) parse(of map[string][]byte, minVersion uint16) (*tls.Config, e
 	if f.cert != "" {
 		pair, err := tls.X509KeyPair(of[f.cert], of[f.key])
 		if err != nil {
-			return nil, fmt.Errorf("the certificate in %s with the key in %s can't be used: %w", f.cert, f.key, err)
+			return nil, fmt.Errorf("certificate %s with key %s: %w", f.cert, f.key, err)
 		}
 		if f.node != "" {
 			if err := peer.CheckCertificate(pair.Leaf, f.node); err != nil {
@@ -86,7 +86,7 @@ func (f tlsFiles) parse(of map[string][]byte, minVersion uint16) (*tls.Config, e
 	return cfg, nil
 }
 
-// expiries are those of what is in the files, which parse has read.
+// expiries returns when each file expires.
 func (f tlsFiles) expiries(of map[string][]byte) (all []expiry) {
 	for _, path := range []string{f.ca, f.clientCA, f.cert} {
 		var ends expiry
@@ -110,14 +110,14 @@ func (f tlsFiles) expiries(of map[string][]byte) (all []expiry) {
 func certPool(path string, text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s has no certificate in it: it must be a PEM file with BEGIN CERTIFICATE", path)
+		return nil, fmt.Errorf("%s contains no certificate: it must be a PEM file with BEGIN CERTIFICATE", path)
 	}
 	return pool, nil
 }
 
-// warnOfOpenKey says that everybody on this machine may read a key.
+// warnOfOpenKey warns of a private key that every user of this machine may read.
 func warnOfOpenKey(log *slog.Logger, path string) {
 	if info, err := os.Stat(path); path != "" && err == nil && info.Mode().Perm()&0o004 != 0 {
-		log.Warn("every user of this machine may read a private key: chmod o-r", "file", path, "mode", info.Mode().Perm().String())
+		log.Warn("a private key is readable by every user of this machine: chmod o-r", "file", path, "mode", info.Mode().Perm().String())
 	}
 }

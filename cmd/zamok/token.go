@@ -15,7 +15,7 @@ import (
 func newToken(*app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "token",
-		Short:   "make tokens by which clients are known",
+		Short:   "create client tokens",
 		GroupID: groupOperate,
 		Args:    checkCommandName,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -29,10 +29,10 @@ func newTokenNew() *cobra.Command {
 	var valid time.Duration
 	cmd := &cobra.Command{
 		Use:   "new IDENTITY --file FILE",
-		Short: "make a token",
-		Long: `Draws a token, prints it, and adds a line to a file of tokens ("zamok server --tokens"). The line has the hash
-of the token: the token itself is printed once and kept nowhere. Copy the file to all nodes, which read it anew
-by themselves. A client shows its token with --token-file, or over HTTP as "Authorization: Bearer TOKEN".
+		Short: "create a token for an identity",
+		Long: `Generates a random token, prints it, and appends its hash to FILE, for "zamok server --tokens". The token is not
+stored and cannot be shown again. Copy FILE to all nodes, which reload it when it changes. A client sends its
+token with --token-file, or over HTTP as "Authorization: Bearer TOKEN".
 
 An identity may have several tokens: to replace one, make the next, copy the file to the nodes, give the token to
 the client, and remove the line of the first, which begins with what stands between the two underscores of that
@@ -42,7 +42,7 @@ token. Sessions stay, since they belong to the identity.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case file == "":
-				return &usageError{cmd.CommandPath(), errors.New("--file is missing: the file that the nodes have as --tokens")}
+				return &usageError{cmd.CommandPath(), errors.New("--file is missing: the file of \"zamok server --tokens\"")}
 			case valid < 0:
 				return &usageError{cmd.CommandPath(), fmt.Errorf("--valid is %v: it must be above 0", valid)}
 			}
@@ -61,19 +61,19 @@ token. Sessions stay, since they belong to the identity.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&file, "file", "", "`file` of tokens, made if it is missing")
-	cmd.Flags().DurationVar(&valid, "valid", 0, "how long it counts (default: until its line is removed)")
+	cmd.Flags().StringVar(&file, "file", "", "tokens `file`; created if missing")
+	cmd.Flags().DurationVar(&valid, "valid", 0, "lifetime of the token (default: until its line is removed)")
 	return cmd
 }
 
-// appendToken adds a line to a file, unless the file is none of tokens.
+// appendToken adds a line to a tokens file, unless the file has an error.
 func appendToken(path string, line identity.Token) error {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if _, err := identity.ParseTokens(text); err != nil {
-		return fmt.Errorf("%s is no file of tokens: %w; nothing was added", path, err)
+		return fmt.Errorf("%s is not a valid tokens file, so nothing was added: %w", path, err)
 	}
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -214,7 +214,7 @@ func (s *parser) parseRules(n *yaml.Node) error {
 
 func (r *rule) addVerb(at *yaml.Node, text string) error {
 	if !IsVerb(Verb(text)) {
-		return wrong(at, "%q is no verb: there are %v", text, verbs)
+		return wrong(at, "%q is not a verb: use one of %v", text, verbs)
 	}
 	r.verbs = append(r.verbs, Verb(text))
 	return nil

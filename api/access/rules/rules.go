@@ -211,7 +211,7 @@ func (s *Set) Why(c Caller, verb Verb, name string) string {
 	case len(may) == 0:
 		return "no rule allows it, nor anything else there"
 	}
-	return "no rule allows it; allowed are: " + strings.Join(may, ", ")
+	return "no rule allows it; allowed: " + strings.Join(may, ", ")
 }
 
 // A Range is a part of the names: one, or all that begin with Prefix.

@@ -93,7 +93,7 @@ func TestWhatIsWrongIsNamedWithItsLine(t *testing.T) {
 		"rules:\n- identities: [a]\n  names: [x]":                                   "line 2: \"may\" is missing",
 		"rules:\n- identities: [a]\n  may: []":                                      "allows nothing",
 		"rules:\n- identities: [a]\n  may: [lock]":                                  "no names of locks",
-		"rules:\n- identities: [a]\n  may: [lok]\n  names: [x]":                     "line 3: \"lok\" is no verb",
+		"rules:\n- identities: [a]\n  may: [lok]\n  names: [x]":                     "line 3: \"lok\" is not a verb",
 		"rules:\n- identities: [a]\n  may: [operate]\n  names: [x]":                 "leave names out",
 		"rules:\n- identities: [a]\n  may: [lock]\n  names: [x*y]":                  "line 4: \"x*y\" has a *",
 		"rules:\n- identities: [a]\n  may: [lock]\n  names: [7]":                    "line 4: \"7\" is no text",

@@ -30,8 +30,8 @@ const (
 	ShowMax          = 200  // holders, and waiters, that Get returns
 )
 
-// Guard admits requests. Rules are the access rules in force, nil if there are none; Denied is called for each request that
-// they do not allow, with what it needed and the answer. Timeout is the election timeout in force, Servers the nodes of the cluster.
+// Guard admits requests. Rules returns the access rules in force, nil without any; Denied is called for each request that they
+// deny, with the required verb and the answer. Timeout is the election timeout in force, Servers the nodes of the cluster.
 type Guard struct {
 	Rules   func() *rules.Set
 	Denied  func(ctx context.Context, verb rules.Verb, request any, answer error)
@@ -53,10 +53,10 @@ func (g *Guard) Admit(ctx context.Context, request any) error {
 	return err
 }
 
-// AdmitOperator checks that a caller may do what operators do and no request stands for.
+// AdmitOperator checks that a caller may operate, for calls that are not requests of the wire.
 func (g *Guard) AdmitOperator(c Caller) error { return g.authorize(c, rules.Operate, nil, nil) }
 
-// IsOperation reports whether a request is an operator's, beside those that only read.
+// IsOperation reports whether a request is an operator's, without those that only read.
 func (g *Guard) IsOperation(request any) bool {
 	switch r := request.(type) {
 	case *zamokpb.ForceReleaseRequest, *zamokpb.ExpireSessionRequest, *zamokpb.JoinRequest, *zamokpb.RemoveRequest,
@@ -75,7 +75,7 @@ func changes(r *zamokpb.SettingsRequest) bool {
 
 func checkSettings(r *zamokpb.SettingsRequest) error {
 	atMost := func(field string, value, limit uint64) error {
-		return invalidIf(value > limit, "quotas."+field, "is %d, and may be at most %d", value, limit)
+		return invalidIf(value > limit, "quotas."+field, "is %d; the maximum is %d", value, limit)
 	}
 	q := wire.FromQuotas(r.Quotas)
 	switch {
@@ -83,12 +83,13 @@ func checkSettings(r *zamokpb.SettingsRequest) error {
 		return cmp.Or(atMost("sessions", q.Sessions, fsm.SessionsMax), atMost("tickets", q.Tickets, fsm.QuotaTicketsMax),
 			atMost("bytes", q.Bytes, fsm.QuotaBytesMax), atMost("share", uint64(q.Share), fsm.ShareMax))
 	case q != (fsm.Quotas{}):
-		return wire.Invalid("quotas", "come with a longest_ttl: change one after the other")
+		return wire.Invalid("quotas", "can't be changed together with longest_ttl: change one after the other")
 	}
 	return checkRange("longest_ttl", clock.Span(r.LongestTtl), fsm.LongestTTLMin, fsm.LongestTTLMax)
 }
 
-// authorize asks the rules. No names: the verb must be allowed for some, of those with the prefix that the request has.
+// authorize checks the rules. Without names, the verb must be allowed for at least one name, with the prefix of the request if
+// it has one.
 func (g *Guard) authorize(c Caller, verb rules.Verb, names []string, request any) error {
 	set := g.Rules()
 	switch {
@@ -112,9 +113,9 @@ func denied(format string, args ...any) error {
 	return wire.Errorf(zamokpb.Code_CODE_DENIED, format, args...)
 }
 
-// check is the table of all requests: which checks each has, and what a caller must be allowed: a verb, for each of these
-// names. Without names it must be allowed for some, and with no verb, anything at all. What a listing or a watch has is
-// limited to what its caller may see.
+// check is the table of all requests. It validates a request and returns the verb that its caller needs, for each of the names.
+// Without names, the verb must be allowed for at least one name; without a verb, any permission is enough. Listings and
+// watches contain only what their caller may see.
 func (g *Guard) check(request any) (verb rules.Verb, names []string, err error) {
 	if r, ok := request.(owned); ok {
 		err = checkOwned(r)

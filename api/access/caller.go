@@ -19,12 +19,12 @@ import (
 	"zamok/raftnode"
 )
 
-// Caller is who makes a call.
+// Caller is the client that makes a call.
 type Caller struct {
-	// Identity is what a token or a certificate proves; without one, where the call comes from (identity.AnonymousPrefix).
+	// Identity is that of the token or certificate; without one, identity.AnonymousPrefix and the host of the address.
 	Identity string
-	Groups   []string // that its token has
-	Address  string   // that it calls from
+	Groups   []string // of its JWT
+	Address  string
 
 	account string // see Account; set by NewContext
 }
@@ -49,11 +49,11 @@ func (c Caller) forRules() rules.Caller {
 	return rules.Caller{Identity: c.Identity, Groups: c.Groups, Anonymous: isAnonymous(c.Identity)}
 }
 
-// isAnonymous reports whether nothing proves an identity.
+// isAnonymous reports whether an identity is not authenticated.
 func isAnonymous(id string) bool { return id == "" || strings.HasPrefix(id, identity.AnonymousPrefix) }
 
-// MayUse reports whether a caller may use a session that was opened with an identity, if it knows the secret as well. The
-// secret alone is enough where nothing was proved: so access rules can be introduced while sessions live.
+// MayUse reports whether a caller may use a session that was opened with an identity, if it has the secret as well. For a
+// session of an anonymous caller the secret is enough, so that authentication can be introduced while sessions live.
 func (c Caller) MayUse(opened string) bool { return isAnonymous(opened) || opened == c.Identity }
 
 type callerKey struct{}
@@ -71,10 +71,10 @@ func CallerOf(ctx context.Context) Caller {
 	return c
 }
 
-// Values are the metadata of a relayed call that name its caller, and Relayed reads them.
+// Values encodes a caller as metadata of a relayed call; Relayed decodes it.
 func (c Caller) Values() []string { return append([]string{c.Identity, c.Address}, c.Groups...) }
 
-// Relayed is the caller as the node that relays has established it.
+// Relayed is the caller as the relaying node has authenticated it.
 func Relayed(values []string) Caller {
 	if len(values) < 2 {
 		return Caller{}
@@ -82,20 +82,20 @@ func Relayed(values []string) Caller {
 	return Caller{Identity: values[0], Address: values[1], Groups: values[2:]}
 }
 
-// Identifier establishes who makes a call, by what it shows.
+// Identifier authenticates calls.
 type Identifier struct {
 	Verifier    func() identity.Verifier
-	Certificate identity.CertificateName // the part of a certificate that counts
-	Required    bool                     // a call that shows neither a token nor a certificate is refused
+	Certificate identity.CertificateName // the part of a certificate that is the identity
+	Required    bool                     // calls without a token or a certificate are refused
 }
 
-// AuthorizationKey is the metadata, and the header of HTTP, that has a token.
+// AuthorizationKey is the metadata key, and the HTTP header, of a token.
 const AuthorizationKey = "authorization"
 
-// errNothingShown is for a call where Identifier.Required.
-var errNothingShown = errors.New("show a client certificate, or a token if this cluster knows any")
+// errNothingShown refuses a call without credentials if Identifier.Required is set.
+var errNothingShown = errors.New("a client certificate or a bearer token is required")
 
-// Caller returns who makes the call of ctx. A token counts before a certificate.
+// Caller authenticates the call of ctx. A token takes precedence over a certificate.
 func (i Identifier) Caller(ctx context.Context, now time.Time) (Caller, error) {
 	p, ok := grpcpeer.FromContext(ctx)
 	if !ok || p.Addr == nil {
@@ -129,18 +129,18 @@ func unauthenticated(err error) error {
 	return wire.Errorf(zamokpb.Code_CODE_UNAUTHENTICATED, "not done: the caller is not authenticated: %v", err)
 }
 
-// bearer is the token that a call shows.
+// bearer returns the token of a call.
 func bearer(ctx context.Context) (token string, shown bool, err error) {
 	values := metadata.ValueFromIncomingContext(ctx, AuthorizationKey)
 	switch {
 	case len(values) == 0:
 		return "", false, nil
 	case len(values) > 1:
-		return "", true, wire.Invalid(AuthorizationKey, "is there %d times", len(values))
+		return "", true, wire.Invalid(AuthorizationKey, "is set %d times", len(values))
 	}
 	scheme, token, _ := strings.Cut(values[0], " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return "", true, wire.Invalid(AuthorizationKey, "has the scheme of something else than Bearer TOKEN")
+		return "", true, wire.Invalid(AuthorizationKey, "must have the form Bearer TOKEN")
 	}
 	return strings.TrimSpace(token), true, nil
 }

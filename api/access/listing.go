@@ -8,8 +8,8 @@ import (
 	"zamok/session"
 )
 
-// Locks makes a page of the locks with a prefix, of those that a caller may read: a page is full, and its end says nothing
-// about names between.
+// Locks returns a function that makes a page of the locks with a prefix that a caller may read. Other locks do not count, so
+// a page does not reveal how many there are between them.
 func (g *Guard) Locks(c Caller, prefix string) func(m *fsm.Machine, after string, limit int) []fsm.LockSummary {
 	ranges := g.Rules().Readable(c.forRules(), rules.Read, prefix)
 	return func(m *fsm.Machine, after string, limit int) (page []fsm.LockSummary) {
@@ -27,7 +27,8 @@ func (g *Guard) Locks(c Caller, prefix string) func(m *fsm.Machine, after string
 	}
 }
 
-// Sessions makes a page of the sessions that a caller may see: those of its identity, and an operator all.
+// Sessions returns a function that makes a page of the sessions that a caller may see: those of its identity; an operator sees
+// all.
 func (g *Guard) Sessions(c Caller) func(m *fsm.Machine, after session.ID, limit int) []session.Session {
 	v := view{g.Rules(), c}
 	all := v.operates()
@@ -41,7 +42,8 @@ func (g *Guard) Sessions(c Caller) func(m *fsm.Machine, after session.ID, limit 
 	}
 }
 
-// Watches tells of which locks a caller may be sent events, and with "" whether it may be sent the ends of sessions.
+// Watches returns a function that reports whether a caller may get events of a lock, and with "" whether it may get the ends of
+// sessions.
 func (g *Guard) Watches(c Caller) func(name string) bool {
 	v := view{g.Rules(), c}
 	return func(name string) bool {

@@ -9,8 +9,8 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// Redact takes out of a response, or of an error, what its caller may not see of others: their tickets, sessions and events,
-// and who blocks an acquisition. Of what blocks one, that it does so remains.
+// Redact removes from a response or an error what its caller may not see: tickets, sessions and events of others, and the
+// sessions that block an acquisition. A hidden blocker keeps its kind and duration.
 func (g *Guard) Redact(c Caller, response any) {
 	set := g.Rules()
 	if set == nil {
@@ -52,15 +52,15 @@ func (v view) may(verb rules.Verb, name string) bool {
 
 func (v view) operates() bool { return v.may(rules.Operate, "") }
 
-// isOwn reports whether the caller opened a session, as far as it has an identity.
+// isOwn reports whether the caller opened a session; never for an anonymous one.
 func (v view) isOwn(opened string) bool { return !isAnonymous(opened) && opened == v.caller.Identity }
 
-// items are those that the caller may do something with.
+// items returns those for which the caller has a verb.
 func (v view) items(verb rules.Verb, items []*zamokpb.Item) []*zamokpb.Item {
 	return slices.DeleteFunc(items, func(it *zamokpb.Item) bool { return !v.may(verb, it.Name) })
 }
 
-// tickets of a lock that the caller may read may have others that it may not.
+// tickets hides other locks of tickets of a lock that the caller may read.
 func (v view) tickets(tickets []*zamokpb.Ticket) []*zamokpb.Ticket {
 	for _, t := range tickets {
 		if !v.isOwn(t.Identity) {
@@ -71,8 +71,8 @@ func (v view) tickets(tickets []*zamokpb.Ticket) []*zamokpb.Ticket {
 	return tickets
 }
 
-// hides reports whether an event is none of the caller's business, and takes out of others what is not. The end of a
-// session has no lock.
+// hides reports whether the caller may not see an event, and removes locks that it may not see from other events. The end of
+// a session has no lock.
 func (v view) hides(e *zamokpb.LockEvent) bool {
 	if len(e.Items) == 0 {
 		return !v.operates()
@@ -81,9 +81,9 @@ func (v view) hides(e *zamokpb.LockEvent) bool {
 	return len(e.Items) == 0
 }
 
-// blockers of a lock that the caller may not read have neither session nor owner; and no name, unless the caller may lock
-// it: then it can find out. A blocker without a name is of no lock: a restore, or the caller's own owner. Others may be
-// sent the same blockers, so they are copied.
+// blockers hides session and owner of blockers at locks that the caller may not read, and the name as well unless the caller
+// may lock it, since then it can find out. A blocker without a name has no lock: it is a restore, or the caller's own owner.
+// The blockers may be shared with messages to other callers, so they are copied.
 func (v view) blockers(all []*zamokpb.Blocker) (seen []*zamokpb.Blocker) {
 	for _, b := range all {
 		if b.Name != "" && !v.may(rules.Read, b.Name) {

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Event is one line. Node and Time are filled in.
+// Event is one line. Record sets Node.
 type Event struct {
 	Time    time.Time         `json:"time"`
 	Node    string            `json:"node"`
@@ -25,7 +25,7 @@ type Event struct {
 	Message string            `json:"message,omitempty"`
 }
 
-// Log writes events. Its methods may be called from many goroutines. Nil records nothing.
+// Log writes events. It is safe for concurrent use. A nil Log records nothing.
 type Log struct {
 	node   string
 	failed func(error)
@@ -34,8 +34,7 @@ type Log struct {
 	out io.Writer
 }
 
-// New makes a log. failed is called with the error of each line that could not be written; the call that it is about has
-// been answered then, or is.
+// New makes a log. failed is called with the error of each line that could not be written; the call is answered nevertheless.
 func New(out io.Writer, node string, failed func(error)) *Log {
 	return &Log{node: node, failed: failed, out: out}
 }
@@ -57,7 +56,7 @@ func (l *Log) Record(e Event) {
 	}
 }
 
-// ascii escapes what is not ASCII in JSON, where it stands in texts only.
+// ascii escapes all characters of a JSON document that are not ASCII; they occur in strings only.
 func ascii(line []byte) []byte {
 	var out bytes.Buffer
 	for len(line) > 0 {
@@ -76,7 +75,7 @@ func ascii(line []byte) []byte {
 	return out.Bytes()
 }
 
-// File appends to a file, which can be renamed and begun anew meanwhile.
+// File appends to a file that can be rotated.
 type File struct {
 	path string
 
@@ -84,13 +83,13 @@ type File struct {
 	file *os.File
 }
 
-// Open opens a file, or makes it, for its owner's eyes only.
+// Open opens a file, and creates it if it is missing, readable by its owner only.
 func Open(path string) (*File, error) {
 	f := &File{path: path}
 	return f, f.Reopen()
 }
 
-// Reopen continues in the file that has the path now. After an error the old one is kept.
+// Reopen opens the path again after a rotation. After an error the old file stays in use.
 func (f *File) Reopen() error {
 	file, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -1,8 +1,9 @@
-// Package audit records who did what as an operator, and what was denied to whom: one line of JSON for each.
+// Package audit writes the audit log: one line of JSON for each call of an operator and for each denial.
 //
-//	log := audit.New(file, "n1")
+//	file, err := audit.Open(path)
+//	log := audit.New(file, "n1", failed)
 //	log.Record(audit.Event{Who: "alice", Call: "ForceRelease", On: map[string]string{"lock": "stock"}, Outcome: "done"})
 //
-// A line is ASCII: characters of others that a terminal or a log viewer might obey are escaped. It has no secret and no
-// token of a client.
+// A line is ASCII: everything else in texts of clients is escaped, so that no line affects a terminal or a log viewer. It
+// contains no secret and no token of a client. Reopen continues in a new file after a rotation.
 package audit

@@ -85,7 +85,7 @@ func New() *Metrics {
 	for _, code := range zamokpb.Code_name {
 		m.cuts.WithLabelValues(label(code)) // so that the first one is seen as a rise
 	}
-	m.limits = counters("zamok_limit_refusals_total", "What this node refused, or the cluster, because of a limit or a quota.", "limit")
+	m.limits = counters("zamok_limit_refusals_total", "Requests and connections refused by a limit of this node or by a quota.", "limit")
 	for _, name := range append(limits.Names(), limits.AllConnections) {
 		m.limits.WithLabelValues(name)
 	}
@@ -94,15 +94,15 @@ func New() *Metrics {
 			m.limits.WithLabelValues(quota + amount)
 		}
 	}
-	m.denials = counters("zamok_denied_total", "Requests that the access rules did not allow, by what they needed.", "verb")
+	m.denials = counters("zamok_denied_total", "Requests denied by the access rules, by required verb.", "verb")
 	for _, verb := range []string{"lock", "read", "watch", "release", "operate", anyVerb} {
 		m.denials.WithLabelValues(verb)
 	}
 	counter := func(name, help string) prometheus.Counter {
 		return register.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
-	m.unproved = counter("zamok_unauthenticated_total", "Calls, and streams under way, whose token or certificate proves no identity.")
-	m.unaudited = counter("zamok_audit_failures_total", "Lines of the audit log that could not be written.")
+	m.unproved = counter("zamok_unauthenticated_total", "Calls and open streams without valid credentials.")
+	m.unaudited = counter("zamok_audit_failures_total", "Lines that could not be written to the audit log.")
 	stages := register.NewHistogramVec(histogram("zamok_commit_stage_seconds",
 		"Time that a committed entry spent in each stage, on its leader; append, its own write, goes on beside commit; push is from apply to the client's connection.", short...), []string{"stage"})
 	for stage, name := range stageNames {
@@ -112,7 +112,7 @@ func New() *Metrics {
 		1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))
 	m.writes = register.NewHistogram(histogram("zamok_disk_write_seconds", "Time of a write of log or vote, including fsync.", short...))
 	answers := register.NewHistogramVec(histogram("zamok_answer_seconds",
-		"Time from the arrival of a command at this node to its answer, by what it had done by then; a lock that waits is answered with that.", short...),
+		"Time from the arrival of a command at this node to its answer, by outcome; a lock that has to wait is answered when it is queued.", short...),
 		[]string{"outcome"})
 	m.answers = make(map[zamokpb.Outcome]prometheus.Observer)
 	for _, outcome := range []zamokpb.Outcome{zamokpb.Outcome_OUTCOME_DONE, zamokpb.Outcome_OUTCOME_NOT_DONE, zamokpb.Outcome_OUTCOME_UNKNOWN} {
@@ -235,12 +235,12 @@ func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, node *raftnode.N
 	promauto.With(now).NewGauge(prometheus.GaugeOpts{Name: "zamok_build_info", Help: "Always 1.",
 		ConstLabels: prometheus.Labels{"version": version}}).Set(1)
 	expiries := promauto.With(now).NewGaugeVec(prometheus.GaugeOpts{Name: "zamok_certificate_expiry_timestamp_seconds",
-		Help: "When the certificate expires that this node shows to clients, or to peers, in seconds since 1970; absent without TLS."}, []string{"certificate"})
+		Help: "Expiry of this node's certificate for clients or for peers, in seconds since 1970; absent without TLS."}, []string{"certificate"})
 	for certificate, at := range expiry {
 		expiries.WithLabelValues(certificate).Set(float64(at.Unix()))
 	}
 	usable := promauto.With(now).NewGaugeVec(prometheus.GaugeOpts{Name: "zamok_file_usable",
-		Help: "1 if what a file says counts; 0 if it was changed and can't be used, so that what it said before counts."}, []string{"file"})
+		Help: "1 if the file is valid; 0 if it was changed and is invalid, so that the previous version is in force."}, []string{"file"})
 	for file, is := range files {
 		usable.WithLabelValues(file).Set(map[bool]float64{true: 1}[is])
 	}
@@ -288,9 +288,9 @@ func quotas(node *raftnode.Node, register promauto.Factory) {
 		name, help string
 		fsm.Amounts
 	}{
-		{"zamok_quota_used", "What all clients together use of a quota.", used},
-		{"zamok_quota_limit", "What all clients together may use.", quotas.Amounts},
-		{"zamok_quota_identity_limit", "What one identity may use.", quotas.OfIdentity()},
+		{"zamok_quota_used", "Usage of all clients together.", used},
+		{"zamok_quota_limit", "Quota of all clients together.", quotas.Amounts},
+		{"zamok_quota_identity_limit", "Quota of one identity.", quotas.OfIdentity()},
 	} {
 		gauges := register.NewGaugeVec(prometheus.GaugeOpts{Name: of.name, Help: of.help}, []string{"resource"})
 		for i, value := range []uint64{of.Sessions, of.Tickets, of.Bytes} {

@@ -58,7 +58,7 @@ rules:
 		"--as bob steal account/200":          {exitGeneral, "", "\"steal\" is not a verb"},
 		"--as bob operate account/200":        {exitGeneral, "", "remove \"account/200\""},
 		"--as bob lock":                       {exitGeneral, "", "the name of the lock is missing"},
-		"--as anonymous@127.0.0.1 lock a":     {exitGeneral, "", "--as: an identity does not begin with anonymous@"},
+		"--as anonymous@127.0.0.1 lock a":     {exitGeneral, "", "--as: an identity must not begin with anonymous@"},
 	} {
 		r := offline(t, append([]string{"rules", "check", file}, strings.Fields(args)...)...)
 		require.Equal(t, want.code, r.code, "%s: %s", args, r.stderr)

@@ -1,11 +1,17 @@
-// Package identity establishes who a client is, by what it shows: a certificate, or a bearer token. There are two kinds of
-// tokens: random ones, whose hashes are in a file (`zamok token new`), and JWTs, signed by an issuer whose public keys are
-// in a file.
+// Package identity verifies what clients authenticate with: certificates, and bearer tokens of two kinds. Random tokens are
+// created by `zamok token new`, and a file has their hashes. JWTs are signed by an issuer whose public keys are in a file.
 //
 //	keys, err := identity.ParseKeys(text, issuer, audience)
 //	tokens, err := identity.ParseTokens(text)
 //	who, err := identity.Verifier{Tokens: tokens, Keys: keys}.Bearer(token, time.Now())
+//	name, err := identity.CommonName.Of(certificate)
 //
-// A token that can't be verified is refused, also if the connection has a certificate: a client that shows a token means to
-// be known by it. What is refused is described without any part of the token.
+// A token that does not verify is refused even if the connection has a certificate, since the client meant to use the token.
+// No error contains a part of a token.
+//
+// # Files
+//
+//	identity.go  Verifier; identities, and the names in certificates
+//	tokens.go    random tokens and their file
+//	jwt.go       JWTs and the keys of their issuer
 package identity

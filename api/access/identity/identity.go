@@ -12,50 +12,50 @@ import (
 	"zamok/session/visible"
 )
 
-// BytesMax bounds an identity: it is stored with each session.
+// BytesMax bounds an identity, which is stored with each session.
 const BytesMax = 256
 
-// AnonymousPrefix begins what stands for an identity where none is proved: the address follows. No identity begins so.
+// AnonymousPrefix, followed by the host, stands for the identity of an unauthenticated caller. No identity begins with it.
 const AnonymousPrefix = "anonymous@"
 
-// Check returns what is wrong with an identity, or nil. It stands in files of lines and fields, in logs and on terminals.
+// Check returns an error unless text is a valid identity. Identities appear in tokens files, in logs and on terminals.
 func Check(identity string) error {
 	switch {
 	case identity == "":
 		return errors.New("the identity is empty")
 	case len(identity) > BytesMax:
-		return fmt.Errorf("the identity has %d bytes, and %d is the most", len(identity), BytesMax)
+		return fmt.Errorf("the identity has %d bytes; the maximum is %d", len(identity), BytesMax)
 	case !utf8.ValidString(identity):
 		return errors.New("the identity is not UTF-8")
 	case strings.HasPrefix(identity, AnonymousPrefix):
-		return fmt.Errorf("an identity does not begin with %s", AnonymousPrefix)
+		return fmt.Errorf("an identity must not begin with %s", AnonymousPrefix)
 	}
 	shown := visible.Cell(identity)
 	for i, r := range identity {
-		if !strings.HasPrefix(shown, identity[:i+utf8.RuneLen(r)]) { // not quoted: what stands here by mistake may be a token
-			return fmt.Errorf("the identity has %U at byte %d: it is made of characters that can be seen, with single spaces between them", r, i)
+		if !strings.HasPrefix(shown, identity[:i+utf8.RuneLen(r)]) { // without the identity: it may be a token by mistake
+			return fmt.Errorf("the identity has %U at byte %d: only visible characters are allowed, and single spaces between them", r, i)
 		}
 	}
 	return nil
 }
 
-// Who is a client that is known.
+// Who is an authenticated client.
 type Who struct {
 	Identity string
 	Groups   []string // of a JWT
 }
 
-// Verifier verifies tokens. One without keys and tokens accepts none.
+// Verifier verifies tokens. Without keys and tokens it accepts none.
 type Verifier struct {
 	Tokens Tokens
 	Keys   *Keys
 }
 
-// Bearer returns whose token this is.
+// Bearer verifies a token and returns its client.
 func (v Verifier) Bearer(token string, now time.Time) (who Who, err error) {
 	switch {
 	case len(token) > tokenBytesMax:
-		return who, fmt.Errorf("the token has %d bytes, and %d is the most", len(token), tokenBytesMax)
+		return who, fmt.Errorf("the token has %d bytes; the maximum is %d", len(token), tokenBytesMax)
 	case strings.HasPrefix(token, tokenPrefix):
 		who.Identity, err = v.Tokens.verify(token, now)
 	case v.Keys != nil:
@@ -80,14 +80,14 @@ const (
 // commonName is the identifier of a common name in the subject of a certificate.
 var commonName = asn1.ObjectIdentifier{2, 5, 4, 3}
 
-// Of returns the name in a certificate that was verified. One that has several such names has no identity: which of them
-// is meant is nowhere said.
+// Of returns the name in a verified certificate. A certificate with several such names has no identity, since nothing says
+// which of them is meant.
 func (n CertificateName) Of(c *x509.Certificate) (string, error) {
 	var names []string
 	switch n {
 	case CommonName:
 		names = []string{c.Subject.CommonName}
-		for _, part := range c.Subject.Names { // there may be several, of which crypto/x509 takes the last one
+		for _, part := range c.Subject.Names { // crypto/x509 takes the last one of several
 			if name, is := part.Value.(string); is && part.Type.Equal(commonName) && name != c.Subject.CommonName {
 				names = append(names, name)
 			}
@@ -102,7 +102,7 @@ func (n CertificateName) Of(c *x509.Certificate) (string, error) {
 		names = c.EmailAddresses
 	}
 	if len(names) != 1 {
-		return "", fmt.Errorf("the certificate has %d names of the kind %s, and an identity is one", len(names), n)
+		return "", fmt.Errorf("the certificate has %d names of type %s; exactly one is required", len(names), n)
 	}
 	return names[0], Check(names[0])
 }

@@ -72,12 +72,12 @@ func TestWhatIsWrongWithAFileOfTokens(t *testing.T) {
 		token:                                "line 1: a line has an id",
 		"\n" + line.ID + " alice":            "line 2: a line has an id",
 		line.ID + " alice " + hash + " a b":  "a line has an id",
-		"x alice " + hash:                    "the id is not",
-		line.ID + " anonymous@x " + hash:     "does not begin with",
-		line.ID + " alice " + hash[:10]:      "no SHA-256",
-		line.ID + " alice " + hash + " 2027": "the expiry is not",
-		line.String() + "\n" + line.String(): "line 2: the id is there twice",
-		strings.Repeat("#", fileBytesMax+1):  "is the most",
+		"x alice " + hash:                    "the id was not",
+		line.ID + " anonymous@x " + hash:     "must not begin with",
+		line.ID + " alice " + hash[:10]:      "not a SHA-256",
+		line.ID + " alice " + hash + " 2027": "the expiry must",
+		line.String() + "\n" + line.String(): "line 2: the id is used twice",
+		strings.Repeat("#", fileBytesMax+1):  "the maximum is",
 		line.ID + " al\u202eice " + hash:     "U+202E",
 	} {
 		_, err := ParseTokens([]byte(text))

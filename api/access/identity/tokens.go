@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// tokenPrefix lets scanners for secrets find a token that was published by mistake.
+	// tokenPrefix lets secret scanners find a token that was published by mistake.
 	tokenPrefix = "zamok_"
-	tokenID     = 5  // bytes of what a token is found by; it is no secret
-	tokenSecret = 32 // bytes of chance
+	tokenID     = 5  // bytes of the id, which is not secret
+	tokenSecret = 32 // random bytes
 	// fileBytesMax bounds a file of tokens or keys.
 	fileBytesMax = 16 << 20
 )
 
 var digits = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// Token is a line of a file of tokens: ID IDENTITY SHA256 [EXPIRES].
+// Token is a line of a tokens file: ID IDENTITY SHA256 [EXPIRES].
 type Token struct {
 	ID       string
 	Identity string
@@ -33,8 +33,8 @@ type Token struct {
 	Expires  time.Time // zero: never
 }
 
-// NewToken draws a token for an identity, and returns it with the line that belongs into the file. Of the text nothing
-// else is kept.
+// NewToken generates a token for an identity, and returns its text and its line for the tokens file. The text is stored
+// nowhere.
 func NewToken(identity string, expires time.Time) (text string, line Token, err error) {
 	if err := checkField(identity); err != nil {
 		return "", Token{}, err
@@ -49,12 +49,12 @@ func NewToken(identity string, expires time.Time) (text string, line Token, err 
 // checkField is Check for an identity in a file of fields.
 func checkField(identity string) error {
 	if strings.Contains(identity, " ") {
-		return errors.New("the identity has a space in it, and spaces separate the fields of a file of tokens")
+		return errors.New("the identity contains a space, which separates the fields of a tokens file")
 	}
 	return Check(identity)
 }
 
-// String is the line of a file.
+// String is the line of the file.
 func (t Token) String() string {
 	line := t.ID + " " + t.Identity + " " + hex.EncodeToString(t.hash[:])
 	if !t.Expires.IsZero() {
@@ -63,13 +63,13 @@ func (t Token) String() string {
 	return line
 }
 
-// Tokens are those of a file, by their ids.
+// Tokens are the tokens of a file, by id.
 type Tokens map[string]Token
 
-// ParseTokens reads a file. Empty lines and those that begin with # count for nothing.
+// ParseTokens reads a tokens file. Empty lines and lines that begin with # are ignored.
 func ParseTokens(text []byte) (Tokens, error) {
 	if len(text) > fileBytesMax {
-		return nil, fmt.Errorf("has %d bytes, and %d is the most", len(text), fileBytesMax)
+		return nil, fmt.Errorf("has %d bytes; the maximum is %d", len(text), fileBytesMax)
 	}
 	all := Tokens{}
 	lines := bufio.NewScanner(bytes.NewReader(text))
@@ -80,7 +80,7 @@ func ParseTokens(text []byte) (Tokens, error) {
 		}
 		t, err := parseToken(strings.Fields(line))
 		if err == nil && all[t.ID].ID != "" {
-			err = errors.New("the id is there twice")
+			err = errors.New("the id is used twice")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err) // without the line: it may be a token, by mistake
@@ -92,29 +92,29 @@ func ParseTokens(text []byte) (Tokens, error) {
 
 func parseToken(fields []string) (t Token, err error) {
 	if len(fields) < 3 || len(fields) > 4 {
-		return t, errors.New("a line has an id, an identity, a SHA-256 and perhaps an expiry: use zamok token new")
+		return t, errors.New("a line has an id, an identity, a SHA-256 and optionally an expiry: create it with zamok token new")
 	}
 	t.ID, t.Identity = fields[0], fields[1]
 	if len(t.ID) != digits.EncodedLen(tokenID) {
-		return t, errors.New("the id is not one of zamok token new")
+		return t, errors.New("the id was not created by zamok token new")
 	}
 	if err := checkField(t.Identity); err != nil {
 		return t, err
 	}
 	hash, err := hex.DecodeString(fields[2])
 	if err != nil || len(hash) != len(t.hash) {
-		return t, errors.New("the third field is no SHA-256")
+		return t, errors.New("the third field is not a SHA-256")
 	}
 	copy(t.hash[:], hash)
 	if len(fields) == 4 {
 		if t.Expires, err = time.Parse(time.RFC3339, fields[3]); err != nil {
-			return t, errors.New("the expiry is not as 2027-01-31T00:00:00Z")
+			return t, errors.New("the expiry must have the form 2027-01-31T00:00:00Z")
 		}
 	}
 	return t, nil
 }
 
-// errToken is the refusal of every token that is not in the file: which part of it is wrong is nobody's business.
+// errToken refuses every token that is not in the file; it does not reveal which part of it is wrong.
 var errToken = errors.New("the token is not known here")
 
 // verify returns the identity of a token.

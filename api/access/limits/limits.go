@@ -16,10 +16,10 @@ import (
 	"zamok/clock"
 )
 
-// Kind is what is limited: by one limit for the node as a whole, and one for each caller. Without a name there is none.
+// Kind is a limited resource, with the names of its limits for the node as a whole and for each caller; "": none.
 type Kind struct{ all, each string }
 
-// What may be open, and what may be asked for in a second.
+// The resources that are limited by number, and those that are limited by rate.
 var (
 	Streams     = Kind{"streams", "streams-per-identity"}
 	HeldCalls   = Kind{"held-calls", "held-calls-per-identity"}
@@ -41,7 +41,7 @@ type definition struct {
 	most   int // by default; 0: none
 }
 
-// definitions are those that do not follow from others.
+// definitions are all limits with their defaults; some defaults follow from others, see New.
 var definitions = []definition{
 	{Streams.all, false, 65_536}, {Streams.each, false, 0},
 	{HeldCalls.all, false, 65_536}, {HeldCalls.each, false, 0},
@@ -60,10 +60,10 @@ func Names() (names []string) {
 	return names
 }
 
-// Set is the limits that were configured, by name; 0 is none. Others have their defaults.
+// Set is the configured limits by name; 0 means no limit. Limits that are not in it have their defaults.
 type Set map[string]int
 
-// mostMax bounds what is configured: a rate of one in each nanosecond.
+// mostMax bounds a configured limit: a rate of one per nanosecond.
 const mostMax = 1_000_000_000
 
 // Parse reads limits such as streams=2000, requests-per-identity=1000/s or watches-per-identity=none.
@@ -73,7 +73,7 @@ func Parse(texts []string) (Set, error) {
 		name, value, _ := strings.Cut(text, "=")
 		i := slices.IndexFunc(definitions, func(d definition) bool { return d.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("%q is no limit; there are %s", name, strings.Join(Names(), ", "))
+			return nil, fmt.Errorf("unknown limit %q; use one of %s", name, strings.Join(Names(), ", "))
 		}
 		if value == "none" {
 			set[name] = 0
@@ -93,8 +93,8 @@ func Parse(texts []string) (Set, error) {
 	return set, nil
 }
 
-// Config configures Limits. Connections is how many of them a port takes. Limited is called for each refusal, with the
-// limit's name; nil: nobody asks.
+// Config configures Limits. Connections is the maximum number of connections of a port. Limited, if set, is called for each
+// refusal with the limit's name.
 type Config struct {
 	Set         Set
 	Connections int
@@ -103,19 +103,19 @@ type Config struct {
 	Clock       clock.Source
 }
 
-// Limits counts what callers have open, and what they ask for. It may be used by several goroutines at once.
+// Limits counts what callers have open, and their requests. It is safe for concurrent use.
 type Limits struct {
 	Config
 	most map[string]int // in force, by name; 0: none
 
 	mu     sync.Mutex             // guards what follows
-	open   map[row]int            // how much is open
-	ends   map[row]clock.Instant  // of rates: when all that was asked for is worked off
+	open   map[row]int            // what is open
+	ends   map[row]clock.Instant  // of rates: when the bucket is full again
 	swept  clock.Instant          // when idle rows of ends were deleted last
 	logged map[string]loggedLimit // by name
 }
 
-// row is a caller under a limit; of the node's limits it has no caller.
+// row is a limit and the caller that it is counted for; who is empty for limits of the node.
 type row struct{ limit, who string }
 
 type loggedLimit struct {
@@ -126,11 +126,11 @@ type loggedLimit struct {
 const (
 	// rowsMax bounds the callers of the last second whose rates are counted.
 	rowsMax = 1 << 16
-	// others is the caller that stands for those beyond rowsMax.
+	// others is the shared row of callers beyond rowsMax.
 	others = "others"
 	// logEvery is how often refusals by one limit are logged.
 	logEvery = 10 * clock.Second
-	// openWait is how long a caller is asked to wait until it opens what is refused again.
+	// openWait is the time to wait that a refusal of Open contains.
 	openWait = clock.Second
 )
 
@@ -154,34 +154,34 @@ func New(config Config) *Limits {
 	return l
 }
 
-// share is what one caller may have by default of what the node has: three quarters, rounded up.
+// share is a caller's default part of a node's limit: three quarters, rounded up.
 func share(of int) int { return of - of/4 }
 
-// rows are those of a caller. That of the caller is first: the refusal is its own, if it is.
+// rows are the rows that a caller counts in. Its own is first, so that a refusal names the caller's limit if both are reached.
 func (k Kind) rows(who string) [2]row { return [2]row{{k.each, who}, {k.all, ""}} }
 
-// Open counts something that is open until end is called, or refuses it: nothing was done.
+// Open counts something as open until end is called, or refuses it.
 func (l *Limits) Open(kind Kind, who string) (end func(), err error) {
 	l.mu.Lock()
 	for _, r := range kind.rows(who) {
 		if most := l.most[r.limit]; most > 0 && l.open[r] >= most {
 			l.mu.Unlock()
 			return nil, l.refusal(zamokpb.Code_CODE_LIMIT_EXCEEDED, r.limit, who, openWait,
-				"not done: the limit %s of this node, %d, is reached; end something, or ask another node", r.limit, most)
+				"not done: the limit %s of this node, %d, is reached; close something, or use another node", r.limit, most)
 		}
 	}
 	defer l.mu.Unlock()
 	return l.count(kind, who), nil
 }
 
-// Count counts something that is open until end is called, whatever the limit.
+// Count counts something as open until end is called, even beyond the limit.
 func (l *Limits) Count(kind Kind, who string) (end func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.count(kind, who)
 }
 
-// count is Count for one that has the mutex.
+// count is Count with the mutex held.
 func (l *Limits) count(kind Kind, who string) (end func()) {
 	for _, r := range kind.rows(who) {
 		l.open[r]++
@@ -197,7 +197,7 @@ func (l *Limits) count(kind Kind, who string) (end func()) {
 	})
 }
 
-// Ask counts something that is asked for once, or refuses it: nothing was done, and the answer says for how long to wait.
+// Ask counts a request against a rate, or refuses it with the time to wait.
 func (l *Limits) Ask(kind Kind, who string) error {
 	if l.most[kind.each] == 0 && l.most[kind.all] == 0 {
 		return nil
@@ -210,8 +210,8 @@ func (l *Limits) Ask(kind Kind, who string) error {
 		"not done: the limit %s of this node, %d/s, is reached; ask again in %v", r.limit, l.most[r.limit], wait)
 }
 
-// ask returns the limit that is reached, and when it is not any more. It is a token bucket that keeps one number: the
-// end of what was asked for, if each took its part of a second. That may be up to a second from now.
+// ask returns the rate that is exceeded, and the time to wait. A rate is a token bucket in the form of one instant: each request
+// moves it on by 1/N of a second, and it may be at most a second ahead of now.
 func (l *Limits) ask(kind Kind, who string) (at row, wait clock.Span) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -235,7 +235,7 @@ func (l *Limits) ask(kind Kind, who string) (at row, wait clock.Span) {
 	return at, 0
 }
 
-// roomFor is the caller under which a rate is counted: itself, unless there are too many others.
+// roomFor is the caller that a rate is counted for: who, or others if there are too many.
 func (l *Limits) roomFor(r row, now clock.Instant) string {
 	if _, known := l.ends[r]; known {
 		return r.who
@@ -258,7 +258,7 @@ func (l *Limits) refusal(code zamokpb.Code, limit, who string, wait clock.Span, 
 	return e
 }
 
-// Refused counts a refusal, and logs it unless one by the same limit was logged a moment ago.
+// Refused counts a refusal, and logs it unless one by the same limit was logged within logEvery.
 func (l *Limits) Refused(limit, who string) {
 	if l.Limited != nil {
 		l.Limited(limit)
@@ -274,13 +274,13 @@ func (l *Limits) Refused(limit, who string) {
 	}
 	l.mu.Unlock()
 	if !silent {
-		l.Logger.Warn("a limit is reached, and its caller is refused what is beyond it; docs/operations.md says how to change it",
+		l.Logger.Warn("a limit is reached, and requests beyond it are refused; see Limits in docs/operations.md",
 			"limit", limit, "caller", who, "refused_since_last_message", last.since)
 	}
 }
 
-// Network is what the callers of an address are counted under: the address, of IPv6 the network of 64 bits, which one
-// customer has.
+// Network is the key of an address for limits: an IPv4 address, or the /64 network of an IPv6 address, which usually belongs to
+// one customer.
 func Network(host string) string {
 	ip, err := netip.ParseAddr(host)
 	if err != nil {

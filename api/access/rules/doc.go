@@ -1,39 +1,46 @@
-// Package rules reads who may do what: the file of `zamok server --rules`.
+// Package rules reads and evaluates access rules, the file of `zamok server --rules`.
 //
-//	set, err := rules.Parse(text)              // the error names the line
+//	set, err := rules.Parse(text) // the error has the line
 //	set.May(caller, rules.Lock, "account/200")
-//	set.Readable(caller, "account/")           // what of a listing the caller may see
+//	set.Readable(caller, rules.Read, "account/") // the ranges of names that the caller may read
 //
 // A file:
 //
 //	groups:
 //	  billing: [ci-billing, billing-api]
-//	  sre: token # its members' tokens name it
+//	  sre: token # the members have it in the claim groups of their JWT
 //	rules:
 //	  - groups: [billing]
 //	    names: [account/*, stock]
 //	    may: [lock, read, watch]
 //	  - identities: [alice]
-//	    groups: [sre]
 //	    names: ["*"]
-//	    may: [read, watch, release, operate]
+//	    may: [read, watch, release]
+//	  - identities: [alice]
+//	    groups: [sre]
+//	    may: [operate]
 //	  - groups: [authenticated]
 //	    names: [public/*]
 //	    may: [read]
 //
-// A rule allows the identities and groups that it names what it says, and no rule forbids anything: what no rule allows is
-// denied. Names of locks, and identities, may end with a * for all that begin like it. A group has identities, or the
-// tokens of its members name it (JWT): such a group is declared here, so that an issuer of tokens makes nobody a member of
-// another. Every caller is in one of two groups that exist without being defined: authenticated, and anonymous.
+// A rule allows its identities and groups its verbs on its names. Whatever no rule allows is denied, and no rule denies
+// anything. A trailing * in a name or an identity matches every text with that prefix. The members of a group are listed, or
+// come from the claim groups of JWTs if the group is declared as "token"; so an issuer cannot add members to a listed group. Two
+// groups are built in: every caller is either in authenticated or in anonymous.
 //
 // # Verbs
 //
-//	lock     acquire, shared or with permits as well
+//	lock     acquire locks, shared or with permits as well; open and renew sessions
 //	read     see a lock with its holders and queue, and check a token
-//	watch    receive the events of a lock; it includes nothing of read
-//	release  end the grants of other sessions; one of several locks ends as a whole
-//	operate  of the cluster: end sessions, change members and settings, transfer, back up. It is about no name of a lock
+//	watch    receive the events of a lock; it does not include read
+//	release  end grants of other sessions; an acquisition of several locks ends as a whole
+//	operate  end sessions, change members and settings, transfer, back up. It applies to the cluster and has no names
 //
-// To open and renew a session, lock must be allowed for some lock. What a session does with its own tickets, once they wait or
-// are granted, a caller may do that may do anything at all.
+// Opening and renewing a session needs lock for at least one name. Commands of a session about its own tickets (renew,
+// release, downgrade) need any permission at all.
+//
+// # Files
+//
+//	rules.go  Set: evaluation
+//	parse.go  Parse: the YAML file
 package rules

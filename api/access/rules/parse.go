@@ -12,13 +12,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What a file may have. A cluster's rules are read by people.
+// The limits of a rules file.
 const (
 	fileBytesMax = 1 << 20
 	rulesMax     = 10_000
 )
 
-// LineError is what is wrong with a file.
+// LineError is an error in a rules file.
 type LineError struct {
 	Line int
 	What string
@@ -30,11 +30,11 @@ func wrong(at *yaml.Node, format string, args ...any) error {
 	return &LineError{at.Line, fmt.Sprintf(format, args...)}
 }
 
-// Parse reads a file. Nothing of one that has an error counts.
+// Parse reads a rules file. A file with an error has no effect at all.
 func Parse(text []byte) (*Set, error) {
 	switch {
 	case len(text) > fileBytesMax:
-		return nil, fmt.Errorf("has %d bytes, and %d is the most", len(text), fileBytesMax)
+		return nil, fmt.Errorf("has %d bytes; the maximum is %d", len(text), fileBytesMax)
 	case !utf8.Valid(text):
 		return nil, errors.New("is not UTF-8")
 	}
@@ -42,9 +42,9 @@ func Parse(text []byte) (*Set, error) {
 	var document, second yaml.Node
 	switch err := decoder.Decode(&document); {
 	case errors.Is(err, io.EOF):
-		return nil, errors.New("is empty: without a rule nothing would be allowed; write rules: [] if that is meant")
+		return nil, errors.New("is empty, which would deny everything; write rules: [] if that is intended")
 	case err != nil:
-		return nil, fmt.Errorf("is no YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, fmt.Errorf("is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
 		return nil, errors.New("has a second YAML document: write all rules into one")
@@ -57,8 +57,8 @@ func Parse(text []byte) (*Set, error) {
 	}
 	for _, use := range s.uses {
 		if known := func(g group) bool { return g.name == use.Value }; !slices.ContainsFunc(s.groups, known) {
-			return nil, wrong(use, "there is no group %q: define it under groups, with its identities, or as %s: token if the "+
-				"callers' tokens say who is in it", use.Value, use.Value)
+			return nil, wrong(use, "there is no group %q: define it under groups, with its identities, or as %s: token if "+
+				"JWTs name its members", use.Value, use.Value)
 		}
 	}
 	s.index()
@@ -71,10 +71,10 @@ type parser struct {
 	uses []*yaml.Node // of groups, by rules
 }
 
-// eachKey gives each value of a mapping to the function of its key.
+// eachKey calls the function of each key of a mapping with the value.
 func eachKey(n *yaml.Node, keys map[string]func(*yaml.Node) error, required ...string) error {
 	if n.Kind != yaml.MappingNode {
-		return wrong(n, "a mapping belongs here, of %s", listKeys(keys))
+		return wrong(n, "expected a mapping with the keys %s", listKeys(keys))
 	}
 	var seen []string
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -82,9 +82,9 @@ func eachKey(n *yaml.Node, keys map[string]func(*yaml.Node) error, required ...s
 		parse := keys[key.Value]
 		switch {
 		case key.Kind != yaml.ScalarNode || parse == nil:
-			return wrong(key, "%q is no key here: there are %s", key.Value, listKeys(keys))
+			return wrong(key, "unknown key %q: expected %s", key.Value, listKeys(keys))
 		case slices.Contains(seen, key.Value):
-			return wrong(key, "%q is there twice", key.Value)
+			return wrong(key, "%q is set twice", key.Value)
 		}
 		seen = append(seen, key.Value)
 		if err := parse(value); err != nil {
@@ -108,14 +108,14 @@ func listKeys(keys map[string]func(*yaml.Node) error) string {
 	return strings.Join(names, ", ")
 }
 
-// texts reads a list of texts.
+// texts reads a list of strings.
 func texts(n *yaml.Node, what string, use func(at *yaml.Node, text string) error) error {
 	if n.Kind != yaml.SequenceNode {
-		return wrong(n, "a list of %s belongs here, as [a, b]", what)
+		return wrong(n, "expected a list of %s, such as [a, b]", what)
 	}
 	for _, item := range n.Content {
 		if item.Kind != yaml.ScalarNode || item.Tag != "!!str" || item.Value == "" {
-			return wrong(item, "%q is no text: a list of %s belongs here; put quotes around numbers and *", item.Value, what)
+			return wrong(item, "%q is not a string: expected a list of %s; put quotes around numbers and *", item.Value, what)
 		}
 		if err := use(item, item.Value); err != nil {
 			return err
@@ -124,12 +124,12 @@ func texts(n *yaml.Node, what string, use func(at *yaml.Node, text string) error
 	return nil
 }
 
-// patterns reads a list of texts that may end with a *.
+// patterns reads a list of strings that may end with a *.
 func patterns(n *yaml.Node, what string) (all []pattern, err error) {
 	err = texts(n, what, func(at *yaml.Node, text string) error {
 		p := newPattern(text)
 		if strings.Contains(p.text, "*") {
-			return wrong(at, "%q has a * that is not at its end", text)
+			return wrong(at, "%q has a * that is not at the end", text)
 		}
 		all = append(all, p)
 		return nil
@@ -137,12 +137,12 @@ func patterns(n *yaml.Node, what string) (all []pattern, err error) {
 	return all, err
 }
 
-// identities reads a list of identities. One that none can have is a mistake.
+// identities reads a list of identities, and refuses patterns that match none.
 func identities(n *yaml.Node) ([]pattern, error) {
 	all, err := patterns(n, "identities")
 	for i, p := range all {
 		if strings.HasPrefix(p.text, Anonymous+"@") {
-			return nil, wrong(n.Content[i], "%q is where a caller comes from that proves no identity, and not one: use the group %s", p, Anonymous)
+			return nil, wrong(n.Content[i], "%q is not an identity: use the group %s for clients without credentials", p, Anonymous)
 		}
 	}
 	return all, err
@@ -150,18 +150,18 @@ func identities(n *yaml.Node) ([]pattern, error) {
 
 func (s *parser) parseGroups(n *yaml.Node) error {
 	if n.Kind != yaml.MappingNode {
-		return wrong(n, "groups have names: write name: [identity, …]")
+		return wrong(n, "expected a mapping of groups: name: [identity, …]")
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
 		sameName := func(g group) bool { return g.name == key.Value }
 		switch {
 		case key.Kind != yaml.ScalarNode || key.Value == "":
-			return wrong(key, "the name of a group is a text")
+			return wrong(key, "the name of a group must be a string")
 		case key.Value == Authenticated || key.Value == Anonymous:
-			return wrong(key, "the group %s exists by itself", key.Value)
+			return wrong(key, "the group %s is built in and can't be defined", key.Value)
 		case slices.ContainsFunc(s.groups, sameName):
-			return wrong(key, "the group %q is there twice", key.Value)
+			return wrong(key, "the group %q is defined twice", key.Value)
 		}
 		g, value := group{name: key.Value}, n.Content[i+1]
 		if g.byToken = value.Kind == yaml.ScalarNode && value.Value == "token"; !g.byToken {
@@ -180,10 +180,10 @@ func (s *parser) parseGroups(n *yaml.Node) error {
 
 func (s *parser) parseRules(n *yaml.Node) error {
 	if n.Kind != yaml.SequenceNode {
-		return wrong(n, "a list of rules belongs here")
+		return wrong(n, "expected a list of rules")
 	}
 	if len(n.Content) > rulesMax {
-		return wrong(n, "%d rules, and %d is the most", len(n.Content), rulesMax)
+		return wrong(n, "%d rules; the maximum is %d", len(n.Content), rulesMax)
 	}
 	for _, item := range n.Content {
 		r := rule{line: item.Line}
@@ -224,13 +224,13 @@ func (r *rule) check(at *yaml.Node) error {
 	withNames := slices.ContainsFunc(r.verbs, func(v Verb) bool { return v != Operate })
 	switch {
 	case len(r.identities) == 0 && len(r.groups) == 0:
-		return wrong(at, "the rule names neither identities nor groups")
+		return wrong(at, "the rule has neither identities nor groups")
 	case len(r.verbs) == 0:
 		return wrong(at, "the rule allows nothing: may is empty")
 	case withNames && len(r.names) == 0:
-		return wrong(at, `the rule has no names of locks; ["*"] are all`)
+		return wrong(at, `the rule has no names of locks; use ["*"] for all`)
 	case !withNames && len(r.names) > 0:
-		return wrong(at, "operate is about the cluster and no lock: leave names out, or put it into a rule of its own")
+		return wrong(at, "operate applies to the cluster, not to locks: remove names")
 	}
 	return nil
 }

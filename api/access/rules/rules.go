@@ -28,19 +28,19 @@ const (
 	Anonymous     = "anonymous"
 )
 
-// Caller is who asks.
+// Caller is the client that makes a request.
 type Caller struct {
 	Identity  string
-	Groups    []string // that its token has: they are members of the groups that are declared as the token's
-	Anonymous bool     // nothing has proved the identity
+	Groups    []string // the claim of its JWT, for groups that are declared as token
+	Anonymous bool     // it is not authenticated
 }
 
-// Set is what a file allows. It does not change. Nil allows everything.
+// Set is the content of a rules file. It is immutable. Nil allows everything.
 type Set struct {
 	groups []group
 	rules  []rule
-	// A call asks for the rules of one caller only, of perhaps thousands: those that name its identity, and those that may
-	// be about anybody. Both are positions in rules.
+	// An index, since a caller is concerned by few of perhaps thousands of rules: exact are the rules that list its identity,
+	// open the rules with patterns or groups. Both are positions in rules.
 	exact map[string][]int
 	open  []int
 }
@@ -48,7 +48,7 @@ type Set struct {
 type group struct {
 	name       string
 	identities []pattern
-	byToken    bool // its members are those whose token says so
+	byToken    bool // its members have it in their JWT
 }
 
 type rule struct {
@@ -59,7 +59,7 @@ type rule struct {
 	line       int
 }
 
-// pattern is a text, or the beginning of one.
+// pattern is a text, or a prefix.
 type pattern struct {
 	text   string
 	prefix bool
@@ -81,7 +81,7 @@ func (p pattern) matches(text string) bool {
 	return p.text == text || p.prefix && strings.HasPrefix(text, p.text)
 }
 
-// within is what of a pattern begins with prefix; false: nothing.
+// within narrows a pattern to texts with a prefix; false: none match.
 func (p pattern) within(prefix string) (part pattern, some bool) {
 	switch {
 	case strings.HasPrefix(p.text, prefix):
@@ -92,7 +92,7 @@ func (p pattern) within(prefix string) (part pattern, some bool) {
 	return pattern{}, false
 }
 
-// covers reports whether all that another pattern matches is matched by this one.
+// covers reports whether this pattern matches everything that another one matches.
 func (p pattern) covers(other pattern) bool {
 	if p.prefix {
 		return strings.HasPrefix(other.text, p.text)
@@ -104,7 +104,7 @@ func matchesAny(patterns []pattern, text string) bool {
 	return slices.ContainsFunc(patterns, func(p pattern) bool { return p.matches(text) })
 }
 
-// isAbout reports whether a rule is about a caller.
+// isAbout reports whether a rule applies to a caller.
 func (s *Set) isAbout(r *rule, c Caller) bool {
 	if !c.Anonymous && matchesAny(r.identities, c.Identity) {
 		return true
@@ -148,7 +148,7 @@ func (s *Set) index() {
 	}
 }
 
-// forCaller yields the rules that allow a caller something of a verb; with no verb, anything.
+// forCaller yields the rules of a caller that contain a verb; without a verb, all of them.
 func (s *Set) forCaller(c Caller, verb Verb) iter.Seq[*rule] {
 	return func(yield func(*rule) bool) {
 		for _, some := range [][]int{s.exact[c.Identity], s.open} {
@@ -162,12 +162,12 @@ func (s *Set) forCaller(c Caller, verb Verb) iter.Seq[*rule] {
 	}
 }
 
-// allows reports whether a rule that allows a verb does so for a lock.
+// allows reports whether a rule with a verb allows it for a lock.
 func (r *rule) allows(verb Verb, name string) bool {
 	return verb == Operate || matchesAny(r.names, name)
 }
 
-// May reports whether a caller may do something with a lock. With Operate the name means nothing.
+// May reports whether a caller may use a verb on a lock. With Operate the name is ignored.
 func (s *Set) May(c Caller, verb Verb, name string) bool {
 	if s == nil {
 		return true
@@ -180,7 +180,7 @@ func (s *Set) May(c Caller, verb Verb, name string) bool {
 	return false
 }
 
-// Some reports whether a caller may do something with any lock at all; with no verb, whether it may do anything.
+// Some reports whether a caller may use a verb on at least one lock; without a verb, whether it has any permission.
 func (s *Set) Some(c Caller, verb Verb) bool {
 	if s == nil {
 		return true
@@ -214,14 +214,13 @@ func (s *Set) Why(c Caller, verb Verb, name string) string {
 	return "no rule allows it; allowed: " + strings.Join(may, ", ")
 }
 
-// A Range is a part of the names: one, or all that begin with Prefix.
+// A Range is one name, or all names with a prefix.
 type Range struct {
 	Name   string // "": see Prefix
 	Prefix string
 }
 
-// Readable returns what of the names that begin with prefix a caller may do something with: ranges in order, of which none
-// overlaps another.
+// Readable returns the names with a prefix on which a caller may use a verb: ranges in order that do not overlap.
 func (s *Set) Readable(c Caller, verb Verb, prefix string) (ranges []Range) {
 	if s == nil {
 		return []Range{{Prefix: prefix}}
@@ -237,7 +236,7 @@ func (s *Set) Readable(c Caller, verb Verb, prefix string) (ranges []Range) {
 	slices.SortFunc(parts, func(a, b pattern) int { // of two with the same text, that which covers the other first
 		return cmp.Or(strings.Compare(a.text, b.text), -cmp.Compare(len(a.String()), len(b.String())))
 	})
-	var last pattern // what covers a part begins like it, and so does all that is between them in this order
+	var last pattern // in this order, all parts that a prefix covers follow it directly
 	for i, p := range parts {
 		switch {
 		case i > 0 && last.covers(p):

@@ -22,7 +22,7 @@ import (
 // subjectsMax bounds the locks that a line of the audit log names.
 const subjectsMax = 16
 
-// record writes a line of the audit log: what became of a request.
+// record writes a line of the audit log with the outcome of a request.
 func (s *Server) record(ctx context.Context, call string, request any, err error) {
 	caller := access.CallerOf(ctx)
 	via, _ := relayedBy(ctx)
@@ -41,17 +41,17 @@ func (s *Server) record(ctx context.Context, call string, request any, err error
 	s.audit.Record(e)
 }
 
-// denied records what the access rules do not allow.
+// denied counts and records a denial by the access rules.
 func (s *Server) denied(ctx context.Context, verb rules.Verb, request any, err error) {
 	s.metrics.Denied(string(verb))
 	s.record(ctx, "", request, err)
 }
 
-// unauditedEvery is how often it is logged that the audit log can't be written.
+// unauditedEvery is the shortest time between two log lines about a failing audit log.
 const unauditedEvery = 10 * time.Second
 
-// unaudited is what happens when a line of the audit log could not be written, as on a full disk. The service goes on: a
-// cluster whose locks nobody can release because a log is full would do more harm than the gap, which is counted.
+// unaudited returns the handler of lines that could not be written, as on a full disk. The calls proceed: a cluster whose locks
+// cannot be released because a log is full would do more harm than the gap, which is counted.
 func unaudited(m *metrics.Metrics, log *slog.Logger) func(error) {
 	var mu sync.Mutex // guards logged
 	var logged time.Time
@@ -61,7 +61,7 @@ func unaudited(m *metrics.Metrics, log *slog.Logger) func(error) {
 		defer mu.Unlock()
 		if now := time.Now(); now.Sub(logged) >= unauditedEvery {
 			logged = now
-			log.Error("lines of the audit log are lost; make room for it, or mend it", "error", err)
+			log.Error("the audit log cannot be written, and its lines are lost; free disk space or fix the file", "error", err)
 		}
 	}
 }

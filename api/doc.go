@@ -20,18 +20,20 @@
 //	server.go   Server: the gRPC listener, its connections, and the one way of every call; reflection
 //	stream.go   streams of sessions
 //	calls.go    calls of clients and readers
-//	room.go     whether the cluster has room for a session or a ticket
+//	room.go     refuses new sessions and tickets without disk space or beyond a quota
 //	admin.go    calls of operators
 //	limiting.go which requests and connections count against which limits of their callers
+//	auditing.go what the audit log records of a call
 //	relay.go    requests for another cluster are refused; calls are relayed to the leader on request
-//	tcp_*.go    how a client's computer that vanished is noticed
 //	local.go    the services without a network, for HTTP
 //	http.go     the HTTP port with the TLS of clients: /v1/, /metrics, /healthz and /readyz; grpc.health.v1
 //
 // The subjects below it are packages of their own, which never import api:
 //
-//	conns     connections of clients: how many, and how many bytes they leave unread or incomplete
-//	access    Admit: validates every request, names the invalid field, and checks permission
+//	conns     connections of clients: how many, and how many bytes of incomplete requests and unsent answers
+//	access    Admit: authenticates callers, validates every request, and checks permission; below it identity, rules and
+//	          limits
+//	audit     the lines of the audit log
 //	push      delivers events to streams and waiting calls, and queue positions to waiters; detaches sessions whose
 //	          stream broke
 //	history   the remembered events for watches; when an index was applied, for ages that are shown to people

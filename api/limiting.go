@@ -12,8 +12,8 @@ import (
 	"zamok/session"
 )
 
-// admit counts a request that this node carries out against the limits, and asks the access rules; end follows it.
-// Nothing was done if it returns an error, unless that says otherwise.
+// admit counts a request that this node carries out against the limits, and checks the access rules. The caller calls end after
+// the request. Nothing was done if it returns an error, unless the error has another outcome.
 func (s *Server) admit(ctx context.Context, request any) (end func(), err error) {
 	if end, err = s.limit(ctx, request); err != nil {
 		return nil, err
@@ -25,9 +25,9 @@ func (s *Server) admit(ctx context.Context, request any) (end func(), err error)
 	return end, nil
 }
 
-// limit counts a request. What keeps or ends something that exists is never refused: a session that can't be renewed would
-// lose its locks, and what ends empties the node. Nor is refused what the state machine knows, because it was requested
-// before: that may have been done.
+// limit counts a request. It never refuses a request that keeps or ends something: a session that can't be renewed would lose
+// its locks, and ends free resources. Nor does it refuse a retransmission that the state machine knows, since that may have been
+// done.
 func (s *Server) limit(ctx context.Context, request any) (end func(), err error) {
 	who, known := access.CallerOf(ctx).Account(), func() bool { return false }
 	end = func() {}
@@ -52,7 +52,7 @@ func (s *Server) limit(ctx context.Context, request any) (end func(), err error)
 		if end, err = s.limits.Open(limits.HeldCalls, who); err != nil && known() {
 			e := wire.Explain(err)
 			e.Info.Code, e.Info.Outcome = zamokpb.Code_CODE_OVERLOADED, zamokpb.Outcome_OUTCOME_UNKNOWN
-			e.Info.Message = "what was requested before stands; this call does not wait for it: " + e.Info.Message
+			e.Info.Message = "the earlier request stays in effect, but this call cannot wait for it: " + e.Info.Message
 		}
 	case *zamokpb.WatchRequest:
 		end, err = s.limits.Open(limits.Watches, who)
@@ -76,8 +76,8 @@ func (s *Server) limitAcquire(ctx context.Context, ref fsm.TicketRef) error {
 	return err
 }
 
-// limitRelayed counts a call that another node carries out, of a stream without the request. The leader counts it, too,
-// under the same caller; acquisitions are counted there only, where it is known what was requested before.
+// limitRelayed counts a call that this node relays; request is nil for a stream. The leader counts it as well, for the same
+// caller. Acquisitions are counted only there, since it recognizes retransmissions.
 func (s *Server) limitRelayed(ctx context.Context, request any) (end func(), err error) {
 	if _, acquires := request.(*zamokpb.AcquireRequest); acquires || request == nil {
 		return s.limits.Open(limits.Relays, access.CallerOf(ctx).Account())
@@ -85,7 +85,7 @@ func (s *Server) limitRelayed(ctx context.Context, request any) (end func(), err
 	return s.limit(ctx, request)
 }
 
-// limitConnection counts a connection of an address that has just come, or refuses it.
+// limitConnection counts a new connection of an address, or refuses it.
 func (s *Server) limitConnection(from net.Addr) (end func(), err error) {
 	who := limits.Network(limits.HostOf(from.String()))
 	if err := s.limits.Ask(limits.Connects, who); err != nil {
@@ -99,13 +99,13 @@ func (s *Server) refused(limit string, from net.Addr) {
 	s.limits.Refused(limit, limits.HostOf(from.String()))
 }
 
-// knows reports whether the state machine has something.
+// knows reports whether the state machine has a record.
 func knows[Ref, View any](s *Server, find func(*fsm.Machine, Ref) (View, bool), ref Ref) (known bool) {
 	s.node.View(func(m *fsm.Machine) { _, known = find(m, ref) })
 	return known
 }
 
-// limited serves clients on a listener.
+// limited returns a listener with the limits of client connections.
 func (s *Server) limited(l net.Listener) net.Listener {
 	return s.budget.Listen(l, s.cfg.ConnsMax, s.limitConnection)
 }

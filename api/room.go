@@ -9,13 +9,13 @@ import (
 	"zamok/fsm"
 )
 
-// quotaWatch is for how long after a refusal because of a limit the leader compares requests with the quotas before it
-// proposes them. To read the state for each request would slow down a cluster that has room.
+// quotaWatch is how long after a refusal by a limit the leader checks requests against the quotas before it proposes them.
+// Reading the state for each request would slow down a cluster that is within its quotas.
 const quotaWatch = time.Second
 
-// checkRoom refuses a session or a ticket for which the cluster has no room: too few nodes have room on their disks, or a
-// quota is used up. The leader decides that; another node refuses because it does not lead. What is known already may be
-// requested again, and what ends locks continues. Whether a copy of the command was proposed before is not looked at.
+// checkRoom refuses a new session or ticket if too few nodes have disk space, or a quota is reached. Only the leader checks
+// quotas; other nodes do not propose. Retransmissions for existing records and commands that end locks are not refused. It does
+// not check whether a copy of the command was proposed before.
 func (s *Server) checkRoom(command fsm.Command) error {
 	reason := s.node.NoRoom()
 	if met := s.limitMet.Load(); reason == "" && (met == nil || time.Since(*met) > quotaWatch) {

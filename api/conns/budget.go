@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// frameBytes is what gRPC keeps of a frame beside its bytes, until the message is complete.
+// frameBytes is gRPC's overhead for a frame until its message is complete.
 const frameBytes = 64
 
-// Budget is how many bytes may be under way, on all connections together.
+// Budget bounds the bytes under way on all connections together.
 type Budget struct {
 	bytes   int64
 	refused func(limit string, from net.Addr)
@@ -28,26 +28,26 @@ const (
 	connections = "connections"
 )
 
-// NewBudget returns a budget of so many bytes. It calls refused for each connection that is closed because of a limit.
+// NewBudget returns a budget of a number of bytes. It calls refused for each connection that is closed because of a limit.
 func NewBudget(bytes int64, refused func(limit string, from net.Addr)) *Budget {
 	return &Budget{bytes: bytes, refused: refused, conns: make(map[*Conn]struct{})}
 }
 
-// grow adds to what is used, and makes room if that is too much.
+// grow adds to the sum, and closes connections if it is beyond the budget.
 func (b *Budget) grow(bytes int64) {
 	if b.used.Add(bytes) > b.bytes && bytes > 0 {
 		b.shrink()
 	}
 }
 
-// shrink closes the connections that keep most for longest, until the others are within the budget.
+// shrink closes the heaviest connections until the others are within the budget.
 func (b *Budget) shrink() {
 	b.shrinking.Lock()
 	defer b.shrinking.Unlock()
 	for b.used.Load() > b.bytes {
 		conn := b.heaviest()
 		if conn == nil {
-			return // what was counted ends at this moment
+			return // the rest is being released
 		}
 		_ = conn.Close() // that it is closed already is no error
 		b.refused(unreadBytes, conn.Conn.RemoteAddr())

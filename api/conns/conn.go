@@ -16,7 +16,7 @@ import (
 // Conn is a client's connection. It records which end broke it: gRPC reports to its streams only the break.
 type Conn struct {
 	net.Conn
-	Reading chan struct{} // capacity 1: full while one of its calls reads much of the state, or waits for that
+	Reading chan struct{} // capacity 1: full while one of its calls reads much of the state, or waits to do so
 
 	budget   *Budget
 	listener *Listener
@@ -30,7 +30,7 @@ type Conn struct {
 	mu    sync.Mutex       // guards what follows, and the calls
 	calls map[uint32]*call // by the ids of their streams; of HTTP, by the number of the request
 	idle  time.Time        // since when it has no call; zero: it has some
-	ended bool             // it was closed: nothing counts any more
+	ended bool             // it was closed, and counts nothing
 }
 
 func newConn(conn net.Conn, budget *Budget, listener *Listener, left func()) *Conn {
@@ -42,7 +42,7 @@ func newConn(conn net.Conn, budget *Budget, listener *Listener, left func()) *Co
 
 func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if errors.Is(err, io.EOF) { // perhaps only because a Write is getting the error of the connection
+	if errors.Is(err, io.EOF) { // a concurrent Write may be getting the real error of the connection
 		c.writing.Lock()
 		defer c.writing.Unlock()
 	}
@@ -53,15 +53,15 @@ func (c *Conn) Write(b []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	n, err := c.Conn.Write(b)
-	if errors.Is(err, syscall.EPIPE) { // the connection has ended, and Read gets the reason
+	if errors.Is(err, syscall.EPIPE) { // Read gets the real error
 		return n, err
 	}
 	return n, c.note(err)
 }
 
-// note looks at an error of the connection, and returns it. An error that is neither an end nor a reset, such as a time
-// limit of this node or its kernel, is this node's decision, not the client's. The kernel reports it once: to a reader or
-// to a writer, and the other one gets the end of a connection that no client has closed.
+// note records which end broke the connection, and returns the error. An error other than EOF or a reset, such as a timeout of
+// this node or its kernel, is a decision of this node. The kernel reports it once, to a reader or to a writer; the other one
+// gets EOF or EPIPE although the client did not close the connection.
 func (c *Conn) note(err error) error {
 	switch {
 	case err == nil:
@@ -89,7 +89,7 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// RemoteAddr is how a call finds its connection.
+// RemoteAddr returns an Addr, through which a call finds its connection.
 func (c *Conn) RemoteAddr() net.Addr { return Addr{c.Conn.RemoteAddr(), c} }
 
 // Addr is the address of a client.
@@ -98,7 +98,7 @@ type Addr struct {
 	conn *Conn
 }
 
-// Of is the connection that a call came on, or nil.
+// Of returns the connection of a call, or nil.
 func Of(ctx context.Context) *Conn {
 	if p, ok := peer.FromContext(ctx); ok {
 		if at, ok := p.Addr.(Addr); ok {
@@ -109,14 +109,13 @@ func Of(ctx context.Context) *Conn {
 }
 
 // ClosedByPeer reports, for a call whose stream broke, whether the client caused it: it reset the stream, or
-// closed the connection. A break that this node made, as when a client did not answer pings, is none of the
-// client's.
+// closed the connection. It does not report breaks that this node caused, as when a client did not answer pings.
 func ClosedByPeer(ctx context.Context) bool {
 	c := Of(ctx)
 	return c != nil && (c.hungUp.Load() || !c.closed.Load())
 }
 
-// call is what a call keeps. Its connection's lock guards it.
+// call is a call in progress. The mutex of its connection guards it.
 type call struct {
 	conn    *Conn
 	ended   bool        // it is none of the connection's any more
@@ -124,18 +123,18 @@ type call struct {
 	in, out flow        // the request, and the answer
 }
 
-// flow is what is under way in one direction.
+// flow is the bytes under way in one direction.
 type flow struct {
 	bytes  int
-	frames int       // in which the bytes came
-	since  time.Time // since when it has not moved
-	until  int       // how many bytes must go before that is now
+	frames int       // in which the bytes arrived
+	since  time.Time // of the last progress
+	until  int       // bytes that must go for the next progress
 }
 
-// weight is about what a flow takes in memory.
+// weight is the approximate memory of a flow.
 func (f *flow) weight() int64 { return int64(f.bytes + f.frames*frameBytes) }
 
-// moveBytes must go before a flow counts as one that moves, unless they are all: a client can't read byte by byte.
+// moveBytes, or all bytes if these are fewer, must go for a flow to make progress: so reading byte by byte is none.
 const moveBytes = 64 << 10
 
 // add counts bytes.
@@ -146,7 +145,7 @@ func (f *flow) add(bytes, frames int) {
 	f.bytes, f.frames = f.bytes+bytes, f.frames+frames
 }
 
-// take counts bytes that are done with.
+// take removes bytes that were received or sent.
 func (f *flow) take(bytes int) {
 	f.bytes, f.until = max(f.bytes-bytes, 0), f.until-bytes
 	f.frames = min(f.frames, f.bytes)
@@ -155,7 +154,7 @@ func (f *flow) take(bytes int) {
 	}
 }
 
-// change changes what a call keeps, and what the budget has of it.
+// change changes a flow of a call, and the sum of the budget.
 func (c *call) change(f *flow, how func(*flow)) {
 	c.conn.mu.Lock()
 	grown := int64(0)
@@ -199,14 +198,14 @@ func (c *Conn) call(id uint32) *call {
 	return c.calls[id]
 }
 
-// end forgets a call.
+// end removes a call.
 func (c *Conn) end(id uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.remove(id)
 }
 
-// remove forgets a call. The caller holds the lock.
+// remove removes a call. The caller holds the lock.
 func (c *Conn) remove(id uint32) {
 	if ended := c.calls[id]; ended != nil {
 		ended.ended = true
@@ -237,7 +236,7 @@ func (c *Conn) load(now time.Time) (bytes int64, byteSeconds float64) {
 	return bytes, byteSeconds
 }
 
-// idleSince is since when the connection has no call; zero: it has some.
+// idleSince returns since when the connection has no call; zero: it has some.
 func (c *Conn) idleSince() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// receiveWait is how long a call may be without its request, or its first message.
+	// receiveWait is the time limit for the request, or first message, of a call.
 	receiveWait = 10 * time.Second
-	// openFrames is for how many frames a call counts that has no request: with its headers and its goroutine it takes
-	// about 16 KiB.
+	// openFrames is the cost of a call without a request, in frames: with its headers and its goroutine it takes about
+	// 16 KiB.
 	openFrames = 16 << 10 / frameBytes
 	// readBytes is the buffer of a connection, instead of gRPC's.
 	readBytes = 4 << 10
-	// prefixBytes are before each message of gRPC.
+	// prefixBytes is the length of the prefix of a gRPC message.
 	prefixBytes = 5
 )
 
-// Options are those of a server whose connections come from Budget.Listen.
+// Options returns the options of a gRPC server that serves connections of Budget.Listen.
 func (b *Budget) Options(creds credentials.TransportCredentials) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.Creds(framing{creds}),
@@ -38,7 +38,7 @@ func (b *Budget) Options(creds credentials.TransportCredentials) []grpc.ServerOp
 	}
 }
 
-// framing lets a connection look at the frames of HTTP/2, inside of TLS if there is any.
+// framing wraps connections as framed, inside of TLS if there is any.
 type framing struct {
 	credentials.TransportCredentials
 }
@@ -54,7 +54,7 @@ func (f framing) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 	return in, info, nil
 }
 
-// framed is a connection that looks at the frames that pass, in both directions. Each direction has one goroutine.
+// framed is a connection that parses the passing HTTP/2 frames in both directions. Each direction has one goroutine.
 type framed struct {
 	net.Conn
 	own *Conn
@@ -95,10 +95,10 @@ func parseFrame(head []byte) frame {
 	}
 }
 
-// Read reads at most to the end of a frame. So when gRPC begins a call, the frame that was read last has its stream.
+// Read reads at most to the end of a frame. So when gRPC begins a call, the last frame that was read is its HEADERS frame.
 func (f *framed) Read(b []byte) (int, error) {
 	n, err := f.read(b)
-	if errors.Is(err, io.EOF) { // with TLS a client announces it, and then nothing is read below any more
+	if errors.Is(err, io.EOF) { // with TLS it is a message (close_notify), which Conn.Read does not see
 		_ = f.own.note(err)
 	}
 	return n, err
@@ -140,7 +140,7 @@ func (f *framed) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// written counts what was written of answers.
+// written counts the written bytes of answers.
 func (f *framed) written(b []byte) {
 	for len(b) > 0 {
 		if f.headWritten < frameHead {
@@ -169,8 +169,8 @@ func (f *framed) written(b []byte) {
 
 type callKey struct{}
 
-// begin notes a call when gRPC has read its headers, on the goroutine that reads the connection. A call without its
-// request ends after receiveWait.
+// begin adds a call when gRPC has read its headers, on the goroutine that reads the connection. A call without a request ends
+// after receiveWait.
 func begin(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	conn := Of(ctx)
 	ctx, cancel := context.WithCancel(ctx) // gRPC cancels its parent when the call ends
@@ -214,7 +214,7 @@ func stream(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.
 	return err
 }
 
-// counted is a stream whose messages count.
+// counted is a stream that counts its messages.
 type counted struct {
 	grpc.ServerStream
 	call *call

@@ -9,12 +9,12 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// WithConn is the ConnContext of a server whose requests find their connection, as calls of gRPC do.
+// WithConn is the ConnContext of an HTTP server: through it requests find their connection, as calls of gRPC do.
 func WithConn(ctx context.Context, conn net.Conn) context.Context {
 	return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
 }
 
-// Handler counts what requests of HTTP keep: the body until all of it was read, and of an answer what is being written.
+// Handler counts the bytes of HTTP requests: a body until all of it was read, and each write of an answer.
 func (b *Budget) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn := Of(r.Context())

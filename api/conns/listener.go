@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Listener accepts a number of connections. One more takes the slot of the connection that was without a call for
-// longest; if each has a call, it is closed.
+// Listener accepts a limited number of connections. Beyond it, a new connection replaces the one that has been without a call
+// for longest; if all have calls, the new one is closed.
 type Listener struct {
 	net.Listener
 	budget     *Budget
@@ -14,8 +14,8 @@ type Listener struct {
 	limit      func(from net.Addr) (end func(), err error)
 }
 
-// Listen returns a listener whose connections share the budget, at most so many at once. Limit counts a connection of an
-// address until end is called, or refuses it; nil: there is no limit.
+// Listen returns a listener with at most most connections, which share the budget. limit counts a connection of an address until
+// end is called, or refuses it; nil: no limit.
 func (b *Budget) Listen(l net.Listener, most int, limit func(from net.Addr) (end func(), err error)) *Listener {
 	return &Listener{Listener: l, budget: b, most: most, limit: limit}
 }
@@ -61,7 +61,7 @@ func (l *Listener) admit(conn *Conn) bool {
 	}
 }
 
-// idlest is the connection that was without a call for longest, or nil. The caller holds the budget's lock.
+// idlest returns the connection that has been without a call for longest, or nil. The caller holds the budget's lock.
 func (l *Listener) idlest() (idlest *Conn) {
 	for conn := range l.budget.conns {
 		if since := conn.idleSince(); conn.listener == l && !since.IsZero() && (idlest == nil || since.Before(idlest.idleSince())) {

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// From is whose item it is.
+// From is the source of an item.
 type From struct {
 	Identity string
-	// Session is the order that an item keeps, whichever identity it comes from. 0 = each identity has one more.
+	// Session orders items: those of one session leave in order, even if their identities differ. 0 = a further session of the
+	// identity.
 	Session uint64
 }
 
@@ -21,7 +22,7 @@ const (
 	classes
 )
 
-// Item is what waits.
+// Item is an element of the queue.
 type Item[T any] struct {
 	Value T
 	Class Class
@@ -30,13 +31,13 @@ type Item[T any] struct {
 }
 
 const (
-	// quantum is what a turn adds to a credit: several small items, and a tenth of the largest, which takes as many turns.
+	// quantum is the credit of a turn: the cost of several small items, or a tenth of the largest, which takes as many turns.
 	quantum = 4 << 10
 	// spareMax is how many items and flows are kept for reuse: about what an entry of the log takes.
 	spareMax = 1024
 )
 
-// Queue is the queue. Its zero value is empty.
+// Queue is a fair queue. Its zero value is empty.
 type Queue[T any] struct {
 	root       flow[T] // of the identities
 	identities map[string]*flow[T]
@@ -52,30 +53,30 @@ type node[T any] struct {
 	next, prev *node[T]
 }
 
-// flow is a session with its items, or an identity with its sessions, or all identities.
+// flow is a node of the tree: a session with its items, an identity with its sessions, or the root with all identities.
 type flow[T any] struct {
-	parent      *flow[T] // nil = all
+	parent      *flow[T] // nil = the root
 	from        From
 	first, last *node[T] // of a session
-	cost        int      // of all that waits in it
+	cost        int      // of all items in it
 	heaviest    byCost[T]
 	rank        int    // in its parent's heaviest
-	opened      uint64 // rises
+	opened      uint64 // a serial number
 	turns       [classes]turn[T]
 }
 
-// turn is a flow's part in the round robin of one class.
+// turn is the state of a flow in the round robin of one class.
 type turn[T any] struct {
-	next, prev *flow[T] // the ring of those that take turns with it
+	next, prev *flow[T] // the ring of its siblings with items
 	credit     int
 	since      time.Time // when it came to the end of the ring
-	front      *flow[T]  // of those within it, whose turn it is; nil = none waits
+	front      *flow[T]  // the child whose turn it is; nil = none has items
 }
 
-// Len is how many items wait.
+// Len is the number of items.
 func (q *Queue[T]) Len() int { return q.count }
 
-// Cost is the cost of all that wait.
+// Cost is the total cost of all items.
 func (q *Queue[T]) Cost() int { return q.root.cost }
 
 // Put adds an item.
@@ -97,8 +98,8 @@ func (q *Queue[T]) Put(from From, item Item[T]) {
 	s.add(item.Cost)
 }
 
-// Joined returns since when the first of those has been waiting that an item would wait behind: of its session, or of the
-// sessions of its identity, or of the identities, whichever it would join. Zero = there is none.
+// Joined returns since when the head of the line has waited that a new item would join: its session; or if that is empty, the
+// round of its identity's sessions; or the round of the identities. Zero = no line.
 func (q *Queue[T]) Joined(from From) time.Time {
 	if s := q.sessions[sessionOf(from)]; s != nil {
 		return s.first.Since
@@ -113,7 +114,7 @@ func (q *Queue[T]) Joined(from From) time.Time {
 	return time.Time{}
 }
 
-// Next returns the item of a class that Take takes now; nil = none waits.
+// Next returns the item of a class that Take would take now; nil = none.
 func (q *Queue[T]) Next(c Class, now time.Time) *Item[T] {
 	if q.root.turns[c].front == nil {
 		return nil
@@ -121,7 +122,7 @@ func (q *Queue[T]) Next(c Class, now time.Time) *Item[T] {
 	return &q.root.next(c, now).Item
 }
 
-// Take takes an item of a class, of which one waits.
+// Take removes the next item of a class, which must have one.
 func (q *Queue[T]) Take(c Class, now time.Time) Item[T] {
 	n, s := q.root.next(c, now), &q.root
 	for s.first == nil {
@@ -131,7 +132,8 @@ func (q *Queue[T]) Take(c Class, now time.Time) Item[T] {
 	return q.remove(s, n, now)
 }
 
-// Evict takes the last item of the session that waits with most; there is one.
+// Evict removes the last item of the session with the highest cost, in the identity with the highest. The queue must not be
+// empty.
 func (q *Queue[T]) Evict() Item[T] {
 	s := &q.root
 	for s.last == nil {
@@ -167,7 +169,7 @@ func (q *Queue[T]) remove(s *flow[T], n *node[T], now time.Time) Item[T] {
 	return item
 }
 
-// sessionOf is a session's key: without its identity, since it has one order.
+// sessionOf is the key of a session: without the identity, since its order does not depend on that.
 func sessionOf(from From) From {
 	if from.Session != 0 {
 		from.Identity = ""
@@ -211,7 +213,7 @@ func (q *Queue[T]) close(s *flow[T]) {
 	}
 }
 
-// add counts what came to a session or left it.
+// add adds to the costs of a flow and its parents.
 func (f *flow[T]) add(cost int) {
 	for ; f.parent != nil; f = f.parent {
 		f.cost += cost
@@ -220,7 +222,7 @@ func (f *flow[T]) add(cost int) {
 	f.cost += cost
 }
 
-// join puts a flow at the end of its ring, and its parent if nothing of that waited in this class.
+// join puts a flow at the end of its ring, and its parent too if that had no items of this class.
 func (f *flow[T]) join(c Class, now time.Time) {
 	for ; f.parent != nil; f = f.parent {
 		t, front := &f.turns[c], f.parent.turns[c].front
@@ -235,7 +237,7 @@ func (f *flow[T]) join(c Class, now time.Time) {
 	}
 }
 
-// leave takes a flow out of its ring, and its parent if nothing of that waits any more in this class.
+// leave removes a flow from its ring, and its parent too if that has no more items of this class.
 func (f *flow[T]) leave(c Class) {
 	for ; f.parent != nil; f = f.parent {
 		t, front := &f.turns[c], &f.parent.turns[c].front
@@ -250,8 +252,7 @@ func (f *flow[T]) leave(c Class) {
 	}
 }
 
-// next goes on to the turn of one that can pay for its first item, and returns that. It changes nothing if it is called
-// again.
+// next advances the turns to a flow whose credit covers its first item, and returns that item. Repeating it changes nothing.
 func (f *flow[T]) next(c Class, now time.Time) *node[T] {
 	for f.first == nil {
 		front := f.turns[c].front
@@ -266,8 +267,8 @@ func (f *flow[T]) next(c Class, now time.Time) *node[T] {
 	return f.first
 }
 
-// byCost is a heap of flows, the one with the highest cost first, and among equals the latest: so a newcomer is refused
-// before those of its kind that wait already.
+// byCost is a heap of flows with the highest cost first, and the latest among equals: so a newcomer is evicted before equal
+// flows that wait already.
 type byCost[T any] []*flow[T]
 
 func (h byCost[T]) Len() int { return len(h) }

@@ -55,10 +55,10 @@
 //	N11 An entry is applied only if it fits the checksum that its proposer gave it. One that fits and cannot be
 //	    decoded is the same everywhere and changes nothing; one that does not fit ends the process.
 //	N12 The queue in front of the log is fair between identities, and between the sessions of each (package fair):
-//	    however much one has waiting, a command of another is in the next entry, or behind one turn of each other
-//	    that has something waiting. One session's commands keep their order. What ends something, attaches or reads
-//	    goes before the acquisitions of other sessions. A full queue refuses what came last from the session that
-//	    has most waiting, of the identity that has; it was certainly not done.
+//	    however many commands one has waiting, a command of another is in the next entry, or waits for one turn of
+//	    each other that has commands waiting. The commands of one session keep their order. Ends, attachments and reads go
+//	    before the acquisitions of other sessions. A full queue refuses the last command of the session with the most
+//	    bytes, in the identity with the most; it was certainly not done.
 //
 // # Leadership in three steps
 //
@@ -109,7 +109,7 @@
 //
 // # Files
 //
-//	node.go, config.go, errors.go    Open, the calls of a node, and its end
+//	node.go, config.go, errors.go    Open, the calls of a node, and its end; relay.go: connections for relayed calls
 //	instance.go, raftlogger.go       one run of hashicorp/raft and its settings
 //	queue.go                         requests, the entries that they make, and their answers (order: package fair)
 //	epoch.go, proposal.go            from a batch of requests to an entry in raft, and back
@@ -121,5 +121,5 @@
 //	digests.go                       replicas that differ
 //	restore.go                       a new cluster from a backup, and where its tokens begin
 //
-// Package peer connects the nodes, package store keeps log, votes and snapshots, package fair is the order of what waits.
+// Package peer connects the nodes, package store keeps log, votes and snapshots, package fair orders waiting commands.
 package raftnode

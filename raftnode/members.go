@@ -382,7 +382,7 @@ func (n *Node) others(in *instance) (others []peer.Node) {
 	return slices.DeleteFunc(others, func(node peer.Node) bool { return node.ID == n.cfg.ID })
 }
 
-// configurations are those in a log, the latest first, and then that of the latest snapshot.
+// configurations yields those in a log, the latest first, and then that of the latest snapshot.
 func configurations(logs raft.LogStore, snapshots raft.SnapshotStore) iter.Seq2[configuration, error] {
 	return func(yield func(configuration, error) bool) {
 		first, firstErr := logs.FirstIndex()
@@ -408,7 +408,7 @@ func configurations(logs raft.LogStore, snapshots raft.SnapshotStore) iter.Seq2[
 	}
 }
 
-// readConfigurations reads what this node keeps of the configurations on its disk.
+// readConfigurations sets opened and listedAt from the configurations on this node's disk.
 func (n *Node) readConfigurations(logs raft.LogStore, snapshots raft.SnapshotStore) error {
 	seen := 0
 	for c, err := range configurations(logs, snapshots) {
@@ -428,10 +428,10 @@ func (n *Node) readConfigurations(logs raft.LogStore, snapshots raft.SnapshotSto
 	return nil
 }
 
-// namesMax is how many names of servers a node reports to another; a cluster has fewer.
+// namesMax bounds the names of servers that a node reports to another; a cluster has fewer.
 const namesMax = 64
 
-// vouched are the names in the configuration that another server knows to be committed.
+// vouched is a committed configuration that another server reported.
 type vouched struct {
 	index uint64 // of the configuration, in raft
 	names []string
@@ -444,7 +444,7 @@ type vouched struct {
 func (n *Node) knows(s peer.Server) bool {
 	in, committed := n.instance.Load(), n.state.committed.Load()
 	if in == nil {
-		return true // nothing is done for the caller before raft runs
+		return true // no request is served before raft runs
 	}
 	latest := in.servers()
 	if len(latest) == 0 && (n.cfg.Peers.List.Has(s.Name) || slices.Contains(*n.joins.Load(), s.Name)) {

@@ -133,13 +133,13 @@ func (n *Node) fatal(err error) {
 
 type identityKey struct{}
 
-// From returns a context for what an identity asks. Without it, what is asked is this node's own.
+// From returns a context for commands of an identity. Without it, commands are this node's own.
 func From(ctx context.Context, identity string) context.Context {
 	return context.WithValue(ctx, identityKey{}, identity)
 }
 
-// Submit proposes a command, from the share of the identity in ctx. done is called once, perhaps before Submit returns;
-// the end of ctx ends nothing.
+// Submit proposes a command, which counts for the identity in ctx (From). done is called once, perhaps before Submit returns. The
+// end of ctx does not cancel the command.
 func (n *Node) Submit(ctx context.Context, c fsm.Command, done Done) {
 	from, _ := ctx.Value(identityKey{}).(string)
 	n.put(request{from: from, command: c, since: time.Now(), done: done})
@@ -174,7 +174,7 @@ func (n *Node) ReadBarrier(ctx context.Context) (clock.Stamp, clock.Time, error)
 	return a.Stamp, a.Time, err
 }
 
-// put hands a request to the queue, and answers what that refuses.
+// put adds a request to the queue, and answers the requests that the queue refuses.
 func (n *Node) put(r request) {
 	refused, err := n.queue.put(r)
 	if err == errNotLeading {

@@ -24,8 +24,8 @@ const (
 	requestBytes  = 512
 	// renewalsMax bounds the renewals of one session that wait: one would do.
 	renewalsMax = 8
-	// queueWaitMax is how long the first may have waited before others that would wait behind it are refused: then more
-	// arrive than are proposed, and a longer queue only adds latency.
+	// queueWaitMax is how long the head of a line may have waited before further acquisitions for that line are refused: then
+	// more arrive than are proposed, and a longer queue only adds latency.
 	queueWaitMax = 500 * time.Millisecond
 	// An entry takes at most this many commands, and stops growing at this many bytes.
 	entryCommandsMax = 1024
@@ -52,7 +52,7 @@ type Done func(Answer, error)
 
 // request is a command that waits to be proposed, or with nil a read barrier, or the renewal of a session.
 type request struct {
-	from    string // the identity that asks; "" = this node
+	from    string // the identity of the caller; "" = this node
 	command fsm.Command
 	renews  bool
 	session session.ID // that it renews
@@ -61,9 +61,8 @@ type request struct {
 	bytes   int // of the command in an entry; set by the queue
 }
 
-// share returns in which order a command is, beside its identity's, and whether it is urgent: what ends something, an
-// attachment, a read, and what operators and nodes command do not wait behind the acquisitions of others. A session that
-// opens has an order of its own.
+// share returns the session under which a command is ordered, and its class. Ends, attachments, reads, and commands of operators
+// and nodes are urgent: they do not wait for acquisitions of other sessions. Each opening of a session is ordered by itself.
 func share(c fsm.Command) (order uint64, class fair.Class) {
 	switch c := c.(type) {
 	case *fsm.OpenSession:
@@ -100,7 +99,7 @@ type queue struct {
 	mu       sync.Mutex // guards what follows
 	batcher  batcher
 	waiting  fair.Queue[request]
-	taken    []request // the room in which take gathers; empty in between
+	taken    []request // reused by take; empty between calls
 	renewals map[session.ID][]Done
 	oldest   time.Time // of the renewals; zero = none
 }
@@ -109,12 +108,12 @@ func newQueue() *queue {
 	return &queue{wake: make(chan struct{}, 1), gathered: time.NewTimer(0), renewals: make(map[session.ID][]Done)}
 }
 
-// put adds a request, and returns what is refused, and why: the request itself if this node does not lead (errNotLeading),
-// or if the first of those that it would wait behind has waited too long (ErrOverloaded); if the queue is full, what came
-// last from the session that waits with most, of the identity that does. Nothing else is refused for the load of others.
+// put adds a request, and returns the requests that it refuses, with the reason. It refuses the request itself if this node
+// does not lead (errNotLeading), or if the line that it would join has waited too long (ErrOverloaded). If the queue is full, it
+// refuses the last request of the session with the highest cost, in the identity with the highest.
 //
-// Renewals have limits of their own: at most renewalsMax for each session. One that is refused has others of its session
-// in front of it, which have the same effect. A renewal is part of the next entry; the epoch proposes one at its tick if
+// Renewals have a limit of their own: at most renewalsMax per session. A refused renewal has others of its session in front
+// of it, which have the same effect. A renewal is part of the next entry; the epoch proposes one at its tick if
 // there is no other reason.
 func (q *queue) put(r request) (refused []request, err error) {
 	from, class := fair.From{Identity: r.from}, fair.Urgent
@@ -169,8 +168,8 @@ type batch struct {
 	renewals []renewal
 }
 
-// take moves as much into a batch as an entry holds, all renewals, then requests, and counts it as in flight. What is
-// urgent comes first, and leaves half of the entry to others that wait.
+// take moves as much into a batch as an entry holds, all renewals, then requests, and counts it as in flight. Urgent requests
+// come first, and take at most half of the entry if others wait.
 func (q *queue) take() batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -185,7 +184,7 @@ func (q *queue) take() batch {
 	return q.batch(fsm.RenewalsMax)
 }
 
-// fill takes requests of a class until there are so many, or so many bytes, but at least one.
+// fill takes requests of a class up to a number and a number of bytes, but at least one.
 func (q *queue) fill(c fair.Class, most, bytes, bytesMax int, now time.Time) int {
 	for len(q.taken) < most {
 		next := q.waiting.Next(c, now)
@@ -212,7 +211,7 @@ func (q *queue) end() batch {
 	return b
 }
 
-// batch makes a batch of what was taken, and of at most so many renewals.
+// batch makes a batch of the taken requests, and at most a number of renewals.
 func (q *queue) batch(renewals int) batch {
 	b := batch{requests: slices.Clone(q.taken)}
 	clear(q.taken)

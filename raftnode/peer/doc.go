@@ -79,7 +79,7 @@
 // which the caller has from a configuration that names the receiver.
 //
 // The caller's own incarnation is not compared with anything here: Raft itself refuses a vote to a server
-// that is not in its configuration, and P12 sees to it that it is the caller who asks.
+// that is not in its configuration, and P12 ensures that a request comes from the server that it names.
 //
 // # Bootstrap
 //
@@ -129,10 +129,10 @@
 // A wiped node can't begin again beside its cluster either: every node of the list must answer, and
 // one that holds data sends it elsewhere.
 //
-// # Who may call
+// # Authorization
 //
-// A certificate of the peers' CA makes nobody a node: with TLS, calls and Raft's messages are taken only from a
-// name that is known (P14). A node knows
+// A certificate of the peers' CA is not enough: with TLS a node accepts calls and messages of Raft only from known
+// names (P14). These are
 //
 //	the names in its committed configuration, and in its latest one (Config.Knows; package raftnode)
 //	without a configuration, those of its list, and the members of the cluster that it waits for, as that reports them
@@ -140,18 +140,23 @@
 //	those in a later configuration, as a server that it knows reports it while no leader lasts
 //	those that its operator allows (Config.AllowedNames)
 //
-// It is the name and not the server, since a node that lost its disk has the same certificate, and may lead
-// before all others have seen its incarnation. Votes take more: Raft gives one only to a server of its latest
-// configuration, name and incarnation, and P12 lets nobody else ask in its name. (A node without a configuration
-// votes for any that it knows. It waits to be taken in, so no configuration counts its vote.)
+// The name decides and not the incarnation, since a node that lost its disk keeps its certificate, and may lead
+// before all others have seen its new incarnation. Votes need more: Raft votes only for a server of its latest
+// configuration, with name and incarnation, and P12 prevents requests in the name of another server. (A node
+// without a configuration votes for every known name. No configuration counts that vote, since the node waits to
+// be added.)
 //
-// A leader that the receiver's configuration lacks is legitimate: n1 was away while n4 replaced n2, and n4
-// leads. n1 has no leader then, asks n3 ([Network.Ask]), whose certificate and name it knows, and takes n4's
-// appends. If n5 has replaced n3 as well, nothing that n1 can reach knows it and them, and whatever n4 could
-// show, so could everybody with a certificate: the operator has to vouch for one name.
+// A leader may be missing in the receiver's configuration:
 //
-// A question is answered for every certificate of the CA, unless AllowedNames is set: a node that was removed
-// asks those that do not know it any more, to learn just that. The answer has no secrets and changes nothing.
+//  1. n1 is down while n4 replaces n2, and n4 leads.
+//  2. n1 starts and has no leader. It asks n3 ([Network.Ask]), whose name and certificate it knows.
+//  3. n3 reports the configuration with n4, and n1 accepts the appends of n4.
+//
+// If n5 has replaced n3 as well, no server that n1 knows can report n4, and n4 could not prove more than any other
+// holder of a certificate: the operator has to allow one name.
+//
+// Unless AllowedNames is set, questions are answered for every certificate of the CA: a node that was removed asks
+// servers that no longer know it, to learn that it was removed. The answer has no secrets and changes nothing.
 //
 // # Replacement
 //
@@ -190,34 +195,33 @@
 //	P9  No message takes this node's term further than 2³² at once: a request or an answer of a term
 //	    that is more above the node's own is refused, answered with an error, and logged. So is a
 //	    request that contradicts itself: a log or an entry of a later term than the request's, entries
-//	    that don't follow each other, a snapshot that reaches an index beyond reason, a configuration that Raft
-//	    can't read: its process would end, at each start.
+//	    that don't follow each other, a snapshot that reaches an index beyond reason, or a configuration that Raft
+//	    can't read, which would end the process at each start.
 //	P10 Nothing that Raft has applied is taken back, and it applies only what its leader has shown it: a
 //	    snapshot of what is applied is answered and not installed, and the commit index of an append
 //	    ends with its entries.
 //	P11 The success of an append with entries is passed on to Raft when this node's own disk has them
 //	    (Config.WaitWritten), and as an error if that can't be. Whatever else a follower answers passes at
 //	    once, and what is measured of it does not contain the wait.
-//	P12 A server speaks for itself only: a request is refused, before Raft sees it, unless it names as its sender
-//	    the server that the handshake of its connection was with. Otherwise: C, no server of the configuration,
-//	    asks for votes in the name of A, or of nobody, which Raft takes for an old release; it says that it does so
-//	    for a transfer, and the leader steps down for it.
-//	P13 A request is at most 17 MiB long, and a connection on which a longer one arrives is closed; nodes of one name
-//	    have at most 32 connections for Raft, and for one more the oldest is closed. Otherwise: one byte string
-//	    without an end takes all the memory that there is, or many connections do.
-//	P14 With TLS a node takes a message of Raft, a call or a relayed call only from a name that it knows, and looks
-//	    at that again with each message of Raft. Otherwise: C has a certificate of the peers' CA, as a client has
-//	    where one CA is for both, or a node that was removed; it sends an append of a later term, the leader steps
-//	    down, and what C appends is applied.
+//	P12 A request is refused before Raft sees it, unless the sender that it names is the server of its connection's
+//	    handshake. Otherwise: C, which is not in the configuration, requests votes in the name of A, or without a
+//	    name, as old releases of Raft do; it claims a leadership transfer, and the leader steps down.
+//	P13 A request has at most 17 MiB; a connection with a longer one is closed. Nodes of one name have at most 32
+//	    connections for Raft; beyond that the oldest is closed. Otherwise: a message without an end, or many
+//	    connections, use up the memory.
+//	P14 With TLS a node accepts messages of Raft, calls and relayed calls only from known names, and checks that again
+//	    for each message of Raft. Otherwise: C has a certificate of the peers' CA, because clients use the same CA, or
+//	    because it was a member once; it sends an append of a later term, the leader steps down, and entries of C are
+//	    applied.
 //
 // # Terms that leap
 //
 // Raft adopts every term that is above its own and writes it down. From 2⁶⁴−1 its next election leads to
 // term 0, which no node follows, restarts included. P9 stops numbers that do lasting harm; they come
 // from a damaged disk or a faulty peer as well as from a hostile one. A peer that passes the handshake
-// can still send what fits the numbers: a somewhat later term, or TimeoutNow, which make a leader step
-// down; a vote request that claims a long log of an earlier term; entries of its own. Against these only the
-// guarded access to the port helps (P12, P14).
+// can still send plausible numbers: a somewhat later term, or TimeoutNow, which make a leader step
+// down; a vote request that claims a long log of an earlier term; entries of its own. Only restricted access to
+// the port prevents these (P12, P14).
 // Terms can be raised in steps of 2³² as well: then a node that missed the last step, and a new one, whose
 // term is 0, refuse what the others send. Such a cluster is restored from a backup.
 //
@@ -257,22 +261,20 @@
 // between two machines only care does. A machine resumed from a snapshot of its memory, and a directory that
 // was rolled back to an earlier state, are noticed only by a leader to which they had acknowledged more.
 //
-// Without TLS whatever is sent is believed, and P12 and P14 stop accidents only. Whatever reaches the port learns
-// names, incarnations and the cluster's id by a question, and passes for any server with them: it can win votes
-// and depose the leader, append entries that are applied, take a snapshot's place, announce addresses of its own,
-// and relay calls in the name of any client. So only nodes may be able to reach it, and the server listens on
-// loopback unless it is told otherwise (package cmd/zamok). A certificate proves the name; the incarnation is the
-// node's own statement.
+// Without TLS nothing is authenticated, and P12 and P14 prevent only accidents. A program that can connect to the port
+// learns names, incarnations and the cluster id by a question, and can impersonate any server with them: it can win
+// votes and depose the leader, append entries, replace the state by a snapshot, announce addresses, and relay calls in
+// the name of any client. So only nodes may be able to connect, and `zamok server` listens on loopback unless
+// --insecure-peers is given. A certificate proves the name; the incarnation is the node's own statement.
 //
 // # TLS
 //
-// One tls.Config serves both directions, the newest for each connection. Each node shows a certificate with its name as a DNS name
-// (subject alternative name), for server and client authentication, signed by the CA in RootCAs or
+// One tls.Config serves both directions; each new connection uses the latest. Each node has a certificate with its name
+// as a DNS name (subject alternative name), for server and client authentication, signed by the CA in RootCAs or
 // ClientCAs. It is the name and not the host, because an address says where a node is, and what has
 // to be proved is which node it is; and callers have no address of their own. It is the name without
-// the incarnation, so that a node keeps its certificate when it loses its disk. A certificate for *.example.org names
-// no node. TLS 1.3 and client
-// certificates are always required. Between a node with TLS and one without, the end that notices
+// the incarnation, so that a node keeps its certificate when it loses its disk. Wildcard names such as *.example.org
+// do not count. TLS 1.3 and client certificates are always required. Between a node with TLS and one without, the end that notices
 // refuses with that reason.
 //
 // # Files
@@ -282,8 +284,10 @@
 //	wire.go                    frames; the reasons for a refusal and what to do
 //	clones.go                  two processes of one directory
 //	members.go, decide.go      servers, and lists of nodes; bootstrap
-//	transport.go, inbound.go   Raft's calls, and its connections; those that were accepted
-//	requests.go                what Raft is not given
+//	transport.go, inbound.go   Raft's calls and outgoing connections; accepted connections
+//	relay.go                   connections for relayed calls of clients
+//	requests.go                which requests Raft does not get
 //	followers.go, throttle.go  what this node as leader knows of the others; slow lines, and round trips
 //	ratelimitedlog.go          messages that are not repeated
+//	tcp_*.go                   detection of computers that vanished
 package peer

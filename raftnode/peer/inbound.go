@@ -9,15 +9,15 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// requestBytesMax bounds a request of Raft, without the snapshot behind it. An append has what a line takes
-// in appendTimeTarget, or one entry, which is shorter.
+// requestBytesMax bounds a request of Raft, without the snapshot that may follow. An append has the bytes that a line carries in
+// appendTimeTarget, or one entry, which is shorter.
 const requestBytesMax = int64(rateMax*appendTimeTarget/time.Second) + 1<<20
 
 // inboundConnsMax bounds the connections of Raft from nodes of one name. A node has up to 9 idle ones (idleConnsMax for
 // each of three pools) and those that are in use.
 const inboundConnsMax = 32
 
-// makeRoom closes the oldest connection from a name that has as many as it may have. The mutex is held.
+// makeRoom closes the oldest connection from a name that has reached inboundConnsMax. The caller holds the mutex.
 func (t *Transport) makeRoom(name string) {
 	conns, oldest := 0, (*stream)(nil)
 	for s := range t.open {
@@ -35,9 +35,8 @@ func (t *Transport) makeRoom(name string) {
 	}
 }
 
-// serve passes the requests that arrive over a connection on to Raft, until it ends. Each connection is read by a
-// raft.NetworkTransport of its own, since that does not say over which of its connections a request came: so it is
-// known whose it is (P12).
+// serve passes the requests of a connection on to Raft, until it ends. Each connection has a raft.NetworkTransport of its own,
+// because that does not report over which connection a request came, which P12 needs.
 func (t *Transport) serve(s *stream) {
 	if !t.track(s) {
 		return
@@ -72,22 +71,22 @@ func (t *Transport) serve(s *stream) {
 // inboundConn is an accepted connection of Raft.
 type inboundConn struct {
 	*stream
-	left int64 // how many bytes the request that is being read may still have
+	left int64 // the bytes that the current request may still have
 	end  context.CancelFunc
 }
 
-// Read implements net.Conn. Raft's decoder allocates 256 KiB at most ahead of what it has read, whatever length a
-// message claims, so it is what is read that has to be counted.
+// Read implements net.Conn, and bounds a request. Counting the bytes that are read is enough: Raft's decoder allocates at most
+// 256 KiB ahead of them, whatever length a message claims.
 func (c *inboundConn) Read(b []byte) (int, error) {
 	if c.left <= 0 {
-		return 0, fmt.Errorf("peer: a request of %s is longer than %d bytes; the connection is closed", c.remote.Name, requestBytesMax)
+		return 0, fmt.Errorf("peer: a request from %s is longer than %d bytes; the connection is closed", c.remote.Name, requestBytesMax)
 	}
 	n, err := c.stream.Read(b[:min(int64(len(b)), c.left)])
 	c.left -= int64(n)
 	return n, err
 }
 
-// Write implements net.Conn: behind the answer the next request begins.
+// Write implements net.Conn. After an answer the next request begins.
 func (c *inboundConn) Write(b []byte) (int, error) {
 	c.left = requestBytesMax
 	return c.stream.Write(b)

@@ -8,13 +8,13 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Connections on which a node passes on to the leader what clients have asked of it. They open with the same handshake as
-// Raft's, so the leader knows which node it is that speaks for a client.
+// Connections on which a node relays calls of clients to the leader. They begin with the same handshake as Raft's, so the
+// leader knows which node relays a call.
 
-// RelayConn is such a connection. Whoever dialled or accepted it closes it, also when the Network was closed.
+// RelayConn is a connection for relayed calls. Its user closes it, even after the Network was closed.
 type RelayConn struct{ *stream }
 
-// From is the node that dialled a connection which was accepted.
+// From is the node that dialled an accepted connection.
 func (c RelayConn) From() Server { return c.remote.Server }
 
 // DialRelay connects to a server, at an address.
@@ -23,7 +23,7 @@ func (n *Network) DialRelay(ctx context.Context, id raft.ServerID, at raft.Serve
 	return RelayConn{s}, n.dial(ctx, Node{string(id), string(at)}, s, nil)
 }
 
-// Relays returns a listener whose connections are RelayConn. There is one for the life of the Network, whose end is its end.
+// Relays returns a listener whose connections are RelayConn. It may be called once, and the listener ends with the Network.
 func (n *Network) Relays() net.Listener {
 	return &relayListener{network: n, closed: make(chan struct{})}
 }
@@ -51,7 +51,7 @@ func (l *relayListener) Close() error {
 	return nil
 }
 
-// deliverRelay hands a connection to the listener; without one it is closed with the handshake's time.
+// deliverRelay hands a connection to the listener. If none accepts it before the handshake's timeout, it is closed.
 func (n *Network) deliverRelay(ctx context.Context, s *stream) {
 	s.owner = nil
 	select {

@@ -19,8 +19,8 @@ func checkTLS(c *tls.Config) error {
 		return errors.New("peer: TLS has neither RootCAs nor ClientCAs: name the CA of the peers, " +
 			"since every public CA would do otherwise")
 	case len(c.Certificates) == 0 && (c.GetCertificate == nil || c.GetClientCertificate == nil):
-		return errors.New("peer: TLS has no certificate of this node to show its peers, and it shows " +
-			"one both when it calls and when it is called")
+		return errors.New("peer: TLS has no certificate of this node, which it presents both when it " +
+			"calls and when it is called")
 	}
 	return nil
 }
@@ -108,14 +108,14 @@ func CheckCertificate(certificate *x509.Certificate, name string) error {
 func CheckAllowedNames(patterns []string) error {
 	for _, pattern := range patterns {
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-			return fmt.Errorf("%q is no pattern: write a name, or n* for those that begin with n", pattern)
+			return fmt.Errorf("%q is not a valid pattern: use a name, or a pattern such as n*", pattern)
 		}
 	}
 	return nil
 }
 
-// checkKnown returns a refusal unless a server may call this one (P14). Without TLS everything that is known of it is
-// its own statement, so the check would stop nobody.
+// checkKnown returns a refusal unless a server may call this one (P14). Without TLS its name is only a claim, so the check would
+// be useless.
 func (n *Network) checkKnown(s Server) *RefusedError {
 	if n.config.TLS == nil || n.config.Knows(s) || slices.ContainsFunc(n.config.AllowedNames, func(pattern string) bool {
 		matches, _ := path.Match(pattern, s.Name) // New has tried the pattern

@@ -272,7 +272,7 @@ func TestWhoMayCall(t *testing.T) {
 	requireCode(t, NotKnown, err)
 
 	_, err = New(Config{AllowedNames: []string{"n["}, Listener: n1.config.Listener})
-	require.ErrorContains(t, err, `"n[" is no pattern`)
+	require.ErrorContains(t, err, `"n[" is not a valid pattern`)
 }
 
 // A certificate for all names of a domain is none of a node of such a name, in either direction.

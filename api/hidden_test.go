@@ -195,10 +195,10 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 	lives, sends, receives, another := stream(), stream(), stream(), stream()
 	require.NoError(t, lives.SendMsg(nil))
 	another.ctx = access.NewContext(ctx, access.Caller{Identity: "bob"})
-	require.ErrorContains(t, another.SendMsg(nil), "another's now, not bob's")
+	require.ErrorContains(t, another.SendMsg(nil), "another identity, not of bob")
 	tokensNow = nil
 	require.NoError(t, lives.RecvMsg(nil), "it was looked just now")
-	lives.proved.Add(-int64(proveEvery))
+	lives.checked.Add(-int64(authenticateEvery))
 	for _, ended := range []error{lives.RecvMsg(nil), lives.SendMsg(nil), sends.SendMsg(nil), sends.RecvMsg(nil), receives.RecvMsg(nil)} {
 		require.ErrorContains(t, ended, "the token is not known here")
 		require.Equal(t, codes.Unauthenticated, status.Code(ended))

@@ -89,7 +89,7 @@ func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
 	}
 }
 
-// withCertificate adds the caller's certificate to each request: when the connection begins there has been no handshake.
+// withCertificate adds the client's certificate to each request, since ConnContext runs before the handshake.
 func withCertificate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p, ok := peer.FromContext(r.Context()); ok && r.TLS != nil {
@@ -100,7 +100,8 @@ func withCertificate(next http.Handler) http.Handler {
 	})
 }
 
-// forOperators serves what is no call of gRPC to those who may operate, also before the node has started.
+// forOperators restricts a handler to callers that may operate, for routes that are not calls of gRPC. It works before the node
+// has started.
 func (s *Server) forOperators(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		shown := metadata.MD{access.AuthorizationKey: r.Header.Values(access.AuthorizationKey)}

@@ -187,32 +187,32 @@ type NodeConfig struct {
 	// Listener is used instead of Listen. The node closes it, and Peers.Listener. Nil: TCP.
 	Listener net.Listener
 
-	// ClientTLS is the server side for clients, over gRPC and HTTP. It is called for each connection, so that certificates
-	// can be renewed; those that are open stay. If it demands certificates, each call has to show one, or a token that
-	// Identity knows. Nil: plain.
+	// ClientTLS is the TLS configuration for clients, over gRPC and HTTP. It is called for each new connection, so that
+	// certificates can be renewed; open connections stay. If it requires certificates, each call needs one, or a token that
+	// Identity verifies. Nil: no TLS.
 	ClientTLS func() *tls.Config
-	// Identity establishes who a client is. Zero: by the common name of its certificate. Required is set if ClientTLS
-	// demands certificates.
+	// Identity authenticates clients. Zero: by the common name of their certificates. Required is set if ClientTLS requires
+	// certificates.
 	Identity access.Identifier
-	// Rules are the access rules in force, for each request anew. Nil, or if it returns nil: everything is allowed.
+	// Rules returns the access rules in force; it is called for each request. Nil, or a nil result: everything is allowed.
 	Rules func() *rules.Set
-	// Files tells for metrics which files with rules, tokens and the like can be used as they are now.
+	// Files reports for metrics which files (rules, tokens, keys, certificates) are valid as they are now.
 	Files func() map[string]bool
-	// Audit gets a line of JSON for each operator's call and each denial. What it does not take is counted and logged, and
-	// the call goes on. Nil: the Logger gets them.
+	// Audit gets a line of JSON for each operator call and each denial. Lines that can't be written are counted and logged, and
+	// the call proceeds. Nil: the Logger gets them.
 	Audit io.Writer
 	// ConnsMax is how many clients may be connected at once, by gRPC and by HTTP. One more takes the place of a connection
 	// without a call, or is disconnected. Zero: 16384.
 	ConnsMax int
-	// Limits are the limits of callers that differ from their defaults; limits.Parse reads them.
+	// Limits are the configured limits; limits.Parse reads them. Others have their defaults.
 	Limits limits.Set
-	// UnreadBytesMax is how much memory clients may occupy by answers that they do not read, and by requests that they do
-	// not complete. Above that the worst is disconnected. Zero: 64 MiB.
+	// UnreadBytesMax bounds the memory of unread answers and incomplete requests of all clients. Beyond it, the connection with the
+	// most bytes for the longest time is closed. Zero: 64 MiB.
 	UnreadBytesMax int64
 
 	httpListener net.Listener // of ListenHTTP
 	hostname     string       // of the machine
-	tokens       bool         // Identity knows some
+	tokens       bool         // Identity verifies tokens
 }
 
 // wrong is the error of a field.
@@ -331,8 +331,8 @@ func (s *NodeConfig) listen(ctx context.Context) (err error) {
 	return nil
 }
 
-// clientTLS is TLS towards clients that speak a protocol, each connection with the newest certificates. If some may come
-// without a certificate, as one that asks for the health or has a token, their calls are refused unless they show a token.
+// clientTLS is the TLS configuration for clients of a protocol; each connection uses the latest certificates. With someWithout,
+// connections without a certificate are accepted, for health checks and clients with tokens; other calls on them are refused.
 func (s *NodeConfig) clientTLS(protocol string, someWithout bool) *tls.Config {
 	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		c := s.ClientTLS().Clone()
@@ -344,7 +344,7 @@ func (s *NodeConfig) clientTLS(protocol string, someWithout bool) *tls.Config {
 	}}
 }
 
-// certificateExpiry is when the certificates in use expire, by those that they are shown to.
+// certificateExpiry returns when this node's certificates expire, by the port that they are for.
 func (s *NodeConfig) certificateExpiry() map[string]time.Time {
 	expiry := make(map[string]time.Time)
 	for shownTo, get := range map[string]func() *tls.Config{"clients": s.ClientTLS, "peers": s.Peers.TLS} {
@@ -352,7 +352,7 @@ func (s *NodeConfig) certificateExpiry() map[string]time.Time {
 			continue
 		}
 		for _, certificate := range get().Certificates {
-			if certificate.Leaf != nil { // as it is in one that was read with package tls
+			if certificate.Leaf != nil { // package tls sets it
 				expiry[shownTo] = certificate.Leaf.NotAfter
 			}
 		}

@@ -32,8 +32,8 @@ import (
 const (
 	// relayAsk is the metadata of a call that this node relays to the leader if it does not lead itself.
 	relayAsk = "zamok-relay"
-	// callerKey is the metadata of a relayed call, with the caller as the node that relayed it has established it. It
-	// counts on a connection of another node only.
+	// callerKey is the metadata of a relayed call with its caller, as the relaying node has authenticated it. It is used only on
+	// connections of other nodes.
 	callerKey = "zamok-caller-bin"
 	// relayBytesMax bounds a leader's answer that is relayed, or a frame of its streams: more than a send
 	// queue of package push holds.
@@ -47,19 +47,19 @@ const (
 	relayIdle = time.Minute
 )
 
-// relayConn is a connection to another node for relayed calls. It is one between peers, whose handshake has shown at both
-// ends which node the other is: so the leader believes what it says of the caller.
+// relayConn is a connection to another node for relayed calls. It is a connection between peers, whose handshake authenticates
+// both nodes, so the leader trusts the identity that a relayed call contains.
 type relayConn struct {
 	*grpc.ClientConn
 	calls int // under way, guarded by Server.relaying
 }
 
-// relayCredentials are those of the connections of other nodes. The handshake of peers has authenticated them.
+// relayCredentials are the credentials of connections of other nodes, which the handshake of peers has authenticated.
 type relayCredentials struct {
 	credentials.TransportCredentials
 }
 
-// relayInfo is what is known of a relayed call's connection.
+// relayInfo names the node at the other end of a relayed call's connection.
 type relayInfo struct {
 	credentials.CommonAuthInfo
 	from raftpeer.Server
@@ -172,7 +172,7 @@ func (s *Server) route(ctx context.Context, method string, header func(metadata.
 func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
 	md, _ := metadata.FromIncomingContext(ctx) // a copy
 	md.Delete(relayAsk)
-	md.Delete(access.AuthorizationKey) // of no use to the leader, so it does not travel
+	md.Delete(access.AuthorizationKey) // the leader does not need the secret
 	md.Set(callerKey, access.CallerOf(ctx).Values()...)
 	if own := s.cluster.Load(); own != nil {
 		md.Set(clusterKey, *own)

@@ -83,12 +83,12 @@ type Server struct {
 	metrics *metrics.Metrics
 	limits  *limits.Limits
 	audit   *audit.Log
-	budget  *conns.Budget // of what clients leave unread, or incomplete
+	budget  *conns.Budget // for unread answers and incomplete requests of clients
 
 	relaying sync.Mutex                       // guards relays
 	relays   map[raftpeer.Server][]*relayConn // to nodes that lead, or led
 
-	grpc      []*grpc.Server            // for clients, and for the nodes that relay calls of theirs; set by serve
+	grpc      []*grpc.Server            // for clients, and for nodes that relay calls; set by serve
 	dropping  sync.Mutex                // held to submit the drop of a call that broke; taken by a call that begins to wait
 	reading   chan struct{}             // capacity 1: full while a call reads much of the state
 	backingUp chan struct{}             // its capacity is how many there may be
@@ -153,7 +153,7 @@ func (s *Server) serve(node *raftnode.Node) {
 	if s.cfg.ClientTLS != nil {
 		toClients = credentials.NewTLS(s.cfg.clientTLS("h2", s.cfg.tokens))
 	}
-	ofRelays := conns.NewBudget(math.MaxInt64, s.refused) // each node bounds what its own clients leave unread
+	ofRelays := conns.NewBudget(math.MaxInt64, s.refused) // unlimited: each node bounds its own clients
 	s.grpc = []*grpc.Server{
 		s.listen(s.limited(s.cfg.Listener), append(s.budget.Options(toClients), options...)),
 		s.listen(ofRelays.Listen(node.Relays(), relaysMax, nil), append(ofRelays.Options(relayCredentials{insecure.NewCredentials()}), options...)),
@@ -167,7 +167,7 @@ func (s *Server) listen(l net.Listener, options []grpc.ServerOption) *grpc.Serve
 	zamokpb.RegisterZamokServer(server, s)
 	zamokpb.RegisterAdminServer(server, s)
 	healthpb.RegisterHealthServer(server, health{server: s})
-	reflection.Register(server) // so that grpcurl and its like need no .proto
+	reflection.Register(server) // for tools such as grpcurl
 	s.busy.Go(func() {
 		err := server.Serve(l)
 		if err != nil && !errors.Is(err, raftpeer.ErrClosed) {
@@ -267,21 +267,21 @@ func (s *Server) publicStream(srv any, stream grpc.ServerStream, handle grpc.Str
 // taken out of its file.
 const proveEvery = 5 * time.Second
 
-// identified is a stream whose context has its caller, and which sends what the caller may see.
+// identified is a stream whose context has its caller. It removes from messages what the caller may not see.
 type identified struct {
 	grpc.ServerStream
-	ctx    context.Context
-	server *Server
-	method string
-	began  time.Time
-	proved atomic.Int64          // how long after that it was looked last
-	ended  atomic.Pointer[error] // what the caller has shown counts no more
+	ctx     context.Context
+	server  *Server
+	method  string
+	began   time.Time
+	checked atomic.Int64          // time of the last authentication, since began
+	ended   atomic.Pointer[error] // set when the caller is no longer authenticated
 }
 
 func (s *identified) Context() context.Context { return s.ctx }
 
 func (s *identified) SendMsg(m any) error {
-	if err := s.prove(); err != nil {
+	if err := s.authenticate(); err != nil {
 		return err
 	}
 	s.server.guard.Redact(access.CallerOf(s.ctx), m)
@@ -292,21 +292,21 @@ func (s *identified) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
-	return s.prove()
+	return s.authenticate()
 }
 
-// prove ends a stream whose caller is not who it was: nothing is sent or received any more.
-func (s *identified) prove() error {
+// authenticate ends the stream if its caller is no longer authenticated with the same identity.
+func (s *identified) authenticate() error {
 	if ended := s.ended.Load(); ended != nil {
 		return *ended
 	}
-	now, before := int64(time.Since(s.began)), s.proved.Load()
-	if time.Duration(now-before) < proveEvery || !s.proved.CompareAndSwap(before, now) {
+	now, before := int64(time.Since(s.began)), s.checked.Load()
+	if time.Duration(now-before) < authenticateEvery || !s.checked.CompareAndSwap(before, now) {
 		return nil
 	}
 	ctx, err := s.server.identify(s.ServerStream.Context(), s.method)
 	if was := access.CallerOf(s.ctx).Identity; err == nil && access.CallerOf(ctx).Identity != was {
-		err = errors.New("what it has shown is another's now, not " + was + "'s")
+		err = errors.New("its credentials are now those of another identity, not of " + was)
 	}
 	if from, relayed := relayedBy(s.ServerStream.Context()); relayed && !s.server.node.HasServer(from) {
 		err = wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "the stream ends, because %s, which relays it, is no node of this cluster any "+
@@ -322,7 +322,7 @@ func (s *identified) prove() error {
 	return err
 }
 
-// identify establishes who makes a call: by what it shows, or as a node that relays it has established.
+// identify authenticates the caller of a call, or takes the identity from the node that relays it.
 func (s *Server) identify(ctx context.Context, method string) (context.Context, error) {
 	if _, relayed := relayedBy(ctx); relayed {
 		return access.NewContext(ctx, access.Relayed(metadata.ValueFromIncomingContext(ctx, callerKey))), nil
@@ -332,9 +332,9 @@ func (s *Server) identify(ctx context.Context, method string) (context.Context, 
 	if err == nil {
 		return ctx, nil
 	}
-	s.metrics.Unproved()
+	s.metrics.Unauthenticated()
 	if limited := s.limits.Ask(limits.Requests, access.Caller{Address: caller.Address}.Account()); limited != nil {
-		return ctx, limited // also so that nobody fills the audit log
+		return ctx, limited // this also bounds the audit log
 	}
 	s.record(ctx, method, nil, err)
 	return ctx, err

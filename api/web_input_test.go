@@ -31,16 +31,16 @@ var wrongAcquisitions = []struct{ body, field, says string }{
 	{`{"name":["a"]}`, "name", "where a text is needed"},
 	{`{"name":"a","ttl":30}`, "ttl", `a text such as "30s"`},
 	{`{"name":"a","wait":"soon"}`, "wait", `nor "forever"`},
-	{`{"name":"a","wait":"-1s"}`, "wait", "is no duration"},
-	{`{"name":"a","wait":"9999999999h"}`, "wait", "is no duration"},
+	{`{"name":"a","wait":"-1s"}`, "wait", "is not a duration"},
+	{`{"name":"a","wait":"9999999999h"}`, "wait", "is not a duration"},
 	{`{"name":"a","wait":"900000h"}`, "wait", "between"},
-	{`{"name":"a","max_hold":"-5m"}`, "max_hold", "is no duration"},
+	{`{"name":"a","max_hold":"-5m"}`, "max_hold", "is not a duration"},
 	{`{"name":"a","ttl":"1s"}`, "ttl", "not between"},
 	{`{"name":"a","lock_delay":"2h"}`, "lock_delay", "not between"},
 	{`{"name":"a","label":"` + strings.Repeat("l", 257) + `"}`, "label", "at most 256"},
 	{`{"name":"a","owner":"` + strings.Repeat("o", 257) + `"}`, "owner", "at most 256"},
 	{`{"name":"a","meta":"` + strings.Repeat("m", 4097) + `"}`, "meta", "at most 4096"},
-	{`{"name":"a","mode":"write"}`, "mode", "neither exclusive"},
+	{`{"name":"a","mode":"write"}`, "mode", "must be exclusive"},
 	{`{"name":"a","mode":"permits"}`, "of", "not between"},
 	{`{"name":"a","permits":2,"of":1}`, "permits", "not between"},
 	{`{"name":"a","mode":"exclusive","permits":1}`, "permits", "is set"},
@@ -135,7 +135,7 @@ func TestWrongRequestsNameTheirField(t *testing.T) {
 			}
 			answer := send(ctx, t, n, method, path, "")
 			assert.Equal(t, 400, answer.code, "%s: %s", path, answer.text)
-			assert.Contains(t, answer.text, "send it as the header "+header, path)
+			assert.Contains(t, answer.text, "send it in the header "+header, path)
 			assert.NotContains(t, answer.text, "5ec4e7", path)
 		}
 		assert.NotContains(t, send(ctx, t, n, "GET", "/v1/check?name=a&token=5ec4e7", "").text, "5ec4e7", "a token of another kind, perhaps")

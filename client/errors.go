@@ -28,11 +28,11 @@ var (
 	ErrDeadlock = errors.New("deadlock")
 	// ErrRevoked: an operator took the lock away.
 	ErrRevoked = errors.New("revoked")
-	// ErrLimit: a limit of the cluster was met, or a quota (Quotas); Error.Field names it.
+	// ErrLimit: a limit of the cluster or a quota (Quotas) was reached; Error.Field names it.
 	ErrLimit = errors.New("limit met")
 	// ErrUnavailable: no node could do it in time; Error.Nodes says why.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrDenied: the access rules do not allow it, or what the client shows proves no identity.
+	// ErrDenied: the access rules do not allow it, or the client is not authenticated.
 	ErrDenied = errors.New("denied")
 	// ErrInvalid: what was asked for is out of its limits; Error.Field names what.
 	ErrInvalid = errors.New("invalid")

@@ -144,7 +144,7 @@ func newNodes(cfg Config) (*nodes, error) {
 	return n, nil
 }
 
-// currentTLS makes each connection with the settings of then.
+// currentTLS uses the current configuration for each new connection.
 type currentTLS struct {
 	credentials.TransportCredentials
 	get func() *tls.Config
@@ -248,7 +248,7 @@ func (n *nodes) askInTurn(ctx context.Context, each bool, ask func(*node) error)
 		return err
 	}
 	spoke := false            // a node of this client's cluster
-	var limited time.Duration // how long a node asks to wait, because of a limit
+	var limited time.Duration // the time to wait that a limit asks for
 	for asked := make(map[*node]bool); len(asked) < nodesMax; {
 		one := n.next(asked, each)
 		if one == nil {
@@ -270,10 +270,10 @@ func (n *nodes) askInTurn(ctx context.Context, each bool, ask func(*node) error)
 			return final
 		}
 		if limited = max(limited, time.Duration(infoOf(err).GetRetryAfter())); limited > 0 && !each {
-			break // no other node can do it
+			break // other nodes have the same limit
 		}
 	}
-	if limited > 0 { // some more, since others may wait for the same
+	if limited > 0 { // with jitter, since other clients may wait for the same limit
 		over, cancel := context.WithTimeout(ctx, limited+rand.N(limited))
 		defer cancel()
 		<-over.Done()

@@ -24,8 +24,8 @@ const (
 	silenceMax   = 2500 * clock.Millisecond
 	// retryAfter is the pause before what the leader could not accept is sent again.
 	retryAfter = 100 * time.Millisecond
-	// limitedMax is the longest pause after a refusal by a limit, unless that asks for a longer one; such refusals are
-	// logged every limitLogEvery.
+	// limitedMax is the longest pause after a refusal by a limit, unless the refusal asks for a longer one. Such refusals
+	// are logged every limitLogEvery.
 	limitedMax    = 2 * time.Second
 	limitLogEvery = 10 * clock.Second
 )

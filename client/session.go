@@ -54,7 +54,7 @@ type session struct {
 	silent    bool                 // something was sent, and nothing was received since
 	silentAt  clock.Instant        // since when
 	probed    bool                 // a KeepAlive was sent to probe the stream
-	// limitLogged is when a refusal by a limit was logged last.
+	// limitLogged is when a refusal by a limit was last logged.
 	limitLogged clock.Instant
 	renewSpan   clock.Span // between renewals; drawn anew for each
 }

@@ -74,7 +74,7 @@ func (s *session) openStream(one *node, patience time.Duration) (st *stream, err
 	case zamokpb.Code_CODE_SUPERSEDED:
 		return nil, finalError{errTakenOver}
 	case zamokpb.Code_CODE_UNAUTHENTICATED:
-		if s.lease != nil && s.lease.Valid(s.c.clock.Now()) { // it was authenticated before, and its next token may be late
+		if s.lease != nil && s.lease.Valid(s.c.clock.Now()) { // its next token may be late
 			return nil, errors.New(info.GetMessage())
 		}
 	}

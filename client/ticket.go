@@ -107,8 +107,8 @@ func (s *session) queueOut(t *ticket) {
 	signal(s.wake)
 }
 
-// retryLater queues a ticket again after a pause, together with those that are refused meanwhile. One that a limit refuses
-// waits alone, as long as the limit asks for, and twice as long each time: many may wait for the same.
+// retryLater queues a ticket again after a pause, together with those that are refused meanwhile. A ticket that a limit refused
+// waits alone, for the time that the limit asks for, doubled each time, since many may wait for the same limit.
 func (s *session) retryLater(t *ticket, info *zamokpb.ErrorInfo) {
 	if wait := time.Duration(info.GetRetryAfter()); wait > 0 {
 		t.limited = min(max(2*t.limited, wait, retryAfter), max(wait, limitedMax))
@@ -122,7 +122,7 @@ func (s *session) retryLater(t *ticket, info *zamokpb.ErrorInfo) {
 		})
 		if now := s.c.clock.Now(); s.limitLogged == (clock.Instant{}) || now.Since(s.limitLogged) > limitLogEvery {
 			s.limitLogged = now
-			s.c.log.Warn("zamok: a limit of the node delays acquisitions; they are repeated until they are taken", "limit", info.GetField(),
+			s.c.log.Warn("zamok: a limit of the node delays acquisitions; retrying", "limit", info.GetField(),
 				"message", info.GetMessage())
 		}
 		return

@@ -200,7 +200,7 @@ func (m *Machine) checkSessions(all *ticketTotals) error {
 	return nil
 }
 
-// checkQuotas compares what is counted with what there is.
+// checkQuotas compares the counted usage with the records.
 func (m *Machine) checkQuotas(all *ticketTotals) error {
 	bytes := all.delayBytes
 	for identity, used := range all.used {

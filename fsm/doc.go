@@ -104,10 +104,9 @@
 //
 // # Quotas
 //
-// Quotas bound how many sessions and tickets there are and about how many bytes they take, of all clients together and
-// of each identity. They are a setting in the state like the longest ttl ([SetQuotas]); what is used follows from the
-// records, and is counted again by a restore. Only a new session and a new ticket need room, so a cluster at its limits
-// can always be emptied. See quota.go.
+// Quotas limit the sessions, the tickets and their approximate bytes, of all clients together and of each identity. They are
+// a setting in the state like the longest ttl ([SetQuotas]). The usage follows from the records, and a restore counts it
+// again. Only a new session and a new ticket can be refused, so a full cluster can always be emptied. See quota.go.
 //
 // # State machine version
 //
@@ -160,14 +159,14 @@
 //	    changed, then at a time of the past.
 //	M14 A session is kept under its id, which is not 0, and found by its secret, which no other has. It never
 //	    ends before its opening + ttl.
-//	M15 What quotas count is what the records come to, for each identity and in all.
+//	M15 The counted usage is the sum over the records, for each identity and in total.
 //
 // # Files
 //
 //	machine.go                          Apply, in the order of One entry
 //	command.go, result.go               what goes in and comes out; limits.go: what is refused
 //	ticket.go, lock.go, grant.go        acquisitions, queues, and the one place where a token is made
-//	quota.go                            what clients may use
+//	quota.go                            quotas, and the usage of clients
 //	blockers.go, deadlock.go            why a ticket waits, and whether it would wait for itself
 //	session.go, operator.go, expire.go  sessions; what operators and nodes command; what time ends
 //	query.go                            reading the state

@@ -31,7 +31,7 @@ type Machine struct {
 	due      *tree.Tree[dueKey, TicketRef]
 	owned    *tree.Tree[ownedKey, struct{}]
 	live     [Ended]int // how many tickets wait and are granted, by state
-	// What quotas count: the bytes of everything, those of delays, and what each identity uses. The map is only ever looked up.
+	// Usage that quotas limit: all bytes, those of delays, and the usage of each identity. The map is never iterated.
 	bytes, delayBytes uint64
 	identities        map[string]*Amounts
 

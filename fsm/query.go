@@ -41,15 +41,15 @@ func (m *Machine) LongestTTL() clock.Span { return m.longestTTL }
 // becomes possible after the state was saved.
 func (m *Machine) RestoreHoldOff() clock.Span { return m.highestTTL + DelayMax }
 
-// Quotas are what clients may use.
+// Quotas returns the quotas.
 func (m *Machine) Quotas() Quotas { return m.quotas }
 
-// Used is what all clients together use of the quotas.
+// Used is the usage of all clients together.
 func (m *Machine) Used() Amounts {
 	return Amounts{uint64(m.sessions.Len()), uint64(m.live[Waiting] + m.live[Granted]), m.bytes}
 }
 
-// UsedBy is what one identity uses of the quotas.
+// UsedBy is the usage of one identity.
 func (m *Machine) UsedBy(identity string) Amounts {
 	if used := m.identities[identity]; used != nil {
 		return *used

@@ -9,33 +9,32 @@ import (
 
 // # Quotas
 //
-// Quotas bound what clients can make every node keep: all clients together, and each identity alone. They are a setting
-// in the state (SetQuotas), since replicas must agree on what they refuse. What is used is counted from the records.
+// Quotas limit what clients can make every node store: all clients together, and each identity alone. They are a setting in
+// the state (SetQuotas), since replicas must agree on refusals. Usage is counted from the records.
 //
-// Only a new session and a new ticket need room. A drop, a close, an expiration, a forced release and a setting need
-// none: what ends becomes smaller, or goes. So a cluster that is full can always be emptied, and what it knows is
-// answered as ever, also where a limit was lowered below what is used.
+// Only a new session and a new ticket are refused. A drop, a close, an expiration, a forced release and a setting add
+// nothing: what ends becomes smaller or is removed. So a full cluster can always be emptied, and retransmissions for known
+// records are answered as usual, even if a quota was lowered below the usage.
 //
-// A ticket that a quota refuses has no record: refusals would fill what is full. Instead its session keeps one number,
-// RefusedThrough. Every ticket up to it that is not known counts as refused, so a late copy of the Acquire is refused as
-// the first was, although there may be room by then. The price: a lower ticket of that session whose first copy arrives
-// later is refused, too.
+// A ticket that a quota refuses has no record, since refusals would fill a full cluster. Instead its session keeps one number,
+// RefusedThrough: every unknown ticket up to it counts as refused. So a late copy of the Acquire is refused like the first one,
+// even if the quota has room by then. The price: a lower ticket of that session whose first copy arrives later is refused, too.
 
-// Amounts is how much of what a quota bounds there is, or may be.
+// Amounts is a usage or a quota.
 type Amounts struct {
 	Sessions uint64
 	Tickets  uint64 // waiting and granted
-	Bytes    uint64 // about what sessions, tickets and delays take in the memory of each node
+	Bytes    uint64 // approximate memory of sessions, tickets and delays on each node
 }
 
-// Quotas are what clients may use.
+// Quotas limit the usage of clients.
 type Quotas struct {
 	Amounts        // all clients together
-	Share   uint32 // how many percent of each amount one identity may use
+	Share   uint32 // percentage of each amount that one identity may use
 }
 
-// QuotasDefault is what a cluster begins with. A node with these bytes runs in 400 MB of memory, and holds them twice
-// while it receives a snapshot; the counts are how many small records fit into the bytes.
+// QuotasDefault are the quotas of a new cluster. They fit nodes with 400 MB of memory, which hold the state twice while they
+// receive a snapshot; the counts are how many small records fit into the bytes.
 func QuotasDefault() Quotas {
 	return Quotas{Amounts{Sessions: 1 << 17, Tickets: 1 << 18, Bytes: 128 << 20}, 50}
 }
@@ -47,9 +46,9 @@ const (
 	ShareMax        = 100
 )
 
-// What a record counts beside the bytes of its texts. It is part of the format. In memory a record takes about as much:
-// its fields, in a node of a tree that is half full, and its entries in what is derived. No record becomes larger when
-// it ends: EndedBytes is at most TicketBytes, and DelayBytes at most ItemBytes.
+// The cost of a record in bytes, in addition to its texts. It is part of the format. It approximates the memory of the record:
+// its fields, in a half-full node of a tree, and its entries in derived structures. No record becomes larger when it ends:
+// EndedBytes is at most TicketBytes, and DelayBytes at most ItemBytes.
 const (
 	SessionBytes = 512
 	TicketBytes  = 256
@@ -58,8 +57,8 @@ const (
 	DelayBytes   = 256
 )
 
-// delaysDivisor: above this part of the bytes in delays, a session with a lock delay gets no more tickets. Delays count
-// for no identity.
+// delaysDivisor is the part of the bytes that delays may use: beyond it, sessions with a lock delay get no more tickets.
+// Delays count for no identity.
 const delaysDivisor = 4
 
 func (q *Quotas) code(c *coder) {
@@ -69,7 +68,7 @@ func (q *Quotas) code(c *coder) {
 	c.Number32("share", &q.Share)
 }
 
-// invalid names a quota that is too high; 0 is one too, unless zeroes are left as they are.
+// invalid names a quota above its limit, or "". Zero is valid here: in a command it means unchanged.
 func (q *Quotas) invalid() string {
 	return firstBroken(
 		rule{"sessions", q.Sessions <= SessionsMax},
@@ -79,13 +78,13 @@ func (q *Quotas) invalid() string {
 	)
 }
 
-// OfIdentity is what one identity may use.
+// OfIdentity is the quota of one identity.
 func (q Quotas) OfIdentity() Amounts {
 	part := func(all uint64) uint64 { return (all*uint64(q.Share) + ShareMax - 1) / ShareMax }
 	return Amounts{part(q.Sessions), part(q.Tickets), part(q.Bytes)}
 }
 
-// execute changes the quotas that the command names. What is above a lower one stays.
+// execute changes the quotas that are not zero. Lowering a quota ends nothing.
 func (c *SetQuotas) execute(m *Machine) Result {
 	if field := c.invalid(); field != "" {
 		return invalid(field)
@@ -99,7 +98,7 @@ func (c *SetQuotas) execute(m *Machine) Result {
 	return Result{}
 }
 
-// overQuota returns the name of the quota that more of an identity would exceed, or "".
+// overQuota returns the name of the quota that an identity would exceed with more, or "".
 func (m *Machine) overQuota(identity string, more Amounts) string {
 	if name := more.exceeds(m.quotas.Amounts, m.Used()); name != "" {
 		return "total_" + name
@@ -110,7 +109,7 @@ func (m *Machine) overQuota(identity string, more Amounts) string {
 	return ""
 }
 
-// exceeds names an amount that, added to what is used, is above the limit.
+// exceeds names an amount that, added to the usage, is above the limit.
 func (a Amounts) exceeds(limit, used Amounts) string {
 	fits := func(more, used, limit uint64) bool { return more == 0 || used+more <= limit }
 	return firstBroken(
@@ -172,10 +171,10 @@ func (t *ticket) amounts() Amounts {
 	return (&Acquire{Owner: t.owner, Metadata: t.metadata, Items: t.items}).amounts()
 }
 
-// gone is the sign of a record that is removed: −1, where sums wrap around.
+// gone is the sign of a removed record: −1 in wrapping arithmetic.
 const gone = ^uint64(0)
 
-// charge counts a record of the identity that comes, with the sign 1, or goes.
+// charge adds a record to the usage of an identity, with sign 1, or removes it.
 func (m *Machine) charge(identity string, a Amounts, sign uint64) {
 	m.bytes += sign * a.Bytes
 	used := m.identities[identity]
@@ -191,20 +190,20 @@ func (m *Machine) charge(identity string, a Amounts, sign uint64) {
 	}
 }
 
-// chargeDelay counts a delay that comes or goes.
+// chargeDelay adds or removes a delay.
 func (m *Machine) chargeDelay(name string, sign uint64) {
 	bytes := sign * (DelayBytes + uint64(len(name)))
 	m.bytes += bytes
 	m.delayBytes += bytes
 }
 
-// countTicket counts a ticket that comes or goes: in the digest, and for its identity.
+// countTicket adds or removes a ticket in the digest and in the usage of its identity.
 func (m *Machine) countTicket(s *session.Session, key TicketRef, t *ticket, sign uint64) {
 	m.sum += record.Sum(sign) * t.sum(key)
 	m.charge(s.Identity, t.amounts(), sign)
 }
 
-// refusedByQuota is what is known of a ticket up to its session's RefusedThrough that has no record.
+// refusedByQuota stands for every ticket up to its session's RefusedThrough that has no record.
 var refusedByQuota = ticket{state: Ended, reason: TooMany}
 
 // known returns the ticket, for reading, if it is live or remembered, or counts as refused.
@@ -216,7 +215,7 @@ func (m *Machine) known(s *session.Session, key TicketRef) *ticket {
 	return t
 }
 
-// refuseThrough ends a ticket that no record remembers, with all below it that are not known.
+// refuseThrough refuses a ticket without a record, and with it all unknown tickets below it.
 func (m *Machine) refuseThrough(s *session.Session, key TicketRef) {
 	m.changeSession(s, func() { s.RefusedThrough, s.Changed = max(s.RefusedThrough, key.Ticket), m.index })
 }

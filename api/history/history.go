@@ -157,8 +157,8 @@ func compactedError(from, remembered uint64) error {
 		"list again, and watch from the list's index", from, remembered)
 }
 
-// Filter reports whether a watch may be sent the events of a lock, and with "" the ends of sessions. What it may not be
-// sent passes it by, like what has another prefix: also that something happened, and when, is not for everybody.
+// Filter reports whether a watch may receive the events of a lock, and with "" the ends of sessions. Hidden events do not count
+// as progress either, so that a watch does not reveal that an event occurred.
 type Filter func(name string) bool
 
 // wants reports whether an event is to be sent: it is of a lock under the prefix. The end of a session has no name, so it
@@ -197,10 +197,10 @@ type Watch struct {
 
 	next   uint64 // the number of the event that it reads next
 	index  uint64 // everything up to here was read
-	passed int    // bytes of events that it was not sent since it read one
+	passed int    // bytes of events that were skipped since it read one
 }
 
-// Watch begins to watch after index from, or from now on with 0. End follows. The filter is asked for now and then.
+// Watch begins to watch after index from, or from now on with 0. The caller calls End. filter is called for each step.
 func (h *History) Watch(ctx context.Context, prefix string, from uint64, filter func() Filter) (*Watch, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -275,7 +275,7 @@ func (w *Watch) sendBatch(b batch, send func(*zamokpb.WatchFrame) error) error {
 // read returns what is to be sent next. False: there is nothing yet.
 func (w *Watch) read() (b batch, some bool) {
 	for more := true; more; {
-		b, some, more = w.step(w.filter()) // which may look at files, so no lock is held for it
+		b, some, more = w.step(w.filter()) // without the lock, since the filter may read files
 	}
 	return b, some
 }

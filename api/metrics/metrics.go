@@ -33,7 +33,7 @@ type Metrics struct {
 	cuts             *prometheus.CounterVec // by zamokpb.Code
 	limits           *prometheus.CounterVec // by the limit or quota that was met
 	denials          *prometheus.CounterVec // by verb
-	unproved         prometheus.Counter
+	unauthenticated  prometheus.Counter
 	unaudited        prometheus.Counter
 	stages           [len(stageNames)]prometheus.Observer
 	commands, writes prometheus.Histogram
@@ -54,7 +54,7 @@ var amounts = [...]string{"sessions", "tickets", "bytes"}
 // stageNames are the stages of an entry, in their order.
 var stageNames = [...]string{"queue", "append", "commit", "apply", "push"}
 
-// anyVerb stands for what everybody may do who may do anything.
+// anyVerb is the label of requests for which any permission is enough.
 const anyVerb = "any"
 
 const stagePush = len(stageNames) - 1
@@ -101,7 +101,7 @@ func New() *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return register.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
-	m.unproved = counter("zamok_unauthenticated_total", "Calls and open streams without valid credentials.")
+	m.unauthenticated = counter("zamok_unauthenticated_total", "Calls and open streams without valid credentials.")
 	m.unaudited = counter("zamok_audit_failures_total", "Lines that could not be written to the audit log.")
 	stages := register.NewHistogramVec(histogram("zamok_commit_stage_seconds",
 		"Time that a committed entry spent in each stage, on its leader; append, its own write, goes on beside commit; push is from apply to the client's connection.", short...), []string{"stage"})
@@ -146,11 +146,12 @@ func (m *Metrics) Cut(code zamokpb.Code) { m.cuts.WithLabelValues(label(code.Str
 // Limited counts what was refused by a limit of this node.
 func (m *Metrics) Limited(limit string) { m.limits.WithLabelValues(limit).Inc() }
 
-// Denied counts a request that the access rules did not allow; Unproved one whose caller has shown what proves nothing.
+// Denied counts a request that the access rules denied, by the verb that it needs; Unauthenticated one without valid
+// credentials.
 func (m *Metrics) Denied(verb string) { m.denials.WithLabelValues(cmp.Or(verb, anyVerb)).Inc() }
-func (m *Metrics) Unproved()          { m.unproved.Inc() }
+func (m *Metrics) Unauthenticated()   { m.unauthenticated.Inc() }
 
-// Unaudited counts a line that the audit log lacks.
+// Unaudited counts a line that could not be written to the audit log.
 func (m *Metrics) Unaudited() { m.unaudited.Inc() }
 
 // Waited counts how long an acquisition that was granted took, from its arrival at this node to the grant.
@@ -160,7 +161,7 @@ func (m *Metrics) Waited(items []fsm.Item, d time.Duration) {
 	}
 }
 
-// Answered counts a command that arrived then, and has its answer now.
+// Answered counts a command that arrived at a time and is answered now.
 func (m *Metrics) Answered(arrived time.Time, refusal *wire.Error) {
 	outcome := zamokpb.Outcome_OUTCOME_DONE
 	if refusal != nil {
@@ -223,8 +224,8 @@ func (m *Metrics) count(e *fsm.Event, now clock.Time) {
 	}
 }
 
-// Serve answers a scrape, with the number of streams that are served, when the certificates expire that this node shows
-// to clients and to peers, and which files that are read anew can be used. Without a node what is read from it is left out.
+// Serve answers a scrape. It adds the number of streams, the expiry of the certificates for clients and peers, and which
+// reloaded files are valid. Without a node its metrics are omitted.
 func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, node *raftnode.Node, streams int, version string,
 	expiry map[string]time.Time, files map[string]bool) {
 	now := prometheus.NewRegistry()
@@ -279,7 +280,7 @@ func (m *Metrics) present(ctx context.Context, node *raftnode.Node, gauge func(n
 	}
 }
 
-// quotas reports what clients use, and may use.
+// quotas reports the usage of clients and their quotas.
 func quotas(node *raftnode.Node, register promauto.Factory) {
 	var used fsm.Amounts
 	var quotas fsm.Quotas

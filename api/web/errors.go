@@ -145,7 +145,7 @@ func fail(w http.ResponseWriter, err error) {
 		code = http.StatusInternalServerError
 	}
 	if code == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", "Bearer") // RFC 9110 demands it
+		w.Header().Set("WWW-Authenticate", "Bearer") // required by RFC 9110
 	}
 	if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
 		seconds := clock.Span(info.RetryAfter+int64(clock.Second)-1) / clock.Second // rounded up
@@ -157,7 +157,7 @@ func fail(w http.ResponseWriter, err error) {
 // writeWait is how long a client may take to receive an answer, or an event.
 const writeWait = 10 * time.Second
 
-// marshal returns a body in JSON: nothing here has a form that JSON can't have.
+// marshal returns a body as JSON; no type here can fail.
 func marshal(body any) string {
 	text, err := json.Marshal(body)
 	if err != nil {

@@ -32,7 +32,7 @@ func (n number) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, u
 func (n *number) UnmarshalText(text []byte) error {
 	v, err := strconv.ParseUint(string(text), 10, 64)
 	if err != nil {
-		return errors.New("is no number from 0 to 2^64-1") // no such error has the text: it may be a secret in the wrong place
+		return errors.New("must be a number from 0 to 2^64-1") // without the value: it may be a misplaced secret
 	}
 	*n = number(v)
 	return nil
@@ -54,7 +54,7 @@ func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d)
 func (d *duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil || v < 0 {
-		return errors.New(`is no duration such as "30s" or "1h30m"`)
+		return errors.New(`is not a duration such as "30s" or "1h30m"`)
 	}
 	*d = duration(v)
 	return nil
@@ -99,7 +99,7 @@ var modes = map[mode]zamokpb.Mode{
 
 func (m *mode) UnmarshalText(text []byte) error {
 	if _, known := modes[mode(text)]; !known {
-		return errors.New("is neither exclusive nor shared nor permits")
+		return errors.New("must be exclusive, shared or permits")
 	}
 	*m = mode(text)
 	return nil
@@ -300,17 +300,17 @@ func readQuery(raw string, into any) error {
 	return nil
 }
 
-// secretFields are where a secret belongs that some would put into an address.
+// secretFields are names of secrets in a query, with the header to use instead.
 var secretFields = map[string]string{
 	"secret": secretHeader, "zamok-secret": secretHeader, "authorization": "Authorization", "bearer": "Authorization",
 	"access_token": "Authorization", "idempotency-key": keyHeader, "idempotency_key": keyHeader,
 }
 
-// checkNoSecret refuses a secret in an address, which proxies and browsers keep.
+// checkNoSecret refuses secrets in the query of a URL, which proxies and browsers log.
 func checkNoSecret(query url.Values) error {
 	for name := range query {
 		if header, is := secretFields[strings.ToLower(name)]; is {
-			return wire.Invalid(name, "is a secret, and addresses are kept in logs: send it as the header %s, and replace this one", header)
+			return wire.Invalid(name, "is a secret, and URLs are logged: send it in the header %s, and replace this one", header)
 		}
 	}
 	return nil
@@ -356,7 +356,7 @@ func set(v reflect.Value, texts []string) error {
 	case reflect.Uint32:
 		n, err := strconv.ParseUint(text, 10, 32)
 		if err != nil {
-			return errors.New("is no number from 0 to 2^32-1")
+			return errors.New("must be a number from 0 to 2^32-1")
 		}
 		v.SetUint(n)
 	default:

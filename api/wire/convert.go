@@ -112,7 +112,7 @@ func Stamp(s clock.Stamp, t clock.Time) *zamokpb.Stamp {
 // StampOf is the stamp of the state that is read.
 func StampOf(m *fsm.Machine) *zamokpb.Stamp { return Stamp(m.Stamp(), m.Time()) }
 
-// Quotas converts quotas, or with a share of 0 what is used of them.
+// Quotas converts quotas, or usage, which has a share of 0.
 func Quotas(q fsm.Quotas) *zamokpb.Quotas {
 	return &zamokpb.Quotas{Sessions: q.Sessions, Tickets: q.Tickets, Bytes: q.Bytes, Share: q.Share}
 }

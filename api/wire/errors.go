@@ -175,23 +175,23 @@ var refusals = map[fsm.Code]refusal{
 	fsm.OtherVersion: {zamokpb.Code_CODE_OVERLOADED, "not done: the cluster's rules changed meanwhile; send it again"},
 }
 
-// limitText says what to do about a limit or a quota that was met; a repeated answer has no details.
+// limitText describes a limit or a quota that was reached; a repeated answer has no details.
 func limitText(d *fsm.Detail) string {
 	if d == nil {
 		return "not done: a limit was met when it was first requested; request it anew, as another ticket"
 	}
 	if what, total := strings.CutPrefix(d.Field, "total_"); total {
-		return "not done: all clients together use as many " + what + " as the quotas of this cluster allow; try again when some " +
-			"have ended, or have an operator raise the quota (zamok settings)"
+		return "not done: the quota of this cluster for the " + what + " of all clients is reached; try again later, or have an operator raise " +
+			"the quota (zamok settings)"
 	}
 	if what, own := strings.CutPrefix(d.Field, "identity_"); own {
-		return "not done: this client's identity uses its share of the " + what + " of this cluster; release locks and close sessions " +
-			"that it does not need, or have an operator raise the quota (zamok settings)"
+		return "not done: this identity has reached its share of the quota for " + what + "; release locks and close sessions that are " +
+			"not needed, or have an operator raise the quota (zamok settings)"
 	}
 	return "not done: the limit of {field} is reached"
 }
 
-// QuotaMet refuses what would exceed a quota, before it is proposed. Whether a copy of it was proposed before is not known.
+// QuotaMet refuses a command that would exceed a quota, before it is proposed. A copy may have been proposed before.
 func QuotaMet(quota string) *Error {
 	return Refused(&fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: quota}})
 }

@@ -84,8 +84,8 @@ func TestNumbersAreTheMachines(t *testing.T) {
 // A quota that was met is named, with what to do; so is a limit, and an answer that comes again has no name.
 func TestLimitsAreNamed(t *testing.T) {
 	for field, text := range map[string]string{
-		"total_bytes":       "not done: all clients together use as many bytes as the quotas of this cluster allow",
-		"identity_sessions": "not done: this client's identity uses its share of the sessions of this cluster",
+		"total_bytes":       "not done: the quota of this cluster for the bytes of all clients is reached",
+		"identity_sessions": "not done: this identity has reached its share of the quota for sessions",
 		"tickets":           "not done: the limit of tickets is reached",
 	} {
 		e := QuotaMet(field)

@@ -8,13 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// marksMax is how many combining marks may stand on one letter: the scripts of living languages need no more.
+// marksMax bounds the combining marks on one letter; the scripts of living languages need no more.
 const marksMax = 4
 
-// Line returns text for one line.
+// Line escapes text for one line.
 func Line(text string) string { return escape(text, "", inText) }
 
-// Word returns text for a part of a line that people can tell from the rest: in quotes if it could be taken for more.
+// Word escapes text as a part of a line, in quotes if its end would not be clear.
 func Word(text string) string {
 	if strings.ContainsAny(text, `"(),;`) || Cell(text) != Line(text) {
 		return Quote(text)
@@ -22,10 +22,10 @@ func Word(text string) string {
 	return Line(text)
 }
 
-// Quote returns text in quotes, as Go writes it.
+// Quote escapes text and puts it in quotes, as in Go.
 func Quote(text string) string { return Line(strconv.Quote(text)) }
 
-// Cell returns text for a cell of a table, whose spaces can be told from those between columns.
+// Cell escapes text for a cell of a table, with its spaces distinct from those between columns.
 func Cell(text string) string {
 	const space = `\x20`
 	text = strings.ReplaceAll(Line(text), "  ", space+space)
@@ -38,20 +38,19 @@ func Cell(text string) string {
 	return text
 }
 
-// Lines returns text of several lines, which \n ends.
+// Lines escapes text of several lines, which end with \n.
 func Lines(text string) string { return escape(text, "\n", inText) }
 
-// JSON returns a document of JSON, or several, in which strings have escapes for what can't be seen. It means the same.
+// JSON escapes invisible characters in the strings of JSON documents, without changing their values.
 func JSON(text string) string { return escape(text, "\n\t\r", inJSON) }
 
-// escape replaces what can't be seen, but for the characters in kept. A byte that is no part of a character is -byte to
-// escaped.
+// escape replaces invisible characters that are not in kept. It calls escaped with -b for a byte b that is not UTF-8.
 func escape(text, kept string, escaped func(r rune) string) string {
 	if isPlain(text, kept) {
 		return text
 	}
 	var b strings.Builder
-	marks := marksMax // how many the next one comes after
+	marks := marksMax // before the current character; marksMax: there is no letter to put one on
 	for i, width := 0, 0; i < len(text); i += width {
 		var r rune
 		r, width = utf8.DecodeRuneInString(text[i:])
@@ -77,7 +76,7 @@ func escape(text, kept string, escaped func(r rune) string) string {
 	return b.String()
 }
 
-// isPlain reports whether text is ASCII of which nothing is to be escaped, as nearly all is.
+// isPlain reports whether text is ASCII without characters to escape, which is the usual case.
 func isPlain(text, kept string) bool {
 	for i := range len(text) {
 		if c := text[i]; (c < ' ' || c >= 0x7f) && strings.IndexByte(kept, c) < 0 {
@@ -87,7 +86,7 @@ func isPlain(text, kept string) bool {
 	return true
 }
 
-// isVisible reports whether a person sees a character where it is drawn.
+// isVisible reports whether a character is visible where it is drawn.
 func isVisible(r rune) bool {
 	return unicode.IsPrint(r) && !unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector) &&
 		r != '\u2800' // the pattern of Braille without a dot

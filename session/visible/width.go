@@ -19,7 +19,7 @@ var wide = &unicode.RangeTable{
 	},
 }
 
-// Columns is how many columns of a terminal visible text takes. Symbols outside the blocks of East Asian scripts are
+// Columns is the number of terminal columns of visible text. Symbols outside the blocks of East Asian scripts are
 // counted as one, as most terminals draw them.
 func Columns(text string) int {
 	n := 0
@@ -39,7 +39,7 @@ func columns(r rune) int {
 	return 1
 }
 
-// Cut shortens visible text to so many columns; … stands for what is left out.
+// Cut shortens visible text to a number of columns, with … for the rest.
 func Cut(text string, limit int) string {
 	if len(text) <= limit || Columns(text) <= limit {
 		return text

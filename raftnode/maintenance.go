@@ -89,7 +89,7 @@ func (n *Node) askOthers(ctx context.Context, in *instance, w *leaderWatch) {
 	w.lasted = now
 	replies := n.network.AskAll(ctx, n.others(in))
 	n.checkRemoved(replies)
-	n.noteVouched(replies)
+	n.noteReported(replies)
 	n.lengthenTimeout(in, replies)
 }
 

@@ -431,8 +431,8 @@ func (n *Node) readConfigurations(logs raft.LogStore, snapshots raft.SnapshotSto
 // namesMax bounds the names of servers that a node reports to another; a cluster has fewer.
 const namesMax = 64
 
-// vouched is a committed configuration that another server reported.
-type vouched struct {
+// reported is a committed configuration that another server reported.
+type reported struct {
 	index uint64 // of the configuration, in raft
 	names []string
 }
@@ -454,7 +454,7 @@ func (n *Node) knows(s peer.Server) bool {
 		committed.index < n.opened.index && n.opened.servers.named(s.Name) != nil {
 		return true
 	}
-	v := n.vouched.Load()
+	v := n.reported.Load()
 	return v != nil && v.index > committed.index && slices.Contains(v.names, s.Name)
 }
 
@@ -478,6 +478,6 @@ func (n *Node) noteVouched(replies []peer.Reply) {
 		}
 	}
 	if latest.names != nil {
-		n.vouched.Store(&latest)
+		n.reported.Store(&latest)
 	}
 }

@@ -392,7 +392,7 @@ const (
 	Code_CODE_INTERNAL Code = 21
 	// The request names another cluster than the node's. FAILED_PRECONDITION.
 	Code_CODE_WRONG_CLUSTER Code = 22
-	// The token or the certificate that the call shows proves no identity. UNAUTHENTICATED.
+	// The call has no valid credentials: a token or a certificate. UNAUTHENTICATED.
 	Code_CODE_UNAUTHENTICATED Code = 23
 )
 
@@ -2169,8 +2169,8 @@ type ErrorInfo struct {
 	Outcome Outcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=zamok.v1.Outcome" json:"outcome,omitempty"`
 	// What happened, what took effect and what to do, for people. The text may change between versions.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// INVALID: the path of the field, such as `items[0].name`. LIMIT_EXCEEDED: the limit's name, and so OVERLOADED if
-	// one was reached. KIND_MISMATCH: the lock's name. Empty otherwise.
+	// INVALID: the path of the field, such as `items[0].name`. LIMIT_EXCEEDED, and OVERLOADED if a limit was reached: the
+	// limit's name. KIND_MISMATCH: the lock's name. Empty otherwise.
 	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
 	// NOT_ACQUIRED, OWNER_WAITS: what blocks the request, up to 16.
 	Blockers []*Blocker `protobuf:"bytes,5,rep,name=blockers,proto3" json:"blockers,omitempty"`
@@ -2188,7 +2188,7 @@ type ErrorInfo struct {
 	Reason Reason `protobuf:"varint,11,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
 	// WRONG_CLUSTER: the id of the node's cluster in hex.
 	Cluster string `protobuf:"bytes,12,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// A limit of this node: after how many nanoseconds to ask again. 0 = not known.
+	// A limit of this node was reached: the time to wait before the next attempt, in nanoseconds. 0 = not known.
 	RetryAfter    int64 `protobuf:"varint,13,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5432,8 +5432,8 @@ type SettingsRequest struct {
 	// Sessions that are open keep theirs. Raising it makes the hold-off longer of every restore of a backup that is
 	// taken afterwards; lowering it does not make that shorter again. A backup that was taken before knows nothing of it.
 	LongestTtl int64 `protobuf:"varint,1,opt,name=longest_ttl,json=longestTtl,proto3" json:"longest_ttl,omitempty"`
-	// The quotas that are not 0 here; the others are left as they are. What is in use above a lower one stays. They are
-	// changed without a longest_ttl.
+	// Quotas to change; those that are 0 stay as they are. Lowering a quota ends nothing. Quotas and longest_ttl can't be
+	// changed together.
 	Quotas        *Quotas `protobuf:"bytes,2,opt,name=quotas,proto3" json:"quotas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5483,18 +5483,18 @@ func (x *SettingsRequest) GetQuotas() *Quotas {
 	return nil
 }
 
-// Quotas bound what clients can make every node keep. A session or an acquisition beyond one is refused with
-// CODE_LIMIT_EXCEEDED, and ErrorInfo.field names it: total_sessions, total_tickets, total_bytes, identity_sessions,
-// identity_tickets or identity_bytes. What gives room back is never refused.
+// Quotas limit what clients can make every node store. A session or an acquisition beyond a quota is refused with
+// CODE_LIMIT_EXCEEDED, and ErrorInfo.field names the quota: total_sessions, total_tickets, total_bytes,
+// identity_sessions, identity_tickets or identity_bytes. Requests that end something are never refused.
 type Quotas struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Live sessions; up to 2^20.
 	Sessions uint64 `protobuf:"varint,1,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	// Tickets that wait or are granted; up to 2^32.
 	Tickets uint64 `protobuf:"varint,2,opt,name=tickets,proto3" json:"tickets,omitempty"`
-	// About the bytes that sessions, tickets and lock delays take in the memory of each node; up to 2^40.
+	// Approximate bytes of sessions, tickets and lock delays in the memory of each node; up to 2^40.
 	Bytes uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// How many percent of each of these one identity may use; up to 100.
+	// Percentage of each quota that one identity may use; up to 100.
 	Share         uint32 `protobuf:"varint,4,opt,name=share,proto3" json:"share,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5566,9 +5566,9 @@ type SettingsResponse struct {
 	// How long a restore of a backup that is taken now grants nothing, in nanoseconds, unless it is given a shorter time:
 	// the highest longest ttl that ever was in force, and the longest lock delay.
 	RestoreHoldOff int64 `protobuf:"varint,2,opt,name=restore_hold_off,json=restoreHoldOff,proto3" json:"restore_hold_off,omitempty"`
-	// What all clients together may use, and the share of one identity.
+	// The quotas of all clients together, and the share of one identity.
 	Quotas *Quotas `protobuf:"bytes,3,opt,name=quotas,proto3" json:"quotas,omitempty"`
-	// What all clients together use; its share is 0.
+	// The usage of all clients together; its share is 0.
 	Used          *Quotas `protobuf:"bytes,4,opt,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -176,7 +176,7 @@ func readCounts(ctx context.Context, cluster *server.Cluster, leader int) (n cou
 	}
 	elections, known := cluster.LeaderChanges(ctx)
 	if n.elections = elections; !known {
-		err = cmp.Or(err, errors.New("a node does not report how often the leader changed"))
+		err = cmp.Or(err, errors.New("a node does not report its leader changes"))
 	}
 	return n, err
 }
@@ -201,7 +201,7 @@ func startClients(ctx context.Context, spec *clientsSpec) (*clients, error) {
 	c := &clients{cmd: exec.CommandContext(ctx, self, "overload-clients", string(text))}
 	half := runtime.NumCPU() / 2
 	if half == 0 {
-		return nil, errors.New("this machine has one processor, and the clients may have half of them")
+		return nil, errors.New("the machine has one processor: the clients need a processor of their own")
 	}
 	c.cmd.Env = append(os.Environ(), fmt.Sprint("GOMAXPROCS=", half))
 	c.cmd.Stderr = os.Stderr
@@ -323,7 +323,7 @@ func ParseTimes(text string) (times []float64, err error) {
 	for _, field := range strings.Fields(text) {
 		n, err := strconv.ParseFloat(field, 64)
 		if err != nil || n <= 0 {
-			return nil, fmt.Errorf("-times: %q is no multiple of the capacity", field)
+			return nil, fmt.Errorf("-times: %q is not a multiple of the capacity, such as 3", field)
 		}
 		times = append(times, n)
 	}

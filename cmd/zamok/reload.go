@@ -15,14 +15,14 @@ import (
 // reloadEvery is the shortest time between two checks whether files have changed. They are checked when their value is used.
 const reloadEvery = time.Second
 
-// rereading is the set of files that a server reloads.
-type rereading struct {
+// reloadSet is the set of files that a server reloads.
+type reloadSet struct {
 	again  []func() // on HUP
 	usable map[string]func() bool
 }
 
 // watch adds files.
-func watch[T any](all *rereading, r *reloaded[T]) {
+func watch[T any](all *reloadSet, r *reloaded[T]) {
 	if all.usable == nil {
 		all.usable = make(map[string]func() bool)
 	}
@@ -30,7 +30,7 @@ func watch[T any](all *rereading, r *reloaded[T]) {
 }
 
 // files reports which files are valid as they are now.
-func (all *rereading) files() map[string]bool {
+func (all *reloadSet) files() map[string]bool {
 	now := make(map[string]bool)
 	for what, usable := range all.usable {
 		now[what] = usable()
@@ -49,9 +49,9 @@ type reloaded[T any] struct {
 	current atomic.Pointer[T]
 	broken  atomic.Bool // current is older than the files, which are invalid
 
-	mu     sync.Mutex // guards what follows; held while files are read
-	looked time.Time
-	seen   []os.FileInfo
+	mu      sync.Mutex // guards what follows; held while files are read
+	checked time.Time
+	seen    []os.FileInfo
 }
 
 // reload reads files for the first time.
@@ -65,8 +65,8 @@ func reload[T any](log *slog.Logger, what string, parse func(texts [][]byte) (T,
 // get returns the value in force. Of concurrent callers one checks the files, and the others don't wait for the disk.
 func (r *reloaded[T]) get() T {
 	if r.mu.TryLock() {
-		if now := time.Now(); now.Sub(r.looked) >= reloadEvery {
-			r.looked = now
+		if now := time.Now(); now.Sub(r.checked) >= reloadEvery {
+			r.checked = now
 			if r.changed() {
 				r.again()
 			}
@@ -102,7 +102,7 @@ func (r *reloaded[T]) again() {
 
 // changed reports whether a file differs from the one that was read. The caller holds the lock.
 func (r *reloaded[T]) changed() bool {
-	seen := r.look()
+	seen := r.stat()
 	return !slices.EqualFunc(seen, r.seen, func(a, b os.FileInfo) bool {
 		if a == nil || b == nil {
 			return a == nil && b == nil
@@ -111,7 +111,7 @@ func (r *reloaded[T]) changed() bool {
 	})
 }
 
-func (r *reloaded[T]) look() (seen []os.FileInfo) {
+func (r *reloaded[T]) stat() (seen []os.FileInfo) {
 	for _, path := range r.paths {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -124,7 +124,7 @@ func (r *reloaded[T]) look() (seen []os.FileInfo) {
 
 // read reads the files. The caller holds the lock.
 func (r *reloaded[T]) read() error {
-	seen := r.look() // before the content, so that a change meanwhile is found by the next check
+	seen := r.stat() // before the content, so that a change meanwhile is found by the next check
 	var texts [][]byte
 	var failed []error
 	for _, path := range r.paths {

@@ -67,7 +67,7 @@ func TestBrokenRulesChangeNothing(t *testing.T) {
 	put("rules:\n- {identities: [alice], names: [x], may: [lock]}\n")
 	var log bytes.Buffer
 	var cfg api.NodeConfig
-	all := &rereading{}
+	all := &reloadSet{}
 	require.NoError(t, (&accessFlags{rules: path}).configure(&cfg, slog.New(slog.NewTextHandler(&log, nil)), all))
 	hangups := make(chan os.Signal)
 	stop := onHangup(hangups, all.again)

@@ -211,7 +211,7 @@ func (v *serverCommand) run(ctx context.Context) error {
 		return err
 	}
 	defer (&expiryLog{log: log, files: tlsFiles, warned: make(map[expiry]warned)}).watch()()
-	all := &rereading{}
+	all := &reloadSet{}
 	if err := v.access.configure(&cfg, log, all); err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func (v *accessFlags) validate() error {
 }
 
 // configure applies the flags to cfg, and adds the files that are reloaded to all.
-func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger, all *rereading) (err error) {
+func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger, all *reloadSet) (err error) {
 	var verifiers struct {
 		tokens *reloaded[identity.Tokens]
 		keys   *reloaded[*identity.Keys]

@@ -145,8 +145,8 @@ func TestAShellReadsWhatWasMeant(t *testing.T) {
 	}
 }
 
-// TestACommandIsToldNoSecret: it is told what the guide promises, and the list of processes shows what was typed.
-func TestACommandIsToldNoSecret(t *testing.T) {
+// TestACommandGetsNoSecret: it is told what the guide promises, and the list of processes shows what was typed.
+func TestACommandGetsNoSecret(t *testing.T) {
 	t.Parallel()
 	script := `tr '\0' '\n' </proc/$$/environ | cut -d= -f1; echo; tr '\0' '\n' </proc/$PPID/cmdline; echo; tr '\0' '\n' </proc/$PPID/environ | cut -d= -f1`
 	p := startZamok(t, sharedCluster(t), "lock", "visible-to-a-child", "--", "sh", "-c", script)

@@ -61,7 +61,7 @@ func unaudited(m *metrics.Metrics, log *slog.Logger) func(error) {
 		defer mu.Unlock()
 		if now := time.Now(); now.Sub(logged) >= unauditedEvery {
 			logged = now
-			log.Error("the audit log cannot be written, and its lines are lost; free disk space or fix the file", "error", err)
+			log.Error("the audit log can't be written, and its lines are lost: free disk space, or fix the file", "error", err)
 		}
 	}
 }

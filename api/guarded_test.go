@@ -51,7 +51,7 @@ func TestEveryCallAsksForPermission(t *testing.T) {
 	to, ctx := caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn}, soon(t)
 	for _, send := range allowedCalls() {
 		clear(called)
-		// Who calls for whom is believed of other nodes only, on their own listener.
+		// A relayed identity is accepted only on connections of other nodes.
 		err := send(metadata.AppendToOutgoingContext(ctx, callerKey, "root", callerKey, "127.0.0.1:1"), to)
 		info := infoOf(t, err)
 		assert.Equal(t, zamokpb.Code_CODE_DENIED, info.Code, "%v: %v", called, err)

@@ -133,8 +133,8 @@ func TestWhatIsHiddenLeavesNoTrace(t *testing.T) {
 	})
 }
 
-// TestNoneKeepsASessionOfAnother: neither does one who has its secret, nor whoever may lock nothing any more.
-func TestNoneKeepsASessionOfAnother(t *testing.T) {
+// TestASessionBelongsToItsIdentity: another identity cannot use it with its secret, nor its own identity without lock permission.
+func TestASessionBelongsToItsIdentity(t *testing.T) {
 	t.Parallel()
 	n, inForce, as := startWithRules(t)
 	to := call(t, n)
@@ -189,7 +189,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 	s.guard.Rules = func() *rules.Set { return nil }
 	ctx := peer.NewContext(metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer "+tokens["alice"])),
 		&peer.Peer{Addr: &net.TCPAddr{}})
-	stream := func() *identified { // which is looked at with its first message
+	stream := func() *identified { // it is authenticated with its first message
 		return &identified{ServerStream: emptyStream{ctx: ctx}, ctx: access.NewContext(ctx, access.Caller{Identity: "alice"}), server: s}
 	}
 	lives, sends, receives, another := stream(), stream(), stream(), stream()
@@ -197,7 +197,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 	another.ctx = access.NewContext(ctx, access.Caller{Identity: "bob"})
 	require.ErrorContains(t, another.SendMsg(nil), "another identity, not of bob")
 	tokensNow = nil
-	require.NoError(t, lives.RecvMsg(nil), "it was looked just now")
+	require.NoError(t, lives.RecvMsg(nil), "it was authenticated a moment ago")
 	lives.checked.Add(-int64(authenticateEvery))
 	for _, ended := range []error{lives.RecvMsg(nil), lives.SendMsg(nil), sends.SendMsg(nil), sends.RecvMsg(nil), receives.RecvMsg(nil)} {
 		require.ErrorContains(t, ended, "the token is not known here")

@@ -23,9 +23,9 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// With TLS that asks for certificates, HTTP knows its callers as gRPC does: by certificate or token, and by one of them in
-// any case. Health and metrics are for everyone, profiles for operators.
-func TestHTTPAsksWhoCalls(t *testing.T) {
+// With TLS that requires certificates, HTTP authenticates callers as gRPC does, by certificate or token, and refuses others.
+// Health and metrics need no credentials, profiles need operate.
+func TestHTTPAuthenticatesCallers(t *testing.T) {
 	t.Parallel()
 	pool, certificate := selfSigned(t) // of "a test"
 	token, line, err := identity.NewToken("bob", time.Time{})

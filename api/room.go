@@ -25,8 +25,8 @@ func (s *Server) checkRoom(command fsm.Command) error {
 	s.node.View(func(m *fsm.Machine) { needs, quota = m.NeedsRoom(command) })
 	switch leader, _ := s.node.Leader(); {
 	case needs && reason != "":
-		return wire.Errorf(zamokpb.Code_CODE_DISK_LOW, "not done: the cluster is short of disk: %s; no new sessions and acquisitions until "+
-			"there is room on a majority; locks that are held stay so", reason)
+		return wire.Errorf(zamokpb.Code_CODE_DISK_LOW, "not done: the cluster is low on disk space: %s; new sessions and acquisitions are refused until "+
+			"a majority of the nodes has space; held locks stay held", reason)
 	case quota != "" && leader == s.cfg.ID:
 		return wire.QuotaMet(quota)
 	}

@@ -218,16 +218,16 @@ type Settings struct {
 	// RestoreHoldOff is how long a cluster that is restored from a backup taken now grants nothing, unless the restore is
 	// given a shorter time. It follows the highest value that LongestTTL ever had.
 	RestoreHoldOff time.Duration
-	// Quotas are what clients may use, and Used is what all of them use; its Share is 0.
+	// Quotas are the quotas in force, and Used is the usage of all clients; its Share is 0.
 	Quotas, Used Quotas
 }
 
-// Quotas bound what clients can make every node of a cluster keep. What would exceed one is refused with ErrLimit.
+// Quotas limit what clients can make every node of a cluster store. A session or an acquisition beyond one fails with ErrLimit.
 type Quotas struct {
 	Sessions uint64 // live sessions of all clients together
 	Tickets  uint64 // acquisitions that wait or are granted
-	Bytes    uint64 // about the bytes that sessions, tickets and lock delays take in the memory of each node
-	Share    uint32 // how many percent of each of these one identity may use
+	Bytes    uint64 // approximate memory of sessions, tickets and lock delays on each node
+	Share    uint32 // percentage of each that one identity may use
 }
 
 func quotasOf(q *zamokpb.Quotas) Quotas {
@@ -248,8 +248,7 @@ func (c *Client) SetLongestTTL(ctx context.Context, ttl time.Duration) (Settings
 	return c.settings(ctx, repeats, &zamokpb.SettingsRequest{LongestTtl: int64(ttl)})
 }
 
-// SetQuotas changes the quotas that are not 0. What is in use above a lower one stays. It returns all settings as they
-// are then.
+// SetQuotas changes the quotas that are not 0, and returns all settings. Lowering a quota ends nothing.
 func (c *Client) SetQuotas(ctx context.Context, q Quotas) (Settings, error) {
 	if q == (Quotas{}) { // would only read
 		return Settings{}, invalid("quotas", "are all 0")

@@ -54,10 +54,10 @@ type Config struct {
 	// Cluster is the id that the cluster must have, as Members gives it; "" = that of the endpoints. It makes a
 	// difference where those that answer first may be of a wrong cluster.
 	Cluster string
-	// TLS encrypts; nil = plain text. To renew the client's certificate, and nothing else, GetClientCertificate is enough.
+	// TLS is the TLS configuration; nil = no TLS. To renew only the client's certificate, GetClientCertificate is enough.
 	TLS *tls.Config
-	// GetTLS returns what counts in place of TLS. It is called for each connection, so that certificates and authorities
-	// can be renewed: the sessions and their locks stay, if the new certificate names the same identity. nil = TLS counts.
+	// GetTLS takes precedence over TLS, unless it is nil. It is called for each new connection, so that certificates and
+	// authorities can be renewed: sessions and their locks stay if the new certificate has the same identity.
 	GetTLS func() *tls.Config
 	// Credentials are sent with every call; nil = none.
 	Credentials credentials.PerRPCCredentials

@@ -103,7 +103,7 @@ func (b *bubble) applies(n *bubbleNode, index uint64) bool {
 
 // A node returns whose cluster consists of others by now. It takes them for its own if a server that it knows vouches
 // for them, or its operator does.
-func TestAReturningNodeFollowsThoseWhoReplacedTheOthers(t *testing.T) {
+func TestAReturningNodeFollowsReplacedNodes(t *testing.T) {
 	for name, c := range map[string]struct {
 		all     bool // both others were replaced, otherwise one
 		allowed []string

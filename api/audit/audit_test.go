@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestALineIsASCIIAndSaysTheSame(t *testing.T) {
+func TestALineIsASCII(t *testing.T) {
 	var out bytes.Buffer
 	l := New(&out, "n1", func(err error) { require.NoError(t, err) })
 	sent := Event{
@@ -34,7 +34,7 @@ func TestALineIsASCIIAndSaysTheSame(t *testing.T) {
 	(*Log)(nil).Record(sent)
 }
 
-func TestAFileIsBegunAnew(t *testing.T) {
+func TestAFileIsReopened(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit")
 	f, err := Open(path)
 	require.NoError(t, err)

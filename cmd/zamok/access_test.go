@@ -126,7 +126,7 @@ func TestATokenFileIsReloaded(t *testing.T) {
 	require.Contains(t, r.stderr, "--token-file: the bearer token can't be read")
 }
 
-// TestAccess walks through what docs/guide/access.md describes, with the command alone.
+// TestAccess runs the steps of docs/guide/access.md with the command.
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	takesTime(t)

@@ -43,7 +43,7 @@ func TestChangedFilesAreReloaded(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "one", r.get())
 		put("two")
-		require.Equal(t, "one", r.get(), "it was looked just now")
+		require.Equal(t, "one", r.get(), "it was checked a moment ago")
 		time.Sleep(reloadEvery)
 		require.Equal(t, "two", r.get())
 		put("broken")

@@ -37,9 +37,9 @@ func here(t *testing.T, c *devCluster, args ...string) exitResult {
 	return exitResult{code, stdout.String(), stderr.String()}
 }
 
-// TestTextOfOthersIsShownVisibly: whatever others call their locks and themselves, what every verb prints is made of
-// characters that can be seen, and each record is in one line.
-func TestTextOfOthersIsShownVisibly(t *testing.T) {
+// TestUntrustedTextIsEscaped: whatever names and labels clients choose, every verb prints visible characters only, and each
+// record in one line.
+func TestUntrustedTextIsEscaped(t *testing.T) {
 	t.Parallel()
 	const prefix = "visible/"
 	c := sharedCluster(t)
@@ -145,7 +145,7 @@ func TestAShellReadsWhatWasMeant(t *testing.T) {
 	}
 }
 
-// TestACommandGetsNoSecret: it is told what the guide promises, and the list of processes shows what was typed.
+// TestACommandGetsNoSecret: its environment has what the guide lists, and the process list shows the command line as given.
 func TestACommandGetsNoSecret(t *testing.T) {
 	t.Parallel()
 	script := `tr '\0' '\n' </proc/$$/environ | cut -d= -f1; echo; tr '\0' '\n' </proc/$PPID/cmdline; echo; tr '\0' '\n' </proc/$PPID/environ | cut -d= -f1`

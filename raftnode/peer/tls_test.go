@@ -228,9 +228,9 @@ func TestTLSThatVerifiesNothingIsRefused(t *testing.T) {
 	assert.Equal(t, good.RootCAs, mutualTLS(good, "").ClientCAs, "one CA for both directions")
 }
 
-// A certificate of the peers' CA makes a node only if this node's cluster has one of its name, or its operator says so.
-// It is looked at again with each message: a node may have been removed since it connected.
-func TestWhoMayCall(t *testing.T) {
+// A certificate of the peers' CA is accepted only for the name of a member, or one that the operator allows. The name is
+// checked again with each message: a node may have been removed since it connected.
+func TestOnlyKnownNamesMayCall(t *testing.T) {
 	home, known := newAuthority(t), true
 	open := func(id string, allowed ...string) testNode {
 		c := home.config(t, id)

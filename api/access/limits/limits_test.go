@@ -28,7 +28,7 @@ func these(t *testing.T, texts ...string) (l *Limits, refusals map[string]int) {
 	}), refusals
 }
 
-// refusal is what an error says of a limit.
+// refusal returns the limit and the time to wait in an error.
 func refusal(t *testing.T, err error) *zamokpb.ErrorInfo {
 	t.Helper()
 	require.Error(t, err)
@@ -39,8 +39,8 @@ func refusal(t *testing.T, err error) *zamokpb.ErrorInfo {
 	return info
 }
 
-// TestAFloodLeavesTheRateOfOthers: a caller that asks without end has its rate, one that asks once is not refused, and who
-// waits as told is served.
+// TestAFloodLeavesTheRateOfOthers: a flooding caller gets its rate, another caller is not refused, and a caller that waits for
+// the time in a refusal is served.
 func TestAFloodLeavesTheRateOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, refusals := these(t, "requests-per-identity=100/s")

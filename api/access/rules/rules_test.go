@@ -36,7 +36,7 @@ func parse(t require.TestingT, text string) *Set {
 	return s
 }
 
-func TestWhoMayDoWhat(t *testing.T) {
+func TestRulesAllow(t *testing.T) {
 	s := parse(t, example)
 	billing, service := Caller{Identity: "ci-billing"}, Caller{Identity: "svc/a"}
 	alice, stranger := Caller{Identity: "alice"}, Caller{Identity: "mallory"}
@@ -139,7 +139,7 @@ func TestAListingHasWhatMayBeRead(t *testing.T) {
 	})
 }
 
-// TestManyRulesCostACallerLittle: of a file with thousands of rules only those that can be about a caller are looked at.
+// TestManyRulesCostACallerLittle: of thousands of rules only those that may apply to a caller are evaluated.
 func TestManyRulesCostACallerLittle(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("groups:\n  ops: [root, u7]\nrules:\n- {groups: [ops], may: [operate]}\n- {identities: [\"svc/*\"], names: [x], may: [read]}\n")

@@ -11,9 +11,11 @@
 //
 // main.go starts, root.go registers the verbs, and each verb is one file of its name. What verbs
 // share has a file too: exit.go (codes), acquisition.go (which locks, and how long a wait), connection.go (the flags
-// that lead to a cluster), output.go (text and JSON); reservation.go (the file of a reservation); for verbs that ask a cluster something request.go (one question) and jsondocs.go (what
-// -o json says); for bench latency.go (its loops: package workload); and for commands under locks hold.go (the
-// session), child.go (the process), supervise.go (its end before the lock's) and terminal.go (the terminal's owner).
+// that lead to a cluster), output.go (text and JSON), tls.go and reload.go (files that are reloaded), and reservation.go (the
+// file of a reservation); for requests to a cluster request.go (one call) and jsondocs.go (the documents of -o json); for
+// server serveraccess.go, servertls.go, serverjoin.go, certexpiry.go and memory.go; for bench latency.go (its loops:
+// package workload); and for commands under locks hold.go (the session), child.go (the process), supervise.go (its end
+// before the lock's) and terminal.go (the terminal's owner).
 //
 // # Exit codes
 //
@@ -43,8 +45,8 @@
 //	Z3  Signals meant for the command reach it once: HUP, INT, QUIT, TERM, USR1 and USR2 are passed on,
 //	    to its whole process group, unless the terminal has sent them there already.
 //	Z4  A secret is read from a file, never from a flag or the environment, which others can read.
-//	Z5  What others wrote (labels, metadata, reasons) moves no cursor on this terminal.
-//
+//	Z5  Texts of other clients (names, labels, metadata, reasons) are escaped (package visible), so that they do not
+//	    affect this terminal.
 //	Z6  The output of -o json is one document, or one a line where there is no end (watch); numbers of 64 bits
 //	    are strings. Errors are on standard error and in the exit code.
 //	Z7  A verb that changes something for others prints on standard output what it did, and otherwise in its

@@ -86,7 +86,7 @@ func New() *Metrics {
 		m.cuts.WithLabelValues(label(code)) // so that the first one is seen as a rise
 	}
 	m.limits = counters("zamok_limit_refusals_total", "Requests and connections refused by a limit of this node or by a quota.", "limit")
-	for _, name := range append(limits.Names(), limits.AllConnections) {
+	for _, name := range append(limits.Names(), limits.AllConnections, limits.UnreadBytes) {
 		m.limits.WithLabelValues(name)
 	}
 	for _, quota := range []string{"total_", "identity_"} {

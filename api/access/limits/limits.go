@@ -31,8 +31,11 @@ var (
 	Connects = Kind{"", "connects-per-address"}
 )
 
-// AllConnections is the limit of a port's connections, which its listener enforces.
-const AllConnections = "connections"
+// The limits that package conns enforces: the connections of a port, and the bytes of all connections.
+const (
+	AllConnections = "connections"
+	UnreadBytes    = "unread-bytes"
+)
 
 // definition is a limit that can be configured.
 type definition struct {

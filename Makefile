@@ -114,7 +114,7 @@ bench-quick: ## this tree against the commit that it grew from, by benchstat (2 
 	bench/quick
 
 .PHONY: bench-overload
-bench-overload: ## at 1, 3 and 10 times what a cluster can do, 20 s each
+bench-overload: ## measure overload: 1, 3 and 10 times the capacity, 20 s each
 	@mkdir -p bin; CGO_ENABLED=0 go build -o bin/ ./cmd/zamok; CGO_ENABLED=0 go build -C bench -o ../bin/bench .
 	bin/bench overload -zamok bin/zamok -window 20s
 

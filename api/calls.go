@@ -39,8 +39,8 @@ func (s *Server) OpenSession(ctx context.Context, req *zamokpb.OpenSessionReques
 }
 
 func (s *Server) openSession(ctx context.Context, secret session.Hash, settings *zamokpb.SessionSettings) (raftnode.Answer, error) {
-	// Before: who has come by the secret of another must not renew its session. After: this one may have been opened
-	// meanwhile, and the command has found it.
+	// Before the command: another identity with the secret must not renew the session. After it: the session may have been opened
+	// meanwhile by another identity, and the command has found it.
 	caller, others := access.CallerOf(ctx), false
 	look := func(m *fsm.Machine) {
 		found, lives := m.SessionBySecret(secret)

@@ -83,9 +83,9 @@
 //	    longer has the next events, or a snapshot replaced them, or an index has more events than a frame
 //	    takes (history/history.go), the watch ends with COMPACTED. If a node starts over and the next events
 //	    will come again, it ends with STOPPING.
-//	A12 A call is relayed once, over the peer port, and its answer is the leader's. The leader knows that it was relayed,
-//	    so A6 holds for it, and who the caller is: the node that relays has established that, and counts as a node by the
-//	    handshake of peers.
+//	A12 A call is relayed once, over the peer port, and its answer is the leader's. The leader knows that a call was
+//	    relayed, so A6 holds for it. It takes the caller's identity from the relaying node, which the handshake of peers
+//	    has authenticated.
 //	A13 A request that names another cluster has no effect. Every response of gRPC names the node's cluster as soon
 //	    as the node knows it.
 //

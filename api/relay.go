@@ -167,8 +167,8 @@ func (s *Server) route(ctx context.Context, method string, header func(metadata.
 	return metadata.NewOutgoingContext(ctx, s.relayMetadata(ctx)), conn, nil
 }
 
-// relayMetadata is the metadata of a relayed call: that of the client, without gRPC's own, and who the client is. It
-// names this node's cluster.
+// relayMetadata is the metadata of a relayed call: that of the client, without gRPC's own, with the authenticated caller and
+// this node's cluster.
 func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
 	md, _ := metadata.FromIncomingContext(ctx) // a copy
 	md.Delete(relayAsk)

@@ -52,8 +52,8 @@ type stream struct {
 	pendingBytes atomic.Int64                 // of those commands
 	settled      chan struct{}                // capacity 1: the last command had its answer
 	closing      bool                         // the reader's: the client closed the session
-	renewal      *zamokpb.RenewSessionRequest // the reader's: what a renewal on this stream would be as a call
-	end          func()                       // the reader's: it is no open stream any more; nil: it was none
+	renewal      *zamokpb.RenewSessionRequest // the reader's: for Guard.Admit, the request that a renewal stands for
+	end          func()                       // the reader's: ends the count of open streams; nil: not counted
 }
 
 // Session is the stream of one session.
@@ -375,7 +375,7 @@ func (st *stream) refuse(c push.Command, err error) {
 func (st *stream) submit(c push.Command, command fsm.Command) {
 	bytes := int64(fsm.Size(command))
 	count, sum := st.pending.Add(1), st.pendingBytes.Add(bytes)
-	if count > pendingMax || sum > pendingBytesMax && c.Kind == zamokpb.Command_COMMAND_ACQUIRE { // what ends locks has room beside them
+	if count > pendingMax || sum > pendingBytesMax && c.Kind == zamokpb.Command_COMMAND_ACQUIRE { // commands that end locks are not limited by bytes
 		st.answered(bytes)
 		st.refuse(c, wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: %d commands of this stream wait for their answers, or "+
 			"%d bytes of them; send it again when some have come", pendingMax, pendingBytesMax))

@@ -36,7 +36,7 @@ type clientsSpec struct {
 	Window time.Duration
 }
 
-// clientsResult is what they saw in the window. Unsent cycles were due, and the connections did not take them.
+// clientsResult is the result of the window. Unsent cycles were due, and the connections did not take them.
 type clientsResult struct {
 	Due, Sent, Refused, Cycles, Unsent uint64
 	Cut                                uint64 // streams that the server ended
@@ -137,7 +137,7 @@ func openStreams(ctx context.Context, spec *clientsSpec) (all []*stream, err err
 	return all, nil
 }
 
-// send sends what is due, a frame for each tick, until the window is over and every ticket has ended.
+// send sends due commands, a frame per tick, until the window is over and every ticket has ended.
 func (st *stream) send(began time.Time) {
 	defer func() {
 		closing := &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Close{Close: &zamokpb.CloseSession{}}}
@@ -199,7 +199,7 @@ func (st *stream) frame(elapsed time.Duration) *zamokpb.ClientFrame {
 
 const frameMessagesMax = 1024 // that the server takes
 
-// receive takes what the server says, until the stream ends.
+// receive handles the server's frames until the stream ends.
 func (st *stream) receive() {
 	for {
 		f, err := st.wire.Recv()

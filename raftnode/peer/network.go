@@ -39,11 +39,11 @@ type Config struct {
 	// List is the --cluster list that this node was given. Zero: it was given none.
 	List List
 
-	// Knows reports whether the cluster of this node has a server of this one's name, as far as this node knows (P14).
-	// It is called from many goroutines, for each message of Raft, and must not block.
+	// Knows reports whether the cluster has a server of that name, as far as this node knows (P14). It is called from many
+	// goroutines, for each message of Raft, and must not block.
 	Knows func(Server) bool
-	// AllowedNames are patterns, as path.Match has them, of names whose nodes may call this one though it does not
-	// know them. With any, a question of a node that it does not know is refused too.
+	// AllowedNames are patterns of path.Match for names of nodes that may call this one without being known. If there are
+	// any, questions of other unknown nodes are refused, too.
 	AllowedNames []string
 
 	// Condition returns the state of this node's data for a node that asks. It is called from
@@ -71,9 +71,9 @@ type Config struct {
 	Advertise string
 	// Dial connects to an address. It must end when ctx does. Zero: DialTCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// TLS makes both ends of every connection show a certificate that names its node. It is called for each
-	// connection, so that certificates can be renewed; those that are open stay. Zero: plain connections, fit for a
-	// network that only the nodes can reach.
+	// TLS makes both ends of every connection present a certificate with the name of its node. It is called for each new
+	// connection, so that certificates can be renewed; open connections stay. Zero: no TLS, for a network that only
+	// the nodes can reach.
 	TLS func() *tls.Config
 
 	// HandshakeTimeout bounds a handshake, TLS included, at both ends. Zero: 2 s.
@@ -224,14 +224,14 @@ func (n *Network) beginHandshake(cancel context.CancelCauseFunc, from net.Addr) 
 // only 1 s is. A machine that vanishes without closing its connections is noticed within 1 s × (1 + 3 probes).
 var keepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3}
 
-// unacknowledgedMax is how long what was sent may stay unacknowledged, as long as a snapshot may stall. There are no
-// probes meanwhile.
+// unacknowledgedMax is the time limit for the acknowledgement of sent data: as long as a snapshot may stall. TCP does not
+// probe meanwhile.
 const unacknowledgedMax = snapshotStallTimeout
 
 // ListenTCP listens on a peer port; what it accepts has keepalives.
 func ListenTCP(ctx context.Context, address string) (net.Listener, error) {
 	config := net.ListenConfig{KeepAliveConfig: keepAliveConfig, Control: UserTimeout(unacknowledgedMax)}
-	config.SetMultipathTCP(false) // TCP_USER_TIMEOUT can not be set on such a socket
+	config.SetMultipathTCP(false) // it does not support TCP_USER_TIMEOUT
 	listener, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("peer: can't listen for peers on %s (--peer): %w", address, err)

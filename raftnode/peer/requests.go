@@ -136,8 +136,8 @@ func (t *Transport) checkTerm(kind string, id raft.ServerID, at raft.ServerAddre
 		id, kind, ErrImplausible, fault)
 }
 
-// senderFault returns what is wrong with the sender of a request, by the server at the other end of its connection. A
-// request names its sender for Raft, which takes one for a vote also if it names none.
+// senderFault returns what is wrong with the sender of a request, or "": it must be the server at the other end of the
+// connection, and known. Raft itself accepts a request for a vote even without a sender.
 func (n *Network) senderFault(sender Server, named raft.RPCHeader) string {
 	if raft.ServerID(named.ID) != sender.ID() {
 		return fmt.Sprintf("it was sent by %s in the name of %q", sender, excerpt(named.ID))

@@ -204,8 +204,8 @@ func (t *Transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress,
 	return err
 }
 
-// streamLayer is what raft.NetworkTransport sees of a Transport. It dials connections, and their handshake is done
-// then; the Transport owns them until they are closed. Those that are accepted go another way, see serve.
+// streamLayer is the raft.StreamLayer of a Transport. It dials connections and makes their handshake; the Transport owns them
+// until they are closed. Accepted connections go another way, see serve.
 type streamLayer struct{ t *Transport }
 
 // Prefixes of an address show Dial what a connection is for; so those for one purpose are a pool of their
@@ -295,7 +295,7 @@ func (t *Transport) track(stream *stream) bool {
 // stream is a connection whose handshake is done.
 type stream struct {
 	net.Conn            // TLS over raw, or raw itself
-	raw        net.Conn // what the network gave
+	raw        net.Conn // without TLS
 	inbound    bool     // accepted: if it is for Raft, serve closes it
 	purpose    purpose
 	remote     Answer     // of the other end

@@ -191,7 +191,7 @@ func checkPrintable(s string) error {
 	return nil
 }
 
-// printable escapes what may not stand in a log line, and cuts a text to detailBytesMax.
+// printable escapes a text for a log line, and cuts it to detailBytesMax.
 func printable(s string) string {
 	s = visible.Line(s)
 	return strings.ToValidUTF8(s[:min(len(s), detailBytesMax)], "") // no part of a rune at the end

@@ -207,19 +207,6 @@ func (s *Server) acquire(ctx context.Context, req *zamokpb.AcquireRequest, id se
 	}, nil
 }
 
-// inDoubt is the refusal of a call before the log, if another call for its ticket was here as well. That may have been
-// proposed, and when it broke, it left the ticket to this one.
-func inDoubt(err error) error {
-	e := wire.Explain(err)
-	switch e.Code() {
-	case zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_LIMIT_EXCEEDED, zamokpb.Code_CODE_DISK_LOW, zamokpb.Code_CODE_NOT_LEADER,
-		zamokpb.Code_CODE_STOPPING:
-		e.Info.Outcome = zamokpb.Outcome_OUTCOME_UNKNOWN
-		e.Info.Message = "another call has requested this ticket and may get it; of this one: " + e.Info.Message
-	}
-	return e
-}
-
 // wait waits for the end of a ticket's wait, and renews a session of its own meanwhile. It reports whether the ticket
 // waits on, as far as this node knows.
 func (s *Server) wait(ctx context.Context, req *zamokpb.AcquireRequest, wait *push.Waiter, id session.ID, ttl clock.Span, began time.Time,

@@ -263,9 +263,8 @@ func (s *Server) publicStream(srv any, stream grpc.ServerStream, handle grpc.Str
 	}
 }
 
-// proveEvery is how often it is looked whether what the caller of a stream has shown counts still: a token expires, or is
-// taken out of its file.
-const proveEvery = 5 * time.Second
+// authenticateEvery is how often the caller of a stream is authenticated again: a token expires, or is removed from its file.
+const authenticateEvery = 5 * time.Second
 
 // identified is a stream whose context has its caller. It removes from messages what the caller may not see.
 type identified struct {

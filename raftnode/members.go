@@ -462,11 +462,11 @@ func (n *Node) knows(s peer.Server) bool {
 // it was opened with Config.JoinMembers.
 func (n *Node) NoteMembers(names []string) { n.joins.Store(&names) }
 
-// noteVouched notes the members that known servers have reported, while no leader lasts: one that this node does not know
+// noteReported notes the members that known servers have reported, while no leader lasts: one that this node does not know
 // may be calling in vain, since it joined while this node was away.
-func (n *Node) noteVouched(replies []peer.Reply) {
+func (n *Node) noteReported(replies []peer.Reply) {
 	cluster := peer.ClusterID(n.store.Identity().Cluster)
-	latest, mine := vouched{index: n.state.committed.Load().index}, n.instance.Load().servers()
+	latest, mine := reported{index: n.state.committed.Load().index}, n.instance.Load().servers()
 	for _, reply := range replies {
 		theirs := reply.Answer
 		same := cluster != (peer.ClusterID{}) && theirs.Cluster == cluster
@@ -474,7 +474,7 @@ func (n *Node) noteVouched(replies []peer.Reply) {
 			same = mine.has(theirs.ID())
 		}
 		if reply.Err == nil && same && theirs.Name == reply.Node.ID && n.knows(theirs.Server) && theirs.Configuration > latest.index {
-			latest = vouched{theirs.Configuration, theirs.Names}
+			latest = reported{theirs.Configuration, theirs.Names}
 		}
 	}
 	if latest.names != nil {

@@ -36,7 +36,7 @@ type Node struct {
 	// opened is the latest configuration then, and with it the servers of the one before: raft says only which is the
 	// latest, and that need not be committed. Never changed.
 	opened       configuration
-	vouched      atomic.Pointer[vouched]  // what known servers say about others; nil = nothing
+	reported     atomic.Pointer[reported] // a later configuration that a known server reported; nil = none
 	joins        atomic.Pointer[[]string] // see NoteMembers
 	cut          atomic.Int64             // cluster time that stalls of this leader cut off, in ns
 	noRoom       atomic.Pointer[string]   // why this leader admits nothing new; nil or empty = it does

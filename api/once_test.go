@@ -56,7 +56,7 @@ func TestASessionOfItsOwnEndsWithItsCall(t *testing.T) {
 	limit(1)
 	for range 2 { // in the log, and then before it
 		_, err = s.Acquire(ctx, once("more", clock.Minute, 0))
-		require.ErrorContains(t, err, "the quotas of this cluster")
+		require.ErrorContains(t, err, "the quota of this cluster for the tickets")
 		require.Eventually(t, func() bool { return alive(t, s) == 1 }, patience, 5*time.Millisecond, "nor has one that a quota refused")
 	}
 	limit(fsm.QuotasDefault().Tickets)

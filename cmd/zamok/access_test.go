@@ -47,11 +47,11 @@ rules:
 	for args, want := range map[string]exitResult{
 		"":                                    {0, file + " is valid\n", ""},
 		"--as ci-billing lock account/200":    {0, "allowed by the rule in line 4\n", ""},
-		"--as ci-billing release account/200": {exitDenied, "no rule allows it; allowed are: lock, read\n", ""},
-		"--as ci-billing lock account":        {exitDenied, "no rule allows it, nor anything else there\n", ""},
-		"--as anonymous lock account/200":     {exitDenied, "no rule allows it, nor anything else there\n", ""},
-		"--as bob operate":                    {exitDenied, "no rule allows it, nor anything else\n", ""},
-		"--as ci-billing operate":             {exitDenied, "no rule allows it; allowed are: lock, read\n", ""},
+		"--as ci-billing release account/200": {exitDenied, "no rule allows it; allowed: lock, read\n", ""},
+		"--as ci-billing lock account":        {exitDenied, "no rule allows it or any other verb\n", ""},
+		"--as anonymous lock account/200":     {exitDenied, "no rule allows it or any other verb\n", ""},
+		"--as bob operate":                    {exitDenied, "no rule allows it or any other verb\n", ""},
+		"--as ci-billing operate":             {exitDenied, "no rule allows it; allowed: lock, read\n", ""},
 		"--as bob --group sre operate":        {0, "allowed by the rule in line 7\n", ""},
 		"--as bob --group sre,x operate":      {0, "allowed by the rule in line 7\n", ""},
 		"lock account/200":                    {exitGeneral, "", "--as is missing"},
@@ -68,7 +68,7 @@ rules:
 	write("rules:\n- identities: [a]\n  names: [x]\n  may: [lok]\n")
 	r := offline(t, "rules", "check", file, "--as", "a", "lock", "x")
 	require.Equal(t, exitGeneral, r.code)
-	require.Contains(t, r.stderr, file+": line 4: \"lok\" is no verb")
+	require.Contains(t, r.stderr, file+": line 4: \"lok\" is not a verb")
 	r = offline(t, "rules", "chek", file)
 	require.Equal(t, exitGeneral, r.code, "a job that checks rules must not pass by a misspelled verb")
 	require.Contains(t, r.stderr, `there is no verb "chek"; is it check?`)

@@ -205,11 +205,8 @@ func (s *Set) Why(c Caller, verb Verb, name string) string {
 			may = append(may, string(v))
 		}
 	}
-	switch {
-	case len(may) == 0 && name == "":
-		return "no rule allows it, nor anything else"
-	case len(may) == 0:
-		return "no rule allows it, nor anything else there"
+	if len(may) == 0 {
+		return "no rule allows it or any other verb"
 	}
 	return "no rule allows it; allowed: " + strings.Join(may, ", ")
 }

@@ -73,10 +73,10 @@ func TestRulesAllow(t *testing.T) {
 		assert.Equal(t, c.may, strings.HasPrefix(s.Why(c.who, c.verb, c.name), "allowed by the rule in line "), "%+v", c)
 	}
 	assert.True(t, (*Set)(nil).May(stranger, Operate, ""), "without a file everything is allowed")
-	assert.Equal(t, "no rule allows it; allowed are: read, release, operate", s.Why(alice, Lock, "stock"))
-	assert.Equal(t, "no rule allows it, nor anything else there", s.Why(billing, Lock, "account"))
-	assert.Equal(t, "no rule allows it; allowed are: lock, read, watch", s.Why(billing, Operate, ""), "with some lock")
-	assert.Equal(t, "no rule allows it, nor anything else", (&Set{}).Why(billing, Operate, ""))
+	assert.Equal(t, "no rule allows it; allowed: read, release, operate", s.Why(alice, Lock, "stock"))
+	assert.Equal(t, "no rule allows it or any other verb", s.Why(billing, Lock, "account"))
+	assert.Equal(t, "no rule allows it; allowed: lock, read, watch", s.Why(billing, Operate, ""), "with some lock")
+	assert.Equal(t, "no rule allows it or any other verb", (&Set{}).Why(billing, Operate, ""))
 }
 
 func TestWhatIsWrongIsNamedWithItsLine(t *testing.T) {

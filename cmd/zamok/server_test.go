@@ -128,6 +128,7 @@ func (c *devCluster) joinNode(t *testing.T, id, data, listen, peer string) *proc
 
 // A node that is removed exits with a code of its own; started again, it asks the others and exits again.
 func TestRemovedServerExits(t *testing.T) {
+	takesTime(t)
 	t.Parallel()
 	s := startServers(t, nil)
 	for i := range s.nodes {

@@ -159,7 +159,7 @@ func TestAFullClusterCanBeEmptied(t *testing.T) {
 	require.NoError(t, b.m.Check())
 }
 
-// An acquisition has the room of the tickets that it acknowledges. To refuse it before the log would keep them for ever.
+// An acquisition has the room of the tickets that it acknowledges. If it were refused before the log, they would never be forgotten.
 func TestWhatIsAcknowledgedGivesRoom(t *testing.T) {
 	b := newHarness(t)
 	id := b.openAs(1, "he")

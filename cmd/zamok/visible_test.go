@@ -154,17 +154,17 @@ func TestACommandGetsNoSecret(t *testing.T) {
 	require.Equal(t, 0, r.code, r.stderr)
 	parts := strings.Split(r.stdout, "\n\n")
 	require.Len(t, parts, 3)
-	told := map[string]bool{}
+	extra := map[string]bool{}
 	for _, name := range strings.Fields(parts[0]) {
-		told[name] = true
+		extra[name] = true
 	}
 	for _, name := range strings.Fields(parts[2]) {
-		delete(told, name)
+		delete(extra, name)
 	}
-	delete(told, "PWD") // some shells'
+	delete(extra, "PWD") // some shells'
 	require.Equal(t, map[string]bool{
 		"ZAMOK_LOCK_NAME": true, "ZAMOK_LOCK_TOKEN": true, "ZAMOK_LOCK_DEADLINE": true, "ZAMOK_LOCK_SESSION": true, "ZAMOK_LOCK_TICKET": true,
-	}, told)
+	}, extra)
 	require.Equal(t, strings.Join(p.Args, "\n"), strings.TrimSuffix(parts[1], "\n"))
 }
 

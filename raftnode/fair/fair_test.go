@@ -229,7 +229,7 @@ func TestTheHeaviestMakesRoom(t *testing.T) {
 	}
 }
 
-// Joined tells how long one who comes would wait, by those who are before it.
+// Joined returns since when the items have waited that a new one would wait behind.
 func TestJoined(t *testing.T) {
 	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
 	var q Queue[int]

@@ -14,7 +14,7 @@ import (
 )
 
 // A server speaks for itself only. Raft has nothing but the name in a request: it votes for the one that it names, or,
-// if it names none, for whoever asks.
+// if it names none, for the sender.
 func TestNoServerSpeaksForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, all := threeRunning(t)

@@ -60,13 +60,14 @@ func (v view) items(verb rules.Verb, items []*zamokpb.Item) []*zamokpb.Item {
 	return slices.DeleteFunc(items, func(it *zamokpb.Item) bool { return !v.may(verb, it.Name) })
 }
 
-// tickets hides other locks of tickets of a lock that the caller may read.
+// tickets removes from tickets of a lock that the caller may read what it may not: locks of others' tickets, and what blocks
+// any ticket. The caller's own ticket keeps all of its locks.
 func (v view) tickets(tickets []*zamokpb.Ticket) []*zamokpb.Ticket {
 	for _, t := range tickets {
 		if !v.isOwn(t.Identity) {
 			t.Items = v.items(rules.Read, t.Items)
-			t.Blockers = v.blockers(t.Blockers)
 		}
+		t.Blockers = v.blockers(t.Blockers)
 	}
 	return tickets
 }

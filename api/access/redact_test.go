@@ -106,6 +106,17 @@ func TestAResponseHasNothingHidden(t *testing.T) {
 	require.Len(t, e.Info.Blockers, 1)
 	require.Len(t, e.Info.Cycle, 1)
 
+	// Of its own ticket the caller sees each lock, and not who is in its way at one that it may not read.
+	own := &zamokpb.Ticket{
+		Identity: "bob", Items: []*zamokpb.Item{{Name: "open"}, {Name: hidden}},
+		Blockers: []*zamokpb.Blocker{{Name: hidden, Session: 7, Owner: "x", Label: "y"}, {Name: "open", Session: 8}},
+	}
+	g.Redact(bob, &zamokpb.GetResponse{Lock: &zamokpb.LockSummary{Name: "open"}, Queue: []*zamokpb.Ticket{own}})
+	require.Len(t, own.Items, 2)
+	require.Len(t, own.Blockers, 2)
+	assert.True(t, proto.Equal(&zamokpb.Blocker{}, own.Blockers[0]), "%v", own.Blockers)
+	assert.Equal(t, uint64(8), own.Blockers[1].Session)
+
 	// What the caller may lock has its name, since it can find out that it is locked; and its own owner is shown.
 	g = guard(t, "rules: [{identities: [bob], names: [open], may: [lock]}]")
 	e.Info.Blockers = []*zamokpb.Blocker{{Name: "open", Session: 7, Owner: "x"}, {Session: 8, Owner: "mine"}}

@@ -5,6 +5,7 @@ import (
 	"encoding/asn1"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -18,17 +19,23 @@ const BytesMax = 256
 // AnonymousPrefix, followed by the host, stands for the identity of an unauthenticated caller. No identity begins with it.
 const AnonymousPrefix = "anonymous@"
 
-// Check returns an error unless text is a valid identity. Identities appear in tokens files, in logs and on terminals.
+// builtIn are the groups that access rules know without a definition.
+var builtIn = []string{"anonymous", "authenticated"}
+
+// Check returns an error unless text is a valid identity. Identities appear in tokens files, in logs and on terminals, so none
+// may look like a client without credentials or a group that is built in, whatever its capitals.
 func Check(identity string) error {
-	switch {
+	switch lower := strings.ToLower(identity); {
 	case identity == "":
 		return errors.New("the identity is empty")
 	case len(identity) > BytesMax:
 		return fmt.Errorf("the identity has %d bytes; the maximum is %d", len(identity), BytesMax)
 	case !utf8.ValidString(identity):
 		return errors.New("the identity is not UTF-8")
-	case strings.HasPrefix(identity, AnonymousPrefix):
-		return fmt.Errorf("an identity must not begin with %s", AnonymousPrefix)
+	case strings.HasPrefix(lower, AnonymousPrefix):
+		return fmt.Errorf("an identity must not begin with %s, which stands for clients without credentials", AnonymousPrefix)
+	case slices.Contains(builtIn, lower):
+		return fmt.Errorf("an identity must not be %q, which is a group that access rules know without a definition", lower)
 	}
 	shown := visible.Cell(identity)
 	for i, r := range identity {

@@ -203,6 +203,37 @@ func TestTheNameInACertificate(t *testing.T) {
 	require.Error(t, err)
 }
 
+// TestNoIdentityLooksAnonymous: neither a token, a JWT nor a certificate makes an identity that reads like a client without
+// credentials, or like a group that is built in.
+func TestNoIdentityLooksAnonymous(t *testing.T) {
+	mine := newIssuer(t)
+	keys, err := ParseKeys(mine.keys(), "https://issuer", "zamok")
+	require.NoError(t, err)
+	for name, complaint := range map[string]string{
+		"anonymous":         `must not be "anonymous", which is a group`,
+		"Anonymous":         `must not be "anonymous", which is a group`,
+		"authenticated":     `must not be "authenticated", which is a group`,
+		"AUTHENTICATED":     `must not be "authenticated", which is a group`,
+		"anonymous@1.2.3.4": "must not begin with anonymous@, which stands for clients without credentials",
+		"Anonymous@host":    "must not begin with anonymous@, which stands for clients without credentials",
+	} {
+		_, _, err := NewToken(name, time.Time{})
+		require.ErrorContains(t, err, complaint)
+		_, err = ParseTokens([]byte("\naaaaaaaa " + name + " " + strings.Repeat("0", 64)))
+		require.ErrorContains(t, err, "line 2: ")
+		require.ErrorContains(t, err, complaint)
+		_, err = Verifier{Keys: keys}.Bearer(mine.token(map[string]any{"sub": name}), now)
+		require.ErrorContains(t, err, complaint)
+		_, err = CommonName.Of(&x509.Certificate{Subject: pkix.Name{CommonName: name}})
+		require.ErrorContains(t, err, complaint)
+		_, err = DNSName.Of(&x509.Certificate{DNSNames: []string{name}})
+		require.ErrorContains(t, err, complaint)
+	}
+	for _, other := range []string{"anonymous-2", "anonymously", "x/anonymous", "authenticated.svc"} {
+		require.NoError(t, Check(other))
+	}
+}
+
 func FuzzParseTokens(f *testing.F) {
 	_, line, err := NewToken("alice", now)
 	require.NoError(f, err)

@@ -141,8 +141,11 @@ func patterns(n *yaml.Node, what string) (all []pattern, err error) {
 func identities(n *yaml.Node) ([]pattern, error) {
 	all, err := patterns(n, "identities")
 	for i, p := range all {
-		if strings.HasPrefix(p.text, Anonymous+"@") {
+		switch lower := strings.ToLower(p.text); {
+		case strings.HasPrefix(lower, Anonymous+"@"):
 			return nil, wrong(n.Content[i], "%q is not an identity: use the group %s for clients without credentials", p, Anonymous)
+		case !p.prefix && (lower == Anonymous || lower == Authenticated):
+			return nil, wrong(n.Content[i], "%q is not an identity but a group: list it under groups of the rule", p)
 		}
 	}
 	return all, err

@@ -106,6 +106,8 @@ func TestWhatIsWrongIsNamedWithItsLine(t *testing.T) {
 		"rules: &x\n- identities: *x\n  may: [lock]\n  names: [x]":                  "line 2",
 		strings.Repeat("#", fileBytesMax+1):                                         "the maximum is",
 		"rules:\n- identities: [\"anonymous@10.*\"]\n  may: [operate]":              "line 2: \"anonymous@10.*\" is not an identity",
+		"rules:\n- identities: [a, Anonymous]\n  may: [operate]":                    "line 2: \"Anonymous\" is not an identity but a group",
+		"groups:\n  g: [authenticated]\nrules: []":                                  "line 2: \"authenticated\" is not an identity but a group",
 		"rules: \xff": "is not UTF-8",
 	} {
 		_, err := Parse([]byte(text))

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// reloadEvery is the shortest time between two checks whether files have changed. They are checked when their value is used.
+// reloadEvery is the shortest time between two checks whether files have changed. They are checked when their value is used,
+// and by a server also without that (reloadSet.keepCurrent).
 const reloadEvery = time.Second
 
 // reloadSet is the set of files that a server reloads.
@@ -29,13 +30,40 @@ func watch[T any](all *reloadSet, r *reloaded[T]) {
 	all.again, all.usable[r.what] = append(all.again, r.now), r.usable
 }
 
-// files reports which files are valid as they are now.
+// files checks the files, and reports which ones are valid as they are now.
 func (all *reloadSet) files() map[string]bool {
 	now := make(map[string]bool)
 	for what, usable := range all.usable {
 		now[what] = usable()
 	}
 	return now
+}
+
+// keepCurrent checks the files for changes until it is stopped, and reads all of them at each HUP. An idle server uses no value:
+// without the checks it would miss a valid version that an invalid one follows, and an invalid one until the next call.
+func (all *reloadSet) keepCurrent(hangups <-chan os.Signal) (stop func()) {
+	stopped, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(reloadEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				all.files()
+			case <-hangups:
+				for _, read := range all.again {
+					read()
+				}
+			case <-stopped:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(stopped)
+		<-done
+	}
 }
 
 // reloaded is a value that is parsed from files, and again when one of them has changed. If they can't be read or parsed, the

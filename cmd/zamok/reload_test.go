@@ -70,7 +70,7 @@ func TestBrokenRulesChangeNothing(t *testing.T) {
 	all := &reloadSet{}
 	require.NoError(t, (&accessFlags{rules: path}).configure(&cfg, slog.New(slog.NewTextHandler(&log, nil)), all))
 	hangups := make(chan os.Signal)
-	stop := onHangup(hangups, all.again)
+	stop := all.keepCurrent(hangups)
 	hangup := func() {
 		hangups <- syscall.SIGHUP
 		hangups <- syscall.SIGHUP // the first was carried out when this one is taken
@@ -87,4 +87,33 @@ func TestBrokenRulesChangeNothing(t *testing.T) {
 	stop()
 	require.Contains(t, log.String(), "the previous version stays in force")
 	require.Contains(t, log.String(), "rules.yaml: line 4: \\\"lok\\\" is not a verb")
+}
+
+// TestAnIdleServerSeesEveryChange: without a single call, a server puts a valid edit of its rules in force, and keeps it when an
+// invalid one follows, which it reports.
+func TestAnIdleServerSeesEveryChange(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	synctest.Test(t, func(t *testing.T) {
+		put := func(text string) {
+			require.NoError(t, os.WriteFile(path+".new", []byte(text), 0o600))
+			require.NoError(t, os.Rename(path+".new", path))
+			time.Sleep(2 * reloadEvery) // the longest that it may take
+			synctest.Wait()
+		}
+		const allowed = "rules:\n- {identities: [alice], names: [x], may: [lock]}\n"
+		require.NoError(t, os.WriteFile(path, []byte(allowed), 0o600))
+		var log bytes.Buffer
+		var cfg api.NodeConfig
+		all := &reloadSet{}
+		require.NoError(t, (&accessFlags{rules: path}).configure(&cfg, slog.New(slog.NewTextHandler(&log, nil)), all))
+		stop := all.keepCurrent(nil)
+		put("rules: []\n")
+		require.Contains(t, log.String(), "files reloaded")
+		put(allowed + "- {}\n")
+		require.Contains(t, log.String(), "the previous version stays in force")
+		stop()
+		require.NoError(t, os.Remove(path)) // what is asked below finds nothing to read
+		require.False(t, cfg.Rules().May(rules.Caller{Identity: "alice"}, rules.Lock, "x"), "the valid edit is in force, not what was before it")
+		require.Equal(t, map[string]bool{"access rules": false}, all.files())
+	})
 }

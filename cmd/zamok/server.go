@@ -219,7 +219,7 @@ func (v *serverCommand) run(ctx context.Context) error {
 		watch(all, files)
 	}
 	cfg.Files = all.files
-	defer onHangup(hangups, all.again)()
+	defer all.keepCurrent(hangups)()
 	if err := v.learnCluster(ctx, &cfg.Config); err != nil {
 		return signalOr(ctx, err)
 	}
@@ -254,28 +254,6 @@ func (v *serverCommand) run(ctx context.Context) error {
 	case <-ctx.Done():
 		log.Info("shutting down", "reason", context.Cause(ctx))
 		return node.Close()
-	}
-}
-
-// onHangup reloads all files at each HUP, until it is stopped.
-func onHangup(hangups <-chan os.Signal, again []func()) (stop func()) {
-	stopped, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case <-hangups:
-				for _, read := range again {
-					read()
-				}
-			case <-stopped:
-				return
-			}
-		}
-	}()
-	return func() {
-		close(stopped)
-		<-done
 	}
 }
 

@@ -35,6 +35,10 @@ const (
 	// callerKey is the metadata of a relayed call with its caller, as the relaying node has authenticated it. It is used only on
 	// connections of other nodes.
 	callerKey = "zamok-caller-bin"
+	// relayHeaderBytesMax bounds the metadata of a relayed call. The longest caller has 38 KiB: 256 groups (package identity) of
+	// 18 KiB, since bytes of its token that are not UTF-8 become three each, in base64, and gRPC counts 32 bytes and the key for
+	// each.
+	relayHeaderBytesMax = 64 << 10
 	// relayBytesMax bounds a leader's answer that is relayed, or a frame of its streams: more than a send
 	// queue of package push holds.
 	relayBytesMax = 4 << 20
@@ -167,13 +171,10 @@ func (s *Server) route(ctx context.Context, method string, header func(metadata.
 	return metadata.NewOutgoingContext(ctx, s.relayMetadata(ctx)), conn, nil
 }
 
-// relayMetadata is the metadata of a relayed call: that of the client, without gRPC's own, with the authenticated caller and
-// this node's cluster.
+// relayMetadata is the metadata of a relayed call: the authenticated caller and this node's cluster. What else the client
+// sends stays here: the leader needs no secret, and the client's metadata may be as long as this node accepts.
 func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
-	md, _ := metadata.FromIncomingContext(ctx) // a copy
-	md.Delete(relayAsk)
-	md.Delete(access.AuthorizationKey) // the leader does not need the secret
-	md.Set(callerKey, access.CallerOf(ctx).Values()...)
+	md := metadata.MD{callerKey: access.CallerOf(ctx).Values()}
 	if own := s.cluster.Load(); own != nil {
 		md.Set(clusterKey, *own)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -153,10 +154,12 @@ func (s *Server) serve(node *raftnode.Node) {
 	if s.cfg.ClientTLS != nil {
 		toClients = credentials.NewTLS(s.cfg.clientTLS("h2", s.cfg.tokens))
 	}
+	// Of options of one kind the last counts.
+	toNodes := append(slices.Clone(options), grpc.MaxHeaderListSize(relayHeaderBytesMax))
 	ofRelays := conns.NewBudget(math.MaxInt64, s.refused) // unlimited: each node bounds its own clients
 	s.grpc = []*grpc.Server{
 		s.listen(s.limited(s.cfg.Listener), append(s.budget.Options(toClients), options...)),
-		s.listen(ofRelays.Listen(node.Relays(), relaysMax, nil), append(ofRelays.Options(relayCredentials{insecure.NewCredentials()}), options...)),
+		s.listen(ofRelays.Listen(node.Relays(), relaysMax, nil), append(ofRelays.Options(relayCredentials{insecure.NewCredentials()}), toNodes...)),
 	}
 	s.cfg.Logger.Info("serving clients", "id", s.cfg.ID, "address", s.cfg.Client)
 }

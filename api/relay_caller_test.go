@@ -1,0 +1,113 @@
+package api
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/metadata"
+
+	"zamok/api/access"
+	"zamok/api/access/identity"
+	"zamok/api/zamokpb"
+)
+
+// The longest token, and the most groups in it (package identity).
+const longestToken, mostGroups = 8 << 10, 256
+
+// issuer signs JWTs.
+type issuer struct {
+	t   *testing.T
+	key *ecdsa.PrivateKey
+}
+
+func newIssuer(t *testing.T) issuer {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	return issuer{t, key}
+}
+
+func (i issuer) verifier() identity.Verifier {
+	public, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{KeyID: "1", Key: i.key.Public(), Algorithm: string(jose.ES256)}}})
+	require.NoError(i.t, err)
+	keys, err := identity.ParseKeys(public, "https://issuer", "zamok")
+	require.NoError(i.t, err)
+	return identity.Verifier{Keys: keys}
+}
+
+// token makes a token of alice with that number of groups, whose names begin with a text and of which the last is "last". Another
+// claim makes it as long as a token of so many bytes can be.
+func (i issuer) token(groups int, text string, bytes int) string {
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{KeyID: "1", Key: i.key}}, nil)
+	require.NoError(i.t, err)
+	names := ""
+	for g := range groups - 1 {
+		names += fmt.Sprintf(`"%s%d",`, text, g)
+	}
+	for rest := bytes; rest >= 0; rest-- {
+		payload := fmt.Sprintf(`{"iss":"https://issuer","aud":"zamok","sub":"alice","exp":%d,"rest":"%s","groups":[%s"last"]}`,
+			time.Now().Add(time.Hour).Unix(), strings.Repeat("-", rest), names)
+		if len(payload)*4/3 > bytes {
+			continue
+		}
+		signed, err := signer.Sign([]byte(payload))
+		require.NoError(i.t, err)
+		token, err := signed.CompactSerialize()
+		require.NoError(i.t, err)
+		if len(token) <= bytes {
+			return token
+		}
+	}
+	require.FailNow(i.t, "the groups need a longer token")
+	return ""
+}
+
+// TestACallerWithManyGroupsIsRelayed: whoever is authenticated at a follower is known to the leader with all groups, whatever
+// else the call has in its metadata. A token with more is refused where it is shown.
+func TestACallerWithManyGroupsIsRelayed(t *testing.T) {
+	t.Parallel()
+	jwts := newIssuer(t)
+	tokens := map[string]string{
+		"short names": jwts.token(mostGroups, "", longestToken),
+		"long names":  jwts.token(mostGroups, strings.Repeat("n", 14), longestToken),
+		// A byte that is not UTF-8 is read as U+FFFD, which has three.
+		"names that grow": jwts.token(mostGroups, strings.Repeat("\xff", 14), longestToken),
+		"one long name":   jwts.token(2, strings.Repeat("\xff", 5700), longestToken),
+	}
+	c := startCluster(t, 2, func(cfg *NodeConfig) {
+		serveHTTP(cfg)
+		cfg.Rules = theseRules(t, "groups: {last: token}\nrules: [{groups: [last], names: ['*'], may: [lock]}]")
+		cfg.Identity.Verifier = jwts.verifier
+	})
+	leader := c.leader()
+	for name, token := range tokens {
+		for _, n := range c.nodes {
+			ctx := metadata.AppendToOutgoingContext(relaying(soon(t)), access.AuthorizationKey, "Bearer "+token,
+				"x-trace", strings.Repeat("t", headerBytesMax-longestToken-1<<10))
+			s := openSession(t, ctx, call(t, n))
+			assert.Equal(t, "alice", identityOf(leader, s.id), "%s through %s", name, n.cfg.ID)
+			s.hold(name)
+			s.drop(1)
+			answer := send(soon(t), t, n, "GET", "/v1/now", "", "Authorization", "Bearer "+token)
+			assert.Equal(t, http.StatusOK, answer.code, "%s over HTTP of %s: %v", name, n.cfg.ID, answer)
+		}
+	}
+
+	for reason, token := range map[string]string{
+		"the JWT has 257 groups; the maximum is 256": jwts.token(mostGroups+1, "", longestToken),
+		"bytes; the maximum is 8192":                 jwts.token(mostGroups, "", longestToken+4),
+	} {
+		_, err := call(t, c.follower()).Now(metadata.AppendToOutgoingContext(relaying(soon(t)), access.AuthorizationKey, "Bearer "+token), &zamokpb.NowRequest{})
+		require.Equal(t, zamokpb.Code_CODE_UNAUTHENTICATED, infoOf(t, err).Code)
+		assert.ErrorContains(t, err, reason)
+	}
+}

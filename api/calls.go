@@ -49,7 +49,7 @@ func (s *Server) openSession(ctx context.Context, secret session.Hash, settings 
 	var a raftnode.Answer
 	var err error
 	if s.node.View(look); !others {
-		if a, err = s.propose(ctx, access.OpenCommand(secret, caller.Identity, settings)); err != nil {
+		if a, err = s.proposeOpening(ctx, access.OpenCommand(secret, caller.Identity, settings)); err != nil {
 			return a, err
 		}
 		s.node.View(look)
@@ -66,21 +66,12 @@ func (s *Server) RenewSession(ctx context.Context, req *zamokpb.RenewSessionRequ
 	if err != nil {
 		return nil, err
 	}
-	var a raftnode.Answer
-	applied := make(chan *wire.Error, 1)
-	s.node.Renew(session.ID(req.Session), func(answer raftnode.Answer, err error) {
-		a = answer
-		applied <- refusal(&a, err)
-	})
-	select {
-	case e := <-applied:
-		if e == nil && req.Ticket != 0 {
-			e = s.checkLive(fsm.TicketRef{Session: session.ID(req.Session), Ticket: req.Ticket})
-		}
-		return &zamokpb.RenewSessionResponse{Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), TtlMin: s.ttlMin()}, e.Err()
-	case <-ctx.Done():
-		return nil, wire.Explain(context.Cause(ctx))
+	a, err := raftnode.Wait(ctx, func(done raftnode.Done) { s.node.Renew(session.ID(req.Session), done) })
+	e := refusal(&a, err)
+	if e == nil && req.Ticket != 0 {
+		e = s.checkLive(fsm.TicketRef{Session: session.ID(req.Session), Ticket: req.Ticket})
 	}
+	return &zamokpb.RenewSessionResponse{Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), TtlMin: s.ttlMin()}, e.Err()
 }
 
 // checkLive refuses a ticket that has ended.
@@ -165,7 +156,7 @@ func (s *Server) acquire(ctx context.Context, req *zamokpb.AcquireRequest, id se
 		state.State = fsm.Ended // it was not requested, so its session ends as if it had been refused in the log
 	}
 	if err != nil && state.State != fsm.Ended && wait.Shared() {
-		err = inDoubt(err)
+		err = inDoubt(err, "another call has requested this ticket and may get it")
 	}
 	keepsWaiting := false // this node can't know its end any more, and the caller may request it at another node
 	if err == nil && state.State == fsm.Waiting {
@@ -336,10 +327,15 @@ func refusal(a *raftnode.Answer, err error) *wire.Error {
 
 // propose carries out a command.
 func (s *Server) propose(ctx context.Context, command fsm.Command) (raftnode.Answer, error) {
+	return s.proposeAs(ctx, command, func(done raftnode.Done) { s.node.Submit(ctx, command, done) })
+}
+
+// proposeAs is propose with submit in place of Node.Submit.
+func (s *Server) proposeAs(ctx context.Context, command fsm.Command, submit func(raftnode.Done)) (raftnode.Answer, error) {
 	arrived := time.Now()
 	a, err := raftnode.Answer{}, s.checkRoom(command)
 	if err == nil {
-		a, err = s.node.Propose(ctx, command)
+		a, err = raftnode.Wait(ctx, submit)
 	}
 	e := refusal(&a, err)
 	s.answered(arrived, e)

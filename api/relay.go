@@ -165,6 +165,9 @@ func (s *Server) route(ctx context.Context, method string, header func(metadata.
 	}
 	held := method == zamokpb.Zamok_Acquire_FullMethodName || method == zamokpb.Zamok_Session_FullMethodName
 	conn, err := s.connTo(leader, held)
+	if err != nil && method == zamokpb.Zamok_Acquire_FullMethodName {
+		err = inDoubt(err, notPassedOn)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

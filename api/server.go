@@ -34,6 +34,7 @@ import (
 	"zamok/fsm"
 	"zamok/raftnode"
 	raftpeer "zamok/raftnode/peer"
+	"zamok/session"
 )
 
 const (
@@ -76,15 +77,16 @@ type Server struct {
 	zamokpb.UnimplementedZamokServer
 	zamokpb.UnimplementedAdminServer
 
-	cfg     *NodeConfig
-	node    *raftnode.Node // set by serve
-	guard   access.Guard
-	hub     *push.Hub
-	history *history.History
-	metrics *metrics.Metrics
-	limits  *limits.Limits
-	audit   *audit.Log
-	budget  *conns.Budget // for unread answers and incomplete requests of clients
+	cfg      *NodeConfig
+	node     *raftnode.Node // set by serve
+	guard    access.Guard
+	hub      *push.Hub
+	history  *history.History
+	metrics  *metrics.Metrics
+	limits   *limits.Limits
+	openings openings
+	audit    *audit.Log
+	budget   *conns.Budget // for unread answers and incomplete requests of clients
 
 	relaying sync.Mutex                       // guards relays
 	relays   map[raftpeer.Server][]*relayConn // to nodes that lead, or led
@@ -107,6 +109,7 @@ func newServer(cfg *NodeConfig) *Server {
 		reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
 		public: make(chan struct{}, publicStreams),
 	}
+	s.openings.underWay = make(map[session.Hash]int)
 	s.limits = limits.New(limits.Config{
 		Set: cfg.Limits, Connections: cfg.ConnsMax, Logger: cfg.Logger, Limited: s.metrics.Limited, Clock: clock.System(),
 	})

@@ -147,10 +147,15 @@ func (n *Node) Submit(ctx context.Context, c fsm.Command, done Done) {
 
 // Propose is Submit that waits for the answer. If ctx ends first the outcome is unknown.
 func (n *Node) Propose(ctx context.Context, c fsm.Command) (Answer, error) {
+	return Wait(ctx, func(done Done) { n.Submit(ctx, c, done) })
+}
+
+// Wait submits something and waits for the answer. If ctx ends first the outcome is unknown.
+func Wait(ctx context.Context, submit func(Done)) (Answer, error) {
 	var answer Answer
 	var err error
 	answered := make(chan struct{})
-	n.Submit(ctx, c, func(a Answer, failed error) {
+	submit(func(a Answer, failed error) {
 		answer, err = a, failed
 		close(answered)
 	})

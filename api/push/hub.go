@@ -315,11 +315,31 @@ func (h *Hub) Await(ref fsm.TicketRef, granted bool) *Waiter {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w := &Waiter{ref: ref, hub: h, done: make(chan Waited, 1), answered: granted || !h.leading}
+	w.shared = h.requested(ref)
 	for _, other := range h.waiting[ref] {
-		other.shared, w.shared = true, true
+		other.shared = true
 	}
 	h.waiting[ref] = append(h.waiting[ref], w)
 	return w
+}
+
+// Requested reports whether a call or a stream here has requested a ticket, and was not answered yet.
+func (h *Hub) Requested(ref fsm.TicketRef) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.requested(ref)
+}
+
+func (h *Hub) requested(ref fsm.TicketRef) bool {
+	if len(h.waiting[ref]) > 0 {
+		return true
+	}
+	q := h.attached[ref.Session]
+	if q == nil {
+		return false
+	}
+	_, requested := q.requested[ref.Ticket]
+	return requested
 }
 
 // Shared reports whether another call for the ticket has been here with this one. What that has proposed may be done, and

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -207,4 +208,51 @@ func TestAFullAuditLogStopsNoCall(t *testing.T) {
 	} {
 		assert.Contains(t, text, "\n"+line+"\n")
 	}
+}
+
+// TestAFloodOfDenialsIsCounted: by gRPC and HTTP, with and without valid credentials. A caller that is not authenticated counts
+// under its network, whoever it says it is. What an operator does meanwhile is written.
+func TestAFloodOfDenialsIsCounted(t *testing.T) {
+	t.Parallel()
+	tokens, known := tokensFor(t, "root", "bob")
+	expired, line, err := identity.NewToken("root", time.Now().Add(-time.Hour))
+	require.NoError(t, err)
+	known[line.ID] = line
+	lines := &auditLines{}
+	n := startCluster(t, 1, func(cfg *NodeConfig) {
+		serveHTTP(cfg)
+		cfg.Profile = true
+		cfg.Rules, cfg.Audit = theseRules(t, testRules), lines
+		cfg.Identity.Verifier = func() identity.Verifier { return identity.Verifier{Tokens: known} }
+	}).leader()
+	to := call(t, n)
+	as := func(token string) context.Context {
+		return metadata.AppendToOutgoingContext(soon(t), "authorization", "Bearer "+token)
+	}
+	const each = 100
+	for range each {
+		_, err := to.Get(as(tokens["bob"]), &zamokpb.GetRequest{Name: "x"})
+		require.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
+		_, err = to.Now(as(expired), &zamokpb.NowRequest{})
+		require.Equal(t, zamokpb.Code_CODE_UNAUTHENTICATED, infoOf(t, err).Code)
+		_, err = to.admin.Settings(as(tokens["root"]), &zamokpb.SettingsRequest{LongestTtl: int64(2 * clock.Hour)})
+		require.NoError(t, err)
+		require.Equal(t, http.StatusForbidden, send(soon(t), t, n, "GET", "/debug/pprof/cmdline", "", "Authorization", "Bearer "+tokens["bob"]).code)
+	}
+	text := n.server.metricsText(t)
+	require.NoError(t, n.Close())
+	counts, written, omitted := map[string]int{}, map[string]int{}, 0
+	for _, e := range lines.take(t) {
+		counts[e.Who] += max(e.Omitted, 1)
+		omitted += e.Omitted
+		if e.Omitted == 0 {
+			written[e.Who]++
+		}
+	}
+	assert.Equal(t, each, written["root"])
+	assert.Equal(t, 2*each, counts["bob"])
+	assert.Less(t, written["bob"], each)
+	assert.Less(t, written[""], each) // the others are the network's
+	assert.Equal(t, each, counts[""]+counts["anonymous@127.0.0.1"])
+	assert.True(t, strings.Contains(text, fmt.Sprintf("\nzamok_audit_omitted_total %d\n", omitted)), omitted)
 }

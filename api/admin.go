@@ -141,7 +141,7 @@ func (s *Server) Backup(req *zamokpb.BackupRequest, stream grpc.ServerStreamingS
 		return err
 	}
 	defer end()
-	defer func() { s.record(ctx, "", req, err) }()
+	defer func() { s.record(ctx, req, err) }()
 	select {
 	case s.backingUp <- struct{}{}:
 		defer func() { <-s.backingUp }()

@@ -22,13 +22,24 @@ import (
 // subjectsMax bounds the locks that a line of the audit log names.
 const subjectsMax = 16
 
-// record writes a line of the audit log with the outcome of a request.
-func (s *Server) record(ctx context.Context, call string, request any, err error) {
+// record writes a line of the audit log with the outcome of an operator's call.
+func (s *Server) record(ctx context.Context, request any, err error) {
+	s.audit.Record(auditEvent(ctx, "", request, err))
+}
+
+// denied counts a denial by the access rules, and records it.
+func (s *Server) denied(ctx context.Context, verb rules.Verb, request any, err error) {
+	s.metrics.Denied(string(verb))
+	s.audit.RecordDenial(access.CallerOf(ctx).Account(), auditEvent(ctx, "", request, err))
+}
+
+// auditEvent is a line of the audit log. Call is the method or path of a request that is not known.
+func auditEvent(ctx context.Context, call string, request any, err error) audit.Event {
 	caller := access.CallerOf(ctx)
 	via, _ := relayedBy(ctx)
 	e := audit.Event{
 		Time: time.Now(), Who: caller.Identity, From: caller.Address, Via: via.Name, Outcome: "done",
-		Call: call[strings.LastIndexByte(call, '/')+1:], // the method: what was not read has no request
+		Call: call[strings.LastIndexByte(call, '/')+1:],
 	}
 	if m, ok := request.(proto.Message); ok {
 		e.Call, e.On = strings.TrimSuffix(string(m.ProtoReflect().Descriptor().Name()), "Request"), subject(m)
@@ -38,13 +49,7 @@ func (s *Server) record(ctx context.Context, call string, request any, err error
 		e.Code, e.Message = strings.TrimPrefix(info.Code.String(), "CODE_"), info.Message
 		e.Outcome = strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(info.Outcome.String(), "OUTCOME_"), "_", " "))
 	}
-	s.audit.Record(e)
-}
-
-// denied counts and records a denial by the access rules.
-func (s *Server) denied(ctx context.Context, verb rules.Verb, request any, err error) {
-	s.metrics.Denied(string(verb))
-	s.record(ctx, "", request, err)
+	return e
 }
 
 // unauditedEvery is the shortest time between two log lines about a failing audit log.

@@ -338,7 +338,7 @@ func (s *Server) proposeAs(ctx context.Context, command fsm.Command, submit func
 		a, err = raftnode.Wait(ctx, submit)
 	}
 	e := refusal(&a, err)
-	s.answered(arrived, e)
+	s.answered(ctx, arrived, e)
 	if e == nil {
 		return a, nil
 	}

@@ -34,6 +34,7 @@
 //	access    Admit: authenticates callers, validates every request, and checks permission; below it identity, rules and
 //	          limits
 //	audit     the lines of the audit log
+//	tally     counts of what is too much for a log
 //	push      delivers events to streams and waiting calls, and queue positions to waiters; detaches sessions whose
 //	          stream broke
 //	history   the remembered events for watches; when an index was applied, for ages that are shown to people

@@ -113,7 +113,7 @@ func (s *Server) forOperators(serve http.HandlerFunc) http.HandlerFunc {
 		guard := access.Guard{Rules: s.cfg.Rules}
 		if err := guard.AdmitOperator(access.CallerOf(ctx)); err != nil {
 			s.metrics.Denied(string(rules.Operate))
-			s.record(ctx, r.URL.Path, nil, err)
+			s.audit.RecordDenial(access.CallerOf(ctx).Account(), auditEvent(ctx, r.URL.Path, nil, err))
 			respond(w, http.StatusForbidden, err.Error())
 			return
 		}

@@ -148,6 +148,8 @@ func (n *Node) end(how func() error) error {
 			}
 			n.served.Wait()
 		}
+		n.server.limits.Stop()
+		n.server.audit.Stop()
 		close(n.done)
 	})
 	<-n.done
@@ -198,8 +200,8 @@ type NodeConfig struct {
 	Rules func() *rules.Set
 	// Files reports for metrics which files (rules, tokens, keys, certificates) are valid as they are now.
 	Files func() map[string]bool
-	// Audit gets a line of JSON for each operator call and each denial. Lines that can't be written are counted and logged, and
-	// the call proceeds. Nil: the Logger gets them.
+	// Audit gets a line of JSON for each operator call and each denial; beyond limits.DenialLines, one for many denials of a caller.
+	// Lines that can't be written are counted and logged, and the call proceeds. Nil: the Logger gets them.
 	Audit io.Writer
 	// ConnsMax is how many clients may be connected at once, by gRPC and by HTTP. One more takes the place of a connection
 	// without a call, or is disconnected. Zero: 16384.

@@ -1,9 +1,11 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"time"
 
+	"zamok/api/access"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
@@ -53,10 +55,13 @@ func inDoubt(err error, other string) error {
 }
 
 // answered counts a command that arrived then, and has its answer now.
-func (s *Server) answered(arrived time.Time, refusal *wire.Error) {
+func (s *Server) answered(ctx context.Context, arrived time.Time, refusal *wire.Error) {
 	if refusal.Code() == zamokpb.Code_CODE_LIMIT_EXCEEDED {
 		now := time.Now()
 		s.limitMet.Store(&now)
+		if refusal.Info.Field != "" {
+			s.limits.Refused(refusal.Info.Field, access.CallerOf(ctx).Account())
+		}
 	}
 	s.metrics.Answered(arrived, refusal)
 }

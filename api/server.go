@@ -115,7 +115,10 @@ func newServer(cfg *NodeConfig) *Server {
 	})
 	s.budget = conns.NewBudget(cmp.Or(cfg.UnreadBytesMax, unreadBytesDefault), s.refused)
 	s.hub = push.NewHub(s.metrics)
-	s.audit = audit.New(cfg.Audit, cfg.ID, unaudited(s.metrics, cfg.Logger))
+	s.audit = audit.New(audit.Config{
+		Out: cfg.Audit, Node: cfg.ID, Failed: unaudited(s.metrics, cfg.Logger),
+		Allow: func(account string) bool { return s.limits.Allow(limits.DenialLines, account) }, Omitted: s.metrics.Omitted,
+	})
 	return s
 }
 
@@ -219,7 +222,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	defer end()
 	answer, err := handle(ctx, req)
 	if s.guard.IsOperation(req) {
-		s.record(ctx, "", req, err)
+		s.record(ctx, req, err)
 	}
 	if caller := access.CallerOf(ctx); err != nil {
 		s.guard.Redact(caller, err)
@@ -338,10 +341,11 @@ func (s *Server) identify(ctx context.Context, method string) (context.Context, 
 		return ctx, nil
 	}
 	s.metrics.Unauthenticated()
-	if limited := s.limits.Ask(limits.Requests, access.Caller{Address: caller.Address}.Account()); limited != nil {
-		return ctx, limited // this also bounds the audit log
+	account := access.Caller{Address: caller.Address}.Account() // that of its network: it may not be who it says
+	if limited := s.limits.Ask(limits.Requests, account); limited != nil {
+		return ctx, limited
 	}
-	s.record(ctx, method, nil, err)
+	s.audit.RecordDenial(account, auditEvent(ctx, method, nil, err))
 	return ctx, err
 }
 

@@ -388,7 +388,7 @@ func (st *stream) submit(c push.Command, command fsm.Command) {
 }
 
 func (st *stream) answer(c push.Command, a *raftnode.Answer, refusal *wire.Error) {
-	st.server.answered(c.Frame.Arrived, refusal)
+	st.server.answered(st.ctx, c.Frame.Arrived, refusal)
 	st.queue.Answer(c, a, refusal)
 }
 

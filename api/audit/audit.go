@@ -9,9 +9,11 @@ import (
 	"sync"
 	"time"
 	"unicode/utf8"
+
+	"zamok/api/tally"
 )
 
-// Event is one line. Record sets Node.
+// Event is one line. Record sets Node. A line with Omitted is the last of so many denials since then that have no other line.
 type Event struct {
 	Time    time.Time         `json:"time"`
 	Node    string            `json:"node"`
@@ -23,36 +25,74 @@ type Event struct {
 	Outcome string            `json:"outcome"`       // done, not done, unknown
 	Code    string            `json:"code,omitempty"`
 	Message string            `json:"message,omitempty"`
+	Omitted int               `json:"omitted,omitempty"`
+	Since   time.Time         `json:"since,omitzero"`
 }
 
-// Log writes events. It is safe for concurrent use. A nil Log records nothing.
+// Config configures a log.
+type Config struct {
+	Out  io.Writer // gets each line in one write
+	Node string
+	// Allow reports whether a denial of an account may have a line of its own; Omitted is called if not.
+	Allow   func(account string) bool
+	Omitted func()
+	// Failed is called with the error of each line that could not be written; the call is answered nevertheless.
+	Failed func(error)
+}
+
+const (
+	// omittedEvery is how often denials without a line of their own are reported, in one line for each of at most omittedMax
+	// accounts, and one for the others.
+	omittedEvery = 10 * time.Second
+	omittedMax   = 100
+	others       = "others"
+)
+
+// Log writes events. It is safe for concurrent use.
 type Log struct {
-	node   string
-	failed func(error)
+	Config
+	omitted *tally.Tally[string, Event] // by account
 
-	mu  sync.Mutex // guards out
-	out io.Writer
+	mu sync.Mutex // held while a line is written
 }
 
-// New makes a log. failed is called with the error of each line that could not be written; the call is answered nevertheless.
-func New(out io.Writer, node string, failed func(error)) *Log {
-	return &Log{node: node, failed: failed, out: out}
+// New makes a log. Stop follows.
+func New(config Config) *Log {
+	l := &Log{Config: config}
+	l.omitted = tally.New(omittedEvery, omittedMax, l.recordOmitted)
+	return l
 }
+
+// RecordDenial writes a line, unless the account has too many; then the denial is counted, and a line for all of them follows.
+func (l *Log) RecordDenial(account string, e Event) {
+	if l.Allow(account) {
+		l.Record(e)
+		return
+	}
+	l.Omitted()
+	l.omitted.Add(account, others, e)
+}
+
+func (l *Log) recordOmitted(account string, c tally.Count[Event]) {
+	e := c.Last
+	e.Who, e.Omitted, e.Since = account, c.N, c.First.Time.UTC()
+	l.Record(e)
+}
+
+// Stop writes the lines that denials wait for. Denials without a line of their own are only counted after that.
+func (l *Log) Stop() { l.omitted.Stop() }
 
 // Record writes a line.
 func (l *Log) Record(e Event) {
-	if l == nil {
-		return
-	}
-	e.Node, e.Time = l.node, e.Time.UTC()
+	e.Node, e.Time = l.Node, e.Time.UTC()
 	line, err := json.Marshal(e)
 	if err == nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		_, err = l.out.Write(append(ascii(line), '\n')) // one write, so that lines do not mix
+		_, err = l.Out.Write(append(ascii(line), '\n')) // one write, so that lines do not mix
 	}
 	if err != nil {
-		l.failed(fmt.Errorf("a line of the audit log was not written: %w", err))
+		l.Failed(fmt.Errorf("a line of the audit log was not written: %w", err))
 	}
 }
 

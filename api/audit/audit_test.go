@@ -15,7 +15,7 @@ import (
 
 func TestALineIsASCII(t *testing.T) {
 	var out bytes.Buffer
-	l := New(&out, "n1", func(err error) { require.NoError(t, err) })
+	l := New(Config{Out: &out, Node: "n1", Failed: func(err error) { require.NoError(t, err) }})
 	sent := Event{
 		Time: time.Unix(1, 0), Who: "al\u202eice\u200b", From: "[::1]:7", Call: "ForceRelease", Outcome: "not done", Code: "DENIED",
 		On: map[string]string{"lock": "a\nb\x7f\u0085\u2028𝄞\U000e0041\xff<"}, Message: "\x1b[2J",
@@ -31,14 +31,13 @@ func TestALineIsASCII(t *testing.T) {
 	sent.Node, sent.Time = "n1", sent.Time.UTC()
 	sent.On["lock"] = "a\nb\x7f\u0085\u2028𝄞\U000e0041\ufffd<"
 	require.Equal(t, sent, got)
-	(*Log)(nil).Record(sent)
 }
 
 func TestAFileIsReopened(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit")
 	f, err := Open(path)
 	require.NoError(t, err)
-	l := New(f, "n1", func(err error) { t.Error(err) })
+	l := New(Config{Out: f, Failed: func(err error) { t.Error(err) }})
 	var writers sync.WaitGroup
 	for range 8 {
 		writers.Go(func() {
@@ -70,7 +69,7 @@ func TestAFileIsReopened(t *testing.T) {
 	require.Contains(t, string(text), `"who":"last"`)
 
 	var failure error
-	New(f, "n1", func(err error) { failure = err }).Record(Event{})
+	New(Config{Out: f, Failed: func(err error) { failure = err }}).Record(Event{})
 	require.True(t, errors.Is(failure, os.ErrClosed))
 	_, err = Open(filepath.Join(path, "none"))
 	require.Error(t, err)

@@ -35,6 +35,7 @@ type Metrics struct {
 	denials          *prometheus.CounterVec // by verb
 	unauthenticated  prometheus.Counter
 	unaudited        prometheus.Counter
+	omitted          prometheus.Counter
 	stages           [len(stageNames)]prometheus.Observer
 	commands, writes prometheus.Histogram
 	answers          map[zamokpb.Outcome]prometheus.Observer
@@ -87,7 +88,9 @@ func New() *Metrics {
 	}
 	m.limits = counters("zamok_limit_refusals_total", "Requests and connections refused by a limit of this node or by a quota.", "limit")
 	for _, name := range append(limits.Names(), limits.AllConnections, limits.UnreadBytes) {
-		m.limits.WithLabelValues(name)
+		if !strings.HasPrefix(name, "denial-lines") { // they refuse nothing
+			m.limits.WithLabelValues(name)
+		}
 	}
 	for _, quota := range []string{"total_", "identity_"} {
 		for _, amount := range amounts {
@@ -103,6 +106,7 @@ func New() *Metrics {
 	}
 	m.unauthenticated = counter("zamok_unauthenticated_total", "Calls and open streams without valid credentials.")
 	m.unaudited = counter("zamok_audit_failures_total", "Lines that could not be written to the audit log.")
+	m.omitted = counter("zamok_audit_omitted_total", "Denials that share a line of the audit log, because there were too many.")
 	stages := register.NewHistogramVec(histogram("zamok_commit_stage_seconds",
 		"Time that a committed entry spent in each stage, on its leader; append, its own write, goes on beside commit; push is from apply to the client's connection.", short...), []string{"stage"})
 	for stage, name := range stageNames {
@@ -143,7 +147,7 @@ func (m *Metrics) DiskWrite(took time.Duration) { m.writes.Observe(took.Seconds(
 // Cut counts the end of a stream with an error of this node.
 func (m *Metrics) Cut(code zamokpb.Code) { m.cuts.WithLabelValues(label(code.String())).Inc() }
 
-// Limited counts what was refused by a limit of this node.
+// Limited counts what was refused by a limit of this node or by a quota.
 func (m *Metrics) Limited(limit string) { m.limits.WithLabelValues(limit).Inc() }
 
 // Denied counts a request that the access rules denied, by the verb that it needs; Unauthenticated one without valid
@@ -151,8 +155,9 @@ func (m *Metrics) Limited(limit string) { m.limits.WithLabelValues(limit).Inc() 
 func (m *Metrics) Denied(verb string) { m.denials.WithLabelValues(cmp.Or(verb, anyVerb)).Inc() }
 func (m *Metrics) Unauthenticated()   { m.unauthenticated.Inc() }
 
-// Unaudited counts a line that could not be written to the audit log.
+// Unaudited counts a line that could not be written to the audit log; Omitted a denial that got no line of its own.
 func (m *Metrics) Unaudited() { m.unaudited.Inc() }
+func (m *Metrics) Omitted()   { m.omitted.Inc() }
 
 // Waited counts how long an acquisition that was granted took, from its arrival at this node to the grant.
 func (m *Metrics) Waited(items []fsm.Item, d time.Duration) {
@@ -166,9 +171,6 @@ func (m *Metrics) Answered(arrived time.Time, refusal *wire.Error) {
 	outcome := zamokpb.Outcome_OUTCOME_DONE
 	if refusal != nil {
 		outcome = refusal.Info.Outcome
-		if refusal.Code() == zamokpb.Code_CODE_LIMIT_EXCEEDED && refusal.Info.Field != "" {
-			m.limits.WithLabelValues(refusal.Info.Field).Inc()
-		}
 	}
 	m.answers[outcome].Observe(time.Since(arrived).Seconds())
 }

@@ -10,7 +10,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
+	"zamok/api/tally"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -29,6 +31,8 @@ var (
 
 	Requests = Kind{"requests", "requests-per-identity"}
 	Connects = Kind{"", "connects-per-address"}
+
+	DenialLines = Kind{"denial-lines", "denial-lines-per-identity"} // of the audit log
 )
 
 // The limits that package conns enforces: the connections of a port, and the bytes of all connections.
@@ -53,6 +57,7 @@ var definitions = []definition{
 	{Connections.each, false, 0},
 	{Requests.all, true, 0}, {Requests.each, true, 0},
 	{Connects.each, true, 0},
+	{DenialLines.all, true, 100}, {DenialLines.each, true, 10},
 }
 
 // Names are the limits that can be configured.
@@ -111,28 +116,26 @@ type Limits struct {
 	Config
 	most map[string]int // in force, by name; 0: none
 
-	mu     sync.Mutex             // guards what follows
-	open   map[row]int            // what is open
-	ends   map[row]clock.Instant  // of rates: when the bucket is full again
-	swept  clock.Instant          // when idle rows of ends were deleted last
-	logged map[string]loggedLimit // by name
+	refusals *tally.Tally[row, struct{}] // that are not logged yet
+
+	mu    sync.Mutex            // guards what follows
+	open  map[row]int           // what is open
+	ends  map[row]clock.Instant // of rates: when the bucket is full again
+	swept clock.Instant         // when idle rows of ends were deleted last
 }
 
 // row is a limit and the caller that it is counted for; who is empty for limits of the node.
 type row struct{ limit, who string }
-
-type loggedLimit struct {
-	at    clock.Instant
-	since int // refusals after that
-}
 
 const (
 	// rowsMax bounds the callers of the last second whose rates are counted.
 	rowsMax = 1 << 16
 	// others is the shared row of callers beyond rowsMax.
 	others = "others"
-	// logEvery is how often refusals by one limit are logged.
-	logEvery = 10 * clock.Second
+	// logEvery is how often refusals are logged, in one line for each limit and caller, and loggedMax how many lines there are
+	// then at most, beside one for each limit.
+	logEvery  = 10 * time.Second
+	loggedMax = 100
 	// openWait is the time to wait that a refusal of Open contains.
 	openWait = clock.Second
 )
@@ -141,8 +144,8 @@ const (
 func New(config Config) *Limits {
 	l := &Limits{
 		Config: config, most: make(map[string]int), open: make(map[row]int), ends: make(map[row]clock.Instant),
-		logged: make(map[string]loggedLimit),
 	}
+	l.refusals = tally.New(logEvery, loggedMax, l.logRefusals)
 	for _, d := range definitions {
 		l.most[d.name] = d.most
 	}
@@ -200,11 +203,14 @@ func (l *Limits) count(kind Kind, who string) (end func()) {
 	})
 }
 
+// Allow counts something against a rate, and reports whether it is within. What is not is no refusal.
+func (l *Limits) Allow(kind Kind, who string) bool {
+	_, wait := l.ask(kind, who)
+	return wait <= 0
+}
+
 // Ask counts a request against a rate, or refuses it with the time to wait.
 func (l *Limits) Ask(kind Kind, who string) error {
-	if l.most[kind.each] == 0 && l.most[kind.all] == 0 {
-		return nil
-	}
 	r, wait := l.ask(kind, who)
 	if wait <= 0 {
 		return nil
@@ -216,6 +222,9 @@ func (l *Limits) Ask(kind Kind, who string) error {
 // ask returns the rate that is exceeded, and the time to wait. A rate is a token bucket in the form of one instant: each request
 // moves it on by 1/N of a second, and it may be at most a second ahead of now.
 func (l *Limits) ask(kind Kind, who string) (at row, wait clock.Span) {
+	if l.most[kind.each] == 0 && l.most[kind.all] == 0 {
+		return at, 0
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.Clock.Now()
@@ -261,26 +270,21 @@ func (l *Limits) refusal(code zamokpb.Code, limit, who string, wait clock.Span, 
 	return e
 }
 
-// Refused counts a refusal, and logs it unless one by the same limit was logged within logEvery.
+// Refused counts a refusal, also one by a limit or a quota that is checked elsewhere, and logs it within logEvery.
 func (l *Limits) Refused(limit, who string) {
 	if l.Limited != nil {
 		l.Limited(limit)
 	}
-	l.mu.Lock()
-	now := l.Clock.Now()
-	last, before := l.logged[limit]
-	silent := before && now.Since(last.at) < logEvery
-	if silent {
-		l.logged[limit] = loggedLimit{last.at, last.since + 1}
-	} else {
-		l.logged[limit] = loggedLimit{at: now}
-	}
-	l.mu.Unlock()
-	if !silent {
-		l.Logger.Warn("a limit is reached, and requests beyond it are refused; see Limits in docs/operations.md",
-			"limit", limit, "caller", who, "refused_since_last_message", last.since)
-	}
+	l.refusals.Add(row{limit, who}, row{limit, others}, struct{}{})
 }
+
+func (l *Limits) logRefusals(of row, c tally.Count[struct{}]) {
+	l.Logger.Warn("requests or connections were refused, because a limit or a quota is reached; see Limits in docs/operations.md",
+		"limit", of.limit, "caller", of.who, "refused", c.N)
+}
+
+// Stop logs the refusals that are not logged yet. Later ones are not logged.
+func (l *Limits) Stop() { l.refusals.Stop() }
 
 // Network is the key of an address for limits: an IPv4 address, or the /64 network of an IPv6 address, which usually belongs to
 // one customer.

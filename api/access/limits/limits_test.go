@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -147,22 +148,42 @@ func TestTheRatesOfManyAreBounded(t *testing.T) {
 	})
 }
 
-// TestRefusalsAreLoggedNowAndThen: with the caller, and how many there were meanwhile.
-func TestRefusalsAreLoggedNowAndThen(t *testing.T) {
+// TestRefusalsAreLogged: every ten seconds in one line for each limit and caller, with their number, and the rest at the end.
+// Callers without a line of their own share one.
+func TestRefusalsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := these(t, "requests-per-identity=1/s")
 		var text bytes.Buffer
 		l.Logger = slog.New(slog.NewTextHandler(&text, nil))
-		for range 1001 {
+		logged := func() (lines []string) {
+			for line := range strings.Lines(text.String()) {
+				_, fields, _ := strings.Cut(strings.TrimSpace(line), " limit=")
+				lines = append(lines, fields)
+			}
+			text.Reset()
+			return lines
+		}
+		for range 1000 {
 			_ = l.Ask(Requests, "flood")
 		}
-		time.Sleep(logEvery.Duration())
-		for range 2 {
-			_ = l.Ask(Requests, "flood")
+		l.Refused("identity_bytes", "flood")
+		_ = l.Ask(Requests, "modest")
+		assert.Empty(t, logged())
+		time.Sleep(logEvery)
+		synctest.Wait()
+		assert.Equal(t, []string{"requests-per-identity caller=flood refused=999", "identity_bytes caller=flood refused=1"}, logged())
+
+		for i := range 1000 {
+			l.Refused("streams", fmt.Sprint(i))
 		}
-		assert.Equal(t, 2, bytes.Count(text.Bytes(), []byte("\n")), text.String())
-		assert.Contains(t, text.String(), "limit=requests-per-identity caller=flood refused_since_last_message=0")
-		assert.Contains(t, text.String(), "limit=requests-per-identity caller=flood refused_since_last_message=999")
+		l.Stop()
+		lines := logged()
+		assert.Len(t, lines, loggedMax+1)
+		assert.Contains(t, lines, fmt.Sprintf("streams caller=others refused=%d", 1000-loggedMax))
+		l.Refused("streams", "late")
+		time.Sleep(logEvery)
+		synctest.Wait()
+		assert.Empty(t, logged())
 	})
 }
 
@@ -188,6 +209,7 @@ func TestDefaults(t *testing.T) {
 		"streams": 65_536, "streams-per-identity": 49_152, "held-calls": 10, "held-calls-per-identity": 8,
 		"watches-per-identity": 768, "relayed-calls-per-identity": 12_288, "connections-per-address": 75,
 		"requests": 0, "requests-per-identity": 0, "connects-per-address": 0,
+		"denial-lines": 100, "denial-lines-per-identity": 10,
 	}, l.most)
 }
 

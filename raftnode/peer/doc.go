@@ -196,7 +196,7 @@
 //	    that is more above the node's own is refused, answered with an error, and logged. So is a
 //	    request that contradicts itself: a log or an entry of a later term than the request's, entries
 //	    that don't follow each other, a snapshot that reaches an index beyond reason, or a configuration that Raft
-//	    can't read, which would end the process at each start.
+//	    can't read, which would end the process at each start, or that has no servers.
 //	P10 Nothing that Raft has applied is taken back, and it applies only what its leader has shown it: a
 //	    snapshot of what is applied is answered and not installed, and the commit index of an append
 //	    ends with its entries.

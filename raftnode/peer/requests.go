@@ -65,7 +65,7 @@ func (t *Transport) prepareRequest(c *inboundConn, request *raft.RPC) bool {
 		if r.LastLogIndex > lastIndexMax || r.ConfigurationIndex > r.LastLogIndex {
 			fault = fmt.Sprintf("its snapshot reaches index %d, with a configuration of index %d",
 				r.LastLogIndex, r.ConfigurationIndex)
-		} else if r.SnapshotVersion > 0 && !isConfiguration(r.Configuration) {
+		} else if r.SnapshotVersion == 0 || !isConfiguration(r.Configuration) { // of version 0 it has a list of peers instead
 			fault = "its configuration can't be read"
 		}
 		c.left += r.Size

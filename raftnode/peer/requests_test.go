@@ -285,8 +285,9 @@ func TestWhichAnswersAreRefused(t *testing.T) {
 						&raft.AppendEntriesResponse{}),
 					"vote":     tr.RequestVote(id, at, &raft.RequestVoteRequest{RPCHeader: header(all[1]), Term: 1}, &raft.RequestVoteResponse{}),
 					"pre-vote": tr.RequestPreVote(id, at, &raft.RequestPreVoteRequest{RPCHeader: header(all[1]), Term: 1}, &raft.RequestPreVoteResponse{}),
-					"snapshot": tr.InstallSnapshot(id, at, &raft.InstallSnapshotRequest{RPCHeader: header(all[1]), LastLogIndex: 1},
-						&raft.InstallSnapshotResponse{}, strings.NewReader("")),
+					"snapshot": tr.InstallSnapshot(id, at, &raft.InstallSnapshotRequest{
+						RPCHeader: header(all[1]), SnapshotVersion: 1, LastLogIndex: 1, Configuration: raft.EncodeConfiguration(all[1].GetConfiguration().Configuration()),
+					}, &raft.InstallSnapshotResponse{}, strings.NewReader("")),
 				} {
 					assert.Equal(t, refused, errors.Is(err, ErrImplausible), "%s: %v", kind, err)
 					assert.True(t, refused || err == nil, "%s: %v", kind, err)
@@ -365,4 +366,19 @@ func TestAConfigurationThatCannotBeReadIsRefused(t *testing.T) {
 			w.write("after ", 1, all[:]...)
 		})
 	}
+}
+
+// In its first protocol a snapshot had a list of peers in place of a configuration, which Raft still takes, and which may be
+// empty: the node would be left without servers.
+func TestASnapshotWithAListOfPeersIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, all := threeRunning(t)
+		defer w.stopAll()
+		all[1].applied.restores = true
+		assert.ErrorContains(t, installing(all[0], all[1], func(r *raft.InstallSnapshotRequest) {
+			r.SnapshotVersion, r.Peers, r.LastLogIndex = 0, []byte("\x90"), all[1].LastIndex()+1
+		}), "its configuration can't be read")
+		assert.Len(t, all[1].GetConfiguration().Configuration().Servers, 3)
+		w.write("after ", 1, all[:]...)
+	})
 }

@@ -306,7 +306,8 @@ func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
 				sent := make(chan error, 1)
 				go func() {
 					sent <- tr.InstallSnapshot(serverOf("n2").ID(), "h2:5751", &raft.InstallSnapshotRequest{
-						RPCHeader: tr.header(), Term: 1, Size: size, LastLogIndex: 1,
+						RPCHeader: tr.header(), SnapshotVersion: 1, Term: 1, Size: size, LastLogIndex: 1,
+						Configuration: raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: serverOf("n1").ID()}}}),
 					}, &raft.InstallSnapshotResponse{}, data)
 				}()
 				var err error

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -157,11 +158,39 @@ func TestManyRulesCostACallerLittle(t *testing.T) {
 	assert.False(t, s.May(Caller{Identity: "u7", Anonymous: true}, Lock, "a7/x"))
 }
 
+// FuzzParse reads a file of any bytes. For a file that is accepted, nothing but its rules allows anything: the index of
+// callers, listings and explanations agree with a search through all rules, and an anonymous caller has no identity.
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(example))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		if s, err := Parse(text); err == nil {
-			s.May(Caller{Identity: "a"}, Lock, "b")
+	for _, identity := range []string{"alice", "svc/a", "anonymous@10.0.0.1"} {
+		f.Add([]byte(example), identity, "account/200", "sre")
+	}
+	f.Add([]byte("rules:\n- {groups: [anonymous, authenticated], may: [lock, watch], names: [\"*\"]}"), "a", "b", "c")
+	f.Fuzz(func(t *testing.T, text []byte, identity, name, group string) {
+		s, err := Parse(text)
+		if err != nil {
+			require.Nil(t, s)
+			return
+		}
+		for _, c := range []Caller{{Identity: identity}, {Identity: identity, Groups: []string{group}}, {Identity: identity, Groups: []string{group}, Anonymous: true}} {
+			for _, verb := range verbs {
+				may := s.May(c, verb, name)
+				var want bool
+				for i := range s.rules {
+					want = want || slices.Contains(s.rules[i].verbs, verb) && s.isAbout(&s.rules[i], c) && s.rules[i].allows(verb, name)
+				}
+				require.Equal(t, want, may, "%+v %s", c, verb)
+				require.True(t, s.Some(c, verb) || !may)
+				require.Equal(t, may, strings.HasPrefix(s.Why(c, verb, name), "allowed by the rule in line "))
+				if c.Anonymous {
+					require.Equal(t, s.May(Caller{Anonymous: true}, verb, name), may, "an anonymous caller has no identity")
+				}
+				if verb != Operate {
+					listed := slices.ContainsFunc(s.Readable(c, verb, ""), func(r Range) bool {
+						return r.Name == name && name != "" || r.Name == "" && strings.HasPrefix(name, r.Prefix)
+					})
+					require.Equal(t, may, listed, "%+v %s", c, verb)
+				}
+			}
 		}
 	})
 }

@@ -1,19 +1,11 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"iter"
-	"slices"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
-
 	"zamok/api/access"
-	"zamok/api/conns"
-	"zamok/api/history"
 	"zamok/api/push"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
@@ -346,141 +338,4 @@ func (s *Server) proposeAs(ctx context.Context, command fsm.Command, submit func
 		s.node.View(func(m *fsm.Machine) { wire.Describe(m, e.Info.Blockers) })
 	}
 	return a, e
-}
-
-// answerBytesMax: a listing, and what Get returns, ends with the element that brings it above this.
-const answerBytesMax = 1 << 20
-
-// showDefault is how many holders, and waiters, Get returns if the request has no limit.
-const showDefault = 100
-
-// read lets f read much of the state, behind a read barrier: the state has everything that was acknowledged
-// anywhere before the call. Nothing is applied while f runs, so only one call reads at a time, and only one
-// of each connection waits for that.
-func (s *Server) read(ctx context.Context, f func(*fsm.Machine)) error {
-	if _, _, err := s.node.ReadBarrier(ctx); err != nil {
-		return wire.Explain(err)
-	}
-	turns := []chan struct{}{s.reading}
-	if l := conns.Of(ctx); l != nil {
-		turns = []chan struct{}{l.Reading, s.reading}
-	}
-	for _, turn := range turns {
-		select {
-		case turn <- struct{}{}:
-			defer func() { <-turn }()
-		case <-ctx.Done():
-			return wire.Explain(context.Cause(ctx))
-		}
-	}
-	s.node.View(f)
-	return nil
-}
-
-// Get describes one lock with its holders and waiters.
-func (s *Server) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.GetResponse, error) {
-	limit := cmp.Or(int(req.Limit), showDefault)
-	answer := &zamokpb.GetResponse{}
-	return answer, s.read(ctx, func(m *fsm.Machine) {
-		lock, _ := m.Lock(req.Name)
-		answer.Lock, answer.Stamp = wire.LockSummary(lock, wire.HoldOffUntil(m)), wire.StampOf(m)
-		ticket := func(ref fsm.TicketRef) *zamokpb.Ticket { return wire.Ticket(m, ref, s.history.At) }
-		bytes := 0
-		answer.Holders = describe(m.Holders(req.Name), ticket, limit, &bytes)
-		answer.Queue = describe(m.Waiters(req.Name), ticket, limit, &bytes)
-	})
-}
-
-// describe converts up to limit elements, or fewer: until bytes, to which it adds, are more than answerBytesMax.
-func describe[From any, To proto.Message](list iter.Seq[From], convert func(From) To, limit int, bytes *int) (converted []To) {
-	for from := range list {
-		if len(converted) == limit || *bytes > answerBytesMax {
-			break
-		}
-		to := convert(from)
-		*bytes += proto.Size(to)
-		converted = append(converted, to)
-	}
-	return converted
-}
-
-// List lists locks in use.
-func (s *Server) List(ctx context.Context, req *zamokpb.ListRequest) (*zamokpb.ListResponse, error) {
-	answer := &zamokpb.ListResponse{}
-	var locks []fsm.LockSummary // converted after the read, when entries are applied again
-	var holdOff clock.Time
-	page := s.guard.Locks(access.CallerOf(ctx), req.Prefix)
-	err := s.read(ctx, func(m *fsm.Machine) {
-		locks = page(m, req.After, cmp.Or(int(req.Limit), access.ListMax))
-		answer.Stamp, holdOff = wire.StampOf(m), wire.HoldOffUntil(m)
-	})
-	for _, lock := range locks {
-		answer.Locks = append(answer.Locks, wire.LockSummary(lock, holdOff))
-	}
-	return answer, err
-}
-
-// ListSessions lists live sessions.
-func (s *Server) ListSessions(ctx context.Context, req *zamokpb.ListSessionsRequest) (*zamokpb.ListSessionsResponse, error) {
-	answer := &zamokpb.ListSessionsResponse{}
-	var living []session.Session
-	page := s.guard.Sessions(access.CallerOf(ctx))
-	err := s.read(ctx, func(m *fsm.Machine) {
-		living = page(m, session.ID(req.After), cmp.Or(int(req.Limit), access.ListMax))
-		answer.Stamp = wire.StampOf(m)
-	})
-	answer.Sessions = describe(slices.Values(living), wire.SessionInfo, len(living), new(int))
-	return answer, err
-}
-
-// Check reports whether a grant is held.
-func (s *Server) Check(ctx context.Context, req *zamokpb.CheckRequest) (*zamokpb.CheckResponse, error) {
-	if _, _, err := s.node.ReadBarrier(ctx); err != nil {
-		return nil, wire.Explain(err)
-	}
-	answer := &zamokpb.CheckResponse{}
-	s.node.View(func(m *fsm.Machine) {
-		ref := fsm.TicketRef{Session: session.ID(req.Session), Ticket: req.Ticket}
-		answer.Held, answer.Stamp = m.Holds(req.Name, req.Token, ref), wire.StampOf(m)
-	})
-	if index := answer.Stamp.Index; req.Token > index {
-		return nil, wire.NeverIssued(index)
-	}
-	return answer, nil
-}
-
-// Now reads the replicated clock after a read barrier of its own, so that it rises from call to call.
-func (s *Server) Now(ctx context.Context, _ *zamokpb.NowRequest) (*zamokpb.NowResponse, error) {
-	stamp, now, err := s.node.ReadBarrier(ctx)
-	if err != nil {
-		return nil, wire.Explain(err)
-	}
-	return &zamokpb.NowResponse{Stamp: wire.Stamp(stamp, now)}, nil
-}
-
-// Watch sends the events of locks under a prefix, and with the prefix "" also those of sessions, from this
-// node's history. Sending runs on a goroutine of its own: a client that reads nothing would hold it forever,
-// and is cut when an event that it has not read is forgotten.
-func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingServer[zamokpb.WatchFrame]) error {
-	ctx := stream.Context()
-	end, err := s.admit(ctx, req)
-	if err != nil {
-		return err
-	}
-	defer end()
-	w, err := s.history.Watch(ctx, req.Prefix, req.From, func() history.Filter { return s.guard.Watches(access.CallerOf(ctx)) })
-	if err != nil {
-		return err
-	}
-	defer w.End()
-	failed := make(chan error, 1)
-	s.busy.Go(func() { failed <- w.Send(stream.Send) }) // ends with the stream, whose end interrupts Send
-	select {
-	case err := <-failed:
-		return err
-	case <-w.Done():
-		return w.Err()
-	case <-s.stopping:
-		return wire.Errorf(zamokpb.Code_CODE_STOPPING, "this node is stopping; watch at another one, from the last index")
-	}
 }

@@ -12,14 +12,15 @@
 //
 //	frame → stream.go → api/access → raftnode → … → events → api/push → stream.go → frame
 //
-// and one over HTTP becomes a call of gRPC: http.go → api/web → local.go → server.go → calls.go.
+// and one over HTTP becomes a call of gRPC: http.go → api/web → local.go → server.go → calls.go or reads.go.
 //
 // # Parts
 //
 //	node.go     Node: composes the replicated state machine and the servers
 //	server.go   Server: the gRPC listener, its connections, and the one way of every call; reflection
 //	stream.go   streams of sessions
-//	calls.go    calls of clients and readers
+//	calls.go    calls of clients about their sessions and tickets
+//	reads.go    calls that only read
 //	room.go     refuses new sessions and tickets without disk space or beyond a quota
 //	admin.go    calls of operators
 //	limiting.go which requests and connections count against which limits of their callers

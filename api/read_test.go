@@ -21,6 +21,7 @@ import (
 	"zamok/api/access"
 	"zamok/api/conns"
 	"zamok/api/zamokpb"
+	"zamok/clock"
 	"zamok/fsm"
 	"zamok/session"
 )
@@ -104,6 +105,29 @@ func TestReadersTakeTurns(t *testing.T) {
 	require.Len(t, order, calls+1)
 	assert.Less(t, slices.Index(order, "other"), calls/2)
 	assert.Empty(t, s.reading)
+}
+
+// Between two parts of a listing entries are applied, and others read.
+func TestAListingInPartsHoldsNobodyUp(t *testing.T) {
+	n := startAlone(t)
+	ctx := soon(t)
+	var began clock.Stamp
+	var others sync.WaitGroup
+	var otherRead atomic.Bool
+	parts := 0
+	require.NoError(t, n.server.readInParts(ctx, func(m *fsm.Machine) (more bool) {
+		if parts++; parts == 1 {
+			began = m.Stamp()
+			others.Go(func() { until(n, &fsm.SetLongestTTL{TTL: clock.Hour}) })
+			others.Go(func() {
+				assert.NoError(t, n.server.read(ctx, func(*fsm.Machine) { otherRead.Store(true) }))
+			})
+		}
+		return (m.Stamp() == began || !otherRead.Load()) && ctx.Err() == nil
+	}))
+	others.Wait()
+	require.NoError(t, ctx.Err(), "neither was possible during %d parts", parts)
+	require.Greater(t, parts, 1)
 }
 
 // A node streams few backups at a time; one more is refused, and may be asked for again.

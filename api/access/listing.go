@@ -1,44 +1,53 @@
 package access
 
 import (
-	"slices"
-
 	"zamok/api/access/rules"
 	"zamok/fsm"
 	"zamok/session"
 )
 
-// Locks returns a function that makes a page of the locks with a prefix that a caller may read. Other locks do not count, so
-// a page does not reveal how many there are between them.
-func (g *Guard) Locks(c Caller, prefix string) func(m *fsm.Machine, after string, limit int) []fsm.LockSummary {
+// partMax is how many sessions, or names and prefixes of the rules, one part of a listing looks at.
+const partMax = 1000
+
+// Locks returns a function that adds to a page of the locks behind after, with a prefix, that a caller may read. Other locks
+// do not count, so a page does not reveal how many there are between them. Each call looks at a part of the state machine,
+// and reports whether more calls are needed, between which entries may be applied.
+func (g *Guard) Locks(c Caller, prefix, after string, limit int, page *[]fsm.LockSummary) (part func(m *fsm.Machine) (more bool)) {
 	ranges := g.Rules().Readable(c.forRules(), rules.Read, prefix)
-	return func(m *fsm.Machine, after string, limit int) (page []fsm.LockSummary) {
-		for _, r := range ranges {
-			if len(page) == limit {
-				break
+	return func(m *fsm.Machine) (more bool) {
+		some := ranges[:min(len(ranges), partMax)]
+		ranges = ranges[len(some):]
+		for _, r := range some {
+			left := limit - len(*page)
+			if left == 0 {
+				return false
 			}
 			if r.Name == "" {
-				page = append(page, m.Locks(r.Prefix, after, limit-len(page))...)
+				*page = append(*page, m.Locks(r.Prefix, after, left)...)
 			} else if found := m.Locks(r.Name, after, 1); len(found) > 0 && found[0].Name == r.Name {
-				page = append(page, found...)
+				*page = append(*page, found...)
 			}
 		}
-		return page
+		return len(ranges) > 0 && len(*page) < limit
 	}
 }
 
-// Sessions returns a function that makes a page of the sessions that a caller may see: those of its identity; an operator sees
-// all.
-func (g *Guard) Sessions(c Caller) func(m *fsm.Machine, after session.ID, limit int) []session.Session {
+// Sessions is Locks for the sessions that a caller may see: those of its identity; an operator sees all.
+func (g *Guard) Sessions(c Caller, after session.ID, limit int, page *[]session.Session) (part func(m *fsm.Machine) (more bool)) {
 	v := view{g.Rules(), c}
 	all := v.operates()
-	return func(m *fsm.Machine, after session.ID, limit int) (page []session.Session) {
-		for some := m.Sessions(after, ListMax); len(some) > 0 && len(page) < limit; some = m.Sessions(after, ListMax) {
-			after = some[len(some)-1].ID
-			some = slices.DeleteFunc(some, func(s session.Session) bool { return !all && !v.isOwn(s.Identity) })
-			page = append(page, some[:min(len(some), limit-len(page))]...)
+	return func(m *fsm.Machine) (more bool) {
+		some := m.Sessions(after, partMax)
+		for _, s := range some {
+			after = s.ID
+			if all || v.isOwn(s.Identity) {
+				*page = append(*page, s)
+			}
+			if len(*page) == limit {
+				return false
+			}
 		}
-		return page
+		return len(some) == partMax
 	}
 }
 

@@ -3929,7 +3929,7 @@ type ListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Ordered by name in byte order. Fewer than the limit: there are no more.
 	Locks []*LockSummary `protobuf:"bytes,1,rep,name=locks,proto3" json:"locks,omitempty"`
-	// The moment that the page describes. Watch from its index to follow what happens later.
+	// The moment at which the page begins; it may have later changes already. Watch from its index to follow what happens later.
 	Stamp         *Stamp `protobuf:"bytes,2,opt,name=stamp,proto3" json:"stamp,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4040,7 +4040,7 @@ type ListSessionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Ordered by id.
 	Sessions []*SessionInfo `protobuf:"bytes,1,rep,name=sessions,proto3" json:"sessions,omitempty"`
-	// The moment that the page describes.
+	// The moment at which the page begins; it may have later changes already.
 	Stamp         *Stamp `protobuf:"bytes,2,opt,name=stamp,proto3" json:"stamp,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1,9 +1,11 @@
 package identity
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
@@ -92,7 +94,7 @@ func TestWhatIsWrongWithAFileOfTokens(t *testing.T) {
 
 // issuer signs tokens.
 type issuer struct {
-	t   *testing.T
+	t   testing.TB
 	key *ecdsa.PrivateKey
 }
 
@@ -249,14 +251,38 @@ func FuzzParseTokens(f *testing.F) {
 	})
 }
 
+// FuzzBearer has one JWT and one token to accept. Whatever else is accepted is the same token, spelled otherwise: nothing
+// becomes another identity, or a later expiry.
 func FuzzBearer(f *testing.F) {
-	i := newIssuer(&testing.T{})
+	key, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), bytes.Repeat([]byte{7}, 32)) // the same one in all processes of a run
+	require.NoError(f, err)
+	i := issuer{f, key}
 	keys, err := ParseKeys(i.keys(), "https://issuer", "zamok")
 	require.NoError(f, err)
-	f.Add(i.token(nil)[:60])
-	f.Add("zamok_aaaaaaaa_bbbb")
-	f.Fuzz(func(t *testing.T, token string) {
-		_, err := Verifier{Keys: keys}.Bearer(token, now)
-		require.Error(t, err)
+	const token = "zamok_aaaaaaaa_bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+	line := Token{ID: "aaaaaaaa", Identity: "bob", hash: sha256.Sum256([]byte(token)), Expires: now.Add(time.Hour)}
+	tokens, err := ParseTokens([]byte(line.String()))
+	require.NoError(f, err)
+	v := Verifier{Tokens: tokens, Keys: keys}
+	for _, seed := range []string{
+		i.token(nil), i.token(nil)[:60], i.token(map[string]any{"sub": "bob"})[:100], i.token(map[string]any{"exp": now.Add(-time.Hour).Unix()}),
+		token, token[:20], "zamok__", "eyJhbGciOiJub25lIn0.e30.", `{"payload":"e30","signatures":[{"protected":"e30","signature":"AA"}]}`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		who, err := v.Bearer(text, now)
+		_, late := v.Bearer(text, now.Add(24*time.Hour))
+		require.Error(t, late)
+		switch {
+		case err != nil:
+			require.Equal(t, Who{}, who)
+			require.Less(t, len(err.Error()), 300)
+		case strings.HasPrefix(text, tokenPrefix):
+			require.Equal(t, token, text)
+			require.Equal(t, Who{Identity: "bob"}, who)
+		default:
+			require.Equal(t, Who{"alice", []string{"sre"}}, who)
+		}
 	})
 }

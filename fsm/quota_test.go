@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -285,4 +286,52 @@ func TestBytesAreAboutTheMemory(t *testing.T) {
 			require.NoError(t, f.m.Check())
 		})
 	}
+}
+
+// TestQuotasInARestoreHoldOff: a restored cluster has the quotas of its backup and none of its usage. They are enforced while
+// nothing is granted, waits and the delays of their locks included, and the cluster can be emptied.
+func TestQuotasInARestoreHoldOff(t *testing.T) {
+	old := newHarness(t)
+	quotas := Quotas{Amounts{Sessions: 4, Tickets: 6, Bytes: 20_000}, 50}
+	old.do(0, &SetQuotas{quotas})
+	acquire := func(id session.ID, ticket uint64) *Acquire {
+		return &Acquire{Session: id, Ticket: ticket, Items: exclusive(fmt.Sprint("lock/", ticket)), WaitFor: Forever}
+	}
+	for secret, identity := range []string{"he", "he", "she", "she"} {
+		id := old.openAs(byte(secret), identity)
+		old.do(0, acquire(id, 1))
+	}
+	require.Equal(t, Amounts{Sessions: 4, Tickets: 4, Bytes: old.m.Used().Bytes}, old.m.Used())
+
+	var backup, snapshot bytes.Buffer
+	_, err := old.m.Freeze().WriteTo(&backup)
+	require.NoError(t, err)
+	_, _, err = RewriteBackup(&snapshot, &backup, NewHistory{Cluster: ClusterID{2}})
+	require.NoError(t, err)
+	m, err := Restore(&snapshot)
+	require.NoError(t, err)
+	require.Equal(t, quotas, m.Quotas())
+	require.Equal(t, Amounts{}, m.Used(), "its sessions have ended")
+
+	b := &harness{t, m}
+	b.do(0, &LeaderStart{Node: "n1", Cluster: ClusterID{2}})
+	he, other, she := b.openAs(1, "he"), b.openAs(2, "he"), b.openAs(3, "she")
+	b.requireOver(t, "identity_sessions", &OpenSession{Secret: session.Hash{9}, Settings: session.Settings{Identity: "he", TTL: clock.Hour}})
+	for ticket := range uint64(3) {
+		require.Equal(t, Waiting, b.do(0, acquire(he, ticket+1)).Results[0].State)
+	}
+	b.requireOver(t, "identity_tickets", acquire(other, 1))
+	require.Equal(t, Waiting, b.do(0, acquire(she, 1)).Results[0].State, "another identity has its own share")
+	require.Positive(t, m.Counts().Delayed)
+
+	for _, c := range []Command{&Drop{Session: he, Ticket: 1}, &CloseSession{Session: he}, &ExpireSession{Session: other}} {
+		b.requireKnown(t, c)
+		require.Equal(t, OK, b.do(0, c).Results[0].Code)
+	}
+	again := b.openAs(4, "he")
+	require.Equal(t, Waiting, b.do(0, acquire(again, 1)).Results[0].State, "what was given back is free")
+	b.do(b.m.Time().Add(clock.Hour)) // all expire, before the end of the hold-off
+	require.Positive(t, m.HoldOff())
+	require.Equal(t, Amounts{}, m.Used())
+	require.NoError(t, m.Check())
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -26,7 +28,7 @@ import (
 func TestAFloodIsLimitedAndOthersAreServed(t *testing.T) {
 	t.Parallel()
 	set, err := limits.Parse([]string{"requests-per-identity=5/s", "streams-per-identity=1", "watches-per-identity=1", "held-calls-per-identity=1",
-		"relayed-calls-per-identity=1"})
+		"relayed-calls-per-identity=1", "public-streams=1"})
 	require.NoError(t, err)
 	tokens, known := map[string]string{}, identity.Tokens{}
 	for _, who := range []string{"alice", "bob", "carol", "dave", "eve"} {
@@ -101,6 +103,15 @@ func TestAFloodIsLimitedAndOthersAreServed(t *testing.T) {
 	require.NoError(t, err)
 	_, err = second.Recv()
 	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, limitedBy(t, err, "watches-per-identity").Code)
+	health := healthpb.NewHealthClient(to.conn)
+	public, err := health.Watch(soon(t), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	_, err = public.Recv()
+	require.NoError(t, err)
+	public, err = health.Watch(soon(t), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	_, err = public.Recv()
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, limitedBy(t, err, "public-streams").Code)
 }
 
 // limitedBy is the refusal by a limit.
@@ -197,6 +208,29 @@ func TestAnAddressDoesNotTakeEveryConnection(t *testing.T) {
 	close(from)
 	_, err := l.Accept()
 	require.ErrorIs(t, err, net.ErrClosed)
+
+}
+
+// TestAnAddressDoesNotConnectTooOften: beyond the rate its connections are closed.
+func TestAnAddressDoesNotConnectTooOften(t *testing.T) {
+	t.Parallel()
+	s := newServer(&NodeConfig{
+		Config: raftnode.Config{Logger: slog.New(slog.DiscardHandler)}, ConnsMax: 100, Limits: limits.Set{"connects-per-address": 1},
+	})
+	from, connects := make(chan string), 10
+	l := s.limited(addresses{from: from})
+	go func() {
+		defer close(from)
+		for range connects {
+			from <- "192.0.2.1"
+		}
+	}()
+	accepted := 0
+	for _, err := l.Accept(); err == nil; _, err = l.Accept() {
+		accepted++
+	}
+	assert.Less(t, accepted, connects)
+	assert.Contains(t, s.metricsText(t), fmt.Sprintf(`zamok_limit_refusals_total{limit="connects-per-address"} %d`+"\n", connects-accepted))
 }
 
 // addresses is a listener whose connections come from addresses, without a network.

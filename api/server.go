@@ -57,9 +57,6 @@ const (
 	unreadBytesDefault = 64 << 20
 	// connsDefault is the default of NodeConfig.ConnsMax.
 	connsDefault = 16_384
-	// publicStreams bounds the streams of gRPC's own services under way, health and reflection: they serve everybody, so
-	// nothing else limits them.
-	publicStreams = 1024
 	// openTimeout is how long a new connection may take for its handshake.
 	openTimeout = 10 * time.Second
 	// pingIdle is after how long of silence a client is probed, pingTimeout how long it may take to
@@ -95,7 +92,6 @@ type Server struct {
 	dropping  sync.Mutex                // held to submit the drop of a call that broke; taken by a call that begins to wait
 	reading   chan struct{}             // capacity 1: full while a call reads much of the state
 	backingUp chan struct{}             // its capacity is how many there may be
-	public    chan struct{}             // likewise, of streams of health and reflection
 	limitMet  atomic.Pointer[time.Time] // when a request was refused because of a limit; nil = never
 	cluster   atomic.Pointer[string]    // the id of this node's cluster, as hex; nil = not known yet
 	stopping  chan struct{}             // closed when the node stops: whatever waits here ends
@@ -107,7 +103,6 @@ func newServer(cfg *NodeConfig) *Server {
 	s := &Server{
 		cfg: cfg, history: history.New(), metrics: metrics.New(), relays: make(map[raftpeer.Server][]*relayConn),
 		reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
-		public: make(chan struct{}, publicStreams),
 	}
 	s.openings.underWay = make(map[session.Hash]int)
 	s.limits = limits.New(limits.Config{
@@ -261,15 +256,12 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 
 // publicStream serves a stream that asks nobody who they are.
 func (s *Server) publicStream(srv any, stream grpc.ServerStream, handle grpc.StreamHandler) error {
-	select {
-	case s.public <- struct{}{}:
-		defer func() { <-s.public }()
-		return handle(srv, stream)
-	default:
-		s.refused("public-streams", conns.Of(stream.Context()).RemoteAddr())
-		return wire.Errorf(zamokpb.Code_CODE_LIMIT_EXCEEDED, "not done: %d streams of health and reflection are open at this node, and "+
-			"that is the most; a Check of the health is a call of its own", publicStreams)
+	end, err := s.limits.Open(limits.PublicStreams, limits.HostOf(conns.Of(stream.Context()).RemoteAddr().String()))
+	if err != nil {
+		return err
 	}
+	defer end()
+	return handle(srv, stream)
 }
 
 // authenticateEvery is how often the caller of a stream is authenticated again: a token expires, or is removed from its file.

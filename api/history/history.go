@@ -30,8 +30,6 @@ const (
 	// events had been forgotten.
 	batchBytesMax   = 1 << 20
 	sendingBytesMax = 64 << 20
-	// watchesMax bounds the watches of one node: each entry wakes all of them.
-	watchesMax = 1024
 )
 
 // History has the latest events, and wakes the watches. A watch reads from it and has no memory of its own
@@ -206,10 +204,6 @@ func (h *History) Watch(ctx context.Context, prefix string, from uint64, filter 
 	defer h.mu.Unlock()
 	w := &Watch{history: h, prefix: prefix, filter: filter, wake: make(chan struct{}, 1), index: from}
 	switch {
-	case len(h.watches) >= watchesMax:
-		e := wire.Errorf(zamokpb.Code_CODE_LIMIT_EXCEEDED, "not done: %d watch this node already; watch at another one", watchesMax)
-		e.Info.Field = "watches"
-		return nil, e
 	case from == 0:
 		w.index, w.next = h.index, h.end
 	case from < h.compacted:

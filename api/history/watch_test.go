@@ -153,13 +153,3 @@ func TestARestoredStateEndsWatches(t *testing.T) {
 	entry(r, 50, "y")
 	assert.Equal(t, []string{"50: y"}, readAll(again))
 }
-
-func TestWatchesAreLimited(t *testing.T) {
-	r := New()
-	for range watchesMax {
-		mustWatch(t, r, "", 0)
-	}
-	_, f := r.Watch(t.Context(), "", 0, everything)
-	require.Error(t, f)
-	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, f.(*wire.Error).Code())
-}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"zamok/api/zamokpb"
+	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
 	"zamok/session/visible"
@@ -135,10 +136,12 @@ func Refused(r *fsm.Result) *Error {
 	if !known {
 		row = refusal{zamokpb.Code_CODE_INTERNAL, "the server encoded what the cluster can't read"}
 	}
+	retryAfter := clock.Span(0)
 	if r.Code == fsm.LimitExceeded {
-		row.text = limitText(r.Detail)
+		row.text, retryAfter = limitText(r.Detail)
 	}
 	e := Errorf(row.code, "%s", row.text)
+	e.Info.RetryAfter = int64(retryAfter)
 	e.Info.Reason = zamokpb.Reason(r.Reason)
 	if d := r.Detail; d != nil {
 		e.Info.Field, e.Info.Limit, e.Info.More = d.Field, d.Limit, uint32(d.More)
@@ -175,20 +178,24 @@ var refusals = map[fsm.Code]refusal{
 	fsm.OtherVersion: {zamokpb.Code_CODE_OVERLOADED, "not done: the cluster's rules changed meanwhile; send it again"},
 }
 
-// limitText describes a limit or a quota that was reached; a repeated answer has no details.
-func limitText(d *fsm.Detail) string {
+// quotaRetry is the time to wait that a refusal by a quota contains: until others may have given something back.
+const quotaRetry = clock.Second
+
+// limitText describes a limit or a quota that was reached, with the time to wait, 0 if it does not help; a repeated answer has
+// no details.
+func limitText(d *fsm.Detail) (text string, retryAfter clock.Span) {
 	if d == nil {
-		return "not done: a limit was met when it was first requested; request it anew, as another ticket"
+		return "not done: a limit was met when it was first requested; request it anew, as another ticket", 0
 	}
 	if what, total := strings.CutPrefix(d.Field, "total_"); total {
 		return "not done: the quota of this cluster for the " + what + " of all clients is reached; try again later, or have an operator raise " +
-			"the quota (zamok settings)"
+			"the quota (zamok settings)", quotaRetry
 	}
 	if what, own := strings.CutPrefix(d.Field, "identity_"); own {
 		return "not done: this identity has reached its share of the quota for " + what + "; release locks and close sessions that are " +
-			"not needed, or have an operator raise the quota (zamok settings)"
+			"not needed, or have an operator raise the quota (zamok settings)", quotaRetry
 	}
-	return "not done: the limit of {field} is reached"
+	return "not done: the limit of {field} is reached", 0
 }
 
 // QuotaMet refuses a command that would exceed a quota, before it is proposed. A copy may have been proposed before.

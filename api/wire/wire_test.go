@@ -93,6 +93,7 @@ func TestLimitsAreNamed(t *testing.T) {
 		assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, e.Info.Outcome)
 		assert.Equal(t, field, e.Info.Field)
 		assert.Contains(t, e.Info.Message, text)
+		assert.Equal(t, field != "tickets", e.Info.RetryAfter > 0, "what others give back helps with a quota")
 	}
 	assert.NotContains(t, Refused(&fsm.Result{Code: fsm.LimitExceeded, Reason: fsm.TooMany}).Info.Message, "{")
 }

@@ -2188,7 +2188,7 @@ type ErrorInfo struct {
 	Reason Reason `protobuf:"varint,11,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
 	// WRONG_CLUSTER: the id of the node's cluster in hex.
 	Cluster string `protobuf:"bytes,12,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// A limit of this node was reached: the time to wait before the next attempt, in nanoseconds. 0 = not known.
+	// A limit of this node or a quota was reached: the time to wait before the next attempt, in nanoseconds. 0 = not known.
 	RetryAfter    int64 `protobuf:"varint,13,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -25,9 +25,11 @@ type Kind struct{ all, each string }
 var (
 	Streams     = Kind{"streams", "streams-per-identity"}
 	HeldCalls   = Kind{"held-calls", "held-calls-per-identity"}
-	Watches     = Kind{"", "watches-per-identity"}
+	Watches     = Kind{"watches", "watches-per-identity"}
 	Relays      = Kind{"", "relayed-calls-per-identity"}
 	Connections = Kind{"", "connections-per-address"}
+	// PublicStreams are those of gRPC's own services, health and reflection: they serve everybody.
+	PublicStreams = Kind{"public-streams", ""}
 
 	Requests = Kind{"requests", "requests-per-identity"}
 	Connects = Kind{"", "connects-per-address"}
@@ -52,9 +54,11 @@ type definition struct {
 var definitions = []definition{
 	{Streams.all, false, 65_536}, {Streams.each, false, 0},
 	{HeldCalls.all, false, 65_536}, {HeldCalls.each, false, 0},
-	{Watches.each, false, 768}, // of 1024 that package history has
+	{Watches.all, false, 1024}, // each entry wakes all of them
+	{Watches.each, false, 0},
 	{Relays.each, false, 12_288},
 	{Connections.each, false, 0},
+	{PublicStreams.all, false, 1024},
 	{Requests.all, true, 0}, {Requests.each, true, 0},
 	{Connects.each, true, 0},
 	{DenialLines.all, true, 100}, {DenialLines.each, true, 10},
@@ -151,7 +155,8 @@ func New(config Config) *Limits {
 	}
 	maps.Copy(l.most, config.Set)
 	for each, of := range map[string]int{
-		Streams.each: l.most[Streams.all], HeldCalls.each: l.most[HeldCalls.all], Connections.each: config.Connections,
+		Streams.each: l.most[Streams.all], HeldCalls.each: l.most[HeldCalls.all], Watches.each: l.most[Watches.all],
+		Connections.each: config.Connections,
 	} {
 		if _, set := config.Set[each]; !set {
 			l.most[each] = share(of)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -130,6 +131,42 @@ func TestOpen(t *testing.T) {
 	assert.Equal(t, map[string]int{"streams-per-identity": 1, "streams": 2}, refusals)
 }
 
+// TestEachLimit: each limit that can be configured refuses with its name, a code, the outcome and a time to wait, and counts that.
+// Without the limit nothing is refused.
+func TestEachLimit(t *testing.T) {
+	kinds := []Kind{Streams, HeldCalls, Watches, Relays, Connections, PublicStreams, Requests, Connects, DenialLines}
+	tested := 0
+	for _, d := range definitions {
+		i := slices.IndexFunc(kinds, func(k Kind) bool { return k.all == d.name || k.each == d.name })
+		require.GreaterOrEqual(t, i, 0, d.name)
+		kind, texts := kinds[i], []string{d.name + "=1"}
+		use, code := func(l *Limits) error { _, err := l.Open(kind, "he"); return err }, zamokpb.Code_CODE_LIMIT_EXCEEDED
+		if d.isRate {
+			texts[0] += "/s"
+			use, code = func(l *Limits) error { return l.Ask(kind, "he") }, zamokpb.Code_CODE_OVERLOADED
+		}
+		for _, other := range []string{kind.all, kind.each} {
+			if other != d.name && other != "" {
+				texts = append(texts, other+"=none")
+			}
+		}
+		l, refusals := these(t, texts...)
+		require.NoError(t, use(l), d.name)
+		info := refusal(t, use(l))
+		assert.Equal(t, code, info.Code, d.name)
+		assert.Equal(t, d.name, info.Field)
+		assert.Contains(t, info.Message, "--limit "+d.name+"=")
+		assert.Equal(t, map[string]int{d.name: 1}, refusals)
+		texts[0] = d.name + "=none"
+		l, _ = these(t, texts...)
+		for range 10 {
+			require.NoError(t, use(l), d.name)
+		}
+		tested++
+	}
+	assert.Equal(t, tested, len(Names()))
+}
+
 // TestTheRatesOfManyAreBounded: idle callers are forgotten, and those above rowsMax share a rate.
 func TestTheRatesOfManyAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -207,8 +244,8 @@ func TestDefaults(t *testing.T) {
 	l, _ := these(t, "held-calls=10")
 	assert.Equal(t, map[string]int{
 		"streams": 65_536, "streams-per-identity": 49_152, "held-calls": 10, "held-calls-per-identity": 8,
-		"watches-per-identity": 768, "relayed-calls-per-identity": 12_288, "connections-per-address": 75,
-		"requests": 0, "requests-per-identity": 0, "connects-per-address": 0,
+		"watches": 1024, "watches-per-identity": 768, "relayed-calls-per-identity": 12_288, "connections-per-address": 75,
+		"public-streams": 1024, "requests": 0, "requests-per-identity": 0, "connects-per-address": 0,
 		"denial-lines": 100, "denial-lines-per-identity": 10,
 	}, l.most)
 }

@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"math/big"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/raftnode"
 	"zamok/raftnode/peer"
 	"zamok/session"
 )
@@ -98,7 +100,9 @@ func TestARelayedCallGoesNoFurther(t *testing.T) {
 	require.Equal(t, "anonymous@127.0.0.1", identityOf(leader, s.id))
 
 	between := func(to *Node) caller {
-		conn, err := c.follower().server.dialRelay(to.Raft().Self())
+		servers := leader.Raft().Servers()
+		i := slices.IndexFunc(servers, func(s raftnode.Server) bool { return s.ID == to.cfg.ID })
+		conn, err := c.follower().server.dialRelay(peer.Server{Name: to.cfg.ID, Incarnation: servers[i].Incarnation})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		return caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn}

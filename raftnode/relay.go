@@ -31,6 +31,3 @@ func (n *Node) DialRelay(ctx context.Context, to peer.Server) (net.Conn, error) 
 
 // Relays returns a listener for the connections of other nodes, each a peer.RelayConn.
 func (n *Node) Relays() net.Listener { return n.network.Relays() }
-
-// Self is this node's own server.
-func (n *Node) Self() peer.Server { return n.self }

@@ -173,7 +173,7 @@ func TestAStrangerWithACertificate(t *testing.T) {
 		transport, err := network.Transport(hclog.NewNullLogger())
 		require.NoError(b, err)
 		for _, n := range b.nodes {
-			id, at := n.Self().ID(), raft.ServerAddress(n.self.Address)
+			id, at := n.Node.self.ID(), raft.ServerAddress(n.self.Address)
 			as := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(id), Addr: []byte(at)}
 			last := uint64(math.MaxUint64)
 			_, call := network.Call(b.Context(), peer.Node{ID: string(id), Address: n.self.Address}, []byte("{}"))
@@ -255,11 +255,11 @@ func TestOnlyServersAnnounceThemselves(t *testing.T) {
 				Condition: func(peer.Server) peer.Condition { return peer.Condition{} }, Logger: leader.log,
 			})
 			require.NoError(b, err)
-			for name, incarnation := range map[string]peer.Incarnation{self.Name: self.Incarnation, "other": self.Incarnation, "n1": b.nodes[0].Self().Incarnation} {
+			for name, incarnation := range map[string]peer.Incarnation{self.Name: self.Incarnation, "other": self.Incarnation, "n1": b.nodes[0].Node.self.Incarnation} {
 				entry := fsm.Entry{Commands: []fsm.Command{&fsm.Member{ID: name, Incarnation: fsm.Incarnation(incarnation), Peer: "h9:1", StateVersionMax: 1}}}
 				body, err := json.Marshal(call{Entry: entry.Append(nil)})
 				require.NoError(b, err)
-				refusal, err := network.Call(b.Context(), peer.Node{ID: string(leader.Self().ID()), Address: leader.self.Address}, body)
+				refusal, err := network.Call(b.Context(), peer.Node{ID: string(leader.Node.self.ID()), Address: leader.self.Address}, body)
 				require.NoError(b, err, "without TLS the call is taken")
 				assert.Contains(b, string(refusal), "may only announce itself", "%v announces %s", self, name)
 			}

@@ -1,16 +1,15 @@
 package audit
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"zamok/api/tally"
+	"zamok/session/visible"
 )
 
 // Event is one line. Record sets Node. A line with Omitted is the last of so many denials since then that have no other line.
@@ -89,30 +88,11 @@ func (l *Log) Record(e Event) {
 	if err == nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		_, err = l.Out.Write(append(ascii(line), '\n')) // one write, so that lines do not mix
+		_, err = l.Out.Write(append([]byte(visible.JSON(string(line))), '\n')) // one write, so that lines do not mix
 	}
 	if err != nil {
 		l.Failed(fmt.Errorf("a line of the audit log was not written: %w", err))
 	}
-}
-
-// ascii escapes all characters of a JSON document that are not ASCII; they occur in strings only.
-func ascii(line []byte) []byte {
-	var out bytes.Buffer
-	for len(line) > 0 {
-		r, size := utf8.DecodeRune(line)
-		switch {
-		case r < 0x7f:
-			out.WriteByte(line[0])
-		case r > 0xffff:
-			r -= 0x10000
-			fmt.Fprintf(&out, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
-		default:
-			fmt.Fprintf(&out, `\u%04x`, r)
-		}
-		line = line[size:]
-	}
-	return out.Bytes()
 }
 
 // File appends to a file that can be rotated.
@@ -149,11 +129,4 @@ func (f *File) Write(line []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.file.Write(line)
-}
-
-// Close closes the file.
-func (f *File) Close() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.file.Close()
 }

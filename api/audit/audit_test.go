@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"zamok/session/visible"
 )
 
-func TestALineIsASCII(t *testing.T) {
+func TestALineShowsTextOfOthersVisibly(t *testing.T) {
 	var out bytes.Buffer
 	l := New(Config{Out: &out, Node: "n1", Failed: func(err error) { require.NoError(t, err) }})
 	sent := Event{
@@ -23,9 +25,7 @@ func TestALineIsASCII(t *testing.T) {
 	l.Record(sent)
 	line := out.Bytes()
 	require.Equal(t, 1, bytes.Count(line, []byte("\n")))
-	for _, b := range line[:len(line)-1] {
-		require.True(t, b >= ' ' && b < 0x7f, "%q", line)
-	}
+	require.Equal(t, visible.Line(string(line[:len(line)-1])), string(line[:len(line)-1]))
 	var got Event
 	require.NoError(t, json.Unmarshal(line, &got))
 	sent.Node, sent.Time = "n1", sent.Time.UTC()
@@ -50,7 +50,7 @@ func TestAFileIsReopened(t *testing.T) {
 	require.NoError(t, f.Reopen())
 	writers.Wait()
 	l.Record(Event{Who: "last"})
-	require.NoError(t, f.Close())
+	require.NoError(t, f.file.Close())
 	lines := 0
 	for _, name := range []string{path, path + ".1"} {
 		info, err := os.Stat(name)

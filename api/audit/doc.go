@@ -5,8 +5,8 @@
 //	defer log.Stop()
 //	log.Record(audit.Event{Who: "alice", Call: "ForceRelease", On: map[string]string{"lock": "stock"}, Outcome: "done"})
 //
-// A line is ASCII: everything else in texts of clients is escaped, so that no line affects a terminal or a log viewer. It
-// contains no secret and no token of a client. Reopen continues in a new file after a rotation.
+// What can't be seen in texts of clients is escaped, so that no line affects a terminal or a log viewer. A line contains no
+// secret and no token of a client. Reopen continues in a new file after a rotation.
 //
 // Record writes each line, for the acts of operators. RecordDenial bounds the lines, since any stranger can be denied as often
 // as it likes: it asks Allow, counts the denials without a line, and writes their number for each account later.

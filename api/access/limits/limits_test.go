@@ -97,7 +97,7 @@ func TestARateOfTheNode(t *testing.T) {
 
 // TestOpen: what is open is counted until it ends, in all and by caller.
 func TestOpen(t *testing.T) {
-	l, refusals := these(t, "streams=4", "watches-per-identity=none")
+	l, refusals := these(t, "streams=4", "watches=none", "watches-per-identity=none")
 	var ends []func()
 	for range 3 { // three quarters of four
 		end, err := l.Open(Streams, "greedy")

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -100,23 +101,30 @@ func withCertificate(next http.Handler) http.Handler {
 	})
 }
 
-// forOperators restricts a handler to callers that may operate, for routes that are not calls of gRPC. It works before the node
-// has started.
+// forOperators restricts a profile to callers that may operate, and records who asked for it. It works before the node has
+// started, so it is not a call of gRPC.
 func (s *Server) forOperators(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		if err := web.CheckOrigin(r, s.cfg.isHTTPHost, false); err != nil {
+			respond(w, http.StatusForbidden, err.Error())
+			return
+		}
+		call := "pprof " + path.Base(r.URL.Path)
 		shown := metadata.MD{access.AuthorizationKey: r.Header.Values(access.AuthorizationKey)}
-		ctx, err := s.identify(metadata.NewIncomingContext(r.Context(), shown), r.URL.Path)
+		ctx, err := s.identify(metadata.NewIncomingContext(r.Context(), shown), call)
 		if err != nil {
+			w.Header().Set("WWW-Authenticate", "Bearer")
 			respond(w, http.StatusUnauthorized, err.Error())
 			return
 		}
 		guard := access.Guard{Rules: s.cfg.Rules}
 		if err := guard.AdmitOperator(access.CallerOf(ctx)); err != nil {
 			s.metrics.Denied(string(rules.Operate))
-			s.audit.RecordDenial(access.CallerOf(ctx).Account(), auditEvent(ctx, r.URL.Path, nil, err))
+			s.audit.RecordDenial(access.CallerOf(ctx).Account(), auditEvent(ctx, call, nil, err))
 			respond(w, http.StatusForbidden, err.Error())
 			return
 		}
+		s.audit.Record(auditEvent(ctx, call, nil, nil))
 		serve(w, r)
 	}
 }

@@ -41,9 +41,10 @@ rules:
     may: [operate]
 `))
 	require.NoError(t, err)
+	lines := &auditLines{}
 	n := startCluster(t, 1, func(cfg *NodeConfig) {
 		serveHTTP(cfg)
-		cfg.Profile = true
+		cfg.Profile, cfg.Audit = true, lines
 		cfg.Rules = func() *rules.Set { return set }
 		cfg.Identity.Verifier = func() identity.Verifier { return identity.Verifier{Tokens: known} }
 		cfg.Peers.TLS = func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{certificate}, RootCAs: pool} }
@@ -89,10 +90,10 @@ rules:
 	assert.Contains(t, text, `"identity":"a test"`)
 	code, text = ask(shown, "GET", "/v1/lock?name=b", "")
 	assert.Equal(t, 403, code, text)
-	code, text = ask(shown, "GET", "/debug/pprof/cmdline", "")
-	assert.Equal(t, 403, code, text)
-	code, text = ask(nothing, "GET", "/debug/pprof/cmdline", "", byToken...)
-	assert.Equal(t, 200, code, text)
+	readProfiles(t, lines, func(headers ...string) (code int) {
+		code, _ = ask(shown, "GET", "/debug/pprof/cmdline", "", headers...)
+		return code
+	}, byToken)
 	code, text = ask(nothing, "POST", "/v1/admin/transfer", `{"to":"n1"}`, byToken...)
 	assert.NotContains(t, []int{401, 403}, code, text)
 
@@ -119,4 +120,18 @@ rules:
 	assert.Equal(t, codes.Unauthenticated, status.Code(now(soon(t))))
 	_, err = healthpb.NewHealthClient(conn).Check(soon(t), &healthpb.HealthCheckRequest{})
 	assert.NoError(t, err)
+}
+
+// readProfiles asks for a profile as "a test", who may not operate, and as "bob", who may.
+func readProfiles(t *testing.T, lines *auditLines, ask func(headers ...string) (code int), asBob []string) {
+	lines.take(t)
+	assert.Equal(t, http.StatusForbidden, ask())
+	assert.Equal(t, http.StatusOK, ask(asBob...))
+	read := lines.take(t)
+	require.Len(t, read, 2, "who asked for a profile is recorded")
+	assert.Equal(t, []string{"a test", "pprof cmdline", "not done"}, []string{read[0].Who, read[0].Call, read[0].Outcome})
+	assert.Equal(t, []string{"bob", "pprof cmdline", "done"}, []string{read[1].Who, read[1].Call, read[1].Outcome})
+	for _, foreign := range [][]string{{"Origin", "https://evil.example"}, {"Host", "evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
+		assert.Equal(t, http.StatusForbidden, ask(append(foreign, asBob...)...))
+	}
 }

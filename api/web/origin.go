@@ -11,17 +11,18 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// checkOrigin refuses what a web page of another site makes a browser send. Without that, any page could take locks of
-// a node on the visitor's own machine or network. It is no protection against programs: those may send any header.
+// CheckOrigin refuses what a web page of another site makes a browser send. Without that, any page could take locks of
+// a node on the visitor's own machine or network. It is no protection against programs: those may send any header. isHost
+// reports whether a name is this node's.
 //
 //   - Host must be one of this node's names, or an IP address: a name that an attacker's DNS points to this node is
 //     neither.
 //   - Origin and Sec-Fetch-Site, which browsers add, must be this site's.
 //   - A request with the User-Agent of a browser that takes a lock by GET needs one of them, or a Referer. Browsers add
 //     none of them to some requests for an address without TLS.
-func (h *handler) checkOrigin(r *http.Request, takesLock bool) error {
+func CheckOrigin(r *http.Request, isHost func(name string) bool, takesLock bool) error {
 	host := hostOf(r.Host)
-	if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" && !h.config.IsHost(host) {
+	if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" && !isHost(host) {
 		return foreign("host %q is none of this node's names; a name for it is given with --http-host", host)
 	}
 	origin, site := r.Header.Get("Origin"), r.Header.Get("Sec-Fetch-Site")

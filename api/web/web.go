@@ -128,7 +128,7 @@ func New(config Config) http.Handler {
 		allowed[route.path] = append(allowed[route.path], route.method)
 		mux.HandleFunc(route.method+" "+route.path, func(w http.ResponseWriter, r *http.Request) {
 			head(w)
-			err := h.checkOrigin(r, route.takesLock)
+			err := CheckOrigin(r, config.IsHost, route.takesLock)
 			if err == nil && route.method == http.MethodGet && r.Method != route.method && route.stream {
 				err = wrongMethod(w, r, allowed[route.path]) // a HEAD would take a lock
 			}

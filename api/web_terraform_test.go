@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/base64"
 	"fmt"
 	"strings"
 	"testing"
@@ -90,4 +91,36 @@ func TestTerraformWaits(t *testing.T) {
 	}, patience, patience/1000)
 	require.Equal(t, 200, send(ctx, t, n, "UNLOCK", path, anne).code)
 	assert.Equal(t, 200, (<-waited).code)
+}
+
+// TestTerraformAuthenticatesByPassword: Terraform sends Basic and nothing else, so its password is the token, whatever the user
+// name. Only its routes accept that.
+func TestTerraformAuthenticatesByPassword(t *testing.T) {
+	t.Parallel()
+	n, _, as := startWithRules(t)
+	basic := func(who string) string {
+		token := strings.TrimPrefix(shown(as(who)), "Bearer ")
+		return "Basic " + base64.StdEncoding.EncodeToString([]byte("terraform:"+token))
+	}
+	ask := func(method, name, authorization string) reply {
+		path := "/v1/terraform/lock?name=" + name
+		return send(soon(t), t, n, method, path, fmt.Sprintf(terraformInfo, anneID, "anne@laptop"), "Authorization", authorization)
+	}
+	require.Equal(t, 200, ask("LOCK", "p/1", basic("alice")).code)
+	shownTo := send(soon(t), t, n, "GET", "/v1/lock?name=p/1", "", "Authorization", shown(as("bob")))
+	assert.Contains(t, shownTo.text, `"identity":"alice"`)
+	assert.Equal(t, 423, ask("UNLOCK", "p/1", basic("bob")).code, "the session is alice's, and bob may read the lock")
+	assert.Equal(t, 403, ask("LOCK", "q", basic("alice")).code, "the rules allow her only p/*")
+	assert.Equal(t, 200, ask("UNLOCK", "p/1", basic("alice")).code)
+	for _, wrong := range []string{
+		basic("alice") + "AAAA", "Basic x", "Basic", "Basic " + base64.StdEncoding.EncodeToString([]byte("alice:")), "Bearer x",
+	} {
+		refused := ask("LOCK", "p/1", wrong)
+		assert.Equal(t, 401, refused.code, wrong)
+		assert.Equal(t, []string{`Basic realm="zamok"`, "Bearer"}, refused.header.Values("WWW-Authenticate"))
+	}
+	assert.Equal(t, 403, send(soon(t), t, n, "LOCK", "/v1/terraform/lock?name=p/1", `{"ID":"1"}`).code, "anonymous")
+	elsewhere := send(soon(t), t, n, "GET", "/v1/now", "", "Authorization", basic("alice"))
+	assert.Equal(t, 401, elsewhere.code)
+	assert.Equal(t, []string{"Bearer"}, elsewhere.header.Values("WWW-Authenticate"))
 }

@@ -145,7 +145,7 @@ func fail(w http.ResponseWriter, err error) {
 		code = http.StatusInternalServerError
 	}
 	if code == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", "Bearer") // required by RFC 9110
+		w.Header().Add("WWW-Authenticate", "Bearer") // required by RFC 9110
 	}
 	if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
 		seconds := clock.Span(info.RetryAfter+int64(clock.Second)-1) / clock.Second // rounded up

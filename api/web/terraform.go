@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"time"
 
+	"google.golang.org/grpc/metadata"
+
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/session/visible"
@@ -22,6 +24,9 @@ import (
 // The description is the metadata of the ticket, so that who is refused is shown the holder's. The secret of the session
 // derives from the name and the description's ID: a repeated LOCK finds its lock, and UNLOCK needs the ID, which
 // everyone who is refused is shown. That is the protocol of Terraform: it protects from mistakes, not from people.
+//
+// Terraform authenticates with Basic only, so the password is the token here, and nowhere else. The user name is ignored:
+// the token has its identity.
 
 // terraformRequest is the query of lock_address and unlock_address.
 type terraformRequest struct {
@@ -57,7 +62,10 @@ func (h *handler) terraformRoute(method, summary string, f func(context.Context,
 					return wire.Invalid("body", "is not the description of a lock, which has an ID")
 				}
 			}
-			other, err := f(r.Context(), request, body, info)
+			other, err := f(withPassword(r), request, body, info)
+			if isCode(err, zamokpb.Code_CODE_UNAUTHENTICATED) {
+				w.Header().Add("WWW-Authenticate", `Basic realm="zamok"`)
+			}
 			switch {
 			case other != nil:
 				w.Header().Set("Content-Type", "application/json")
@@ -71,6 +79,15 @@ func (h *handler) terraformRoute(method, summary string, f func(context.Context,
 			return nil
 		},
 	}
+}
+
+// withPassword is the context of the calls of a request, with the password of Basic as the token.
+func withPassword(r *http.Request) context.Context {
+	md, _ := metadata.FromOutgoingContext(r.Context()) // a copy
+	if _, password, basic := r.BasicAuth(); basic && len(md[authorizationKey]) == 1 {
+		md.Set(authorizationKey, "Bearer "+password)
+	}
+	return metadata.NewOutgoingContext(r.Context(), md)
 }
 
 // terraformSecret is the secret of the session of a lock.

@@ -25,6 +25,7 @@
 //	admin.go    calls of operators
 //	limiting.go which requests and connections count against which limits of their callers
 //	auditing.go what the audit log records of a call
+//	grants.go   grants and ends of holds in the audit log
 //	relay.go    requests for another cluster are refused; calls are relayed to the leader on request
 //	local.go    the services without a network, for HTTP
 //	http.go     the HTTP port with the TLS of clients: /v1/, /metrics, /healthz and /readyz; grpc.health.v1

@@ -63,6 +63,7 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	c.Epoch = func(leads bool) {
 		s.hub.SetLeading(leads)
 		s.metrics.SetLeading(leads)
+		s.grants.SetLeading(leads)
 	}
 	opened := make(chan error, 1)
 	go func() {
@@ -148,6 +149,7 @@ func (n *Node) end(how func() error) error {
 			}
 			n.served.Wait()
 		}
+		n.server.grants.stop()
 		n.server.limits.Stop()
 		n.server.audit.Stop()
 		close(n.done)
@@ -203,6 +205,8 @@ type NodeConfig struct {
 	// Audit gets a line of JSON for each operator call and each denial; beyond limits.DenialLines, one for many denials of a caller.
 	// Lines that can't be written are counted and logged, and the call proceeds. Nil: the Logger gets them.
 	Audit io.Writer
+	// AuditGrants adds a line for each grant and for the end of each hold, from the node that led.
+	AuditGrants bool
 	// ConnsMax is how many clients may be connected at once, by gRPC and by HTTP. One more takes the place of a connection
 	// without a call, or is disconnected. Zero: 16384.
 	ConnsMax int

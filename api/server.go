@@ -83,6 +83,7 @@ type Server struct {
 	limits   *limits.Limits
 	openings openings
 	audit    *audit.Log
+	grants   *grantLog     // nil: grants are not audited
 	budget   *conns.Budget // for unread answers and incomplete requests of clients
 
 	relaying sync.Mutex                       // guards relays
@@ -114,6 +115,9 @@ func newServer(cfg *NodeConfig) *Server {
 		Out: cfg.Audit, Node: cfg.ID, Failed: unaudited(s.metrics, cfg.Logger),
 		Allow: func(account string) bool { return s.limits.Allow(limits.DenialLines, account) }, Omitted: s.metrics.Omitted,
 	})
+	if cfg.AuditGrants {
+		s.grants = newGrantLog(cfg.ID, s.audit)
+	}
 	return s
 }
 
@@ -125,6 +129,7 @@ func (s *Server) applied(m *fsm.Machine, a fsm.Applied) {
 	s.hub.Applied(m, a)
 	s.history.Applied(a)
 	s.metrics.Applied(a)
+	s.grants.Applied(m, a)
 	s.noteCluster(m)
 }
 

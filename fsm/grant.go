@@ -88,5 +88,8 @@ func (m *Machine) grant(key TicketRef, t *ticket) {
 }
 
 func (m *Machine) emitGranted(key TicketRef, t *ticket) {
-	m.emit(Event{Kind: EvGranted, TicketRef: key, Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
+	m.emit(Event{
+		Kind: EvGranted, TicketRef: key, Token: t.token, HoldUntil: t.holdUntil, Items: t.items,
+		Identity: m.sessions.Peek(key.Session).Identity,
+	})
 }

@@ -133,7 +133,7 @@ func sortQueueChanges(events []fsm.Event) []fsm.Event {
 
 func sameEvent(a, b *fsm.Event) bool {
 	return a.Index == b.Index && a.Kind == b.Kind && a.TicketRef == b.TicketRef && a.Token == b.Token &&
-		a.HoldUntil == b.HoldUntil && a.Reason == b.Reason && a.Text == b.Text && a.Label == b.Label && a.Lock == b.Lock &&
+		a.HoldUntil == b.HoldUntil && a.Reason == b.Reason && a.Text == b.Text && a.Label == b.Label && a.Identity == b.Identity && a.Lock == b.Lock &&
 		a.Version == b.Version && sameValue(a.Epoch, b.Epoch) && sameValue(a.Digest, b.Digest) &&
 		slices.Equal(a.Items, b.Items) && slices.Equal(a.Tickets, b.Tickets)
 }

@@ -308,6 +308,9 @@ func (m *model) ticketsOf(s *modelSession) (live []*modelTicket) {
 func (m *model) endTicket(t *modelTicket, reason fsm.Reason, text string) {
 	byClient := reason == fsm.Dropped || reason == fsm.Closed
 	event := fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Token: t.token, Reason: reason, Text: text, Items: t.items}
+	if t.token != 0 {
+		event.Identity = t.session.Identity
+	}
 	if byClient {
 		event.Kind = fsm.EvReleased
 	} else if t.state == fsm.Granted {
@@ -374,7 +377,9 @@ func (m *model) grant(t *modelTicket) {
 }
 
 func (m *model) emitGranted(t *modelTicket) {
-	m.emit(fsm.Event{Kind: fsm.EvGranted, TicketRef: t.TicketRef, Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
+	m.emit(fsm.Event{
+		Kind: fsm.EvGranted, TicketRef: t.TicketRef, Token: t.token, HoldUntil: t.holdUntil, Items: t.items, Identity: t.session.Identity,
+	})
 }
 
 // modelUser is a live ticket at one of its locks.

@@ -196,6 +196,7 @@ type Event struct {
 	Reason    Reason     // EvLost, EvReleased, EvRefused, EvSessionEnded
 	Text      string     // EvLost, EvRefused, EvSessionEnded: an operator's reason
 	Label     string     // EvSessionEnded: the session's, whose record is removed
+	Identity  string     // EvGranted, EvLost, EvReleased of a grant: the session's, whose record may be removed
 	Lock      string     // EvQueueChanged: the lock's name
 	// Items are the locks of the ticket. They are shared and must not be changed.
 	Items []Item

@@ -265,6 +265,9 @@ func (m *Machine) endTicket(key TicketRef, reason Reason, text string) {
 // releaseSlots removes t, waiting or granted, from its locks, the schedule and the owners, and emits how it ended.
 func (m *Machine) releaseSlots(s *session.Session, key TicketRef, t *ticket, reason Reason, text string) {
 	event := Event{Kind: EvReleased, TicketRef: key, Token: t.token, Reason: reason, Text: text, Items: t.items}
+	if t.state == Granted {
+		event.Identity = s.Identity
+	}
 	m.leave(key, t)
 	switch {
 	case reason.asked():

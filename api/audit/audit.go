@@ -16,12 +16,12 @@ import (
 type Event struct {
 	Time    time.Time         `json:"time"`
 	Node    string            `json:"node"`
-	Who     string            `json:"who"`           // the caller's identity
-	From    string            `json:"from"`          // its address
-	Via     string            `json:"via,omitempty"` // the node that relayed the call
-	Call    string            `json:"call"`          // as in zamok.proto
-	On      map[string]string `json:"on,omitempty"`  // what it is about
-	Outcome string            `json:"outcome"`       // done, not done, unknown
+	Who     string            `json:"who"`            // the caller's identity
+	From    string            `json:"from,omitempty"` // its address; that of a grant is not known
+	Via     string            `json:"via,omitempty"`  // the node that relayed the call
+	Call    string            `json:"call"`           // as in zamok.proto; or granted, released, lost
+	On      map[string]string `json:"on,omitempty"`   // what it is about
+	Outcome string            `json:"outcome"`        // done, not done, unknown
 	Code    string            `json:"code,omitempty"`
 	Message string            `json:"message,omitempty"`
 	Omitted int               `json:"omitted,omitempty"`

@@ -61,7 +61,7 @@ const (
 
 // size is what the event keeps from being collected. Its texts may be shared with the state machine.
 func size(e *fsm.Event) int {
-	n := eventBytes + len(e.Text) + len(e.Label)
+	n := eventBytes + len(e.Text) + len(e.Label) + len(e.Identity)
 	for i := range e.Items {
 		n += itemBytes + len(e.Items[i].Name)
 	}

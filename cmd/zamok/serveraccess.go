@@ -22,6 +22,7 @@ type accessFlags struct {
 	rules, tokens                   string
 	jwtKeys, jwtIssuer, jwtAudience string
 	clientName, audit               string
+	auditGrants                     bool
 	limits                          []string
 }
 
@@ -36,6 +37,7 @@ func (v *accessFlags) register(cmd *cobra.Command) {
 	f.StringSliceVar(&v.limits, "limit", nil, "change a limit of this node: `NAME=N`, for rates NAME=N/s, or NAME=none; "+
 		"repeatable (names: "+strings.Join(limits.Names(), ", ")+")")
 	f.StringVar(&v.audit, "audit", "", "audit log `file`: one JSON line for each operator call and each denial (default: the server's log)")
+	f.BoolVar(&v.auditGrants, "audit-grants", false, "add a line for each grant and for the end of each hold to the audit log")
 }
 
 // certificateNames are the values of --client-name.
@@ -104,6 +106,7 @@ func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger, all *relo
 			return known
 		}
 	}
+	cfg.AuditGrants = v.auditGrants
 	if v.audit != "" {
 		file, err := audit.Open(v.audit)
 		if err != nil {

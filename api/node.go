@@ -213,7 +213,7 @@ type NodeConfig struct {
 	// Limits are the configured limits; limits.Parse reads them. Others have their defaults.
 	Limits limits.Set
 	// UnreadBytesMax bounds the memory of unread answers and incomplete requests of all clients. Beyond it, the connection with the
-	// most bytes for the longest time is closed. Zero: 64 MiB.
+	// most bytes for the longest time is closed. Connections of nodes that relay calls have four times as much. Zero: 64 MiB.
 	UnreadBytesMax int64
 
 	httpListener net.Listener // of ListenHTTP
@@ -250,6 +250,7 @@ func (s *NodeConfig) settle() error {
 	s.Listen = cmp.Or(s.Listen, "127.0.0.1:0")
 	s.ListenPeers = cmp.Or(s.ListenPeers, atPeer, "127.0.0.1:0")
 	s.ConnsMax = cmp.Or(s.ConnsMax, connsDefault)
+	s.UnreadBytesMax = cmp.Or(s.UnreadBytesMax, unreadBytesDefault)
 	s.hostname, _ = os.Hostname() // without one, HTTP is reached by Advertise
 	if s.Rules == nil {
 		s.Rules = func() *rules.Set { return nil }

@@ -131,13 +131,16 @@ func (s *Server) endRelay(conn *relayConn) {
 
 // dialRelay connects to a node, when the first call needs it.
 func (s *Server) dialRelay(node raftpeer.Server) (*grpc.ClientConn, error) {
-	dial := func(ctx context.Context, _ string) (net.Conn, error) { return s.node.DialRelay(ctx, node) }
-	return grpc.NewClient("passthrough:///"+node.Name,
+	return newRelay(node.Name, func(ctx context.Context, _ string) (net.Conn, error) { return s.node.DialRelay(ctx, node) })
+}
+
+func newRelay(name string, dial func(context.Context, string) (net.Conn, error)) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+name,
 		grpc.WithContextDialer(dial), grpc.WithDisableServiceConfig(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // the connection has peer TLS, if there is any
 		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(relayBytesMax)), grpc.WithIdleTimeout(relayIdle),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(relayBytesMax), grpc.ForceCodecV2(relayCodec{})), grpc.WithIdleTimeout(relayIdle),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingIdle, Timeout: vanishedAfter}))
 }
 
@@ -186,21 +189,27 @@ func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
 
 // relayStream relays a stream, frame by frame.
 func (s *Server) relayStream(ctx context.Context, leader *relayConn, in grpc.ServerStream, method string) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	out, err := leader.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
 	if err != nil {
 		return s.relayFailed(err)
 	}
+	who := access.CallerOf(in.Context()).Account()
 	// The goroutine ends with the client's stream, at the latest when this function has returned.
 	s.busy.Go(func() {
-		if err := pass(in, out); errors.Is(err, io.EOF) {
+		err := pass(in, relayedFrames{out, s.limits, who})
+		if errors.Is(err, io.EOF) {
 			_ = out.CloseSend()
 			return
 		}
-		cancel() // the client's end broke, or the leader's: the other end is closed with it
+		cancel(err) // the client's end broke, or the leader's: the other end is closed with it
 	})
-	if err := pass(out, in); !errors.Is(err, io.EOF) {
+	err = pass(out, in)
+	if limited := (*wire.Error)(nil); errors.As(context.Cause(ctx), &limited) {
+		return limited
+	}
+	if !errors.Is(err, io.EOF) {
 		return s.relayFailed(err)
 	}
 	return nil
@@ -213,7 +222,9 @@ func pass(from interface{ RecvMsg(any) error }, to interface{ SendMsg(any) error
 		if err := from.RecvMsg(frame); err != nil {
 			return err
 		}
-		if err := to.SendMsg(frame); err != nil {
+		if err := to.SendMsg(frame); errors.As(err, new(*wire.Error)) {
+			return err
+		} else if err != nil {
 			return fmt.Errorf("sending: %w", context.Canceled) // the reason comes from the other side's reading
 		}
 	}

@@ -1,10 +1,8 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"math"
 	"net"
 	"slices"
 	"strings"
@@ -55,6 +53,9 @@ const (
 	streamsPerConn = 1024
 	// unreadBytesDefault is the default of NodeConfig.UnreadBytesMax.
 	unreadBytesDefault = 64 << 20
+	// relayedBudgets is how many times UnreadBytesMax the connections of other nodes have: once for each node of the largest
+	// usual cluster, which keeps its own clients within UnreadBytesMax.
+	relayedBudgets = 4
 	// connsDefault is the default of NodeConfig.ConnsMax.
 	connsDefault = 16_384
 	// openTimeout is how long a new connection may take for its handshake.
@@ -109,7 +110,7 @@ func newServer(cfg *NodeConfig) *Server {
 	s.limits = limits.New(limits.Config{
 		Set: cfg.Limits, Connections: cfg.ConnsMax, Logger: cfg.Logger, Limited: s.metrics.Limited, Clock: clock.System(),
 	})
-	s.budget = conns.NewBudget(cmp.Or(cfg.UnreadBytesMax, unreadBytesDefault), s.refused)
+	s.budget = conns.NewBudget(cfg.UnreadBytesMax, s.refused)
 	s.hub = push.NewHub(s.metrics)
 	s.audit = audit.New(audit.Config{
 		Out: cfg.Audit, Node: cfg.ID, Failed: unaudited(s.metrics, cfg.Logger),
@@ -162,7 +163,7 @@ func (s *Server) serve(node *raftnode.Node) {
 	}
 	// Of options of one kind the last counts.
 	toNodes := append(slices.Clone(options), grpc.MaxHeaderListSize(relayHeaderBytesMax))
-	ofRelays := conns.NewBudget(math.MaxInt64, s.refused) // unlimited: each node bounds its own clients
+	ofRelays := conns.NewBudget(relayedBudgets*s.cfg.UnreadBytesMax, s.refused)
 	s.grpc = []*grpc.Server{
 		s.listen(s.limited(s.cfg.Listener), append(s.budget.Options(toClients), options...)),
 		s.listen(ofRelays.Listen(node.Relays(), relaysMax, nil), append(ofRelays.Options(relayCredentials{insecure.NewCredentials()}), toNodes...)),
@@ -209,8 +210,13 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 			return nil, err
 		}
 		defer end()
+		passed, err := s.relayedRequest(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		defer passed.end()
 		answer := &emptypb.Empty{} // carries the answer as unknown fields, without decoding it
-		if err := leader.Invoke(out, info.FullMethod, req, answer); err != nil {
+		if err := leader.Invoke(out, info.FullMethod, passed, answer); err != nil {
 			return nil, s.relayFailed(err)
 		}
 		return answer, nil

@@ -30,6 +30,8 @@ var (
 	Connections = Kind{"", "connections-per-address"}
 	// PublicStreams are those of gRPC's own services, health and reflection: they serve everybody.
 	PublicStreams = Kind{"public-streams", ""}
+	// RelayedBytes are those of requests that are passed on to another node and wait there or on their way.
+	RelayedBytes = Kind{"relayed-bytes", "relayed-bytes-per-identity"}
 
 	Requests = Kind{"requests", "requests-per-identity"}
 	Connects = Kind{"", "connects-per-address"}
@@ -59,6 +61,7 @@ var definitions = []definition{
 	{Relays.each, false, 12_288},
 	{Connections.each, false, 0},
 	{PublicStreams.all, false, 1024},
+	{RelayedBytes.all, false, 64 << 20}, {RelayedBytes.each, false, 0},
 	{Requests.all, true, 0}, {Requests.each, true, 0},
 	{Connects.each, true, 0},
 	{DenialLines.all, true, 100}, {DenialLines.each, true, 10},
@@ -156,7 +159,8 @@ func New(config Config) *Limits {
 	maps.Copy(l.most, config.Set)
 	for each, of := range map[string]int{
 		Streams.each: l.most[Streams.all], HeldCalls.each: l.most[HeldCalls.all], Watches.each: l.most[Watches.all],
-		Connections.each: config.Connections,
+		Connections.each:  config.Connections,
+		RelayedBytes.each: l.most[RelayedBytes.all],
 	} {
 		if _, set := config.Set[each]; !set {
 			l.most[each] = share(of)
@@ -172,36 +176,39 @@ func share(of int) int { return of - of/4 }
 func (k Kind) rows(who string) [2]row { return [2]row{{k.each, who}, {k.all, ""}} }
 
 // Open counts something as open until end is called, or refuses it.
-func (l *Limits) Open(kind Kind, who string) (end func(), err error) {
+func (l *Limits) Open(kind Kind, who string) (end func(), err error) { return l.OpenMany(kind, who, 1) }
+
+// OpenMany is Open for n of a kind, such as bytes.
+func (l *Limits) OpenMany(kind Kind, who string, n int) (end func(), err error) {
 	l.mu.Lock()
 	for _, r := range kind.rows(who) {
-		if most := l.most[r.limit]; most > 0 && l.open[r] >= most {
+		if most := l.most[r.limit]; most > 0 && l.open[r]+n > most {
 			l.mu.Unlock()
 			return nil, l.refusal(zamokpb.Code_CODE_LIMIT_EXCEEDED, r.limit, who, openWait,
 				"not done: the limit %s of this node, %d, is reached; close something, or use another node", r.limit, most)
 		}
 	}
 	defer l.mu.Unlock()
-	return l.count(kind, who), nil
+	return l.count(kind, who, n), nil
 }
 
 // Count counts something as open until end is called, even beyond the limit.
 func (l *Limits) Count(kind Kind, who string) (end func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.count(kind, who)
+	return l.count(kind, who, 1)
 }
 
 // count is Count with the mutex held.
-func (l *Limits) count(kind Kind, who string) (end func()) {
+func (l *Limits) count(kind Kind, who string, n int) (end func()) {
 	for _, r := range kind.rows(who) {
-		l.open[r]++
+		l.open[r] += n
 	}
 	return sync.OnceFunc(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for _, r := range kind.rows(who) {
-			if l.open[r]--; l.open[r] == 0 {
+			if l.open[r] -= n; l.open[r] == 0 {
 				delete(l.open, r)
 			}
 		}

@@ -129,12 +129,25 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, err)
 	}
 	assert.Equal(t, map[string]int{"streams-per-identity": 1, "streams": 2}, refusals)
+
+	l, _ = these(t, "relayed-bytes=4000")
+	most, err := l.OpenMany(RelayedBytes, "greedy", 3000)
+	require.NoError(t, err)
+	_, err = l.OpenMany(RelayedBytes, "greedy", 1)
+	assert.Equal(t, "relayed-bytes-per-identity", refusal(t, err).Field)
+	_, err = l.OpenMany(RelayedBytes, "modest", 1001)
+	assert.Equal(t, "relayed-bytes", refusal(t, err).Field)
+	least, err := l.OpenMany(RelayedBytes, "modest", 1000)
+	require.NoError(t, err)
+	most()
+	least()
+	assert.Empty(t, l.open)
 }
 
 // TestEachLimit: each limit that can be configured refuses with its name, a code, the outcome and a time to wait, and counts that.
 // Without the limit nothing is refused.
 func TestEachLimit(t *testing.T) {
-	kinds := []Kind{Streams, HeldCalls, Watches, Relays, Connections, PublicStreams, Requests, Connects, DenialLines}
+	kinds := []Kind{Streams, HeldCalls, Watches, Relays, Connections, PublicStreams, RelayedBytes, Requests, Connects, DenialLines}
 	tested := 0
 	for _, d := range definitions {
 		i := slices.IndexFunc(kinds, func(k Kind) bool { return k.all == d.name || k.each == d.name })
@@ -246,6 +259,7 @@ func TestDefaults(t *testing.T) {
 		"streams": 65_536, "streams-per-identity": 49_152, "held-calls": 10, "held-calls-per-identity": 8,
 		"watches": 1024, "watches-per-identity": 768, "relayed-calls-per-identity": 12_288, "connections-per-address": 75,
 		"public-streams": 1024, "requests": 0, "requests-per-identity": 0, "connects-per-address": 0,
+		"relayed-bytes": 64 << 20, "relayed-bytes-per-identity": 48 << 20,
 		"denial-lines": 100, "denial-lines-per-identity": 10,
 	}, l.most)
 }

@@ -109,7 +109,7 @@ func (s *Server) limitConnection(from net.Addr) (end func(), err error) {
 
 // refused counts a connection that was closed because of a limit.
 func (s *Server) refused(limit string, from net.Addr) {
-	s.limits.Refused(limit, limits.HostOf(from.String()))
+	s.limits.Refused(limit, limits.Network(limits.HostOf(from.String())))
 }
 
 // knowsSecret reports whether a session was opened with a secret, or this node has proposed that.

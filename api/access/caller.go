@@ -21,24 +21,23 @@ import (
 
 // Caller is the client that makes a call.
 type Caller struct {
-	// Identity is that of the token or certificate; without one, identity.AnonymousPrefix and the host of the address.
+	// Identity is that of the token or certificate, or that of an anonymous caller.
 	Identity string
 	Groups   []string // of its JWT
 	Address  string
-
-	account string // see Account; set by NewContext
 }
 
-// Account is what limits are counted under, and who has a share of the queue in front of the log: the identity. Anonymous
-// callers of one network are one, since a machine may have any number of addresses.
+// anonymous is the identity of callers without a token or a certificate. Those of one network are one, since a machine may have
+// any number of addresses.
+func anonymous(address string) string {
+	return identity.AnonymousPrefix + limits.Network(limits.HostOf(address))
+}
+
+// Account is what limits are counted under, and who has a share of the queue in front of the log: the identity, under which the
+// state machine counts as well. A caller whose credentials are wrong counts as anonymous.
 func (c Caller) Account() string {
-	switch host, anonymous := strings.CutPrefix(c.Identity, identity.AnonymousPrefix); {
-	case c.account != "":
-		return c.account
-	case anonymous:
-		return identity.AnonymousPrefix + limits.Network(host)
-	case c.Identity == "":
-		return identity.AnonymousPrefix + limits.Network(limits.HostOf(c.Address))
+	if c.Identity == "" {
+		return anonymous(c.Address)
 	}
 	return c.Identity
 }
@@ -61,8 +60,7 @@ type callerKey struct{}
 // NewContext returns a context with the caller of a call, from whose share of the node its commands and reads are: that of
 // its account.
 func NewContext(ctx context.Context, c Caller) context.Context {
-	c.account = c.Account()
-	return context.WithValue(raftnode.From(ctx, c.account), callerKey{}, c)
+	return context.WithValue(raftnode.From(ctx, c.Account()), callerKey{}, c)
 }
 
 // CallerOf returns the caller of a call.
@@ -115,7 +113,7 @@ func (i Identifier) Caller(ctx context.Context, now time.Time) (Caller, error) {
 		c.Identity = name
 		return c, unauthenticated(err)
 	}
-	c.Identity = identity.AnonymousPrefix + limits.HostOf(c.Address)
+	c.Identity = anonymous(c.Address)
 	if i.Required {
 		return c, unauthenticated(errNothingShown)
 	}

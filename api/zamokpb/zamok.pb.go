@@ -3713,8 +3713,7 @@ type Ticket struct {
 	Items []*Item `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
 	// The label of its session; empty = none.
 	Label string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
-	// The client that opened its session: the name in its verified certificate, or else its host. Empty: neither is
-	// known.
+	// The client that opened its session; see SessionInfo.identity.
 	Identity string `protobuf:"bytes,9,opt,name=identity,proto3" json:"identity,omitempty"`
 	// With WAITING: what it waits for, up to 16.
 	Blockers []*Blocker `protobuf:"bytes,10,rep,name=blockers,proto3" json:"blockers,omitempty"`
@@ -4097,7 +4096,8 @@ type SessionInfo struct {
 	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	// As it was opened.
 	Settings *SessionSettings `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
-	// The client that opened it: the name in its verified certificate, or else its host. Empty: neither is known.
+	// The client that opened it: the identity of its token or certificate, or "anonymous@" and its address, with IPv6 its
+	// /64 network.
 	Identity string `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
 	// The cluster time, in nanoseconds, at which its lease ends unless it is renewed.
 	Deadline int64 `protobuf:"varint,4,opt,name=deadline,proto3" json:"deadline,omitempty"`

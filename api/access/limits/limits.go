@@ -299,13 +299,13 @@ func (l *Limits) logRefusals(of row, c tally.Count[struct{}]) {
 func (l *Limits) Stop() { l.refusals.Stop() }
 
 // Network is the key of an address for limits: an IPv4 address, or the /64 network of an IPv6 address, which usually belongs to
-// one customer.
+// one customer. The loopback address is one machine's.
 func Network(host string) string {
 	ip, err := netip.ParseAddr(host)
 	if err != nil {
 		return host
 	}
-	if ip = ip.Unmap(); ip.Is4() {
+	if ip = ip.Unmap(); ip.Is4() || ip.IsLoopback() {
 		return ip.String()
 	}
 	return netip.PrefixFrom(ip, 64).Masked().String()

@@ -268,7 +268,7 @@ func TestDefaults(t *testing.T) {
 func TestNetwork(t *testing.T) {
 	for host, network := range map[string]string{
 		"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64", "2001:db8:1:2::9": "2001:db8:1:2::/64",
-		"fe80::1%eth0": "fe80::/64", "bufconn": "bufconn", "": "",
+		"fe80::1%eth0": "fe80::/64", "::1": "::1", "bufconn": "bufconn", "": "",
 	} {
 		assert.Equal(t, network, Network(host), host)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -41,12 +43,12 @@ func widest(id session.ID, ticket uint64, names ...string) *fsm.Acquire {
 	return c
 }
 
-// long fills a text up to so many bytes.
-func long(begin string, bytes int) string { return begin + strings.Repeat("x", bytes-len(begin)) }
+// long fills a text up to so many bytes, of a kind that is longest in JSON.
+func long(begin string, bytes int) string { return begin + strings.Repeat("<", bytes-len(begin)) }
 
 // What Get returns is bounded in bytes, whatever waits there, and so is what it costs while nothing can be applied.
 func TestALongAnswerOfGetIsCutOff(t *testing.T) {
-	n := startAlone(t)
+	n := startCluster(t, 1, serveHTTP).leader()
 	st := attachDirectly(t, n, 1)
 	for ticket := range uint64(access.ShowMax) {
 		until(n, widest(st.queue.Session, ticket+1, "wanted"))
@@ -64,6 +66,14 @@ func TestALongAnswerOfGetIsCutOff(t *testing.T) {
 	some, err := c.Get(soon(t), &zamokpb.GetRequest{Name: name, Limit: 3})
 	require.NoError(t, err)
 	assert.Len(t, some.Queue, 3)
+
+	// Over HTTP a byte may be written as six.
+	for _, path := range []string{"/v1/lock?limit=200&name=" + url.QueryEscape(name), "/v1/locks?limit=1000"} {
+		answer := send(soon(t), t, n, "GET", path, "")
+		assert.Equal(t, http.StatusOK, answer.code)
+		assert.Less(t, len(answer.text), longestAnswer)
+		assert.Greater(t, len(answer.text), longestAnswer/2)
+	}
 }
 
 // Calls that read much of the machine take turns, and of each connection one call at a time waits for its turn: a

@@ -19,8 +19,9 @@ import (
 	"zamok/session"
 )
 
-// answerBytesMax: a listing, and what Get returns, ends with the element that brings it above this.
-const answerBytesMax = 1 << 20
+// answerBytesMax: a listing, and what Get returns, ends with the element that brings it above this. In JSON a byte takes up to
+// six, as <, a control character in metadata, so no answer over HTTP has more than 4 MiB.
+const answerBytesMax = 512 << 10
 
 // showDefault is how many holders, and waiters, Get returns if the request has no limit.
 const showDefault = 100

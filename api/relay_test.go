@@ -126,15 +126,18 @@ func identityOf(n *Node, id uint64) (identity string) {
 	return identity
 }
 
-// Long answers are cut into pages, and passed on whole.
+// longestAnswer is the longest answer over HTTP, and the longest message of gRPC that is relayed.
+const longestAnswer = 4 << 20
+
+// Long answers are cut into pages, and passed on whole, also over HTTP, where one byte of metadata may be written as six.
 func TestALongAnswerIsRelayed(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 2, nil)
+	c := startCluster(t, 2, serveHTTP)
 	leader := c.leader()
 	ctx := soon(t)
 	long := settings(clock.Minute)
-	long.Metadata = bytes.Repeat([]byte("m"), fsm.MetadataBytesMax)
-	const sessions, openers = 400, 10
+	long.Metadata = bytes.Repeat([]byte("<"), fsm.MetadataBytesMax)
+	const sessions, openers = 300, 10
 	to := call(t, leader)
 	opened := make(chan error, openers)
 	for range openers {
@@ -170,6 +173,10 @@ func TestALongAnswerIsRelayed(t *testing.T) {
 	require.Greater(t, pages, 1, "they are cut off by their bytes")
 	require.Greater(t, longest, answerBytesMax)
 	require.Less(t, longest, answerBytesMax+2*fsm.MetadataBytesMax)
+	page := send(ctx, t, c.follower(), "GET", "/v1/sessions", "")
+	require.Equal(t, 200, page.code)
+	require.Less(t, len(page.text), longestAnswer)
+	require.Greater(t, len(page.text), 5*answerBytesMax)
 }
 
 // More calls are held open through one node than a connection takes; others are relayed all the same.

@@ -3469,7 +3469,7 @@ type GetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 512 bytes of UTF-8 without control characters. Required.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The maximum number of holders and of waiters, at most 200; 0 = 100. A response is cut at 1 MiB; LockSummary has
+	// The maximum number of holders and of waiters, at most 200; 0 = 100. A response is cut at 512 KiB; LockSummary has
 	// the true numbers.
 	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3983,7 +3983,7 @@ type ListSessionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only ids above this one: the last one of the previous page; 0 = from the beginning.
 	After uint64 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`
-	// The maximum number of sessions, at most 1000; 0 = 1000. A response is cut at 1 MiB, so only an empty response
+	// The maximum number of sessions, at most 1000; 0 = 1000. A response is cut at 512 KiB, so only an empty response
 	// means that there are no more sessions.
 	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields

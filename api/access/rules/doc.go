@@ -13,28 +13,11 @@
 //	  - groups: [billing]
 //	    names: [account/*, stock]
 //	    may: [lock, read, watch]
-//	  - identities: [alice]
-//	    names: ["*"]
-//	    may: [read, watch, release]
-//	  - identities: [alice]
-//	    groups: [sre]
+//	  - groups: [sre]
 //	    may: [operate]
-//	  - groups: [authenticated]
-//	    names: [public/*]
-//	    may: [read]
 //
-// A rule allows its identities and groups its verbs on its names. Whatever no rule allows is denied, and no rule denies
-// anything. A trailing * in a name or an identity matches every text with that prefix. The members of a group are listed, or
-// come from the claim groups of JWTs if the group is declared as "token"; so an issuer cannot add members to a listed group. Two
-// groups are built in: every caller is either in authenticated or in anonymous.
-//
-// # Verbs
-//
-//	lock     acquire locks, shared or with permits as well; open and renew sessions
-//	read     see a lock with its holders and queue, and check a token
-//	watch    receive the events of a lock; it does not include read
-//	release  end grants of other sessions; an acquisition of several locks ends as a whole
-//	operate  end sessions, change members and settings, transfer, back up. It applies to the cluster and has no names
+// A rule allows its identities and groups its verbs on its names; docs/guide/access.md describes verbs, names and groups.
+// Whatever no rule allows is denied, and no rule denies anything.
 //
 // Opening and renewing a session needs lock for at least one name. Commands of a session about its own tickets (renew,
 // release, downgrade) need any permission at all.

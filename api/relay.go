@@ -22,9 +22,11 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"zamok/api/access"
+	"zamok/api/access/limits"
 	"zamok/api/conns"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
+	"zamok/clock"
 	"zamok/fsm"
 	raftpeer "zamok/raftnode/peer"
 )
@@ -106,8 +108,10 @@ func (s *Server) connTo(node raftpeer.Server, held bool) (*relayConn, error) {
 	}
 	switch {
 	case i >= most && held:
-		return nil, wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: this node relays %d calls that wait, and that is the most; "+
-			"ask the leader, %s, or again when some have ended", most*streamsPerConn, node.Name)
+		e := wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: this node relays %d calls that wait, and that is the most (%s); "+
+			"ask the leader, %s, or again when some have ended", most*streamsPerConn, limits.RelayedCalls, node.Name)
+		e.Info.Field, e.Info.RetryAfter = limits.RelayedCalls, int64(clock.Second)
+		return nil, e
 	case i >= most:
 		i = most - 1 // it waits for the end of another call there, and none of those is held
 	case i == len(conns):
@@ -168,13 +172,16 @@ func (s *Server) route(ctx context.Context, method string, header func(metadata.
 	}
 	held := method == zamokpb.Zamok_Acquire_FullMethodName || method == zamokpb.Zamok_Session_FullMethodName
 	conn, err := s.connTo(leader, held)
-	if err != nil && method == zamokpb.Zamok_Acquire_FullMethodName {
+	if err == nil {
+		return metadata.NewOutgoingContext(ctx, s.relayMetadata(ctx)), conn, nil
+	}
+	if wire.Explain(err).Info.Field == limits.RelayedCalls {
+		s.limits.Refused(limits.RelayedCalls, access.CallerOf(ctx).Account())
+	}
+	if method == zamokpb.Zamok_Acquire_FullMethodName {
 		err = inDoubt(err, notPassedOn)
 	}
-	if err != nil {
-		return nil, nil, err
-	}
-	return metadata.NewOutgoingContext(ctx, s.relayMetadata(ctx)), conn, nil
+	return nil, nil, err
 }
 
 // relayMetadata is the metadata of a relayed call: the authenticated caller and this node's cluster. What else the client

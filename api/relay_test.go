@@ -242,8 +242,9 @@ func TestRelayedCallsAreBounded(t *testing.T) {
 		open(leader, true)
 	}
 	_, err := s.connTo(leader, true)
-	require.Equal(t, zamokpb.Code_CODE_OVERLOADED, infoOf(t, err).Code)
-	require.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, infoOf(t, err).Outcome)
+	info := limitedBy(t, err, "relayed-calls")
+	require.Equal(t, zamokpb.Code_CODE_OVERLOADED, info.Code)
+	require.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 	for range 2 * streamsPerConn {
 		other := open(leader, false) // the last connection is made for the first of them
 		require.Same(t, s.relays[leader][relayConnsMax-1], other)

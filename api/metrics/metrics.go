@@ -87,7 +87,7 @@ func New() *Metrics {
 		m.cuts.WithLabelValues(label(code)) // so that the first one is seen as a rise
 	}
 	m.limits = counters("zamok_limit_refusals_total", "Requests and connections refused by a limit of this node or by a quota.", "limit")
-	for _, name := range append(limits.Names(), limits.AllConnections, limits.UnreadBytes) {
+	for _, name := range append(limits.Names(), limits.AllConnections, limits.UnreadBytes, limits.RelayedCalls) {
 		if !strings.HasPrefix(name, "denial-lines") { // they refuse nothing
 			m.limits.WithLabelValues(name)
 		}

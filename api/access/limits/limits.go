@@ -39,10 +39,12 @@ var (
 	DenialLines = Kind{"denial-lines", "denial-lines-per-identity"} // of the audit log
 )
 
-// The limits that package conns enforces: the connections of a port, and the bytes of all connections.
+// The limits that are enforced elsewhere: the connections of a port, the bytes of all connections, and the calls on connections
+// to the leader.
 const (
 	AllConnections = "connections"
 	UnreadBytes    = "unread-bytes"
+	RelayedCalls   = "relayed-calls"
 )
 
 // definition is a limit that can be configured.

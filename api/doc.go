@@ -21,9 +21,10 @@
 //	stream.go   streams of sessions
 //	calls.go    calls of clients about their sessions and tickets
 //	reads.go    calls that only read
-//	room.go     refuses new sessions and tickets without disk space or beyond a quota
 //	admin.go    calls of operators
-//	limiting.go which requests and connections count against which limits of their callers
+//	admit.go    which requests and connections are admitted, and against which limits of their callers they count
+//	quota.go    refuses new sessions and tickets without disk space or beyond a quota
+//	copies.go   recognizes requests that were sent before, for refusals that say "not done"
 //	auditing.go what the audit log records of a call
 //	grants.go   grants and ends of holds in the audit log
 //	relay.go    requests for another cluster are refused; calls are relayed to the leader on request

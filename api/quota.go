@@ -41,19 +41,6 @@ func refusedForRoom(err error) bool {
 	return errors.As(err, &e) && (e.Code() == zamokpb.Code_CODE_LIMIT_EXCEEDED || e.Code() == zamokpb.Code_CODE_DISK_LOW)
 }
 
-// inDoubt is the refusal of a call before the log, if another one for the same ticket or session was here as well. That may have
-// been proposed, and when it broke, it left the ticket to this one.
-func inDoubt(err error, other string) error {
-	e := wire.Explain(err)
-	switch e.Code() {
-	case zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_LIMIT_EXCEEDED, zamokpb.Code_CODE_DISK_LOW, zamokpb.Code_CODE_NOT_LEADER,
-		zamokpb.Code_CODE_STOPPING:
-		e.Info.Outcome = zamokpb.Outcome_OUTCOME_UNKNOWN
-		e.Info.Message = other + "; of this one: " + e.Info.Message
-	}
-	return e
-}
-
 // answered counts a command that arrived then, and has its answer now.
 func (s *Server) answered(ctx context.Context, arrived time.Time, refusal *wire.Error) {
 	if refusal.Code() == zamokpb.Code_CODE_LIMIT_EXCEEDED {

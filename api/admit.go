@@ -3,14 +3,12 @@ package api
 import (
 	"context"
 	"net"
-	"sync"
 
 	"zamok/api/access"
 	"zamok/api/access/limits"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
-	"zamok/raftnode"
 	"zamok/session"
 )
 
@@ -95,9 +93,6 @@ func (s *Server) limitRelayed(ctx context.Context, request any) (end func(), err
 	return s.limit(ctx, request)
 }
 
-// notPassedOn is about an acquisition that this node does not relay: only the leader knows the copies of other nodes.
-const notPassedOn = "an earlier request for this ticket, if there was one, may be done"
-
 // limitConnection counts a new connection of an address, or refuses it.
 func (s *Server) limitConnection(from net.Addr) (end func(), err error) {
 	who := limits.Network(limits.HostOf(from.String()))
@@ -110,60 +105,6 @@ func (s *Server) limitConnection(from net.Addr) (end func(), err error) {
 // refused counts a connection that was closed because of a limit.
 func (s *Server) refused(limit string, from net.Addr) {
 	s.limits.Refused(limit, limits.Network(limits.HostOf(from.String())))
-}
-
-// knowsSecret reports whether a session was opened with a secret, or this node has proposed that.
-func (s *Server) knowsSecret(secret []byte) bool {
-	hash := access.Hash(secret)
-	return s.openings.under(hash) || knows(s, (*fsm.Machine).SessionBySecret, hash)
-}
-
-// knowsTicket reports whether a ticket was requested, or a call or a stream of this node requests it.
-func (s *Server) knowsTicket(ref fsm.TicketRef) bool {
-	return s.hub.Requested(ref) || knows(s, (*fsm.Machine).Ticket, ref)
-}
-
-// openings counts the commands that open a session and have no answer yet, by the secret.
-type openings struct {
-	mu       sync.Mutex
-	underWay map[session.Hash]int
-}
-
-func (o *openings) under(secret session.Hash) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.underWay[secret] > 0
-}
-
-func (o *openings) add(secret session.Hash, n int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.underWay[secret] += n; o.underWay[secret] == 0 {
-		delete(o.underWay, secret)
-	}
-}
-
-// proposeOpening is propose for a command that opens a session. Until it is answered, even if ctx ends before, retransmissions
-// are recognized by its secret.
-func (s *Server) proposeOpening(ctx context.Context, command *fsm.OpenSession) (raftnode.Answer, error) {
-	others := s.openings.under(command.Secret)
-	a, err := s.proposeAs(ctx, command, func(done raftnode.Done) {
-		s.openings.add(command.Secret, 1)
-		s.node.Submit(ctx, command, func(a raftnode.Answer, err error) {
-			s.openings.add(command.Secret, -1)
-			done(a, err)
-		})
-	})
-	if err != nil && others {
-		err = inDoubt(err, "another request opens a session with this secret, and may succeed")
-	}
-	return a, err
-}
-
-// knows reports whether the state machine has a record.
-func knows[Ref, View any](s *Server, find func(*fsm.Machine, Ref) (View, bool), ref Ref) (known bool) {
-	s.node.View(func(m *fsm.Machine) { _, known = find(m, ref) })
-	return known
 }
 
 // limited returns a listener with the limits of client connections.

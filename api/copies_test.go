@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"testing"
@@ -102,7 +103,9 @@ func TestACopyUnderWayIsNotRefused(t *testing.T) {
 	w := openStream(t, to, settings(clock.Minute))
 	ref, applied := requested(w.id)
 	underWay(func(context.Context) { w.send(exclusive(1, "stream", int64(clock.Minute))) }, applied, func() error {
-		return n.server.limitAcquire(flooding, ref)
+		now := time.Now()
+		n.server.limitMet.Store(&now) // so that quotas are checked, too
+		return cmp.Or(n.server.limitAcquire(flooding, ref), n.server.checkRoom(&fsm.Acquire{Session: ref.Session, Ticket: ref.Ticket}))
 	})
 
 	for _, another := range []any{s.next("another", 0), once("another", clock.Minute, 0),

@@ -330,10 +330,16 @@ func (h *Hub) Requested(ref fsm.TicketRef) bool {
 	return h.requested(ref)
 }
 
-func (h *Hub) requested(ref fsm.TicketRef) bool {
-	if len(h.waiting[ref]) > 0 {
-		return true
-	}
+func (h *Hub) requested(ref fsm.TicketRef) bool { return len(h.waiting[ref]) > 0 || h.onStream(ref) }
+
+// OnStream is Requested for streams alone.
+func (h *Hub) OnStream(ref fsm.TicketRef) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.onStream(ref)
+}
+
+func (h *Hub) onStream(ref fsm.TicketRef) bool {
 	q := h.attached[ref.Session]
 	if q == nil {
 		return false

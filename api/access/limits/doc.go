@@ -10,8 +10,7 @@
 //	}
 //	defer end()
 //
-// A limit applies to the node as a whole or to each caller. Unless it is configured, the limit of a caller is three quarters of
-// the node's: a single caller is hardly restricted, and cannot use everything. Rates have no default.
+// A limit applies to the node as a whole or to each caller. docs/operations.md lists all with their defaults.
 //
 // A rate of N/s allows a burst of N requests, and one more each 1/N of a second. A refused request does not count.
 //

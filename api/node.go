@@ -238,8 +238,8 @@ func (s *NodeConfig) settle() error {
 	case err != nil:
 		return wrong("ID", "%w", err)
 	case s.isAlone() && s.Store.Dir != "" && isEmptyDir(s.Store.Dir):
-		return wrong("Store.Dir", "%s holds nothing, and neither Peers.List nor JoinCluster is set: name the nodes of a new "+
-			"cluster, or the cluster that this node joins, also if its disk was lost", s.Store.Dir)
+		return wrong("Store.Dir", "%s holds nothing, and neither Peers.List nor Join is set: name the nodes of a new "+
+			"cluster, or those of the cluster that this node joins, also if its disk was lost", s.Store.Dir)
 	case s.ConnsMax < 0:
 		return wrong("ConnsMax", "%d is below zero; 0 means %d", s.ConnsMax, connsDefault)
 	case s.UnreadBytesMax < 0:
@@ -280,7 +280,7 @@ func (s *NodeConfig) settle() error {
 
 // isAlone reports whether no other node of the cluster is named.
 func (s *NodeConfig) isAlone() bool {
-	return len(s.Peers.List.Nodes()) == 0 && s.JoinCluster == (store.ID{})
+	return len(s.Peers.List.Nodes()) == 0 && s.Join == (peer.List{})
 }
 
 // isEmptyDir reports whether nothing was ever kept there.

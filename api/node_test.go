@@ -23,6 +23,7 @@ import (
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
+	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
 )
 
@@ -143,11 +144,11 @@ func TestMembershipOverTheWire(t *testing.T) {
 	long, cancel := context.WithTimeout(t.Context(), 4*patience)
 	defer cancel()
 	ctx, to := relaying(long), call(t, first)
-	members, err := to.admin.Members(ctx, &zamokpb.MembersRequest{})
-	require.NoError(t, err)
 	cfg := nodeConfig("n2", "")
 	cfg.Version, cfg.ElectionTimeout = "of tests", steady
-	require.NoError(t, cfg.JoinCluster.UnmarshalText([]byte(members.Cluster)))
+	var err error
+	cfg.Join, err = peer.ParseList(first.cfg.ID + "=" + first.Peer())
+	require.NoError(t, err)
 	cfg.Fatal = func(err error) { assert.ErrorIs(t, err, raftnode.ErrRemoved) } // if it hears of it at all
 	joiner, err := StartNode(ctx, cfg)
 	require.NoError(t, err)
@@ -157,6 +158,7 @@ func TestMembershipOverTheWire(t *testing.T) {
 	require.Equal(t, first, c.leader())
 
 	by := call(t, joiner)
+	var members *zamokpb.MembersResponse
 	require.Eventually(t, func() bool {
 		members, err = by.admin.Members(ctx, &zamokpb.MembersRequest{})
 		return err == nil && len(members.Members) == 2 && members.Members[1].Version == "of tests"

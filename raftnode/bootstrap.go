@@ -1,7 +1,6 @@
 package raftnode
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -28,7 +27,10 @@ func (n *Node) start(ctx context.Context) error {
 	case len(n.cfg.Peers.List.Nodes()) > 0:
 		err = n.bootstrapCluster(ctx)
 	default:
-		err = n.awaitJoin(cmp.Or(n.cfg.JoinCluster, id.Cluster))
+		var cluster store.ID
+		if cluster, err = n.learnCluster(ctx, id.Cluster); err == nil {
+			err = n.awaitJoin(cluster)
+		}
 	}
 	if err != nil {
 		return err
@@ -55,7 +57,7 @@ func (n *Node) bootstrapCluster(ctx context.Context) error {
 		case d.Action == peer.Bootstrap:
 			n.log.Info("bootstrapping the cluster", "reason", d.Reason)
 			return n.writeConfiguration(d.Initial.Configuration())
-		case d.Action == peer.Refuse, d.Action == peer.JoinElsewhere && !n.cfg.Join:
+		case d.Action == peer.Refuse, d.Action == peer.JoinElsewhere && n.cfg.Join == (peer.List{}):
 			return fmt.Errorf("raftnode: this node does not start: %s", d.Reason)
 		case d.Action == peer.JoinElsewhere && d.Cluster != (peer.ClusterID{}):
 			return n.awaitJoin(store.ID(d.Cluster))

@@ -23,14 +23,10 @@ type Config struct {
 	// Peers is how it reaches the other nodes, and the list that a new cluster begins with, this node among it. Without
 	// a list this node has data already, or waits until a running cluster takes it in. Open fills in the rest.
 	Peers peer.Config
-	// Join makes a node without data wait to be added if a node of the list has data, so that the cluster exists
-	// already, instead of refusing to start.
-	Join bool
-	// JoinCluster is the id of the running cluster that this node is added to (Node.Join). Zero: the id in the data.
-	JoinCluster store.ID
-	// JoinMembers are the names of that cluster's nodes, as it reported them: with TLS, only they may call this node until
-	// it has a configuration. NoteMembers sets later ones.
-	JoinMembers []string
+	// Join are nodes of a running cluster. A node without data asks them which cluster that is, and waits to be added
+	// (Node.Join); RequestJoin asks for it. With Peers.List, too, it does so if a node of that list has data, because the
+	// cluster exists already then, instead of refusing to start.
+	Join peer.List
 	// Client, HTTP and Version are announced to the others. Empty: not announced.
 	Client, HTTP, Version string
 	// TokenBase is the index that a new cluster begins above, up to fsm.TokenBaseMax. Zero: 0;
@@ -108,8 +104,6 @@ func (c Config) settled() (Config, error) {
 		return wrong("Peers.Listener", "is nil: peers could not reach this node")
 	case c.Fatal == nil:
 		return wrong("Fatal", "is nil: give a function that ends the process")
-	case len(c.Peers.List.Nodes()) > 0 && c.JoinCluster != (store.ID{}):
-		return wrong("Peers.List and JoinCluster", "are both set: a node begins a cluster or joins one")
 	case len(c.Peers.List.Nodes()) > 0 && !c.Peers.List.Has(c.ID):
 		return wrong("Peers.List", fmt.Sprintf("%v does not name this node, %s", c.Peers.List, c.ID))
 	case c.TokenBase > fsm.TokenBaseMax:

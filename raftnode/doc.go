@@ -115,7 +115,7 @@
 //	epoch.go, proposal.go            from a batch of requests to an entry in raft, and back
 //	statemachine.go                  the applied entry
 //	watchdog.go                      what the disk or raft does not finish
-//	bootstrap.go, members.go         how a cluster begins and changes
+//	bootstrap.go, members.go, join.go how a cluster begins and changes
 //	successor.go, timeout.go         which node leads next, and when nodes elect another
 //	maintenance.go, nodecall.go      announcements, and calls between nodes
 //	digests.go                       replicas that differ

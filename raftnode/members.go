@@ -102,11 +102,16 @@ func (s servers) named(name string) *raft.Server {
 // Only the leader can do it. Each step is in the log, so if ctx or the leadership ends in between, the next Join
 // continues from there.
 func (n *Node) Join(ctx context.Context, node peer.Node) error {
+	return n.join(ctx, node, peer.Server{})
+}
+
+// join is Join for the node that asks for it; zero = an operator asks.
+func (n *Node) join(ctx context.Context, node peer.Node, asks peer.Server) error {
 	in, err := n.leading()
 	if err != nil {
 		return err
 	}
-	server, err := n.addNonvoter(ctx, in, node)
+	server, err := n.addNonvoter(ctx, in, node, asks)
 	if err != nil {
 		return fmt.Errorf("raftnode: join: %w", err)
 	}
@@ -122,7 +127,7 @@ func (n *Node) Join(ctx context.Context, node peer.Node) error {
 
 // newcomer asks the node at an address which server it is. The incarnation comes from the address at which the cluster
 // will reach it.
-func (n *Node) newcomer(ctx context.Context, in *instance, node peer.Node) (peer.Server, error) {
+func (n *Node) newcomer(ctx context.Context, in *instance, node peer.Node, asks peer.Server) (peer.Server, error) {
 	answer, err := n.network.Ask(ctx, node)
 	if err != nil {
 		return peer.Server{}, fmt.Errorf("%s does not answer at %s: %w; %w; start it with --join first", node.ID, node.Address, err, ErrNotYet)
@@ -132,6 +137,9 @@ func (n *Node) newcomer(ctx context.Context, in *instance, node peer.Node) (peer
 	switch {
 	case answer.Name != node.ID:
 		return peer.Server{}, fmt.Errorf("the node at %s is %s and not %s; %w", node.Address, answer.Name, node.ID, ErrRefused)
+	case asks != (peer.Server{}) && answer.Server != asks:
+		return peer.Server{}, fmt.Errorf("at %s is another machine of the name %s, with incarnation %v, and %v asks to be added; %w; give one of them a name of its own",
+			node.Address, answer.Name, answer.Incarnation, asks.Incarnation, ErrRefused)
 	case answer.Cluster != peer.ClusterID(mine):
 		return peer.Server{}, fmt.Errorf("%s at %s is not waiting for this cluster, %v (it knows cluster %v); %w; start it with an empty data directory and --join",
 			node.ID, node.Address, peer.ClusterID(mine), answer.Cluster, ErrRefused)
@@ -157,7 +165,7 @@ func (list servers) conflict(node peer.Node) error {
 }
 
 // addNonvoter adds a node without a vote, unless it is a member already, after removing the server that it replaces.
-func (n *Node) addNonvoter(ctx context.Context, in *instance, node peer.Node) (server peer.Server, err error) {
+func (n *Node) addNonvoter(ctx context.Context, in *instance, node peer.Node, asks peer.Server) (server peer.Server, err error) {
 	if err := peer.CheckID(node.ID); err != nil {
 		return server, fmt.Errorf("%w; %w", err, ErrRefused)
 	}
@@ -165,7 +173,7 @@ func (n *Node) addNonvoter(ctx context.Context, in *instance, node peer.Node) (s
 		return server, err
 	}
 	// The node is asked before the change begins: a leader can't step aside in one.
-	if server, err = n.newcomer(ctx, in, node); err != nil {
+	if server, err = n.newcomer(ctx, in, node, asks); err != nil {
 		return server, err
 	}
 	done, err := n.change(ctx)
@@ -447,7 +455,7 @@ func (n *Node) knows(s peer.Server) bool {
 		return true // no request is served before raft runs
 	}
 	latest := in.servers()
-	if len(latest) == 0 && (n.cfg.Peers.List.Has(s.Name) || slices.Contains(*n.joins.Load(), s.Name)) {
+	if len(latest) == 0 && (n.cfg.Peers.List.Has(s.Name) || n.waitsFor(s.Name)) {
 		return true
 	}
 	if latest.named(s.Name) != nil || committed.servers.named(s.Name) != nil ||
@@ -457,10 +465,6 @@ func (n *Node) knows(s peer.Server) bool {
 	v := n.reported.Load()
 	return v != nil && v.index > committed.index && slices.Contains(v.names, s.Name)
 }
-
-// NoteMembers sets the names of the nodes of the cluster that this one waits to be taken into: they may have changed since
-// it was opened with Config.JoinMembers.
-func (n *Node) NoteMembers(names []string) { n.joins.Store(&names) }
 
 // noteReported notes the members that known servers have reported, while no leader lasts: one that this node does not know
 // may be calling in vain, since it joined while this node was away.

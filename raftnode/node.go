@@ -37,7 +37,7 @@ type Node struct {
 	// latest, and that need not be committed. Never changed.
 	opened       configuration
 	reported     atomic.Pointer[reported] // a later configuration that a known server reported; nil = none
-	joins        atomic.Pointer[[]string] // see NoteMembers
+	joins        atomic.Pointer[[]string] // names of the cluster that this node waits for, as that reported them; nil = none
 	cut          atomic.Int64             // cluster time that stalls of this leader cut off, in ns
 	noRoom       atomic.Pointer[string]   // why this leader admits nothing new; nil or empty = it does
 	stalls       peer.WorstRoundTrip      // how long this process was kept from running
@@ -54,6 +54,7 @@ type Node struct {
 	busy         sync.WaitGroup // maintenance loop, watchdog and measurePauses
 
 	membership chan struct{} // capacity 1: full while a change of the members is being made
+	joining    sync.Map      // the names of nodes that asked to be added, while this leader does it
 
 	changing chan struct{}            // capacity 1: full while raft is stopped or replaced, which may take as long as a disk stalls
 	instance atomic.Pointer[instance] // the latest run of raft, which has ended in between and after Close; set by Open
@@ -73,7 +74,6 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	n.life, n.endLife = context.WithCancel(context.Background())
 	n.state.node = n
 	n.state.committed.Store(&configuration{})
-	n.joins.Store(&cfg.JoinMembers)
 	n.state.replace(fsm.NewWithVersions(cfg.Versions))
 	undo := cfg.Peers.Listener.Close
 	defer func() { // also when Fatal ends this goroutine

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -14,8 +15,8 @@ import (
 	"zamok/raftnode/store"
 )
 
-// call is what a node asks of another one beside raft: one of the fields. The reply is why the call was refused; empty =
-// it was not.
+// call is what a node asks of another one beside raft: one of the fields. The reply is a refusal; empty = the call was
+// not refused.
 type call struct {
 	// Entry has one Member or Digest of the caller's own.
 	Entry []byte `json:",omitempty"`
@@ -24,18 +25,36 @@ type call struct {
 	Lost uint64 `json:",omitempty"`
 	// Timeout is the leader's, in ms.
 	Timeout uint32 `json:",omitempty"`
+	// Join is the peer address of the caller, which asks to be added to the cluster. Only this call is for nodes that are no
+	// members, too.
+	Join string `json:",omitempty"`
 }
+
+// refusal is why a node refused a call.
+type refusal struct {
+	Reason string
+	Final  bool      `json:",omitempty"` // it is an ErrRefused
+	Leader peer.Node `json:",omitzero"`  // the server to ask instead
+}
+
+func (r *refusal) Error() string { return r.Reason }
+
+func (r *refusal) Is(target error) bool { return r.Final && target == ErrRefused }
 
 // callNode calls another node.
 func (n *Node) callNode(ctx context.Context, id raft.ServerID, address raft.ServerAddress, c call) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
 	defer cancel()
 	body, _ := json.Marshal(c) // bytes and numbers
-	refusal, err := n.network.Call(ctx, peer.Node{ID: string(id), Address: string(address)}, body)
-	if err == nil && len(refusal) > 0 {
-		err = fmt.Errorf("raftnode: %s: %s", id, refusal)
+	reply, err := n.network.Call(ctx, peer.Node{ID: string(id), Address: string(address)}, body)
+	if err != nil || len(reply) == 0 {
+		return err
 	}
-	return err
+	refused := &refusal{}
+	if json.Unmarshal(reply, refused) != nil {
+		refused.Reason = "it refused in a form that this release does not know"
+	}
+	return fmt.Errorf("raftnode: %s: %w", peer.NameOf(id), refused)
 }
 
 // handleCall answers another node.
@@ -46,6 +65,8 @@ func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []
 	case err != nil:
 	case in == nil:
 		err = fmt.Errorf("%s runs no raft", n.cfg.ID)
+	case c.Join != "":
+		err = n.handleJoin(ctx, in, from, c.Join)
 	case c.Entry != nil:
 		err = n.handleCommand(ctx, in, from, c.Entry)
 	case in.leader() != from.ID():
@@ -57,10 +78,15 @@ func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []
 	default:
 		err = errors.New("unknown to this version")
 	}
-	if err != nil {
-		return []byte(err.Error())
+	if err == nil {
+		return nil
 	}
-	return nil
+	refused, redirected := errors.AsType[*refusal](err)
+	if !redirected {
+		refused = &refusal{Reason: strings.TrimPrefix(err.Error(), "raftnode: "), Final: errors.Is(err, ErrRefused)}
+	}
+	reply, _ := json.Marshal(refused)
+	return reply
 }
 
 // handleCommand proposes what another node announces of itself, and nothing else.

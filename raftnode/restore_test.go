@@ -77,7 +77,9 @@ func TestARestoredBackupIsANewCluster(t *testing.T) {
 	})
 
 	joins := peerPort(t)
-	second := startAt(t, Config{ID: "r2", Store: store.Config{Memory: &store.Memory{}}, JoinCluster: made.Cluster}, joins, false)
+	list, err := peer.ParseList("r1=" + peers.Addr().String())
+	require.NoError(t, err)
+	second := startAt(t, Config{ID: "r2", Store: store.Config{Memory: &store.Memory{}}, Join: list}, joins, false)
 	until(t, "the second node is taken in", func() bool { // on a busy machine the first may lose its epoch when it is
 		ctx, cancel := context.WithTimeout(t.Context(), answerWait)
 		defer cancel()

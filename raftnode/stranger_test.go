@@ -75,21 +75,28 @@ func secured(t *testing.T, test func(*bubble, authority)) {
 
 // joins takes a new machine into the cluster.
 func (b *bubble) joins(name string, leader *bubbleNode) *bubbleNode {
-	n := &bubbleNode{self: peer.Node{ID: name, Address: "h" + name[1:] + ":1"}, dir: b.TempDir(), disk: newSickDisk(), ended: make(chan error, 1)}
-	var cluster store.ID
-	leader.View(func(m *fsm.Machine) { cluster = store.ID(m.Cluster()) })
-	usual := b.tune
-	b.tune = func(c *Config) {
-		usual(c)
-		c.Peers.List, c.JoinCluster = peer.List{}, cluster
-		for _, s := range leader.Servers() {
-			c.JoinMembers = append(c.JoinMembers, s.ID)
-		}
-	}
-	b.start(n)
-	b.tune = usual
+	n := b.machine(name, "h"+name[1:]+":1")
+	b.waits(n, b.list)
 	require.NoError(b, leader.Join(b.Context(), n.self))
 	return n
+}
+
+// machine is one with an empty disk.
+func (b *bubble) machine(name, address string) *bubbleNode {
+	return &bubbleNode{self: peer.Node{ID: name, Address: address}, dir: b.TempDir(), disk: newSickDisk(), ended: make(chan error, 1)}
+}
+
+// waits starts a node that is to be added to the cluster of these nodes.
+func (b *bubble) waits(n *bubbleNode, members peer.List) {
+	usual := b.tune
+	defer func() { b.tune = usual }()
+	b.tune = func(c *Config) {
+		if usual != nil {
+			usual(c)
+		}
+		c.Peers.List, c.Join = peer.List{}, members
+	}
+	b.start(n)
 }
 
 func (b *bubble) applies(n *bubbleNode, index uint64) bool {

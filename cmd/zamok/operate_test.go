@@ -244,7 +244,7 @@ func TestBackupAndRestore(t *testing.T) {
 	now := readJSON[detailDoc](t, c, "show", "kept")
 	require.Greater(t, now.Held[0].Token, uint64(lock.Token()))
 
-	c.joinNode(t, "r2", filepath.Join(dir, "r2"), address(10), address(11))
+	joinNode(t, "r2", filepath.Join(dir, "r2"), "r1="+address(1), address(10), address(11))
 	require.Len(t, readJSON[membersDoc](t, c, "members").Members, 2)
 	requireHoldOffShown(t, file)
 

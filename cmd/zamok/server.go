@@ -27,8 +27,8 @@ type serverCommand struct {
 	app *app
 
 	id, data, cluster             string
-	join, joinCA                  string
-	list                          peer.List // --cluster, once validated
+	join                          string
+	list, joinList                peer.List // --cluster and --join, once validated
 	logStore                      string
 	electionTimeout               time.Duration
 	listen, peer, http, advertise string
@@ -55,7 +55,7 @@ const (
 func newServer(a *app) *cobra.Command {
 	v := &serverCommand{app: a}
 	cmd := &cobra.Command{
-		Use:   "server --id ID --data DIR [--cluster LIST] [--join HOST:PORT,…]",
+		Use:   "server --id ID --data DIR [--cluster LIST] [--join LIST]",
 		Short: "run a node of a cluster",
 		Long: `Runs one node. A new cluster bootstraps when all nodes of the --cluster list have been started with the
 same list; afterwards the list is ignored. A node that is added to a running cluster is started with --join.
@@ -70,9 +70,9 @@ cluster exits with 118 and must not be restarted with the same data: with system
 HUP reads the files of rules, tokens, keys and certificates again, and continues the audit log in a new file.
 
 Nodes on several machines need TLS among themselves: --peer-cert, --peer-key and --peer-ca, or --insecure-peers on
-a network that only the nodes can reach. A cluster with --rules knows also a node that joins by its certificate,
---tls-cert, and adds it if that identity may "operate". Otherwise start the node with --cluster besides --join, and
-have an operator add it with "zamok join".
+a network that only the nodes can reach. With peer TLS, a node joins by itself if the cluster has a member of its
+name already, or if the members were started with --peer-allowed-names and its name. Otherwise it waits until an
+operator adds it with "zamok join".
 
 Free space for --data below 256 to 384 MiB (the threshold depends on --id) counts as low and is shown by
 "zamok members". Unless a majority of the nodes answers and has enough space, new sessions and acquisitions
@@ -90,7 +90,7 @@ Requests that a browser sends for the page of another site are refused, and so a
 none of this node's: the one of --advertise, the machine's, and those of --http-host.`,
 		Example: `  zamok server --id n1 --data /var/lib/zamok --cluster n1=10.0.0.1:5751,n2=10.0.0.2:5751,n3=10.0.0.3:5751 \
       --peer-cert peer.pem --peer-key peer-key.pem --peer-ca peer-ca.pem
-  zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join 10.0.0.1:5750,10.0.0.2:5750 \
+  zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join n1=10.0.0.1:5751,n2=10.0.0.2:5751 \
       --peer-cert peer.pem --peer-key peer-key.pem --peer-ca peer-ca.pem
   zamok server --id n1 --data data --cluster n1=127.0.0.1:5751`,
 		GroupID: groupOperate,
@@ -120,7 +120,7 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.StringVar(&v.logStore, "log-store", "", logStoreHelp)
 	f.DurationVar(&v.electionTimeout, "election-timeout", 0, electionTimeoutHelp)
 	f.StringVar(&v.cluster, "cluster", "", "initial members of a new cluster with their peer addresses: n1=host:5751,n2=host:5751,…")
-	f.StringVar(&v.join, "join", "", "client addresses of a running cluster to join: host:5750,…; with TLS, this node shows --tls-cert there")
+	f.StringVar(&v.join, "join", "", "members of a running cluster to join, with their peer addresses: n1=host:5751,…")
 	f.StringVar(&v.listen, "listen", defaultListen, "listen address for clients")
 	f.StringVar(&v.peer, "peer", "", "listen address for the other nodes (default: the port that --cluster has for this node, or "+defaultPeerPort+"; on all interfaces with peer TLS, otherwise on loopback)")
 	f.StringVar(&v.http, "http", defaultHTTP, `listen address for HTTP, with the TLS of --tls-cert: locks as JSON, /metrics, /healthz and /readyz; "" disables it`)
@@ -133,14 +133,13 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.StringVar(&v.clientTLS.cert, "tls-cert", "", "certificate for clients, a PEM `file`; enables TLS")
 	f.StringVar(&v.clientTLS.key, "tls-key", "", "key of --tls-cert, a PEM `file`")
 	f.StringVar(&v.clientTLS.clientCA, "tls-client-ca", "", "require a client certificate issued by an authority in this PEM `file`; with --tokens or --jwt-keys, a token is enough")
-	f.StringVar(&v.joinCA, "join-ca", "", "authorities trusted when connecting to the addresses of --join, a PEM `file` (default: the system's)")
 	f.StringVar(&v.tlsMinVersion, "tls-min-version", "1.3", "minimum TLS version for clients: 1.2 or 1.3; connections between nodes always use 1.3")
 	v.access.register(cmd)
 	f.StringVar(&v.peerTLS.cert, "peer-cert", "", "certificate of this node for the other nodes, with --id as a DNS name, a PEM `file`; enables peer TLS")
 	f.StringVar(&v.peerTLS.key, "peer-key", "", "key of --peer-cert, a PEM `file`")
 	f.StringVar(&v.peerTLS.ca, "peer-ca", "", "authorities that issue the certificates of the nodes, a PEM `file`")
 	f.StringSliceVar(&v.peerAllowedNames, "peer-allowed-names", nil, "accept peers whose certificate has one of these `names`, or patterns such as n*, "+
-		"even if they are not members as far as this node knows (default: members only)")
+		"even if they are not members as far as this node knows, and let them join (default: members only)")
 	f.BoolVar(&v.insecurePeers, "insecure-peers", false, "allow peers on other machines without TLS: every program that can connect to the peer port is trusted")
 }
 
@@ -188,6 +187,11 @@ func (v *serverCommand) validate() (err error) {
 			return err
 		}
 	}
+	if v.join != "" {
+		if v.joinList, err = peer.ParseList(v.join); err != nil {
+			return errors.New(strings.Replace(err.Error(), "--cluster", "--join", 1))
+		}
+	}
 	if err := v.checkPeersAreSecured(); err != nil || v.cluster != "" {
 		return err
 	}
@@ -220,9 +224,6 @@ func (v *serverCommand) run(ctx context.Context) error {
 	}
 	cfg.Files = all.files
 	defer all.keepCurrent(hangups)()
-	if err := v.learnCluster(ctx, &cfg.Config); err != nil {
-		return signalOr(ctx, err)
-	}
 	v.logSecurity(log)
 	log.Info("starting node", "id", v.id, "version", version(), "data", v.data)
 	node, err := api.StartNode(ctx, cfg)
@@ -261,7 +262,7 @@ func (v *serverCommand) config() api.NodeConfig {
 	return api.NodeConfig{
 		Config: raftnode.Config{
 			ID: v.id, Store: store.Config{Dir: v.data, Log: store.LogKind(v.logStore)}, Peers: peer.Config{List: v.list, AllowedNames: v.peerAllowedNames},
-			Join: v.join != "", ElectionTimeout: v.electionTimeout, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
+			Join: v.joinList, ElectionTimeout: v.electionTimeout, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
 			Fatal: func(err error) {
 				fmt.Fprintf(v.app.stderr, "zamok: this node ends at once: %s\n", visible.Line(err.Error()))
 				v.app.exit(fatalExitCode(err))

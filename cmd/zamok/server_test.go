@@ -112,16 +112,16 @@ func TestRestartKeepsHeldLock(t *testing.T) {
 	require.Equal(t, 128+15, holder.wait(t).code, holder.stderr.String())
 
 	// A fourth joins, and serves.
-	s.joinNode(t, "n4", filepath.Join(s.dir, "n4"), s.address(0, 5), s.address(0, 6))
+	joinNode(t, "n4", filepath.Join(s.dir, "n4"), "n2="+s.address(1, 1), s.address(0, 5), s.address(0, 6))
 	r := runZamok(t, nil, "lock", "kept", "--endpoints", s.address(0, 5), "--wait", "30s", "--", "true")
 	require.Equal(t, 0, r.code, r.stderr)
 }
 
 // joinNode starts a server that is to join, and waits until it has.
-func (c *devCluster) joinNode(t *testing.T, id, data, listen, peer string) *process {
+func joinNode(t *testing.T, id, data, members, listen, peer string, more ...string) *process {
 	t.Helper()
-	node := startZamok(t, nil, "server", "--id", id, "--data", data, "--join", c.endpoint(),
-		"--listen", listen, "--peer", peer, "--http", "")
+	node := startZamok(t, nil, append([]string{"server", "--id", id, "--data", data, "--join", members,
+		"--listen", listen, "--peer", peer, "--http", ""}, more...)...)
 	awaitCondition(t, id+" is taken in", func() bool { return strings.Contains(node.stderr.String(), "joined the cluster") })
 	return node
 }
@@ -200,7 +200,8 @@ func TestServerFlagErrors(t *testing.T) {
 		"open HTTP":          {sound("--http", ":5752"), []string{"--http: :5752", "--rules", "--insecure-http"}},
 		"open peers":         {sound("--peer", "0.0.0.0:5751"), []string{"--peer: 0.0.0.0:5751", "--peer-cert", "--insecure-peers"}},
 		"a far cluster":      {sound("--cluster", "n1=127.0.0.1:5751,n2=10.0.0.2:5751"), []string{"--cluster: 10.0.0.2:5751", "--insecure-peers"}},
-		"joining far away":   {sound("--join", "127.0.0.1:5750,db.example:5750"), []string{"--join: db.example:5750", "--insecure-peers"}},
+		"joining far away":   {sound("--join", "n2=127.0.0.1:5751,n3=db.example:5751"), []string{"--join: db.example:5751", "--insecure-peers"}},
+		"a bad --join":       {sound("--join", "127.0.0.1:5751"), []string{"--join: item 1", "n1=host:5751"}},
 		"asking for nothing": {sound("--tls-client-ca", text), []string{"--tls-cert"}},
 		"a used dev port":    {[]string{"dev", "--nodes", "1", "--port", portOf(used)}, []string{"in use"}},
 		"two nodes of dev":   {[]string{"dev", "--nodes", "2"}, []string{"1 or 3"}},

@@ -10,6 +10,7 @@ import (
 
 	"zamok/api"
 	"zamok/raftnode"
+	"zamok/raftnode/peer"
 )
 
 // tlsVersions are the values of --tls-min-version.
@@ -49,12 +50,11 @@ func (v *serverCommand) checkPeersAreSecured() error {
 	if !v.peersAreLocal() {
 		return nil
 	}
-	addresses := map[string][]string{"--peer": {v.peerListenAddress()}, "--join": nil, "--cluster": nil}
-	if v.join != "" {
-		addresses["--join"] = strings.Split(v.join, ",")
-	}
-	for _, n := range v.list.Nodes() {
-		addresses["--cluster"] = append(addresses["--cluster"], n.Address)
+	addresses := map[string][]string{"--peer": {v.peerListenAddress()}}
+	for flag, list := range map[string]peer.List{"--cluster": v.list, "--join": v.joinList} {
+		for _, n := range list.Nodes() {
+			addresses[flag] = append(addresses[flag], n.Address)
+		}
 	}
 	for _, flag := range []string{"--peer", "--cluster", "--join"} {
 		far := func(address string) bool { return !isLoopbackAddress(address) }

@@ -165,7 +165,7 @@ func TestAHolderRenewsItsCertificate(t *testing.T) {
 	s.port = freePorts(t)
 	serverCert, serverKey := before.issue(t, "n1")
 	s.extra = func(string) []string {
-		return []string{"--tls-cert", serverCert, "--tls-key", serverKey, "--tls-client-ca", accepted.file, "--join-ca", before.file,
+		return []string{"--tls-cert", serverCert, "--tls-key", serverKey, "--tls-client-ca", accepted.file,
 			"--cluster", "n1=" + s.address(0, 1)}
 	}
 	s.start(t, 0)

@@ -126,10 +126,10 @@ func (c *cluster) start(nodes int) error {
 		if err != nil {
 			return err
 		}
-		list = append(list, n.id+"="+n.address(peerPort))
+		list = append(list, n.listed())
 	}
 	for _, n := range c.members() {
-		n.args = append(n.args, "--cluster", strings.Join(list, ","), "--join", strings.Join(c.endpoints(), ","))
+		n.args = append(n.args, "--cluster", strings.Join(list, ","), "--join", strings.Join(list, ","))
 		if err := n.start(); err != nil {
 			return err
 		}

@@ -346,7 +346,7 @@ func (t *injection) replaceNode() string {
 		return ""
 	}
 	old.removed.Store(true)
-	fresh, err := t.addNode("--join", t.others(old)[0].address(clientPort))
+	fresh, err := t.addNode("--join", t.others(old)[0].listed())
 	if err != nil {
 		t.logf("%v", err)
 		return ""

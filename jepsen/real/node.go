@@ -54,6 +54,9 @@ const (
 
 func (n *node) address(port string) string { return n.advertisedIP + ":" + port }
 
+// listed is the node as an item of --cluster and --join.
+func (n *node) listed() string { return n.id + "=" + n.address(peerPort) }
+
 // start runs it, also if it was kept down.
 func (n *node) start() error {
 	n.mu.Lock()

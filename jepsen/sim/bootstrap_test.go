@@ -103,9 +103,12 @@ func clusterID(n *Node) (id store.ID) {
 	return id
 }
 
-// asJoiner is how a node starts that is to be taken in.
-func asJoiner(cluster store.ID) Tune {
-	return func(c *raftnode.Config) { c.Peers.List, c.JoinCluster = peer.List{}, cluster }
+// asJoiner is how a node starts that a member is to take in.
+func asJoiner(member *Node) Tune {
+	return func(c *raftnode.Config) {
+		c.Peers.List = peer.List{}
+		c.Join, _ = peer.ParseList(member.ID + "=" + member.Address()) // as in InitialList
+	}
 }
 
 // A copy of a directory has everything that the original has. Somewhere else it is no voter; that two
@@ -220,7 +223,7 @@ func TestInitialMemberWipedDuringBootstrap(t *testing.T) {
 			s.Node("n1").StartProcess()
 			s.Node("n2").StartProcess()
 			s.Await(electionTimeMax, "n3 ends", n3.processEnded)
-			both := func(c *raftnode.Config) { c.Join = true }
+			both := func(c *raftnode.Config) { c.Join = c.Peers.List }
 			fresh := s.Replace(n3, "n3", store.ID{})
 			fresh.StartProcess(both)
 			for _, id := range []string{"n1", "n2"} {

@@ -37,7 +37,7 @@ func requireNoExit(s *Sim, nodes []*Node) {
 func join(s *Sim, leader *Node, id, host string) *Node {
 	s.Helper()
 	n := s.AddNode(id, host)
-	n.Start(asJoiner(clusterID(leader)))
+	n.Start(asJoiner(leader))
 	require.NoError(s, leader.Running().Join(s.Within(time.Minute), n.Peer()))
 	return n
 }
@@ -185,7 +185,7 @@ func TestJoinWithoutMajorityIsRefused(t *testing.T) {
 	runStarted(t, Config{Nodes: 1}, func(s *Sim, only *Node) {
 		time.Sleep(3 * time.Second)
 		n2 := s.AddNode("n2", "n2")
-		n2.Start(asJoiner(clusterID(only)))
+		n2.Start(asJoiner(only))
 		// It answers for its state, and its raft receives nothing from the leader any more.
 		n2.Disk.Stall()
 		require.Error(s, only.Running().Join(s.Within(5*time.Second), n2.Peer()))
@@ -260,7 +260,7 @@ func TestRestartedRemovedNodeExits(t *testing.T) {
 			assert.Equal(s, term, leader.Status().Term, "it disturbed the others")
 		}
 		// Its directory is not taken back.
-		away.Start(asJoiner(clusterID(leader)))
+		away.Start(asJoiner(leader))
 		err := leader.Running().Join(s.Within(time.Second), away.Peer())
 		require.ErrorIs(s, err, raftnode.ErrRefused)
 		require.ErrorContains(s, err, "was removed from this cluster")
@@ -371,7 +371,7 @@ func TestUnsafeReplacementIsRefused(t *testing.T) {
 		a, b := s.Others(leader)[0], s.Others(leader)[1]
 
 		second := s.AddNode(a.ID, "another-host")
-		second.Start(asJoiner(cluster))
+		second.Start(asJoiner(leader))
 		err := leader.Running().Join(s.Within(electionTimeMax), second.Peer())
 		require.ErrorIs(s, err, raftnode.ErrRefused)
 		require.ErrorContains(s, err, "two machines must not have one name")
@@ -383,7 +383,7 @@ func TestUnsafeReplacementIsRefused(t *testing.T) {
 			leader.MustPropose(nil)
 		}
 		stuck := s.AddNode("n9", "n9")
-		stuck.Start(asJoiner(cluster))
+		stuck.Start(asJoiner(leader))
 		s.Network.Cut(route{leader.Host, stuck.Host}, route{stuck.Host, leader.Host})
 		err = leader.Running().Join(s.Within(electionTimeMax), stuck.Peer())
 		require.ErrorIs(s, err, raftnode.ErrNotYet, "a node that does not answer is not added")
@@ -450,7 +450,7 @@ func TestReplacementContinuesUnderNewLeader(t *testing.T) {
 // A node with both flags bootstraps a cluster when no node holds data, and joins when one does.
 func TestBootstrapOrJoinIsChosenByState(t *testing.T) {
 	RunParallel(t, Config{OnDisk: true}, func(s *Sim) {
-		both := func(c *raftnode.Config) { c.Join = true }
+		both := func(c *raftnode.Config) { c.Join = c.Peers.List }
 		s.Start(both)
 		leader, tokens := acquireLocks(s)
 		lost := s.Others(leader)[0]

@@ -137,6 +137,20 @@ func (n *Node) Address() string { return n.Host + ":" + peerPort }
 // Peer is the node as a join names it.
 func (n *Node) Peer() peer.Node { return peer.Node{ID: n.ID, Address: n.Address()} }
 
+// waitFor makes an empty data directory that of a node which has asked for its cluster before: it starts and waits to
+// be added also if no member answers.
+func waitFor(c store.Config, id string, cluster store.ID) error {
+	c.NodeID, c.Wrap, c.Fatal = id, store.Wrap{}, func(error) {}
+	st, err := store.Open(c)
+	if err != nil {
+		return err
+	}
+	if !st.HoldsData() {
+		err = st.Join(cluster)
+	}
+	return errors.Join(err, st.Close())
+}
+
 // StartProcess starts a process on the machine and does not wait for it. The config is that of an initial
 // member; tune changes it, after the run's own Tune.
 func (n *Node) StartProcess(tune ...Tune) {
@@ -161,7 +175,7 @@ func (n *Node) StartProcess(tune ...Tune) {
 	n.Disk.onWrite.set(nil) // a hook belongs to one process
 	cfg := api.NodeConfig{Listener: clients, Advertise: n.Host, Config: raftnode.Config{
 		ID: n.ID, Store: store.Config{Dir: n.Disk.dir, Memory: n.Disk.memory, Wrap: n.Disk.wrap()},
-		Peers: peer.Config{List: n.sim.InitialList(), Listener: peers, Dial: stack.Dial}, JoinCluster: n.joinedCluster,
+		Peers: peer.Config{List: n.sim.InitialList(), Listener: peers, Dial: stack.Dial},
 		Applied: func(m *fsm.Machine, a fsm.Applied) {
 			if !p.dead.Load() { // else no process will read the disk to which it was applied
 				n.sim.Audit.applied(n.ID, m, a)
@@ -176,7 +190,10 @@ func (n *Node) StartProcess(tune ...Tune) {
 		Fatal: func(err error) { n.exitProcess(p, err) },
 	}}
 	if n.joinedCluster != (store.ID{}) {
-		cfg.Peers.List = peer.List{}
+		cfg.Peers.List, cfg.Join = peer.List{}, cfg.Peers.List
+		if err := waitFor(cfg.Store, n.ID, n.joinedCluster); err != nil {
+			n.sim.Fatal(err)
+		}
 	}
 	if n.sim.config.AdaptiveTimeouts {
 		cfg.ElectionTimeout = 0

@@ -114,7 +114,7 @@ func alreadyStarted(mine Answer, replies []Reply) Decision {
 		knowsID := slices.IndexFunc(begun, func(r Reply) bool { return r.Answer.Cluster != ClusterID{} })
 		theirs := begun[max(knowsID, 0)]
 		d := newDecision(JoinElsewhere, "%s at %s holds data%s, and the empty data directory of %s (incarnation %v) is "+
-			"no part of it: to take %s into that cluster start it with --join and the client address of one of "+
+			"no part of it: to take %s into that cluster start it with --join and one of "+
 			"its nodes; if %s lost its disk, that replaces the lost directory",
 			theirs.Answer.Name, theirs.Node.Address, ofCluster(theirs.Answer.Cluster),
 			mine.Name, mine.Incarnation, mine.Name, mine.Name)

@@ -140,6 +140,9 @@
 //	those in a later configuration, as a server that it knows reports it while no leader lasts
 //	those that its operator allows (Config.AllowedNames)
 //
+// Of what a call may contain, a node that is no member may only ask to be added, itself, under its certificate's name (package
+// raftnode).
+//
 // The name decides and not the incarnation, since a node that lost its disk keeps its certificate, and may lead
 // before all others have seen its new incarnation. Votes need more: Raft votes only for a server of its latest
 // configuration, with name and incarnation, and P12 prevents requests in the name of another server. (A node

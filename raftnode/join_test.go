@@ -1,0 +1,105 @@
+package raftnode
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
+)
+
+// asksUntilVoter has a node ask until it has a vote, or is refused for good.
+func (b *bubble) asksUntilVoter(n *bubbleNode) (err error) {
+	for began := time.Now(); !n.Voter() && time.Since(began) < time.Minute; time.Sleep(time.Second) {
+		if err = n.RequestJoin(b.Context()); errors.Is(err, ErrRefused) {
+			break
+		}
+	}
+	return err
+}
+
+// A node joins with nothing but its certificate if the operator named it, asks whom it may, and finds the leader by that.
+func TestAnAllowedNodeJoinsByItself(t *testing.T) {
+	a := newAuthority(t)
+	inBubbleTuned(t, store.DefaultLog, func(c *Config) {
+		c.Peers.TLS, c.Peers.AllowedNames = a.names(t, c.ID), []string{"n[1-4]"}
+	}, func(b *bubble) {
+		leader := b.leader(b.nodes...)
+		follower, err := peer.ParseList(b.others(leader)[0].self.ID + "=" + b.others(leader)[0].self.Address)
+		require.NoError(b, err)
+		n4 := b.machine("n4", "h4:1")
+		b.waits(n4, follower)
+		require.NoError(b, b.asksUntilVoter(n4))
+		require.True(b, n4.Voter())
+		b.nodes = append(b.nodes, n4)
+
+		stranger := b.machine("x5", "h5:1")
+		usual := b.tune
+		b.tune = func(c *Config) { usual(c); c.Peers.List, c.Join = peer.List{}, b.list }
+		err = b.open(stranger)
+		b.tune = usual
+		require.ErrorContains(b, err, "nothing was started")
+		require.ErrorContains(b, err, "--peer-allowed-names and its name")
+	})
+}
+
+// A certificate of the peers' authority alone adds no node: it waits for an operator, and learns what that has to do.
+func TestANodeThatNobodyVouchesForWaits(t *testing.T) {
+	secured(t, func(b *bubble, _ authority) {
+		leader := b.leader(b.nodes...)
+		n4 := b.machine("n4", "h4:1")
+		b.waits(n4, b.list)
+		for range 3 {
+			err := n4.RequestJoin(b.Context())
+			require.ErrorContains(b, err, "run `zamok join` with its name and peer address")
+			require.NotErrorIs(b, err, ErrRefused, "it waits")
+		}
+		require.Len(b, leader.Servers(), 3)
+		require.NoError(b, leader.Join(b.Context(), n4.self))
+		require.NoError(b, b.asksUntilVoter(n4))
+		require.True(b, n4.Voter())
+		b.nodes = append(b.nodes, n4)
+	})
+}
+
+// A node asks for itself: not for the node at another address, and not for another data directory of its name.
+func TestANodeAsksToJoinForItselfOnly(t *testing.T) {
+	a := newAuthority(t)
+	inBubbleTuned(t, store.DefaultLog, func(c *Config) {
+		c.Peers.TLS, c.Peers.AllowedNames = a.names(t, c.ID), []string{"n4", "n5"}
+	}, func(b *bubble) {
+		leader := b.leader(b.nodes...)
+		n4, second, n5 := b.machine("n4", "h4:1"), b.machine("n4", "h9:1"), b.machine("n5", "h5:1")
+		for _, n := range []*bubbleNode{n4, second, n5} {
+			b.waits(n, b.list)
+		}
+		for _, c := range []struct {
+			by         *bubbleNode
+			at, reason string
+		}{
+			{n4, b.nodes[0].self.Address, "is the address of n1"},
+			{n4, "h4", "has no host and port"},
+			{second, n4.self.Address, "at h4:1 is another machine of the name n4"},
+			{n4, n5.self.Address, "n4 is being added"}, // the leader's TLS handshake fails there, later
+		} {
+			body, err := json.Marshal(call{Join: c.at})
+			require.NoError(b, err)
+			reply, err := c.by.network.Call(b.Context(), peer.Node{ID: leader.Node.self.String(), Address: leader.self.Address}, body)
+			require.NoError(b, err, c.reason)
+			assert.Contains(b, string(reply), c.reason)
+		}
+		time.Sleep(addTimeout)
+		assert.Len(b, leader.Servers(), 3)
+
+		require.NoError(b, b.asksUntilVoter(n4))
+		require.ErrorIs(b, b.asksUntilVoter(second), ErrRefused, "two machines have one name")
+		assert.Equal(b, "h4:1", string(leader.instance.Load().servers().named("n4").Address))
+		require.NoError(b, second.Kill())
+		b.nodes = append(b.nodes, n4, n5)
+	})
+}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -254,3 +255,33 @@ type connFrom struct {
 }
 
 func (c connFrom) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.host), Port: 1} }
+
+// TestTheLogNamesWhoIsRefused: by a limit of the node and by a quota, with how often.
+func TestTheLogNamesWhoIsRefused(t *testing.T) {
+	t.Parallel()
+	var text bytes.Buffer // the log writes one line after the other
+	tokens, known := tokensFor(t, "alice", "bob")
+	n := startCluster(t, 1, func(cfg *NodeConfig) {
+		cfg.Logger, cfg.Limits = slog.New(slog.NewTextHandler(&text, nil)), limits.Set{"watches-per-identity": 1}
+		cfg.Identity.Verifier = func() identity.Verifier { return identity.Verifier{Tokens: known} }
+	}).leader()
+	to := call(t, n)
+	as := func(who string) context.Context {
+		return metadata.AppendToOutgoingContext(soon(t), "authorization", "Bearer "+tokens[who])
+	}
+	_, err := to.admin.Settings(as("alice"), &zamokpb.SettingsRequest{Quotas: &zamokpb.Quotas{Sessions: 4, Share: 25}})
+	require.NoError(t, err)
+	openSession(t, as("alice"), to)
+	for range 7 {
+		_, err := to.OpenSession(as("alice"), &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)})
+		limitedBy(t, err, "identity_sessions")
+	}
+	for range 4 { // the first is served
+		watch, err := to.Watch(as("bob"), &zamokpb.WatchRequest{})
+		require.NoError(t, err)
+		_, _ = watch.Recv()
+	}
+	require.NoError(t, n.Close())
+	assert.Contains(t, text.String(), "limit=identity_sessions caller=alice refused=7\n")
+	assert.Contains(t, text.String(), "limit=watches-per-identity caller=bob refused=3\n")
+}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"zamok/api/access"
+	"zamok/api/access/identity"
 	"zamok/api/access/rules"
 	"zamok/api/audit"
 	"zamok/api/metrics"
@@ -30,7 +31,13 @@ func (s *Server) record(ctx context.Context, request any, err error) {
 // denied counts a denial by the access rules, and records it.
 func (s *Server) denied(ctx context.Context, verb rules.Verb, request any, err error) {
 	s.metrics.Denied(string(verb))
-	s.audit.RecordDenial(access.CallerOf(ctx).Account(), auditEvent(ctx, "", request, err))
+	s.recordDenial(ctx, auditEvent(ctx, "", request, err))
+}
+
+// recordDenial records a denial of the caller of ctx.
+func (s *Server) recordDenial(ctx context.Context, e audit.Event) {
+	account := access.CallerOf(ctx).Account()
+	s.audit.RecordDenial(account, strings.HasPrefix(account, identity.AnonymousPrefix), e)
 }
 
 // auditEvent is a line of the audit log. Call is the method or path of a request that is not known.

@@ -120,7 +120,7 @@ func (s *Server) forOperators(serve http.HandlerFunc) http.HandlerFunc {
 		guard := access.Guard{Rules: s.cfg.Rules}
 		if err := guard.AdmitOperator(access.CallerOf(ctx)); err != nil {
 			s.metrics.Denied(string(rules.Operate))
-			s.audit.RecordDenial(access.CallerOf(ctx).Account(), auditEvent(ctx, call, nil, err))
+			s.recordDenial(ctx, auditEvent(ctx, call, nil, err))
 			respond(w, http.StatusForbidden, err.Error())
 			return
 		}

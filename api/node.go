@@ -202,7 +202,7 @@ type NodeConfig struct {
 	Rules func() *rules.Set
 	// Files reports for metrics which files (rules, tokens, keys, certificates) are valid as they are now.
 	Files func() map[string]bool
-	// Audit gets a line of JSON for each operator call and each denial; beyond limits.DenialLines, one for many denials of a caller.
+	// Audit gets a line of JSON for each operator call and each denial; beyond the limits of these, one for many denials of a caller.
 	// Lines that can't be written are counted and logged, and the call proceeds. Nil: the Logger gets them.
 	Audit io.Writer
 	// AuditGrants adds a line for each grant and for the end of each hold, from the node that led.

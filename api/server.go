@@ -114,7 +114,7 @@ func newServer(cfg *NodeConfig) *Server {
 	s.hub = push.NewHub(s.metrics)
 	s.audit = audit.New(audit.Config{
 		Out: cfg.Audit, Node: cfg.ID, Failed: unaudited(s.metrics, cfg.Logger),
-		Allow: func(account string) bool { return s.limits.Allow(limits.DenialLines, account) }, Omitted: s.metrics.Omitted,
+		Allow: s.limits.AllowDenialLine, Omitted: s.metrics.Omitted,
 	})
 	if cfg.AuditGrants {
 		s.grants = newGrantLog(cfg.ID, s.audit)
@@ -348,7 +348,7 @@ func (s *Server) identify(ctx context.Context, method string) (context.Context, 
 	if limited := s.limits.Ask(limits.Requests, account); limited != nil {
 		return ctx, limited
 	}
-	s.audit.RecordDenial(account, auditEvent(ctx, method, nil, err))
+	s.audit.RecordDenial(account, true, auditEvent(ctx, method, nil, err))
 	return ctx, err
 }
 

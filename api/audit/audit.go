@@ -32,8 +32,9 @@ type Event struct {
 type Config struct {
 	Out  io.Writer // gets each line in one write
 	Node string
-	// Allow reports whether a denial of an account may have a line of its own; Omitted is called if not.
-	Allow   func(account string) bool
+	// Allow reports whether a denial of an account may have a line of its own; Omitted is called if not. Anonymous accounts are
+	// those of callers without an identity.
+	Allow   func(account string, anonymous bool) bool
 	Omitted func()
 	// Failed is called with the error of each line that could not be written; the call is answered nevertheless.
 	Failed func(error)
@@ -41,16 +42,17 @@ type Config struct {
 
 const (
 	// omittedEvery is how often denials without a line of their own are reported, in one line for each of at most omittedMax
-	// accounts, and one for the others.
-	omittedEvery = 10 * time.Second
-	omittedMax   = 100
-	others       = "others"
+	// accounts and one for the others; likewise for anonymous accounts, so that they do not hide an identity.
+	omittedEvery    = 10 * time.Second
+	omittedMax      = 50
+	others          = "others"
+	anonymousOthers = "anonymous@others"
 )
 
 // Log writes events. It is safe for concurrent use.
 type Log struct {
 	Config
-	omitted *tally.Tally[string, Event] // by account
+	omitted, anonymous *tally.Tally[string, Event] // by account
 
 	mu sync.Mutex // held while a line is written
 }
@@ -59,16 +61,21 @@ type Log struct {
 func New(config Config) *Log {
 	l := &Log{Config: config}
 	l.omitted = tally.New(omittedEvery, omittedMax, l.recordOmitted)
+	l.anonymous = tally.New(omittedEvery, omittedMax, l.recordOmitted)
 	return l
 }
 
 // RecordDenial writes a line, unless the account has too many; then the denial is counted, and a line for all of them follows.
-func (l *Log) RecordDenial(account string, e Event) {
-	if l.Allow(account) {
+func (l *Log) RecordDenial(account string, anonymous bool, e Event) {
+	if l.Allow(account, anonymous) {
 		l.Record(e)
 		return
 	}
 	l.Omitted()
+	if anonymous {
+		l.anonymous.Add(account, anonymousOthers, e)
+		return
+	}
 	l.omitted.Add(account, others, e)
 }
 
@@ -79,7 +86,10 @@ func (l *Log) recordOmitted(account string, c tally.Count[Event]) {
 }
 
 // Stop writes the lines that denials wait for. Denials without a line of their own are only counted after that.
-func (l *Log) Stop() { l.omitted.Stop() }
+func (l *Log) Stop() {
+	l.omitted.Stop()
+	l.anonymous.Stop()
+}
 
 // Record writes a line.
 func (l *Log) Record(e Event) {

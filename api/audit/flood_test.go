@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,13 +31,13 @@ func newFlooded(t *testing.T) *flooded {
 	l := &flooded{}
 	l.Log = New(Config{
 		Out: &l.out, Node: "n1", Failed: func(err error) { t.Error(err) }, Omitted: func() { l.omitted++ },
-		Allow: func(account string) bool { return rates.Allow(limits.DenialLines, account) },
+		Allow: rates.AllowDenialLine,
 	})
 	return l
 }
 
 func (l *flooded) deny(who string) {
-	l.RecordDenial(who, Event{Time: time.Now(), Who: who, From: "10.0.0.7:1", Call: "Get", Outcome: "not done", Code: "DENIED", Message: "no"})
+	l.RecordDenial(who, strings.HasPrefix(who, "anonymous@"), Event{Time: time.Now(), Who: who, From: "10.0.0.7:1", Call: "Get", Outcome: "not done", Code: "DENIED", Message: "no"})
 }
 
 // lines are the events by caller, and how many of them are in each second.
@@ -109,7 +110,30 @@ func TestAFloodOfDenialsIsBounded(t *testing.T) {
 	})
 }
 
-// TestAFloodByManyIsBounded: a hundred lines a second for all callers, and at most so many with the numbers of the rest.
+// TestStrangersHideNoIdentity: however many callers without an identity there are, one that has it keeps its lines, and its
+// number among what is omitted.
+func TestStrangersHideNoIdentity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFlooded(t)
+		for second := range 20 {
+			for i := range 1000 {
+				l.deny(fmt.Sprintf("anonymous@2001:db8:%x:%x::/64", second, i))
+			}
+			for range 15 {
+				l.deny("ci-billing")
+			}
+			time.Sleep(time.Second)
+		}
+		l.Stop()
+		by, _ := l.lines(t)
+		assert.Equal(t, 15*20, denials(by["ci-billing"]))
+		assert.GreaterOrEqual(t, len(by["ci-billing"]), 10*20)
+		assert.NotEmpty(t, by[anonymousOthers])
+		assert.Empty(t, by[others])
+	})
+}
+
+// TestAFloodByManyIsBounded: fifty lines a second for all callers, and at most so many with the numbers of the rest.
 func TestAFloodByManyIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFlooded(t)
@@ -138,7 +162,7 @@ func TestAFloodByManyIsBounded(t *testing.T) {
 		for _, n := range inSecond {
 			written += n
 		}
-		assert.LessOrEqual(t, written, 100*(seconds+1))
+		assert.LessOrEqual(t, written, 50*(seconds+1))
 		assert.Equal(t, 3*callers*seconds-written, l.omitted)
 	})
 }

@@ -146,7 +146,7 @@ func TestAccess(t *testing.T) {
 	write("rules", before)
 	cert, key := ca.issue(t, "n1")
 	s.extra = func(string) []string {
-		return []string{"--tls-cert", cert, "--tls-key", key, "--tokens", path("tokens"), "--rules", path("rules"), "--audit", path("audit"),
+		return []string{"--tls-cert", cert, "--tls-key", key, "--tokens", path("tokens"), "--rules", path("rules"), "--audit", path("audit"), "--audit-grants",
 			"--cluster", "n1=" + s.address(0, 1)}
 	}
 	s.start(t, 0)
@@ -178,6 +178,7 @@ func TestAccess(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(line), &e))
 		calls[e.Who+" "+e.Call+" "+e.Code] = true
 	}
+	require.True(t, calls["alice granted "], "%v", calls)
 	require.True(t, calls["alice Acquire DENIED"] && calls["root Get DENIED"] && calls["anonymous@127.0.0.1 Get DENIED"], "%v", calls)
 	require.True(t, calls["root ExpireSession "] || calls["root ExpireSession NO_SESSION"], "%v", calls)
 }

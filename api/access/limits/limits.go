@@ -36,7 +36,9 @@ var (
 	Requests = Kind{"requests", "requests-per-identity"}
 	Connects = Kind{"", "connects-per-address"}
 
-	DenialLines = Kind{"denial-lines", "denial-lines-per-identity"} // of the audit log
+	// Lines of the audit log. Callers without an identity have no part in those of the others, since there may be any number.
+	denialLines          = Kind{"denial-lines", "denial-lines-per-identity"}
+	anonymousDenialLines = Kind{"anonymous-denial-lines", "denial-lines-per-identity"}
 )
 
 // The limits that are enforced elsewhere: the connections of a port, the bytes of all connections, and the calls on connections
@@ -66,7 +68,7 @@ var definitions = []definition{
 	{RelayedBytes.all, false, 64 << 20}, {RelayedBytes.each, false, 0},
 	{Requests.all, true, 0}, {Requests.each, true, 0},
 	{Connects.each, true, 0},
-	{DenialLines.all, true, 100}, {DenialLines.each, true, 10},
+	{denialLines.all, true, 50}, {anonymousDenialLines.all, true, 50}, {denialLines.each, true, 10},
 }
 
 // Names are the limits that can be configured.
@@ -217,8 +219,12 @@ func (l *Limits) count(kind Kind, who string, n int) (end func()) {
 	})
 }
 
-// Allow counts something against a rate, and reports whether it is within. What is not is no refusal.
-func (l *Limits) Allow(kind Kind, who string) bool {
+// AllowDenialLine reports whether a denial of a caller may have a line of the audit log, and counts it. It is no refusal.
+func (l *Limits) AllowDenialLine(who string, anonymous bool) bool {
+	kind := denialLines
+	if anonymous {
+		kind = anonymousDenialLines
+	}
 	_, wait := l.ask(kind, who)
 	return wait <= 0
 }

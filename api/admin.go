@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -126,11 +127,31 @@ func (s *Server) Settings(ctx context.Context, req *zamokpb.SettingsRequest) (*z
 		err = wire.Explain(unread)
 	}
 	answer := &zamokpb.SettingsResponse{}
+	if err == nil && req.Identities > 0 {
+		answer.Identities, err = s.heaviest(ctx, int(req.Identities))
+	}
 	s.node.View(func(m *fsm.Machine) {
 		answer.LongestTtl, answer.RestoreHoldOff = int64(m.LongestTTL()), int64(m.RestoreHoldOff())
 		answer.Quotas, answer.Used = wire.Quotas(m.Quotas()), wire.Quotas(fsm.Quotas{Amounts: m.Used()})
 	})
 	return answer, err
+}
+
+// heaviest returns the identities that use the largest part of a quota of theirs.
+func (s *Server) heaviest(ctx context.Context, limit int) (heaviest []*zamokpb.IdentityUsage, err error) {
+	var usages []fsm.IdentityUsage
+	var quota fsm.Amounts
+	err = s.read(ctx, func(m *fsm.Machine) { usages, quota = m.Usages(), m.Quotas().OfIdentity() })
+	part := func(u fsm.IdentityUsage) float64 {
+		return max(float64(u.Sessions)/float64(quota.Sessions), float64(u.Tickets)/float64(quota.Tickets), float64(u.Bytes)/float64(quota.Bytes))
+	}
+	slices.SortFunc(usages, func(a, b fsm.IdentityUsage) int {
+		return cmp.Or(cmp.Compare(part(b), part(a)), cmp.Compare(a.Identity, b.Identity))
+	})
+	for _, u := range usages[:min(limit, len(usages))] {
+		heaviest = append(heaviest, &zamokpb.IdentityUsage{Identity: u.Identity, Used: wire.Quotas(fsm.Quotas{Amounts: u.Amounts})})
+	}
+	return heaviest, err
 }
 
 // Backup streams the state of the cluster as it is at one index after the call.

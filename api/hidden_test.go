@@ -109,6 +109,24 @@ func TestWhatIsHiddenLeavesNoTrace(t *testing.T) {
 		require.NoError(t, err)
 		assert.Len(t, all.Sessions, 3)
 	})
+	t.Run("usage", func(t *testing.T) {
+		used, err := to.admin.Settings(as("root"), &zamokpb.SettingsRequest{Identities: 10})
+		require.NoError(t, err)
+		require.Len(t, used.Identities, 2)
+		most := used.Identities[0]
+		assert.Equal(t, "bob", most.Identity, "who uses most is first")
+		assert.EqualValues(t, 10, most.Used.Tickets)
+		assert.Equal(t, used.Used.Sessions, most.Used.Sessions+used.Identities[1].Used.Sessions)
+		assert.Equal(t, used.Used.Bytes, most.Used.Bytes+used.Identities[1].Used.Bytes)
+		used, err = to.admin.Settings(as("root"), &zamokpb.SettingsRequest{Identities: 1})
+		require.NoError(t, err)
+		require.Len(t, used.Identities, 1)
+		_, err = to.admin.Settings(as("alice"), &zamokpb.SettingsRequest{Identities: 1})
+		assert.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
+		used, err = to.admin.Settings(as("alice"), &zamokpb.SettingsRequest{})
+		require.NoError(t, err)
+		assert.Empty(t, used.Identities)
+	})
 	t.Run("events", func(t *testing.T) {
 		_, err := to.List(as("alice"), &zamokpb.ListRequest{}) // the node is up to date
 		require.NoError(t, err)

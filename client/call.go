@@ -230,6 +230,12 @@ type Quotas struct {
 	Share    uint32 // percentage of each that one identity may use
 }
 
+// OfIdentity is what one identity may use; its Share is 0.
+func (q Quotas) OfIdentity() Quotas {
+	part := func(all uint64) uint64 { return (all*uint64(q.Share) + 99) / 100 }
+	return Quotas{Sessions: part(q.Sessions), Tickets: part(q.Tickets), Bytes: part(q.Bytes)}
+}
+
 func quotasOf(q *zamokpb.Quotas) Quotas {
 	return Quotas{Sessions: q.GetSessions(), Tickets: q.GetTickets(), Bytes: q.GetBytes(), Share: q.GetShare()}
 }
@@ -258,12 +264,32 @@ func (c *Client) SetQuotas(ctx context.Context, q Quotas) (Settings, error) {
 	})
 }
 
+// IdentityUsage is what one identity uses; its Share is 0.
+type IdentityUsage struct {
+	Identity string
+	Used     Quotas
+}
+
+// Usage reads the settings, and the usage of at most so many identities, up to 1000: those first that use the largest part of
+// a quota of theirs.
+func (c *Client) Usage(ctx context.Context, limit int) (s Settings, identities []IdentityUsage, err error) {
+	r, _, err := call(ctx, c, reads, (*node).Settings, &zamokpb.SettingsRequest{Identities: uint32(max(limit, 0))})
+	for _, u := range r.GetIdentities() {
+		identities = append(identities, IdentityUsage{u.GetIdentity(), quotasOf(u.GetUsed())})
+	}
+	return settingsOf(r), identities, err
+}
+
 func (c *Client) settings(ctx context.Context, effect effect, request *zamokpb.SettingsRequest) (Settings, error) {
 	r, _, err := call(ctx, c, effect, (*node).Settings, request)
+	return settingsOf(r), err
+}
+
+func settingsOf(r *zamokpb.SettingsResponse) Settings {
 	return Settings{
 		LongestTTL: time.Duration(r.GetLongestTtl()), RestoreHoldOff: time.Duration(r.GetRestoreHoldOff()),
 		Quotas: quotasOf(r.GetQuotas()), Used: quotasOf(r.GetUsed()),
-	}, err
+	}
 }
 
 // Backup writes the state of the cluster. After an error w holds a part of it, which is no backup. The

@@ -31,7 +31,7 @@ type Machine struct {
 	due      *tree.Tree[dueKey, TicketRef]
 	owned    *tree.Tree[ownedKey, struct{}]
 	live     [Ended]int // how many tickets wait and are granted, by state
-	// Usage that quotas limit: all bytes, those of delays, and the usage of each identity. The map is never iterated.
+	// Usage that quotas limit: all bytes, those of delays, and the usage of each identity. Only a query iterates over the map.
 	bytes, delayBytes uint64
 	identities        map[string]*Amounts
 

@@ -57,6 +57,21 @@ func (m *Machine) UsedBy(identity string) Amounts {
 	return Amounts{}
 }
 
+// IdentityUsage is the usage of an identity.
+type IdentityUsage struct {
+	Identity string
+	Amounts
+}
+
+// Usages is the usage of all identities, in no order.
+func (m *Machine) Usages() []IdentityUsage {
+	all := make([]IdentityUsage, 0, len(m.identities))
+	for identity, used := range m.identities {
+		all = append(all, IdentityUsage{identity, *used})
+	}
+	return all
+}
+
 // Counts is how much there is of everything.
 type Counts struct {
 	Sessions, Locks, Granted, Waiting, Delayed int

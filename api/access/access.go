@@ -177,10 +177,10 @@ func (g *Guard) check(request any) (verb rules.Verb, names []string, err error) 
 	case *zamokpb.NowRequest, *zamokpb.MembersRequest:
 		return "", nil, nil
 	case *zamokpb.SettingsRequest:
-		if !changes(r) {
+		if !changes(r) && r.Identities == 0 {
 			return "", nil, nil
 		}
-		return rules.Operate, nil, checkSettings(r)
+		return rules.Operate, nil, cmp.Or(checkSettings(r), checkRange("identities", r.Identities, 0, ListMax))
 	case *zamokpb.BackupRequest:
 		return rules.Operate, nil, nil
 	}

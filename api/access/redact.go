@@ -24,6 +24,10 @@ func (g *Guard) Redact(c Caller, response any) {
 		m.Locks = slices.DeleteFunc(m.Locks, func(l *zamokpb.LockSummary) bool { return !v.may(rules.Read, l.Name) })
 	case *zamokpb.ListSessionsResponse:
 		m.Sessions = slices.DeleteFunc(m.Sessions, func(s *zamokpb.SessionInfo) bool { return !v.isOwn(s.Identity) && !v.operates() })
+	case *zamokpb.SettingsResponse:
+		if !v.operates() {
+			m.Identities = nil
+		}
 	case *zamokpb.WatchFrame:
 		m.Events = slices.DeleteFunc(m.Events, v.hides)
 	case *zamokpb.ServerFrame:

@@ -5434,7 +5434,9 @@ type SettingsRequest struct {
 	LongestTtl int64 `protobuf:"varint,1,opt,name=longest_ttl,json=longestTtl,proto3" json:"longest_ttl,omitempty"`
 	// Quotas to change; those that are 0 stay as they are. Lowering a quota ends nothing. Quotas and longest_ttl can't be
 	// changed together.
-	Quotas        *Quotas `protobuf:"bytes,2,opt,name=quotas,proto3" json:"quotas,omitempty"`
+	Quotas *Quotas `protobuf:"bytes,2,opt,name=quotas,proto3" json:"quotas,omitempty"`
+	// How many identities to return with their usage, at most 1000. Requires the verb operate, if there are rules.
+	Identities    uint32 `protobuf:"varint,3,opt,name=identities,proto3" json:"identities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5481,6 +5483,13 @@ func (x *SettingsRequest) GetQuotas() *Quotas {
 		return x.Quotas
 	}
 	return nil
+}
+
+func (x *SettingsRequest) GetIdentities() uint32 {
+	if x != nil {
+		return x.Identities
+	}
+	return 0
 }
 
 // Quotas limit what clients can make every node store. A session or an acquisition beyond a quota is refused with
@@ -5569,7 +5578,9 @@ type SettingsResponse struct {
 	// The quotas of all clients together, and the share of one identity.
 	Quotas *Quotas `protobuf:"bytes,3,opt,name=quotas,proto3" json:"quotas,omitempty"`
 	// The usage of all clients together; its share is 0.
-	Used          *Quotas `protobuf:"bytes,4,opt,name=used,proto3" json:"used,omitempty"`
+	Used *Quotas `protobuf:"bytes,4,opt,name=used,proto3" json:"used,omitempty"`
+	// As many as the request names, those first that use the largest part of a quota of theirs.
+	Identities    []*IdentityUsage `protobuf:"bytes,5,rep,name=identities,proto3" json:"identities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5632,6 +5643,68 @@ func (x *SettingsResponse) GetUsed() *Quotas {
 	return nil
 }
 
+func (x *SettingsResponse) GetIdentities() []*IdentityUsage {
+	if x != nil {
+		return x.Identities
+	}
+	return nil
+}
+
+// IdentityUsage is what one identity uses.
+type IdentityUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// See SessionInfo.identity.
+	Identity string `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Its sessions, tickets and bytes; its share is 0.
+	Used          *Quotas `protobuf:"bytes,2,opt,name=used,proto3" json:"used,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IdentityUsage) Reset() {
+	*x = IdentityUsage{}
+	mi := &file_zamok_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IdentityUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IdentityUsage) ProtoMessage() {}
+
+func (x *IdentityUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_zamok_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IdentityUsage.ProtoReflect.Descriptor instead.
+func (*IdentityUsage) Descriptor() ([]byte, []int) {
+	return file_zamok_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *IdentityUsage) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *IdentityUsage) GetUsed() *Quotas {
+	if x != nil {
+		return x.Used
+	}
+	return nil
+}
+
 // BackupRequest has no fields.
 type BackupRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -5641,7 +5714,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_zamok_proto_msgTypes[68]
+	mi := &file_zamok_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5653,7 +5726,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[68]
+	mi := &file_zamok_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5666,7 +5739,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{68}
+	return file_zamok_proto_rawDescGZIP(), []int{69}
 }
 
 // BackupChunk is a piece of a backup.
@@ -5680,7 +5753,7 @@ type BackupChunk struct {
 
 func (x *BackupChunk) Reset() {
 	*x = BackupChunk{}
-	mi := &file_zamok_proto_msgTypes[69]
+	mi := &file_zamok_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5692,7 +5765,7 @@ func (x *BackupChunk) String() string {
 func (*BackupChunk) ProtoMessage() {}
 
 func (x *BackupChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[69]
+	mi := &file_zamok_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5705,7 +5778,7 @@ func (x *BackupChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupChunk.ProtoReflect.Descriptor instead.
 func (*BackupChunk) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{69}
+	return file_zamok_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *BackupChunk) GetData() []byte {
@@ -6050,22 +6123,31 @@ const file_zamok_proto_rawDesc = "" +
 	"\x0eRemoveResponse\"!\n" +
 	"\x0fTransferRequest\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\"\x12\n" +
-	"\x10TransferResponse\"\\\n" +
+	"\x10TransferResponse\"|\n" +
 	"\x0fSettingsRequest\x12\x1f\n" +
 	"\vlongest_ttl\x18\x01 \x01(\x03R\n" +
 	"longestTtl\x12(\n" +
-	"\x06quotas\x18\x02 \x01(\v2\x10.zamok.v1.QuotasR\x06quotas\"j\n" +
+	"\x06quotas\x18\x02 \x01(\v2\x10.zamok.v1.QuotasR\x06quotas\x12\x1e\n" +
+	"\n" +
+	"identities\x18\x03 \x01(\rR\n" +
+	"identities\"j\n" +
 	"\x06Quotas\x12\x1a\n" +
 	"\bsessions\x18\x01 \x01(\x04R\bsessions\x12\x18\n" +
 	"\atickets\x18\x02 \x01(\x04R\atickets\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x14\n" +
-	"\x05share\x18\x04 \x01(\rR\x05share\"\xad\x01\n" +
+	"\x05share\x18\x04 \x01(\rR\x05share\"\xe6\x01\n" +
 	"\x10SettingsResponse\x12\x1f\n" +
 	"\vlongest_ttl\x18\x01 \x01(\x03R\n" +
 	"longestTtl\x12(\n" +
 	"\x10restore_hold_off\x18\x02 \x01(\x03R\x0erestoreHoldOff\x12(\n" +
 	"\x06quotas\x18\x03 \x01(\v2\x10.zamok.v1.QuotasR\x06quotas\x12$\n" +
-	"\x04used\x18\x04 \x01(\v2\x10.zamok.v1.QuotasR\x04used\"\x0f\n" +
+	"\x04used\x18\x04 \x01(\v2\x10.zamok.v1.QuotasR\x04used\x127\n" +
+	"\n" +
+	"identities\x18\x05 \x03(\v2\x17.zamok.v1.IdentityUsageR\n" +
+	"identities\"Q\n" +
+	"\rIdentityUsage\x12\x1a\n" +
+	"\bidentity\x18\x01 \x01(\tR\bidentity\x12$\n" +
+	"\x04used\x18\x02 \x01(\v2\x10.zamok.v1.QuotasR\x04used\"\x0f\n" +
 	"\rBackupRequest\"!\n" +
 	"\vBackupChunk\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data*S\n" +
@@ -6187,7 +6269,7 @@ func file_zamok_proto_rawDescGZIP() []byte {
 }
 
 var file_zamok_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_zamok_proto_msgTypes = make([]protoimpl.MessageInfo, 70)
+var file_zamok_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
 var file_zamok_proto_goTypes = []any{
 	(Mode)(0),                     // 0: zamok.v1.Mode
 	(State)(0),                    // 1: zamok.v1.State
@@ -6265,8 +6347,9 @@ var file_zamok_proto_goTypes = []any{
 	(*SettingsRequest)(nil),       // 73: zamok.v1.SettingsRequest
 	(*Quotas)(nil),                // 74: zamok.v1.Quotas
 	(*SettingsResponse)(nil),      // 75: zamok.v1.SettingsResponse
-	(*BackupRequest)(nil),         // 76: zamok.v1.BackupRequest
-	(*BackupChunk)(nil),           // 77: zamok.v1.BackupChunk
+	(*IdentityUsage)(nil),         // 76: zamok.v1.IdentityUsage
+	(*BackupRequest)(nil),         // 77: zamok.v1.BackupRequest
+	(*BackupChunk)(nil),           // 78: zamok.v1.BackupChunk
 }
 var file_zamok_proto_depIdxs = []int32{
 	9,  // 0: zamok.v1.ClientFrame.messages:type_name -> zamok.v1.ClientMessage
@@ -6334,53 +6417,55 @@ var file_zamok_proto_depIdxs = []int32{
 	74, // 62: zamok.v1.SettingsRequest.quotas:type_name -> zamok.v1.Quotas
 	74, // 63: zamok.v1.SettingsResponse.quotas:type_name -> zamok.v1.Quotas
 	74, // 64: zamok.v1.SettingsResponse.used:type_name -> zamok.v1.Quotas
-	8,  // 65: zamok.v1.Zamok.Session:input_type -> zamok.v1.ClientFrame
-	30, // 66: zamok.v1.Zamok.OpenSession:input_type -> zamok.v1.OpenSessionRequest
-	32, // 67: zamok.v1.Zamok.RenewSession:input_type -> zamok.v1.RenewSessionRequest
-	34, // 68: zamok.v1.Zamok.CloseSession:input_type -> zamok.v1.CloseSessionRequest
-	36, // 69: zamok.v1.Zamok.Acquire:input_type -> zamok.v1.AcquireRequest
-	38, // 70: zamok.v1.Zamok.Drop:input_type -> zamok.v1.DropRequest
-	40, // 71: zamok.v1.Zamok.Downgrade:input_type -> zamok.v1.DowngradeRequest
-	43, // 72: zamok.v1.Zamok.Get:input_type -> zamok.v1.GetRequest
-	47, // 73: zamok.v1.Zamok.List:input_type -> zamok.v1.ListRequest
-	49, // 74: zamok.v1.Zamok.ListSessions:input_type -> zamok.v1.ListSessionsRequest
-	52, // 75: zamok.v1.Zamok.Check:input_type -> zamok.v1.CheckRequest
-	54, // 76: zamok.v1.Zamok.Now:input_type -> zamok.v1.NowRequest
-	56, // 77: zamok.v1.Zamok.Watch:input_type -> zamok.v1.WatchRequest
-	59, // 78: zamok.v1.Admin.ForceRelease:input_type -> zamok.v1.ForceReleaseRequest
-	62, // 79: zamok.v1.Admin.ExpireSession:input_type -> zamok.v1.ExpireSessionRequest
-	64, // 80: zamok.v1.Admin.Members:input_type -> zamok.v1.MembersRequest
-	67, // 81: zamok.v1.Admin.Join:input_type -> zamok.v1.JoinRequest
-	69, // 82: zamok.v1.Admin.Remove:input_type -> zamok.v1.RemoveRequest
-	71, // 83: zamok.v1.Admin.Transfer:input_type -> zamok.v1.TransferRequest
-	73, // 84: zamok.v1.Admin.Settings:input_type -> zamok.v1.SettingsRequest
-	76, // 85: zamok.v1.Admin.Backup:input_type -> zamok.v1.BackupRequest
-	17, // 86: zamok.v1.Zamok.Session:output_type -> zamok.v1.ServerFrame
-	31, // 87: zamok.v1.Zamok.OpenSession:output_type -> zamok.v1.OpenSessionResponse
-	33, // 88: zamok.v1.Zamok.RenewSession:output_type -> zamok.v1.RenewSessionResponse
-	35, // 89: zamok.v1.Zamok.CloseSession:output_type -> zamok.v1.CloseSessionResponse
-	37, // 90: zamok.v1.Zamok.Acquire:output_type -> zamok.v1.AcquireResponse
-	39, // 91: zamok.v1.Zamok.Drop:output_type -> zamok.v1.DropResponse
-	41, // 92: zamok.v1.Zamok.Downgrade:output_type -> zamok.v1.DowngradeResponse
-	44, // 93: zamok.v1.Zamok.Get:output_type -> zamok.v1.GetResponse
-	48, // 94: zamok.v1.Zamok.List:output_type -> zamok.v1.ListResponse
-	50, // 95: zamok.v1.Zamok.ListSessions:output_type -> zamok.v1.ListSessionsResponse
-	53, // 96: zamok.v1.Zamok.Check:output_type -> zamok.v1.CheckResponse
-	55, // 97: zamok.v1.Zamok.Now:output_type -> zamok.v1.NowResponse
-	57, // 98: zamok.v1.Zamok.Watch:output_type -> zamok.v1.WatchFrame
-	60, // 99: zamok.v1.Admin.ForceRelease:output_type -> zamok.v1.ForceReleaseResponse
-	63, // 100: zamok.v1.Admin.ExpireSession:output_type -> zamok.v1.ExpireSessionResponse
-	65, // 101: zamok.v1.Admin.Members:output_type -> zamok.v1.MembersResponse
-	68, // 102: zamok.v1.Admin.Join:output_type -> zamok.v1.JoinResponse
-	70, // 103: zamok.v1.Admin.Remove:output_type -> zamok.v1.RemoveResponse
-	72, // 104: zamok.v1.Admin.Transfer:output_type -> zamok.v1.TransferResponse
-	75, // 105: zamok.v1.Admin.Settings:output_type -> zamok.v1.SettingsResponse
-	77, // 106: zamok.v1.Admin.Backup:output_type -> zamok.v1.BackupChunk
-	86, // [86:107] is the sub-list for method output_type
-	65, // [65:86] is the sub-list for method input_type
-	65, // [65:65] is the sub-list for extension type_name
-	65, // [65:65] is the sub-list for extension extendee
-	0,  // [0:65] is the sub-list for field type_name
+	76, // 65: zamok.v1.SettingsResponse.identities:type_name -> zamok.v1.IdentityUsage
+	74, // 66: zamok.v1.IdentityUsage.used:type_name -> zamok.v1.Quotas
+	8,  // 67: zamok.v1.Zamok.Session:input_type -> zamok.v1.ClientFrame
+	30, // 68: zamok.v1.Zamok.OpenSession:input_type -> zamok.v1.OpenSessionRequest
+	32, // 69: zamok.v1.Zamok.RenewSession:input_type -> zamok.v1.RenewSessionRequest
+	34, // 70: zamok.v1.Zamok.CloseSession:input_type -> zamok.v1.CloseSessionRequest
+	36, // 71: zamok.v1.Zamok.Acquire:input_type -> zamok.v1.AcquireRequest
+	38, // 72: zamok.v1.Zamok.Drop:input_type -> zamok.v1.DropRequest
+	40, // 73: zamok.v1.Zamok.Downgrade:input_type -> zamok.v1.DowngradeRequest
+	43, // 74: zamok.v1.Zamok.Get:input_type -> zamok.v1.GetRequest
+	47, // 75: zamok.v1.Zamok.List:input_type -> zamok.v1.ListRequest
+	49, // 76: zamok.v1.Zamok.ListSessions:input_type -> zamok.v1.ListSessionsRequest
+	52, // 77: zamok.v1.Zamok.Check:input_type -> zamok.v1.CheckRequest
+	54, // 78: zamok.v1.Zamok.Now:input_type -> zamok.v1.NowRequest
+	56, // 79: zamok.v1.Zamok.Watch:input_type -> zamok.v1.WatchRequest
+	59, // 80: zamok.v1.Admin.ForceRelease:input_type -> zamok.v1.ForceReleaseRequest
+	62, // 81: zamok.v1.Admin.ExpireSession:input_type -> zamok.v1.ExpireSessionRequest
+	64, // 82: zamok.v1.Admin.Members:input_type -> zamok.v1.MembersRequest
+	67, // 83: zamok.v1.Admin.Join:input_type -> zamok.v1.JoinRequest
+	69, // 84: zamok.v1.Admin.Remove:input_type -> zamok.v1.RemoveRequest
+	71, // 85: zamok.v1.Admin.Transfer:input_type -> zamok.v1.TransferRequest
+	73, // 86: zamok.v1.Admin.Settings:input_type -> zamok.v1.SettingsRequest
+	77, // 87: zamok.v1.Admin.Backup:input_type -> zamok.v1.BackupRequest
+	17, // 88: zamok.v1.Zamok.Session:output_type -> zamok.v1.ServerFrame
+	31, // 89: zamok.v1.Zamok.OpenSession:output_type -> zamok.v1.OpenSessionResponse
+	33, // 90: zamok.v1.Zamok.RenewSession:output_type -> zamok.v1.RenewSessionResponse
+	35, // 91: zamok.v1.Zamok.CloseSession:output_type -> zamok.v1.CloseSessionResponse
+	37, // 92: zamok.v1.Zamok.Acquire:output_type -> zamok.v1.AcquireResponse
+	39, // 93: zamok.v1.Zamok.Drop:output_type -> zamok.v1.DropResponse
+	41, // 94: zamok.v1.Zamok.Downgrade:output_type -> zamok.v1.DowngradeResponse
+	44, // 95: zamok.v1.Zamok.Get:output_type -> zamok.v1.GetResponse
+	48, // 96: zamok.v1.Zamok.List:output_type -> zamok.v1.ListResponse
+	50, // 97: zamok.v1.Zamok.ListSessions:output_type -> zamok.v1.ListSessionsResponse
+	53, // 98: zamok.v1.Zamok.Check:output_type -> zamok.v1.CheckResponse
+	55, // 99: zamok.v1.Zamok.Now:output_type -> zamok.v1.NowResponse
+	57, // 100: zamok.v1.Zamok.Watch:output_type -> zamok.v1.WatchFrame
+	60, // 101: zamok.v1.Admin.ForceRelease:output_type -> zamok.v1.ForceReleaseResponse
+	63, // 102: zamok.v1.Admin.ExpireSession:output_type -> zamok.v1.ExpireSessionResponse
+	65, // 103: zamok.v1.Admin.Members:output_type -> zamok.v1.MembersResponse
+	68, // 104: zamok.v1.Admin.Join:output_type -> zamok.v1.JoinResponse
+	70, // 105: zamok.v1.Admin.Remove:output_type -> zamok.v1.RemoveResponse
+	72, // 106: zamok.v1.Admin.Transfer:output_type -> zamok.v1.TransferResponse
+	75, // 107: zamok.v1.Admin.Settings:output_type -> zamok.v1.SettingsResponse
+	78, // 108: zamok.v1.Admin.Backup:output_type -> zamok.v1.BackupChunk
+	88, // [88:109] is the sub-list for method output_type
+	67, // [67:88] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_zamok_proto_init() }
@@ -6412,7 +6497,7 @@ func file_zamok_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_zamok_proto_rawDesc), len(file_zamok_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   70,
+			NumMessages:   71,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

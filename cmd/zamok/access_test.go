@@ -159,6 +159,8 @@ func TestAccess(t *testing.T) {
 	shown := run("alice", "show", "a/x")
 	require.Regexp(t, `(?m)FROM\s*$(.|\n)*root +alice`, shown.stdout, "what a holder says of itself, and who it is")
 	require.Contains(t, run("root", "sessions").stdout, "alice")
+	require.Regexp(t, `IDENTITY +SESSIONS +LOCKS +BYTES +USED\nalice +\d+ +\d+ +\d+ +0%\n`, run("root", "sessions", "--by", "identity").stdout)
+	require.Contains(t, run("alice", "sessions", "--by", "identity").stderr, "alice may not operate")
 
 	denied := run("alice", "lock", "b", "--try", "--", "true")
 	require.Equal(t, exitDenied, denied.code)

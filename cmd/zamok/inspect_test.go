@@ -226,6 +226,8 @@ func TestOperatorCommandErrors(t *testing.T) {
 		"a word as token":   {[]string{"check", "x", "one"}, "it is a whole number"},
 		"half a grant":      {[]string{"check", "x", "1", "--session", "1"}, "give both"},
 		"no limit":          {[]string{"sessions", "--limit", "0"}, "above 0"},
+		"by something else": {[]string{"sessions", "--by", "label"}, "must be identity"},
+		"identities after":  {[]string{"sessions", "--by", "identity", "--after", "3"}, "use --limit"},
 		"no force":          {[]string{"release", "x", "--reason", "y"}, "--force"},
 		"no reason":         {[]string{"release", "x", "--force"}, "--reason"},
 		"nobody holds it":   {[]string{"release", "mistake/x", "--force", "--reason", "y"}, "nobody holds mistake/x; nothing was done"},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -16,6 +17,7 @@ type sessionsCommand struct {
 	requestFlags
 	after uint64
 	limit int
+	by    string
 }
 
 func newSessions(a *app) *cobra.Command {
@@ -24,18 +26,32 @@ func newSessions(a *app) *cobra.Command {
 		Use:   "sessions",
 		Short: "list live sessions",
 		Long: `Lists live sessions, oldest first. LEASE is the remaining lease if no further renewal arrives. LOCKS
-counts held and awaited acquisitions.`,
+counts held and awaited acquisitions.
+
+--by identity lists who uses how much instead: the sessions, acquisitions and bytes of each identity, those first
+that are closest to one of their quotas, of which USED is the part (see zamok settings). With access rules it needs
+the verb operate.`,
+		Example: "  zamok sessions\n  zamok sessions --by identity --limit 10",
 		GroupID: groupInspect,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if v.limit < 1 {
 				return &usageError{cmd.CommandPath(), fmt.Errorf("--limit is %d: it must be above 0", v.limit)}
 			}
-			return v.run(cmd, v.list)
+			switch {
+			case v.by == "":
+				return v.run(cmd, v.list)
+			case v.by != "identity":
+				return &usageError{cmd.CommandPath(), fmt.Errorf("--by is %q: it must be identity", v.by)}
+			case cmd.Flags().Changed("after"):
+				return &usageError{cmd.CommandPath(), errors.New("--after is a session, and --by identity lists none: use --limit")}
+			}
+			return v.run(cmd, v.listIdentities)
 		},
 	}
 	v.register(a, cmd, requestTimeoutDefault)
 	cmd.Flags().Uint64Var(&v.after, "after", 0, "start after this session")
+	cmd.Flags().StringVar(&v.by, "by", "", "show the usage by `identity` instead")
 	cmd.Flags().IntVar(&v.limit, "limit", pageSizeMax, "maximum number of results")
 	return cmd
 }
@@ -68,5 +84,46 @@ func (v *sessionsCommand) list(ctx context.Context, c *client.Client) error {
 		if doc.More {
 			fmt.Fprintf(w, "There may be more: continue with --after %d.\n", sessions[len(sessions)-1].Session)
 		}
+	})
+}
+
+// identityDoc is what an identity uses.
+type identityDoc struct {
+	Identity string `json:"identity"`
+	quotasDoc
+	Used uint64 `json:"used_percent"` // of the quota that it is closest to
+}
+
+func (v *sessionsCommand) listIdentities(ctx context.Context, c *client.Client) error {
+	settings, identities, err := c.Usage(ctx, min(v.limit, pageSizeMax))
+	if err != nil {
+		return err
+	}
+	quota := settings.Quotas.OfIdentity()
+	doc := struct {
+		Identities []identityDoc `json:"identities"`
+		Quota      quotasDoc     `json:"quota"` // of each identity
+		Used       quotasDoc     `json:"used"`  // by all clients together
+	}{
+		mapSlice(identities, func(u client.IdentityUsage) identityDoc {
+			used := max(u.Used.Sessions*100/quota.Sessions, u.Used.Tickets*100/quota.Tickets, u.Used.Bytes*100/quota.Bytes)
+			return identityDoc{u.Identity, quotasDoc(u.Used), used}
+		}),
+		quotasDoc(quota), quotasDoc(settings.Used),
+	}
+	return v.app.print(doc, func(w io.Writer) {
+		if len(doc.Identities) == 0 {
+			fmt.Fprintln(w, "No session lives.")
+			return
+		}
+		rows := [][]string{{"IDENTITY", "SESSIONS", "LOCKS", "BYTES", "USED"}}
+		for _, u := range doc.Identities {
+			rows = append(rows, []string{
+				firstNonEmpty(u.Identity), strconv.FormatUint(u.Sessions, 10), strconv.FormatUint(u.Tickets, 10), strconv.FormatUint(u.Bytes, 10),
+				strconv.FormatUint(u.Used, 10) + "%",
+			})
+		}
+		table(w, rows)
+		fmt.Fprintf(w, "One identity may have %d sessions, %d tickets and %d bytes.\n", quota.Sessions, quota.Tickets, quota.Bytes)
 	})
 }

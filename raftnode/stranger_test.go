@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -157,6 +158,49 @@ func TestAReturningNodeFollowsReplacedNodes(t *testing.T) {
 					assert.Contains(b, logs, "--peer-allowed-names")
 				}
 				b.nodes = append(up, away)
+			})
+		})
+	}
+}
+
+// A node without a configuration knows the nodes of its list, or those that the cluster had when it began to wait. A node that
+// has joined since then may lead; it follows that one, too.
+func TestAWaitingNodeFollowsANewLeader(t *testing.T) {
+	for name, emptied := range map[string]bool{
+		"it lost its data, and has the list of its first start": true,
+		"it joins, and asks again":                              false,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			secured(t, func(b *bubble, _ authority) {
+				leader := b.leader(b.nodes...)
+				lost := b.others(leader)[0]
+				waiting := b.machine(lost.self.ID, lost.self.Address)
+				if !emptied {
+					waiting = b.machine("n5", "h5:1")
+					b.waits(waiting, b.list)
+				}
+				n4 := b.joins("n4", leader)
+				require.NoError(b, leader.Transfer(b.Context(), "n4"))
+				require.Equal(b, n4, b.leader(leader, n4))
+				if emptied {
+					b.kill(lost)
+					b.nodes = b.others(lost)
+					usual := b.tune
+					b.tune = func(c *Config) { usual(c); c.Join = b.list }
+					b.start(waiting)
+					b.tune = usual
+					time.Sleep(2 * replaceSilence)
+				} else {
+					require.ErrorContains(b, waiting.RequestJoin(b.Context()), "zamok join")
+				}
+				ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+				defer cancel()
+				assert.NoError(b, n4.Join(ctx, waiting.self))
+				for began := time.Now(); !waiting.Voter() && time.Since(began) < time.Minute; time.Sleep(100 * time.Millisecond) {
+				}
+				assert.True(b, waiting.Voter())
+				b.nodes = append(b.nodes, n4, waiting)
 			})
 		})
 	}

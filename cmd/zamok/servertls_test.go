@@ -17,6 +17,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+
+	"zamok/api"
 )
 
 // A pair of which one file is renewed does not fit together: the one before counts until the other file is there, too.
@@ -47,6 +49,37 @@ func TestHalfARenewedPairIsNotUsed(t *testing.T) {
 		require.Equal(t, second, serial())
 		require.Equal(t, uint16(tls.VersionTLS13), current.get().config.MinVersion)
 		require.NotNil(t, current.get().config.RootCAs)
+	})
+}
+
+// A certificate for peers that names another node is not used, neither at the start nor when it is renewed: other nodes would
+// refuse the next connection, days later perhaps.
+func TestAPeerCertificateNamesThisNode(t *testing.T) {
+	ca := newTestCA(t)
+	cert, key := ca.issue(t, "n1")
+	otherCert, otherKey := ca.issue(t, "n2")
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		_, err := (&serverCommand{id: "n1", peerTLS: tlsFiles{cert: otherCert, key: otherKey, ca: ca.file}}).secure(&api.NodeConfig{}, logger)
+		require.ErrorContains(t, err, "does not name this node")
+		var cfg api.NodeConfig
+		_, err = (&serverCommand{id: "n1", peerTLS: tlsFiles{cert: cert, key: key, ca: ca.file}}).secure(&cfg, logger)
+		require.NoError(t, err)
+		name := func() string {
+			time.Sleep(reloadEvery)
+			return cfg.Peers.TLS().Certificates[0].Leaf.DNSNames[0]
+		}
+		require.Equal(t, "n1", name())
+		good, goodKey := readFile(t, cert), readFile(t, key)
+		time.Sleep(time.Second) // the time of a file shows that it changed
+		require.NoError(t, os.WriteFile(cert, readFile(t, otherCert), 0o600))
+		require.NoError(t, os.WriteFile(key, readFile(t, otherKey), 0o600))
+		require.Equal(t, "n1", name())
+		require.Contains(t, log.String(), "does not name this node")
+		require.NoError(t, os.WriteFile(cert, good, 0o600))
+		require.NoError(t, os.WriteFile(key, goodKey, 0o600))
+		require.Equal(t, "n1", name())
 	})
 }
 

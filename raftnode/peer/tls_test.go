@@ -165,6 +165,12 @@ func TestARenewedCertificateIsUsed(t *testing.T) {
 		require.NoError(t, err)
 		defer renewed.Close()
 	}
+	// A certificate in another name is none of this node's, although it can be read and verified.
+	ofN1.Store(after.config(t, "n3"))
+	_, err = dial(n1, n2)
+	requireCode(t, WrongCertificate, err)
+	_, err = dial(n2, n1)
+	requireCode(t, WrongCertificate, err)
 	_, err = old.Write([]byte("still"))
 	require.NoError(t, err)
 	text := make([]byte, 5)

@@ -101,6 +101,32 @@ func TestFloodsOfFramesAreBounded(t *testing.T) {
 	}
 }
 
+// A client that opens calls and resets them at once (rapid reset) has no more handlers at a time than a connection may have
+// calls: the server reads the next ones as the handlers end. Nothing of them remains.
+func TestRapidResetsLeaveNothing(t *testing.T) {
+	const resets = 30_000
+	s := serve(t, math.MaxInt64, 10)
+	other := s.dial(t)
+	require.NoError(t, ask(t, other, 1))
+	c := s.raw(t)
+	c.discard()
+	before, open := heap(), 0
+	c.flood(2*resets, func(i int) error {
+		if i%2 == 0 {
+			open++
+			return c.ask("held", 1)
+		}
+		return c.WriteRSTStream(c.last, http2.ErrCodeCancel)
+	})
+	t.Logf("%d calls were reset; up to %d handlers ran at a time", open, s.most.Load())
+	assert.Positive(t, s.most.Load())
+	assert.LessOrEqual(t, s.most.Load(), int32(callsMax))
+	require.NoError(t, ask(t, other, 1), "others are served meanwhile")
+	assert.Eventually(t, func() bool { return s.running.Load() == 0 && s.calls() == 0 && s.used.Load() == 0 }, patience, 10*time.Millisecond,
+		"the connection is open, and has nothing: %d handlers, %d calls, %d bytes", s.running.Load(), s.calls(), s.used.Load())
+	assert.Less(t, grownLess(t, before, 8<<20), int64(8<<20))
+}
+
 // A compressed message is refused before anything is decompressed: no compressor is linked.
 func TestCompressedMessagesAreRefused(t *testing.T) {
 	assert.Nil(t, encoding.GetCompressor("gzip"))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ const patience = 20 * time.Second
 const (
 	messageMax = 160 << 10
 	window     = 64 << 10
+	callsMax   = 1024 // of a connection
 )
 
 // The service of these tests: big answers a number with so many bytes, held answers when the test ends or the call is
@@ -81,7 +83,8 @@ func bytesOf(n int) *wrapperspb.BytesValue {
 // server is one with the options that a node has.
 type server struct {
 	*Budget
-	address string
+	address       string
+	running, most atomic.Int32 // handlers: now, and at most
 }
 
 func serve(t testing.TB, bytes int64, conns int) *server {
@@ -91,7 +94,7 @@ func serve(t testing.TB, bytes int64, conns int) *server {
 	s.address = l.Addr().String()
 	of := grpc.NewServer(append(s.Options(insecure.NewCredentials()),
 		grpc.MaxRecvMsgSize(messageMax), grpc.MaxHeaderListSize(16<<10), grpc.WriteBufferSize(4<<10),
-		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(1<<20), grpc.MaxConcurrentStreams(1024))...)
+		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(1<<20), grpc.MaxConcurrentStreams(callsMax), grpc.ChainUnaryInterceptor(s.count))...)
 	stop := make(chan struct{})
 	of.RegisterService(service(stop), nil)
 	served := make(chan error, 1)
@@ -104,6 +107,15 @@ func serve(t testing.TB, bytes int64, conns int) *server {
 		assert.Zero(t, s.used.Load())
 	})
 	return s
+}
+
+// count counts the handlers that run at a time.
+func (s *server) count(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	running := s.running.Add(1)
+	defer s.running.Add(-1)
+	for most := s.most.Load(); running > most && !s.most.CompareAndSwap(most, running); most = s.most.Load() {
+	}
+	return handle(ctx, request)
 }
 
 // calls is how many calls there are.

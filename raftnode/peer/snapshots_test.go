@@ -260,3 +260,24 @@ func TestTheAnswerToAKnownSnapshotHasTheTermOfTheNode(t *testing.T) {
 		assert.Equal(t, to.CurrentTerm(), response.Term)
 	})
 }
+
+// A snapshot that is shorter than its request says, or has a size that nothing can have, is not installed. One that is longer is
+// cut off there; the state machine finds that by its checksum.
+func TestASnapshotOfAnotherSizeIsNotInstalled(t *testing.T) {
+	for _, size := range []int64{-1 << 63, -1, 1<<20 + 1, 1<<63 - 1} {
+		synctest.Test(t, func(t *testing.T) {
+			w, all := threeRunning(t)
+			defer w.stopAll()
+			to := all[0]
+			to.applied.restores = true
+			before, servers := to.AppliedIndex(), to.GetConfiguration().Configuration()
+			assert.Error(t, installing(all[1], to, func(s *raft.InstallSnapshotRequest) {
+				s.LastLogIndex, s.LastLogTerm, s.Size = to.LastIndex()+1, to.CurrentTerm(), size
+			}), "%d", size)
+			assert.Equal(t, servers, to.GetConfiguration().Configuration())
+			assert.GreaterOrEqual(t, to.AppliedIndex(), before)
+			assert.Equal(t, acknowledged, to.applied.count("before "))
+			w.serves(all, "after ")
+		})
+	}
+}

@@ -98,8 +98,10 @@ func Errorf(code zamokpb.Code, format string, args ...any) *Error {
 	}}
 }
 
-// Invalid names a field that is out of its limits. Nothing was proposed.
+// Invalid names a field that is out of its limits, as the message shows it: a caller may have made the name up. Nothing was
+// proposed.
 func Invalid(field, format string, args ...any) *Error {
+	field = visible.Line(field)
 	e := Errorf(zamokpb.Code_CODE_INVALID, "%s: "+format+"; nothing was done", append([]any{field}, args...)...)
 	e.Info.Field = field
 	return e

@@ -22,6 +22,7 @@
 //	calls.go    calls of clients about their sessions and tickets
 //	reads.go    calls that only read
 //	admin.go    calls of operators
+//	identify.go the caller of a call, at its beginning and again while it lasts
 //	admit.go    which requests and connections are admitted, and against which limits of their callers they count
 //	quota.go    refuses new sessions and tickets without disk space or beyond a quota
 //	copies.go   recognizes requests that were sent before, for refusals that say "not done"

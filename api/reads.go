@@ -163,6 +163,8 @@ func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingSer
 		return err
 	}
 	defer end()
+	ctx, stop := s.whileAllowed(ctx, zamokpb.Zamok_Watch_FullMethodName, req)
+	defer stop()
 	w, err := s.history.Watch(ctx, req.Prefix, req.From, func() history.Filter { return s.guard.Watches(access.CallerOf(ctx)) })
 	if err != nil {
 		return err

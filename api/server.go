@@ -215,17 +215,25 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 			return nil, err
 		}
 		defer passed.end()
+		out, stop := s.whileAllowed(out, info.FullMethod, nil) // the rules are the leader's
+		defer stop()
 		answer := &emptypb.Empty{} // carries the answer as unknown fields, without decoding it
-		if err := leader.Invoke(out, info.FullMethod, passed, answer); err != nil {
-			return nil, s.relayFailed(err)
+		err = leader.Invoke(out, info.FullMethod, passed, answer)
+		switch withdrawn := (*wire.Error)(nil); {
+		case err == nil:
+			return answer, nil
+		case errors.As(context.Cause(out), &withdrawn):
+			return nil, withdrawn
 		}
-		return answer, nil
+		return nil, s.relayFailed(err)
 	}
 	end, err := s.admit(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
+	ctx, stop := s.whileAllowed(ctx, info.FullMethod, req)
+	defer stop()
 	answer, err := handle(ctx, req)
 	if s.guard.IsOperation(req) {
 		s.record(ctx, req, err)
@@ -273,83 +281,6 @@ func (s *Server) publicStream(srv any, stream grpc.ServerStream, handle grpc.Str
 	}
 	defer end()
 	return handle(srv, stream)
-}
-
-// authenticateEvery is how often the caller of a stream is authenticated again: a token expires, or is removed from its file.
-const authenticateEvery = 5 * time.Second
-
-// identified is a stream whose context has its caller. It removes from messages what the caller may not see.
-type identified struct {
-	grpc.ServerStream
-	ctx     context.Context
-	server  *Server
-	method  string
-	began   time.Time
-	checked atomic.Int64          // time of the last authentication, since began
-	ended   atomic.Pointer[error] // set when the caller is no longer authenticated
-}
-
-func (s *identified) Context() context.Context { return s.ctx }
-
-func (s *identified) SendMsg(m any) error {
-	if err := s.authenticate(); err != nil {
-		return err
-	}
-	s.server.guard.Redact(access.CallerOf(s.ctx), m)
-	return s.ServerStream.SendMsg(m)
-}
-
-func (s *identified) RecvMsg(m any) error {
-	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return err
-	}
-	return s.authenticate()
-}
-
-// authenticate ends the stream if its caller is no longer authenticated with the same identity.
-func (s *identified) authenticate() error {
-	if ended := s.ended.Load(); ended != nil {
-		return *ended
-	}
-	now, before := int64(time.Since(s.began)), s.checked.Load()
-	if time.Duration(now-before) < authenticateEvery || !s.checked.CompareAndSwap(before, now) {
-		return nil
-	}
-	ctx, err := s.server.identify(s.ServerStream.Context(), s.method)
-	if was := access.CallerOf(s.ctx).Identity; err == nil && access.CallerOf(ctx).Identity != was {
-		err = errors.New("its credentials are now those of another identity, not of " + was)
-	}
-	if from, relayed := relayedBy(s.ServerStream.Context()); relayed && !s.server.node.HasServer(from) {
-		err = wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "the stream ends, because %s, which relays it, is no node of this cluster any "+
-			"more; ask another node", from.Name)
-		s.ended.Store(&err)
-		return err
-	}
-	if err == nil {
-		return nil
-	}
-	err = wire.StreamEnded(zamokpb.Code_CODE_UNAUTHENTICATED, "the stream ends, because its caller is not authenticated any more: %v", err)
-	s.ended.Store(&err)
-	return err
-}
-
-// identify authenticates the caller of a call, or takes the identity from the node that relays it.
-func (s *Server) identify(ctx context.Context, method string) (context.Context, error) {
-	if _, relayed := relayedBy(ctx); relayed {
-		return access.NewContext(ctx, access.Relayed(metadata.ValueFromIncomingContext(ctx, callerKey))), nil
-	}
-	caller, err := s.cfg.Identity.Caller(ctx, time.Now())
-	ctx = access.NewContext(ctx, caller)
-	if err == nil {
-		return ctx, nil
-	}
-	s.metrics.Unauthenticated()
-	account := access.Caller{Address: caller.Address}.Account() // that of its network: it may not be who it says
-	if limited := s.limits.Ask(limits.Requests, account); limited != nil {
-		return ctx, limited
-	}
-	s.audit.RecordDenial(account, true, auditEvent(ctx, method, nil, err))
-	return ctx, err
 }
 
 // nameLeader adds the leader to an error, unless it is this node.

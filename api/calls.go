@@ -262,9 +262,21 @@ func endedError(t fsm.TicketState) *wire.Error {
 
 // Drop ends a ticket, whatever its state.
 func (s *Server) Drop(ctx context.Context, req *zamokpb.DropRequest) (*zamokpb.DropResponse, error) {
-	command := &fsm.Drop{Session: session.ID(req.Session), Ticket: req.Ticket, AckedThrough: req.AckedThrough}
+	command := s.dropCommand(ctx, fsm.Drop{Session: session.ID(req.Session), Ticket: req.Ticket, AckedThrough: req.AckedThrough})
 	a, err := s.proposeOwned(ctx, req.Session, req.Secret, command)
-	return &zamokpb.DropResponse{State: wire.TicketState(wire.ResultState(req.Ticket, &a.Result)), Sent: req.Sent, Time: int64(a.Time)}, err
+	response := &zamokpb.DropResponse{State: wire.TicketState(wire.ResultState(req.Ticket, &a.Result)), Sent: req.Sent, Time: int64(a.Time)}
+	if _, unrenewed := command.(*fsm.DropUnrenewed); unrenewed {
+		response.Sent = nil
+	}
+	return response, err
+}
+
+// dropCommand is the command of a Drop. A caller that may open no session releases, and prolongs nothing by that.
+func (s *Server) dropCommand(ctx context.Context, c fsm.Drop) fsm.Command {
+	if !s.guard.MayLock(access.CallerOf(ctx)) {
+		return (*fsm.DropUnrenewed)(&c)
+	}
+	return &c
 }
 
 // Downgrade makes the exclusive locks of a ticket shared.

@@ -181,6 +181,44 @@ func TestASessionBelongsToItsIdentity(t *testing.T) {
 	})
 }
 
+// TestAWithdrawnLockProlongsNothing: a caller that may lock nothing any more, and has another permission, can release, on a
+// stream and by calls. Nothing that it sends gives its session more time.
+func TestAWithdrawnLockProlongsNothing(t *testing.T) {
+	t.Parallel()
+	n, inForce, as := startWithRules(t)
+	to := call(t, n)
+	w := openStreamIn(as("alice"), t, to, settings(clock.Minute))
+	w.send(exclusive(1, "p/1", 0), exclusive(2, "p/2", 0), exclusive(3, "p/3", 0))
+	for ticket := range uint64(3) {
+		w.is(ticket+1, stateGranted)
+	}
+	look := func() (found session.Session) {
+		n.Raft().View(func(m *fsm.Machine) { found, _ = m.Session(w.hubID()) })
+		return found
+	}
+	before := look()
+	inForce.Store(theseRules(t, `rules: [{identities: [alice], names: ["*"], may: [read]}]`)())
+	w.send(downgrade(3))
+	assert.Equal(t, zamokpb.Code_CODE_DENIED, w.answer().Error.GetCode(), "it would renew the session")
+	w.send(drop(1))
+	w.is(1, zamokpb.State_STATE_ENDED)
+	w.send(drop(1))
+	assert.Equal(t, zamokpb.State_STATE_ENDED, w.answer().State.State)
+	request := &zamokpb.DropRequest{Session: w.id, Secret: w.secret, Ticket: 2, Sent: []byte("now")}
+	dropped, err := to.Drop(as("alice"), request)
+	require.NoError(t, err)
+	assert.Equal(t, zamokpb.State_STATE_ENDED, dropped.State.State)
+	assert.Empty(t, dropped.Sent, "a client takes it for a renewal")
+	_, err = to.Downgrade(as("alice"), &zamokpb.DowngradeRequest{Session: w.id, Secret: w.secret, Ticket: 3})
+	assert.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
+	after := look()
+	assert.Equal(t, before.Deadline, after.Deadline)
+	assert.Equal(t, before.Renewed, after.Renewed)
+	assert.Equal(t, 1, after.Live)
+	_, err = to.CloseSession(as("alice"), &zamokpb.CloseSessionRequest{Session: w.id, Secret: w.secret})
+	require.NoError(t, err)
+}
+
 // shown is the token of a call's context.
 func shown(ctx context.Context) string {
 	md, _ := metadata.FromOutgoingContext(ctx)

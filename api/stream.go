@@ -315,10 +315,11 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 			st.acquire(frame, acked, m.Acquire)
 		case *zamokpb.ClientMessage_Drop:
 			c := push.Command{Kind: zamokpb.Command_COMMAND_DROP, Ticket: m.Drop.GetTicket(), Frame: frame}
-			st.command(c, m.Drop, &fsm.Drop{Session: id, Ticket: c.Ticket, AckedThrough: acked})
+			st.command(c, m.Drop, st.server.dropCommand(st.ctx, fsm.Drop{Session: id, Ticket: c.Ticket, AckedThrough: acked}))
 		case *zamokpb.ClientMessage_Downgrade:
 			c := push.Command{Kind: zamokpb.Command_COMMAND_DOWNGRADE, Ticket: m.Downgrade.GetTicket(), Frame: frame}
-			st.command(c, m.Downgrade, &fsm.Downgrade{Session: id, Ticket: c.Ticket, AckedThrough: acked})
+			request := &zamokpb.DowngradeRequest{Session: st.renewal.Session, Secret: st.renewal.Secret, Ticket: c.Ticket}
+			st.command(c, request, &fsm.Downgrade{Session: id, Ticket: c.Ticket, AckedThrough: acked})
 		case *zamokpb.ClientMessage_KeepAlive:
 			if err := st.server.guard.Admit(st.ctx, st.renewal); err != nil { // the rules have changed
 				return wire.StreamEnded(wire.Explain(err).Code(), "the session is not renewed, and its stream ends: %v", err)
@@ -359,8 +360,8 @@ func (st *stream) acquire(frame push.Frame, acked uint64, p *zamokpb.Acquire) {
 }
 
 // command carries out a command about a ticket of the session.
-func (st *stream) command(c push.Command, p *zamokpb.TicketRequest, command fsm.Command) {
-	if err := st.server.guard.Admit(st.ctx, p); err != nil {
+func (st *stream) command(c push.Command, request any, command fsm.Command) {
+	if err := st.server.guard.Admit(st.ctx, request); err != nil {
 		st.refuse(c, err)
 		return
 	}

@@ -45,6 +45,7 @@ import (
 //	13  Digest         node text · index · value
 //	14  SetLongestTTL  ttl signed
 //	15  SetQuotas      sessions · tickets · bytes · share
+//	16  DropUnrenewed  session · ticket · acked through
 //
 // op and mode go up to 255; permits, limit, share, version, version min, version max, timeout and fixed go up to 2³²−1. An
 // entry has at most EntryBytesMax bytes, and nothing is between its parts or after the last one.
@@ -152,8 +153,9 @@ func (a *Acquire) code(c *coder) {
 	c.Text("metadata", &a.Metadata)
 }
 
-func (d *Drop) code(c *coder)      { c.ticket(&d.Session, &d.Ticket, &d.AckedThrough) }
-func (d *Downgrade) code(c *coder) { (*Drop)(d).code(c) }
+func (d *Drop) code(c *coder)          { c.ticket(&d.Session, &d.Ticket, &d.AckedThrough) }
+func (d *DropUnrenewed) code(c *coder) { (*Drop)(d).code(c) }
+func (d *Downgrade) code(c *coder)     { (*Drop)(d).code(c) }
 
 func (f *ForceRelease) code(c *coder) {
 	c.Text("name", &f.Name)

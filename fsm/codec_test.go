@@ -55,6 +55,7 @@ func everyCommand() []Command {
 		&Digest{Node: "n3", Index: 1<<50 + 4096, Value: 0xfedcba9876543210},
 		&SetLongestTTL{TTL: 48 * clock.Hour},
 		&SetQuotas{Quotas{Amounts{Sessions: 1000, Tickets: 50_000, Bytes: 64 << 20}, 30}},
+		&DropUnrenewed{Session: 1<<50 + 3, Ticket: 20, AckedThrough: 19},
 	}
 }
 
@@ -87,6 +88,7 @@ func oddEntry() Entry {
 			&OpenSession{Settings: session.Settings{TTL: math.MinInt64, LockDelay: math.MaxInt64, Grace: -2, Label: "\x00\xff"}},
 			&Attach{}, &Detached{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
 			&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetVersion{}, &Digest{}, &SetLongestTTL{}, &SetQuotas{},
+			&DropUnrenewed{},
 			&Acquire{
 				Session: math.MaxUint64, Ticket: math.MaxUint64, AckedThrough: math.MaxUint64,
 				Items: []Item{
@@ -129,7 +131,7 @@ func arbitraryCommands() []*rapid.Generator[Command] {
 		arbitrary[CloseSession](), arbitrary[Acquire](), arbitrary[Drop](), arbitrary[Downgrade](),
 		arbitrary[ForceRelease](), arbitrary[ExpireSession](), arbitrary[LeaderStart](),
 		arbitrary[Member](), arbitrary[SetVersion](), arbitrary[Digest](), arbitrary[SetLongestTTL](),
-		arbitrary[SetQuotas](),
+		arbitrary[SetQuotas](), arbitrary[DropUnrenewed](),
 	}
 }
 

@@ -92,6 +92,9 @@ type Drop struct {
 	AckedThrough uint64
 }
 
+// DropUnrenewed is a Drop that does not renew its session: of a client that may release and no longer hold.
+type DropUnrenewed Drop
+
 // Downgrade makes each exclusive item of a granted ticket shared. The token stays.
 type Downgrade Drop
 

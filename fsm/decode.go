@@ -32,7 +32,7 @@ type decoded struct {
 	attaches []Attach
 	closes   []CloseSession
 	acquires []Acquire
-	drops    []Drop // and downgrades
+	drops    []Drop // of each kind, and downgrades
 }
 
 // decodeEntry reads b into d and keeps nothing of b. After an error d is empty.
@@ -139,6 +139,7 @@ var commandKinds = [...]commandKind{
 	13: kind("digest", func(*decoded) *Digest { return new(Digest) }),
 	14: kind("set longest ttl", func(*decoded) *SetLongestTTL { return new(SetLongestTTL) }),
 	15: kind("set quotas", func(*decoded) *SetQuotas { return new(SetQuotas) }),
+	16: kind("unrenewed drop", func(d *decoded) *DropUnrenewed { return (*DropUnrenewed)(appendZero(&d.drops)) }),
 }
 
 func opOf(c Command) op {

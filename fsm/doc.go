@@ -18,7 +18,8 @@
 //     needs both.
 //  2. Renew. Every session among the renewals, and every session that one of its own commands names (OpenSession,
 //     Attach with the right hash, Acquire, Drop, Downgrade, CloseSession), gets the deadline time + ttl. So a session
-//     that is renewed in the very entry in which its deadline passes stays alive.
+//     that is renewed in the very entry in which its deadline passes stays alive. (DropUnrenewed is no renewal: it is the
+//     Drop of a client whose right to hold locks was withdrawn.)
 //  3. Expire. What is due at the new time is removed, in the order (deadline, kind, id): expired sessions, waits that
 //     timed out, lock delays and maximum holds that passed. First everything is removed, then the locks that became
 //     free are granted, once (grant.go). After [ExpirationsMax] removals the rest stays alive until the next entry;

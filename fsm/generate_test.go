@@ -88,6 +88,7 @@ var commandMakers = [...]struct {
 	{1, (*generator).digest},
 	{1, (*generator).setLongestTTL},
 	{1, (*generator).setQuotas},
+	{4, (*generator).dropUnrenewed},
 	{8, (*generator).repeated},
 	{3, (*generator).invalidCommand},
 }
@@ -377,6 +378,8 @@ func (g *generator) drop() fsm.Command {
 	}
 	return &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket, AckedThrough: g.ackedThrough(ref.Session)}
 }
+
+func (g *generator) dropUnrenewed() fsm.Command { return (*fsm.DropUnrenewed)(g.drop().(*fsm.Drop)) }
 
 func (g *generator) downgrade() fsm.Command {
 	ref, ok := g.liveTicket()

@@ -29,6 +29,8 @@ func (m *model) execute(c fsm.Command) fsm.Result {
 		return m.acquire(c)
 	case *fsm.Drop:
 		return m.drop(c)
+	case *fsm.DropUnrenewed:
+		return m.drop((*fsm.Drop)(c))
 	case *fsm.Downgrade:
 		return m.downgrade(c)
 	case *fsm.ForceRelease:

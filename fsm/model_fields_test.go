@@ -46,6 +46,8 @@ func invalidField(c fsm.Command) string {
 		check("metadata", len(c.Metadata) <= fsm.MetadataBytesMax)
 	case *fsm.Drop:
 		check("ticket", c.Ticket > 0)
+	case *fsm.DropUnrenewed:
+		check("ticket", c.Ticket > 0)
 	case *fsm.Downgrade:
 		check("ticket", c.Ticket > 0)
 	case *fsm.ForceRelease:

@@ -89,8 +89,11 @@ func (g *generator) invalidItems() fsm.Command {
 
 func (g *generator) invalidTicket() fsm.Command {
 	id := g.session()
-	if g.pick.oneIn(2) {
+	switch g.pick(3) {
+	case 0:
 		return &fsm.Drop{Session: id, AckedThrough: g.ackedThrough(id)}
+	case 1:
+		return &fsm.DropUnrenewed{Session: id, AckedThrough: g.ackedThrough(id)}
 	}
 	return &fsm.Downgrade{Session: id, AckedThrough: g.ackedThrough(id)}
 }

@@ -172,6 +172,8 @@ func (w *observer) checkResult(c fsm.Command, r *fsm.Result) error {
 		ref = fsm.TicketRef{Session: c.Session, Ticket: c.Ticket}
 	case *fsm.Drop:
 		ref = fsm.TicketRef{Session: c.Session, Ticket: c.Ticket}
+	case *fsm.DropUnrenewed:
+		ref = fsm.TicketRef{Session: c.Session, Ticket: c.Ticket}
 	case *fsm.Downgrade:
 		ref = fsm.TicketRef{Session: c.Session, Ticket: c.Ticket}
 	}

@@ -87,7 +87,7 @@ func addCounts(to, from []int) {
 }
 
 // commandKinds and the codes that each must have met.
-var commandKinds = [15]struct {
+var commandKinds = [16]struct {
 	name     string
 	expected []fsm.Code
 }{
@@ -99,6 +99,7 @@ var commandKinds = [15]struct {
 		fsm.OK, fsm.Invalid, fsm.NoSession, fsm.NotAcquired, fsm.Deadlock, fsm.OwnerWaits, fsm.LockKindMismatch, fsm.LimitExceeded, fsm.TicketEnded,
 	}},
 	{"Drop", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession, fsm.LimitExceeded}},
+	{"DropUnrenewed", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession, fsm.LimitExceeded}},
 	{"Downgrade", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession, fsm.NotHeld}},
 	{"ForceRelease", []fsm.Code{fsm.OK, fsm.Invalid}},
 	{"ExpireSession", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession}},

@@ -68,7 +68,7 @@ const (
 type Result struct {
 	Index uint64 // the command's
 	Code  Code
-	// State, Reason, Token and HoldUntil are those of the ticket of Acquire, Drop and Downgrade after the command. State 0:
+	// State, Reason, Token and HoldUntil are those of the ticket of Acquire, Drop, DropUnrenewed and Downgrade after the command. State 0:
 	// the state machine has never seen it.
 	State     State
 	Reason    Reason

@@ -206,6 +206,13 @@ func (c *Drop) execute(m *Machine) Result {
 	return Result{State: Ended, Reason: reason, Token: token}.forSession(s)
 }
 
+// execute is that of a Drop. No client may take the answer for a renewal.
+func (c *DropUnrenewed) execute(m *Machine) Result {
+	r := (*Drop)(c).execute(m)
+	r.Session, r.TTL = 0, 0
+	return r
+}
+
 // execute makes the exclusive items of a granted ticket shared.
 func (c *Downgrade) execute(m *Machine) Result {
 	if c.Ticket == 0 {

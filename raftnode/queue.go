@@ -71,6 +71,8 @@ func share(c fsm.Command) (order uint64, class fair.Class) {
 		return uint64(c.Session), fair.Normal
 	case *fsm.Drop:
 		return uint64(c.Session), fair.Urgent
+	case *fsm.DropUnrenewed:
+		return uint64(c.Session), fair.Urgent
 	case *fsm.Downgrade:
 		return uint64(c.Session), fair.Urgent
 	case *fsm.Attach:

@@ -63,7 +63,7 @@ func TestAnAcquisitionIsRefusedIfItWouldWaitTooLong(t *testing.T) {
 	require.ErrorIs(t, put(q, request{command: acquire(2), since: late, done: ignored}), ErrOverloaded, "nothing drains")
 	require.ErrorIs(t, put(q, request{from: "another", command: &fsm.OpenSession{}, since: late, done: ignored}), ErrOverloaded)
 	for _, c := range []fsm.Command{
-		nil, &fsm.Drop{Session: 1}, &fsm.Downgrade{Session: 1}, &fsm.Attach{Session: 2}, &fsm.Detached{Session: 2},
+		nil, &fsm.Drop{Session: 1}, &fsm.DropUnrenewed{Session: 1}, &fsm.Downgrade{Session: 1}, &fsm.Attach{Session: 2}, &fsm.Detached{Session: 2},
 		&fsm.CloseSession{Session: 2}, &fsm.ExpireSession{Session: 1}, &fsm.ForceRelease{}, &fsm.Member{},
 	} {
 		require.NoError(t, put(q, request{command: c, since: late, done: ignored}), "%T", c)

@@ -56,6 +56,9 @@ func (g *Guard) Admit(ctx context.Context, request any) error {
 // AdmitOperator checks that a caller may operate, for calls that are not requests of the wire.
 func (g *Guard) AdmitOperator(c Caller) error { return g.authorize(c, rules.Operate, nil, nil) }
 
+// MayLock reports whether a caller may hold sessions: without that, it can end what it has and prolong nothing.
+func (g *Guard) MayLock(c Caller) bool { return g.Rules().Some(c.forRules(), rules.Lock) }
+
 // IsOperation reports whether a request is an operator's, without those that only read.
 func (g *Guard) IsOperation(request any) bool {
 	switch r := request.(type) {
@@ -130,8 +133,6 @@ func (g *Guard) check(request any) (verb rules.Verb, names []string, err error) 
 		return rules.Lock, nil, cmp.Or(err, g.checkSettings(r.Settings))
 	case *zamokpb.RenewSessionRequest:
 		return rules.Lock, nil, err
-	case *zamokpb.CloseSessionRequest:
-		return "", nil, err
 	case *zamokpb.AcquireRequest:
 		verb, names, wrong := g.check(r.Acquire)
 		return verb, names, cmp.Or(err, g.checkOwnSession(r), wrong)
@@ -143,8 +144,10 @@ func (g *Guard) check(request any) (verb rules.Verb, names []string, err error) 
 			names = append(names, r.Items[i].Name)
 		}
 		return rules.Lock, names, nil
-	case *zamokpb.TicketRequest, *zamokpb.DropRequest, *zamokpb.DowngradeRequest:
+	case *zamokpb.TicketRequest, *zamokpb.DropRequest:
 		return "", nil, cmp.Or(err, checkTicket(r.(interface{ GetTicket() uint64 }).GetTicket()))
+	case *zamokpb.DowngradeRequest: // it renews the session
+		return rules.Lock, nil, cmp.Or(err, checkTicket(r.Ticket))
 	case *zamokpb.GetRequest:
 		return rules.Read, []string{r.Name}, cmp.Or(checkRange("limit", r.Limit, 0, ShowMax), checkText("name", r.Name, 1, fsm.NameBytesMax))
 	case *zamokpb.ListRequest:
@@ -174,8 +177,8 @@ func (g *Guard) check(request any) (verb rules.Verb, names []string, err error) 
 			err = g.checkMember(r.To)
 		}
 		return rules.Operate, nil, err
-	case *zamokpb.NowRequest, *zamokpb.MembersRequest:
-		return "", nil, nil
+	case *zamokpb.CloseSessionRequest, *zamokpb.NowRequest, *zamokpb.MembersRequest:
+		return "", nil, err
 	case *zamokpb.SettingsRequest:
 		if !changes(r) && r.Identities == 0 {
 			return "", nil, nil

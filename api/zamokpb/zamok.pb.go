@@ -3195,7 +3195,7 @@ type DropResponse struct {
 	// Always ENDED, with the reason of its end, which may have come before this call; REASON_UNSPECIFIED if the cluster
 	// has forgotten it.
 	State *TicketState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
-	// `sent` of the request.
+	// `sent` of the request; empty if the caller may lock nothing any more: then the session was not renewed.
 	Sent []byte `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
 	// The cluster time, in nanoseconds, at which the request was applied.
 	Time          int64 `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`

@@ -6,7 +6,6 @@ import (
 	"net"
 	"testing"
 
-	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -35,7 +34,7 @@ func TestOnlyMembersRelay(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, removed.Close()) })
 	conn, err := grpc.NewClient("passthrough:///n", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return removed.DialRelay(ctx, n.Raft().LeaderServer().ID(), raft.ServerAddress(n.Peer()))
+			return dialAt(ctx, removed.DialRelay, n.Raft().LeaderServer().ID(), n.Peer())
 		}))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
@@ -48,4 +47,9 @@ func TestOnlyMembersRelay(t *testing.T) {
 		assert.ErrorContains(t, err, "removed, which relayed this, is no node of this cluster")
 	}
 	assert.Equal(t, before, n.Raft().Status().Applied.Index)
+}
+
+// dialAt dials an address, whose type is Raft's: this package does not import that.
+func dialAt[ID, Address ~string](ctx context.Context, dial func(context.Context, ID, Address) (raftpeer.RelayConn, error), id ID, at string) (net.Conn, error) {
+	return dial(ctx, id, Address(at))
 }

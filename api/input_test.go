@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"zamok/api/access"
 	"zamok/api/access/rules"
@@ -226,14 +227,18 @@ func TestTheLargestAcquisitionIsTaken(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	w := openStream(t, call(t, c.leader()), settings(clock.Minute))
 	var frame []*zamokpb.ClientMessage
-	for ticket := range uint64(3) { // the Go client ends a frame with what brings it above 64 KiB
+	for ticket := range uint64(6) { // the Go client ends a frame with what brings it above 24 KiB
 		c := widest(w.hubID(), ticket+1)
+		if ticket < 5 {
+			c.Items = c.Items[:1]
+		}
 		frame = append(frame, acquire(&zamokpb.Acquire{
 			Ticket: c.Ticket, WaitFor: -1, Items: wire.Items(c.Items), Owner: c.Owner, Metadata: []byte(c.Metadata),
 		}))
 	}
+	assert.Greater(t, proto.Size(&zamokpb.ClientFrame{Messages: frame}), 60<<10)
 	w.send(frame...)
-	for ticket := range uint64(3) {
+	for ticket := range uint64(6) {
 		w.is(ticket+1, stateGranted)
 	}
 }

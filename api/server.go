@@ -44,12 +44,13 @@ const (
 	// frame.
 	windowBytes     = 64 << 10
 	connWindowBytes = 1 << 20
-	// receiveBytesMax bounds one message or frame from a client; the largest Acquire has 39 KB.
-	receiveBytesMax = 160 << 10
+	// receiveBytesMax bounds one message or frame from a client; the largest Acquire has 39 KB. A frame of empty messages takes
+	// sixty times as much once it is decoded.
+	receiveBytesMax = 64 << 10
 	// headerBytesMax bounds the metadata of a call.
 	headerBytesMax = 16 << 10
 	// streamsPerConn bounds the calls under way on one connection; an Acquire is held open. With what each
-	// may have sent before it is read, windowBytes and a message, a connection may keep 224 MiB.
+	// may have sent before it is read, windowBytes and a message, a connection may keep 128 MiB.
 	streamsPerConn = 1024
 	// unreadBytesDefault is the default of NodeConfig.UnreadBytesMax.
 	unreadBytesDefault = 64 << 20

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// frameMessages and frameBytes bound a frame: the first is the protocol's limit, the second is far below the size
-	// that a server accepts.
+	// frameMessages and frameBytes bound a frame: the first is the protocol's limit. A frame ends with the message that brings
+	// it above the second, so it stays below the 64 KiB that a server accepts: the largest message has 39 KB.
 	frameMessages = 1024
-	frameBytes    = 64 << 10
+	frameBytes    = 24 << 10
 )
 
 var (

@@ -670,7 +670,7 @@ func (EventKind) EnumDescriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{7}
 }
 
-// ClientFrame carries up to 1024 messages of one moment. A frame, like every message to a node, has at most 160 KiB.
+// ClientFrame carries up to 1024 messages of one moment. A frame, like every message to a node, has at most 64 KiB.
 type ClientFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Carried out in this order. The first frame of a stream has exactly one, an OpenStream; later frames have none of

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -8,22 +9,55 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+
+	"zamok/api"
+	"zamok/api/conns"
 )
 
+// callBytes is about what a held call or a session's stream takes, its goroutines included.
+const callBytes = 16 << 10
+
+// memoryLimits are the limits that follow from the memory limit. 0: the default, which is the most.
+type memoryLimits struct {
+	unread int64 // bytes of NodeConfig.UnreadBytesMax
+	conns  int   // on each of the two ports
+	calls  int   // session streams, and as many held calls
+}
+
+// apply sets the limits that the operator has not set.
+func (m memoryLimits) apply(cfg *api.NodeConfig) {
+	cfg.UnreadBytesMax, cfg.ConnsMax = m.unread, cmp.Or(cfg.ConnsMax, m.conns)
+	for _, name := range []string{"streams", "held-calls"} {
+		if _, set := cfg.Limits[name]; !set && m.calls > 0 {
+			cfg.Limits[name] = m.calls
+		}
+	}
+}
+
 // limitMemory sets Go's memory limit to nine tenths of the memory limit of the process's cgroup (MemoryMax= of a unit, the
-// limit of a container), unless the environment has GOMEMLIMIT. It returns the budget for unread and incomplete bytes of
-// clients: an eighth of the limit; 0: the default, which is the maximum.
-func limitMemory(log *slog.Logger, machine fs.FS) (unread int64) {
+// limit of a container), unless the environment has GOMEMLIMIT. Of the limit, what clients leave unread gets at most an eighth, and
+// so do the connections of each port, session streams, and held calls.
+func limitMemory(log *slog.Logger, machine fs.FS) (m memoryLimits) {
 	limit := debug.SetMemoryLimit(-1) // that of GOMEMLIMIT
 	if allowed := cgroupMemory(machine); allowed > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		limit = allowed / 10 * 9
 		debug.SetMemoryLimit(limit)
 	}
-	if unread = limit / 8; unread >= 64<<20 {
-		return 0
+	eighth := limit / 8
+	if eighth < 64<<20 {
+		m.unread = eighth
 	}
-	log.Info("low memory limit: the budget for unread answers and incomplete requests is reduced", "memory_limit", limit, "unread_bytes", unread)
-	return unread
+	if eighth < 16_384*conns.ConnBytes {
+		m.conns = int(max(eighth/conns.ConnBytes, 1))
+	}
+	if eighth < 65_536*callBytes {
+		m.calls = int(max(eighth/callBytes, 1))
+	}
+	if m != (memoryLimits{}) {
+		log.Info("limits of connections, streams and bytes are lower than usual because of the memory limit; 0: as usual", "memory_limit", limit,
+			"max_connections", m.conns, "streams", m.calls, "held_calls", m.calls, "unread_bytes", m.unread)
+	}
+	return m
 }
 
 // cgroupMemory is the lowest memory limit of the process's cgroups; 0: none. It reads cgroups of version 2, on Linux.

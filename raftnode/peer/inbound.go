@@ -17,6 +17,31 @@ const requestBytesMax = int64(rateMax*appendTimeTarget/time.Second) + 1<<20
 // each of three pools) and those that are in use.
 const inboundConnsMax = 32
 
+// largeBytes is from which length on a request is large. A node sends one large request at a time, an append with entries
+// (rpcsInFlight): when it sends another, it has given up the one before.
+const largeBytes = 1 << 20
+
+// beginLarge closes the connection of the large request that the same node has sent before, unless that was answered. So all its
+// connections hold requestBytesMax once, and largeBytes each.
+func (t *Transport) beginLarge(c *inboundConn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if before := t.large[c.remote.Name]; before != nil {
+		before.raw.Close()
+		before.end()
+	}
+	t.large[c.remote.Name] = c
+}
+
+// endLarge follows when a large request was answered, or its connection ends.
+func (t *Transport) endLarge(c *inboundConn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.large[c.remote.Name] == c {
+		delete(t.large, c.remote.Name)
+	}
+}
+
 // makeRoom closes the oldest connection from a name that has reached inboundConnsMax. The caller holds the mutex.
 func (t *Transport) makeRoom(name string) {
 	conns, oldest := 0, (*stream)(nil)
@@ -42,7 +67,7 @@ func (t *Transport) serve(s *stream) {
 		return
 	}
 	ended, end := context.WithCancel(context.Background())
-	c := &inboundConn{stream: s, left: requestBytesMax, end: end}
+	c := &inboundConn{stream: s, left: requestBytesMax, end: end, ended: ended.Done()}
 	select {
 	case <-t.started:
 	case <-t.ctx.Done():
@@ -58,7 +83,7 @@ func (t *Transport) serve(s *stream) {
 		select {
 		case request := <-reader.Consumer():
 			if t.prepareRequest(c, &request) {
-				t.handToRaft(request)
+				t.handToRaft(c, request)
 			}
 		case <-ended.Done():
 			return
@@ -71,8 +96,10 @@ func (t *Transport) serve(s *stream) {
 // inboundConn is an accepted connection of Raft.
 type inboundConn struct {
 	*stream
-	left int64 // the bytes that the current request may still have
-	end  context.CancelFunc
+	left  int64 // the bytes that the current request may still have
+	large bool  // so is the current request
+	end   context.CancelFunc
+	ended <-chan struct{} // closed by end
 }
 
 // Read implements net.Conn, and bounds a request. Counting the bytes that are read is enough: Raft's decoder allocates at most
@@ -82,19 +109,27 @@ func (c *inboundConn) Read(b []byte) (int, error) {
 		return 0, fmt.Errorf("peer: a request from %s is longer than %d bytes; the connection is closed", c.remote.Name, requestBytesMax)
 	}
 	n, err := c.stream.Read(b[:min(int64(len(b)), c.left)])
-	c.left -= int64(n)
+	if c.left -= int64(n); !c.large && requestBytesMax-c.left > largeBytes {
+		c.large = true
+		c.owner.beginLarge(c)
+	}
 	return n, err
 }
 
 // Write implements net.Conn. After an answer the next request begins.
 func (c *inboundConn) Write(b []byte) (int, error) {
 	c.left = requestBytesMax
+	if c.large {
+		c.large = false
+		c.owner.endLarge(c)
+	}
 	return c.stream.Write(b)
 }
 
 // Close implements net.Conn. The handler of raft's transport calls it as its last act.
 func (c *inboundConn) Close() error {
 	defer c.end()
+	c.owner.endLarge(c)
 	return c.stream.Close()
 }
 

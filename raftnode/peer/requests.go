@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -33,9 +34,11 @@ func (t *Transport) Start(r *raft.Raft) {
 }
 
 // handToRaft waits for raft's main loop to take a request.
-func (t *Transport) handToRaft(request raft.RPC) {
+func (t *Transport) handToRaft(c *inboundConn, request raft.RPC) {
 	select {
 	case t.requests <- request:
+	case <-c.ended:
+		request.Respond(nil, net.ErrClosed)
 	case <-t.ctx.Done():
 	}
 }
@@ -117,7 +120,7 @@ func (t *Transport) handleHeartbeat(c *inboundConn, request raft.RPC) {
 	switch {
 	case !t.prepareRequest(c, &request):
 	case handle == nil, request.Command.(*raft.AppendEntriesRequest).Term > t.network.config.Term():
-		t.handToRaft(request)
+		t.handToRaft(c, request)
 	default:
 		handle(request)
 	}

@@ -3,6 +3,7 @@ package peer
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -76,6 +77,54 @@ func TestARequestThatDoesNotEndIsCutOff(t *testing.T) {
 		sent += int64(n)
 	}
 	require.Error(t, err, "%d bytes were taken", sent)
+}
+
+// A node has one large request under way: another one ends it, also while Raft has not taken it, and ends none of another node.
+func TestANodeHasOneLargeRequest(t *testing.T) {
+	called := openTCP(t, Config{ID: "n2"})
+	defer called.Close()
+	tr := openTransport(t, called)
+	dial := func(from testNode) *stream {
+		s := &stream{purpose: purposeRaft}
+		require.NoError(t, from.dial(t.Context(), Node{serverOf("n2").String(), called.config.Advertise}, s, nil))
+		t.Cleanup(func() { s.Close() })
+		return s
+	}
+	large := func(s *stream, name string) {
+		t.Helper()
+		_, err := io.WriteString(s, "\x00\x81\xa7Entries\x91\x81\xa4Data\xc6\x00\x80\x00\x00") // an append with an entry of 8 MiB
+		require.NoError(t, err)
+		_, err = s.Write(make([]byte, 4*largeBytes))
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			tr.mu.Lock()
+			defer tr.mu.Unlock()
+			return tr.large[name] != nil && tr.large[name].raw.RemoteAddr().String() == s.raw.LocalAddr().String()
+		}, 10*time.Second, time.Millisecond)
+	}
+	n1, n3 := openTCP(t, Config{ID: "n1"}), openTCP(t, Config{ID: "n3"})
+	defer n1.Close()
+	defer n3.Close()
+	first, other := dial(n1), dial(n3)
+	large(first, "n1")
+	large(other, "n3")
+	second := dial(n1)
+	large(second, "n1")
+	require.NoError(t, first.SetReadDeadline(time.Now().Add(10*time.Second)))
+	_, err := first.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "it is closed")
+	for _, s := range []*stream{second, other} {
+		require.NoError(t, s.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+		_, err = s.Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded, "it is open")
+	}
+
+	// One that waits for Raft ends, too.
+	ended, answer := make(chan struct{}), make(chan raft.RPCResponse, 1)
+	close(ended)
+	(&Transport{ctx: t.Context(), requests: make(chan raft.RPC)}).handToRaft(&inboundConn{ended: ended}, raft.RPC{RespChan: answer})
+	require.Error(t, (<-answer).Error)
 }
 
 // A node that connects again and again has the connections that a node needs, and no other loses one for it.

@@ -48,7 +48,8 @@ type Transport struct {
 	mu        sync.Mutex // guards what follows
 	heartbeat func(raft.RPC)
 	open      map[*stream]struct{}
-	term      uint64 // of the latest append
+	large     map[string]*inboundConn // by name, that of the large request which is under way
+	term      uint64                  // of the latest append
 	followers map[raft.ServerID]*follower
 }
 
@@ -67,7 +68,7 @@ func (n *Network) Transport(logger hclog.Logger) (*Transport, error) {
 	}
 	t := &Transport{
 		network: n, logger: logger, requests: make(chan raft.RPC), started: make(chan struct{}),
-		open: map[*stream]struct{}{}, followers: map[raft.ServerID]*follower{},
+		open: map[*stream]struct{}{}, large: map[string]*inboundConn{}, followers: map[raft.ServerID]*follower{},
 	}
 	t.ctx, t.stop = context.WithCancelCause(n.ctx)
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{

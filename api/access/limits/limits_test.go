@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -275,4 +276,13 @@ func TestNetwork(t *testing.T) {
 	}
 	assert.Equal(t, "2001:db8::1", HostOf("[2001:db8::1]:5750"))
 	assert.Equal(t, "bufconn", HostOf("bufconn"))
+}
+
+// TestLimitsAreDocumented: each limit has a row in the table for operators.
+func TestLimitsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/operations.md")
+	require.NoError(t, err)
+	for _, name := range append(Names(), UnreadBytes) {
+		assert.Contains(t, string(page), "\n| `"+name+"` | ")
+	}
 }

@@ -45,7 +45,7 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	require.NoError(t, err)
 	until(t, "an epoch opens, and the node has proposed all that it proposes by itself", func() bool {
 		n.queue.mu.Lock()
-		idle := n.queue.waiting.Len() == 0 && n.queue.batcher.entries == 0
+		idle := n.queue.count() == 0 && n.queue.batcher.entries == 0
 		n.queue.mu.Unlock()
 		return idle && n.Status().Leading && !n.shouldAnnounce(n.instance.Load())
 	})

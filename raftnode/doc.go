@@ -57,8 +57,9 @@
 //	N12 The queue in front of the log is fair between identities, and between the sessions of each (package fair):
 //	    however many commands one has waiting, a command of another is in the next entry, or waits for one turn of
 //	    each other that has commands waiting. The commands of one session keep their order. Ends, attachments and reads go
-//	    before the acquisitions of other sessions. A full queue refuses the last command of the session with the most
-//	    bytes, in the identity with the most; it was certainly not done.
+//	    before the acquisitions of other sessions, and have room of their own. A full queue refuses the last acquisition, or the
+//	    last of the others, of the session with the most bytes of these, in the identity with the most. An acquisition that an
+//	    entry left behind is refused after queueWaitMax. What is refused was certainly not done.
 //
 // # Leadership in three steps
 //

@@ -172,6 +172,9 @@ func (n *Node) Renew(id session.ID, done Done) {
 	n.put(request{renews: true, session: id, since: time.Now(), done: done})
 }
 
+// Crowded reports whether more commands wait than the next entry of the log can take.
+func (n *Node) Crowded() bool { return n.queue.crowded() }
+
 // ReadBarrier returns when everything that was acknowledged anywhere before the call is in this node's state
 // machine (N5), with the state machine's stamp and time.
 func (n *Node) ReadBarrier(ctx context.Context) (clock.Stamp, clock.Time, error) {

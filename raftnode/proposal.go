@@ -40,7 +40,7 @@ type proposal struct {
 // propose makes an entry of what waits and proposes it. The clock is read last, after everything in the entry was
 // handed in.
 func (e *epoch) propose() {
-	b := e.node.queue.take()
+	b, late := e.node.queue.take()
 	entry := fsm.Entry{Version: e.node.state.version.Load()}
 	for _, r := range b.renewals {
 		entry.Renewals = append(entry.Renewals, r.id)
@@ -60,6 +60,9 @@ func (e *epoch) propose() {
 	e.inFlight.Add(1)
 	e.node.proposals.add(p)
 	p.future = e.apply(p.bytes)
+	for _, r := range late {
+		r.done(Answer{}, ErrOverloaded)
+	}
 }
 
 // apply hands an entry to raft, with its checksum, by which every node can tell it from one that was changed on its way

@@ -17,19 +17,23 @@ import (
 )
 
 const (
-	// queueMax bounds the requests that wait to be proposed, queueBytesMax their bytes: as many as they have in the log, and
-	// requestBytes for each, which is about what a small one takes in memory. Their sum is also what shares are measured in.
+	// queueMax bounds the requests of a class that wait to be proposed, queueBytesMax their bytes: as many as they have in the log,
+	// and requestBytes for each, which is about what a small one takes in memory. Their sum is also what shares are measured in.
 	queueMax      = 1 << 15
 	queueBytesMax = 64 << 20
 	requestBytes  = 512
 	// renewalsMax bounds the renewals of one session that wait: one would do.
 	renewalsMax = 8
-	// queueWaitMax is how long the head of a line may have waited before further acquisitions for that line are refused: then
-	// more arrive than are proposed, and a longer queue only adds latency.
-	queueWaitMax = 500 * time.Millisecond
+	// queueWaitMax is how long an acquisition may wait. One that was left behind by an entry and has waited for longer is refused:
+	// more arrive than are proposed, and waiting on would only add latency.
+	queueWaitMax = 120 * time.Millisecond
 	// An entry takes at most this many commands, and stops growing at this many bytes.
 	entryCommandsMax = 1024
 	entryBytesMax    = 256 << 10
+	// Urgent commands take at most so much of that if others wait: more than the half that releases need, so that they never lag
+	// behind the acquisitions.
+	urgentCommandsMax = entryCommandsMax * 7 / 8
+	urgentBytesMax    = entryBytesMax * 7 / 8
 	// After an entry is applied the batcher waits for the callers that it unblocked: for as long as the entry took, and at
 	// most for batchWaitMax.
 	batchWaitMax = 2 * time.Millisecond
@@ -101,6 +105,7 @@ type queue struct {
 	mu       sync.Mutex // guards what follows
 	batcher  batcher
 	waiting  fair.Queue[request]
+	lastTake time.Time
 	taken    []request // reused by take; empty between calls
 	renewals map[session.ID][]Done
 	oldest   time.Time // of the renewals; zero = none
@@ -111,8 +116,8 @@ func newQueue() *queue {
 }
 
 // put adds a request, and returns the requests that it refuses, with the reason. It refuses the request itself if this node
-// does not lead (errNotLeading), or if the line that it would join has waited too long (ErrOverloaded). If the queue is full, it
-// refuses the last request of the session with the highest cost, in the identity with the highest.
+// does not lead (errNotLeading). If the queue is full, it refuses (ErrOverloaded) the last request of the same class in the
+// session where these cost most, in the identity where they do: acquisitions never take the room of what is urgent.
 //
 // Renewals have a limit of their own: at most renewalsMax per session. A refused renewal has others of its session in front
 // of it, which have the same effect. A renewal is part of the next entry; the epoch proposes one at its tick if
@@ -137,17 +142,24 @@ func (q *queue) put(r request) (refused []request, err error) {
 		q.renewals[r.session] = append(q.renewals[r.session], r.done)
 		return nil, nil
 	}
-	if joined := q.waiting.Joined(from); class != fair.Urgent && !joined.IsZero() && r.since.Sub(joined) > queueWaitMax {
-		return []request{r}, ErrOverloaded
-	}
 	q.waiting.Put(from, fair.Item[request]{Value: r, Class: class, Cost: requestBytes + r.bytes, Since: r.since})
-	for q.waiting.Len() > queueMax || q.waiting.Cost() > queueBytesMax {
-		refused, err = append(refused, q.waiting.Evict().Value), ErrOverloaded
+	for q.waiting.Len(class) > queueMax || q.waiting.Cost(class) > queueBytesMax {
+		refused, err = append(refused, q.waiting.Evict(class).Value), ErrOverloaded
 	}
-	if q.batcher.ready(q.waiting.Len(), time.Now()) {
+	if q.batcher.ready(q.count(), time.Now()) {
 		offer(q.wake, struct{}{})
 	}
 	return refused, err
+}
+
+// count is how many requests wait, but for renewals.
+func (q *queue) count() int { return q.waiting.Len(fair.Normal) + q.waiting.Len(fair.Urgent) }
+
+// crowded reports whether more waits than the next entry can take.
+func (q *queue) crowded() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.count() > entryCommandsMax || q.waiting.Cost(fair.Normal)+q.waiting.Cost(fair.Urgent) > entryBytesMax+entryCommandsMax*requestBytes
 }
 
 // completed notes that an entry with so many requests was answered, and how many callers that unblocked.
@@ -159,7 +171,7 @@ func (q *queue) completed(requests, unblocked int, sent time.Time) {
 	if unblocked > 1 { // the next request of one caller is enough by itself (ready)
 		q.gathered.Reset(wait)
 	}
-	if q.batcher.ready(q.waiting.Len(), now) {
+	if q.batcher.ready(q.count(), now) {
 		offer(q.wake, struct{}{})
 	}
 }
@@ -171,30 +183,40 @@ type batch struct {
 }
 
 // take moves as much into a batch as an entry holds, all renewals, then requests, and counts it as in flight. Urgent requests
-// come first, and take at most half of the entry if others wait.
-func (q *queue) take() batch {
+// come first, and take three quarters of the entry at most if others wait. It returns besides which acquisitions have waited too long:
+// longer than queueWaitMax, and since before the last entry was taken. So after a slow entry those that arrived during it
+// have their turn.
+func (q *queue) take() (b batch, late []request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
-	bytes := q.fill(fair.Urgent, entryCommandsMax/2, 0, entryBytesMax/2, now)
+	before := now.Add(-queueWaitMax)
+	if q.lastTake.Before(before) {
+		before = q.lastTake
+	}
+	q.lastTake = now
+	for oldest := q.waiting.Oldest(); oldest != nil && oldest.Since.Before(before); oldest = q.waiting.Oldest() {
+		late = append(late, q.waiting.TakeOldest().Value)
+	}
+	bytes := q.fill(fair.Urgent, urgentCommandsMax, 0, urgentBytesMax)
 	for before := -1; before < len(q.taken); {
 		before = len(q.taken)
-		bytes = q.fill(fair.Normal, entryCommandsMax, bytes, entryBytesMax, now)
-		bytes = q.fill(fair.Urgent, entryCommandsMax, bytes, entryBytesMax, now)
+		bytes = q.fill(fair.Normal, entryCommandsMax, bytes, entryBytesMax)
+		bytes = q.fill(fair.Urgent, entryCommandsMax, bytes, entryBytesMax)
 	}
 	q.batcher.sent(len(q.taken))
-	return q.batch(fsm.RenewalsMax)
+	return q.batch(fsm.RenewalsMax), late
 }
 
 // fill takes requests of a class up to a number and a number of bytes, but at least one.
-func (q *queue) fill(c fair.Class, most, bytes, bytesMax int, now time.Time) int {
+func (q *queue) fill(c fair.Class, most, bytes, bytesMax int) int {
 	for len(q.taken) < most {
-		next := q.waiting.Next(c, now)
+		next := q.waiting.Next(c)
 		if next == nil || len(q.taken) > 0 && bytes+next.Value.bytes > bytesMax {
 			break
 		}
 		bytes += next.Value.bytes
-		q.taken = append(q.taken, q.waiting.Take(c, now).Value)
+		q.taken = append(q.taken, q.waiting.Take(c).Value)
 	}
 	return bytes
 }
@@ -204,9 +226,9 @@ func (q *queue) end() batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.open.Store(false)
-	for q.waiting.Len() > 0 {
-		q.fill(fair.Normal, math.MaxInt, 0, math.MaxInt, time.Time{})
-		q.fill(fair.Urgent, math.MaxInt, 0, math.MaxInt, time.Time{})
+	for q.count() > 0 {
+		q.fill(fair.Normal, math.MaxInt, 0, math.MaxInt)
+		q.fill(fair.Urgent, math.MaxInt, 0, math.MaxInt)
 	}
 	b := q.batch(len(q.renewals))
 	q.waiting, q.taken, q.renewals = fair.Queue[request]{}, nil, map[session.ID][]Done{} // a node that does not lead needs no room
@@ -241,7 +263,7 @@ func (q *queue) look() (ready, idle bool) {
 	defer q.mu.Unlock()
 	now, g := time.Now(), &q.batcher
 	renew := g.entries < inFlightMax && !q.oldest.IsZero() && now.Sub(q.oldest) >= renewalsWait
-	return renew || g.ready(q.waiting.Len(), now), g.entries == 0
+	return renew || g.ready(q.count(), now), g.entries == 0
 }
 
 // answer answers each request and renewal of a batch, with err unless that is nil.

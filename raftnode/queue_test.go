@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/fsm"
+	"zamok/raftnode/fair"
 	"zamok/session"
 )
 
@@ -25,6 +26,12 @@ func put(q *queue, r request) error {
 		panic("what is refused has a reason")
 	}
 	return err
+}
+
+// take takes what is to be proposed.
+func take(q *queue) batch {
+	b, _ := q.take()
+	return b
 }
 
 func acquire(id session.ID) *fsm.Acquire { return &fsm.Acquire{Session: id} }
@@ -47,30 +54,68 @@ func TestAQueueIsOpenOnlyDuringAnEpoch(t *testing.T) {
 	require.Len(t, refused, 3, "every waiting request is answered, once")
 	require.False(t, q.open.Load())
 	q.open.Store(true)
-	require.Empty(t, q.take().requests)
+	require.Empty(t, take(q).requests)
 }
 
-// An acquisition is refused if the first of its session has waited too long, or the first of those whose turn comes before
-// that of its session. What ends something, attaches or reads is taken all the same.
-func TestAnAcquisitionIsRefusedIfItWouldWaitTooLong(t *testing.T) {
+// An acquisition that an entry has left behind is refused once it has waited for queueWaitMax. What ends something, attaches or
+// reads waits on.
+func TestAnAcquisitionThatWaitsTooLongIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue()
+		q.open.Store(true)
+		put := func(c fsm.Command) { require.NoError(t, put(q, request{command: c, since: time.Now(), done: ignored})) }
+		const left = 10
+		for range entryCommandsMax + left {
+			put(acquire(1))
+		}
+		put(&fsm.Drop{Session: 1})
+		time.Sleep(queueWaitMax)
+		b, late := q.take()
+		require.Len(t, b.requests, entryCommandsMax, "no entry has left them behind yet")
+		require.Empty(t, late)
+		put(acquire(2))
+		time.Sleep(1)
+		b, late = q.take()
+		require.Len(t, late, left)
+		require.Equal(t, []fsm.Command{&fsm.Drop{Session: 1}, acquire(2)}, []fsm.Command{b.requests[0].command, b.requests[1].command})
+
+		put(acquire(1))
+		put(acquire(1))
+		time.Sleep(10 * queueWaitMax) // that is how long the entry before takes
+		b, late = q.take()
+		require.Len(t, b.requests, 2, "they came after the last entry was taken")
+		require.Empty(t, late)
+		for _, c := range []fsm.Command{
+			nil, &fsm.Drop{Session: 1}, &fsm.DropUnrenewed{Session: 1}, &fsm.Downgrade{Session: 1}, &fsm.Attach{Session: 2}, &fsm.Detached{Session: 2},
+			&fsm.CloseSession{Session: 2}, &fsm.ExpireSession{Session: 1}, &fsm.ForceRelease{}, &fsm.Member{},
+		} {
+			for range entryCommandsMax + 1 {
+				put(c)
+			}
+			take(q)
+			time.Sleep(2 * queueWaitMax)
+			b, late = q.take()
+			require.Len(t, b.requests, 1, "%T", c)
+			require.Empty(t, late, "%T", c)
+		}
+	})
+}
+
+// However much is urgent, acquisitions have the room of theirs, and the other way round.
+func TestClassesHaveRoomOfTheirOwn(t *testing.T) {
 	q := newQueue()
 	q.open.Store(true)
-	now := time.Now()
-	late := now.Add(queueWaitMax + 1)
-	require.NoError(t, put(q, request{command: acquire(1), since: now, done: ignored}))
-	require.NoError(t, put(q, request{command: acquire(1), since: now.Add(queueWaitMax), done: ignored}))
-	require.ErrorIs(t, put(q, request{command: acquire(1), since: late, done: ignored}), ErrOverloaded)
-	require.ErrorIs(t, put(q, request{command: acquire(2), since: late, done: ignored}), ErrOverloaded, "nothing drains")
-	require.ErrorIs(t, put(q, request{from: "another", command: &fsm.OpenSession{}, since: late, done: ignored}), ErrOverloaded)
-	for _, c := range []fsm.Command{
-		nil, &fsm.Drop{Session: 1}, &fsm.DropUnrenewed{Session: 1}, &fsm.Downgrade{Session: 1}, &fsm.Attach{Session: 2}, &fsm.Detached{Session: 2},
-		&fsm.CloseSession{Session: 2}, &fsm.ExpireSession{Session: 1}, &fsm.ForceRelease{}, &fsm.Member{},
-	} {
-		require.NoError(t, put(q, request{command: c, since: late, done: ignored}), "%T", c)
+	for i := range queueMax {
+		require.NoError(t, put(q, request{command: acquire(session.ID(i + 1)), since: time.Now(), done: ignored}))
+		require.NoError(t, put(q, request{command: &fsm.Drop{Session: session.ID(queueMax + i + 1)}, since: time.Now(), done: ignored}))
 	}
-	require.NoError(t, put(q, request{renews: true, session: 1, since: late, done: ignored}))
-	q.take()
-	require.NoError(t, put(q, request{command: acquire(1), since: late, done: ignored}), "it drained")
+	newest, release := acquire(1<<40), &fsm.Drop{Session: 1 << 41}
+	for _, c := range []fsm.Command{newest, release} {
+		refused, err := q.put(request{command: c, since: time.Now(), done: ignored})
+		require.ErrorIs(t, err, ErrOverloaded)
+		require.Len(t, refused, 1)
+		require.Equal(t, c, refused[0].command)
+	}
 }
 
 // A client has 4096 acquisitions of the largest kind waiting, and more come as these are taken. A bystander locks and
@@ -103,7 +148,7 @@ func TestAFloodDelaysItsOwnClientOnly(t *testing.T) {
 			} {
 				refused, _ := q.put(request{from: from, command: c, since: time.Now(), done: ignored})
 				nothingOfOthers(refused)
-				next := q.take()
+				next := take(q)
 				require.True(t, slices.ContainsFunc(next.requests, func(r request) bool { return r.command == c }), "%d: %T is in the next entry", i, c)
 				require.Greater(t, len(next.requests), 1, "the flood goes on")
 				flood()
@@ -126,7 +171,7 @@ func TestTheQueueKeepsTheOrderOfASession(t *testing.T) {
 	}
 	require.NoError(t, put(q, request{command: &fsm.Drop{Session: 3}, done: ignored}))
 	got := []fsm.Command{}
-	for _, r := range q.take().requests {
+	for _, r := range take(q).requests {
 		if order, _ := share(r.command); order == 1 {
 			got = append(got, r.command)
 		} else if order == 3 {
@@ -136,7 +181,7 @@ func TestTheQueueKeepsTheOrderOfASession(t *testing.T) {
 	require.Equal(t, own, got)
 }
 
-// Urgent commands fill at most half of an entry if others wait, and all of it if not.
+// Urgent commands fill a part of an entry only if others wait, and all of it if not.
 func TestAFloodOfReleasesLeavesRoom(t *testing.T) {
 	q := newQueue()
 	q.open.Store(true)
@@ -144,9 +189,9 @@ func TestAFloodOfReleasesLeavesRoom(t *testing.T) {
 		require.NoError(t, put(q, request{command: &fsm.Drop{Session: 1}, since: time.Now(), done: ignored}))
 	}
 	require.NoError(t, put(q, request{command: acquire(2), since: time.Now(), done: ignored}))
-	b := q.take()
+	b := take(q)
 	require.Len(t, b.requests, entryCommandsMax)
-	require.Equal(t, entryCommandsMax/2, slices.IndexFunc(b.requests, func(r request) bool { _, is := r.command.(*fsm.Acquire); return is }))
+	require.Equal(t, urgentCommandsMax, slices.IndexFunc(b.requests, func(r request) bool { _, is := r.command.(*fsm.Acquire); return is }))
 }
 
 // largest is as large as an Acquire can be.
@@ -176,23 +221,23 @@ func TestTheQueueIsBoundedInBytes(t *testing.T) {
 		}
 	}
 	grown := int64(heapInUse()) - int64(before)
-	t.Logf("%d of the largest commands, %d bytes by count and %d of the heap", taken, q.waiting.Cost(), grown)
+	t.Logf("%d of the largest commands, %d bytes by count and %d of the heap", taken, q.waiting.Cost(fair.Normal), grown)
 	require.Less(t, taken, queueMax)
-	require.LessOrEqual(t, q.waiting.Cost(), queueBytesMax)
-	require.Greater(t, q.waiting.Cost(), queueBytesMax-64<<10, "it is full")
+	require.LessOrEqual(t, q.waiting.Cost(fair.Normal), queueBytesMax)
+	require.Greater(t, q.waiting.Cost(fair.Normal), queueBytesMax-64<<10, "it is full")
 	require.Less(t, grown, int64(queueBytesMax+queueBytesMax/4))
 	require.ErrorIs(t, put(q, request{command: largest(0), since: now, done: ignored}), ErrOverloaded)
 	require.NoError(t, put(q, request{renews: true, session: 1, since: now, done: ignored}), "a renewal has room")
 
 	q.take()
 	require.NoError(t, put(q, request{command: largest(0), since: now, done: ignored}), "there is room again")
-	for q.waiting.Len() > 0 {
+	for q.count() > 0 {
 		q.take()
 	}
-	require.Zero(t, q.waiting.Cost())
+	require.Zero(t, q.waiting.Cost(fair.Normal))
 	require.NoError(t, put(q, request{command: largest(0), since: now, done: ignored}))
 	q.end()
-	require.Zero(t, q.waiting.Cost())
+	require.Zero(t, q.waiting.Cost(fair.Normal))
 }
 
 func heapInUse() uint64 {
@@ -211,7 +256,8 @@ func TestSmallCommandsFillTheQueueByCount(t *testing.T) {
 		c := &fsm.Acquire{Session: 1 << 40, Ticket: i, Items: []fsm.Item{{Name: strings.Repeat("n", 100), Mode: fsm.Exclusive}}}
 		require.NoError(t, put(q, request{command: c, since: now, done: ignored}))
 	}
-	require.ErrorIs(t, put(q, request{since: now, done: ignored}), ErrOverloaded)
+	require.ErrorIs(t, put(q, request{command: acquire(1), since: now, done: ignored}), ErrOverloaded)
+	require.NoError(t, put(q, request{since: now, done: ignored}), "a read has room")
 }
 
 func TestRenewalsOfASessionAreBounded(t *testing.T) {
@@ -222,7 +268,7 @@ func TestRenewalsOfASessionAreBounded(t *testing.T) {
 	}
 	require.ErrorIs(t, put(q, request{renews: true, session: 1, since: time.Now(), done: ignored}), ErrOverloaded)
 	require.NoError(t, put(q, request{renews: true, session: 2, since: time.Now(), done: ignored}), "others are not concerned")
-	require.Len(t, q.take().renewals, 2)
+	require.Len(t, take(q).renewals, 2)
 }
 
 func TestAnEntryTakesWhatFits(t *testing.T) {
@@ -232,8 +278,8 @@ func TestAnEntryTakesWhatFits(t *testing.T) {
 	for range entryCommandsMax + 5 {
 		require.NoError(t, put(q, request{command: &fsm.Drop{}, since: now, done: ignored}))
 	}
-	require.Len(t, q.take().requests, entryCommandsMax)
-	require.Len(t, q.take().requests, 5)
+	require.Len(t, take(q).requests, entryCommandsMax)
+	require.Len(t, take(q).requests, 5)
 
 	// Large commands go in smaller numbers, so that no entry is too long to be read.
 	large := &fsm.Acquire{Metadata: strings.Repeat("m", fsm.MetadataBytesMax)}
@@ -245,7 +291,7 @@ func TestAnEntryTakesWhatFits(t *testing.T) {
 	}
 	taken := 0
 	for taken < 100 {
-		b := q.take()
+		b := take(q)
 		require.NotEmpty(t, b.requests)
 		taken += len(b.requests)
 		e := fsm.Entry{Version: 1}
@@ -265,7 +311,7 @@ func TestRenewalsRideInOrderAndOnce(t *testing.T) {
 		require.NoError(t, put(q, request{renews: true, session: id, since: now, done: ignored}))
 	}
 	require.Equal(t, now, q.oldest)
-	b := q.take()
+	b := take(q)
 	require.Len(t, b.renewals, 3)
 	require.Equal(t, []session.ID{3, 7, 9}, []session.ID{b.renewals[0].id, b.renewals[1].id, b.renewals[2].id})
 	require.Len(t, b.renewals[0].done, 2)

@@ -2,11 +2,14 @@
 //
 //	var q fair.Queue[request]
 //	q.Put(fair.From{Identity: "alice", Session: 57}, fair.Item[request]{Value: r, Cost: 600, Since: now})
-//	for q.Len() > limit {
-//		refuse(q.Evict()) // the last item of the session with the highest cost
+//	for q.Len(fair.Normal) > limit {
+//		refuse(q.Evict(fair.Normal)) // the last one of the session with the highest cost
 //	}
-//	for item := q.Next(fair.Normal, now); item != nil; item = q.Next(fair.Normal, now) {
-//		serve(q.Take(fair.Normal, now))
+//	for item := q.Oldest(); item != nil && item.Since.Before(late); item = q.Oldest() {
+//		refuse(q.TakeOldest())
+//	}
+//	for item := q.Next(fair.Normal); item != nil; item = q.Next(fair.Normal) {
+//		serve(q.Take(fair.Normal))
 //	}
 //
 // # Model
@@ -22,9 +25,10 @@
 //
 // # Invariants
 //
-//	F1  Each item that is put is taken or evicted, once.
-//	F2  Items of one session are taken in the order of Put, and evicted from the end.
-//	F3  Evict takes an item of the identity with the highest total cost, and of its session with the highest.
+//	F1  Each item that is put is removed once.
+//	F2  Take serves items of one session in the order of Put. TakeOldest removes the oldest of all normal items, and Evict the
+//	    latest of a class in its session.
+//	F3  Evict takes an item of the identity with the highest total cost in its class, and of its session with the highest.
 //	F4  Between two items of a session that waits all the time, every other session of the class that does is served for
 //	    as much, give or take a quantum and the largest item; so is every other identity.
 //	F5  A session or an identity with nothing waiting takes no memory.

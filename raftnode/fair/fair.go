@@ -39,134 +39,166 @@ const (
 
 // Queue is a fair queue. Its zero value is empty.
 type Queue[T any] struct {
-	root       flow[T] // of the identities
-	identities map[string]*flow[T]
-	sessions   map[From]*flow[T]
-	count      int
-	opened     uint64
-	spareNodes spare[node[T]]
-	spareFlows spare[flow[T]]
+	root           flow[T] // of the identities
+	identities     map[string]*flow[T]
+	sessions       map[From]*flow[T]
+	counts         [classes]int
+	serial         uint64   // of the latest item or flow
+	oldest, newest *node[T] // of the normal items
+	spareNodes     spare[node[T]]
+	spareFlows     spare[flow[T]]
 }
 
 type node[T any] struct {
 	Item[T]
-	next, prev *node[T]
+	session      *flow[T]
+	serial       uint64
+	next, prev   *node[T] // of its class in its session
+	newer, older *node[T] // of all normal items
 }
 
 // flow is a node of the tree: a session with its items, an identity with its sessions, or the root with all identities.
 type flow[T any] struct {
-	parent      *flow[T] // nil = the root
-	from        From
-	first, last *node[T] // of a session
-	cost        int      // of all items in it
-	heaviest    byCost[T]
-	rank        int    // in its parent's heaviest
-	opened      uint64 // a serial number
-	turns       [classes]turn[T]
+	parent *flow[T] // nil = the root
+	from   From
+	serial uint64
+	items  [classes]struct{ first, last *node[T] } // of a session
+	loads  [classes]load[T]
+	turns  [classes]turn[T]
+}
+
+// load is what waits in a flow of one class.
+type load[T any] struct {
+	cost     int
+	heaviest byCost[T] // its children
+	rank     int       // in its parent's heaviest
 }
 
 // turn is the state of a flow in the round robin of one class.
 type turn[T any] struct {
-	next, prev *flow[T] // the ring of its siblings with items
+	next, prev *flow[T] // the ring of its siblings whose first item is of this class
 	credit     int
-	since      time.Time // when it came to the end of the ring
-	front      *flow[T]  // the child whose turn it is; nil = none has items
+	front      *flow[T] // the child whose turn it is; nil = there is none
 }
 
-// Len is the number of items.
-func (q *Queue[T]) Len() int { return q.count }
+// Len is the number of items of a class.
+func (q *Queue[T]) Len(c Class) int { return q.counts[c] }
 
-// Cost is the total cost of all items.
-func (q *Queue[T]) Cost() int { return q.root.cost }
+// Cost is the total cost of the items of a class.
+func (q *Queue[T]) Cost(c Class) int { return q.root.loads[c].cost }
 
 // Put adds an item.
 func (q *Queue[T]) Put(from From, item Item[T]) {
-	n := q.spareNodes.get()
-	n.Item = item
 	s := q.sessions[sessionOf(from)]
 	if s == nil {
 		s = q.open(from)
 	}
-	if n.prev = s.last; s.last != nil {
-		s.last.next = n
+	n, c := q.spareNodes.get(), item.Class
+	q.serial++
+	n.Item, n.session, n.serial = item, s, q.serial
+	empty, list := s.first() == nil, &s.items[c]
+	if n.prev = list.last; n.prev != nil {
+		n.prev.next = n
 	} else {
-		s.first = n
-		s.join(item.Class, item.Since)
+		list.first = n
 	}
-	s.last = n
-	q.count++
-	s.add(item.Cost)
-}
-
-// Joined returns since when the head of the line has waited that a new item would join: its session; or if that is empty, the
-// round of its identity's sessions; or the round of the identities. Zero = no line.
-func (q *Queue[T]) Joined(from From) time.Time {
-	if s := q.sessions[sessionOf(from)]; s != nil {
-		return s.first.Since
+	list.last = n
+	if c == Normal {
+		if n.older = q.newest; n.older != nil {
+			n.older.newer = n
+		} else {
+			q.oldest = n
+		}
+		q.newest = n
 	}
-	f := &q.root
-	if own := q.identities[from.Identity]; own != nil && own.turns[Normal].front != nil {
-		f = own
+	q.counts[c]++
+	s.add(c, item.Cost)
+	if empty {
+		s.join(c)
 	}
-	if front := f.turns[Normal].front; front != nil {
-		return front.turns[Normal].since
-	}
-	return time.Time{}
 }
 
 // Next returns the item of a class that Take would take now; nil = none.
-func (q *Queue[T]) Next(c Class, now time.Time) *Item[T] {
+func (q *Queue[T]) Next(c Class) *Item[T] {
 	if q.root.turns[c].front == nil {
 		return nil
 	}
-	return &q.root.next(c, now).Item
+	return &q.root.next(c).Item
 }
 
 // Take removes the next item of a class, which must have one.
-func (q *Queue[T]) Take(c Class, now time.Time) Item[T] {
-	n, s := q.root.next(c, now), &q.root
-	for s.first == nil {
-		s = s.turns[c].front
-		s.turns[c].credit -= n.Cost
+func (q *Queue[T]) Take(c Class) Item[T] {
+	n := q.root.next(c)
+	for f := n.session; f.parent != nil; f = f.parent {
+		f.turns[c].credit -= n.Cost
 	}
-	return q.remove(s, n, now)
+	return q.remove(n)
 }
 
-// Evict removes the last item of the session with the highest cost, in the identity with the highest. The queue must not be
-// empty.
-func (q *Queue[T]) Evict() Item[T] {
-	s := &q.root
-	for s.last == nil {
-		s = s.heaviest[0]
+// Evict removes the last item of a class in the session where these cost most, in the identity where they do. There must be
+// one.
+func (q *Queue[T]) Evict(c Class) Item[T] {
+	f := &q.root
+	for f.items[c].last == nil {
+		f = f.loads[c].heaviest.flows[0]
 	}
-	return q.remove(s, s.last, time.Time{})
+	return q.remove(f.items[c].last)
 }
 
-// remove takes the first or the last item from a session.
-func (q *Queue[T]) remove(s *flow[T], n *node[T], now time.Time) Item[T] {
-	item, class := n.Item, s.first.Class
-	if n == s.first {
-		s.first = n.next
+// Oldest returns the normal item that was put first; nil = none.
+func (q *Queue[T]) Oldest() *Item[T] {
+	if q.oldest == nil {
+		return nil
+	}
+	return &q.oldest.Item
+}
+
+// TakeOldest removes the normal item that was put first, which there must be.
+func (q *Queue[T]) TakeOldest() Item[T] { return q.remove(q.oldest) }
+
+// remove takes an item that is the first or the last of its class in its session.
+func (q *Queue[T]) remove(n *node[T]) Item[T] {
+	item, s, c := n.Item, n.session, n.Class
+	before, list := s.first().Class, &s.items[c]
+	if list.first == n {
+		list.first = n.next
 	} else {
 		n.prev.next = nil
 	}
-	if n == s.last {
-		s.last = n.prev
+	if list.last == n {
+		list.last = n.prev
 	} else {
 		n.next.prev = nil
 	}
+	if c == Normal {
+		q.forget(n)
+	}
 	q.spareNodes.put(n)
-	q.count--
-	s.add(-item.Cost)
-	switch {
-	case s.first == nil:
-		s.leave(class)
+	q.counts[c]--
+	s.add(c, -item.Cost)
+	switch first := s.first(); {
+	case first == nil:
+		s.leave(before)
 		q.close(s)
-	case s.first.Class != class:
-		s.leave(class)
-		s.join(s.first.Class, now)
+	case first.Class != before:
+		s.leave(before)
+		s.join(first.Class)
 	}
 	return item
+}
+
+// forget takes an item out of the order of age.
+func (q *Queue[T]) forget(n *node[T]) {
+	if n.older != nil {
+		n.older.newer = n.newer
+	} else {
+		q.oldest = n.newer
+	}
+	if n.newer != nil {
+		n.newer.older = n.older
+	} else {
+		q.newest = n.older
+	}
 }
 
 // sessionOf is the key of a session: without the identity, since its order does not depend on that.
@@ -182,51 +214,79 @@ func (q *Queue[T]) open(from From) *flow[T] {
 	if q.sessions == nil {
 		q.identities, q.sessions = make(map[string]*flow[T]), make(map[From]*flow[T])
 	}
-	q.opened++
 	parent := q.identities[from.Identity]
 	if parent == nil {
-		parent = q.spareFlows.get()
-		parent.parent, parent.from.Identity, parent.opened = &q.root, from.Identity, q.opened
+		parent = q.openIn(&q.root, From{Identity: from.Identity})
 		q.identities[from.Identity] = parent
-		heap.Push(&q.root.heaviest, parent)
 	}
-	s := q.spareFlows.get()
-	s.parent, s.from, s.opened = parent, sessionOf(from), q.opened
+	s := q.openIn(parent, sessionOf(from))
 	q.sessions[s.from] = s
-	heap.Push(&parent.heaviest, s)
 	return s
+}
+
+func (q *Queue[T]) openIn(parent *flow[T], from From) *flow[T] {
+	q.serial++
+	f := q.spareFlows.get()
+	f.parent, f.from, f.serial = parent, from, q.serial
+	for c := range parent.loads {
+		h := &parent.loads[c].heaviest
+		h.class = Class(c)
+		heap.Push(h, f)
+	}
+	return f
 }
 
 // close removes a session that is empty, and its identity if it was the last of that.
 func (q *Queue[T]) close(s *flow[T]) {
-	parent := s.parent
 	delete(q.sessions, s.from)
-	heap.Remove(&parent.heaviest, s.rank)
-	q.spareFlows.put(s)
-	if room := parent.heaviest; len(room) == 0 {
-		delete(q.identities, parent.from.Identity)
-		heap.Remove(&q.root.heaviest, parent.rank)
-		q.spareFlows.put(parent)
-		if cap(room) <= spareMax {
-			parent.heaviest = room
+	identity := s.parent
+	q.closeIn(identity, s)
+	if len(identity.loads[Normal].heaviest.flows) == 0 {
+		delete(q.identities, identity.from.Identity)
+		q.closeIn(&q.root, identity)
+	}
+}
+
+func (q *Queue[T]) closeIn(parent, f *flow[T]) {
+	for c := range parent.loads {
+		heap.Remove(&parent.loads[c].heaviest, f.loads[c].rank)
+	}
+	var room [classes][]*flow[T]
+	for c := range f.loads {
+		if flows := f.loads[c].heaviest.flows; cap(flows) <= spareMax {
+			room[c] = flows
+		}
+	}
+	if q.spareFlows.put(f) {
+		for c := range f.loads {
+			f.loads[c].heaviest.flows = room[c]
 		}
 	}
 }
 
-// add adds to the costs of a flow and its parents.
-func (f *flow[T]) add(cost int) {
-	for ; f.parent != nil; f = f.parent {
-		f.cost += cost
-		heap.Fix(&f.parent.heaviest, f.rank)
+// first is the first item of a session.
+func (f *flow[T]) first() *node[T] {
+	n, urgent := f.items[Normal].first, f.items[Urgent].first
+	if n == nil || urgent != nil && urgent.serial < n.serial {
+		return urgent
 	}
-	f.cost += cost
+	return n
+}
+
+// add adds to the costs of a flow and its parents.
+func (f *flow[T]) add(c Class, cost int) {
+	for ; f.parent != nil; f = f.parent {
+		f.loads[c].cost += cost
+		heap.Fix(&f.parent.loads[c].heaviest, f.loads[c].rank)
+	}
+	f.loads[c].cost += cost
 }
 
 // join puts a flow at the end of its ring, and its parent too if that had no items of this class.
-func (f *flow[T]) join(c Class, now time.Time) {
+func (f *flow[T]) join(c Class) {
 	for ; f.parent != nil; f = f.parent {
 		t, front := &f.turns[c], f.parent.turns[c].front
-		t.credit, t.since = quantum, now
+		t.credit = quantum
 		if front != nil {
 			t.next, t.prev = front, front.turns[c].prev
 			t.prev.turns[c].next, front.turns[c].prev = f, f
@@ -253,45 +313,50 @@ func (f *flow[T]) leave(c Class) {
 }
 
 // next advances the turns to a flow whose credit covers its first item, and returns that item. Repeating it changes nothing.
-func (f *flow[T]) next(c Class, now time.Time) *node[T] {
-	for f.first == nil {
+func (f *flow[T]) next(c Class) *node[T] {
+	first := f.first()
+	for first == nil {
 		front := f.turns[c].front
-		n, t := front.next(c, now), &front.turns[c]
+		n, t := front.next(c), &front.turns[c]
 		if n.Cost <= t.credit {
 			return n
 		}
 		t.credit += quantum
-		t.since = now
 		f.turns[c].front = t.next
 	}
-	return f.first
+	return first
 }
 
-// byCost is a heap of flows with the highest cost first, and the latest among equals: so a newcomer is evicted before equal
-// flows that wait already.
-type byCost[T any] []*flow[T]
-
-func (h byCost[T]) Len() int { return len(h) }
-
-func (h byCost[T]) Less(i, j int) bool {
-	return h[i].cost > h[j].cost || h[i].cost == h[j].cost && h[i].opened > h[j].opened
+// byCost is a heap of flows with the highest cost of one class first, and the latest among equals: so a newcomer is evicted
+// before equal flows that wait already.
+type byCost[T any] struct {
+	class Class
+	flows []*flow[T]
 }
 
-func (h byCost[T]) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].rank, h[j].rank = i, j
+func (h *byCost[T]) Len() int { return len(h.flows) }
+
+func (h *byCost[T]) Less(i, j int) bool {
+	a, b := h.flows[i], h.flows[j]
+	cost, other := a.loads[h.class].cost, b.loads[h.class].cost
+	return cost > other || cost == other && a.serial > b.serial
+}
+
+func (h *byCost[T]) Swap(i, j int) {
+	h.flows[i], h.flows[j] = h.flows[j], h.flows[i]
+	h.flows[i].loads[h.class].rank, h.flows[j].loads[h.class].rank = i, j
 }
 
 func (h *byCost[T]) Push(f any) {
-	f.(*flow[T]).rank = len(*h)
-	*h = append(*h, f.(*flow[T]))
+	f.(*flow[T]).loads[h.class].rank = len(h.flows)
+	h.flows = append(h.flows, f.(*flow[T]))
 }
 
 func (h *byCost[T]) Pop() any {
-	last := len(*h) - 1
-	f := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
+	last := len(h.flows) - 1
+	f := h.flows[last]
+	h.flows[last] = nil
+	h.flows = h.flows[:last]
 	return f
 }
 
@@ -308,10 +373,13 @@ func (s *spare[T]) get() *T {
 	return v
 }
 
-func (s *spare[T]) put(v *T) {
-	if len(*s) < spareMax {
-		var zero T
-		*v = zero
-		*s = append(*s, v)
+// put clears a value and keeps it, or reports that there are enough.
+func (s *spare[T]) put(v *T) bool {
+	if len(*s) >= spareMax {
+		return false
 	}
+	var zero T
+	*v = zero
+	*s = append(*s, v)
+	return true
 }

@@ -4,14 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
-
-var noon = time.Unix(0, 0)
 
 // model is the queue as lists.
 type model struct {
@@ -20,39 +17,62 @@ type model struct {
 	identity map[From]string // under which a session waits
 }
 
-func (m *model) cost() (cost int) {
-	for _, items := range m.waiting {
-		for _, item := range items {
-			cost += item.Cost
+func (m *model) all(c Class) (items []Item[int], cost int) {
+	for _, waiting := range m.waiting {
+		for _, item := range waiting {
+			if item.Class == c {
+				items, cost = append(items, item), cost+item.Cost
+			}
 		}
 	}
-	return cost
+	return items, cost
 }
 
-// removed checks that an item is at one end of a session, and takes it from there.
-func (m *model) removed(t require.TestingT, item Item[int], last bool) {
+// removed takes an item from a session that must be its first, or the first or the last of its class.
+func (m *model) removed(t require.TestingT, item Item[int], of func(items []Item[int]) (end int)) {
 	for s, items := range m.waiting {
-		end := 0
-		if last {
-			end = len(items) - 1
-		}
-		if items[end].Value != item.Value {
+		i := slices.Index(items, item)
+		if i < 0 {
 			continue
 		}
-		require.Equal(t, items[end], item)
-		if m.waiting[s] = slices.Delete(items, end, end+1); len(items) == 1 {
+		require.Equal(t, of(items), i)
+		if m.waiting[s] = slices.Delete(items, i, i+1); len(items) == 1 {
 			delete(m.waiting, s)
 		}
 		return
 	}
-	require.Fail(t, "it is at no end of a session", "%+v", item)
+	require.Fail(t, "it waits in no session", "%+v", item)
+}
+
+// isOfTheHeaviest checks F3 of an item that was evicted.
+func (m *model) isOfTheHeaviest(t require.TestingT, item Item[int]) {
+	var victim From
+	bySession, byIdentity := make(map[From]int), make(map[string]int)
+	for s, items := range m.waiting {
+		for _, i := range items {
+			if i.Class == item.Class {
+				bySession[s] += i.Cost
+				byIdentity[m.identity[s]] += i.Cost
+			}
+			if i.Value == item.Value {
+				victim = s
+			}
+		}
+	}
+	own, all := bySession[victim], byIdentity[m.identity[victim]]
+	for s := range m.waiting {
+		require.LessOrEqual(t, byIdentity[m.identity[s]], all)
+		if m.identity[s] == m.identity[victim] {
+			require.LessOrEqual(t, bySession[s], own)
+		}
+	}
 }
 
 // F1, F2, F3 and F5, whatever comes in whichever order.
 func TestWhatIsPutLeavesOnceAndInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := model{waiting: make(map[From][]Item[int]), identity: make(map[From]string)}
-		number, now := 0, noon
+		number := 0
 		class := rapid.Custom(func(t *rapid.T) Class { return Class(rapid.IntRange(0, 1).Draw(t, "class")) })
 		t.Repeat(map[string]func(*rapid.T){
 			"put": func(t *rapid.T) {
@@ -62,7 +82,7 @@ func TestWhatIsPutLeavesOnceAndInOrder(t *testing.T) {
 				}
 				number++
 				item := Item[int]{
-					Value: number, Class: class.Draw(t, "class"), Since: now,
+					Value: number, Class: class.Draw(t, "class"),
 					Cost: rapid.SampledFrom([]int{1, 500, quantum, 10 * quantum}).Draw(t, "cost"),
 				}
 				m.queue.Put(from, item)
@@ -74,7 +94,7 @@ func TestWhatIsPutLeavesOnceAndInOrder(t *testing.T) {
 			},
 			"take": func(t *rapid.T) {
 				c := class.Draw(t, "class")
-				next := m.queue.Next(c, now)
+				next := m.queue.Next(c)
 				some := false
 				for _, items := range m.waiting {
 					some = some || items[0].Class == c
@@ -83,47 +103,51 @@ func TestWhatIsPutLeavesOnceAndInOrder(t *testing.T) {
 				if some {
 					want := *next
 					require.Equal(t, c, want.Class)
-					require.Equal(t, want, *m.queue.Next(c, now), "looking changes nothing")
-					item := m.queue.Take(c, now)
+					require.Equal(t, want, *m.queue.Next(c), "looking changes nothing")
+					item := m.queue.Take(c)
 					require.Equal(t, want, item)
-					m.removed(t, item, false)
+					m.removed(t, item, func([]Item[int]) int { return 0 })
 				}
 			},
 			"evict": func(t *rapid.T) {
-				if m.queue.Len() == 0 {
+				c := class.Draw(t, "class")
+				if m.queue.Len(c) == 0 {
 					return
 				}
-				item := m.queue.Evict()
-				var victim From
-				bySession, byIdentity := make(map[From]int), make(map[string]int)
-				for s, items := range m.waiting {
-					for _, i := range items {
-						bySession[s] += i.Cost
-						byIdentity[m.identity[s]] += i.Cost
-						if i.Value == item.Value {
-							victim = s
+				item := m.queue.Evict(c)
+				m.isOfTheHeaviest(t, item)
+				m.removed(t, item, func(items []Item[int]) (last int) {
+					for i := range items {
+						if items[i].Class == c {
+							last = i
 						}
 					}
+					return last
+				})
+			},
+			"take the oldest": func(t *rapid.T) {
+				normal, _ := m.all(Normal)
+				oldest := m.queue.Oldest()
+				require.Equal(t, len(normal) > 0, oldest != nil)
+				if oldest == nil {
+					return
 				}
-				own, all := bySession[victim], byIdentity[m.identity[victim]]
-				for s := range m.waiting {
-					require.LessOrEqual(t, byIdentity[m.identity[s]], all)
-					if m.identity[s] == m.identity[victim] {
-						require.LessOrEqual(t, bySession[s], own)
-					}
-				}
-				m.removed(t, item, true)
+				item := m.queue.TakeOldest()
+				require.Equal(t, slices.MinFunc(normal, func(a, b Item[int]) int { return a.Value - b.Value }), item)
+				m.removed(t, item, func(items []Item[int]) int {
+					return slices.IndexFunc(items, func(i Item[int]) bool { return i.Class == Normal })
+				})
 			},
 			"": func(t *rapid.T) {
-				now = now.Add(time.Millisecond)
-				count, identities := 0, make(map[string]bool)
-				for s, items := range m.waiting {
-					count += len(items)
+				identities := make(map[string]bool)
+				for s := range m.waiting {
 					identities[m.identity[s]] = true
-					require.Equal(t, items[0].Since, m.queue.Joined(From{m.identity[s], s.Session}))
 				}
-				require.Equal(t, count, m.queue.Len())
-				require.Equal(t, m.cost(), m.queue.Cost())
+				for c := range classes {
+					items, cost := m.all(c)
+					require.Equal(t, len(items), m.queue.Len(c))
+					require.Equal(t, cost, m.queue.Cost(c))
+				}
 				require.Len(t, m.queue.sessions, len(m.waiting))
 				require.Len(t, m.queue.identities, len(identities))
 			},
@@ -150,10 +174,10 @@ func TestSharesAreEqualInCost(t *testing.T) {
 		largest := slices.Max(costs)
 		served, bySession := make([]int, len(costs)), make(map[From]int)
 		for range rapid.IntRange(1, 2000).Draw(t, "items") {
-			q.Next(Normal, noon)
+			q.Next(Normal)
 			from := q.root.turns[Normal].front.turns[Normal].front.from
 			var i, s int
-			_, err := fmt.Sscan(q.Take(Normal, noon).Value, &i)
+			_, err := fmt.Sscan(q.Take(Normal).Value, &i)
 			require.NoError(t, err)
 			s = int(from.Session) - 10*i - 1
 			served[i] += costs[i]
@@ -183,11 +207,11 @@ func TestANewcomerWaitsForOneTurnOfEachOther(t *testing.T) {
 			q.Put(From{Identity: "a", Session: uint64(1 + i%3)}, Item[int]{Cost: large})
 		}
 		for range 100 {
-			q.Take(Normal, noon)
+			q.Take(Normal)
 		}
 		q.Put(from, Item[int]{Value: 1, Cost: 600})
 		before := 0
-		for q.Take(Normal, noon).Value != 1 {
+		for q.Take(Normal).Value != 1 {
 			before++
 		}
 		assert.LessOrEqual(t, before, 4, name)
@@ -199,12 +223,12 @@ func TestUrgentItemsOvertakeOtherSessionsOnly(t *testing.T) {
 	var q Queue[string]
 	q.Put(From{Session: 1}, Item[string]{Value: "lock", Cost: 1})
 	q.Put(From{Session: 1}, Item[string]{Value: "unlock", Cost: 1, Class: Urgent})
-	require.Nil(t, q.Next(Urgent, noon))
+	require.Nil(t, q.Next(Urgent))
 	q.Put(From{Session: 2}, Item[string]{Value: "unlock of another", Cost: 1, Class: Urgent})
-	assert.Equal(t, "unlock of another", q.Take(Urgent, noon).Value)
-	assert.Equal(t, "lock", q.Take(Normal, noon).Value)
-	assert.Equal(t, "unlock", q.Take(Urgent, noon).Value)
-	require.Zero(t, q.Len())
+	assert.Equal(t, "unlock of another", q.Take(Urgent).Value)
+	assert.Equal(t, "lock", q.Take(Normal).Value)
+	assert.Equal(t, "unlock", q.Take(Urgent).Value)
+	require.Zero(t, q.Len(Normal)+q.Len(Urgent))
 }
 
 // What waits with most makes room, from the end, and not the newcomer; among equals it is the newcomer.
@@ -215,36 +239,19 @@ func TestTheHeaviestMakesRoom(t *testing.T) {
 	}
 	q.Put(From{Identity: "heavy", Session: 2}, Item[string]{Value: "its other session", Cost: 300})
 	q.Put(From{Identity: "light", Session: 3}, Item[string]{Value: "light", Cost: 900})
-	assert.Equal(t, "heavy 9", q.Evict().Value)
-	assert.Equal(t, "heavy 8", q.Evict().Value)
+	q.Put(From{Identity: "heavy", Session: 1}, Item[string]{Value: "unlock", Cost: 2000, Class: Urgent})
+	assert.Equal(t, "heavy 9", q.Evict(Normal).Value)
+	assert.Equal(t, "heavy 8", q.Evict(Normal).Value)
 	q.Put(From{Identity: "light", Session: 4}, Item[string]{Value: "too much", Cost: 900})
-	assert.Equal(t, "too much", q.Evict().Value)
+	assert.Equal(t, "too much", q.Evict(Normal).Value)
+	assert.Equal(t, "unlock", q.Evict(Urgent).Value, "it makes room for urgent items only")
 
 	var equals Queue[int]
 	for i := range 9 {
 		equals.Put(From{Identity: fmt.Sprint(i), Session: uint64(i + 1)}, Item[int]{Value: i, Cost: 1})
 	}
 	for i := range 9 {
-		assert.Equal(t, 8-i, equals.Evict().Value)
-	}
-}
-
-// Joined returns since when the items have waited that a new one would wait behind.
-func TestJoined(t *testing.T) {
-	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
-	var q Queue[int]
-	assert.Zero(t, q.Joined(From{Identity: "a", Session: 1}))
-	for range 200 { // a flood, and who is served beside it
-		q.Put(From{Identity: "a", Session: 1}, Item[int]{Cost: quantum, Since: at(0)})
-	}
-	for i := range 100 {
-		q.Put(From{Identity: "b", Session: 2}, Item[int]{Value: i, Cost: 1, Since: at(i)})
-		q.Take(Normal, at(i))
-		q.Take(Normal, at(i))
-	}
-	assert.Equal(t, at(0), q.Joined(From{Identity: "c", Session: 1}), "it is in the session's order")
-	for name, from := range map[string]From{"another session": {Identity: "a", Session: 9}, "another identity": {Identity: "c", Session: 9}} {
-		assert.GreaterOrEqual(t, q.Joined(from), at(97), name)
+		assert.Equal(t, 8-i, equals.Evict(Normal).Value)
 	}
 }
 
@@ -254,8 +261,8 @@ func TestAnEmptyQueueTakesNoMemory(t *testing.T) {
 	for i := range 3 * spareMax {
 		q.Put(From{Identity: fmt.Sprint(i % 7), Session: uint64(i + 1)}, Item[int]{Cost: 1})
 	}
-	for q.Len() > 0 {
-		q.Take(Normal, noon)
+	for q.Len(Normal) > 0 {
+		q.Take(Normal)
 	}
 	assert.Empty(t, q.sessions)
 	assert.Empty(t, q.identities)
@@ -266,7 +273,7 @@ func TestAnEmptyQueueTakesNoMemory(t *testing.T) {
 			q.Put(From{Identity: "a", Session: uint64(i + 1)}, Item[int]{Cost: 1})
 		}
 		for range 64 {
-			q.Take(Normal, noon)
+			q.Take(Normal)
 		}
 	}))
 }
@@ -277,8 +284,8 @@ func BenchmarkQueue(b *testing.B) {
 			var q Queue[[10]uint64]
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				if q.Len() == sessions {
-					q.Take(Normal, noon)
+				if q.Len(Normal) == sessions {
+					q.Take(Normal)
 				}
 				q.Put(From{Identity: "a", Session: uint64(i%sessions + 1)}, Item[[10]uint64]{Cost: 600})
 			}

@@ -19,6 +19,7 @@
 //	node.go     Node: composes the replicated state machine and the servers
 //	server.go   Server: the gRPC listener, its connections, and the one way of every call; reflection
 //	stream.go   streams of sessions
+//	overload.go streams that send more than the cluster can do
 //	calls.go    calls of clients about their sessions and tickets
 //	reads.go    calls that only read
 //	admin.go    calls of operators

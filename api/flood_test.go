@@ -2,13 +2,16 @@ package api
 
 import (
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 
 	"zamok/api/access"
 	"zamok/api/push"
@@ -18,10 +21,6 @@ import (
 	"zamok/raftnode"
 	"zamok/session"
 )
-
-// soonEnough is what a test may take in which nothing is applied: an acquisition is refused also when the
-// first of its session has waited for half a second.
-const soonEnough = 400 * time.Millisecond
 
 // A client that sends more than is carried out fills neither this node's memory nor the queue that all clients share.
 func TestAFloodIsBounded(t *testing.T) {
@@ -46,6 +45,86 @@ func TestAFloodIsBounded(t *testing.T) {
 	<-st.queue.Done()
 	assert.NoError(t, st.queue.Err().Err(), "the one Close was carried out, and no other refused")
 	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
+}
+
+// While more waits than the next entry can take, a stream has few acquisitions of it. Those that find no room in time are refused,
+// with one answer for each run of tickets.
+func TestAnAcquisitionWithoutRoomIsRefused(t *testing.T) {
+	const sent, gap = 200, 100
+	n := startAlone(t)
+	st, other := attachDirectly(t, n, 1), attachDirectly(t, n, 2)
+	var frame zamokpb.ClientFrame
+	for ticket := uint64(1); ticket <= sent; ticket++ {
+		if ticket != gap {
+			p := &zamokpb.Acquire{Ticket: ticket, WaitFor: -1, Items: []*zamokpb.Item{{Name: fmt.Sprint(ticket), Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}
+			frame.Messages = append(frame.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: p}})
+		}
+	}
+	n.Raft().View(func(*fsm.Machine) { // while it is read, nothing is applied
+		for ticket := uint64(1); ticket <= 4096; ticket++ { // two entries are in flight, and more than one waits
+			c := &fsm.Acquire{Session: other.queue.Session, Ticket: ticket, Items: []fsm.Item{{Name: "other", Mode: fsm.Exclusive}}}
+			n.Raft().Submit(t.Context(), c, func(raftnode.Answer, error) {})
+		}
+		require.NoError(t, st.handle(&frame))
+	})
+	assert.EqualValues(t, sent-1-crowdedMax, st.overloads.Load())
+	answers, _ := st.queue.Take()
+	var refused [][2]uint64
+	for _, m := range answers.GetMessages() {
+		if a := m.GetAnswer(); a.GetError().GetCode() == zamokpb.Code_CODE_OVERLOADED {
+			assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, a.Error.Outcome)
+			refused = append(refused, [2]uint64{a.State.Ticket, a.Through})
+		}
+	}
+	assert.Equal(t, [][2]uint64{{crowdedMax + 1, gap - 1}, {gap + 1, sent}}, refused)
+	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
+	var known []uint64
+	n.Raft().View(func(m *fsm.Machine) {
+		for ticket := uint64(1); ticket <= sent; ticket++ {
+			if _, found := m.Ticket(fsm.TicketRef{Session: st.queue.Session, Ticket: ticket}); found {
+				known = append(known, ticket)
+			}
+		}
+	})
+	assert.Len(t, known, crowdedMax)
+	assert.EqualValues(t, crowdedMax, known[crowdedMax-1], "no other was done")
+}
+
+// refusing is a connection whose every frame has so many acquisitions that are refused.
+type refusing struct {
+	grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]
+	stream *stream
+	counts []int64
+	read   []time.Time // when each was
+}
+
+func (r *refusing) Recv() (*zamokpb.ClientFrame, error) {
+	r.read = append(r.read, time.Now())
+	if len(r.read) > len(r.counts) {
+		return nil, io.EOF
+	}
+	r.stream.overloads.Add(r.counts[len(r.read)-1])
+	return &zamokpb.ClientFrame{}, nil
+}
+
+// The more of a stream is refused because of overload, the longer it is not read, up to a limit.
+func TestRefusalsPauseTheReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &stream{ctx: t.Context(), ended: make(chan struct{}), queue: &push.Queue{}}
+		wire := &refusing{stream: st, counts: []int64{0, 1, 0, 20, 1 << 40}}
+		st.wire = wire
+		require.ErrorIs(t, st.readFrames(), io.EOF)
+		var pauses []time.Duration
+		for i := range wire.counts {
+			pauses = append(pauses, wire.read[i+1].Sub(wire.read[i]))
+		}
+		assert.Equal(t, []time.Duration{0, refusalPause, 0, 20 * refusalPause, pauseMax}, pauses)
+
+		wire.counts, wire.read = []int64{1 << 40}, nil
+		close(st.ended)
+		require.ErrorIs(t, st.readFrames(), io.EOF)
+		assert.Equal(t, wire.read[0], wire.read[1], "it does not wait once the stream has ended")
+	})
 }
 
 // A silent stream ends with an error that names that; one that sent OpenStream never ends with NOT_DONE.
@@ -108,16 +187,7 @@ func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 func TestAStreamsCommandsAreBoundedInBytes(t *testing.T) {
 	const some = pendingBytesMax / (64 << 10)
 	n := startAlone(t)
-	taken, took := fill(t, n, 1)
-	for again := byte(2); taken <= some && took > soonEnough && again < 100; again++ {
-		taken, took = fill(t, n, again)
-	}
-	assert.Greater(t, taken, some)
-}
-
-// fill sends the largest commands until one is refused, and returns how many were taken before, and how long that took.
-func fill(t *testing.T, n *Node, number byte) (taken int, took time.Duration) {
-	st := attachDirectly(t, n, number)
+	st, taken := attachDirectly(t, n, 1), 0
 	refused := func() bool {
 		frame, _ := st.queue.Take()
 		for _, m := range frame.GetMessages() {
@@ -129,7 +199,6 @@ func fill(t *testing.T, n *Node, number byte) (taken int, took time.Duration) {
 		}
 		return false
 	}
-	began := time.Now()
 	n.Raft().View(func(*fsm.Machine) { // while it is read, nothing is applied
 		for ; !refused(); taken++ {
 			c := widest(st.queue.Session, uint64(taken)+1)
@@ -137,8 +206,7 @@ func fill(t *testing.T, n *Node, number byte) (taken int, took time.Duration) {
 			require.LessOrEqual(t, st.pendingBytes.Load(), int64(pendingBytesMax))
 		}
 	})
-	took = time.Since(began)
 	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
 	assert.Zero(t, st.pendingBytes.Load())
-	return taken, took
+	assert.Greater(t, taken, some)
 }

@@ -50,7 +50,8 @@ type stream struct {
 	frames       atomic.Uint64                // how many came
 	pending      atomic.Int64                 // commands and renewals that have no answer yet
 	pendingBytes atomic.Int64                 // of those commands
-	settled      chan struct{}                // capacity 1: the last command had its answer
+	settled      chan struct{}                // capacity 1: the last command had its answer, or half of crowdedMax are left
+	overloads    atomic.Int64                 // refusals because of overload since the last pause
 	closing      bool                         // the reader's: the client closed the session
 	renewal      *zamokpb.RenewSessionRequest // the reader's: for Guard.Admit, the request that a renewal stands for
 	end          func()                       // the reader's: ends the count of open streams; nil: not counted
@@ -163,7 +164,7 @@ func (st *stream) relayed() bool {
 // answered notes that a command of so many bytes has its answer.
 func (st *stream) answered(bytes int64) {
 	st.pendingBytes.Add(-bytes)
-	if st.pending.Add(-1) == 0 {
+	if left := st.pending.Add(-1); left == 0 || left == crowdedMax/2 {
 		select {
 		case st.settled <- struct{}{}:
 		default:
@@ -218,11 +219,8 @@ func (st *stream) read() {
 		}
 	}()
 	err := st.readOpen()
-	for err == nil {
-		var p *zamokpb.ClientFrame
-		if p, err = st.wire.Recv(); err == nil {
-			err = st.handle(p)
-		}
+	if err == nil {
+		err = st.readFrames()
 	}
 	if errors.Is(err, io.EOF) { // that the client closed its end is no error
 		if st.closing {
@@ -308,11 +306,17 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 	if err := access.CheckFrame(p); err != nil {
 		return err
 	}
+	var excess []uint64 // tickets of acquisitions for which there is no room
 	frame, id, acked := push.Frame{Number: st.frames.Add(1), Sent: p.Sent, Arrived: time.Now()}, st.queue.Session, p.AckedThrough
 	for i, message := range p.Messages {
 		switch m := message.GetMessage().(type) {
 		case *zamokpb.ClientMessage_Acquire:
-			st.acquire(frame, acked, m.Acquire)
+			ticket := m.Acquire.GetTicket()
+			if st.hasRoom(frame.Arrived) || st.server.hub.Requested(fsm.TicketRef{Session: id, Ticket: ticket}) {
+				st.acquire(frame, acked, m.Acquire)
+			} else {
+				excess = append(excess, ticket) // no copy of it is under way
+			}
 		case *zamokpb.ClientMessage_Drop:
 			c := push.Command{Kind: zamokpb.Command_COMMAND_DROP, Ticket: m.Drop.GetTicket(), Frame: frame}
 			st.command(c, m.Drop, st.server.dropCommand(st.ctx, fsm.Drop{Session: id, Ticket: c.Ticket, AckedThrough: acked}))
@@ -333,6 +337,7 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 			return wire.Invalid(fmt.Sprintf("messages[%d]", i), "is empty, or of a kind that this server does not know")
 		}
 	}
+	st.refuseExcess(frame, excess)
 	return nil
 }
 
@@ -389,6 +394,9 @@ func (st *stream) submit(c push.Command, command fsm.Command) {
 }
 
 func (st *stream) answer(c push.Command, a *raftnode.Answer, refusal *wire.Error) {
+	if refusal.Code() == zamokpb.Code_CODE_OVERLOADED {
+		st.overloads.Add(1)
+	}
 	st.server.answered(st.ctx, c.Frame.Arrived, refusal)
 	st.queue.Answer(c, a, refusal)
 }

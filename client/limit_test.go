@@ -120,6 +120,27 @@ func TestALimitIsWaitedFor(t *testing.T) {
 	})
 }
 
+// One refusal may be the answer of several acquisitions.
+func TestARefusalForSeveralTickets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBare(t)
+		tickets := b.asks(5)
+		require.Len(t, b.sends(), 5)
+		answer := func(a *zamokpb.Answer) {
+			a.Command = zamokpb.Command_COMMAND_ACQUIRE
+			b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: a}})
+		}
+		answer(&zamokpb.Answer{State: state(2, 0, 0), Through: 4, Error: &zamokpb.ErrorInfo{
+			Code: zamokpb.Code_CODE_OVERLOADED, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE}})
+		require.Equal(t, []string{"acquire 2", "acquire 3", "acquire 4"}, b.sends())
+		answer(&zamokpb.Answer{State: state(4, 0, 0), Through: 5, Error: &zamokpb.ErrorInfo{
+			Code: zamokpb.Code_CODE_REFUSED, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE}})
+		for i, ticket := range tickets {
+			require.Equal(t, i >= 3, ticket.failure != nil, i)
+		}
+	})
+}
+
 // A round that meets a limit at a node waits for it, and does not ask the others: they can't do it.
 func TestARoundWaitsForALimit(t *testing.T) {
 	n, err := newNodes(Config{Endpoints: []string{"one:1", "other:1"}, Cluster: "c"})

@@ -292,6 +292,11 @@ func (s *session) handle(st *stream, m *zamokpb.ServerMessage) {
 	case *zamokpb.ServerMessage_Answer:
 		s.silentAt = s.c.clock.Now() // shows that the stream works
 		s.answer(m.Answer)
+		for t := m.Answer.GetState().GetTicket(); t < m.Answer.GetThrough(); {
+			t++
+			m.Answer.State.Ticket = t
+			s.answer(m.Answer)
+		}
 	case *zamokpb.ServerMessage_KeepAliveAck:
 		s.confirmRenewal(m.KeepAliveAck.GetSent(), m.KeepAliveAck.GetTime())
 		if m.KeepAliveAck.GetChanges() != s.reported {

@@ -216,6 +216,17 @@ func (q *Queue) Answer(c Command, a *raftnode.Answer, refusal *wire.Error) {
 	q.endUnlessLeading(refusal)
 }
 
+// Refuse queues one refusal for the acquisitions of tickets that follow each other.
+func (q *Queue) Refuse(first, last uint64, refusal *wire.Error) {
+	q.hub.mu.Lock()
+	defer q.hub.mu.Unlock()
+	m := wire.Answer(zamokpb.Command_COMMAND_ACQUIRE, fsm.TicketState{Ticket: first}, refusal)
+	if last > first {
+		m.GetAnswer().Through = last
+	}
+	q.add(m, true)
+}
+
 // Renewed sends the confirmation of a frame that renewed the session, which has waited for company in the log, or ends the
 // stream if this node does not lead.
 func (q *Queue) Renewed(f Frame, a *raftnode.Answer, refusal *wire.Error) {

@@ -152,7 +152,9 @@ func Refused(r *fsm.Result) *Error {
 		if d.Limit > 0 {
 			kind = fmt.Sprintf("with %d permits", d.Limit)
 		}
-		e.Info.Message = strings.NewReplacer("{field}", visible.Line(d.Field), "{kind}", kind).Replace(row.text)
+		if strings.Contains(row.text, "{") {
+			e.Info.Message = strings.NewReplacer("{field}", visible.Line(d.Field), "{kind}", kind).Replace(row.text)
+		}
 	}
 	return e
 }

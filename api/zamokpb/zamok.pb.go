@@ -1856,7 +1856,10 @@ type Answer struct {
 	// The ticket after the command. STATE_UNSPECIFIED: never received, or unknown because of the error.
 	State *TicketState `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// Absent: the command succeeded.
-	Error         *ErrorInfo `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Error *ErrorInfo `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// Above state.ticket: this is also the answer of each Acquire of the same frame with a ticket up to this one, which
+	// were refused for the same reason.
+	Through       uint64 `protobuf:"varint,4,opt,name=through,proto3" json:"through,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1910,6 +1913,13 @@ func (x *Answer) GetError() *ErrorInfo {
 		return x.Error
 	}
 	return nil
+}
+
+func (x *Answer) GetThrough() uint64 {
+	if x != nil {
+		return x.Through
+	}
+	return 0
 }
 
 // KeepAliveAck confirms a renewal: the frame sent at `sent` was committed and applied at cluster time `time`.
@@ -5872,11 +5882,12 @@ const file_zamok_proto_rawDesc = "" +
 	"downgraded\x18\x03 \x01(\bR\n" +
 	"downgraded\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\tR\x04text\x12\x16\n" +
-	"\x06number\x18\x05 \x01(\x04R\x06number\"\x8d\x01\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\"\xa7\x01\n" +
 	"\x06Answer\x12+\n" +
 	"\acommand\x18\x01 \x01(\x0e2\x11.zamok.v1.CommandR\acommand\x12+\n" +
 	"\x05state\x18\x02 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12)\n" +
-	"\x05error\x18\x03 \x01(\v2\x13.zamok.v1.ErrorInfoR\x05error\"P\n" +
+	"\x05error\x18\x03 \x01(\v2\x13.zamok.v1.ErrorInfoR\x05error\x12\x18\n" +
+	"\athrough\x18\x04 \x01(\x04R\athrough\"P\n" +
 	"\fKeepAliveAck\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\fR\x04sent\x12\x12\n" +
 	"\x04time\x18\x02 \x01(\x03R\x04time\x12\x18\n" +

@@ -21,10 +21,10 @@ const (
 	streams      = 128
 	tick         = 2 * time.Millisecond // between the frames of a stream
 	frameMost    = 500                  // acquisitions in one frame
-	inHandMost   = 3000                 // tickets of one session, below what it may have
+	windowMost   = 1000                 // tickets of one session above its acknowledged-through; the server takes 1024
 	sessionTTL   = 10 * time.Second
 	renewEvery   = 1500 * time.Millisecond
-	drainTimeout = 5 * time.Second
+	drainTimeout = 30 * time.Second
 )
 
 // clientsSpec is what the process of the clients is asked to do. Rate is in cycles a second; with 0 the loop is closed,
@@ -186,7 +186,7 @@ func (st *stream) frame(elapsed time.Duration) *zamokpb.ClientFrame {
 	if st.stop.Load() {
 		due = 0
 	}
-	for range min(due, frameMost, inHandMost-len(st.inHand), frameMessagesMax-1-len(f.Messages)) {
+	for range min(due, frameMost, windowMost-int(st.next-1-st.acked), frameMessagesMax-1-len(f.Messages)) {
 		acquire := &zamokpb.Acquire{Ticket: st.next, WaitFor: -1, Items: []*zamokpb.Item{{
 			Name: fmt.Sprint(st.prefix, st.next), Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}
 		f.Messages = append(f.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: acquire}})
@@ -221,6 +221,10 @@ func (st *stream) message(m *zamokpb.ServerMessage) {
 	state, refusal := m.GetChange().GetState(), (*zamokpb.ErrorInfo)(nil)
 	if a := m.GetAnswer(); a != nil {
 		state, refusal = a.State, a.Error
+		for ticket := state.GetTicket() + 1; ticket <= a.Through; ticket++ {
+			st.refused.Add(1)
+			delete(st.inHand, ticket)
+		}
 	}
 	granted, under := st.inHand[state.GetTicket()]
 	switch {

@@ -11,7 +11,7 @@
 //     soon as it is granted.
 //  2. The capacity is their rate as a closed loop, with a limited number of concurrent cycles. Then a multiple of that
 //     rate is due as an open loop. A refusal (OVERLOADED) ends a cycle without work. Cycles that the connections did not take
-//     by the end of the window count as unsent.
+//     by the end of the window, or for which the session has no ticket (TicketWindow of package fsm), count as unsent.
 //  3. Answers are measured in the server: zamok_answer_seconds of the leader, from the arrival of a frame to the answer, within
 //     the window. An overloaded client process can't measure that.
 //  4. Meanwhile other clients, in the unlimited process, hold a lock each, and one locks and unlocks all the time. None

@@ -1,0 +1,96 @@
+package api
+
+import (
+	"time"
+
+	"zamok/api/push"
+	"zamok/api/wire"
+	"zamok/raftnode"
+)
+
+// # Overload
+//
+// A client that sends more than the cluster can do is slowed down by flow control. Its stream is not read, so it can't send,
+// and neither its requests nor their refusals take the processors from other clients. Three bounds, from the stream to the log:
+//
+//  1. A stream with refused acquisitions is not read for a while (refusalPause).
+//  2. While the queue in front of the log is crowded, a stream may have few acquisitions in it (crowdedMax). The others of the frame
+//     wait for room, and those that find none are refused together, which costs a fraction of carrying them out.
+//  3. An acquisition that the queue does not propose soon is refused (queueWaitMax of package raftnode).
+//
+// Releases and renewals are never refused for that; they wait behind the acquisitions that their own client has sent before.
+
+const (
+	// While more waits than the next entry of the log can take, a stream may have crowdedMax of them, and a further acquisition
+	// waits for an answer to one of these, for crowdedWaitMax at most from the arrival of its frame.
+	crowdedMax     = 24
+	crowdedWaitMax = 50 * time.Millisecond
+	// A stream with acquisitions that were refused because of overload is not read for refusalPause for each of them, and at most
+	// for pauseMax. So flow control slows down a client that sends more than the cluster can do, and refusals don't take the
+	// processors.
+	refusalPause = 500 * time.Microsecond
+	pauseMax     = 250 * time.Millisecond
+)
+
+// readFrames handles frames until there is an error, and pauses when acquisitions were refused because of overload.
+func (st *stream) readFrames() error {
+	for {
+		p, err := st.wire.Recv()
+		if err == nil {
+			err = st.handle(p)
+		}
+		if err != nil {
+			return err
+		}
+		if refused := st.overloads.Swap(0); refused > 0 {
+			st.sleep(min(time.Duration(refused)*refusalPause, pauseMax))
+		}
+	}
+}
+
+// sleep waits, at most until the stream ends.
+func (st *stream) sleep(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-st.ended:
+	case <-st.ctx.Done():
+	}
+}
+
+// refuseExcess refuses acquisitions with one answer for each run of consecutive tickets: a refusal of its own for each would
+// cost nearly as much as to carry it out.
+func (st *stream) refuseExcess(frame push.Frame, tickets []uint64) {
+	for len(tickets) > 0 {
+		n := 1
+		for n < len(tickets) && tickets[n] == tickets[0]+uint64(n) {
+			n++
+		}
+		refusal := wire.Explain(raftnode.ErrOverloaded)
+		for range n {
+			st.server.answered(st.ctx, frame.Arrived, refusal)
+		}
+		st.overloads.Add(int64(n))
+		st.queue.Refuse(tickets[0], tickets[n-1], refusal)
+		tickets = tickets[n:]
+	}
+}
+
+// hasRoom waits until the stream may submit a further acquisition, and reports whether it may in time.
+func (st *stream) hasRoom(arrived time.Time) bool {
+	for st.pending.Load() >= crowdedMax && st.server.node.Crowded() {
+		left := crowdedWaitMax - time.Since(arrived)
+		if left <= 0 {
+			return false
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-st.settled:
+		case <-timer.C:
+		case <-st.ended:
+		}
+		timer.Stop()
+	}
+	return true
+}

@@ -166,7 +166,7 @@ func TestARefusalDoesNotSettleACallInDoubt(t *testing.T) {
 
 // A long answer is cut at what one answer holds, with how much there is.
 func TestALongAnswerArrives(t *testing.T) {
-	const holders, listed = 300, 200
+	const holders, listed = 300, 100
 	c := startCluster(t, 1)
 	a, ctx := c.client(nil), soon(t)
 	name := strings.Repeat("n", 512)

@@ -92,11 +92,14 @@ func members(all []node, scheme string) string {
 	return strings.Join(list, ",")
 }
 
-const pageBytesMax = 8 << 20 // that are read of what a node reports
+const (
+	pageBytesMax  = 8 << 20         // that are read of what a node reports
+	metricTimeout = 5 * time.Second // an overloaded node answers late
+)
 
 // readMetric reads one line of a page of metrics.
 func readMetric(ctx context.Context, address, name string) (float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, metricTimeout)
 	defer cancel()
 	url := "http://" + address + "/metrics"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -147,8 +147,8 @@ func (s *Server) acquire(ctx context.Context, req *zamokpb.AcquireRequest, id se
 	if req.Session == 0 && refusedForRoom(err) && wait.IsOnly() {
 		state.State = fsm.Ended // it was not requested, so its session ends as if it had been refused in the log
 	}
-	if err != nil && state.State != fsm.Ended && wait.Shared() {
-		err = inDoubt(err, "another call has requested this ticket and may get it")
+	if err != nil && state.State != fsm.Ended {
+		err = s.refusedCopy(err, wait, ref)
 	}
 	keepsWaiting := false // this node can't know its end any more, and the caller may request it at another node
 	if err == nil && state.State == fsm.Waiting {

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"zamok/api/access"
+	"zamok/api/push"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
@@ -54,10 +55,25 @@ func (s *Server) proposeOpening(ctx context.Context, command *fsm.OpenSession) (
 			done(a, err)
 		})
 	})
-	if err != nil && others {
+	switch {
+	case err == nil:
+	case others:
 		err = inDoubt(err, "another request opens a session with this secret, and may succeed")
+	case knows(s, (*fsm.Machine).SessionBySecret, command.Secret):
+		err = inDoubt(err, "an earlier request has opened a session with this secret")
 	}
 	return a, err
+}
+
+// refusedCopy is the refusal of a call for a ticket, which may be a copy of another call.
+func (s *Server) refusedCopy(err error, wait *push.Waiter, ref fsm.TicketRef) error {
+	switch {
+	case wait.Shared():
+		return inDoubt(err, "another call has requested this ticket and may get it")
+	case knows(s, (*fsm.Machine).Ticket, ref):
+		return inDoubt(err, "an earlier request for this ticket took effect")
+	}
+	return err
 }
 
 // knows reports whether the state machine has a record.
@@ -66,8 +82,8 @@ func knows[Ref, View any](s *Server, find func(*fsm.Machine, Ref) (View, bool), 
 	return known
 }
 
-// inDoubt is the refusal of a call before the log, if another one for the same ticket or session was here as well. That may have
-// been proposed, and when it broke, it left the ticket to this one.
+// inDoubt is the refusal of a call before the log, if another one for the same ticket or session was here as well, or has been done.
+// That may have been proposed, and when it broke, it left the ticket to this one.
 func inDoubt(err error, other string) error {
 	e := wire.Explain(err)
 	switch e.Code() {

@@ -12,6 +12,7 @@ import (
 
 	"zamok/api/access"
 	"zamok/api/access/limits"
+	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -115,4 +116,38 @@ func TestACopyUnderWayIsNotRefused(t *testing.T) {
 	}
 	flood()
 	limitedBy(t, n.server.limitAcquire(flooding, fsm.TicketRef{Session: ref.Session, Ticket: 2}), "requests-per-identity")
+}
+
+// TestACopyOfWhatIsDoneIsInDoubt: a node that does not propose a copy of a request that took effect does not say "not done".
+func TestACopyOfWhatIsDoneIsInDoubt(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 2, nil)
+	ctx, leader := soon(t), c.leader()
+	follower := c.nodes[0]
+	if follower == leader {
+		follower = c.nodes[1]
+	}
+	outcome := func(_ any, err error) zamokpb.Outcome {
+		e := (*wire.Error)(nil)
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, e.Code())
+		return e.Info.Outcome
+	}
+	to, at := call(t, leader), follower.server
+	open := &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)}
+	_, err := to.OpenSession(ctx, open)
+	require.NoError(t, err)
+	s := openSession(t, ctx, to)
+	held := s.next("x", 0)
+	_, err = s.Acquire(ctx, held)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		return at.knowsSecret(open.Secret) && at.knowsTicket(fsm.TicketRef{Session: session.ID(s.id), Ticket: held.Acquire.Ticket})
+	}, patience, clock.Millisecond.Duration())
+
+	another := &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)}
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, outcome(at.OpenSession(ctx, open)))
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, outcome(at.OpenSession(ctx, another)))
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, outcome(at.Acquire(ctx, held)))
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, outcome(at.Acquire(ctx, s.next("y", 0))))
 }

@@ -107,6 +107,24 @@ func (r *refusing) Recv() (*zamokpb.ClientFrame, error) {
 	return &zamokpb.ClientFrame{}, nil
 }
 
+// A stream that ended does not wait for room, nor does it look again and again whether there is some.
+func TestAStreamThatEndedWaitsForNoRoom(t *testing.T) {
+	n := startAlone(t)
+	st, other := attachDirectly(t, n, 1), attachDirectly(t, n, 2)
+	st.ended = make(chan struct{})
+	close(st.ended)
+	st.pending.Add(crowdedMax)
+	n.Raft().View(func(*fsm.Machine) { // while it is read, nothing is applied
+		for ticket := uint64(1); ticket <= 4096; ticket++ {
+			c := &fsm.Acquire{Session: other.queue.Session, Ticket: ticket, Items: []fsm.Item{{Name: "other", Mode: fsm.Exclusive}}}
+			n.Raft().Submit(t.Context(), c, func(raftnode.Answer, error) {})
+		}
+		arrived := time.Now()
+		assert.False(t, st.hasRoom(arrived.Add(patience)))
+		assert.Less(t, time.Since(arrived), patience)
+	})
+}
+
 // The more of a stream is refused because of overload, the longer it is not read, up to a limit.
 func TestRefusalsPauseTheReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

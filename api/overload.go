@@ -89,6 +89,8 @@ func (st *stream) hasRoom(arrived time.Time) bool {
 		case <-st.settled:
 		case <-timer.C:
 		case <-st.ended:
+			timer.Stop()
+			return false
 		}
 		timer.Stop()
 	}

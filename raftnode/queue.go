@@ -183,7 +183,7 @@ type batch struct {
 }
 
 // take moves as much into a batch as an entry holds, all renewals, then requests, and counts it as in flight. Urgent requests
-// come first, and take three quarters of the entry at most if others wait. It returns besides which acquisitions have waited too long:
+// come first, and take seven eighths of the entry at most if others wait. It returns besides which acquisitions have waited too long:
 // longer than queueWaitMax, and since before the last entry was taken. So after a slow entry those that arrived during it
 // have their turn.
 func (q *queue) take() (b batch, late []request) {

@@ -22,10 +22,11 @@ type grantLog struct {
 	wake   chan struct{} // capacity 1: there are events, or it is to end
 	done   chan struct{} // closed when run has returned
 
-	mu      sync.Mutex // guards what follows
-	started uint64     // the epoch of the state machine, if this node began it, now or before it was started anew; else 0
-	epoch   uint64     // the one that this node began last, since it was started
-	through uint64     // what was applied: a state machine that starts over applies entries again
+	mu      sync.Mutex   // guards what follows
+	started uint64       // the epoch of the state machine, if this node began it, now or before it was started anew; else 0
+	first   []*fsm.Event // what expired in the entry that started it, until this node leads in it
+	epoch   uint64       // the one that this node began last, since it was started
+	through uint64       // what was applied: a state machine that starts over applies entries again
 	events  []audit.Event
 	ended   bool
 }
@@ -51,6 +52,10 @@ func (g *grantLog) SetLeading(leading bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.epoch = g.started
+	for _, e := range g.first {
+		g.add(e)
+	}
+	g.first = nil
 }
 
 // Applied takes the events of an entry. It runs under the state machine's lock, so the lines are written later.
@@ -64,16 +69,34 @@ func (g *grantLog) Applied(m *fsm.Machine, a fsm.Applied) {
 	for i := range a.Events {
 		switch e := &a.Events[i]; e.Kind {
 		case fsm.EvEpochStarted:
-			if g.started = 0; e.Epoch.Node == g.node {
+			if g.started, g.first = 0, nil; e.Epoch.Node == g.node {
 				g.started = e.Index
+				if a.Index > g.through {
+					g.first = grants(a.Events[:i])
+				}
 			}
-		case fsm.EvGranted, fsm.EvLost, fsm.EvReleased:
-			if ours && e.Token != 0 {
+		default:
+			if ours && isGrant(e) {
 				g.add(e)
 			}
 		}
 	}
 	g.through = max(g.through, a.Stamp.Index)
+}
+
+// isGrant reports whether an event is a grant or the end of a hold.
+func isGrant(e *fsm.Event) bool {
+	return e.Token != 0 && (e.Kind == fsm.EvGranted || e.Kind == fsm.EvLost || e.Kind == fsm.EvReleased)
+}
+
+// grants are the grants and ends of holds among events.
+func grants(events []fsm.Event) (grants []*fsm.Event) {
+	for i := range events {
+		if isGrant(&events[i]) {
+			grants = append(grants, &events[i])
+		}
+	}
+	return grants
 }
 
 // add queues a line. The caller holds the lock.

@@ -11,7 +11,9 @@ import (
 	"zamok/api/access/identity"
 	"zamok/api/audit"
 	"zamok/api/zamokpb"
+	"zamok/clock"
 	"zamok/fsm"
+	"zamok/session"
 )
 
 // grantLines are the lines for grants and ends of holds, by what happened and the token: each is there once.
@@ -105,4 +107,41 @@ func TestGrantsAreAuditedOnce(t *testing.T) {
 	s.hold("x")
 	require.NoError(t, c.nodes[0].Kill())
 	assert.Len(t, lines.grantLines(t), 5)
+}
+
+// TestWhatExpiresWithTheFirstEntryOfAnEpochIsAudited: an entry expires a limited number of tickets. If the leader changes then, the
+// others expire in the entry that starts the next epoch, which a node applies before it leads.
+func TestWhatExpiresWithTheFirstEntryOfAnEpochIsAudited(t *testing.T) {
+	t.Parallel()
+	const sessions = fsm.ExpirationsMax
+	m, lines := fsm.New(), &auditLines{}
+	g := newGrantLog("n2", audit.New(audit.Config{Out: lines, Failed: func(err error) { require.NoError(t, err) }}))
+	apply := func(term uint64, e fsm.Entry) fsm.Applied {
+		e.Version = 1
+		a, err := m.Apply(term, e.Append(nil))
+		require.NoError(t, err)
+		require.Equal(t, fsm.OK, a.Refused, a.Fault)
+		g.Applied(m, a)
+		return a
+	}
+	start := func(node string) *fsm.LeaderStart { return &fsm.LeaderStart{Node: node, Nonce: 1, Cluster: fsm.ClusterID{1}} }
+	epoch := apply(1, fsm.Entry{Commands: []fsm.Command{start("n1")}}).Results[0].Index
+	for i := range uint64(sessions) {
+		open := &fsm.OpenSession{Secret: session.Hash{byte(i), byte(i >> 8), 1}, Settings: session.Settings{TTL: clock.Minute}}
+		id := apply(1, fsm.Entry{Commands: []fsm.Command{open}}).Results[0].Session
+		apply(1, fsm.Entry{Commands: []fsm.Command{&fsm.Acquire{
+			Session: id, Ticket: 1, Items: []fsm.Item{{Name: fmt.Sprint(i), Mode: fsm.Exclusive}},
+		}}})
+	}
+	lost := func(a fsm.Applied) int { return len(grants(a.Events)) }
+	some := lost(apply(1, fsm.Entry{Reading: clock.Reading{Epoch: epoch, Now: m.Time().Add(2 * clock.Minute)}}))
+	require.Positive(t, some, "an entry expires some")
+	left := lost(apply(2, fsm.Entry{Commands: []fsm.Command{start("n2")}}))
+	require.Positive(t, left, "the next leader's first entry expires others")
+	g.SetLeading(true)
+	apply(2, fsm.Entry{})
+	g.SetLeading(false)
+	apply(3, fsm.Entry{Commands: []fsm.Command{start("n1")}})
+	g.stop()
+	assert.Len(t, lines.grantLines(t), sessions-some)
 }

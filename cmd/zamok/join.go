@@ -37,7 +37,8 @@ func newJoin(a *app) *cobra.Command {
 be reachable by its peers at ADDRESS. It first receives the log; when it has nearly caught up it becomes a
 voter. If the command times out before that, run it again; it is idempotent.
 
-` + "`zamok server --join`" + ` does this by itself. Membership changes are made one at a time. A node that lost its
+With ` + "`zamok server --join`" + ` a node asks for this itself. With TLS between the nodes, the command is needed only for a
+node whose name is neither a member's nor among --peer-allowed-names of the members. Membership changes are made one at a time. A node that lost its
 data directory joins under its old name and address: it replaces the lost member once that has not answered
 the leader for 30 seconds, at most once in ten minutes.`,
 		Example: "  zamok join n4 db4.example:5751",

@@ -45,8 +45,8 @@ backup at once.
 
 Quotas limit what all clients together may use: sessions, tickets (acquisitions that wait or are granted), and the
 approximate bytes that both take in the memory of every node. One identity may use --identity-share of each; clients
-without a certificate or token count as one identity per host, or /64 network of IPv6. New sessions and acquisitions beyond a quota are
-refused. Existing sessions and locks are not affected, and releases always work. Plan three times --max-bytes as
+without a certificate or token count as one identity per host, or /64 network of IPv6. New sessions and acquisitions
+beyond a quota are refused. Existing sessions and locks are not affected, and releases always work. Plan three times --max-bytes as
 memory of each node, in addition to its buffers: a node holds the state twice while it receives a snapshot.`,
 		Example: "  zamok settings\n  zamok settings --longest-ttl 48h && zamok backup locks.zamok\n" +
 			"  zamok settings --max-bytes 1073741824 --max-tickets 2000000",

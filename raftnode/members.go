@@ -204,7 +204,8 @@ func (n *Node) addNonvoter(ctx context.Context, in *instance, node peer.Node, as
 	return server, nil
 }
 
-// mayReplace returns why a server must not be replaced by another of its name at its address, or nil.
+// mayReplace returns why a server must not be replaced by another of its name at its address, or nil. The node that asks logs
+// each reason that differs from the one before, so times in it are rounded.
 func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, server peer.Server) error {
 	led := in.led()
 	if led.IsZero() || old.ID == n.self.ID() {
@@ -212,7 +213,7 @@ func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, se
 	}
 	if silent := time.Since(in.contact(old.ID, led).At); silent < replaceSilence {
 		return fmt.Errorf("%s takes the place of the lost %s when that has been silent for %v, and it is for %v; %w",
-			server, old.ID, replaceSilence, silent.Round(time.Second), ErrNotYet)
+			server, old.ID, replaceSilence, silent.Truncate(10*time.Second), ErrNotYet)
 	}
 	// Cluster time stands still while nothing is written.
 	_, now, err := n.ReadBarrier(ctx)
@@ -222,7 +223,7 @@ func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, se
 	replaced := n.member(server.Name).Replaced
 	if ago := now.Sub(replaced).Duration(); replaced != 0 && ago < replacePause {
 		return fmt.Errorf("%s was replaced %v ago already, and is not again within %v: if two machines run under this name, end one of them; %w",
-			server.Name, ago.Round(time.Second), replacePause, ErrNotYet)
+			server.Name, ago.Truncate(time.Minute), replacePause, ErrNotYet)
 	}
 	list := in.servers()
 	for _, s := range list {

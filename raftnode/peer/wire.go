@@ -240,7 +240,8 @@ var codes = map[RefusalCode]struct{ name, remedy string }{
 	OtherVersion: {"other version", "upgrade the older node: the two releases have no handshake in common"},
 	TLSWanted:    {"TLS wanted", "give all nodes of the cluster peer certificates, or none"},
 	WrongCertificate: {"wrong certificate",
-		"give each node a certificate with its id as a DNS name, signed by the peers' CA"},
+		"if another node or a port for clients is at this address, correct it: a node is called at its peer port; " +
+			"else give each node a certificate with its id as a DNS name, signed by the peers' CA"},
 	OtherCluster: {"other cluster",
 		"correct the address; a node changes clusters only with an empty data directory and --join"},
 	NotMeant: {"not the node meant", "if another node took over the address, `zamok remove` the one that had it " +

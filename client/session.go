@@ -104,7 +104,7 @@ func (s *session) run() {
 				s.mu.Lock()
 				held := s.heldCount
 				s.mu.Unlock()
-				s.c.log.Warn("zamok: no leader reachable, so no lock is granted or renewed; retrying; check that a majority of the nodes is running",
+				s.c.log.Warn("zamok: no node serves this session, so no lock is granted or renewed; retrying; if the nodes do not answer, check that a majority of them is running",
 					"held", held, "nodes", strings.TrimPrefix(s.c.nodes.unavailable(NotDone, nil).Error(), "zamok: unavailable: "))
 			}
 		default:

@@ -236,7 +236,7 @@ func (l *Limits) Ask(kind Kind, who string) error {
 		return nil
 	}
 	return l.refusal(zamokpb.Code_CODE_OVERLOADED, r.limit, who, wait,
-		"not done: the limit %s of this node, %d/s, is reached; ask again in %v", r.limit, l.most[r.limit], wait)
+		"not done: the limit %s of this node, %d/s, is reached; ask again in %v", r.limit, l.most[r.limit], wait.Duration().Truncate(time.Millisecond)+time.Millisecond)
 }
 
 // ask returns the rate that is exceeded, and the time to wait. A rate is a token bucket in the form of one instant: each request

@@ -72,7 +72,7 @@ HUP reads the files of rules, tokens, keys and certificates again, and continues
 Nodes on several machines need TLS among themselves: --peer-cert, --peer-key and --peer-ca, or --insecure-peers on
 a network that only the nodes can reach. With peer TLS, a node joins by itself if the cluster has a member of its
 name already, or if the members were started with --peer-allowed-names and its name. Otherwise it waits until an
-operator adds it with "zamok join".
+operator adds it with "zamok join", or ends if the members have the flag without its name, since they do not answer it then.
 
 Free space for --data below 256 to 384 MiB (the threshold depends on --id) counts as low and is shown by
 "zamok members". Unless a majority of the nodes answers and has enough space, new sessions and acquisitions

@@ -31,7 +31,7 @@ func newSettings(a *app) *cobra.Command {
 	var longest time.Duration
 	var quotas client.Quotas
 	cmd := &cobra.Command{
-		Use:   "settings [--longest-ttl DURATION | --max-sessions N --max-tickets N --max-bytes N --identity-share PERCENT]",
+		Use:   "settings [--longest-ttl DURATION | --max-bytes N …]",
 		Short: "show or change the settings of the cluster",
 		Long: `Shows or changes the replicated settings of the cluster.
 

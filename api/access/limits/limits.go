@@ -182,10 +182,18 @@ func (k Kind) rows(who string) [2]row { return [2]row{{k.each, who}, {k.all, ""}
 // Open counts something as open until end is called, or refuses it.
 func (l *Limits) Open(kind Kind, who string) (end func(), err error) { return l.OpenMany(kind, who, 1) }
 
+// relayedAlways is the part of the relayed bytes that every caller may have, whatever others have: 32 KiB by default, enough for
+// its releases and renewals.
+const relayedAlways = 2048
+
 // OpenMany is Open for n of a kind, such as bytes.
 func (l *Limits) OpenMany(kind Kind, who string, n int) (end func(), err error) {
 	l.mu.Lock()
-	for _, r := range kind.rows(who) {
+	rows := kind.rows(who)
+	for _, r := range rows {
+		if kind == RelayedBytes && r != rows[0] && l.open[rows[0]]+n <= l.most[kind.all]/relayedAlways {
+			continue
+		}
 		if most := l.most[r.limit]; most > 0 && l.open[r]+n > most {
 			l.mu.Unlock()
 			return nil, l.refusal(zamokpb.Code_CODE_LIMIT_EXCEEDED, r.limit, who, openWait,

@@ -131,17 +131,22 @@ func TestOpen(t *testing.T) {
 	}
 	assert.Equal(t, map[string]int{"streams-per-identity": 1, "streams": 2}, refusals)
 
-	l, _ = these(t, "relayed-bytes=4000")
-	most, err := l.OpenMany(RelayedBytes, "greedy", 3000)
+	l, _ = these(t, "relayed-bytes=4000000")
+	most, err := l.OpenMany(RelayedBytes, "greedy", 3000000)
 	require.NoError(t, err)
 	_, err = l.OpenMany(RelayedBytes, "greedy", 1)
 	assert.Equal(t, "relayed-bytes-per-identity", refusal(t, err).Field)
-	_, err = l.OpenMany(RelayedBytes, "modest", 1001)
+	_, err = l.OpenMany(RelayedBytes, "modest", 1000001)
 	assert.Equal(t, "relayed-bytes", refusal(t, err).Field)
-	least, err := l.OpenMany(RelayedBytes, "modest", 1000)
+	least, err := l.OpenMany(RelayedBytes, "modest", 1000000)
 	require.NoError(t, err)
+	release, err := l.OpenMany(RelayedBytes, "late", 4000000/relayedAlways)
+	require.NoError(t, err, "others leave room for its releases")
+	_, err = l.OpenMany(RelayedBytes, "late", 1)
+	assert.Equal(t, "relayed-bytes", refusal(t, err).Field)
 	most()
 	least()
+	release()
 	assert.Empty(t, l.open)
 }
 

@@ -77,11 +77,13 @@ func (st *stream) refuseExcess(frame push.Frame, tickets []uint64) {
 	}
 }
 
-// hasRoom waits until the stream may submit a further acquisition, and reports whether it may in time.
+// hasRoom waits until the stream may submit a further acquisition, and reports whether it may in time. After it has waited in
+// vain it does not wait again until there was room: a renewal behind many frames would come too late.
 func (st *stream) hasRoom(arrived time.Time) bool {
 	for st.pending.Load() >= crowdedMax && st.server.node.Crowded() {
 		left := crowdedWaitMax - time.Since(arrived)
-		if left <= 0 {
+		if left <= 0 || st.waitedInVain {
+			st.waitedInVain = true
 			return false
 		}
 		timer := time.NewTimer(left)
@@ -94,5 +96,6 @@ func (st *stream) hasRoom(arrived time.Time) bool {
 		}
 		timer.Stop()
 	}
+	st.waitedInVain = false
 	return true
 }

@@ -57,6 +57,7 @@ type leadership struct {
 // startInstance starts raft on what the store holds.
 func (n *Node) startInstance() error {
 	n.state.replace(fsm.NewWithVersions(n.cfg.Versions)) // raft replays it
+	n.state.applied.Store(0)
 	transport, err := n.network.Transport(raftLogger(n.log))
 	if err != nil {
 		return err

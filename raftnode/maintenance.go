@@ -123,7 +123,9 @@ func (n *Node) announcement(in *instance) fsm.Member {
 	}
 }
 
-// shouldAnnounce reports whether the cluster's record of this node is out of date.
+// shouldAnnounce reports whether the cluster's record of this node is out of date. A node that replays its log waits: a leader
+// hands over to a node that announces the new election timeout, and one that still replays could not begin to lead for as long
+// as that takes.
 func (n *Node) shouldAnnounce(in *instance) bool {
 	mine, known := n.announcement(in), n.member(n.cfg.ID).Member
 	low := known.FreeBytes < known.LowSpaceThreshold
@@ -131,8 +133,11 @@ func (n *Node) shouldAnnounce(in *instance) bool {
 	if low == (mine.FreeBytes < mine.LowSpaceThreshold) && changed <= known.FreeBytes/announceShare {
 		mine.FreeBytes = known.FreeBytes
 	}
-	return in.leader() != "" && mine != known
+	return in.leader() != "" && mine != known && in.hasReplayed()
 }
+
+// hasReplayed reports whether nearly everything in this node's log is in its state machine.
+func (in *instance) hasReplayed() bool { return in.node.state.applied.Load()+joinLagMax >= in.raft.LastIndex() }
 
 // send proposes what this node announces, here or at the leader.
 func (n *Node) send(ctx context.Context, in *instance, c fsm.Command) {

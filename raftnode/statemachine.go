@@ -23,6 +23,10 @@ type state struct {
 	// Raft itself returns only its latest one, which may never be committed.
 	committed atomic.Pointer[configuration]
 
+	// applied is raft's index of the latest entry that was applied or restored since raft started. Raft's own is ahead of that by
+	// what it has queued.
+	applied atomic.Uint64
+
 	// restoring is above 0 while a snapshot is read: raft's main loop may wait for that.
 	restoring atomic.Int32
 
@@ -105,6 +109,7 @@ func (s *state) applyAll(logs []*raft.Log) []any {
 			s.node.wakeMaintenance()
 		}
 	}
+	s.applied.Store(logs[len(logs)-1].Index)
 	// Under the same lock, so that readers see all this before the proposals are answered.
 	s.publish()
 	return answers
@@ -180,6 +185,7 @@ func (s *state) Restore(snapshot io.ReadCloser) error {
 	s.replace(machine)
 	s.logHoldOff()
 	if metas, err := n.store.Snapshots().List(); err == nil && len(metas) > 0 {
+		s.applied.Store(metas[0].Index)
 		s.sawCommitted(metas[0].ConfigurationIndex, metas[0].Configuration.Servers)
 	}
 	n.wakeMaintenance()

@@ -97,6 +97,27 @@ func TestTheTimeoutsFollowTheStallsOfALeader(t *testing.T) {
 	})
 }
 
+// A leader hands over to a node that announces the new timeout, so one that replays its log after a restart does not.
+func TestANodeThatReplaysAnnouncesNothing(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		for range 2 * joinLagMax {
+			require.NoError(b, b.fence(b.leader(b.nodes...)))
+		}
+		n := b.others(b.leader(b.nodes...))[0]
+		b.kill(n)
+		b.start(n)
+		b.leader(b.nodes...)
+		require.NoError(b, b.fence(b.leader(b.nodes...)))
+		time.Sleep(time.Second)
+		in := n.instance.Load()
+		require.True(b, in.hasReplayed())
+		n.state.applied.Store(in.raft.LastIndex() - joinLagMax - 1)
+		require.False(b, in.hasReplayed())
+		n.state.applied.Store(0) // raft has started, and replays nothing yet
+		require.False(b, in.hasReplayed())
+	})
+}
+
 // Two pauses a minute are accidents.
 func TestAPauseIsNoReason(t *testing.T) {
 	inBubbleHeld(t, func(b *bubble, clocks *held) {

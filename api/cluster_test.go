@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
 	"time"
 
@@ -41,8 +44,13 @@ type cluster struct {
 	nodes []*Node
 }
 
-// TestMain checks that no goroutine is left after all tests. Many run beside others: most of what they do is wait.
+// TestMain runs more parallel tests at once than there are processors, unless -parallel says otherwise: most of what they do is
+// wait for elections. It checks that no goroutine is left after all tests.
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue {
+		_ = p.Value.Set(strconv.Itoa(3 * runtime.GOMAXPROCS(0)))
+	}
 	code := m.Run()
 	if err := noneLeft(); err != nil {
 		fmt.Fprintln(os.Stderr, "after the tests:", err)

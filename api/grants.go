@@ -16,11 +16,9 @@ import (
 // node whose epoch an entry belongs to writes its lines, so each is written once in a cluster, also if the node no longer leads
 // when the entry is applied. It is not written if that node ends first.
 type grantLog struct {
-	node   string
-	log    *audit.Log
-	failed func(error)
-	wake   chan struct{} // capacity 1: there are events, or it is to end
-	done   chan struct{} // closed when run has returned
+	log  *audit.Log
+	wake chan struct{} // capacity 1: there are events, or it is to end
+	done chan struct{} // closed when run has returned
 
 	mu      sync.Mutex   // guards what follows
 	started uint64       // the epoch of the state machine, if this node began it, now or before it was started anew; else 0
@@ -38,8 +36,8 @@ const grantsMax = 1 << 16
 var errGrantsLost = errors.New("a line of the audit log was not written: the disk is slower than the grants, and --audit-grants is set")
 
 // newGrantLog starts to write. stop follows.
-func newGrantLog(node string, log *audit.Log) *grantLog {
-	g := &grantLog{node: node, log: log, failed: log.Failed, wake: make(chan struct{}, 1), done: make(chan struct{})}
+func newGrantLog(log *audit.Log) *grantLog {
+	g := &grantLog{log: log, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	go g.run()
 	return g
 }
@@ -69,7 +67,7 @@ func (g *grantLog) Applied(m *fsm.Machine, a fsm.Applied) {
 	for i := range a.Events {
 		switch e := &a.Events[i]; e.Kind {
 		case fsm.EvEpochStarted:
-			if g.started, g.first = 0, nil; e.Epoch.Node == g.node {
+			if g.started, g.first = 0, nil; e.Epoch.Node == g.log.Node {
 				g.started = e.Index
 				if a.Index > g.through {
 					g.first = grants(a.Events[:i])
@@ -102,7 +100,7 @@ func grants(events []fsm.Event) (grants []*fsm.Event) {
 // add queues a line. The caller holds the lock.
 func (g *grantLog) add(e *fsm.Event) {
 	if len(g.events) == grantsMax {
-		g.failed(errGrantsLost)
+		g.log.Failed(errGrantsLost)
 		return
 	}
 	g.events = append(g.events, grantEvent(e))

@@ -118,7 +118,7 @@ func newServer(cfg *NodeConfig) *Server {
 		Allow: s.limits.AllowDenialLine, Omitted: s.metrics.Omitted,
 	})
 	if cfg.AuditGrants {
-		s.grants = newGrantLog(cfg.ID, s.audit)
+		s.grants = newGrantLog(s.audit)
 	}
 	return s
 }

@@ -21,8 +21,8 @@ import (
 // Releases and renewals are never refused for that; they wait behind the acquisitions that their own client has sent before.
 
 const (
-	// While more waits than the next entry of the log can take, a stream may have crowdedMax of them, and a further acquisition
-	// waits for an answer to one of these, for crowdedWaitMax at most from the arrival of its frame.
+	// While more waits than the next entry of the log can take, a stream may have crowdedMax of them. A further acquisition waits
+	// until half of these are answered, for crowdedWaitMax at most from the arrival of its frame.
 	crowdedMax     = 24
 	crowdedWaitMax = 50 * time.Millisecond
 	// A stream with acquisitions that were refused because of overload is not read for refusalPause for each of them, and at most

@@ -256,8 +256,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	if err != nil {
 		return err
 	}
-	known := &identified{ServerStream: stream, ctx: ctx, server: s, method: info.FullMethod, began: time.Now()}
-	stream = known
+	stream = &identified{ServerStream: stream, ctx: ctx, server: s, method: info.FullMethod, began: time.Now()}
 	ctx, leader, err := s.route(ctx, info.FullMethod, stream.SetHeader)
 	switch {
 	case err != nil:

@@ -16,7 +16,7 @@ import (
 // BytesMax bounds an identity, which is stored with each session.
 const BytesMax = 256
 
-// AnonymousPrefix, followed by the host, stands for the identity of an unauthenticated caller. No identity begins with it.
+// AnonymousPrefix, followed by the network of its address, stands for the identity of an unauthenticated caller. No identity begins with it.
 const AnonymousPrefix = "anonymous@"
 
 // builtIn are the groups that access rules know without a definition.

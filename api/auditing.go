@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -18,6 +17,7 @@ import (
 	"zamok/api/metrics"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
+	raftpeer "zamok/raftnode/peer"
 )
 
 // subjectsMax bounds the locks that a line of the audit log names.
@@ -59,22 +59,13 @@ func auditEvent(ctx context.Context, call string, request any, err error) audit.
 	return e
 }
 
-// unauditedEvery is the shortest time between two log lines about a failing audit log.
-const unauditedEvery = 10 * time.Second
-
 // unaudited returns the handler of lines that could not be written, as on a full disk. The calls proceed: a cluster whose locks
 // cannot be released because a log is full would do more harm than the gap, which is counted.
 func unaudited(m *metrics.Metrics, log *slog.Logger) func(error) {
-	var mu sync.Mutex // guards logged
-	var logged time.Time
+	limited := raftpeer.NewRateLimitedLog(log)
 	return func(err error) {
 		m.Unaudited()
-		mu.Lock()
-		defer mu.Unlock()
-		if now := time.Now(); now.Sub(logged) >= unauditedEvery {
-			logged = now
-			log.Error("the audit log can't be written, and its lines are lost: free disk space, or fix the file", "error", err)
-		}
+		limited.Log(slog.LevelError, "audit", "the audit log can't be written, and its lines are lost: free disk space, or fix the file", "error", err)
 	}
 }
 

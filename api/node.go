@@ -241,16 +241,16 @@ func (s *NodeConfig) settle() error {
 		return wrong("Store.Dir", "%s holds nothing, and neither Peers.List nor Join is set: name the nodes of a new "+
 			"cluster, or those of the cluster that this node joins, also if its disk was lost", s.Store.Dir)
 	case s.ConnsMax < 0:
-		return wrong("ConnsMax", "%d is below zero; 0 means %d", s.ConnsMax, connsDefault)
+		return wrong("ConnsMax", "%d is below zero; 0 means %d", s.ConnsMax, ConnsDefault)
 	case s.UnreadBytesMax < 0:
-		return wrong("UnreadBytesMax", "%d is below zero; 0 means %d", s.UnreadBytesMax, unreadBytesDefault)
+		return wrong("UnreadBytesMax", "%d is below zero; 0 means %d", s.UnreadBytesMax, UnreadBytesDefault)
 	}
 	atHost, _, _ := net.SplitHostPort(atPeer) // ParseList split it already
 	s.Advertise, s.Peers.Advertise = cmp.Or(s.Advertise, atHost), atPeer
 	s.Listen = cmp.Or(s.Listen, "127.0.0.1:0")
 	s.ListenPeers = cmp.Or(s.ListenPeers, atPeer, "127.0.0.1:0")
-	s.ConnsMax = cmp.Or(s.ConnsMax, connsDefault)
-	s.UnreadBytesMax = cmp.Or(s.UnreadBytesMax, unreadBytesDefault)
+	s.ConnsMax = cmp.Or(s.ConnsMax, ConnsDefault)
+	s.UnreadBytesMax = cmp.Or(s.UnreadBytesMax, UnreadBytesDefault)
 	s.hostname, _ = os.Hostname() // without one, HTTP is reached by Advertise
 	if s.Rules == nil {
 		s.Rules = func() *rules.Set { return nil }

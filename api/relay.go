@@ -46,7 +46,7 @@ const (
 	relayBytesMax = 4 << 20
 	// relayConnsMax is how many connections there are to one node. Each takes streamsPerConn calls. Calls that may be
 	// held open leave the last one free: renewals and releases have room whatever waits.
-	relayConnsMax = 1 + connsDefault/streamsPerConn
+	relayConnsMax = 1 + ConnsDefault/streamsPerConn
 	// relaysMax is how many connections of other nodes there are: more than a cluster has nodes for.
 	relaysMax = 32 * relayConnsMax
 	// relayIdle is after how long without a call gRPC closes a connection, until the next call.

@@ -52,13 +52,13 @@ const (
 	// streamsPerConn bounds the calls under way on one connection; an Acquire is held open. With what each
 	// may have sent before it is read, windowBytes and a message, a connection may keep 128 MiB.
 	streamsPerConn = 1024
-	// unreadBytesDefault is the default of NodeConfig.UnreadBytesMax.
-	unreadBytesDefault = 64 << 20
+	// UnreadBytesDefault is the default of NodeConfig.UnreadBytesMax.
+	UnreadBytesDefault = 64 << 20
 	// relayedBudgets is how many times UnreadBytesMax the connections of other nodes have: once for each node of the largest
 	// usual cluster, which keeps its own clients within UnreadBytesMax.
 	relayedBudgets = 4
-	// connsDefault is the default of NodeConfig.ConnsMax.
-	connsDefault = 16_384
+	// ConnsDefault is the default of NodeConfig.ConnsMax.
+	ConnsDefault = 16_384
 	// openTimeout is how long a new connection may take for its handshake.
 	openTimeout = 10 * time.Second
 	// pingIdle is after how long of silence a client is probed, pingTimeout how long it may take to

@@ -11,24 +11,28 @@ import (
 	"strings"
 
 	"zamok/api"
+	"zamok/api/access/limits"
 	"zamok/api/conns"
 )
 
 // callBytes is about what a held call or a session's stream takes, its goroutines included.
 const callBytes = 16 << 10
 
-// memoryLimits are the limits that follow from the memory limit. 0: the default, which is the most.
+// memoryLimits are the limits that follow from the memory limit: the defaults, or less.
 type memoryLimits struct {
 	unread int64 // bytes of NodeConfig.UnreadBytesMax
 	conns  int   // on each of the two ports
 	calls  int   // session streams, and as many held calls
 }
 
+// usualLimits are the defaults.
+var usualLimits = memoryLimits{unread: api.UnreadBytesDefault, conns: api.ConnsDefault, calls: limits.CallsDefault}
+
 // apply sets the limits that the operator has not set.
 func (m memoryLimits) apply(cfg *api.NodeConfig) {
 	cfg.UnreadBytesMax, cfg.ConnsMax = m.unread, cmp.Or(cfg.ConnsMax, m.conns)
 	for _, name := range []string{"streams", "held-calls"} {
-		if _, set := cfg.Limits[name]; !set && m.calls > 0 {
+		if _, set := cfg.Limits[name]; !set {
 			cfg.Limits[name] = m.calls
 		}
 	}
@@ -44,17 +48,14 @@ func limitMemory(log *slog.Logger, machine fs.FS) (m memoryLimits) {
 		debug.SetMemoryLimit(limit)
 	}
 	eighth := limit / 8
-	if eighth < 64<<20 {
-		m.unread = eighth
+	number := func(each int64, usual int) int { return int(min(max(eighth/each, 1), int64(usual))) }
+	m = memoryLimits{
+		unread: min(eighth, usualLimits.unread),
+		conns:  number(conns.ConnBytes, usualLimits.conns),
+		calls:  number(callBytes, usualLimits.calls),
 	}
-	if eighth < 16_384*conns.ConnBytes {
-		m.conns = int(max(eighth/conns.ConnBytes, 1))
-	}
-	if eighth < 65_536*callBytes {
-		m.calls = int(max(eighth/callBytes, 1))
-	}
-	if m != (memoryLimits{}) {
-		log.Info("limits of connections, streams and bytes are lower than usual because of the memory limit; 0: as usual", "memory_limit", limit,
+	if m != usualLimits {
+		log.Info("some limits of connections, streams and bytes are lower than usual because of the memory limit", "memory_limit", limit,
 			"max_connections", m.conns, "streams", m.calls, "held_calls", m.calls, "unread_bytes", m.unread)
 	}
 	return m

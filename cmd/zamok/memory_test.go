@@ -26,23 +26,23 @@ func TestTheMemoryLimitFollowsFromTheCgroup(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	t.Setenv("GOMEMLIMIT", "")
-	assert.Zero(t, limitMemory(log, machine("max", "max")))
+	assert.Equal(t, usualLimits, limitMemory(log, machine("max", "max")))
 	assert.Equal(t, before, debug.SetMemoryLimit(-1), "nothing limits it")
 	const low = 400_000_000 / 10 * 9 / 8
 	small := memoryLimits{unread: low, conns: low / conns.ConnBytes, calls: low / callBytes}
 	assert.Equal(t, small, limitMemory(log, machine("max", "400000000")))
 	assert.Equal(t, small, limitMemory(log, machine("400000000", "1000000000")))
 	assert.EqualValues(t, 360_000_000, debug.SetMemoryLimit(-1))
-	assert.Equal(t, memoryLimits{conns: 900_000_000 / conns.ConnBytes, calls: 900_000_000 / callBytes},
+	assert.Equal(t, memoryLimits{unread: 64 << 20, conns: 900_000_000 / conns.ConnBytes, calls: 900_000_000 / callBytes},
 		limitMemory(log, machine("8000000000", "max")), "more than the bytes need")
 	assert.EqualValues(t, 7_200_000_000, debug.SetMemoryLimit(-1))
-	assert.Zero(t, limitMemory(log, machine("16000000000", "max")), "the defaults")
+	assert.Equal(t, usualLimits, limitMemory(log, machine("16000000000", "max")), "the defaults")
 	t.Setenv("GOMEMLIMIT", "300000000")
 	debug.SetMemoryLimit(300_000_000)
 	assert.EqualValues(t, 300_000_000/8, limitMemory(log, machine("400000000", "max")).unread, "the environment has the last word")
 	assert.EqualValues(t, 300_000_000, debug.SetMemoryLimit(-1))
 	debug.SetMemoryLimit(before)
-	assert.Zero(t, limitMemory(log, fstest.MapFS{}), "another system")
+	assert.Equal(t, usualLimits, limitMemory(log, fstest.MapFS{}), "another system")
 }
 
 // What the operator has set stays.
@@ -52,7 +52,7 @@ func TestTheMemoryLimitChangesNoFlag(t *testing.T) {
 	assert.Equal(t, 7, cfg.ConnsMax)
 	assert.Equal(t, limits.Set{"streams": 9, "held-calls": 3}, cfg.Limits)
 	cfg = api.NodeConfig{Limits: limits.Set{}}
-	memoryLimits{conns: 2}.apply(&cfg)
+	memoryLimits{conns: 2, calls: 3}.apply(&cfg)
 	assert.Equal(t, 2, cfg.ConnsMax)
-	assert.Empty(t, cfg.Limits)
+	assert.Equal(t, limits.Set{"streams": 3, "held-calls": 3}, cfg.Limits)
 }

@@ -49,6 +49,9 @@ const (
 	RelayedCalls   = "relayed-calls"
 )
 
+// CallsDefault is the default limit of Streams, and of HeldCalls.
+const CallsDefault = 65_536
+
 // definition is a limit that can be configured.
 type definition struct {
 	name   string
@@ -58,8 +61,8 @@ type definition struct {
 
 // definitions are all limits with their defaults; some defaults follow from others, see New.
 var definitions = []definition{
-	{Streams.all, false, 65_536}, {Streams.each, false, 0},
-	{HeldCalls.all, false, 65_536}, {HeldCalls.each, false, 0},
+	{Streams.all, false, CallsDefault}, {Streams.each, false, 0},
+	{HeldCalls.all, false, CallsDefault}, {HeldCalls.each, false, 0},
 	{Watches.all, false, 1024}, // each entry wakes all of them
 	{Watches.each, false, 0},
 	{Relays.each, false, 12_288},

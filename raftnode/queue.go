@@ -142,7 +142,7 @@ func (q *queue) put(r request) (refused []request, err error) {
 		q.renewals[r.session] = append(q.renewals[r.session], r.done)
 		return nil, nil
 	}
-	q.waiting.Put(from, fair.Item[request]{Value: r, Class: class, Cost: requestBytes + r.bytes, Since: r.since})
+	q.waiting.Put(from, fair.Item[request]{Value: r, Class: class, Cost: requestBytes + r.bytes})
 	for q.waiting.Len(class) > queueMax || q.waiting.Cost(class) > queueBytesMax {
 		refused, err = append(refused, q.waiting.Evict(class).Value), ErrOverloaded
 	}
@@ -183,9 +183,9 @@ type batch struct {
 }
 
 // take moves as much into a batch as an entry holds, all renewals, then requests, and counts it as in flight. Urgent requests
-// come first, and take seven eighths of the entry at most if others wait. It returns besides which acquisitions have waited too long:
-// longer than queueWaitMax, and since before the last entry was taken. So after a slow entry those that arrived during it
-// have their turn.
+// come first, and take a limited part of the entry (urgentCommandsMax) if others wait. It also returns the acquisitions that have
+// waited too long: longer than queueWaitMax, and since before the last entry was taken. So after a slow entry those that
+// arrived during it have their turn.
 func (q *queue) take() (b batch, late []request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -195,7 +195,7 @@ func (q *queue) take() (b batch, late []request) {
 		before = q.lastTake
 	}
 	q.lastTake = now
-	for oldest := q.waiting.Oldest(); oldest != nil && oldest.Since.Before(before); oldest = q.waiting.Oldest() {
+	for oldest := q.waiting.Oldest(); oldest != nil && oldest.Value.since.Before(before); oldest = q.waiting.Oldest() {
 		late = append(late, q.waiting.TakeOldest().Value)
 	}
 	bytes := q.fill(fair.Urgent, urgentCommandsMax, 0, urgentBytesMax)

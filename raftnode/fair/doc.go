@@ -1,11 +1,11 @@
 // Package fair is a queue that is fair between identities, and between the sessions of each identity.
 //
 //	var q fair.Queue[request]
-//	q.Put(fair.From{Identity: "alice", Session: 57}, fair.Item[request]{Value: r, Cost: 600, Since: now})
+//	q.Put(fair.From{Identity: "alice", Session: 57}, fair.Item[request]{Value: r, Cost: 600})
 //	for q.Len(fair.Normal) > limit {
 //		refuse(q.Evict(fair.Normal)) // the last one of the session with the highest cost
 //	}
-//	for item := q.Oldest(); item != nil && item.Since.Before(late); item = q.Oldest() {
+//	for item := q.Oldest(); item != nil && item.Value.since.Before(late); item = q.Oldest() {
 //		refuse(q.TakeOldest())
 //	}
 //	for item := q.Next(fair.Normal); item != nil; item = q.Next(fair.Normal) {

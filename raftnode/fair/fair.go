@@ -1,9 +1,6 @@
 package fair
 
-import (
-	"container/heap"
-	"time"
-)
+import "container/heap"
 
 // From is the source of an item.
 type From struct {
@@ -27,7 +24,6 @@ type Item[T any] struct {
 	Value T
 	Class Class
 	Cost  int // above 0
-	Since time.Time
 }
 
 const (

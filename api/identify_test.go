@@ -51,22 +51,25 @@ func TestAHeldCallEndsWithItsRights(t *testing.T) {
 	for name, call := range map[string]func(*Server, context.Context) error{"acquire": acquire, "watch": watch} {
 		for _, test := range []struct {
 			name   string
-			change func(v *identity.Verifier, set *atomic.Pointer[rules.Set])
+			change func(v *atomic.Pointer[identity.Verifier], set *atomic.Pointer[rules.Set])
 			code   zamokpb.Code
 			says   string
 		}{
-			{"token", func(v *identity.Verifier, _ *atomic.Pointer[rules.Set]) { v.Tokens = nil },
+			{"token", func(v *atomic.Pointer[identity.Verifier], _ *atomic.Pointer[rules.Set]) {
+				v.Store(&identity.Verifier{})
+			},
 				zamokpb.Code_CODE_UNAUTHENTICATED, "the token is not known here"},
-			{"rules", func(_ *identity.Verifier, set *atomic.Pointer[rules.Set]) { set.Store(other) },
+			{"rules", func(_ *atomic.Pointer[identity.Verifier], set *atomic.Pointer[rules.Set]) { set.Store(other) },
 				zamokpb.Code_CODE_DENIED, "the call ends, because the rules have changed: alice may not "},
-			{"nothing", func(*identity.Verifier, *atomic.Pointer[rules.Set]) {}, zamokpb.Code_CODE_UNKNOWN, "canceled"},
+			{"nothing", func(*atomic.Pointer[identity.Verifier], *atomic.Pointer[rules.Set]) {}, zamokpb.Code_CODE_UNKNOWN, "canceled"},
 		} {
 			t.Run(name+" "+test.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					v, set := &identity.Verifier{Tokens: known}, new(atomic.Pointer[rules.Set])
+					v, set := new(atomic.Pointer[identity.Verifier]), new(atomic.Pointer[rules.Set])
+					v.Store(&identity.Verifier{Tokens: known})
 					set.Store(allowed)
 					s := newServer(&NodeConfig{Audit: new(bytes.Buffer), Identity: access.Identifier{
-						Verifier: func() identity.Verifier { return *v },
+						Verifier: func() identity.Verifier { return *v.Load() },
 					}})
 					s.guard = access.Guard{Rules: set.Load, Denied: s.denied}
 					ctx, cancel := context.WithCancel(peer.NewContext(

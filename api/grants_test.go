@@ -115,7 +115,7 @@ func TestWhatExpiresWithTheFirstEntryOfAnEpochIsAudited(t *testing.T) {
 	t.Parallel()
 	const sessions = fsm.ExpirationsMax
 	m, lines := fsm.New(), &auditLines{}
-	g := newGrantLog("n2", audit.New(audit.Config{Out: lines, Failed: func(err error) { require.NoError(t, err) }}))
+	g := newGrantLog(audit.New(audit.Config{Node: "n2", Out: lines, Failed: func(err error) { require.NoError(t, err) }}))
 	apply := func(term uint64, e fsm.Entry) fsm.Applied {
 		e.Version = 1
 		a, err := m.Apply(term, e.Append(nil))

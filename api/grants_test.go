@@ -124,7 +124,9 @@ func TestWhatExpiresWithTheFirstEntryOfAnEpochIsAudited(t *testing.T) {
 		g.Applied(m, a)
 		return a
 	}
-	start := func(node string) *fsm.LeaderStart { return &fsm.LeaderStart{Node: node, Nonce: 1, Cluster: fsm.ClusterID{1}} }
+	start := func(node string) *fsm.LeaderStart {
+		return &fsm.LeaderStart{Node: node, Nonce: 1, Cluster: fsm.ClusterID{1}}
+	}
 	epoch := apply(1, fsm.Entry{Commands: []fsm.Command{start("n1")}}).Results[0].Index
 	for i := range uint64(sessions) {
 		open := &fsm.OpenSession{Secret: session.Hash{byte(i), byte(i >> 8), 1}, Settings: session.Settings{TTL: clock.Minute}}

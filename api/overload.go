@@ -25,6 +25,9 @@ const (
 	// until half of these are answered, for crowdedWaitMax at most from the arrival of its frame.
 	crowdedMax     = 24
 	crowdedWaitMax = 50 * time.Millisecond
+	// Each acquisition that a stream sends lets it wait for crowdedWaitEach, so that a renewal behind as many as a session may
+	// have comes within two seconds.
+	crowdedWaitEach = time.Millisecond
 	// A stream with acquisitions that were refused because of overload is not read for refusalPause for each of them, and at most
 	// for pauseMax. So flow control slows down a client that sends more than the cluster can do, and refusals don't take the
 	// processors.
@@ -77,13 +80,13 @@ func (st *stream) refuseExcess(frame push.Frame, tickets []uint64) {
 	}
 }
 
-// hasRoom waits until the stream may submit a further acquisition, and reports whether it may in time. After it has waited in
-// vain it does not wait again until there was room: a renewal behind many frames would come too late.
+// hasRoom waits until the stream may submit a further acquisition, and reports whether it may in time.
 func (st *stream) hasRoom(arrived time.Time) bool {
+	st.mayWait = min(st.mayWait+crowdedWaitEach, crowdedWaitMax)
 	for st.pending.Load() >= crowdedMax && st.server.node.Crowded() {
-		left := crowdedWaitMax - time.Since(arrived)
-		if left <= 0 || st.waitedInVain {
-			st.waitedInVain = true
+		began := time.Now()
+		left := min(st.mayWait, arrived.Add(crowdedWaitMax).Sub(began))
+		if left <= 0 {
 			return false
 		}
 		timer := time.NewTimer(left)
@@ -95,7 +98,7 @@ func (st *stream) hasRoom(arrived time.Time) bool {
 			return false
 		}
 		timer.Stop()
+		st.mayWait -= time.Since(began)
 	}
-	st.waitedInVain = false
 	return true
 }

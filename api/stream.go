@@ -52,7 +52,7 @@ type stream struct {
 	pendingBytes atomic.Int64                 // of those commands
 	settled      chan struct{}                // capacity 1: the last command had its answer, or half of crowdedMax are left
 	overloads    atomic.Int64                 // refusals because of overload since the last pause
-	waitedInVain bool                         // the reader's: hasRoom found none in time, and none since then
+	mayWait      time.Duration                // the reader's: for how long it may wait for room
 	closing      bool                         // the reader's: the client closed the session
 	renewal      *zamokpb.RenewSessionRequest // the reader's: for Guard.Admit, the request that a renewal stands for
 	end          func()                       // the reader's: ends the count of open streams; nil: not counted

@@ -137,7 +137,9 @@ func (n *Node) shouldAnnounce(in *instance) bool {
 }
 
 // hasReplayed reports whether nearly everything in this node's log is in its state machine.
-func (in *instance) hasReplayed() bool { return in.node.state.applied.Load()+joinLagMax >= in.raft.LastIndex() }
+func (in *instance) hasReplayed() bool {
+	return in.node.state.applied.Load()+joinLagMax >= in.raft.LastIndex()
+}
 
 // send proposes what this node announces, here or at the leader.
 func (n *Node) send(ctx context.Context, in *instance, c fsm.Command) {

@@ -20,6 +20,8 @@ import (
 const (
 	// learnTimeout is how long the members may take to name their cluster to a node that joins it.
 	learnTimeout = 10 * time.Second
+	// relearnTimeout is the same for a node that has learned it before.
+	relearnTimeout = 2 * time.Second
 	// addTimeout bounds one attempt of a leader to add a node that asked for it. The node asks again.
 	addTimeout = 10 * time.Second
 	// addWait is how long a reply waits for that: a call has nodeCallTimeout, and on slow lines its handshake takes most
@@ -33,7 +35,11 @@ func (n *Node) learnCluster(ctx context.Context, before store.ID) (store.ID, err
 	if n.cfg.Join == (peer.List{}) {
 		return before, nil
 	}
-	limited, cancel := context.WithTimeout(ctx, learnTimeout)
+	timeout := learnTimeout
+	if before != (store.ID{}) {
+		timeout = relearnTimeout
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var reason error
 	for {

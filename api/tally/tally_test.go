@@ -58,7 +58,9 @@ func TestKeysAreBounded(t *testing.T) {
 		for i := range 1000 {
 			counts.Add(fmt.Sprint("key", i), "rest", i)
 			counts.Add("key1", "rest", i)
+			counts.mu.Lock()
 			require.LessOrEqual(t, len(counts.counts), 3)
+			counts.mu.Unlock()
 		}
 		time.Sleep(every)
 		assert.Equal(t, []string{"key0 1 0-0", "key1 1001 0-999", "rest 998 2-999"}, taken())

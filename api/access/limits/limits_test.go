@@ -1,12 +1,12 @@
 package limits
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -205,19 +205,37 @@ func TestTheRatesOfManyAreBounded(t *testing.T) {
 	})
 }
 
+// log is what was logged since it was taken last.
+type log struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *log) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.text.Reset()
+	return l.text.String()
+}
+
 // TestRefusalsAreLogged: every ten seconds in one line for each limit and caller, with their number, and the rest at the end.
 // Callers without a line of their own share one.
 func TestRefusalsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := these(t, "requests-per-identity=1/s")
-		var text bytes.Buffer
+		var text log
 		l.Logger = slog.New(slog.NewTextHandler(&text, nil))
 		logged := func() (lines []string) {
-			for line := range strings.Lines(text.String()) {
+			for line := range strings.Lines(text.take()) {
 				_, fields, _ := strings.Cut(strings.TrimSpace(line), " limit=")
 				lines = append(lines, fields)
 			}
-			text.Reset()
 			return lines
 		}
 		for range 1000 {

@@ -113,7 +113,7 @@ func TestAStreamThatEndedWaitsForNoRoom(t *testing.T) {
 	st, other := attachDirectly(t, n, 1), attachDirectly(t, n, 2)
 	st.ended = make(chan struct{})
 	close(st.ended)
-	st.pending.Add(crowdedMax)
+	st.acquiring.Add(crowdedMax)
 	n.Raft().View(func(*fsm.Machine) { // while it is read, nothing is applied
 		for ticket := uint64(1); ticket <= 4096; ticket++ {
 			c := &fsm.Acquire{Session: other.queue.Session, Ticket: ticket, Items: []fsm.Item{{Name: "other", Mode: fsm.Exclusive}}}

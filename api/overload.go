@@ -23,7 +23,7 @@ import (
 const (
 	// While more waits than the next entry of the log can take, a stream may have crowdedMax of them. A further acquisition waits
 	// until half of these are answered, for crowdedWaitMax at most from the arrival of its frame.
-	crowdedMax     = 24
+	crowdedMax     = 12
 	crowdedWaitMax = 50 * time.Millisecond
 	// Each acquisition that a stream sends lets it wait for crowdedWaitEach, so that a renewal behind as many as a session may
 	// have comes within two seconds.
@@ -83,7 +83,7 @@ func (st *stream) refuseExcess(frame push.Frame, tickets []uint64) {
 // hasRoom waits until the stream may submit a further acquisition, and reports whether it may in time.
 func (st *stream) hasRoom(arrived time.Time) bool {
 	st.mayWait = min(st.mayWait+crowdedWaitEach, crowdedWaitMax)
-	for st.pending.Load() >= crowdedMax && st.server.node.Crowded() {
+	for st.acquiring.Load() >= crowdedMax && st.server.node.Crowded() {
 		began := time.Now()
 		left := min(st.mayWait, arrived.Add(crowdedWaitMax).Sub(began))
 		if left <= 0 {

@@ -49,8 +49,9 @@ type stream struct {
 
 	frames       atomic.Uint64                // how many came
 	pending      atomic.Int64                 // commands and renewals that have no answer yet
+	acquiring    atomic.Int64                 // acquisitions of these
 	pendingBytes atomic.Int64                 // of those commands
-	settled      chan struct{}                // capacity 1: the last command had its answer, or half of crowdedMax are left
+	settled      chan struct{}                // capacity 1: the last command had its answer, or half of crowdedMax acquisitions are left
 	overloads    atomic.Int64                 // refusals because of overload since the last pause
 	mayWait      time.Duration                // the reader's: for how long it may wait for room
 	closing      bool                         // the reader's: the client closed the session
@@ -165,11 +166,15 @@ func (st *stream) relayed() bool {
 // answered notes that a command of so many bytes has its answer.
 func (st *stream) answered(bytes int64) {
 	st.pendingBytes.Add(-bytes)
-	if left := st.pending.Add(-1); left == 0 || left == crowdedMax/2 {
-		select {
-		case st.settled <- struct{}{}:
-		default:
-		}
+	if st.pending.Add(-1) == 0 {
+		st.wakeSettled()
+	}
+}
+
+func (st *stream) wakeSettled() {
+	select {
+	case st.settled <- struct{}{}:
+	default:
 	}
 }
 
@@ -388,8 +393,15 @@ func (st *stream) submit(c push.Command, command fsm.Command) {
 			"%d bytes of them; send it again when some have come", pendingMax, pendingBytesMax))
 		return
 	}
+	acquires := c.Kind == zamokpb.Command_COMMAND_ACQUIRE
+	if acquires {
+		st.acquiring.Add(1)
+	}
 	st.server.node.Submit(st.ctx, command, func(a raftnode.Answer, err error) {
 		defer st.answered(bytes)
+		if acquires && st.acquiring.Add(-1) == crowdedMax/2 {
+			st.wakeSettled()
+		}
 		st.answer(c, &a, refusal(&a, err))
 	})
 }

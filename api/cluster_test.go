@@ -49,7 +49,7 @@ type cluster struct {
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue {
-		_ = p.Value.Set(strconv.Itoa(3 * runtime.GOMAXPROCS(0)))
+		_ = p.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0)))
 	}
 	code := m.Run()
 	if err := noneLeft(); err != nil {

@@ -172,7 +172,7 @@ func TestMembershipOverTheWire(t *testing.T) {
 		for try := 0; c.leader() != wanted; try++ {
 			require.Less(t, try, 10)
 			_, err := by.admin.Transfer(ctx, &zamokpb.TransferRequest{To: to})
-			require.True(t, err == nil || try > 0, "%v", err)
+			require.True(t, err == nil || try > 0 || status.Code(err) == codes.Unavailable, "%v", err)
 		}
 	}
 	handOver("n2", joiner)

@@ -211,7 +211,7 @@ func TestAFullAuditLogStopsNoCall(t *testing.T) {
 }
 
 // TestAFloodOfDenialsIsCounted: by gRPC and HTTP, with and without valid credentials. A caller that is not authenticated counts
-// under its network, whoever it says it is. What an operator does meanwhile is written.
+// under its network, whatever identity it claims. What an operator does meanwhile is written.
 func TestAFloodOfDenialsIsCounted(t *testing.T) {
 	t.Parallel()
 	tokens, known := tokensFor(t, "root", "bob")

@@ -60,7 +60,7 @@ func (i issuer) token(groups int, text string, bytes int) string {
 	return ""
 }
 
-// TestACallerWithManyGroupsIsRelayed: whoever is authenticated at a follower is known to the leader with all groups, whatever
+// TestACallerWithManyGroupsIsRelayed: a caller that a follower has authenticated is known to the leader with all groups, whatever
 // else the call has in its metadata. A token with more is refused where it is shown.
 func TestACallerWithManyGroupsIsRelayed(t *testing.T) {
 	t.Parallel()

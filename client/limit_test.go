@@ -133,7 +133,7 @@ func TestARefusalForSeveralTickets(t *testing.T) {
 		answer(&zamokpb.Answer{State: state(2, 0, 0), Through: 4, Error: &zamokpb.ErrorInfo{
 			Code: zamokpb.Code_CODE_OVERLOADED, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE}})
 		require.Equal(t, []string{"acquire 2", "acquire 3", "acquire 4"}, b.sends())
-		answer(&zamokpb.Answer{State: state(4, 0, 0), Through: 5, Error: &zamokpb.ErrorInfo{
+		answer(&zamokpb.Answer{State: state(4, 0, 0), Through: 1<<64 - 1, Error: &zamokpb.ErrorInfo{
 			Code: zamokpb.Code_CODE_REFUSED, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE}})
 		for i, ticket := range tickets {
 			require.Equal(t, i >= 3, ticket.failure != nil, i)

@@ -292,7 +292,7 @@ func (s *session) handle(st *stream, m *zamokpb.ServerMessage) {
 	case *zamokpb.ServerMessage_Answer:
 		s.silentAt = s.c.clock.Now() // shows that the stream works
 		s.answer(m.Answer)
-		for t := m.Answer.GetState().GetTicket(); t < m.Answer.GetThrough(); {
+		for t := m.Answer.GetState().GetTicket(); t < min(m.Answer.GetThrough(), s.nextTicket-1); { // no more than were sent
 			t++
 			m.Answer.State.Ticket = t
 			s.answer(m.Answer)

@@ -221,33 +221,36 @@ func TestAcknowledgedWritesSurvivePowerFailure(t *testing.T) {
 func TestPowerFailureDuringEachWriteKind(t *testing.T) {
 	t.Parallel()
 	forEachDiskKind(t, func(s *Sim) {
-		leader := s.Start()
+		s.Start()
 		load := s.Load(5, 100*time.Millisecond)
 		time.Sleep(3 * time.Second)          // and some snapshots
 		const takes = 200 * time.Millisecond // for what continues without waiting to get far
 		for i, op := range []diskOp{opSnapshot, opAppend, opDelete, opVote, opTerm} {
 			for j, became := range []writeOutcome{writeLost, writeKept} {
-				who := s.Others(leader)
-				var down sync.WaitGroup
-				switch {
-				case op == opVote || op == opTerm:
-					down.Go(leader.LosePower) // the others vote, and may have voted before its process has ended
-				case (i+j)%2 == 0:
-					who = []*Node{leader}
-				}
-				for _, n := range who {
-					n.Disk.forcedOutcome.set(became)
-				}
-				struck := losePowerDuring(s.Within(time.Minute), op, takes, takes*9/10, who...)
-				down.Wait()
-				require.NotNil(s, struck, "no node made a write of kind %q", op)
-				for _, n := range []*Node{struck, leader} {
-					if n.processEnded() {
-						n.Start()
+				var struck *Node
+				for attempt := 0; struck == nil; attempt++ {
+					require.Less(s, attempt, 5, "no node made a write of kind %q", op)
+					leader := s.Leader()
+					who := s.Others(leader)
+					var down sync.WaitGroup
+					switch {
+					case op == opVote || op == opTerm:
+						down.Go(leader.LosePower) // the others vote, unless they did so before: another leads already
+					case (i+j)%2 == 0:
+						who = []*Node{leader}
 					}
+					for _, n := range who {
+						n.Disk.forcedOutcome.set(became)
+					}
+					struck = losePowerDuring(s.Within(10*time.Second), op, takes, takes*9/10, who...)
+					down.Wait()
+					for _, n := range s.Members() {
+						if n.processEnded() {
+							n.Start()
+						}
+					}
+					s.AwaitConverged(backoffMax)
 				}
-				leader = s.Leader()
-				s.AwaitConverged(backoffMax)
 			}
 		}
 		stopAndCheck(s, load)

@@ -137,7 +137,7 @@ func (d *readmeShell) shell(t *testing.T, dir, script string) *process {
 	t.Helper()
 	r := &process{Cmd: exec.Command("sh", "-eu", "-c", script), done: make(chan struct{})}
 	r.Dir = dir
-	r.Env = append(os.Environ(), "ZAMOK_OUTPUT=", "ZAMOK_ENDPOINTS=127.0.0.1:"+strconv.Itoa(d.port), "GOFLAGS=", "MAKEFLAGS=")
+	r.Env = append(os.Environ(), "ZAMOK_OUTPUT=", "ZAMOK_ENDPOINTS=127.0.0.1:"+strconv.Itoa(d.port), "GOFLAGS=", "MAKEFLAGS=", "CURL_HOME="+d.dir)
 	switch dir {
 	case d.dir:
 		r.Env = append(r.Env, "GOFLAGS=-o="+filepath.Join(d.dir, "zamok"))

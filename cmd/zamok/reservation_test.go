@@ -307,16 +307,17 @@ func TestReservationMistakes(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
+	made := func(test string) string { return at("made by " + test) } // each has its own: they run at the same time
 	for name, test := range map[string]struct {
 		args []string
 		want string
 	}{
 		"no time":        {[]string{"acquire", "x"}, "--for is missing"},
 		"a short time":   {[]string{"acquire", "x", "--for", "1s"}, "--for is 1s: it is at least 2s"},
-		"a long time":    {[]string{"acquire", "x", "--for", "1000h", "--file", at("made")}, "settings.ttl"},
+		"a long time":    {[]string{"acquire", "x", "--for", "1000h", "--file", made("a long time")}, "settings.ttl"},
 		"try and wait":   {[]string{"acquire", "x", "--for", "1h", "--try", "--wait", "1s"}, "exclude"},
 		"no name":        {[]string{"acquire", "--for", "1h"}, "accepts 1 arg"},
-		"a bad name":     {[]string{"acquire", "a\nb", "--for", "1h", "--file", at("made")}, "name"},
+		"a bad name":     {[]string{"acquire", "a\nb", "--for", "1h", "--file", made("a bad name")}, "name"},
 		"no directory":   {[]string{"acquire", "x", "--for", "1h", "--file", at("none/f")}, "none/f"},
 		"no reservation": {[]string{"acquire", "x", "--for", "1h", "--file", at("empty")}, "is not a reservation"},
 		"a newer format": {[]string{"renew", at("newer")}, "has the format 2"},
@@ -329,7 +330,7 @@ func TestReservationMistakes(t *testing.T) {
 			r := runUntilAvailable(t, c, test.args...)
 			require.Equal(t, exitGeneral, r.code, r.stdout+r.stderr)
 			require.Contains(t, r.stderr, test.want)
-			requireNoFile(t, at("made"))
+			requireNoFile(t, made(name))
 		})
 	}
 }

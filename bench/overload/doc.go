@@ -8,12 +8,14 @@
 //
 //  1. The overloading clients are one process of its own, limited to half of the processors; the servers may use all. They
 //     speak the wire protocol, with one session per stream to the leader, and one lock per cycle: acquire it, and drop it as
-//     soon as it is granted.
+//     soon as it is granted. When the leader changes, they attach their sessions at the next one, as package client does, and
+//     send again what the cluster does not know of. What is due meanwhile stays due.
 //  2. The capacity is their rate as a closed loop, with a limited number of concurrent cycles. Then a multiple of that
 //     rate is due as an open loop. A refusal (OVERLOADED) ends a cycle without work. Cycles that the connections did not take
 //     by the end of the window, or for which the session has no ticket (TicketWindow of package fsm), count as unsent.
-//  3. Answers are measured in the server: zamok_answer_seconds of the leader, from the arrival of a frame to the answer, within
-//     the window. An overloaded client process can't measure that.
+//  3. Answers are measured in the servers: zamok_answer_seconds, from the arrival of a frame to the answer. An overloaded client
+//     process can't measure that. But no server can measure how long a command takes that is sent again because its
+//     stream ended: the clients count those, and those of them that were late, that is, had no answer 250 ms after they were first sent.
 //  4. Meanwhile other clients, in the unlimited process, hold a lock each, and one locks and unlocks all the time. None
 //     of them may lose its lease.
 //
@@ -21,4 +23,5 @@
 //
 //	overload.go  the measurement: cluster, loads, observers and the report
 //	clients.go   the process of the overloading clients
+//	session.go   one session of them, its cycles, and its stream to the leader
 package overload

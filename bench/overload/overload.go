@@ -30,9 +30,9 @@ import (
 
 const (
 	holders      = 50
-	answerMax    = "0.25" // seconds: the bound that the report looks at, one of zamok_answer_seconds
+	answerMax    = 250 * time.Millisecond // the bound that the report looks at, one of zamok_answer_seconds
 	readyMessage = "ready"
-	atOncePeak   = 16 // cycles under way on each stream, when capacity is measured
+	atOncePeak   = 16 // cycles under way in each session, when capacity is measured
 	sampleEvery  = 250 * time.Millisecond
 	settleTime   = 2 * time.Second // between two loads
 )
@@ -48,21 +48,22 @@ type Config struct {
 
 // row is one load.
 type row struct {
-	load                 string
-	due, sent, useful    float64 // cycles a second
-	answered             float64 // of what arrived at the leader, the share that was answered within answerMax
-	arrived              float64 // answers
-	refused, unsent, cut uint64
-	memory               float64 // bytes, of all nodes, the most that was seen
-	elections, expired   float64
-	lost                 int64
-	longest              time.Duration // of the one who locks and unlocks
+	load               string
+	due, sent, useful  float64 // cycles a second
+	answered           float64 // of what arrived at a leader, the share that was answered within answerMax
+	got                clientsResult
+	memory             float64 // bytes, of all nodes, the most that was seen
+	elections, expired float64
+	timeout            float64 // the election timeout afterwards, in seconds
+	lost               int64
+	longest            time.Duration // of the one who locks and unlocks
 }
 
 // Run measures and writes a table.
 func Run(ctx context.Context, c Config, out io.Writer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "load\tdue/s\tsent/s\tuseful/s\tof peak\twithin 250 ms\trefused\tunsent\tcut\tmemory\telections\texpired\tlost\tslowest\t")
+	fmt.Fprintln(table, "load\tdue/s\tsent/s\tuseful/s\tof peak\twithin 250 ms\trefused\tunsent\tagain\tlate\tsessions lost\tmemory\telections\ttimeout\texpired\t"+
+		"others lost\tslowest\t")
 	for round := range c.Rounds {
 		dir, err := os.MkdirTemp(c.Dir, "overload-")
 		if err != nil {
@@ -73,9 +74,9 @@ func Run(ctx context.Context, c Config, out io.Writer) error {
 			return fmt.Errorf("round %d: %w", round+1, err)
 		}
 		for _, r := range rows {
-			fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%.0f\t%.2f\t%.3f %%\t%d\t%d\t%d\t%.0f MB\t%.0f\t%.0f\t%d\t%v\t\n", r.load, r.due, r.sent, r.useful,
-				r.useful/rows[0].useful, 100*r.answered, r.refused, r.unsent, r.cut, r.memory/1e6, r.elections, r.expired, r.lost,
-				r.longest.Round(time.Millisecond))
+			fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%.0f\t%.2f\t%.3f %%\t%d\t%d\t%d\t%d\t%d\t%.0f MB\t%.0f\t%.0f ms\t%.0f\t%d\t%v\t\n", r.load, r.due, r.sent, r.useful,
+				r.useful/rows[0].useful, 100*r.answered, r.got.Refused, r.got.Unsent, r.got.Again, r.got.Late, r.got.Lost, r.memory/1e6, r.elections,
+				1000*r.timeout, r.expired, r.lost, r.longest.Round(time.Millisecond))
 		}
 	}
 	return table.Flush()
@@ -100,13 +101,14 @@ func (c Config) round(ctx context.Context, dir string) (rows []row, err error) {
 		if err != nil {
 			return nil, err
 		}
-		spec := clientsSpec{Leader: cluster.Endpoints[leader], AtOnce: atOncePeak, Window: c.Window}
+		first := slices.Concat(cluster.Endpoints[leader:], cluster.Endpoints[:leader])
+		spec := clientsSpec{Endpoints: first, AtOnce: atOncePeak, Window: c.Window}
 		r := row{load: "peak"}
 		if times > 0 {
 			spec.Rate = times * rows[0].useful
 			r.load = strconv.FormatFloat(times, 'g', -1, 64) + "×"
 		}
-		if err := r.measure(ctx, &spec, cluster, leader, others); err != nil {
+		if err := r.measure(ctx, &spec, cluster, others); err != nil {
 			return nil, fmt.Errorf("%s: %w", r.load, err)
 		}
 		rows = append(rows, r)
@@ -116,13 +118,13 @@ func (c Config) round(ctx context.Context, dir string) (rows []row, err error) {
 }
 
 // measure runs the clients once.
-func (r *row) measure(ctx context.Context, spec *clientsSpec, cluster *server.Cluster, leader int, others *others) error {
+func (r *row) measure(ctx context.Context, spec *clientsSpec, cluster *server.Cluster, others *others) error {
 	clients, err := startClients(ctx, spec)
 	if err != nil {
 		return err
 	}
 	defer clients.kill()
-	before, err := readCounts(ctx, cluster, leader)
+	before, err := readCounts(ctx, cluster)
 	if err != nil {
 		return err
 	}
@@ -142,37 +144,38 @@ func (r *row) measure(ctx context.Context, spec *clientsSpec, cluster *server.Cl
 	if err != nil {
 		return err
 	}
-	after, err := readCounts(ctx, cluster, leader)
+	after, err := readCounts(ctx, cluster)
 	if err != nil {
 		return err
 	}
 	r.due, r.sent, r.useful = float64(got.Due)/got.Seconds, float64(got.Sent)/got.Seconds, float64(got.Cycles)/got.Seconds
-	r.refused, r.unsent, r.cut = got.Refused, got.Unsent, got.Cut
-	r.arrived = after.answers - before.answers
-	r.answered = (after.quick - before.quick) / r.arrived
-	r.elections, r.expired = after.elections-before.elections, after.expired-before.expired
+	r.got, r.answered = got, (after.quick-before.quick)/(after.answers-before.answers)
+	r.elections, r.expired, r.timeout = after.elections-before.elections, after.expired-before.expired, after.timeout
 	r.lost, r.longest = others.lost.Load(), time.Duration(others.longest.Load())
 	return nil
 }
 
-// counts are of the leader, but the elections.
-type counts struct{ answers, quick, elections, expired float64 }
+// counts are sums over all nodes, since the leader may have changed, but the election timeout, which is the longest.
+type counts struct{ answers, quick, elections, expired, timeout float64 }
 
-func readCounts(ctx context.Context, cluster *server.Cluster, leader int) (n counts, err error) {
-	read := func(name string) float64 {
-		value, failed := cluster.Metric(ctx, leader, name)
-		err = cmp.Or(err, failed)
-		return value
-	}
-	for _, outcome := range []string{"done", "not_done", "unknown"} {
-		n.answers += read(`zamok_answer_seconds_count{outcome="` + outcome + `"}`)
-		n.quick += read(`zamok_answer_seconds_bucket{outcome="` + outcome + `",le="` + answerMax + `"}`)
-	}
-	for _, reason := range []string{"expired", "disconnected"} {
-		value, failed := cluster.Metric(ctx, leader, `zamok_sessions_expired_total{reason="`+reason+`"}`)
-		if failed == nil { // else none has
-			n.expired += value
+func readCounts(ctx context.Context, cluster *server.Cluster) (n counts, err error) {
+	for node := range cluster.Endpoints {
+		read := func(name string) float64 {
+			value, failed := cluster.Metric(ctx, node, name)
+			err = cmp.Or(err, failed)
+			return value
 		}
+		for _, outcome := range []string{"done", "not_done", "unknown"} {
+			n.answers += read(`zamok_answer_seconds_count{outcome="` + outcome + `"}`)
+			n.quick += read(fmt.Sprintf(`zamok_answer_seconds_bucket{outcome=%q,le="%g"}`, outcome, answerMax.Seconds()))
+		}
+		for _, reason := range []string{"expired", "disconnected"} {
+			value, failed := cluster.Metric(ctx, node, `zamok_sessions_expired_total{reason="`+reason+`"}`)
+			if failed == nil { // else none has
+				n.expired += value
+			}
+		}
+		n.timeout = max(n.timeout, read("zamok_raft_election_timeout_seconds"))
 	}
 	elections, known := cluster.LeaderChanges(ctx)
 	if n.elections = elections; !known {

@@ -1,0 +1,367 @@
+package overload
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	random "math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/zamokpb"
+)
+
+const (
+	tick             = 2 * time.Millisecond // between the frames of a stream
+	frameMost        = 500                  // acquisitions in one frame
+	frameMessagesMax = 1024                 // that the server takes
+	windowMost       = 1000                 // tickets of one session above its acknowledged-through; the server takes 1024
+	sessionTTL       = 10 * time.Second
+	renewEvery       = 1500 * time.Millisecond
+	attachMax        = 2 * time.Second
+	pauseMin         = 20 * time.Millisecond // between two attempts to attach, as in package client
+	pauseMax         = 500 * time.Millisecond
+)
+
+// session is one session, its cycles and its current stream.
+type session struct {
+	spec    *clientsSpec
+	ctx     context.Context
+	secret  []byte
+	prefix  string // of the names of its locks
+	id      uint64 // 0 = not open yet
+	attempt uint64 // the number of the latest OpenStream
+
+	wire zamokpb.Zamok_SessionClient
+	end  func() // of the current stream and its connection
+
+	stop                  atomic.Bool // no cycle begins any more
+	sent, refused, cycles atomic.Uint64
+
+	mu      sync.Mutex       // guards what follows
+	inHand  map[uint64]cycle // by ticket: those that have not ended
+	drops   []uint64         // tickets to drop
+	repeats []uint64         // tickets to acquire, which an earlier stream may have sent
+	acked   uint64           // all tickets up to this one have ended
+	next    uint64           // the next ticket
+	again   uint64           // commands that were sent again without an answer
+	late    uint64           // those of them that were answered late
+	lost    bool             // the session ended before it was closed
+}
+
+// cycle is one acquisition and its release.
+type cycle struct {
+	granted bool      // its drop is to be sent, or was
+	since   time.Time // when its latest command was first sent; zero: not yet
+	again   bool      // that command was sent again
+}
+
+func newSession(ctx context.Context, spec *clientsSpec, number int) *session {
+	s := &session{spec: spec, ctx: ctx, secret: make([]byte, 16), inHand: map[uint64]cycle{}, next: 1,
+		prefix: fmt.Sprintf("overload/%s/%d/", rand.Text()[:8], number)}
+	_, _ = rand.Read(s.secret) // it never fails
+	return s
+}
+
+// run runs cycles on one stream after the other, until the window is over and every ticket has ended.
+func (s *session) run(began time.Time) {
+	for {
+		received := make(chan error, 1)
+		go func() { received <- s.receive() }()
+		s.send(began)
+		err := <-received
+		s.end()
+		if s.ctx.Err() != nil || s.done() {
+			return
+		}
+		if err = s.follow(err); err != nil {
+			s.lost = s.ctx.Err() == nil
+			return
+		}
+	}
+}
+
+// done reports whether the session is to be closed.
+func (s *session) done() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stop.Load() && len(s.inHand) == 0
+}
+
+// follow attaches the session at the leader: at the one that the end of the last stream names, or at the nodes in turn. It fails
+// if the session has ended.
+func (s *session) follow(cause error) error {
+	for turn, pause := 0, pauseMin; ; pause = min(2*pause, pauseMax) {
+		info := infoOf(cause)
+		switch code := info.GetCode(); {
+		case s.ctx.Err() != nil:
+			return s.ctx.Err()
+		case errors.Is(cause, io.EOF), code == zamokpb.Code_CODE_NO_SESSION, code == zamokpb.Code_CODE_SUPERSEDED:
+			return fmt.Errorf("the session ended: %w", cause)
+		}
+		if cause != nil {
+			select {
+			case <-time.After(pause/2 + random.N(pause)):
+			case <-s.ctx.Done():
+			}
+		}
+		address := info.GetLeaderAddress()
+		if address == "" {
+			address = s.spec.Endpoints[turn%len(s.spec.Endpoints)]
+			turn++
+		}
+		if cause = s.attach(address); cause == nil {
+			return nil
+		}
+	}
+}
+
+func infoOf(err error) *zamokpb.ErrorInfo {
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*zamokpb.ErrorInfo); ok {
+			return info
+		}
+	}
+	return nil
+}
+
+// attach opens a stream at a node.
+func (s *session) attach(address string) (err error) {
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
+	s.end = func() {
+		cancel()
+		_ = conn.Close() // nothing is read from it any more
+	}
+	silence := time.AfterFunc(attachMax, cancel)
+	defer silence.Stop()
+	defer func() {
+		if err != nil {
+			s.end()
+		}
+	}()
+	if s.wire, err = zamokpb.NewZamokClient(conn).Session(ctx); err != nil {
+		return err
+	}
+	s.attempt++
+	open := &zamokpb.OpenStream{Secret: s.secret, Session: s.id, Attempt: s.attempt,
+		Settings: &zamokpb.SessionSettings{Ttl: int64(sessionTTL), Label: "overload"}}
+	_ = s.wire.Send(&zamokpb.ClientFrame{AckedThrough: s.acked, // Recv returns the reason if it fails
+		Messages: []*zamokpb.ClientMessage{{Message: &zamokpb.ClientMessage_Open{Open: open}}}})
+	frame, err := s.wire.Recv()
+	if err != nil {
+		return err
+	}
+	messages := frame.GetMessages()
+	if len(messages) == 0 || messages[0].GetSession() == nil {
+		return errors.New("the node's first message is no SessionState")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.attached(messages[0].GetSession())
+	for _, m := range messages[1:] {
+		s.message(m)
+	}
+	return nil
+}
+
+// attached updates the cycles to the cluster's state. What was sent and not answered is sent again. The caller holds the lock.
+func (s *session) attached(state *zamokpb.SessionState) {
+	s.id = state.GetSession()
+	s.drops, s.repeats = nil, nil
+	known := map[uint64]*zamokpb.TicketState{}
+	for _, ticket := range state.GetTickets() {
+		known[ticket.GetTicket()] = ticket
+	}
+	for _, number := range slices.Sorted(maps.Keys(s.inHand)) {
+		s.repeat(number)
+		if ticket := known[number]; ticket != nil {
+			s.changed(ticket)
+		}
+	}
+}
+
+// repeat sends the latest command of a cycle again. The caller holds the lock.
+func (s *session) repeat(ticket uint64) {
+	c := s.inHand[ticket]
+	if !c.since.IsZero() && !c.again {
+		c.again = true
+		s.again++
+		s.inHand[ticket] = c
+	}
+	if c.granted {
+		s.drops = append(s.drops, ticket)
+	} else {
+		s.repeats = append(s.repeats, ticket)
+	}
+}
+
+// send sends due commands, a frame per tick, until the stream ends or there is nothing to do any more.
+func (s *session) send(began time.Time) {
+	renewed := time.Now()
+	ticks := time.NewTicker(tick)
+	defer ticks.Stop()
+	for range ticks.C {
+		if s.wire.Context().Err() != nil {
+			return
+		}
+		if s.done() {
+			closing := &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Close{Close: &zamokpb.CloseSession{}}}
+			_ = s.wire.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{closing}}) // receive gets the reason
+			_ = s.wire.CloseSend()
+			return
+		}
+		now := time.Now()
+		frame := s.frame(now, now.Sub(began))
+		if now.Sub(renewed) >= renewEvery {
+			renewed = now
+			frame.Messages = append(frame.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_KeepAlive{KeepAlive: &zamokpb.KeepAlive{}}})
+		}
+		if len(frame.Messages) > 0 && s.wire.Send(frame) != nil {
+			return // receive gets the reason
+		}
+	}
+}
+
+// frame is what to send now. What is due does not depend on streams and their ends.
+func (s *session) frame(now time.Time, elapsed time.Duration) *zamokpb.ClientFrame {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ; s.acked+1 < s.next; s.acked++ {
+		if _, under := s.inHand[s.acked+1]; under {
+			break
+		}
+	}
+	f := &zamokpb.ClientFrame{AckedThrough: s.acked}
+	for _, ticket := range s.drops {
+		if _, under := s.inHand[ticket]; !under {
+			continue // it has ended since
+		}
+		f.Messages = append(f.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: &zamokpb.TicketRequest{Ticket: ticket}}})
+		s.sentNow(ticket, now)
+	}
+	s.drops = s.drops[:0]
+	room := min(frameMost, frameMessagesMax-1-len(f.Messages)) // one is for the renewal
+	for ; len(s.repeats) > 0 && room > 0; s.repeats = s.repeats[1:] {
+		if c, under := s.inHand[s.repeats[0]]; under && !c.granted { // it was not answered since
+			f.Messages = append(f.Messages, s.acquire(s.repeats[0], now))
+			room--
+		}
+	}
+	due := s.spec.AtOnce - len(s.inHand)
+	if s.spec.Rate > 0 {
+		due = int(s.spec.Rate/sessions*elapsed.Seconds()) - int(s.sent.Load())
+	}
+	if s.stop.Load() {
+		due = 0
+	}
+	for range min(due, room, windowMost-int(s.next-1-s.acked)) {
+		f.Messages = append(f.Messages, s.acquire(s.next, now))
+		s.next++
+		s.sent.Add(1)
+	}
+	return f
+}
+
+// acquire is the acquisition of a ticket, to be sent now. The caller holds the lock.
+func (s *session) acquire(ticket uint64, now time.Time) *zamokpb.ClientMessage {
+	s.sentNow(ticket, now)
+	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: &zamokpb.Acquire{Ticket: ticket, WaitFor: -1,
+		Items: []*zamokpb.Item{{Name: fmt.Sprint(s.prefix, ticket), Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}}}
+}
+
+// sentNow notes that a command of a cycle is sent, perhaps not for the first time. The caller holds the lock.
+func (s *session) sentNow(ticket uint64, now time.Time) {
+	if c := s.inHand[ticket]; c.since.IsZero() {
+		c.since = now
+		s.inHand[ticket] = c
+	}
+}
+
+// receive handles the server's frames until the stream ends, and returns why it did.
+func (s *session) receive() error {
+	defer s.end()
+	for {
+		f, err := s.wire.Recv()
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		for _, m := range f.Messages {
+			s.message(m)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// message takes one message. The caller holds the lock.
+func (s *session) message(m *zamokpb.ServerMessage) {
+	a := m.GetAnswer()
+	if a == nil || a.Error == nil {
+		if a != nil {
+			s.changed(a.State)
+		} else if m.GetChange() != nil {
+			s.changed(m.GetChange().State)
+		}
+		return
+	}
+	for ticket := a.GetState().GetTicket(); ticket <= max(a.Through, a.GetState().GetTicket()); ticket++ {
+		s.answeredWith(a.Error, ticket)
+	}
+}
+
+// answeredWith takes the refusal of a ticket's latest command. The caller holds the lock.
+func (s *session) answeredWith(refusal *zamokpb.ErrorInfo, ticket uint64) {
+	c, under := s.inHand[ticket]
+	switch {
+	case !under:
+	case refusal.Outcome != zamokpb.Outcome_OUTCOME_NOT_DONE: // it may take effect
+		s.repeat(ticket)
+	case c.granted: // of the drop
+		s.answered(c)
+		s.inHand[ticket] = cycle{granted: true}
+		s.drops = append(s.drops, ticket)
+	default:
+		s.answered(c)
+		s.refused.Add(1)
+		delete(s.inHand, ticket)
+	}
+}
+
+// changed takes the state of a ticket. The caller holds the lock.
+func (s *session) changed(state *zamokpb.TicketState) {
+	ticket := state.GetTicket()
+	c, under := s.inHand[ticket]
+	switch {
+	case !under:
+	case state.State == zamokpb.State_STATE_GRANTED && !c.granted:
+		s.answered(c)
+		s.inHand[ticket] = cycle{granted: true}
+		s.drops = append(s.drops, ticket)
+	case state.State == zamokpb.State_STATE_ENDED:
+		s.answered(c)
+		if (c.granted || state.Token != 0) && !s.stop.Load() {
+			s.cycles.Add(1)
+		}
+		delete(s.inHand, ticket)
+	}
+}
+
+// answered counts the answer of a command that was sent again. The caller holds the lock.
+func (s *session) answered(c cycle) {
+	if c.again && time.Since(c.since) > answerMax {
+		s.late++
+	}
+}

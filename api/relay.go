@@ -117,7 +117,7 @@ func (s *Server) connTo(node raftpeer.Server, held bool) (*relayConn, error) {
 	case i == len(conns):
 		conn, err := s.dialRelay(node)
 		if err != nil {
-			return nil, s.relayFailed(fmt.Errorf("relaying to %s: %w", node.Name, err))
+			return nil, wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: it can't be relayed to the leader, %s: %v; ask that", node.Name, err)
 		}
 		conns = append(conns, &relayConn{ClientConn: conn})
 		s.relays[node] = conns
@@ -237,20 +237,26 @@ func pass(from interface{ RecvMsg(any) error }, to interface{ SendMsg(any) error
 	}
 }
 
-// relayFailed is the error of the leader, or the reason for which it did not answer.
+// relayFailed is the error of the leader, or the reason for which it did not answer. What gRPC answers in its place does not say
+// what took effect.
 func (s *Server) relayFailed(err error) error {
 	if s.isStopping() {
 		return wire.StreamEnded(zamokpb.Code_CODE_STOPPING, "the node that relayed this is stopping; ask another")
 	}
-	if st, ok := status.FromError(err); ok && (len(st.Details()) > 0 || st.Code() != codes.Unavailable) {
-		for _, d := range st.Details() {
-			if info, ok := d.(*zamokpb.ErrorInfo); ok && info.GetCode() == zamokpb.Code_CODE_WRONG_CLUSTER {
-				return wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: at the leader's address is a node of another cluster: %s", info.GetMessage())
-			}
+	st, _ := status.FromError(err)
+	for _, d := range st.Details() {
+		switch info, ok := d.(*zamokpb.ErrorInfo); {
+		case ok && info.Code == zamokpb.Code_CODE_WRONG_CLUSTER:
+			return wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: at the leader's address is a node of another cluster: %s", info.Message)
+		case ok:
+			return err
 		}
-		return err
 	}
-	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the leader could not be asked, or its answer did not come: %v", err)
+	if st.Code() == codes.Unimplemented {
+		return wire.Errorf(zamokpb.Code_CODE_REFUSED, "not done: the leader does not know this call; upgrade it: %v", err)
+	}
+	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the leader could not be asked, or its answer did not come, so this may be done; look, "+
+		"or send it again as it was: %v", err)
 }
 
 // clusterKey is the metadata in which a request names its cluster, and every answer the cluster of the node.

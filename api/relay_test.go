@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"zamok/api/access"
+	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -332,4 +333,23 @@ func selfSigned(t *testing.T) (*x509.CertPool, tls.Certificate) {
 	pool := x509.NewCertPool()
 	pool.AddCert(leaf)
 	return pool, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+}
+
+// TestWhatALeaderLeavesUnexplained has an outcome nevertheless: what gRPC itself answers for a leader says nothing of it.
+func TestWhatALeaderLeavesUnexplained(t *testing.T) {
+	s := &Server{cfg: new(nodeConfig("n1", ""))}
+	for code, outcome := range map[codes.Code]zamokpb.Outcome{
+		codes.Unavailable:       zamokpb.Outcome_OUTCOME_UNKNOWN,
+		codes.Canceled:          zamokpb.Outcome_OUTCOME_UNKNOWN,
+		codes.ResourceExhausted: zamokpb.Outcome_OUTCOME_UNKNOWN, // a longer message than is relayed
+		codes.Internal:          zamokpb.Outcome_OUTCOME_UNKNOWN, // a stream that was reset
+		codes.Unimplemented:     zamokpb.Outcome_OUTCOME_NOT_DONE,
+	} {
+		info := infoOf(t, s.relayFailed(status.Error(code, "its words")))
+		assert.Equal(t, outcome, info.Outcome, code)
+		assert.Contains(t, info.Message, "its words")
+		assert.Regexp(t, "; look, or send it again|; upgrade", info.Message, "it says what to do")
+	}
+	refused := wire.Errorf(zamokpb.Code_CODE_REFUSED, "not done")
+	assert.Equal(t, refused, s.relayFailed(refused), "what the leader explains is passed on")
 }

@@ -209,9 +209,10 @@
 //	P12 A request is refused before Raft sees it, unless the sender that it names is the server of its connection's
 //	    handshake. Otherwise: C, which is not in the configuration, requests votes in the name of A, or without a
 //	    name, as old releases of Raft do; it claims a leadership transfer, and the leader steps down.
-//	P13 A request has at most 17 MiB; a connection with a longer one is closed. Nodes of one name have at most 32
-//	    connections for Raft; beyond that the oldest is closed. Otherwise: a message without an end, or many
-//	    connections, use up the memory.
+//	P13 A request has at most 17 MiB and 4096 values, and a connection with a larger one is closed before Raft
+//	    decodes it; an answer has 64 KiB. Nodes of one name have at most 32 connections for Raft; beyond that the
+//	    oldest is closed. Otherwise: a message without an end, 17 million empty entries, which take 2 GiB, or
+//	    many connections use up the memory.
 //	P14 With TLS a node accepts messages of Raft, calls and relayed calls only from known names, and checks that again
 //	    for each message of Raft. Otherwise: C has a certificate of the peers' CA, because clients use the same CA, or
 //	    because it was a member once; it sends an append of a later term, the leader steps down, and entries of C are
@@ -288,6 +289,7 @@
 //	clones.go                  two processes of one directory
 //	members.go, decide.go      servers, and lists of nodes; bootstrap
 //	transport.go, inbound.go   Raft's calls and outgoing connections; accepted connections
+//	values.go                  how much a request contains, before it is decoded
 //	relay.go                   connections for relayed calls of clients
 //	requests.go                which requests Raft does not get
 //	followers.go, throttle.go  what this node as leader knows of the others; slow lines, and round trips

@@ -31,7 +31,7 @@ func (r *recording) SetDeadline(time.Time) error                              { 
 func (r *recording) Accept() (net.Conn, error)                                { return nil, net.ErrClosed }
 
 // requestBytes is what n1 sends for each kind of request.
-func requestBytes(f *testing.F) (all [][]byte) {
+func requestBytes(tb testing.TB) (all [][]byte) {
 	as := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(serverOf("n1").ID()), Addr: []byte("h1:5751")}
 	configuration := raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: serverOf("n1").ID(), Address: "h1:5751"}}})
 	for _, send := range []func(*raft.NetworkTransport){
@@ -60,8 +60,8 @@ func requestBytes(f *testing.F) (all [][]byte) {
 		r := &recording{}
 		t := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Logger: hclog.NewNullLogger(), Stream: r, MaxPool: 1})
 		send(t)
-		require.NoError(f, t.Close())
-		require.NotEmpty(f, r.sent.Bytes())
+		require.NoError(tb, t.Close())
+		require.NotEmpty(tb, r.sent.Bytes())
 		all = append(all, bytes.Clone(r.sent.Bytes()))
 	}
 	return all
@@ -71,12 +71,9 @@ func requestBytes(f *testing.F) (all [][]byte) {
 // it is of the sender, and neither a term, an index nor a configuration ends elections or the process.
 func FuzzRequest(f *testing.F) {
 	const own = 7
-	whole := []byte{}
 	for _, request := range requestBytes(f) {
 		f.Add(request)
-		whole = append(whole, request...)
 	}
-	f.Add(whole)
 	n2 := openNode(f, newTestNetwork(), Config{ID: "n2", List: mustList(f, threeNodes), Term: func() uint64 { return own }})
 	tr, err := n2.Transport(hclog.NewNullLogger())
 	require.NoError(f, err)

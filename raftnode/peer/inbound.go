@@ -67,7 +67,7 @@ func (t *Transport) serve(s *stream) {
 		return
 	}
 	ended, end := context.WithCancel(context.Background())
-	c := &inboundConn{stream: s, left: requestBytesMax, end: end, ended: ended.Done()}
+	c := &inboundConn{stream: s, request: newRequest(), end: end, ended: ended.Done()}
 	select {
 	case <-t.started:
 	case <-t.ctx.Done():
@@ -96,34 +96,70 @@ func (t *Transport) serve(s *stream) {
 // inboundConn is an accepted connection of Raft.
 type inboundConn struct {
 	*stream
-	left  int64 // the bytes that the current request may still have
-	large bool  // so is the current request
+	request
 	end   context.CancelFunc
 	ended <-chan struct{} // closed by end
 }
 
-// Read implements net.Conn, and bounds a request. Counting the bytes that are read is enough: Raft's decoder allocates at most
-// 256 KiB ahead of them, whatever length a message claims.
+// request is what has been read of the current request, which begins behind the answer to the one before: a byte for its kind,
+// one value, and the bytes of a snapshot.
+type request struct {
+	left     int64 // the bytes that it may still have
+	large    bool  // it has more than largeBytes
+	hasKind  bool
+	value    valueReader
+	behind   int64 // bytes behind the value
+	snapshot int64 // those that belong to the request
+}
+
+func newRequest() request { return request{left: requestBytesMax, value: newValueReader()} }
+
+// read follows the request through b.
+func (r *request) read(b []byte) error {
+	r.left -= int64(len(b))
+	if len(b) > 0 && !r.hasKind {
+		r.hasKind, b = true, b[1:]
+	}
+	b, err := r.value.read(b)
+	r.behind += int64(len(b))
+	return err
+}
+
+// Read implements net.Conn, and bounds a request before Raft decodes it.
 func (c *inboundConn) Read(b []byte) (int, error) {
 	if c.left <= 0 {
-		return 0, fmt.Errorf("peer: a request from %s is longer than %d bytes; the connection is closed", c.remote.Name, requestBytesMax)
+		return 0, c.refuse(fmt.Errorf("it is longer than %d bytes", requestBytesMax))
 	}
 	n, err := c.stream.Read(b[:min(int64(len(b)), c.left)])
-	if c.left -= int64(n); !c.large && requestBytesMax-c.left > largeBytes {
+	if fault := c.read(b[:n]); fault != nil {
+		return 0, c.refuse(fault)
+	}
+	if !c.large && requestBytesMax-c.left > largeBytes {
 		c.large = true
 		c.owner.beginLarge(c)
 	}
 	return n, err
 }
 
-// Write implements net.Conn. After an answer the next request begins.
+// refuse ends the connection for the request that it carries. Raft's handler logs the error.
+func (c *inboundConn) refuse(fault error) error {
+	c.raw.Close()
+	return fmt.Errorf("peer: a request from %s was refused and the connection closed: %w", c.remote.Name, fault)
+}
+
+// Write implements net.Conn. After an answer the next request begins. Bytes that came before it, and are no snapshot's, were not
+// followed: no node sends them, and the connection ends.
 func (c *inboundConn) Write(b []byte) (int, error) {
-	c.left = requestBytesMax
+	answered := c.request
 	if c.large {
-		c.large = false
 		c.owner.endLarge(c)
 	}
-	return c.stream.Write(b)
+	c.request = newRequest()
+	n, err := c.stream.Write(b)
+	if err == nil && answered.behind != answered.snapshot {
+		err = c.refuse(fmt.Errorf("%d bytes were sent behind it, and %d belong to it", answered.behind, answered.snapshot))
+	}
+	return n, err
 }
 
 // Close implements net.Conn. The handler of raft's transport calls it as its last act.

@@ -72,6 +72,7 @@ func (t *Transport) prepareRequest(c *inboundConn, request *raft.RPC) bool {
 			fault = "its configuration can't be read"
 		}
 		c.left += r.Size
+		c.snapshot = r.Size
 		request.Reader = &incomingSnapshot{Reader: request.Reader, transport: t, args: r}
 	}
 	if logTerm > term {
@@ -186,7 +187,9 @@ func isConfiguration(data []byte) (readable bool) {
 			readable = false
 		}
 	}()
-	return len(raft.DecodeConfiguration(data).Servers) > 0
+	value := newValueReader()
+	_, err := value.read(data)
+	return err == nil && value.ended() && len(raft.DecodeConfiguration(data).Servers) > 0
 }
 
 // hasUnknownType reports whether Raft could not apply an entry; its process would end at each start. So it does with the

@@ -354,6 +354,7 @@ func TestAConfigurationThatCannotBeReadIsRefused(t *testing.T) {
 	good := raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: serverOf("n1").ID(), Address: "h1:5751"}}})
 	for name, data := range map[string][]byte{
 		"nothing": nil, "torn": good[:len(good)-3], "no map": []byte("\x01"), "without a server": raft.EncodeConfiguration(raft.Configuration{}),
+		"of empty servers": []byte("\x81\xa7Servers\xdc\x10\x00" + strings.Repeat("\x80", requestValuesMax)),
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w, all := threeRunning(t)

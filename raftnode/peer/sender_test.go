@@ -1,9 +1,12 @@
 package peer
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -59,7 +62,6 @@ func TestNoServerSpeaksForAnother(t *testing.T) {
 
 // A request has a bound, whatever it claims and however long it goes on; a snapshot may be longer.
 func TestARequestThatDoesNotEndIsCutOff(t *testing.T) {
-	const entryOf4GiB = "\x00\x81\xa7Entries\x91\x81\xa4Data\xc6\xff\xff\xff\xff" // an append with one entry, of which the length comes first
 	called := openTCP(t, Config{ID: "n2"})
 	defer called.Close()
 	openTransport(t, called)
@@ -68,12 +70,11 @@ func TestARequestThatDoesNotEndIsCutOff(t *testing.T) {
 	s := &stream{purpose: purposeRaft}
 	require.NoError(t, caller.dial(t.Context(), Node{serverOf("n2").String(), called.config.Advertise}, s, nil))
 	defer s.Close()
-	_, err := io.WriteString(s, entryOf4GiB)
-	require.NoError(t, err)
-	sent, block := int64(0), make([]byte, 1<<20)
+	sent, entry := int64(0), "\x81\xa4Data\xc6\x00\x80\x00\x00"+strings.Repeat("x", 8<<20) // its length comes first
+	_, err := io.WriteString(s, "\x00\x81\xa7Entries\xdc\x00\x64")
 	for err == nil && sent < 2*requestBytesMax {
 		var n int
-		n, err = s.Write(block)
+		n, err = io.WriteString(s, entry)
 		sent += int64(n)
 	}
 	require.Error(t, err, "%d bytes were taken", sent)
@@ -158,4 +159,82 @@ func TestANodeHasSoManyConnections(t *testing.T) {
 		assert.Contains(t, n2.member.logs.String(), "too many connections from a peer")
 		w.write("after ", 1, all[:]...)
 	})
+}
+
+// What a request takes in memory is bounded before it is decoded: an empty entry is one byte on the line, and a length may be of
+// bytes that never come.
+func TestARequestTakesAboutItsBytes(t *testing.T) {
+	called := openTCP(t, Config{ID: "n2"})
+	defer called.Close()
+	openTransport(t, called)
+	caller := openTCP(t, Config{ID: "n1"})
+	defer caller.Close()
+	const values = 2 << 20
+	entries := "\xa7Entries\xdd" + string(binary.BigEndian.AppendUint32(nil, values)) + strings.Repeat("\x80", values)
+	for name, request := range map[string]string{
+		"many entries":           "\x00\x81" + entries,
+		"a value of 1 GiB":       "\x00\x81\xa7Entries\x91\x81\xaaAppendedAt\xdb\x40\x00\x00\x00",
+		"behind another request": "\x03\x80\x00\x81" + entries,
+		"behind a snapshot":      "\x02\x81\xa4Size\x01\x00\x00\x81" + entries,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &stream{purpose: purposeRaft}
+			require.NoError(t, caller.dial(t.Context(), Node{serverOf("n2").String(), called.config.Advertise}, s, nil))
+			defer s.Close()
+			require.NoError(t, s.SetDeadline(time.Now().Add(5*time.Second)))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, _ = io.WriteString(s, request)
+			_, err := io.Copy(io.Discard, s)
+			runtime.ReadMemStats(&after)
+			assert.NotErrorIs(t, err, os.ErrDeadlineExceeded, "it is closed")
+			assert.Less(t, int64(after.TotalAlloc-before.TotalAlloc), int64(32<<20), "bytes")
+		})
+	}
+}
+
+// A request of ours passes, and ends where Raft ends it, however it is cut on its way.
+func TestRequestsAreFollowedToTheirEnd(t *testing.T) {
+	for _, sent := range requestBytes(t) {
+		whole, bytewise := newRequest(), newRequest()
+		require.NoError(t, whole.read(sent))
+		for _, b := range sent {
+			require.NoError(t, bytewise.read([]byte{b}))
+		}
+		assert.Equal(t, whole, bytewise)
+		assert.True(t, whole.value.ended())
+		assert.Equal(t, int64(strings.Count(string(sent), "state")*len("state")), whole.behind, "of the snapshot")
+		short := newRequest()
+		require.NoError(t, short.read(sent[:len(sent)-int(whole.behind)-1]))
+		assert.False(t, short.value.ended())
+	}
+	for _, kind := range []byte{0xc1, 0xc7, 0xca, 0xd4, 0xe0, 0xff} {
+		value := newValueReader()
+		_, err := value.read([]byte{kind})
+		assert.ErrorContains(t, err, "which Raft does not send")
+	}
+}
+
+// What a node answers is bounded as well.
+func TestAnAnswerThatDoesNotEndIsCutOff(t *testing.T) {
+	near, far := net.Pipe()
+	defer near.Close()
+	go func() {
+		_, _ = io.Copy(io.Discard, far)
+	}()
+	go func() {
+		for block := make([]byte, 1<<10); ; {
+			if _, err := far.Write(block); err != nil {
+				return
+			}
+		}
+	}()
+	c := &outboundConn{stream: &stream{Conn: near, remote: Answer{Server: serverOf("n2")}}, left: answerBytesMax}
+	for range 2 { // of each call
+		_, err := c.Write([]byte("a request"))
+		require.NoError(t, err)
+		n, err := io.Copy(io.Discard, c)
+		require.ErrorContains(t, err, "longer than 65536 bytes; nothing was changed here")
+		require.EqualValues(t, answerBytesMax, n)
+	}
 }

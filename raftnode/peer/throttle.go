@@ -131,7 +131,7 @@ func (p *progress) report(bytes int, args *raft.AppendEntriesRequest) (message s
 
 // throttledConn is a connection for entries.
 type throttledConn struct {
-	*stream
+	*outboundConn
 	to *follower // guarded by the mutex of the stream's owner
 }
 
@@ -140,14 +140,14 @@ func (c throttledConn) SetDeadline(at time.Time) error {
 	c.owner.mu.Lock()
 	at = c.to.throttle.extendDeadline(at)
 	c.owner.mu.Unlock()
-	return c.stream.SetDeadline(at)
+	return c.outboundConn.SetDeadline(at)
 }
 
 // snapshotConn is a connection for one snapshot. It lives as long as bytes move: nothing is known of how long
 // the snapshot will take. What has been written may lie in a buffer yet, so the answer may take as long again
 // as the writing took and, for the buffers, longer.
 type snapshotConn struct {
-	*stream
+	*outboundConn
 	began time.Time
 	sent  int
 }
@@ -166,7 +166,7 @@ func (c *snapshotConn) Write(b []byte) (written int, err error) {
 			break
 		}
 		var n int
-		n, err = c.stream.Write(b[written:min(len(b), written+step)])
+		n, err = c.outboundConn.Write(b[written:min(len(b), written+step)])
 		written += n
 	}
 	c.sent += written
@@ -178,7 +178,7 @@ func (c *snapshotConn) Read(b []byte) (int, error) {
 	if err := c.SetReadDeadline(time.Now().Add(snapshotStallTimeout + time.Since(c.began) + buffered)); err != nil {
 		return 0, err
 	}
-	return c.stream.Read(b)
+	return c.outboundConn.Read(b)
 }
 
 // outgoingSnapshot is a snapshot that is read to be sent, and logs now and then how far it is.

@@ -237,15 +237,41 @@ func (s streamLayer) Dial(address raft.ServerAddress, _ time.Duration) (net.Conn
 	if !s.t.track(stream) {
 		return nil, ErrClosed
 	}
+	conn := &outboundConn{stream: stream, left: answerBytesMax}
 	switch strings.TrimSuffix(string(address), rest) {
 	case entriesPrefix:
 		s.t.mu.Lock()
 		defer s.t.mu.Unlock()
-		return throttledConn{stream, s.t.follower(raft.ServerID(server))}, nil
+		return throttledConn{conn, s.t.follower(raft.ServerID(server))}, nil
 	case snapshotPrefix:
-		return &snapshotConn{stream: stream, began: time.Now()}, nil
+		return &snapshotConn{outboundConn: conn, began: time.Now()}, nil
 	}
-	return stream, nil
+	return conn, nil
+}
+
+// answerBytesMax bounds the answer to a request: a few numbers, or an error. It holds no lists, so these bytes bound its memory.
+const answerBytesMax = 64 << 10
+
+// outboundConn is a connection of Raft that this node has dialled.
+type outboundConn struct {
+	*stream
+	left int // the bytes that the current answer may still have
+}
+
+// Read implements net.Conn, and bounds an answer.
+func (c *outboundConn) Read(b []byte) (int, error) {
+	if c.left <= 0 {
+		return 0, fmt.Errorf("peer: the answer of %s to a call is longer than %d bytes; nothing was changed here", c.remote.Name, answerBytesMax)
+	}
+	n, err := c.stream.Read(b[:min(len(b), c.left)])
+	c.left -= n
+	return n, err
+}
+
+// Write implements net.Conn. After a request the next answer begins.
+func (c *outboundConn) Write(b []byte) (int, error) {
+	c.left = answerBytesMax
+	return c.stream.Write(b)
 }
 
 // Accept implements net.Listener.

@@ -142,13 +142,10 @@ func (s *Server) acquire(ctx context.Context, req *zamokpb.AcquireRequest, id se
 		wait = s.hub.Await(ref, ticket.State == fsm.Granted) // before it is proposed: the event comes before the answer
 	})
 	s.dropping.Unlock()
-	a, err := s.propose(ctx, command)
+	a, err := s.proposeAcquire(ctx, command)
 	state := wire.ResultState(command.Ticket, &a.Result)
 	if req.Session == 0 && refusedForRoom(err) && wait.IsOnly() {
 		state.State = fsm.Ended // it was not requested, so its session ends as if it had been refused in the log
-	}
-	if err != nil && state.State != fsm.Ended {
-		err = s.refusedCopy(err, wait, ref)
 	}
 	keepsWaiting := false // this node can't know its end any more, and the caller may request it at another node
 	if err == nil && state.State == fsm.Waiting {

@@ -2,10 +2,10 @@ package api
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"zamok/api/access"
-	"zamok/api/push"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
@@ -16,48 +16,82 @@ import (
 // knowsSecret reports whether a session was opened with a secret, or this node has proposed that.
 func (s *Server) knowsSecret(secret []byte) bool {
 	hash := access.Hash(secret)
-	return s.openings.under(hash) || knows(s, (*fsm.Machine).SessionBySecret, hash)
+	return s.openings.has(hash) || knows(s, (*fsm.Machine).SessionBySecret, hash)
 }
 
-// knowsTicket reports whether a ticket was requested, or a call or a stream of this node requests it.
+// knowsTicket reports whether a ticket was requested, or this node has proposed that.
 func (s *Server) knowsTicket(ref fsm.TicketRef) bool {
-	return s.hub.Requested(ref) || knows(s, (*fsm.Machine).Ticket, ref)
+	return s.doubts(ref.Session, ref.Ticket)[0] != ""
 }
 
-// openings counts the commands that open a session and have no answer yet, by the secret.
-type openings struct {
+// doubts returns for each ticket of a session why it may be granted, or was, although a request for it is refused before the log:
+// that of a copy. It is "" for a ticket that has no other request.
+func (s *Server) doubts(id session.ID, tickets ...uint64) []string {
+	doubts := make([]string, len(tickets))
+	for i, ticket := range tickets {
+		if s.acquisitions.has(fsm.TicketRef{Session: id, Ticket: ticket}) {
+			doubts[i] = "another request for this ticket is being carried out"
+		}
+	}
+	if slices.Contains(doubts, "") {
+		s.node.View(func(m *fsm.Machine) { // after that: a command that was answered in between is applied
+			for i, ticket := range tickets {
+				if _, known := m.Ticket(fsm.TicketRef{Session: id, Ticket: ticket}); known && doubts[i] == "" {
+					doubts[i] = "an earlier request for this ticket took effect"
+				}
+			}
+		})
+	}
+	return doubts
+}
+
+// underWay counts the commands that were submitted and have no answer yet, by what their copies have in common.
+type underWay[Key comparable] struct {
 	mu       sync.Mutex
-	underWay map[session.Hash]int
+	commands map[Key]int
 }
 
-func (o *openings) under(secret session.Hash) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.underWay[secret] > 0
+func (u *underWay[Key]) has(key Key) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.commands[key] > 0
 }
 
-func (o *openings) add(secret session.Hash, n int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.underWay[secret] += n; o.underWay[secret] == 0 {
-		delete(o.underWay, secret)
+// until counts a command until it is answered.
+func (u *underWay[Key]) until(done raftnode.Done, key Key) raftnode.Done {
+	u.add(key, 1)
+	return func(a raftnode.Answer, err error) {
+		u.add(key, -1)
+		done(a, err)
 	}
 }
 
-// proposeOpening is propose for a command that opens a session. Until it is answered, even if ctx ends before, retransmissions
-// are recognized by its secret.
+func (u *underWay[Key]) add(key Key, n int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.commands == nil {
+		u.commands = make(map[Key]int)
+	}
+	if u.commands[key] += n; u.commands[key] == 0 {
+		delete(u.commands, key)
+	}
+}
+
+// proposeCounted is propose for a command that may have copies. Until it is answered, even if ctx ends before, they are recognized
+// by the key. It also reports whether this one is a copy of a command that has been under way with it.
+func proposeCounted[Key comparable](ctx context.Context, s *Server, counts *underWay[Key], key Key, command fsm.Command,
+) (a raftnode.Answer, copied bool, err error) {
+	copied = counts.has(key)
+	a, err = s.proposeAs(ctx, command, func(done raftnode.Done) { s.node.Submit(ctx, command, counts.until(done, key)) })
+	return a, copied, err
+}
+
+// proposeOpening is propose for a command that opens a session.
 func (s *Server) proposeOpening(ctx context.Context, command *fsm.OpenSession) (raftnode.Answer, error) {
-	others := s.openings.under(command.Secret)
-	a, err := s.proposeAs(ctx, command, func(done raftnode.Done) {
-		s.openings.add(command.Secret, 1)
-		s.node.Submit(ctx, command, func(a raftnode.Answer, err error) {
-			s.openings.add(command.Secret, -1)
-			done(a, err)
-		})
-	})
+	a, copied, err := proposeCounted(ctx, s, &s.openings, command.Secret, command)
 	switch {
 	case err == nil:
-	case others:
+	case copied || s.openings.has(command.Secret):
 		err = inDoubt(err, "another request opens a session with this secret, and may succeed")
 	case knows(s, (*fsm.Machine).SessionBySecret, command.Secret):
 		err = inDoubt(err, "an earlier request has opened a session with this secret")
@@ -65,15 +99,23 @@ func (s *Server) proposeOpening(ctx context.Context, command *fsm.OpenSession) (
 	return a, err
 }
 
-// refusedCopy is the refusal of a call for a ticket, which may be a copy of another call.
-func (s *Server) refusedCopy(err error, wait *push.Waiter, ref fsm.TicketRef) error {
+// proposeAcquire is propose for a call's acquisition.
+func (s *Server) proposeAcquire(ctx context.Context, command *fsm.Acquire) (raftnode.Answer, error) {
+	ref := fsm.TicketRef{Session: command.Session, Ticket: command.Ticket}
+	a, copied, err := proposeCounted(ctx, s, &s.acquisitions, ref, command)
 	switch {
-	case wait.Shared():
-		return inDoubt(err, "another call has requested this ticket and may get it")
-	case knows(s, (*fsm.Machine).Ticket, ref):
-		return inDoubt(err, "an earlier request for this ticket took effect")
+	case err == nil || a.Result.Code != fsm.OK: // the state machine's refusals are answers to all copies
+	case copied:
+		err = inDoubt(err, "another call has requested this ticket and may get it")
+	default:
+		err = s.refusedCopy(err, ref)
 	}
-	return err
+	return a, err
+}
+
+// refusedCopy is the refusal of an acquisition before the log, which may be a copy of another request.
+func (s *Server) refusedCopy(err error, ref fsm.TicketRef) *wire.Error {
+	return inDoubt(err, s.doubts(ref.Session, ref.Ticket)[0])
 }
 
 // knows reports whether the state machine has a record.
@@ -82,13 +124,10 @@ func knows[Ref, View any](s *Server, find func(*fsm.Machine, Ref) (View, bool), 
 	return known
 }
 
-// inDoubt is the refusal of a call before the log, if another one for the same ticket or session was here as well, or has been done.
-// That may have been proposed, and when it broke, it left the ticket to this one.
-func inDoubt(err error, other string) error {
+// inDoubt is a refusal before the log. Its request was not done, but unless other is "", a copy may be done: other says why.
+func inDoubt(err error, other string) *wire.Error {
 	e := wire.Explain(err)
-	switch e.Code() {
-	case zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_LIMIT_EXCEEDED, zamokpb.Code_CODE_DISK_LOW, zamokpb.Code_CODE_NOT_LEADER,
-		zamokpb.Code_CODE_STOPPING:
+	if e.Info.Outcome == zamokpb.Outcome_OUTCOME_NOT_DONE && other != "" {
 		e.Info.Outcome = zamokpb.Outcome_OUTCOME_UNKNOWN
 		e.Info.Message = other + "; of this one: " + e.Info.Message
 	}

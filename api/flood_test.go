@@ -60,13 +60,10 @@ func TestAnAcquisitionWithoutRoomIsRefused(t *testing.T) {
 			frame.Messages = append(frame.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: p}})
 		}
 	}
-	n.Raft().View(func(*fsm.Machine) { // while it is read, nothing is applied
-		for ticket := uint64(1); ticket <= 4096; ticket++ { // two entries are in flight, and more than one waits
-			c := &fsm.Acquire{Session: other.queue.Session, Ticket: ticket, Items: []fsm.Item{{Name: "other", Mode: fsm.Exclusive}}}
-			n.Raft().Submit(t.Context(), c, func(raftnode.Answer, error) {})
-		}
-		require.NoError(t, st.handle(&frame))
-	})
+	release := stall(t, n)
+	fillQueue(t, n, other.queue.Session)
+	require.NoError(t, st.handle(&frame))
+	release()
 	assert.EqualValues(t, sent-1-crowdedMax, st.overloads.Load())
 	answers, _ := st.queue.Take()
 	var refused [][2]uint64
@@ -114,15 +111,11 @@ func TestAStreamThatEndedWaitsForNoRoom(t *testing.T) {
 	st.ended = make(chan struct{})
 	close(st.ended)
 	st.acquiring.Add(crowdedMax)
-	n.Raft().View(func(*fsm.Machine) { // while it is read, nothing is applied
-		for ticket := uint64(1); ticket <= 4096; ticket++ {
-			c := &fsm.Acquire{Session: other.queue.Session, Ticket: ticket, Items: []fsm.Item{{Name: "other", Mode: fsm.Exclusive}}}
-			n.Raft().Submit(t.Context(), c, func(raftnode.Answer, error) {})
-		}
-		arrived := time.Now()
-		assert.False(t, st.hasRoom(arrived.Add(patience)))
-		assert.Less(t, time.Since(arrived), patience)
-	})
+	defer stall(t, n)()
+	fillQueue(t, n, other.queue.Session)
+	arrived := time.Now()
+	assert.False(t, st.hasRoom(arrived.Add(patience)))
+	assert.Less(t, time.Since(arrived), patience)
 }
 
 // The more of a stream is refused because of overload, the longer it is not read, up to a limit.
@@ -217,13 +210,13 @@ func TestAStreamsCommandsAreBoundedInBytes(t *testing.T) {
 		}
 		return false
 	}
-	n.Raft().View(func(*fsm.Machine) { // while it is read, nothing is applied
-		for ; !refused(); taken++ {
-			c := widest(st.queue.Session, uint64(taken)+1)
-			st.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: c.Ticket}, c)
-			require.LessOrEqual(t, st.pendingBytes.Load(), int64(pendingBytesMax))
-		}
-	})
+	release := stall(t, n)
+	for ; !refused(); taken++ {
+		c := widest(st.queue.Session, uint64(taken)+1)
+		st.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: c.Ticket}, c)
+		assert.LessOrEqual(t, st.pendingBytes.Load(), int64(pendingBytesMax))
+	}
+	release()
 	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
 	assert.Zero(t, st.pendingBytes.Load())
 	assert.Greater(t, taken, some)

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"zamok/api/push"
-	"zamok/api/wire"
 	"zamok/raftnode"
 )
 
@@ -65,18 +64,22 @@ func (st *stream) sleep(d time.Duration) {
 // refuseExcess refuses acquisitions with one answer for each run of consecutive tickets: a refusal of its own for each would
 // cost nearly as much as to carry it out.
 func (st *stream) refuseExcess(frame push.Frame, tickets []uint64) {
+	if len(tickets) == 0 {
+		return
+	}
+	doubts := st.server.doubts(st.queue.Session, tickets...)
 	for len(tickets) > 0 {
 		n := 1
-		for n < len(tickets) && tickets[n] == tickets[0]+uint64(n) {
+		for n < len(tickets) && tickets[n] == tickets[0]+uint64(n) && doubts[n] == doubts[0] {
 			n++
 		}
-		refusal := wire.Explain(raftnode.ErrOverloaded)
+		refusal := inDoubt(raftnode.ErrOverloaded, doubts[0])
 		for range n {
 			st.server.answered(st.ctx, frame.Arrived, refusal)
 		}
 		st.overloads.Add(int64(n))
 		st.queue.Refuse(tickets[0], tickets[n-1], refusal)
-		tickets = tickets[n:]
+		tickets, doubts = tickets[n:], doubts[n:]
 	}
 }
 

@@ -76,17 +76,18 @@ type Server struct {
 	zamokpb.UnimplementedZamokServer
 	zamokpb.UnimplementedAdminServer
 
-	cfg      *NodeConfig
-	node     *raftnode.Node // set by serve
-	guard    access.Guard
-	hub      *push.Hub
-	history  *history.History
-	metrics  *metrics.Metrics
-	limits   *limits.Limits
-	openings openings
-	audit    *audit.Log
-	grants   *grantLog     // nil: grants are not audited
-	budget   *conns.Budget // for unread answers and incomplete requests of clients
+	cfg          *NodeConfig
+	node         *raftnode.Node // set by serve
+	guard        access.Guard
+	hub          *push.Hub
+	history      *history.History
+	metrics      *metrics.Metrics
+	limits       *limits.Limits
+	openings     underWay[session.Hash]
+	acquisitions underWay[fsm.TicketRef]
+	audit        *audit.Log
+	grants       *grantLog     // nil: grants are not audited
+	budget       *conns.Budget // for unread answers and incomplete requests of clients
 
 	relaying sync.Mutex                       // guards relays
 	relays   map[raftpeer.Server][]*relayConn // to nodes that lead, or led
@@ -107,7 +108,6 @@ func newServer(cfg *NodeConfig) *Server {
 		cfg: cfg, history: history.New(), metrics: metrics.New(), relays: make(map[raftpeer.Server][]*relayConn),
 		reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
 	}
-	s.openings.underWay = make(map[session.Hash]int)
 	s.limits = limits.New(limits.Config{
 		Set: cfg.Limits, Connections: cfg.ConnsMax, Logger: cfg.Logger, Limited: s.metrics.Limited, Clock: clock.System(),
 	})

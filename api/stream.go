@@ -317,11 +317,10 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 	for i, message := range p.Messages {
 		switch m := message.GetMessage().(type) {
 		case *zamokpb.ClientMessage_Acquire:
-			ticket := m.Acquire.GetTicket()
-			if st.hasRoom(frame.Arrived) || st.server.hub.Requested(fsm.TicketRef{Session: id, Ticket: ticket}) {
+			if st.hasRoom(frame.Arrived) {
 				st.acquire(frame, acked, m.Acquire)
 			} else {
-				excess = append(excess, ticket) // no copy of it is under way
+				excess = append(excess, m.Acquire.GetTicket())
 			}
 		case *zamokpb.ClientMessage_Drop:
 			c := push.Command{Kind: zamokpb.Command_COMMAND_DROP, Ticket: m.Drop.GetTicket(), Frame: frame}
@@ -379,9 +378,13 @@ func (st *stream) command(c push.Command, request any, command fsm.Command) {
 	st.submit(c, command)
 }
 
-// refuse answers a command that is not submitted.
+// refuse answers a command that was not carried out, for whatever reason before the log.
 func (st *stream) refuse(c push.Command, err error) {
-	st.answer(c, &raftnode.Answer{}, wire.Explain(err))
+	refusal := wire.Explain(err)
+	if c.Kind == zamokpb.Command_COMMAND_ACQUIRE {
+		refusal = st.server.refusedCopy(err, fsm.TicketRef{Session: st.queue.Session, Ticket: c.Ticket})
+	}
+	st.answer(c, &raftnode.Answer{}, refusal)
 }
 
 func (st *stream) submit(c push.Command, command fsm.Command) {
@@ -394,16 +397,26 @@ func (st *stream) submit(c push.Command, command fsm.Command) {
 		return
 	}
 	acquires := c.Kind == zamokpb.Command_COMMAND_ACQUIRE
-	if acquires {
-		st.acquiring.Add(1)
-	}
-	st.server.node.Submit(st.ctx, command, func(a raftnode.Answer, err error) {
+	done := func(a raftnode.Answer, err error) {
 		defer st.answered(bytes)
 		if acquires && st.acquiring.Add(-1) == crowdedMax/2 {
 			st.wakeSettled()
 		}
-		st.answer(c, &a, refusal(&a, err))
-	})
+		if err != nil {
+			st.refuse(c, err)
+			return
+		}
+		st.answer(c, &a, wire.Refused(&a.Result))
+	}
+	if acquires {
+		st.acquiring.Add(1)
+		done = st.server.acquisitions.until(done, fsm.TicketRef{Session: st.queue.Session, Ticket: c.Ticket})
+		if isClosed(st.queue.Done()) { // before this one was counted, the session's next stream may have refused a copy with "not done"
+			done(raftnode.Answer{}, wire.StreamEnded(zamokpb.Code_CODE_SUPERSEDED, "this stream has ended"))
+			return
+		}
+	}
+	st.server.node.Submit(st.ctx, command, done)
 }
 
 func (st *stream) answer(c push.Command, a *raftnode.Answer, refusal *wire.Error) {

@@ -298,7 +298,6 @@ type Waiter struct {
 	hub      *Hub
 	done     chan Waited // capacity 1
 	answered bool        // another call for the ticket was answered, or may have been; guarded by hub.mu
-	shared   bool        // another call for the ticket was here with this one; guarded by hub.mu
 }
 
 // Waited is what a call waited for: a ticket that was granted or ended, or why it can't be waited for here
@@ -315,45 +314,8 @@ func (h *Hub) Await(ref fsm.TicketRef, granted bool) *Waiter {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w := &Waiter{ref: ref, hub: h, done: make(chan Waited, 1), answered: granted || !h.leading}
-	w.shared = h.requested(ref)
-	for _, other := range h.waiting[ref] {
-		other.shared = true
-	}
 	h.waiting[ref] = append(h.waiting[ref], w)
 	return w
-}
-
-// Requested reports whether a call or a stream here has requested a ticket, and was not answered yet.
-func (h *Hub) Requested(ref fsm.TicketRef) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.requested(ref)
-}
-
-func (h *Hub) requested(ref fsm.TicketRef) bool { return len(h.waiting[ref]) > 0 || h.onStream(ref) }
-
-// OnStream is Requested for streams alone.
-func (h *Hub) OnStream(ref fsm.TicketRef) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.onStream(ref)
-}
-
-func (h *Hub) onStream(ref fsm.TicketRef) bool {
-	q := h.attached[ref.Session]
-	if q == nil {
-		return false
-	}
-	_, requested := q.requested[ref.Ticket]
-	return requested
-}
-
-// Shared reports whether another call for the ticket has been here with this one. What that has proposed may be done, and
-// if it broke, it has left the ticket to this one.
-func (w *Waiter) Shared() bool {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
-	return w.shared
 }
 
 // Done receives the end of the wait.

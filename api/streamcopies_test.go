@@ -1,0 +1,157 @@
+package api
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/access/rules"
+	"zamok/api/push"
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/session"
+)
+
+// stall has nothing applied until release is called. The state machine can be read meanwhile.
+func stall(t *testing.T, n *Node) (release func()) {
+	reached, released := make(chan struct{}), make(chan struct{})
+	n.Raft().Submit(t.Context(), &fsm.ExpireSession{Session: 1 << 60}, func(raftnode.Answer, error) {
+		close(reached)
+		<-released
+	})
+	<-reached
+	release = sync.OnceFunc(func() { close(released) })
+	t.Cleanup(release) // before the node stops
+	return release
+}
+
+// fillQueue fills the queue in front of a log that stands still: two entries are in flight, and more than one waits.
+func fillQueue(t *testing.T, n *Node, other session.ID) {
+	for ticket := uint64(1); ticket <= 4096; ticket++ {
+		c := &fsm.Acquire{Session: other, Ticket: ticket, Items: []fsm.Item{{Name: "other", Mode: fsm.Exclusive}}}
+		n.Raft().Submit(t.Context(), c, func(raftnode.Answer, error) {})
+	}
+}
+
+// refusals are the outcomes of the refused acquisitions among what a stream is about to send, by ticket.
+func refusals(st *stream) map[uint64]zamokpb.Outcome {
+	outcomes := make(map[uint64]zamokpb.Outcome)
+	frame, _ := st.queue.Take()
+	for _, m := range frame.GetMessages() {
+		if a := m.GetAnswer(); a.GetError() != nil {
+			for ticket := a.State.Ticket; ticket <= max(a.State.Ticket, a.Through); ticket++ {
+				outcomes[ticket] = a.Error.Outcome
+			}
+		}
+	}
+	return outcomes
+}
+
+// TestARefusedCopyIsInDoubt: a stream answers "not done" to an acquisition only if no copy of it is on its way through the log, or
+// has been done, whatever the refusal is for.
+func TestARefusedCopyIsInDoubt(t *testing.T) {
+	t.Parallel()
+	var denied atomic.Bool
+	nothing, err := rules.Parse([]byte("rules: []"))
+	require.NoError(t, err)
+	n := startCluster(t, 1, func(cfg *NodeConfig) {
+		cfg.Rules = func() *rules.Set {
+			if denied.Load() {
+				return nothing
+			}
+			return nil
+		}
+	}).leader()
+	other, number := attachDirectly(t, n, 255).queue.Session, byte(0)
+	for name, refuse := range map[string]func(*stream) (end func()){
+		"for the access rules": func(*stream) func() {
+			denied.Store(true)
+			return func() { denied.Store(false) }
+		},
+		"without room in the queue": func(st *stream) func() {
+			fillQueue(t, n, other)
+			st.acquiring.Add(crowdedMax)
+			return func() { st.acquiring.Add(-crowdedMax) }
+		},
+		"with too many commands of the stream": func(st *stream) func() {
+			st.pending.Add(pendingMax)
+			return func() { st.pending.Add(-pendingMax) }
+		},
+		"with too many bytes of the stream": func(st *stream) func() {
+			st.pendingBytes.Add(pendingBytesMax)
+			return func() { st.pendingBytes.Add(-pendingBytesMax) }
+		},
+		"by the full queue": func(st *stream) func() {
+			c := &fsm.Acquire{Session: st.queue.Session, Ticket: 1 << 40, Items: []fsm.Item{{Name: "full", Mode: fsm.Exclusive}}}
+			for range 1<<15 + 4096 {
+				n.Raft().Submit(t.Context(), c, func(raftnode.Answer, error) {})
+			}
+			return func() {}
+		},
+	} {
+		number++
+		t.Run(name, func(t *testing.T) {
+			st := attachDirectly(t, n, number)
+			send := func(tickets ...uint64) {
+				t.Helper()
+				frame := &zamokpb.ClientFrame{}
+				for _, ticket := range tickets {
+					frame.Messages = append(frame.Messages, exclusive(ticket, fmt.Sprint(number, "/", ticket), -1))
+				}
+				require.NoError(t, st.handle(frame))
+			}
+			known := func(ticket uint64) (yes bool) {
+				ref := fsm.TicketRef{Session: st.queue.Session, Ticket: ticket}
+				n.Raft().View(func(m *fsm.Machine) { _, yes = m.Ticket(ref) })
+				return yes
+			}
+			settled := func() bool { return st.pending.Load() == 0 }
+			const done, underWay, first = 1, 2, 3
+			send(done)
+			require.Eventually(t, settled, patience, clock.Millisecond.Duration())
+			release := stall(t, n)
+			send(underWay)
+			end := refuse(st)
+			st.queue.Take()
+			unknown, not := zamokpb.Outcome_OUTCOME_UNKNOWN, zamokpb.Outcome_OUTCOME_NOT_DONE
+			for range 2 { // one refusal of a copy does not make it forgotten
+				send(done, underWay, first)
+				assert.Equal(t, map[uint64]zamokpb.Outcome{done: unknown, underWay: unknown, first: not}, refusals(st))
+			}
+			end()
+			release()
+			require.Eventually(t, settled, patience, clock.Millisecond.Duration())
+			assert.True(t, known(underWay))
+			assert.False(t, known(first))
+		})
+	}
+}
+
+// TestALateFrameOfAnEarlierStreamDoesNothing: the next stream of the session may have refused a copy by then.
+func TestALateFrameOfAnEarlierStreamDoesNothing(t *testing.T) {
+	t.Parallel()
+	n := startAlone(t)
+	st := attachDirectly(t, n, 1)
+	next := attachDirectly(t, n, 1)
+	require.Equal(t, st.queue.Session, next.queue.Session)
+	for ticket, late := range []*stream{next, st} {
+		c := &fsm.Acquire{Session: late.queue.Session, Ticket: uint64(ticket) + 1, Items: []fsm.Item{{Name: fmt.Sprint(ticket), Mode: fsm.Exclusive}}}
+		late.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: c.Ticket, Frame: push.Frame{Arrived: time.Now()}}, c)
+	}
+	_, _, err := n.Raft().ReadBarrier(t.Context())
+	require.NoError(t, err)
+	n.Raft().View(func(m *fsm.Machine) {
+		_, found := m.Ticket(fsm.TicketRef{Session: st.queue.Session, Ticket: 1})
+		assert.True(t, found)
+		_, found = m.Ticket(fsm.TicketRef{Session: st.queue.Session, Ticket: 2})
+		assert.False(t, found)
+	})
+	assert.Zero(t, st.pending.Load())
+}

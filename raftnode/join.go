@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -167,16 +168,17 @@ func (n *Node) handleJoin(ctx context.Context, in *instance, from peer.Server, a
 		return fmt.Errorf("%s is being added; ask again", from.Name)
 	}
 	added := make(chan error, 1)
-	go func() {
+	n.untilClose(func() {
 		defer n.joining.Delete(from.Name)
 		ctx, cancel := context.WithTimeout(n.life, addTimeout)
 		defer cancel()
 		err := n.join(ctx, list.Nodes()[0], from)
 		if err != nil {
-			n.log.Info("a node that asks to join has no vote yet", "id", from.Name, "incarnation", from.Incarnation, "peer", address, "reason", err)
+			n.limitedLog.Log(slog.LevelInfo, "join "+from.Name, "a node that asks to join has no vote yet",
+				"id", from.Name, "incarnation", from.Incarnation, "peer", address, "reason", err)
 		}
 		added <- err
-	}()
+	})
 	ctx, cancel := context.WithTimeout(ctx, addWait)
 	defer cancel()
 	select {

@@ -1,8 +1,11 @@
 package raftnode
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,11 +90,7 @@ func TestANodeAsksToJoinForItselfOnly(t *testing.T) {
 			{second, n4.self.Address, "at h4:1 is another machine of the name n4"},
 			{n4, n5.self.Address, "n4 is being added"}, // the leader's TLS handshake fails there, later
 		} {
-			body, err := json.Marshal(call{Join: c.at})
-			require.NoError(b, err)
-			reply, err := c.by.network.Call(b.Context(), peer.Node{ID: leader.Node.self.String(), Address: leader.self.Address}, body)
-			require.NoError(b, err, c.reason)
-			assert.Contains(b, string(reply), c.reason)
+			assert.Contains(b, b.askToJoin(c.by, leader, c.at), c.reason)
 		}
 		time.Sleep(addTimeout)
 		assert.Len(b, leader.Servers(), 3)
@@ -101,5 +100,66 @@ func TestANodeAsksToJoinForItselfOnly(t *testing.T) {
 		assert.Equal(b, "h4:1", string(leader.instance.Load().servers().named("n4").Address))
 		require.NoError(b, second.Kill())
 		b.nodes = append(b.nodes, n4, n5)
+	})
+}
+
+// askToJoin has a node ask the leader to be added at an address.
+func (b *bubble) askToJoin(n, leader *bubbleNode, at string) string {
+	body, err := json.Marshal(call{Join: at})
+	require.NoError(b, err)
+	reply, err := n.network.Call(b.Context(), peer.Node{ID: leader.Node.self.String(), Address: leader.self.Address}, body)
+	require.NoError(b, err)
+	return string(reply)
+}
+
+// A node that asks again and again to be added does not fill the leader's log.
+func TestManyRequestsToJoinAreLoggedOnce(t *testing.T) {
+	a := newAuthority(t)
+	inBubbleTuned(t, store.DefaultLog, func(c *Config) {
+		c.Peers.TLS, c.Peers.AllowedNames = a.names(t, c.ID), []string{"n4"}
+	}, func(b *bubble) {
+		leader, n4 := b.leader(b.nodes...), b.machine("n4", "h4:1")
+		b.waits(n4, b.list)
+		leader.diary.new()
+		for range 100 {
+			require.Contains(b, b.askToJoin(n4, leader, "h9:1"), "n4 does not answer at h9:1")
+		}
+		assert.Equal(b, 1, strings.Count(strings.Join(leader.diary.new(), ""), "asks to join"))
+		member := b.others(leader)[0]
+		for range 100 {
+			require.Empty(b, b.askToJoin(member, leader, member.self.Address), "it has a vote")
+		}
+		assert.Empty(b, leader.diary.new())
+		require.NoError(b, n4.Kill())
+	})
+}
+
+// What a leader does for a node that asks to be added is over when the leader is closed.
+func TestCloseWaitsForARequestToJoin(t *testing.T) {
+	a := newAuthority(t)
+	var hung, released chan struct{}
+	inBubbleTuned(t, store.DefaultLog, func(c *Config) {
+		c.Peers.TLS, c.Peers.AllowedNames = a.names(t, c.ID), []string{"n4"}
+		dial := c.Peers.Dial
+		c.Peers.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			if address == "h9:1" { // as a resolver may, it does not end with ctx
+				offer(hung, struct{}{})
+				<-released
+			}
+			return dial(ctx, address)
+		}
+	}, func(b *bubble) {
+		hung, released = make(chan struct{}, 1), make(chan struct{})
+		leader, n4 := b.leader(b.nodes...), b.machine("n4", "h4:1")
+		b.waits(n4, b.list)
+		require.Contains(b, b.askToJoin(n4, leader, "h9:1"), "n4 is being added")
+		<-hung
+		closed := make(chan error, 1)
+		go func() { closed <- leader.Kill() }()
+		time.Sleep(time.Minute)
+		assert.Empty(b, closed)
+		close(released)
+		require.NoError(b, <-closed)
+		require.NoError(b, n4.Kill())
 	})
 }

@@ -121,7 +121,6 @@ func (n *Node) join(ctx context.Context, node peer.Node, asks peer.Server) error
 	if err := n.promote(ctx, in, server, node.Address); err != nil {
 		return fmt.Errorf("raftnode: join: %s has no vote yet: %w", node.ID, err)
 	}
-	n.log.Info("node joined", "id", node.ID, "incarnation", server.Incarnation, "peer", node.Address)
 	return nil
 }
 
@@ -280,7 +279,11 @@ func (n *Node) promote(ctx context.Context, in *instance, server peer.Server, ad
 	if err := in.needsLive(ctx, append(voters, raft.Server{ID: id})); err != nil {
 		return err
 	}
-	return in.waitFor(ctx, in.raft.AddVoter(id, raft.ServerAddress(address), 0, 0))
+	if err := in.waitFor(ctx, in.raft.AddVoter(id, raft.ServerAddress(address), 0, 0)); err != nil {
+		return err
+	}
+	n.log.Info("node joined", "id", server.Name, "incarnation", server.Incarnation, "peer", address)
+	return nil
 }
 
 // Remove removes a node from the cluster. A removal after which no majority of the voters would answer is refused: it

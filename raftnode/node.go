@@ -22,14 +22,15 @@ import (
 
 // Node is one node of a cluster. Its methods may be called from any goroutine.
 type Node struct {
-	cfg       Config
-	log       *slog.Logger
-	store     *store.Store
-	network   *peer.Network
-	state     state
-	queue     *queue
-	proposals proposals
-	self      peer.Server // what raft calls this node
+	cfg        Config
+	log        *slog.Logger
+	limitedLog *peer.RateLimitedLog // for what other nodes cause
+	store      *store.Store
+	network    *peer.Network
+	state      state
+	queue      *queue
+	proposals  proposals
+	self       peer.Server // what raft calls this node
 	// listedAt is the index of the latest configuration with this node that was in its log, or snapshot,
 	// when it was opened. Never changed; 0 = there was none.
 	listedAt uint64
@@ -51,7 +52,8 @@ type Node struct {
 	endLife      context.CancelFunc
 	closeOnce    sync.Once
 	closed       error
-	busy         sync.WaitGroup // maintenance loop, watchdog and measurePauses
+	busy         sync.WaitGroup // what Close waits for; see untilClose
+	ending       sync.Mutex     // held while life ends, and while busy grows after Open
 
 	membership chan struct{} // capacity 1: full while a change of the members is being made
 	joining    sync.Map      // the names of nodes that asked to be added, while this leader does it
@@ -68,7 +70,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, log: cfg.Logger, queue: newQueue(), proposals: proposals{byBytes: make(map[*byte]*proposal)},
+		cfg: cfg, log: cfg.Logger, limitedLog: peer.NewRateLimitedLog(cfg.Logger), queue: newQueue(), proposals: proposals{byBytes: make(map[*byte]*proposal)},
 		maintainWake: make(chan struct{}, 1), changing: make(chan struct{}, 1), membership: make(chan struct{}, 1),
 	}
 	n.life, n.endLife = context.WithCancel(context.Background())
@@ -276,13 +278,24 @@ func (n *Node) Kill() error { return n.close(func(*instance) {}) }
 func (n *Node) close(before func(*instance)) error {
 	n.closeOnce.Do(func() {
 		before(n.instance.Load())
+		n.ending.Lock()
 		n.endLife()
+		n.ending.Unlock()
 		n.busy.Wait()
 		n.changing <- struct{}{}
 		defer func() { <-n.changing }()
 		n.closed = errors.Join(n.instance.Load().stop(), n.network.Close(), n.store.Close())
 	})
 	return n.closed
+}
+
+// untilClose runs f, which ends with n.life, on a goroutine for which Close waits. It does nothing once the node is being closed.
+func (n *Node) untilClose(f func()) {
+	n.ending.Lock()
+	defer n.ending.Unlock()
+	if n.life.Err() == nil {
+		n.busy.Go(f)
+	}
 }
 
 func (n *Node) wakeMaintenance() { offer(n.maintainWake, struct{}{}) }

@@ -122,13 +122,13 @@ func (n *Node) reportLoss(node peer.Node, index uint64) {
 	if !n.notifying.CompareAndSwap(false, true) {
 		return
 	}
-	go func() {
+	n.untilClose(func() {
 		defer n.notifying.Store(false)
 		if err := n.callNode(n.life, raft.ServerID(node.ID), raft.ServerAddress(node.Address), call{Lost: index}); err != nil {
 			n.log.Debug("could not notify a node that its log lost entries (its process may have exited for that reason)", "id", node.ID, "error", err)
 		}
 		_ = pause(n.life, time.Second)
-	}()
+	})
 }
 
 // handleLoss ends the process if this node has acknowledged an entry to the leader that is not in its log.

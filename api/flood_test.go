@@ -147,6 +147,27 @@ func TestSilence(t *testing.T) {
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, st.openTimedOut().Info.Outcome)
 }
 
+// holdMany has a session hold so many locks, of a name each.
+func holdMany(t *testing.T, n *Node, w *wireClient, locks int) {
+	t.Helper()
+	for ticket := uint64(0); locks > 0; {
+		answers := make(chan error, min(locks, 1024))
+		for range cap(answers) {
+			w.acked = ticket
+			ticket++
+			n.Raft().Submit(t.Context(), &fsm.Acquire{Session: session.ID(w.id), Ticket: ticket, AckedThrough: w.acked, Items: []fsm.Item{
+				{Name: fmt.Sprintf("many/%d/%d", w.id, ticket), Mode: fsm.Exclusive}}}, func(_ raftnode.Answer, err error) { answers <- err })
+		}
+		for range cap(answers) {
+			if err := <-answers; err == nil {
+				locks--
+			} else {
+				require.ErrorIs(t, err, raftnode.ErrOverloaded) // it waited too long, and another ticket comes in its place
+			}
+		}
+	}
+}
+
 // Sessions with as many tickets as there may be attach again and again, each as soon as it has its SessionState. Another
 // session continues all the time.
 func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
@@ -159,16 +180,9 @@ func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 	stop, others := make(chan struct{}), make(chan time.Duration)
 	go lockRepeatedly(n, attachDirectly(t, n, 255).queue.Session, stop, others)
 	var loop []*wireClient
-	for s := range sessions {
+	for range sessions {
 		w := openStream(t, call(t, n), settings(clock.Hour))
-		for ticket := range uint64(fsm.TicketsMax) {
-			w.acked = ticket
-			n.Raft().Submit(t.Context(), &fsm.Acquire{Session: session.ID(w.id), Ticket: ticket + 1, AckedThrough: ticket, Items: []fsm.Item{
-				{Name: fmt.Sprintf("loop/%d/%d", s, ticket), Mode: fsm.Exclusive}}}, func(raftnode.Answer, error) {})
-			if ticket%1024 == 1023 {
-				until(n, &fsm.Drop{Session: session.ID(w.id), Ticket: 1 << 20}) // no such ticket: what comes before it is done
-			}
-		}
+		holdMany(t, n, w, fsm.TicketsMax)
 		loop = append(loop, w)
 	}
 	<-others

@@ -321,13 +321,18 @@ func TestAClientThatDoesNotReadStopsNothing(t *testing.T) {
 		many = append(many, drop(ticket))
 	}
 	other := openStream(t, call(t, n), settings(clock.Minute))
+	acquires := 0
 	for round := range uint64(rounds) {
 		for range frames {
 			slow.send(many...)
 		}
 		name := fmt.Sprint("round ", round) // the slow client has it when all its drops are applied
-		slow.send(exclusive(round+1, name, 0))
+		polls := 0
 		require.Eventually(t, func() bool {
+			if polls++; polls%1000 == 1 { // it may be refused, because it waits too long
+				slow.send(exclusive(round+1, name, 0))
+				acquires++
+			}
 			held := false
 			n.Raft().View(func(m *fsm.Machine) {
 				_, held = m.Ticket(fsm.TicketRef{Session: session.ID(slow.id), Ticket: round + 1})
@@ -344,7 +349,7 @@ func TestAClientThatDoesNotReadStopsNothing(t *testing.T) {
 		}
 	}
 	bytes := 0
-	for range rounds*frames*access.FrameMessagesMax + rounds {
+	for range rounds*frames*access.FrameMessagesMax + acquires {
 		m := slow.next()
 		for m.GetKeepAliveAck() != nil {
 			m = slow.next()

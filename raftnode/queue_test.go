@@ -124,35 +124,37 @@ func TestClassesHaveRoomOfTheirOwn(t *testing.T) {
 func TestAFloodDelaysItsOwnClientOnly(t *testing.T) {
 	for name, from := range map[string]string{"another identity": "bystander", "a session of the same identity": "flood"} {
 		t.Run(name, func(t *testing.T) {
-			q := newQueue()
-			q.open.Store(true)
-			large := largest(0)
-			nothingOfOthers := func(refused []request) {
-				for _, r := range refused {
-					require.EqualValues(t, 1, r.command.(*fsm.Acquire).Session, "nothing of others is refused")
-				}
-			}
-			flood := func() { // until the queue is full to the last byte
-				for i := range 4096 + queueBytesMax/queueMax {
-					c := acquire(1)
-					if i < 4096 {
-						c = large
+			synctest.Test(t, func(t *testing.T) { // no time passes: none waits too long
+				q := newQueue()
+				q.open.Store(true)
+				large := largest(0)
+				nothingOfOthers := func(refused []request) {
+					for _, r := range refused {
+						require.EqualValues(t, 1, r.command.(*fsm.Acquire).Session, "nothing of others is refused")
 					}
-					refused, _ := q.put(request{from: "flood", command: c, since: time.Now(), done: ignored})
-					nothingOfOthers(refused)
 				}
-			}
-			flood()
-			for i, c := range []fsm.Command{
-				&fsm.OpenSession{}, &fsm.Attach{Session: 2}, acquire(2), &fsm.Drop{Session: 2}, acquire(2), nil, &fsm.ExpireSession{Session: 1},
-			} {
-				refused, _ := q.put(request{from: from, command: c, since: time.Now(), done: ignored})
-				nothingOfOthers(refused)
-				next := take(q)
-				require.True(t, slices.ContainsFunc(next.requests, func(r request) bool { return r.command == c }), "%d: %T is in the next entry", i, c)
-				require.Greater(t, len(next.requests), 1, "the flood goes on")
+				flood := func() { // until the queue is full to the last byte
+					for i := range 4096 + queueBytesMax/queueMax {
+						c := acquire(1)
+						if i < 4096 {
+							c = large
+						}
+						refused, _ := q.put(request{from: "flood", command: c, since: time.Now(), done: ignored})
+						nothingOfOthers(refused)
+					}
+				}
 				flood()
-			}
+				for i, c := range []fsm.Command{
+					&fsm.OpenSession{}, &fsm.Attach{Session: 2}, acquire(2), &fsm.Drop{Session: 2}, acquire(2), nil, &fsm.ExpireSession{Session: 1},
+				} {
+					refused, _ := q.put(request{from: from, command: c, since: time.Now(), done: ignored})
+					nothingOfOthers(refused)
+					next := take(q)
+					require.True(t, slices.ContainsFunc(next.requests, func(r request) bool { return r.command == c }), "%d: %T is in the next entry", i, c)
+					require.Greater(t, len(next.requests), 1, "the flood goes on")
+					flood()
+				}
+			})
 		})
 	}
 }
@@ -272,35 +274,37 @@ func TestRenewalsOfASessionAreBounded(t *testing.T) {
 }
 
 func TestAnEntryTakesWhatFits(t *testing.T) {
-	q := newQueue()
-	q.open.Store(true)
-	now := time.Now()
-	for range entryCommandsMax + 5 {
-		require.NoError(t, put(q, request{command: &fsm.Drop{}, since: now, done: ignored}))
-	}
-	require.Len(t, take(q).requests, entryCommandsMax)
-	require.Len(t, take(q).requests, 5)
-
-	// Large commands go in smaller numbers, so that no entry is too long to be read.
-	large := &fsm.Acquire{Metadata: strings.Repeat("m", fsm.MetadataBytesMax)}
-	for range fsm.ItemsMax {
-		large.Items = append(large.Items, fsm.Item{Name: strings.Repeat("n", fsm.NameBytesMax)})
-	}
-	for range 100 {
-		require.NoError(t, put(q, request{command: large, since: now, done: ignored}))
-	}
-	taken := 0
-	for taken < 100 {
-		b := take(q)
-		require.NotEmpty(t, b.requests)
-		taken += len(b.requests)
-		e := fsm.Entry{Version: 1}
-		for _, r := range b.requests {
-			e.Commands = append(e.Commands, r.command)
+	synctest.Test(t, func(t *testing.T) { // no time passes: none waits too long
+		q := newQueue()
+		q.open.Store(true)
+		now := time.Now()
+		for range entryCommandsMax + 5 {
+			require.NoError(t, put(q, request{command: &fsm.Drop{}, since: now, done: ignored}))
 		}
-		_, err := fsm.DecodeEntry(e.Append(nil))
-		require.NoError(t, err)
-	}
+		require.Len(t, take(q).requests, entryCommandsMax)
+		require.Len(t, take(q).requests, 5)
+
+		// Large commands go in smaller numbers, so that no entry is too long to be read.
+		large := &fsm.Acquire{Metadata: strings.Repeat("m", fsm.MetadataBytesMax)}
+		for range fsm.ItemsMax {
+			large.Items = append(large.Items, fsm.Item{Name: strings.Repeat("n", fsm.NameBytesMax)})
+		}
+		for range 100 {
+			require.NoError(t, put(q, request{command: large, since: now, done: ignored}))
+		}
+		taken := 0
+		for taken < 100 {
+			b := take(q)
+			require.NotEmpty(t, b.requests)
+			taken += len(b.requests)
+			e := fsm.Entry{Version: 1}
+			for _, r := range b.requests {
+				e.Commands = append(e.Commands, r.command)
+			}
+			_, err := fsm.DecodeEntry(e.Append(nil))
+			require.NoError(t, err)
+		}
+	})
 }
 
 func TestRenewalsRideInOrderAndOnce(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 )
@@ -26,9 +27,11 @@ type clientsSpec struct {
 // clientsResult is the result of the window. Unsent cycles were due, and the connections did not take them.
 type clientsResult struct {
 	Due, Sent, Refused, Cycles, Unsent uint64
-	Again                              uint64 // commands sent again on another stream, or never answered, until the end
-	Late                               uint64 // of these, those whose answer did not come within answerMax of the first sending
-	Lost                               uint64 // sessions that ended before they were closed
+	Again                              uint64        // commands that were sent again, on another stream
+	AgainMedian, AgainLongest          time.Duration // of these: from the first sending to the answer
+	Median                             time.Duration // of the others
+	Unanswered                         uint64        // commands
+	Lost                               uint64        // sessions that ended before they were closed
 	Seconds                            float64
 }
 
@@ -74,13 +77,25 @@ func RunClients(ctx context.Context, spec string, in io.Reader, out io.Writer) e
 	}
 	time.AfterFunc(drainTimeout, cancel)
 	running.Wait()
+	var again, waits []time.Duration
 	for _, s := range all {
-		unanswered := uint64(len(s.inHand))
-		result.Again += s.again + unanswered
-		result.Late += s.late + unanswered
+		again, waits = append(again, s.again...), append(waits, s.waits...)
+		result.Unanswered += uint64(len(s.inHand))
 		if s.lost {
 			result.Lost++
 		}
 	}
+	result.Again = uint64(len(again))
+	result.AgainMedian, result.AgainLongest = quantile(again, 0.5), quantile(again, 1)
+	result.Median = quantile(waits, 0.5)
 	return json.NewEncoder(out).Encode(result)
+}
+
+// quantile is the value below which a share of all lies; 0 = there are none.
+func quantile(all []time.Duration, share float64) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return all[int(share*float64(len(all)-1))]
 }

@@ -14,8 +14,9 @@
 //     rate is due as an open loop. A refusal (OVERLOADED) ends a cycle without work. Cycles that the connections did not take
 //     by the end of the window, or for which the session has no ticket (TicketWindow of package fsm), count as unsent.
 //  3. Answers are measured in the servers: zamok_answer_seconds, from the arrival of a frame to the answer. An overloaded client
-//     process can't measure that. But no server can measure how long a command takes that is sent again because its
-//     stream ended: the clients count those, and those of them that were late, that is, had no answer 250 ms after they were first sent.
+//     process can't measure that. But no server can measure how long a command takes that is sent again because its stream
+//     ended. So the clients count those, and report their times from the first sending beside those of the others, in which
+//     the time is included that a command waits in its connection because the server does not read.
 //  4. Meanwhile other clients, in the unlimited process, hold a lock each, and one locks and unlocks all the time. None
 //     of them may lose its lease.
 //

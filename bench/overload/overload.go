@@ -62,8 +62,9 @@ type row struct {
 // Run measures and writes a table.
 func Run(ctx context.Context, c Config, out io.Writer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "load\tdue/s\tsent/s\tuseful/s\tof peak\twithin 250 ms\trefused\tunsent\tagain\tlate\tsessions lost\tmemory\telections\ttimeout\texpired\t"+
-		"others lost\tslowest\t")
+	fmt.Fprintln(table, "load\tdue/s\tsent/s\tuseful/s\tof peak\twithin 250 ms\trefused\tunsent\tagain\tunanswered\tsessions lost\tmemory\telections\t"+
+		"timeout\texpired\tothers lost\tslowest\t")
+	var clients strings.Builder
 	for round := range c.Rounds {
 		dir, err := os.MkdirTemp(c.Dir, "overload-")
 		if err != nil {
@@ -75,11 +76,17 @@ func Run(ctx context.Context, c Config, out io.Writer) error {
 		}
 		for _, r := range rows {
 			fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%.0f\t%.2f\t%.3f %%\t%d\t%d\t%d\t%d\t%d\t%.0f MB\t%.0f\t%.0f ms\t%.0f\t%d\t%v\t\n", r.load, r.due, r.sent, r.useful,
-				r.useful/rows[0].useful, 100*r.answered, r.got.Refused, r.got.Unsent, r.got.Again, r.got.Late, r.got.Lost, r.memory/1e6, r.elections,
-				1000*r.timeout, r.expired, r.lost, r.longest.Round(time.Millisecond))
+				r.useful/rows[0].useful, 100*r.answered, r.got.Refused, r.got.Unsent, r.got.Again, r.got.Unanswered, r.got.Lost, r.memory/1e6,
+				r.elections, 1000*r.timeout, r.expired, r.lost, r.longest.Round(time.Millisecond))
+			fmt.Fprintf(&clients, "%s: from sending to answer in the client: median %v; of those sent again median %v, longest %v\n", r.load,
+				r.got.Median.Round(time.Millisecond), r.got.AgainMedian.Round(time.Millisecond), r.got.AgainLongest.Round(time.Millisecond))
 		}
 	}
-	return table.Flush()
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(out, clients.String())
+	return err
 }
 
 func (c Config) round(ctx context.Context, dir string) (rows []row, err error) {

@@ -30,6 +30,7 @@ const (
 	attachMax        = 2 * time.Second
 	pauseMin         = 20 * time.Millisecond // between two attempts to attach, as in package client
 	pauseMax         = 500 * time.Millisecond
+	waitsEvery       = 16
 )
 
 // session is one session, its cycles and its current stream.
@@ -53,9 +54,11 @@ type session struct {
 	repeats []uint64         // tickets to acquire, which an earlier stream may have sent
 	acked   uint64           // all tickets up to this one have ended
 	next    uint64           // the next ticket
-	again   uint64           // commands that were sent again without an answer
-	late    uint64           // those of them that were answered late
 	lost    bool             // the session ended before it was closed
+
+	// waits and again are the times from the first sending of a command to its answer: of one in waitsEvery, and of all that were
+	// sent again.
+	waits, again []time.Duration
 }
 
 // cycle is one acquisition and its release.
@@ -196,11 +199,8 @@ func (s *session) attached(state *zamokpb.SessionState) {
 // repeat sends the latest command of a cycle again. The caller holds the lock.
 func (s *session) repeat(ticket uint64) {
 	c := s.inHand[ticket]
-	if !c.since.IsZero() && !c.again {
-		c.again = true
-		s.again++
-		s.inHand[ticket] = c
-	}
+	c.again = !c.since.IsZero()
+	s.inHand[ticket] = c
 	if c.granted {
 		s.drops = append(s.drops, ticket)
 	} else {
@@ -330,11 +330,11 @@ func (s *session) answeredWith(refusal *zamokpb.ErrorInfo, ticket uint64) {
 	case refusal.Outcome != zamokpb.Outcome_OUTCOME_NOT_DONE: // it may take effect
 		s.repeat(ticket)
 	case c.granted: // of the drop
-		s.answered(c)
+		s.answered(ticket, c)
 		s.inHand[ticket] = cycle{granted: true}
 		s.drops = append(s.drops, ticket)
 	default:
-		s.answered(c)
+		s.answered(ticket, c)
 		s.refused.Add(1)
 		delete(s.inHand, ticket)
 	}
@@ -347,11 +347,11 @@ func (s *session) changed(state *zamokpb.TicketState) {
 	switch {
 	case !under:
 	case state.State == zamokpb.State_STATE_GRANTED && !c.granted:
-		s.answered(c)
+		s.answered(ticket, c)
 		s.inHand[ticket] = cycle{granted: true}
 		s.drops = append(s.drops, ticket)
 	case state.State == zamokpb.State_STATE_ENDED:
-		s.answered(c)
+		s.answered(ticket, c)
 		if (c.granted || state.Token != 0) && !s.stop.Load() {
 			s.cycles.Add(1)
 		}
@@ -359,9 +359,13 @@ func (s *session) changed(state *zamokpb.TicketState) {
 	}
 }
 
-// answered counts the answer of a command that was sent again. The caller holds the lock.
-func (s *session) answered(c cycle) {
-	if c.again && time.Since(c.since) > answerMax {
-		s.late++
+// answered notes how long a command took. The caller holds the lock.
+func (s *session) answered(ticket uint64, c cycle) {
+	switch took := time.Since(c.since); {
+	case c.since.IsZero(): // its drop, which the cluster did by itself
+	case c.again:
+		s.again = append(s.again, took)
+	case ticket%waitsEvery == 0:
+		s.waits = append(s.waits, took)
 	}
 }

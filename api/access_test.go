@@ -100,7 +100,6 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 		}
 		s.hold("a/" + at)
 		require.Empty(t, lines.take(t), "what is allowed to everybody is not recorded")
-
 		info := lock(s, s.ctx, "b")
 		assert.Equal(t, zamokpb.Code_CODE_DENIED, info.Code)
 		denied := lines.take(t)
@@ -111,15 +110,19 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 		}, denied[0])
 		assert.Equal(t, "b", denied[0].On["lock 1"])
 
-		// Another's session is of no use, also to one who knows its secret.
-		assert.Equal(t, zamokpb.Code_CODE_WRONG_SECRET, lock(s, as("bob"), "a/b").Code)
-		_, err := s.OpenSession(as("bob"), &zamokpb.OpenSessionRequest{Secret: s.secret, Settings: settings(clock.Minute)})
-		assert.Equal(t, zamokpb.Code_CODE_WRONG_SECRET, infoOf(t, err).Code)
-
+		ofAnother(t, as("bob"), to, s)
+		denied = lines.take(t)
+		require.Len(t, denied, 3)
+		for i, called := range []string{"Acquire", "OpenSession", "Session"} {
+			assert.Equal(t, audit.Event{
+				Node: leader.cfg.ID, Who: "bob", Via: via, Call: called, Outcome: "not done", Code: "WRONG_SECRET",
+				Message: denied[i].Message, On: denied[i].On,
+			}, denied[i])
+		}
 		otherTokens(t, n, s, tokens, as("alice's next"))
 
 		// Without a token, with a wrong one, and with one that is known and allows nothing.
-		_, err = to.Now(relaying(soon(t)), &zamokpb.NowRequest{})
+		_, err := to.Now(relaying(soon(t)), &zamokpb.NowRequest{})
 		assert.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
 		_, err = to.Now(as("mallory"), &zamokpb.NowRequest{})
 		assert.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
@@ -167,6 +170,19 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 		assert.Equal(t, "done", operated[2].Outcome)
 		assert.Equal(t, "root", operated[2].Who)
 	}
+}
+
+// ofAnother uses the session of another identity, whose secret is known: three times it is of no use.
+func ofAnother(t *testing.T, ctx context.Context, to caller, s *sessionOf) {
+	_, err := s.Acquire(ctx, s.next("a/b", 0))
+	assert.Equal(t, zamokpb.Code_CODE_WRONG_SECRET, infoOf(t, err).Code)
+	_, err = s.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: s.secret, Settings: settings(clock.Minute)})
+	assert.Equal(t, zamokpb.Code_CODE_WRONG_SECRET, infoOf(t, err).Code)
+	stream := dialIn(ctx, t, to)
+	stream.send(openMessage(&zamokpb.OpenStream{Session: s.id, Secret: s.secret}))
+	info := infoOf(t, stream.end())
+	assert.Equal(t, zamokpb.Code_CODE_WRONG_SECRET, info.Code)
+	assert.Contains(t, info.Message, fmt.Sprintf("session %d", s.id))
 }
 
 // otherTokens renews a session of alice with the token of another identity, and with another one of hers.

@@ -40,6 +40,14 @@ func (s *Server) recordDenial(ctx context.Context, e audit.Event) {
 	s.audit.RecordDenial(account, strings.HasPrefix(account, identity.AnonymousPrefix), e)
 }
 
+// recordStranger records the denial of a caller that is not the owner of the session that it named. Call is the method if the
+// request is not known.
+func (s *Server) recordStranger(ctx context.Context, call string, request any, err error) {
+	if err != nil && wire.Explain(err).Code() == zamokpb.Code_CODE_WRONG_SECRET {
+		s.recordDenial(ctx, auditEvent(ctx, call, request, err))
+	}
+}
+
 // auditEvent is a line of the audit log. Call is the method or path of a request that is not known.
 func auditEvent(ctx context.Context, call string, request any, err error) audit.Event {
 	caller := access.CallerOf(ctx)

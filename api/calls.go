@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"zamok/api/access"
@@ -308,7 +309,11 @@ func (s *Server) checkOwner(ctx context.Context, id uint64, secret []byte) (ttl 
 			}
 		})
 		if code != fsm.NoSession || !behind {
-			return ttl, wire.Refused(&fsm.Result{Code: code}).Err()
+			e := wire.Refused(&fsm.Result{Code: code})
+			if e.Code() == zamokpb.Code_CODE_WRONG_SECRET {
+				e.Info.Message = fmt.Sprintf("the secret or the identity is not that of session %d; nothing was done", id)
+			}
+			return ttl, e.Err()
 		}
 		// This node may be behind: then it must not deny that there is such a session. And a session that
 		// will be opened has an id which others could guess.

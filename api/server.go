@@ -239,6 +239,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if s.guard.IsOperation(req) {
 		s.record(ctx, req, err)
 	}
+	s.recordStranger(ctx, "", req, err)
 	if caller := access.CallerOf(ctx); err != nil {
 		s.guard.Redact(caller, err)
 	} else {
@@ -270,7 +271,9 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		defer end()
 		return s.relayStream(ctx, leader, stream, info.FullMethod)
 	}
-	return handle(srv, stream)
+	err = handle(srv, stream)
+	s.recordStranger(stream.Context(), info.FullMethod, nil, err)
+	return err
 }
 
 // publicStream serves a stream that asks nobody who they are.

@@ -17,6 +17,8 @@ import (
 	"zamok/api/metrics"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
 	raftpeer "zamok/raftnode/peer"
 )
 
@@ -77,13 +79,15 @@ func unaudited(m *metrics.Metrics, log *slog.Logger) func(error) {
 	}
 }
 
-// subject is what a request is about: its texts and numbers, the locks of an acquisition, and quotas. Secrets are bytes.
+// subject is what a request is about: its texts, numbers and spans, the locks of an acquisition, and quotas. Secrets are bytes.
 func subject(request proto.Message) map[string]string {
 	on := make(map[string]string)
 	request.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch f.Kind() {
-		case protoreflect.StringKind, protoreflect.Uint64Kind, protoreflect.Int64Kind:
+		case protoreflect.StringKind, protoreflect.Uint64Kind:
 			on[string(f.Name())] = fmt.Sprint(v.Interface())
+		case protoreflect.Int64Kind: // of requests, all of these are spans
+			on[string(f.Name())] = spanText(clock.Span(v.Int()))
 		}
 		return true
 	})
@@ -104,6 +108,14 @@ func subject(request proto.Message) map[string]string {
 		})
 	}
 	return on
+}
+
+// spanText is a span, or the longest wait of an acquisition.
+func spanText(span clock.Span) string {
+	if span == fsm.Forever {
+		return "forever"
+	}
+	return span.String()
 }
 
 // auditToLog is the audit log of a node that has no file for it.

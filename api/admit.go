@@ -9,7 +9,6 @@ import (
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
-	"zamok/session"
 )
 
 // admit counts a request that this node carries out against the limits, and checks the access rules. The caller calls end after
@@ -20,6 +19,9 @@ func (s *Server) admit(ctx context.Context, request any) (end func(), err error)
 	}
 	if err := s.guard.Admit(ctx, request); err != nil {
 		end()
+		if s.isCopy(ctx, request) {
+			err = inDoubt(err, "an earlier copy of this request took effect, or may")
+		}
 		return nil, err
 	}
 	return end, nil
@@ -29,27 +31,19 @@ func (s *Server) admit(ctx context.Context, request any) (end func(), err error)
 // its locks, and ends free resources. Nor does it refuse a retransmission whose first copy the state machine knows or is under way,
 // since that may be done.
 func (s *Server) limit(ctx context.Context, request any) (end func(), err error) {
-	who, known := access.CallerOf(ctx).Account(), func() bool { return false }
+	who := access.CallerOf(ctx).Account()
 	end = func() {}
 	switch r := request.(type) {
 	case *zamokpb.RenewSessionRequest, *zamokpb.CloseSessionRequest, *zamokpb.DropRequest, *zamokpb.DowngradeRequest,
 		*zamokpb.ForceReleaseRequest, *zamokpb.ExpireSessionRequest:
 		return end, nil
-	case *zamokpb.OpenSessionRequest:
-		known = func() bool { return s.knowsSecret(r.Secret) }
 	case *zamokpb.OpenStream:
-		if r.Session != 0 || s.knowsSecret(r.Secret) {
+		if r.Session != 0 || s.isCopy(ctx, r) {
 			return s.limits.Count(limits.Streams, who), nil
 		}
 		end, err = s.limits.Open(limits.Streams, who)
 	case *zamokpb.AcquireRequest:
-		known = func() bool {
-			if r.Session == 0 {
-				return s.knowsSecret(r.Secret)
-			}
-			return s.knowsTicket(fsm.TicketRef{Session: session.ID(r.Session), Ticket: r.Acquire.GetTicket()})
-		}
-		if end, err = s.limits.Open(limits.HeldCalls, who); err != nil && known() {
+		if end, err = s.limits.Open(limits.HeldCalls, who); err != nil && s.isCopy(ctx, r) {
 			e := wire.Explain(err)
 			e.Info.Code, e.Info.Outcome = zamokpb.Code_CODE_OVERLOADED, zamokpb.Outcome_OUTCOME_UNKNOWN
 			e.Info.Message = "the earlier request stays in effect, but this call cannot wait for it: " + e.Info.Message
@@ -60,7 +54,7 @@ func (s *Server) limit(ctx context.Context, request any) (end func(), err error)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.limits.Ask(limits.Requests, who); err != nil && !known() {
+	if err := s.limits.Ask(limits.Requests, who); err != nil && !s.isCopy(ctx, request) {
 		end()
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"zamok/api/access/identity"
 	"zamok/api/access/limits"
@@ -145,6 +146,10 @@ func heldCallsAreLimited(t *testing.T, c *cluster, ctx context.Context) {
 	info := limitedBy(t, err, "held-calls-per-identity")
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome, "it is held")
 	assert.Equal(t, zamokpb.Code_CODE_OVERLOADED, info.Code)
+	stranger := proto.CloneOf(known)
+	stranger.Secret = newSecret()
+	_, err = s.Acquire(s.ctx, stranger)
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, limitedBy(t, err, "held-calls-per-identity").Code, "whether there is such a ticket is its owner's")
 }
 
 // streamsAreLimited: acquisitions beyond the rate are refused one by one. The stream goes on with renewals and releases, and

@@ -295,19 +295,8 @@ func (s *Server) proposeOwned(ctx context.Context, id uint64, secret []byte, com
 // checkOwner checks that the caller opened a session and knows its secret, which the commands of a session do not carry:
 // neither ever changes. It returns the session's ttl.
 func (s *Server) checkOwner(ctx context.Context, id uint64, secret []byte) (ttl clock.Span, err error) {
-	hash, caller := access.Hash(secret), access.CallerOf(ctx)
 	for behind := true; ; behind = false {
-		code := fsm.OK
-		s.node.View(func(m *fsm.Machine) {
-			living, found := m.Session(session.ID(id))
-			ttl = living.TTL
-			switch {
-			case !found:
-				code = fsm.NoSession
-			case living.Secret != hash, !caller.MayUse(living.Identity):
-				code = fsm.WrongSecret
-			}
-		})
+		ttl, code := s.ownership(ctx, id, secret)
 		if code != fsm.NoSession || !behind {
 			e := wire.Refused(&fsm.Result{Code: code})
 			if e.Code() == zamokpb.Code_CODE_WRONG_SECRET {
@@ -321,6 +310,22 @@ func (s *Server) checkOwner(ctx context.Context, id uint64, secret []byte) (ttl 
 			return 0, wire.Explain(err)
 		}
 	}
+}
+
+// ownership is checkOwner in the state of this node, which may be behind.
+func (s *Server) ownership(ctx context.Context, id uint64, secret []byte) (ttl clock.Span, code fsm.Code) {
+	hash, caller := access.Hash(secret), access.CallerOf(ctx)
+	s.node.View(func(m *fsm.Machine) {
+		living, found := m.Session(session.ID(id))
+		ttl = living.TTL
+		switch {
+		case !found:
+			code = fsm.NoSession
+		case living.Secret != hash, !caller.MayUse(living.Identity):
+			code = fsm.WrongSecret
+		}
+	})
+	return ttl, code
 }
 
 // refusal is the reason for which a command was not carried out; nil: it was.

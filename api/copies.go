@@ -13,6 +13,24 @@ import (
 	"zamok/session"
 )
 
+// isCopy reports whether a call is a copy of one that was done or is under way. Only the owner of a session learns that of its
+// tickets.
+func (s *Server) isCopy(ctx context.Context, request any) bool {
+	switch r := request.(type) {
+	case *zamokpb.OpenSessionRequest:
+		return s.knowsSecret(r.Secret)
+	case *zamokpb.OpenStream:
+		return r.Session == 0 && s.knowsSecret(r.Secret)
+	case *zamokpb.AcquireRequest:
+		if r.Session == 0 {
+			return s.knowsSecret(r.Secret)
+		}
+		_, code := s.ownership(ctx, r.Session, r.Secret)
+		return code == fsm.OK && s.knowsTicket(fsm.TicketRef{Session: session.ID(r.Session), Ticket: r.Acquire.GetTicket()})
+	}
+	return false
+}
+
 // knowsSecret reports whether a session was opened with a secret, or this node has proposed that.
 func (s *Server) knowsSecret(secret []byte) bool {
 	hash := access.Hash(secret)

@@ -9,9 +9,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"zamok/api/access"
 	"zamok/api/access/limits"
+	"zamok/api/access/rules"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -25,16 +27,7 @@ func TestACopyUnderWayIsNotRefused(t *testing.T) {
 	t.Parallel()
 	set, err := limits.Parse([]string{"requests-per-identity=10/s"})
 	require.NoError(t, err)
-	// applying, if it is set, receives the state machine after each entry, and its end is waited for.
-	var applying atomic.Pointer[func(*fsm.Machine)]
-	c := startCluster(t, 1, func(cfg *NodeConfig) {
-		cfg.Limits = set
-		cfg.Applied = func(m *fsm.Machine, _ fsm.Applied) {
-			if f := applying.Load(); f != nil {
-				(*f)(m)
-			}
-		}
-	})
+	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.Limits = set })
 	ctx, n := soon(t), c.leader()
 	to, flooding := call(t, n), access.NewContext(ctx, access.Caller{Identity: "flood"})
 	flood := func() {
@@ -50,47 +43,29 @@ func TestACopyUnderWayIsNotRefused(t *testing.T) {
 			return err
 		}
 	}
-	// underWay makes a request whose connection breaks. Its entry is not applied completely before a copy has been admitted:
-	// the state machine can't be asked during that time.
-	underWay := func(first func(context.Context), applied func(*fsm.Machine) bool, admit func() error) {
+	// underWay makes a request whose connection breaks. A copy of it is admitted before its entry is applied.
+	underWay := func(first func(context.Context), submitted func() bool, admit func() error) {
 		t.Helper()
-		reached, admitted, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		stop := func(m *fsm.Machine) {
-			if applied(m) {
-				applying.Store(nil)
-				close(reached)
-				<-admitted
-			}
-		}
-		applying.Store(&stop)
+		release, done := stall(t, n), make(chan struct{})
 		breaks, hangUp := context.WithCancel(ctx)
 		defer hangUp()
 		go func() {
 			defer close(done)
 			first(breaks)
 		}()
-		<-reached
+		require.Eventually(t, submitted, patience, clock.Millisecond.Duration())
 		hangUp()
 		<-done
-		refused := make(chan error, 1)
-		go func() {
-			flood()
-			refused <- admit()
-		}()
-		select {
-		case err := <-refused:
-			assert.NoError(t, err)
-		case <-time.After(5 * time.Second):
-			assert.Fail(t, "only the state machine is asked, which does not know the request yet")
-		}
-		close(admitted)
+		flood()
+		assert.NoError(t, admit())
+		release()
 	}
-	opened := func(secret []byte) func(*fsm.Machine) bool {
-		return func(m *fsm.Machine) bool { _, yes := m.SessionBySecret(access.Hash(secret)); return yes }
+	opened := func(secret []byte) func() bool {
+		return func() bool { return n.server.openings.has(access.Hash(secret)) }
 	}
-	requested := func(id uint64) (fsm.TicketRef, func(*fsm.Machine) bool) {
+	requested := func(id uint64) (fsm.TicketRef, func() bool) {
 		ref := fsm.TicketRef{Session: session.ID(id), Ticket: 1}
-		return ref, func(m *fsm.Machine) bool { _, yes := m.Ticket(ref); return yes }
+		return ref, func() bool { return n.server.acquisitions.has(ref) }
 	}
 
 	open := &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)}
@@ -99,14 +74,20 @@ func TestACopyUnderWayIsNotRefused(t *testing.T) {
 	underWay(func(ctx context.Context) { _, _ = to.Acquire(ctx, own) }, opened(own.Secret), limit(own))
 	s := openSession(t, ctx, to)
 	acquire := s.next("lock", fsm.Forever)
-	_, applied := requested(s.id)
-	underWay(func(ctx context.Context) { _, _ = s.Acquire(ctx, acquire) }, applied, limit(acquire))
+	_, submitted := requested(s.id)
+	underWay(func(ctx context.Context) { _, _ = s.Acquire(ctx, acquire) }, submitted, limit(acquire))
+	s.hold("all that the quota allows")
+	_, err = to.admin.Settings(ctx, &zamokpb.SettingsRequest{Quotas: &zamokpb.Quotas{Tickets: 1}})
+	require.NoError(t, err)
 	w := openStream(t, to, settings(clock.Minute))
-	ref, applied := requested(w.id)
-	underWay(func(context.Context) { w.send(exclusive(1, "stream", int64(clock.Minute))) }, applied, func() error {
+	ref, submitted := requested(w.id)
+	checkRoom := func(ref fsm.TicketRef) error {
 		now := time.Now()
-		n.server.limitMet.Store(&now) // so that quotas are checked, too
-		return cmp.Or(n.server.limitAcquire(flooding, ref), n.server.checkRoom(&fsm.Acquire{Session: ref.Session, Ticket: ref.Ticket}))
+		n.server.limitMet.Store(&now) // so that quotas are checked
+		return n.server.checkRoom(&fsm.Acquire{Session: ref.Session, Ticket: ref.Ticket})
+	}
+	underWay(func(context.Context) { w.send(exclusive(1, "stream", int64(clock.Minute))) }, submitted, func() error {
+		return cmp.Or(n.server.limitAcquire(flooding, ref), checkRoom(ref))
 	})
 
 	for _, another := range []any{s.next("another", 0), once("another", clock.Minute, 0),
@@ -115,7 +96,9 @@ func TestACopyUnderWayIsNotRefused(t *testing.T) {
 		assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, limitedBy(t, limit(another)(), "requests-per-identity").Outcome)
 	}
 	flood()
-	limitedBy(t, n.server.limitAcquire(flooding, fsm.TicketRef{Session: ref.Session, Ticket: 2}), "requests-per-identity")
+	ref.Ticket++
+	limitedBy(t, n.server.limitAcquire(flooding, ref), "requests-per-identity")
+	assert.Error(t, checkRoom(ref))
 }
 
 // TestACopyOfWhatIsDoneIsInDoubt: a node that does not propose a copy of a request that took effect does not say "not done".
@@ -150,4 +133,46 @@ func TestACopyOfWhatIsDoneIsInDoubt(t *testing.T) {
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, outcome(at.OpenSession(ctx, another)))
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, outcome(at.Acquire(ctx, held)))
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, outcome(at.Acquire(ctx, s.next("y", 0))))
+}
+
+// TestADeniedCopyIsInDoubtForItsOwner: a call that the access rules deny by now may be a copy of one that was done. Only the owner of
+// the session learns that.
+func TestADeniedCopyIsInDoubtForItsOwner(t *testing.T) {
+	t.Parallel()
+	var denied atomic.Bool
+	nothing, err := rules.Parse([]byte("rules: []"))
+	require.NoError(t, err)
+	to := call(t, startCluster(t, 1, func(cfg *NodeConfig) {
+		cfg.Rules = func() *rules.Set {
+			if denied.Load() {
+				return nothing
+			}
+			return nil
+		}
+	}).leader())
+	ctx := soon(t)
+	s := openSession(t, ctx, to)
+	held, own := s.next("held", 0), once("own session", clock.Minute, 0)
+	for _, request := range []*zamokpb.AcquireRequest{held, own} {
+		_, err := s.Acquire(ctx, request)
+		require.NoError(t, err)
+	}
+	stolen := proto.CloneOf(held)
+	stolen.Secret = newSecret()
+	denied.Store(true)
+	for _, test := range []struct {
+		request *zamokpb.AcquireRequest
+		outcome zamokpb.Outcome
+	}{
+		{held, zamokpb.Outcome_OUTCOME_UNKNOWN},
+		{own, zamokpb.Outcome_OUTCOME_UNKNOWN},
+		{s.next("another", 0), zamokpb.Outcome_OUTCOME_NOT_DONE},
+		{once("another", clock.Minute, 0), zamokpb.Outcome_OUTCOME_NOT_DONE},
+		{stolen, zamokpb.Outcome_OUTCOME_NOT_DONE},
+	} {
+		_, err := s.Acquire(ctx, test.request)
+		info := infoOf(t, err)
+		assert.Equal(t, zamokpb.Code_CODE_DENIED, info.Code)
+		assert.Equal(t, test.outcome, info.Outcome, "%v", test.request)
+	}
 }

@@ -404,12 +404,12 @@ func refuses(err error) bool {
 	return err != nil && infoOf(err) == nil && unconnected(means) && ofConnection(means) != silent
 }
 
-var errAllRefuse = errors.New("no endpoint leads to a node; start the nodes, or correct the endpoints")
+var errAllRefuse = errors.New("no endpoint leads to a node; start the nodes, or correct the endpoints or TLS")
 
 const (
 	connectionError = "connection error"
 	silent          = "nothing answers there"
-	isHangUp        = "it hangs up before it says anything: it wants TLS, or a certificate, or is another program"
+	isHangUp        = "it hangs up before it says anything: it wants TLS (--cacert, or Config.TLS), or a certificate (--cert), or is another program"
 )
 
 // connections are what gRPC says of a connection that did not come about, and what that means: the texts are
@@ -418,14 +418,14 @@ var connections = []struct{ heard, means string }{
 	{"connection refused", "nobody listens there (connection refused)"},
 	{"looked like an HTTP/1.1 header", "this is a port for HTTP/1.1, as a node's HTTP port is: name the node's port for clients"},
 	{"first record does not look like a TLS handshake", "what listens there does not talk TLS, and this client does: " +
-		"leave TLS off, or name a port with TLS"},
-	{"http2: frame too large", "what listens there wants TLS, or is no port for clients but one for other nodes"},
+		"leave out --cacert (Config.TLS), or name a port with TLS"},
+	{"http2: frame too large", "what listens there wants TLS (--cacert, or Config.TLS), or is no port for clients but one for other nodes"},
 	{"server preface: EOF", isHangUp},
 	{"connection reset by peer", isHangUp},
 	{"broken pipe", isHangUp},
 	{"tls: no application protocol", "it talks TLS, and not gRPC: name the node's port for clients"},
-	{"remote error: tls: ", "the node wants a certificate of this client that it can trust"},
-	{"certificate signed by unknown authority", "the node's certificate is of no authority that this client trusts"},
+	{"remote error: tls: ", "the node wants a certificate of this client that it can trust: give one (--cert and --key, or Config.TLS)"},
+	{"certificate signed by unknown authority", "the node's certificate is of no authority that this client trusts: name its authority (--cacert, or Config.TLS)"},
 	{"no such host", "there is no host of this name"},
 	{"i/o timeout", silent},
 	{"context deadline exceeded", silent},

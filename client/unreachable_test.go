@@ -190,10 +190,10 @@ func TestAWrongEndpointIsExplained(t *testing.T) {
 	}{
 		"nobody":          {dead, "nobody listens there (connection refused)", nil},
 		"a port for HTTP": {web.Listener.Addr().String(), "name the node's port for clients", nil},
-		"a reset":         {abrupt.Addr().String(), "wants TLS", nil},
-		"TLS":             {secure.Listener.Addr().String(), "wants TLS", nil},
-		"no TLS":          {web.Listener.Addr().String(), "does not talk TLS", &tls.Config{}},
-		"another's TLS":   {secure.Listener.Addr().String(), "of no authority that this client trusts", &tls.Config{}},
+		"a reset":         {abrupt.Addr().String(), "wants TLS (--cacert, or Config.TLS)", nil},
+		"TLS":             {secure.Listener.Addr().String(), "wants TLS (--cacert, or Config.TLS)", nil},
+		"no TLS":          {web.Listener.Addr().String(), "does not talk TLS, and this client does: leave out --cacert (Config.TLS)", &tls.Config{}},
+		"another's TLS":   {secure.Listener.Addr().String(), "of no authority that this client trusts: name its authority (--cacert, or", &tls.Config{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := client.New(client.Config{
@@ -208,7 +208,7 @@ func TestAWrongEndpointIsExplained(t *testing.T) {
 			} {
 				err := ask()
 				require.ErrorIs(t, err, client.ErrUnavailable)
-				require.ErrorContains(t, err, "no endpoint leads to a node", "it fails at once")
+				require.ErrorContains(t, err, "no endpoint leads to a node; start the nodes, or correct the endpoints or TLS", "it fails at once")
 				require.NotContains(t, err.Error(), "may have taken effect")
 			}
 			_, err = c.Now(soon(t))

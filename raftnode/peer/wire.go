@@ -252,10 +252,8 @@ var codes = map[RefusalCode]struct{ name, remedy string }{
 	OtherIncarnation: {"other incarnation", "if the node lost its data, start it with --join and it takes the " +
 		"place of the lost directory; a directory that was moved away belongs back in its place"},
 	NotReady: {"not ready", "nothing to do: the caller retries until the node has started"},
-	NotKnown: {"not known", "to take a node that waits to join into the cluster, run `zamok join` with its name and peer address, or start " +
-		"the members with --peer-allowed-names and its name; if the caller is a member that joined while the other node was " +
-		"down, start that other node with the flag until it has caught up; otherwise a certificate of the peers' CA is in " +
-		"the wrong hands"},
+	NotKnown: {"not known", "run `zamok join` for the caller, or start the refusing node with --peer-allowed-names and its name; " +
+		"if it is no node of yours, its certificate is in the wrong hands"},
 }
 
 // String names the reason.

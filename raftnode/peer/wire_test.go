@@ -168,3 +168,10 @@ func FuzzFrame(f *testing.F) {
 		}
 	})
 }
+
+// TestRemediesAreShort: a refusal is logged again at each attempt, at both ends.
+func TestRemediesAreShort(t *testing.T) {
+	for code, of := range codes {
+		assert.LessOrEqual(t, len(of.remedy), 200, code)
+	}
+}

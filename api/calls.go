@@ -220,6 +220,10 @@ func (s *Server) wait(ctx context.Context, req *zamokpb.AcquireRequest, wait *pu
 				"the ticket waits on, and this node is stopping; ask another for the same ticket")}, true
 		case <-enough:
 		case <-ctx.Done():
+			if removed := s.relayRemoved(ctx); removed != "" {
+				return push.Waited{Err: wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER,
+					"the ticket waits on, and %s; ask another node for the same ticket", removed)}, true
+			}
 		}
 		return push.Waited{}, true
 	}

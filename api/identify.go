@@ -47,14 +47,21 @@ func (s *Server) identifyAgain(ctx context.Context, method string) error {
 	if was := access.CallerOf(ctx).Identity; err == nil && access.CallerOf(again).Identity != was {
 		err = errors.New("its credentials are now those of another identity, not of " + was)
 	}
-	if from, relayed := relayedBy(ctx); relayed && !s.node.HasServer(from) {
-		return wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "the call ends, because %s, which relays it, is no node of this cluster any "+
-			"more; ask another node", from.Name)
+	if removed := s.relayRemoved(ctx); removed != "" {
+		return wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "the call ends, because %s; ask another node", removed)
 	}
 	if err == nil {
 		return nil
 	}
 	return wire.StreamEnded(zamokpb.Code_CODE_UNAUTHENTICATED, "the call ends, because its caller is not authenticated any more: %v", err)
+}
+
+// relayRemoved reports that the node that relays a call was removed: "" if it was not. Then the end of the call is not its client's.
+func (s *Server) relayRemoved(ctx context.Context) string {
+	if from, relayed := relayedBy(ctx); relayed && !s.node.HasServer(from) {
+		return from.Name + ", which relays it, is no node of this cluster any more"
+	}
+	return ""
 }
 
 // whileAllowed returns a context for a call that may last and carry no message meanwhile: an acquisition that waits, and a watch.

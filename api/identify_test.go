@@ -23,6 +23,7 @@ import (
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/raftnode"
 	"zamok/session"
 )
 
@@ -157,4 +158,32 @@ func TestAWaitIsWithdrawnWithItsToken(t *testing.T) {
 	var held bool
 	leader.Raft().View(func(m *fsm.Machine) { _, held = m.Session(session.ID(holder.id)) })
 	assert.True(t, held, "of bob nothing was withdrawn")
+}
+
+// TestAWaitOutlivesTheNodeThatRelaysIt: the removal of that node is not its caller's doing, who asks another node for the same
+// ticket, and has kept its place in the queue.
+func TestAWaitOutlivesTheNodeThatRelaysIt(t *testing.T) {
+	takesTime(t)
+	t.Parallel()
+	c := startCluster(t, 3, func(cfg *NodeConfig) {
+		cfg.Fatal = func(err error) { assert.ErrorIs(t, err, raftnode.ErrRemoved) } // if it hears of it at all
+	})
+	leader, through := c.leader(), c.follower()
+	to := call(t, leader)
+	openSession(t, relaying(soon(t)), to).hold("x")
+	s := openSession(t, relaying(soon(t)), call(t, through))
+	request := s.next("x", fsm.Forever)
+	waiting := s.acquire(s.ctx, request)
+	s.waiters("x", 1)
+	_, err := to.admin.Remove(relaying(soon(t)), &zamokpb.RemoveRequest{Id: through.cfg.ID})
+	require.NoError(t, err)
+	info := infoOf(t, (<-waiting).err)
+	assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, info.Code, info.Message)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome)
+	assert.Contains(t, info.Message, "the ticket waits on")
+
+	request.RespondWithin = 1
+	answer, err := to.Acquire(relaying(soon(t)), request)
+	require.NoError(t, err)
+	assert.Equal(t, zamokpb.State_STATE_WAITING, answer.State.State)
 }

@@ -82,7 +82,8 @@
 //	    is refused by the state machine: a repeated opening of a living session is answered whatever the longest is.)
 //	A8  An error has what took effect: done, not done or unknown. A stream that ends leaves its pending
 //	    commands unknown; to send them again with the same ticket is safe. A copy of an acquisition whose first copy is on
-//	    its way through the log, or was done, is not answered "not done" by the leader, whatever it is refused for, if the caller owns the session.
+//	    its way through the log, or was done, is not answered "not done" by the leader, whatever it is refused for, if its
+//	    caller owns the session.
 //	A9  Reads are linearizable: a read barrier precedes each answer.
 //	A10 A secret is hashed on arrival. It is in no log line, no entry and no snapshot.
 //	A11 A watch omits nothing: all events of one index are in one frame, a session's end after those of its

@@ -42,6 +42,9 @@ type instance struct {
 	// cautiousUntil is how long this node does not campaign, because its watchdog ended it before. Never
 	// changed; zero = no such thing.
 	cautiousUntil time.Time
+	// compacted is closed when this node has tried to make a snapshot to restart raft behind; nil = it has not begun. The
+	// maintenance loop owns it.
+	compacted chan struct{}
 	// leadership is since raft made this node leader; nil = it is not. It changes before the queue is closed.
 	leadership atomic.Pointer[leadership]
 }
@@ -141,6 +144,27 @@ func (in *instance) raftConfig() *raft.Config {
 	c.NoLegacyTelemetry = true
 	c.Logger = raftLogger(n.log)
 	return c
+}
+
+// compact makes a snapshot before this node restarts raft without need, and reports whether that is over. Raft would replay up to
+// some 40 s of log, with the processors that others need as well, and take no entries until it has; a snapshot is made while it
+// takes them.
+func (in *instance) compact() bool {
+	if in.compacted == nil {
+		done := make(chan struct{})
+		in.compacted = done
+		go func() { // ends with raft, which logs the outcome: without a snapshot, the restart takes longer
+			_ = waitAnswered(in.over, in.raft.Snapshot()).Error()
+			close(done)
+			in.node.wakeMaintenance()
+		}()
+	}
+	select {
+	case <-in.compacted:
+		return true
+	default:
+		return false
+	}
 }
 
 // reopen restarts raft, unless that has happened already, or the node is closing.

@@ -19,9 +19,10 @@ import (
 // need, until no node can lead; elsewhere a long T only makes a failover longer. So a leader measures, and T follows.
 //
 // Raft takes another T/2 only when it restarts. So the leader asks one follower after the other to restart raft
-// (nodecall.go), each of which then announces its T, and finally transfers the leadership to one of them. A leader
-// starts with the T that it runs with, and asks the nodes that differ: there is no other agreement, and the next leader
-// continues. T is in each node's announcement, and on its disk.
+// (nodecall.go), each of which then announces its T, and finally transfers the leadership to one of them. A node makes a
+// snapshot before it restarts raft, so that it has little to replay. A leader starts with the T that it runs with, and asks
+// the nodes that differ: there is no other agreement, and the next leader continues. T is in each node's announcement, and
+// on its disk.
 
 const (
 	// timeoutMin and timeoutMax bound a measured T, which is a multiple of timeoutStep. An operator may choose another
@@ -58,7 +59,7 @@ func (n *Node) tuneTimeouts(ctx context.Context, in *instance) {
 	all, others := in.voters()
 	n.known.Store(int64(max(in.timeout, ofMajority(all))))
 	state := in.raft.State()
-	if (state == raft.Follower || state == raft.Candidate) && in.timeout != n.timeout() && n.canReopen() == nil {
+	if (state == raft.Follower || state == raft.Candidate) && in.timeout != n.timeout() && n.canReopen() == nil && in.compact() {
 		n.log.Info("restarting raft with a new election timeout", "timeout", n.timeout(), "before", in.timeout)
 		n.keepTimeout(n.timeout())
 		n.reopen(in)
@@ -134,7 +135,7 @@ func (n *Node) tuneAll(ctx context.Context, in *instance, l *leadership, others 
 		}
 		return
 	}
-	if in.timeout == l.target || n.canReopen() != nil {
+	if in.timeout == l.target || n.canReopen() != nil || !in.compact() {
 		return
 	}
 	n.stepAside(ctx, in, fits, func(to string) {

@@ -118,6 +118,26 @@ func TestANodeThatReplaysAnnouncesNothing(t *testing.T) {
 	})
 }
 
+// Raft is restarted behind a snapshot that was made just before. Otherwise it would replay up to some 40 s of log, and its node
+// would take no entries for as long as that takes.
+func TestRaftIsRestartedBehindASnapshot(t *testing.T) {
+	inBubbleHeld(t, func(b *bubble, clocks *held) {
+		b.fitted(timeoutMin, time.Minute, b.nodes...)
+		for range 10 {
+			require.NoError(b, b.fence(b.leader(b.nodes...)))
+		}
+		applied := b.leader(b.nodes...).instance.Load().raft.AppliedIndex()
+		defer clocks.stall(60 * time.Millisecond)()
+		b.fitted(500*time.Millisecond, time.Minute, b.nodes...)
+		for _, n := range b.nodes {
+			snapshots, err := n.store.Snapshots().List()
+			require.NoError(b, err)
+			require.NotEmpty(b, snapshots, n.cfg.ID)
+			require.GreaterOrEqual(b, snapshots[0].Index, applied, n.cfg.ID)
+		}
+	})
+}
+
 // Two pauses a minute are accidents.
 func TestAPauseIsNoReason(t *testing.T) {
 	inBubbleHeld(t, func(b *bubble, clocks *held) {

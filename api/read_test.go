@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"zamok/api/access"
+	"zamok/api/access/limits"
 	"zamok/api/conns"
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -115,6 +116,49 @@ func TestReadersTakeTurns(t *testing.T) {
 	require.Len(t, order, calls+1)
 	assert.Less(t, slices.Index(order, "other"), calls/2)
 	assert.Empty(t, s.reading)
+}
+
+// TestReadersOfAnIdentityShareATurn: connections give a client no more of the reading than others have, and its calls that wait
+// count in its limit.
+func TestReadersOfAnIdentityShareATurn(t *testing.T) {
+	const calls = 20
+	set, err := limits.Parse([]string{fmt.Sprintf("held-calls-per-identity=%d", calls)})
+	require.NoError(t, err)
+	s := startCluster(t, 1, func(cfg *NodeConfig) { cfg.Limits = set }).leader().server
+	var order []string
+	var all sync.WaitGroup
+	from := func(who string) context.Context {
+		l := &conns.Conn{Conn: &net.TCPConn{}, Reading: make(chan struct{}, 1)}
+		return access.NewContext(peer.NewContext(soon(t), &peer.Peer{Addr: l.RemoteAddr()}), access.Caller{Identity: who})
+	}
+	read := func(who string) {
+		ctx := from(who)
+		all.Go(func() { assert.NoError(t, s.read(ctx, func(*fsm.Machine) { order = append(order, who) })) })
+	}
+	waiting := func(who string, calls int) {
+		require.Eventually(t, func() bool {
+			s.turns.mu.Lock()
+			defer s.turns.mu.Unlock()
+			own := s.turns.of[who]
+			return own == nil && calls == 0 || own != nil && own.calls == calls
+		}, patience, time.Millisecond)
+	}
+	s.reading <- struct{}{}
+	for range calls {
+		read("greedy")
+	}
+	waiting("greedy", calls)
+	err = s.read(from("greedy"), func(*fsm.Machine) {})
+	info := limitedBy(t, err, "held-calls-per-identity")
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
+	read("other")
+	waiting("other", 1)
+	<-s.reading
+	all.Wait()
+	require.Len(t, order, calls+1)
+	assert.Less(t, slices.Index(order, "other"), calls/2)
+	waiting("greedy", 0)
+	assert.NoError(t, s.read(from("greedy"), func(*fsm.Machine) {}), "none of its calls waits any more")
 }
 
 // Between two parts of a listing entries are applied, and others read.

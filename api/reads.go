@@ -5,11 +5,13 @@ import (
 	"context"
 	"iter"
 	"slices"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"zamok/api/access"
+	"zamok/api/access/limits"
 	"zamok/api/conns"
 	"zamok/api/history"
 	"zamok/api/wire"
@@ -38,6 +40,11 @@ func (s *Server) read(ctx context.Context, f func(*fsm.Machine)) error {
 // readInParts is read for more than may be read at once: part is called until it reports that there is no more, and between
 // two parts entries are applied, and other calls read.
 func (s *Server) readInParts(ctx context.Context, part func(*fsm.Machine) (more bool)) error {
+	end, err := s.limits.Open(limits.Reads, access.CallerOf(ctx).Account())
+	if err != nil {
+		return err
+	}
+	defer end()
 	if _, _, err := s.node.ReadBarrier(ctx); err != nil {
 		return wire.Explain(err)
 	}
@@ -49,12 +56,14 @@ func (s *Server) readInParts(ctx context.Context, part func(*fsm.Machine) (more 
 	return nil
 }
 
-// readPart lets f read when it is the call's turn: only one call reads at a time, and only one of each connection waits for
-// that.
+// readPart lets f read when it is the call's turn: only one call reads at a time, only one of each caller waits for that, and only
+// one of each connection for the turn of its caller.
 func (s *Server) readPart(ctx context.Context, f func(*fsm.Machine)) error {
-	turns := []chan struct{}{s.reading}
+	own, leave := s.turns.join(access.CallerOf(ctx).Account())
+	defer leave()
+	turns := []chan struct{}{own, s.reading}
 	if l := conns.Of(ctx); l != nil {
-		turns = []chan struct{}{l.Reading, s.reading}
+		turns = []chan struct{}{l.Reading, own, s.reading}
 	}
 	for _, turn := range turns {
 		select {
@@ -66,6 +75,36 @@ func (s *Server) readPart(ctx context.Context, f func(*fsm.Machine)) error {
 	}
 	s.node.View(f)
 	return nil
+}
+
+// turns are those of callers that read, or wait to do so.
+type turns struct {
+	mu sync.Mutex
+	of map[string]*turn // by account
+}
+
+type turn struct {
+	taken chan struct{} // capacity 1: full while a call of the caller reads, or waits for the others
+	calls int
+}
+
+// join returns the turn of a caller. The caller calls leave after the read.
+func (t *turns) join(account string) (taken chan struct{}, leave func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	own := t.of[account]
+	if own == nil {
+		own = &turn{taken: make(chan struct{}, 1)}
+		t.of[account] = own
+	}
+	own.calls++
+	return own.taken, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if own.calls--; own.calls == 0 {
+			delete(t.of, account)
+		}
+	}
 }
 
 // Get describes one lock with its holders and waiters.

@@ -23,8 +23,11 @@ type Kind struct{ all, each string }
 
 // The resources that are limited by number, and those that are limited by rate.
 var (
-	Streams     = Kind{"streams", "streams-per-identity"}
-	HeldCalls   = Kind{"held-calls", "held-calls-per-identity"}
+	Streams   = Kind{"streams", "streams-per-identity"}
+	HeldCalls = Kind{"held-calls", "held-calls-per-identity"}
+	// Reads are calls that read much of the state, or wait for their turn: a caller has them instead of held calls, and is refused none
+	// because of others.
+	Reads       = Kind{"", HeldCalls.each}
 	Watches     = Kind{"watches", "watches-per-identity"}
 	Relays      = Kind{"", "relayed-calls-per-identity"}
 	Connections = Kind{"", "connections-per-address"}

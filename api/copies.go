@@ -32,9 +32,14 @@ func (s *Server) isCopy(ctx context.Context, request any) bool {
 }
 
 // knowsSecret reports whether a session was opened with a secret, or this node has proposed that.
-func (s *Server) knowsSecret(secret []byte) bool {
-	hash := access.Hash(secret)
-	return s.openings.has(hash) || knows(s, (*fsm.Machine).SessionBySecret, hash)
+func (s *Server) knowsSecret(secret []byte) bool { return s.knowsOpening(access.Hash(secret)) }
+
+func (s *Server) knowsOpening(secret session.Hash) (known bool) {
+	if s.openings.has(secret) {
+		return true
+	}
+	s.node.View(func(m *fsm.Machine) { _, known = m.SessionBySecret(secret) })
+	return known
 }
 
 // knowsTicket reports whether a ticket was requested, or this node has proposed that.
@@ -107,12 +112,8 @@ func proposeCounted[Key comparable](ctx context.Context, s *Server, counts *unde
 // proposeOpening is propose for a command that opens a session.
 func (s *Server) proposeOpening(ctx context.Context, command *fsm.OpenSession) (raftnode.Answer, error) {
 	a, copied, err := proposeCounted(ctx, s, &s.openings, command.Secret, command)
-	switch {
-	case err == nil:
-	case copied || s.openings.has(command.Secret):
-		err = inDoubt(err, "another request opens a session with this secret, and may succeed")
-	case knows(s, (*fsm.Machine).SessionBySecret, command.Secret):
-		err = inDoubt(err, "an earlier request has opened a session with this secret")
+	if err != nil && (copied || s.knowsOpening(command.Secret)) {
+		err = inDoubt(err, "another request has opened a session with this secret, or may")
 	}
 	return a, err
 }
@@ -134,12 +135,6 @@ func (s *Server) proposeAcquire(ctx context.Context, command *fsm.Acquire) (raft
 // refusedCopy is the refusal of an acquisition before the log, which may be a copy of another request.
 func (s *Server) refusedCopy(err error, ref fsm.TicketRef) *wire.Error {
 	return inDoubt(err, s.doubts(ref.Session, ref.Ticket)[0])
-}
-
-// knows reports whether the state machine has a record.
-func knows[Ref, View any](s *Server, find func(*fsm.Machine, Ref) (View, bool), ref Ref) (known bool) {
-	s.node.View(func(m *fsm.Machine) { _, known = find(m, ref) })
-	return known
 }
 
 // inDoubt is a refusal before the log. Its request was not done, but unless other is "", a copy may be done: other says why.

@@ -169,7 +169,6 @@ func (n *Node) handleJoin(ctx context.Context, in *instance, from peer.Server, a
 	}
 	added := make(chan error, 1)
 	n.untilClose(func() {
-		defer n.joining.Delete(from.Name)
 		ctx, cancel := context.WithTimeout(n.life, addTimeout)
 		defer cancel()
 		err := n.join(ctx, list.Nodes()[0], from)
@@ -177,6 +176,7 @@ func (n *Node) handleJoin(ctx context.Context, in *instance, from peer.Server, a
 			n.limitedLog.Log(slog.LevelInfo, "join "+from.Name, "a node that asks to join has no vote yet",
 				"id", from.Name, "incarnation", from.Incarnation, "peer", address, "reason", err)
 		}
+		n.joining.Delete(from.Name) // before the answer: who has it may ask again
 		added <- err
 	})
 	ctx, cancel := context.WithTimeout(ctx, addWait)

@@ -195,9 +195,9 @@ func (v *serverCommand) validate() (err error) {
 	if err := v.checkPeersAreSecured(); err != nil || v.cluster != "" {
 		return err
 	}
-	if entries, err := os.ReadDir(v.data); v.join == "" && (errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0) {
-		return fmt.Errorf("%s holds nothing: name with --cluster the nodes of a new cluster, or with --join one of the cluster "+
-			"to join, also after the loss of a disk", v.data)
+	if v.join == "" && !store.IsMember(v.data) { // it may hold what a --join left that failed: without a flag the node would wait for ever
+		return fmt.Errorf("%s is not the data of a member of a cluster, so nothing was started: name with --cluster the nodes of a new cluster, "+
+			"or with --join some of the cluster to join, also after the loss of a disk, or if a start with --join failed before", v.data)
 	}
 	return nil
 }

@@ -24,6 +24,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"zamok/raftnode/store"
 )
 
 // serverSet are three processes of `zamok server`.
@@ -166,6 +168,16 @@ func TestServerFlagErrors(t *testing.T) {
 	require.NoError(t, other.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 0, other.wait(t).code)
 
+	// What a start with --join leaves if no member answers, or refuses.
+	joining := filepath.Join(dir, "joining")
+	left, err := store.Open(store.Config{Dir: joining, NodeID: "n1", Fatal: func(error) {}})
+	require.NoError(t, err)
+	require.NoError(t, left.Join(store.NewID()))
+	require.NoError(t, left.Close())
+	bare := func(data string) []string {
+		return []string{"server", "--id", "n1", "--data", data, "--http", "", "--listen", "127.0.0.1:0", "--peer", "127.0.0.1:0"}
+	}
+
 	sound := func(flags ...string) []string { // each with a port of its own: they run at the same time
 		return append([]string{
 			"server", "--id", "n1", "--data", filepath.Join(dir, "new"), "--cluster", "n1=127.0.0.1:" + strconv.Itoa(freePorts(t)),
@@ -189,7 +201,8 @@ func TestServerFlagErrors(t *testing.T) {
 		"no such log store":  {sound("--log-store", "paper"), []string{"--log-store", "bolt or wal"}},
 		"a list without us":  {sound("--cluster", "n2=127.0.0.1:1"), []string{"--cluster", "n1"}},
 		"a bad list":         {sound("--cluster", "n1=5751"), []string{"--cluster", "n1=host:5751"}},
-		"an empty directory": {[]string{"server", "--id", "n1", "--data", filepath.Join(dir, "none"), "--http", "", "--listen", "127.0.0.1:0", "--peer", "127.0.0.1:0"}, []string{"holds nothing", "--join"}},
+		"an empty directory": {bare(filepath.Join(dir, "none")), []string{"none is not the data of a member", "--cluster", "--join"}},
+		"a failed --join":    {bare(joining), []string{"joining is not the data of a member", "nothing was started", "--join"}},
 		"a bad certificate":  {sound("--tls-cert", text, "--tls-key", text), []string{text, "certificate"}},
 		"half a certificate": {sound("--tls-cert", text), []string{"both"}},
 		"half of peer TLS":   {sound("--peer-cert", text), []string{"--peer-ca"}},

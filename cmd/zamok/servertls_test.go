@@ -247,7 +247,7 @@ func TestWherePeersAreListenedFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			data := t.TempDir()
-			require.NoError(t, os.WriteFile(filepath.Join(data, "x"), nil, 0o600)) // as if it had data
+			require.NoError(t, os.WriteFile(filepath.Join(data, "identity.json"), nil, 0o600)) // as of a member
 			v := &serverCommand{app: &app{}}
 			cmd := &cobra.Command{}
 			v.register(cmd)

@@ -118,6 +118,8 @@ func (n *Node) condition(asker peer.Server) peer.Condition {
 		if err := n.store.CheckSpace(); err != nil {
 			c.Unready = err.Error()
 		}
+	} else if in := n.instance.Load(); in != nil && !in.hasReplayed() {
+		c.Unready = fmt.Sprintf("replays its log: it has applied %d of %d entries", n.state.applied.Load(), in.raft.LastIndex())
 	}
 	return c
 }

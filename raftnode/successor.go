@@ -82,11 +82,12 @@ func (v voter) unfitReason(last uint64) string {
 	return ""
 }
 
-// successor picks the next leader: a voter that answers, has free disk space and is not far behind, of several the one
-// whose log is longest. fits excludes others; nil = none.
+// successor picks the next leader: a voter that answers, has free disk space, is not far behind and replays no log, of several
+// the one whose log is longest. fits excludes others; no server = none. It takes a round trip, or as long as an election.
 func (in *instance) successor(fits func(voter) bool) (best raft.Server, err error) {
 	last, furthest := in.raft.LastIndex(), uint64(0)
 	var against []string
+	var able []voter
 	_, others := in.voters()
 	for _, v := range others {
 		if fits != nil && !fits(v) {
@@ -94,6 +95,14 @@ func (in *instance) successor(fits func(voter) bool) (best raft.Server, err erro
 		}
 		if reason := v.unfitReason(last); reason != "" {
 			against = append(against, reason)
+		} else {
+			able = append(able, v)
+		}
+	}
+	unready := in.unready(able)
+	for _, v := range able {
+		if reason := unready[v.ID]; reason != "" {
+			against = append(against, v.name()+" "+reason)
 		} else if best.ID == "" || v.acknowledged > furthest {
 			best, furthest = v.Server, v.acknowledged
 		}
@@ -105,6 +114,24 @@ func (in *instance) successor(fits func(voter) bool) (best raft.Server, err erro
 		return best, fmt.Errorf("this is the only voter; %w", ErrRefused)
 	}
 	return best, fmt.Errorf("no other node is fit to lead: %s; %w; name one to hand over all the same", strings.Join(against, "; "), ErrRefused)
+}
+
+// unready asks voters why they could not lead at once: one whose process was restarted acknowledges entries long before it has
+// replayed its log. A voter that does not answer is taken for ready.
+func (in *instance) unready(voters []voter) map[raft.ServerID]string {
+	ctx, cancel := context.WithTimeout(in.node.life, in.timeout)
+	defer cancel()
+	var nodes []peer.Node
+	for _, v := range voters {
+		nodes = append(nodes, peer.Node{ID: v.name(), Address: string(v.Address)})
+	}
+	reasons := make(map[raft.ServerID]string)
+	for _, reply := range in.node.network.AskAll(ctx, nodes) {
+		if reply.Err == nil {
+			reasons[reply.Answer.ID()] = reply.Answer.Unready
+		}
+	}
+	return reasons
 }
 
 // Transfer transfers the leadership to a node, fit or not, or with "" to one that is fit for it.

@@ -38,6 +38,30 @@ func TestTheLeadershipGoesWhereThereIsRoom(t *testing.T) {
 	}
 }
 
+// A node whose process was restarted has its log at once, and can lead only when it has replayed that.
+func TestTheLeadershipGoesToNoNodeThatReplays(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		for range 2 * joinLagMax {
+			require.NoError(b, b.fence(b.leader(b.nodes...)))
+		}
+		leader := b.leader(b.nodes...)
+		others := b.others(leader)
+		time.Sleep(10 * time.Second)
+		replays := func(n *bubbleNode) { n.state.applied.Store(1) } // as after its start, until it applies the next entry
+		replays(others[0])
+		replays(others[1])
+		err := leader.Transfer(b.Context(), "")
+		require.ErrorIs(b, err, ErrRefused)
+		require.ErrorContains(b, err, others[0].self.ID+" replays its log: it has applied 1 of 2")
+		require.ErrorContains(b, err, others[1].self.ID+" replays its log")
+		require.NoError(b, b.fence(leader))
+		time.Sleep(time.Second)
+		replays(others[0])
+		require.NoError(b, leader.Transfer(b.Context(), ""))
+		require.Equal(b, others[1].self.ID, b.leader(b.nodes...).self.ID)
+	})
+}
+
 // If no other node is healthy a transfer without a name is refused, and says why of each; a name is obeyed,
 // and a leader that stops takes what there is.
 func TestWithoutAHealthyNodeATransferNamesOne(t *testing.T) {

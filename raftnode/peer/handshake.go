@@ -22,7 +22,7 @@ type Condition struct {
 	Member bool
 	// Initial are on disk here: the node has agreed to begin a cluster with them, or has begun it.
 	Initial InitialMembers
-	// Unready is why the node can't agree to begin a cluster now; "": it can.
+	// Unready is why the node can't agree to begin a cluster now, or lead the one that has begun; "": it can.
 	Unready string
 	// Configuration is the index of the latest configuration that the node knows to be committed; 0:
 	// it knows none. Listed: the node that asks is part of it. Names are those of its servers.

@@ -59,7 +59,7 @@ func TestANodeThatNobodyVouchesForWaits(t *testing.T) {
 		b.waits(n4, b.list)
 		for range 3 {
 			err := n4.RequestJoin(b.Context())
-			require.ErrorContains(b, err, "run `zamok join` with its name and peer address")
+			require.ErrorContains(b, err, "run `zamok join` for the caller")
 			require.NotErrorIs(b, err, ErrRefused, "it waits")
 		}
 		require.Len(b, leader.Servers(), 3)

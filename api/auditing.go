@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"zamok/api/access"
-	"zamok/api/access/identity"
 	"zamok/api/access/rules"
 	"zamok/api/audit"
 	"zamok/api/metrics"
@@ -38,8 +37,7 @@ func (s *Server) denied(ctx context.Context, verb rules.Verb, request any, err e
 
 // recordDenial records a denial of the caller of ctx.
 func (s *Server) recordDenial(ctx context.Context, e audit.Event) {
-	account := access.CallerOf(ctx).Account()
-	s.audit.RecordDenial(account, strings.HasPrefix(account, identity.AnonymousPrefix), e)
+	s.audit.RecordDenial(access.CallerOf(ctx).Account(), e)
 }
 
 // recordStranger records the denial of a caller that is not the owner of the session that it named. Call is the method if the

@@ -36,7 +36,7 @@ func (s *Server) identify(ctx context.Context, method string) (context.Context, 
 	if limited := s.limits.Ask(limits.Requests, account); limited != nil {
 		return ctx, limited
 	}
-	s.audit.RecordDenial(account, true, auditEvent(ctx, method, nil, err))
+	s.audit.RecordDenial(account, auditEvent(ctx, method, nil, err))
 	return ctx, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,10 +44,11 @@ type Config struct {
 const (
 	// omittedEvery is how often denials without a line of their own are reported, in one line for each of at most omittedMax
 	// accounts and one for the others; likewise for anonymous accounts, so that they do not hide an identity.
-	omittedEvery    = 10 * time.Second
-	omittedMax      = 50
-	others          = "others"
-	anonymousOthers = "anonymous@others"
+	omittedEvery = 10 * time.Second
+	omittedMax   = 50
+	others       = "others"
+	// anonymousPrefix begins the accounts of callers without an identity.
+	anonymousPrefix = "anonymous@"
 )
 
 // Log writes events. It is safe for concurrent use.
@@ -66,14 +68,15 @@ func New(config Config) *Log {
 }
 
 // RecordDenial writes a line, unless the account has too many; then the denial is counted, and a line for all of them follows.
-func (l *Log) RecordDenial(account string, anonymous bool, e Event) {
+func (l *Log) RecordDenial(account string, e Event) {
+	anonymous := strings.HasPrefix(account, anonymousPrefix)
 	if l.Allow(account, anonymous) {
 		l.Record(e)
 		return
 	}
 	l.Omitted()
 	if anonymous {
-		l.anonymous.Add(account, anonymousOthers, e)
+		l.anonymous.Add(account, anonymousPrefix+others, e)
 		return
 	}
 	l.omitted.Add(account, others, e)

@@ -29,7 +29,8 @@
 //	    (TestWrongRequestsNameTheirField, TestTicketsOverHTTP, TestClosingEndsWhatIsHeld,
 //	    TestARefusedRepetitionLeavesTheDoubt).
 //	W2  A request whose calls meet a change of leader is repeated here, with the same secret and ticket, which act
-//	    once, until they have failed for retryFor. A downgrade is not, nor what operators do
+//	    once, until they have failed for retryFor. A downgrade is only while it is not done
+//	    (TestADowngradeIsRepeatedWhileItIsNotDone), and what operators do is not
 //	    (TestCallsAreRepeatedForAWhile, TestAWaitOutlivesTheLeader,
 //	    TestAHoldAsksTheNextLeader).
 //	W3  An acquisition with a session of its own whose connection breaks before its answer ends with the connection: its

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -259,13 +260,21 @@ func (h *handler) closeSession(ctx context.Context, r *held) (*ended, error) {
 	return answer, err
 }
 
-// downgrade makes exclusive locks shared. It is not repeated: of a repetition, "nothing to downgrade" may be the
-// success of the first.
+// downgrade makes exclusive locks shared. It is repeated only while it is not done: of a repetition, "nothing to downgrade" may
+// be the success of the first.
 func (h *handler) downgrade(ctx context.Context, r *held) (*held, error) {
-	response, err := h.zamok.Downgrade(ctx, &zamokpb.DowngradeRequest{
-		Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(ticketOf(r.Ticket)),
+	var response *zamokpb.DowngradeResponse
+	var inDoubt error
+	_, err := h.again(ctx, func() (err error) {
+		response, err = h.zamok.Downgrade(ctx, &zamokpb.DowngradeRequest{
+			Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(ticketOf(r.Ticket)),
+		})
+		if err != nil && infoOf(err).Outcome != zamokpb.Outcome_OUTCOME_NOT_DONE {
+			inDoubt, err = err, nil
+		}
+		return err
 	})
-	if err != nil {
+	if err = cmp.Or(inDoubt, err); err != nil {
 		return nil, err
 	}
 	s := response.State

@@ -60,7 +60,7 @@ func (in *instance) noticed(leads bool) (running bool) {
 type epoch struct {
 	*instance
 	clock     *clock.Leader
-	inFlight  sync.WaitGroup // entries that are not answered yet
+	inFlight  sync.WaitGroup // entries and refusals that are not answered yet
 	sentAt    time.Time      // when the latest entry was proposed
 	cutBefore int64          // what the node's earlier epochs cut off, in ns
 }

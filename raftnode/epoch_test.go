@@ -1,8 +1,10 @@
 package raftnode
 
 import (
+	"context"
 	"encoding/binary"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,6 +73,39 @@ func TestManyExpirationsDoNotWaitForTheTick(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		assert.Less(t, time.Since(began), epochTick)
+	})
+}
+
+// Entries are proposed while callers hear that their acquisitions waited for too long: these may read the state machine, which an
+// entry that is applied can keep busy.
+func TestEntriesDoNotWaitForRefusals(t *testing.T) {
+	inLoneBubble(t, func(t *testing.T, n *Node) {
+		time.Sleep(2 * maintenanceTick) // the announcement is out, nothing else is written
+		var slow atomic.Bool
+		slow.Store(true)
+		n.cfg.Applied = func(*fsm.Machine, fsm.Applied) {
+			if slow.Load() {
+				time.Sleep(queueWaitMax)
+			}
+		}
+		const many = 4 * entryCommandsMax // that an entry leaves some behind which have waited for too long
+		refused, hear := make(chan error, many), make(chan struct{})
+		for range many {
+			n.Submit(t.Context(), acquire(1), func(_ Answer, err error) {
+				if err != nil {
+					refused <- err
+					<-hear
+				}
+			})
+		}
+		require.ErrorIs(t, <-refused, ErrOverloaded)
+		soon, cancel := context.WithTimeout(t.Context(), 10*queueWaitMax)
+		defer cancel()
+		_, err := n.Propose(soon, &fsm.Drop{Session: 1})
+		require.NoError(t, err)
+		close(hear)
+		slow.Store(false)
+		time.Sleep(queueWaitMax)
 	})
 }
 

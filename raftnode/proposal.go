@@ -60,8 +60,12 @@ func (e *epoch) propose() {
 	e.inFlight.Add(1)
 	e.node.proposals.add(p)
 	p.future = e.apply(p.bytes)
-	for _, r := range late {
-		r.done(Answer{}, ErrOverloaded)
+	if len(late) > 0 { // their callers may read the state machine, which an entry that is applied can keep busy
+		e.inFlight.Go(func() {
+			for _, r := range late {
+				r.done(Answer{}, ErrOverloaded)
+			}
+		})
 	}
 }
 

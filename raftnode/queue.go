@@ -26,7 +26,7 @@ const (
 	renewalsMax = 8
 	// queueWaitMax is how long an acquisition may wait. One that was left behind by an entry and has waited for longer is refused:
 	// more arrive than are proposed, and waiting on would only add latency.
-	queueWaitMax = 120 * time.Millisecond
+	queueWaitMax = 90 * time.Millisecond
 	// An entry takes at most this many commands, and stops growing at this many bytes.
 	entryCommandsMax = 1024
 	entryBytesMax    = 256 << 10

@@ -11,7 +11,8 @@ const (
 	// refusalsMost is how often a follower refuses an append before it counts as unharmed. With
 	// pipelining every second refusal wedges: raft continues with whichever of two channels it looks at
 	// first.
-	refusalsMost = 30
+	refusalsMost      = 30
+	refusalsMostShort = 12
 	// wedgedAfter is how long a follower must have stood still under load to count as wedged: longer than a
 	// busy machine lets a process stand still that continues then.
 	wedgedAfter = 10 * time.Second
@@ -25,6 +26,9 @@ const (
 // (hashicorp/raft#612). Which is why nodes have one (peer.Network.Transport). The bare stack shows
 // both; in processes, since what is wedged never ends.
 func TestARefusedAppendWedgesReplicationOnlyWithPipelining(t *testing.T) {
+	if testing.Short() {
+		t.Skip("shows what raft does, not what a node does")
+	}
 	t.Parallel()
 	for _, tt := range []struct {
 		name     string
@@ -72,7 +76,11 @@ func (c *cluster) refuseUntilWedged() (refusals int, wedged bool) {
 			return c.ask(p, ask{Do: "report"}).State.Last >= led
 		})
 	}
-	for refusals = range refusalsMost {
+	most := refusalsMost
+	if testing.Short() {
+		most = refusalsMostShort
+	}
+	for refusals = range most {
 		leader := c.leader(c.parts...)
 		follower := c.others(leader)[refusals%2]
 		c.ask(follower, ask{Do: "sick", How: "full once"})
@@ -80,7 +88,7 @@ func (c *cluster) refuseUntilWedged() (refusals int, wedged bool) {
 			return refusals + 1, true
 		}
 	}
-	return refusalsMost, false
+	return most, false
 }
 
 // standsStill reports whether a follower does not come to hold more than its leader's log holds already,

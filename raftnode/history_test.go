@@ -41,6 +41,7 @@ const farAhead = 1<<52 + 1<<51
 // One backup is restored again and again. Each history begins so far above the one before that this one can have
 // issued 2²⁰ tokens for each second until then.
 func TestEachRestoreOfABackupBeginsAboveTheOneBefore(t *testing.T) {
+	t.Parallel()
 	file, _, _ := backup(t)
 	for name, c := range map[string]struct {
 		file  []byte

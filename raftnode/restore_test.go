@@ -58,6 +58,7 @@ func peerPort(t *testing.T) net.Listener {
 // A restored backup is a new cluster of one node, which others can join: its tokens and stamps continue
 // above the old ones, and no session of the old one holds anything.
 func TestARestoredBackupIsANewCluster(t *testing.T) {
+	t.Parallel()
 	file, token, stamp := backup(t)
 	peers := peerPort(t)
 	dir := filepath.Join(t.TempDir(), "data")

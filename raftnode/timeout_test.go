@@ -155,6 +155,7 @@ func TestAPauseIsNoReason(t *testing.T) {
 // From the longest to the shortest it goes by halves, or the leader would be heard too seldom by those that have the
 // shorter one.
 func TestTimeoutsShrinkByHalves(t *testing.T) {
+	t.Parallel()
 	inBubbleHeld(t, func(b *bubble, clocks *held) {
 		end := clocks.stall(time.Second)
 		b.fitted(timeoutMax, 2*time.Minute, b.nodes...)
@@ -199,6 +200,7 @@ func TestASickNodeKeepsNoOtherFromANewTimeout(t *testing.T) {
 // A node that died with a longer timeout does not count for what sessions need, and the timeouts of the others shrink
 // only while a majority stays without the one that opens raft anew.
 func TestADeadNodeKeepsItsTimeoutToItself(t *testing.T) {
+	t.Parallel()
 	inBubbleHeld(t, func(b *bubble, clocks *held) {
 		end := clocks.stall(60 * time.Millisecond)
 		b.fitted(500*time.Millisecond, 2*time.Minute, b.nodes...)
@@ -220,6 +222,7 @@ func TestADeadNodeKeepsItsTimeoutToItself(t *testing.T) {
 
 // What an operator has chosen is not changed by what is measured; of several values the longest holds for all.
 func TestAChosenTimeoutStays(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		chosen [3]time.Duration
 		want   time.Duration

@@ -83,7 +83,7 @@ func TestReadersTakeTurns(t *testing.T) {
 	const calls = 20
 	s := startAlone(t).server
 	from := func() (*conns.Conn, context.Context) {
-		l := &conns.Conn{Conn: &net.TCPConn{}, Reading: make(chan struct{}, 1)}
+		l := &conns.Conn{Conn: &net.TCPConn{}}
 		return l, peer.NewContext(soon(t), &peer.Peer{Addr: l.RemoteAddr()})
 	}
 	greedy, asksOften := from()
@@ -100,14 +100,16 @@ func TestReadersTakeTurns(t *testing.T) {
 			}))
 		})
 	}
-	waits := func(l *conns.Conn) bool { return len(l.Reading) == 1 }
+	waits := func(l *conns.Conn, calls int) {
+		waitForReaders(t, s, reader{account: access.CallerOf(asksOnce).Account(), conn: l}, calls)
+	}
 	s.reading <- struct{}{}
 	for range calls {
 		read(asksOften, "greedy")
 	}
-	require.Eventually(t, func() bool { return waits(greedy) }, patience, time.Millisecond)
+	waits(greedy, calls)
 	read(asksOnce, "other")
-	require.Eventually(t, func() bool { return waits(other) }, patience, time.Millisecond)
+	waits(other, 1)
 	ctx, cancel := context.WithCancel(asksOften)
 	cancel()
 	assert.Error(t, s.read(ctx, func(*fsm.Machine) {}), "a cancelled call stops waiting")
@@ -116,6 +118,16 @@ func TestReadersTakeTurns(t *testing.T) {
 	require.Len(t, order, calls+1)
 	assert.Less(t, slices.Index(order, "other"), calls/2)
 	assert.Empty(t, s.reading)
+}
+
+// waitForReaders waits until so many calls read, or wait to do so.
+func waitForReaders(t *testing.T, s *Server, of reader, calls int) {
+	require.Eventually(t, func() bool {
+		s.turns.mu.Lock()
+		defer s.turns.mu.Unlock()
+		own := s.turns.of[of]
+		return own == nil && calls == 0 || own != nil && own.calls == calls
+	}, patience, time.Millisecond)
 }
 
 // TestReadersOfAnIdentityShareATurn: connections give a client no more of the reading than others have, and its calls that wait
@@ -128,21 +140,14 @@ func TestReadersOfAnIdentityShareATurn(t *testing.T) {
 	var order []string
 	var all sync.WaitGroup
 	from := func(who string) context.Context {
-		l := &conns.Conn{Conn: &net.TCPConn{}, Reading: make(chan struct{}, 1)}
+		l := &conns.Conn{Conn: &net.TCPConn{}}
 		return access.NewContext(peer.NewContext(soon(t), &peer.Peer{Addr: l.RemoteAddr()}), access.Caller{Identity: who})
 	}
 	read := func(who string) {
 		ctx := from(who)
 		all.Go(func() { assert.NoError(t, s.read(ctx, func(*fsm.Machine) { order = append(order, who) })) })
 	}
-	waiting := func(who string, calls int) {
-		require.Eventually(t, func() bool {
-			s.turns.mu.Lock()
-			defer s.turns.mu.Unlock()
-			own := s.turns.of[who]
-			return own == nil && calls == 0 || own != nil && own.calls == calls
-		}, patience, time.Millisecond)
-	}
+	waiting := func(who string, calls int) { waitForReaders(t, s, reader{account: who}, calls) }
 	s.reading <- struct{}{}
 	for range calls {
 		read("greedy")
@@ -159,6 +164,32 @@ func TestReadersOfAnIdentityShareATurn(t *testing.T) {
 	assert.Less(t, slices.Index(order, "other"), calls/2)
 	waiting("greedy", 0)
 	assert.NoError(t, s.read(from("greedy"), func(*fsm.Machine) {}), "none of its calls waits any more")
+}
+
+// TestReadersOnOneConnectionTakeTurns: a connection may carry calls of several clients, as that of a node which relays does. A
+// client with many calls on it does not delay those of the others.
+func TestReadersOnOneConnectionTakeTurns(t *testing.T) {
+	const calls = 20
+	s := startAlone(t).server
+	shared := &conns.Conn{Conn: &net.TCPConn{}}
+	var order []string
+	var all sync.WaitGroup
+	read := func(who string) {
+		ctx := peer.NewContext(soon(t), &peer.Peer{Addr: shared.RemoteAddr()})
+		ctx = access.NewContext(ctx, access.Caller{Identity: who})
+		all.Go(func() { assert.NoError(t, s.read(ctx, func(*fsm.Machine) { order = append(order, who) })) })
+	}
+	s.reading <- struct{}{}
+	for range calls {
+		read("greedy")
+	}
+	waitForReaders(t, s, reader{"greedy", shared}, calls)
+	read("other")
+	waitForReaders(t, s, reader{"other", shared}, 1)
+	<-s.reading
+	all.Wait()
+	require.Len(t, order, calls+1)
+	assert.Less(t, slices.Index(order, "other"), calls/2)
 }
 
 // Between two parts of a listing entries are applied, and others read.

@@ -57,15 +57,17 @@ func (s *Server) readInParts(ctx context.Context, part func(*fsm.Machine) (more 
 }
 
 // readPart lets f read when it is the call's turn: only one call reads at a time, only one of each caller waits for that, and only
-// one of each connection for the turn of its caller.
+// one of each connection for the turn of its caller. Callers on one connection do not wait for each other: a node relays all its
+// calls over one.
 func (s *Server) readPart(ctx context.Context, f func(*fsm.Machine)) error {
-	own, leave := s.turns.join(access.CallerOf(ctx).Account())
-	defer leave()
-	turns := []chan struct{}{own, s.reading}
+	caller := reader{account: access.CallerOf(ctx).Account()}
+	readers := []reader{caller}
 	if l := conns.Of(ctx); l != nil {
-		turns = []chan struct{}{l.Reading, own, s.reading}
+		readers = []reader{{caller.account, l}, caller}
 	}
-	for _, turn := range turns {
+	turns, leave := s.turns.join(readers)
+	defer leave()
+	for _, turn := range append(turns, s.reading) {
 		select {
 		case turn <- struct{}{}:
 			defer func() { <-turn }()
@@ -77,32 +79,43 @@ func (s *Server) readPart(ctx context.Context, f func(*fsm.Machine)) error {
 	return nil
 }
 
-// turns are those of callers that read, or wait to do so.
+// reader is a caller, or what it calls on one connection.
+type reader struct {
+	account string
+	conn    *conns.Conn // nil: all
+}
+
+// turns are those of the calls that read, or wait to do so.
 type turns struct {
 	mu sync.Mutex
-	of map[string]*turn // by account
+	of map[reader]*turn
 }
 
 type turn struct {
-	taken chan struct{} // capacity 1: full while a call of the caller reads, or waits for the others
+	taken chan struct{} // capacity 1: full while one of the calls reads, or waits for the next turn
 	calls int
 }
 
-// join returns the turn of a caller. The caller calls leave after the read.
-func (t *turns) join(account string) (taken chan struct{}, leave func()) {
+// join returns the turns of readers. The caller calls leave after the read.
+func (t *turns) join(readers []reader) (taken []chan struct{}, leave func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	own := t.of[account]
-	if own == nil {
-		own = &turn{taken: make(chan struct{}, 1)}
-		t.of[account] = own
+	for _, r := range readers {
+		own := t.of[r]
+		if own == nil {
+			own = &turn{taken: make(chan struct{}, 1)}
+			t.of[r] = own
+		}
+		own.calls++
+		taken = append(taken, own.taken)
 	}
-	own.calls++
-	return own.taken, func() {
+	return taken, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if own.calls--; own.calls == 0 {
-			delete(t.of, account)
+		for _, r := range readers {
+			if t.of[r].calls--; t.of[r].calls == 0 {
+				delete(t.of, r)
+			}
 		}
 	}
 }

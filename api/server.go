@@ -95,7 +95,7 @@ type Server struct {
 	grpc      []*grpc.Server            // for clients, and for nodes that relay calls; set by serve
 	dropping  sync.Mutex                // held to submit the drop of a call that broke; taken by a call that begins to wait
 	reading   chan struct{}             // capacity 1: full while a call reads much of the state
-	turns     turns                     // of callers, for reading
+	turns     turns                     // of callers and their connections, for reading
 	backingUp chan struct{}             // its capacity is how many there may be
 	limitMet  atomic.Pointer[time.Time] // when a request was refused because of a limit; nil = never
 	cluster   atomic.Pointer[string]    // the id of this node's cluster, as hex; nil = not known yet
@@ -107,7 +107,7 @@ type Server struct {
 func newServer(cfg *NodeConfig) *Server {
 	s := &Server{
 		cfg: cfg, history: history.New(), metrics: metrics.New(), relays: make(map[raftpeer.Server][]*relayConn),
-		reading: make(chan struct{}, 1), turns: turns{of: make(map[string]*turn)}, backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
+		reading: make(chan struct{}, 1), turns: turns{of: make(map[reader]*turn)}, backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
 	}
 	s.limits = limits.New(limits.Config{
 		Set: cfg.Limits, Connections: cfg.ConnsMax, Logger: cfg.Logger, Limited: s.metrics.Limited, Clock: clock.System(),

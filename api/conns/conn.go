@@ -16,7 +16,6 @@ import (
 // Conn is a client's connection. It records which end broke it: gRPC reports to its streams only the break.
 type Conn struct {
 	net.Conn
-	Reading chan struct{} // capacity 1: full while one of its calls reads much of the state, or waits to do so
 
 	budget   *Budget
 	listener *Listener
@@ -35,7 +34,7 @@ type Conn struct {
 
 func newConn(conn net.Conn, budget *Budget, listener *Listener, left func()) *Conn {
 	return &Conn{
-		Conn: conn, Reading: make(chan struct{}, 1), budget: budget, listener: listener, calls: make(map[uint32]*call), idle: time.Now(),
+		Conn: conn, budget: budget, listener: listener, calls: make(map[uint32]*call), idle: time.Now(),
 		left: left,
 	}
 }

@@ -76,8 +76,8 @@ func TestManyExpirationsDoNotWaitForTheTick(t *testing.T) {
 	})
 }
 
-// Entries are proposed while callers hear that their acquisitions waited for too long: these may read the state machine, which an
-// entry that is applied can keep busy.
+// Entries are proposed while refusals of acquisitions that waited for too long are answered: an answer may read the state machine,
+// which an entry that is applied can keep busy.
 func TestEntriesDoNotWaitForRefusals(t *testing.T) {
 	inLoneBubble(t, func(t *testing.T, n *Node) {
 		time.Sleep(2 * maintenanceTick) // the announcement is out, nothing else is written

@@ -176,7 +176,7 @@ func (n *Node) handleJoin(ctx context.Context, in *instance, from peer.Server, a
 			n.limitedLog.Log(slog.LevelInfo, "join "+from.Name, "a node that asks to join has no vote yet",
 				"id", from.Name, "incarnation", from.Incarnation, "peer", address, "reason", err)
 		}
-		n.joining.Delete(from.Name) // before the answer: who has it may ask again
+		n.joining.Delete(from.Name) // before the answer: the node may ask again at once
 		added <- err
 	})
 	ctx, cancel := context.WithTimeout(ctx, addWait)

@@ -195,9 +195,9 @@ func (v *serverCommand) validate() (err error) {
 	if err := v.checkPeersAreSecured(); err != nil || v.cluster != "" {
 		return err
 	}
-	if v.join == "" && !store.IsMember(v.data) { // it may hold what a --join left that failed: without a flag the node would wait for ever
-		return fmt.Errorf("%s is not the data of a member of a cluster, so nothing was started: name with --cluster the nodes of a new cluster, "+
-			"or with --join some of the cluster to join, also after the loss of a disk, or if a start with --join failed before", v.data)
+	if v.join == "" && !store.IsMember(v.data) { // a failed start leaves files there; without a flag the node would wait forever to be added
+		return fmt.Errorf("%s is not marked as the data of a cluster member, so nothing was started: give --cluster with all nodes of a new "+
+			"cluster; or --join with nodes of a running one, also to replace a lost disk; after a start that failed, the flag of that start", v.data)
 	}
 	return nil
 }

@@ -210,9 +210,9 @@
 //	    handshake. Otherwise: C, which is not in the configuration, requests votes in the name of A, or without a
 //	    name, as old releases of Raft do; it claims a leadership transfer, and the leader steps down.
 //	P13 A request has at most 17 MiB and 4096 values, and a connection with a larger one is closed before Raft
-//	    decodes it; an answer has 64 KiB. Nodes of one name have at most 32 connections for Raft; beyond that the
-//	    oldest is closed. Otherwise: a message without an end, 17 million empty entries, which take 2 GiB, or
-//	    many connections use up the memory.
+//	    decodes it; an answer has at most 64 KiB. Nodes of one name have at most 32 connections for Raft; beyond
+//	    that the oldest is closed. Otherwise: a message without an end, 17 million empty entries, which take
+//	    2 GiB, or many connections use up the memory.
 //	P14 With TLS a node accepts messages of Raft, calls and relayed calls only from known names, and checks that again
 //	    for each message of Raft. Otherwise: C has a certificate of the peers' CA, because clients use the same CA, or
 //	    because it was a member once; it sends an append of a later term, the leader steps down, and entries of C are

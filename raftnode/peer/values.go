@@ -2,12 +2,13 @@ package peer
 
 import "fmt"
 
-// requestValuesMax bounds the values in a request, and in a configuration: one byte on the line may be an entry, which takes
+// requestValuesMax bounds the values in a request, and in a configuration: one byte on the wire may be an entry, which takes
 // more than 100 bytes of memory. A leader sends up to 64 entries of 13 values, and a configuration of 32 servers has 227.
 const requestValuesMax = 4096
 
 // valueReader follows one value of MessagePack, with those in it, as its bytes arrive, and fails before the bytes are decoded if they
-// have or announce too much. It takes only what Raft's encoder writes: of the rest, Raft's decoder takes some for something else.
+// have or announce too much. It refuses the kinds of values that Raft's encoder does not write: Raft's decoder may find another end
+// of them.
 type valueReader struct {
 	values uint64 // that have begun or are announced
 	begun  uint64 // of them

@@ -25,8 +25,8 @@ type Kind struct{ all, each string }
 var (
 	Streams   = Kind{"streams", "streams-per-identity"}
 	HeldCalls = Kind{"held-calls", "held-calls-per-identity"}
-	// Reads are calls that read much of the state, or wait for their turn: a caller has them instead of held calls, and is refused none
-	// because of others.
+	// Reads are calls that read much of the state, or wait to do so. They count in the caller's limit of held calls, and not in that of
+	// the node, so that no read is refused because of other callers.
 	Reads       = Kind{"", HeldCalls.each}
 	Watches     = Kind{"watches", "watches-per-identity"}
 	Relays      = Kind{"", "relayed-calls-per-identity"}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -68,24 +69,51 @@ func (s *Server) doubts(id session.ID, tickets ...uint64) []string {
 	return doubts
 }
 
-// underWay counts the commands that were submitted and have no answer yet, by what their copies have in common.
+// underWay counts the commands that were submitted and have no answer yet, by what their copies have in common. A command that was
+// in the log when its leadership was lost counts on until this node leads again: the next leader may carry it out, and this node
+// can't know that before. There are at most as many of them as are in flight at once.
 type underWay[Key comparable] struct {
 	mu       sync.Mutex
 	commands map[Key]int
+	unknown  map[Key]struct{} // of earlier epochs of this node
 }
 
 func (u *underWay[Key]) has(key Key) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.commands[key] > 0
+	_, unknown := u.unknown[key]
+	return unknown || u.commands[key] > 0
 }
 
 // until counts a command until it is answered.
 func (u *underWay[Key]) until(done raftnode.Done, key Key) raftnode.Done {
 	u.add(key, 1)
 	return func(a raftnode.Answer, err error) {
+		if errors.Is(err, raftnode.ErrUnknown) {
+			u.lose(key)
+		}
 		u.add(key, -1)
 		done(a, err)
+	}
+}
+
+// lose notes a command whose outcome this node does not know.
+func (u *underWay[Key]) lose(key Key) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.unknown == nil {
+		u.unknown = make(map[Key]struct{})
+	}
+	u.unknown[key] = struct{}{}
+}
+
+// SetLeading is called when this node begins and ends to lead. When it begins, the state machine has what became of the commands
+// of earlier epochs.
+func (u *underWay[Key]) SetLeading(leading bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if leading {
+		u.unknown = nil
 	}
 }
 

@@ -175,5 +175,14 @@ func inDoubt(err error, other string) *wire.Error {
 	return e
 }
 
-// notPassedOn is about an acquisition that this node does not relay: only the leader knows the copies of other nodes.
+// notPassedOn is about an acquisition that this node does not relay, or does not take from a node that does: only the leader knows
+// the copies of other nodes, and only for a caller whom a node of the cluster has authenticated.
 const notPassedOn = "an earlier request for this ticket, if there was one, may be done"
+
+// refusedRelay is the refusal of a call because of its relay.
+func refusedRelay(method string, err error) error {
+	if method == zamokpb.Zamok_Acquire_FullMethodName {
+		return inDoubt(err, notPassedOn)
+	}
+	return err
+}

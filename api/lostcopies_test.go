@@ -1,14 +1,21 @@
 package api
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 
 	"zamok/api/access"
+	"zamok/api/access/limits"
+	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
 	"zamok/raftnode"
+	raftpeer "zamok/raftnode/peer"
 )
 
 // TestACopyOfWhatALeaderLostIsInDoubt: an acquisition is in the log of a leader that is deposed, and its successor may grant it. A
@@ -34,4 +41,51 @@ func TestACopyOfWhatALeaderLostIsInDoubt(t *testing.T) {
 	}
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, s.refusedCopy(raftnode.ErrOverloaded, ref).Info.Outcome)
 	assert.False(t, s.knowsSecret(secret))
+}
+
+// TestAnAcquisitionThatIsNotPassedOnIsInDoubt: for whatever reason that a relay refuses it, the leader may have granted an earlier
+// copy. What can't have one is not done.
+func TestAnAcquisitionThatIsNotPassedOnIsInDoubt(t *testing.T) {
+	t.Parallel()
+	set, err := limits.Parse([]string{"relayed-bytes-per-identity=1"})
+	require.NoError(t, err)
+	c := startCluster(t, 2, func(cfg *NodeConfig) { cfg.Limits = set })
+	leader, n := c.leader(), c.follower()
+	outcomes := func(call func(method string, request any) error) {
+		t.Helper()
+		for method, request := range map[string]any{
+			zamokpb.Zamok_Acquire_FullMethodName: &zamokpb.AcquireRequest{Session: 1, Secret: newSecret(), Acquire: exclusive(1, "x", 0).GetAcquire()},
+			zamokpb.Zamok_Drop_FullMethodName:    &zamokpb.DropRequest{Session: 1, Secret: newSecret(), Ticket: 1},
+		} {
+			want := zamokpb.Outcome_OUTCOME_NOT_DONE
+			if method == zamokpb.Zamok_Acquire_FullMethodName {
+				want = zamokpb.Outcome_OUTCOME_UNKNOWN
+			}
+			assert.Equal(t, want, wire.Explain(call(method, request)).Info.Outcome, method)
+		}
+	}
+	outcomes(func(method string, _ any) error { // the relay was removed
+		_, _, err := leader.server.route(relayedFor(t.Context(), "removed"), method, func(metadata.MD) error { return nil })
+		return err
+	})
+	to := call(t, n)
+	outcomes(func(method string, request any) error { // it would pass on too many bytes
+		ctx := relaying(soon(t))
+		if method == zamokpb.Zamok_Acquire_FullMethodName {
+			_, err := to.Acquire(ctx, request.(*zamokpb.AcquireRequest))
+			return overBytes(t, err)
+		}
+		_, err := to.Drop(ctx, request.(*zamokpb.DropRequest))
+		return overBytes(t, err)
+	})
+}
+
+// overBytes is a call's error as the server made it, which refused it by the bound of relayed bytes.
+func overBytes(t *testing.T, err error) error {
+	return &wire.Error{Info: limitedBy(t, err, "relayed-bytes-per-identity")}
+}
+
+// relayedFor is the context of a call that a node relays.
+func relayedFor(ctx context.Context, name string) context.Context {
+	return peer.NewContext(ctx, &peer.Peer{AuthInfo: relayInfo{from: raftpeer.Server{Name: name}}})
 }

@@ -158,8 +158,8 @@ func (s *Server) route(ctx context.Context, method string, header func(metadata.
 	asks := metadata.ValueFromIncomingContext(ctx, relayAsk)
 	if from, relayed := relayedBy(ctx); relayed {
 		if !s.node.HasServer(from) {
-			return nil, nil, wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: %s, which relayed this, is no node of this cluster as far "+
-				"as %s knows; ask another node", from.Name, s.cfg.ID)
+			return nil, nil, refusedRelay(method, wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: %s, which relayed this, is no node of this "+
+				"cluster as far as %s knows; ask another node", from.Name, s.cfg.ID))
 		}
 		return nil, nil, nil
 	}
@@ -178,10 +178,7 @@ func (s *Server) route(ctx context.Context, method string, header func(metadata.
 	if wire.Explain(err).Info.Field == limits.RelayedCalls {
 		s.limits.Refused(limits.RelayedCalls, access.CallerOf(ctx).Account())
 	}
-	if method == zamokpb.Zamok_Acquire_FullMethodName {
-		err = inDoubt(err, notPassedOn)
-	}
-	return nil, nil, err
+	return nil, nil, refusedRelay(method, err)
 }
 
 // relayMetadata is the metadata of a relayed call: the authenticated caller and this node's cluster. What else the client

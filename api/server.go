@@ -214,7 +214,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		defer end()
 		passed, err := s.relayedRequest(ctx, req)
 		if err != nil {
-			return nil, err
+			return nil, refusedRelay(info.FullMethod, err)
 		}
 		defer passed.end()
 		out, stop := s.whileAllowed(out, info.FullMethod, nil) // the rules are the leader's

@@ -158,7 +158,7 @@ func (s *Server) acquire(ctx context.Context, req *zamokpb.AcquireRequest, id se
 			err, keepsWaiting = end.Err, true // also if the end of this node has cancelled the call by now
 		}
 	}
-	if ctx.Err() != nil && state.State != fsm.Ended && !keepsWaiting {
+	if ctx.Err() != nil && state.State != fsm.Ended && !keepsWaiting && s.relayRemoved(ctx) == "" {
 		// Its answer would not arrive. The Acquire was submitted before, so the end comes behind it. Should
 		// leadership be lost first, the ticket lives as long as its session.
 		end := fsm.Command(&fsm.Drop{Session: id, Ticket: ref.Ticket})

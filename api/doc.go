@@ -73,8 +73,8 @@
 //	    session that a call opened for itself while that waits, and closes it when the call breaks, in place of the
 //	    drop, or its ticket ends. The first two are proposed again if they were certainly not done.
 //	A6  For A5 a break counts only if the client caused it (conns.ClosedByPeer), on a stream that was attached to
-//	    this node directly: never a break that this node made, nor one of a relayed stream. The session of a
-//	    computer that vanished lives until its ttl.
+//	    this node directly: never a break that this node made, nor one of a relayed stream, nor of a call whose relay
+//	    was removed. The session of a computer that vanished lives until its ttl.
 //
 // Of all calls:
 //

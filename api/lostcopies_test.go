@@ -13,9 +13,11 @@ import (
 	"zamok/api/access/limits"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
+	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
 	raftpeer "zamok/raftnode/peer"
+	"zamok/session"
 )
 
 // TestACopyOfWhatALeaderLostIsInDoubt: an acquisition is in the log of a leader that is deposed, and its successor may grant it. A
@@ -88,4 +90,31 @@ func overBytes(t *testing.T, err error) error {
 // relayedFor is the context of a call that a node relays.
 func relayedFor(ctx context.Context, name string) context.Context {
 	return peer.NewContext(ctx, &peer.Peer{AuthInfo: relayInfo{from: raftpeer.Server{Name: name}}})
+}
+
+// TestAnAcquisitionOutlivesTheNodeThatRelaysIt: a node that was removed, and ends, breaks a call while its acquisition is on its way
+// through the log. That is not its caller's doing, who asks another node for the same ticket.
+func TestAnAcquisitionOutlivesTheNodeThatRelaysIt(t *testing.T) {
+	t.Parallel()
+	n := startAlone(t)
+	ctx, cancel := context.WithCancel(relayedFor(t.Context(), "removed"))
+	secret := newSecret()
+	opened, err := n.server.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: secret, Settings: settings(clock.Minute)})
+	require.NoError(t, err)
+	ref := fsm.TicketRef{Session: session.ID(opened.Session), Ticket: 1}
+	release, done := stall(t, n), make(chan error)
+	go func() {
+		_, err := n.server.Acquire(ctx, &zamokpb.AcquireRequest{Session: opened.Session, Secret: secret, Acquire: exclusive(1, "x", -1).GetAcquire()})
+		done <- err
+	}()
+	require.Eventually(t, func() bool { return n.server.acquisitions.has(ref) }, patience, clock.Millisecond.Duration())
+	cancel()
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, wire.Explain(<-done).Info.Outcome)
+	release()
+	_, _, err = n.Raft().ReadBarrier(soon(t)) // behind a drop, if there was one
+	require.NoError(t, err)
+	n.Raft().View(func(m *fsm.Machine) {
+		ticket, _ := m.Ticket(ref)
+		assert.Equal(t, fsm.Granted, ticket.State)
+	})
 }

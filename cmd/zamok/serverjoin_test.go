@@ -132,5 +132,5 @@ func TestANodeJoinsWithoutARule(t *testing.T) {
 		"--listen", "127.0.0.1:0", "--peer", "127.0.0.1:0", "--http", ""}, flags("x5")...)...)
 	require.Equal(t, exitGeneral, refused.code)
 	require.Contains(t, refused.stderr, "knows no node of the name x5 in its cluster")
-	require.Contains(t, refused.stderr, "start the members with --peer-allowed-names and its name")
+	require.Contains(t, refused.stderr, "start the refusing node with --peer-allowed-names and its name")
 }

@@ -15,6 +15,9 @@ import (
 // the request. Nothing was done if it returns an error, unless the error has another outcome.
 func (s *Server) admit(ctx context.Context, request any) (end func(), err error) {
 	if end, err = s.limit(ctx, request); err != nil {
+		if _, acquires := request.(*zamokpb.AcquireRequest); acquires && !s.node.Status().Leading {
+			err = inDoubt(err, notPassedOn) // the state here may be behind
+		}
 		return nil, err
 	}
 	if err := s.guard.Admit(ctx, request); err != nil {

@@ -82,6 +82,27 @@ func TestAnAcquisitionThatIsNotPassedOnIsInDoubt(t *testing.T) {
 	})
 }
 
+// TestALimitAwayFromTheLeaderLeavesDoubt: a node that does not lead, and finds no leader to pass an acquisition on to, may be behind
+// what the last one has granted.
+func TestALimitAwayFromTheLeaderLeavesDoubt(t *testing.T) {
+	t.Parallel()
+	set, err := limits.Parse([]string{"held-calls=1"})
+	require.NoError(t, err)
+	c := startCluster(t, 2, func(cfg *NodeConfig) { cfg.Limits = set })
+	for n, want := range map[*Node]zamokpb.Outcome{
+		c.leader(): zamokpb.Outcome_OUTCOME_NOT_DONE, c.follower(): zamokpb.Outcome_OUTCOME_UNKNOWN,
+	} {
+		request := &zamokpb.AcquireRequest{Session: 1, Secret: newSecret(), Acquire: exclusive(1, "x", 0).GetAcquire()}
+		end, err := n.server.admit(t.Context(), request)
+		require.NoError(t, err)
+		_, err = n.server.admit(t.Context(), request)
+		info := wire.Explain(err).Info
+		assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, info.Code)
+		assert.Equal(t, want, info.Outcome)
+		end()
+	}
+}
+
 // overBytes is a call's error as the server made it, which refused it by the bound of relayed bytes.
 func overBytes(t *testing.T, err error) error {
 	return &wire.Error{Info: limitedBy(t, err, "relayed-bytes-per-identity")}

@@ -147,7 +147,7 @@ func TestAccess(t *testing.T) {
 	cert, key := ca.issue(t, "n1")
 	s.extra = func(string) []string {
 		return []string{"--tls-cert", cert, "--tls-key", key, "--tokens", path("tokens"), "--rules", path("rules"), "--audit", path("audit"), "--audit-grants",
-			"--cluster", "n1=" + s.address(0, 1)}
+			"--peer-cert", cert, "--peer-key", key, "--peer-ca", ca.file, "--cluster", "n1=" + s.address(0, 1)}
 	}
 	s.start(t, 0)
 	s.awaitReady(t, 0)

@@ -23,7 +23,7 @@ import (
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	flags := map[string][]string{
-		"server": {"--listen", `":5750"`, "--peer", "5751", "--http", `"127.0.0.1:5752"`, "--token-base", "--tls-cert", "--peer-ca"},
+		"server": {"--listen", `"5750"`, "--peer", "5751", "--http", `"5752"`, "--token-base", "--tls-cert", "--peer-ca"},
 		"lock":   {"--ttl", "15s", "--kill-after", "5s", "--endpoints", "127.0.0.1:5750", "ZAMOK_ENDPOINTS", "ZAMOK_LOCK_TOKEN"},
 		"dev":    {"--nodes", "default 3", "default 5750"},
 	}

@@ -39,15 +39,15 @@ type serverCommand struct {
 
 	clientTLS, peerTLS tlsFiles
 	tlsMinVersion      string
+	insecureClients    bool
 	insecurePeers      bool
-	insecureHTTP       bool
 	peerAllowedNames   []string
 	access             accessFlags
 }
 
 const (
-	defaultListen = ":5750"
-	defaultHTTP   = "127.0.0.1:5752"
+	defaultListen = "5750"
+	defaultHTTP   = "5752"
 	// defaultPeerPort is that of a node that --cluster does not name.
 	defaultPeerPort = "5751"
 )
@@ -84,10 +84,14 @@ The election timeout adapts to round trips between the nodes and to pauses of th
 members" shows it. The ttl of a session must be at least four times as long. --election-timeout fixes it, even
 while the node that was started with the flag is down.
 
+Without --rules every client may do everything, so --listen and --http have to be loopback addresses, unless
+--insecure-clients is given. Tokens without --rules, tokens beyond loopback without --tls-cert, and --rules
+without peer TLS are refused as well, unless --insecure-clients or, for the last, --insecure-peers is given.
+While these flags accept something, each start warns of it.
+
 The HTTP address serves locks under the same rules, and with the same TLS, as the one for clients; metrics and
-health are for everyone. Without --rules it has to be a loopback address, unless --insecure-http is given.
-Requests that a browser sends for the page of another site are refused, and so are those for a host name that is
-none of this node's: the one of --advertise, the machine's, and those of --http-host.`,
+health are for everyone. Requests that a browser sends for the page of another site are refused, and so are those
+for a host name that is none of this node's: the one of --advertise, the machine's, and those of --http-host.`,
 		Example: `  zamok server --id n1 --data /var/lib/zamok --cluster n1=10.0.0.1:5751,n2=10.0.0.2:5751,n3=10.0.0.3:5751 \
       --peer-cert peer.pem --peer-key peer-key.pem --peer-ca peer-ca.pem
   zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join n1=10.0.0.1:5751,n2=10.0.0.2:5751 \
@@ -121,10 +125,10 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.DurationVar(&v.electionTimeout, "election-timeout", 0, electionTimeoutHelp)
 	f.StringVar(&v.cluster, "cluster", "", "initial members of a new cluster with their peer addresses: n1=host:5751,n2=host:5751,…")
 	f.StringVar(&v.join, "join", "", "members of a running cluster to join, with their peer addresses: n1=host:5751,…")
-	f.StringVar(&v.listen, "listen", defaultListen, "listen address for clients")
-	f.StringVar(&v.peer, "peer", "", "listen address for the other nodes (default: the port that --cluster has for this node, or "+defaultPeerPort+"; on all interfaces with peer TLS, otherwise on loopback)")
-	f.StringVar(&v.http, "http", defaultHTTP, `listen address for HTTP, with the TLS of --tls-cert: locks as JSON, /metrics, /healthz and /readyz; "" disables it`)
-	f.BoolVar(&v.insecureHTTP, "insecure-http", false, "allow --http on a non-loopback address without --rules: every program that can connect may take and end every lock")
+	f.StringVar(&v.listen, "listen", defaultListen, "listen `address` for clients; a port alone is on loopback, or on all interfaces with --rules or --insecure-clients")
+	f.StringVar(&v.peer, "peer", "", "listen address for the other nodes (default: the port that --cluster has for this node, or "+defaultPeerPort+"; on all interfaces with peer TLS or --insecure-peers, otherwise on loopback)")
+	f.StringVar(&v.http, "http", defaultHTTP, "listen `address` for HTTP, as --listen and with the TLS of --tls-cert: locks as JSON, /metrics, /healthz and /readyz; \"\" disables it")
+	f.BoolVar(&v.insecureClients, "insecure-clients", false, "allow clients on other machines without --rules, and tokens without --rules or TLS: every program that can connect may take and end every lock")
 	f.StringSliceVar(&v.httpHosts, "http-host", nil, "additional host `name` accepted in HTTP requests, such as that of a proxy; repeatable")
 	f.BoolVar(&v.pprof, "profile", false, "serve /debug/pprof on the HTTP address; with --rules it needs the verb operate")
 	f.StringVar(&v.advertise, "advertise", "", "`host` under which clients and other nodes reach this node (default: the one in --cluster, or the host name)")
@@ -140,7 +144,7 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.StringVar(&v.peerTLS.ca, "peer-ca", "", "authorities that issue the certificates of the nodes, a PEM `file`")
 	f.StringSliceVar(&v.peerAllowedNames, "peer-allowed-names", nil, "accept peers whose certificate has one of these `names`, or patterns such as n*, "+
 		"even if they are not members as far as this node knows, and let them join (default: members only)")
-	f.BoolVar(&v.insecurePeers, "insecure-peers", false, "allow peers on other machines without TLS: every program that can connect to the peer port is trusted")
+	f.BoolVar(&v.insecurePeers, "insecure-peers", false, "allow peers on other machines, and --rules, without peer TLS: every program that can connect to the peer port is trusted")
 }
 
 // validate checks the flags against each other. Each single flag is checked where it is used.
@@ -152,9 +156,6 @@ func (v *serverCommand) validate() (err error) {
 		return errors.New("--data is missing: the directory in which this node keeps its data")
 	case v.clientTLS.cert == "" && v.clientTLS.clientCA != "":
 		return errors.New("--tls-client-ca requires TLS: give --tls-cert and --tls-key")
-	case v.http != "" && !isLoopbackAddress(v.http) && v.access.rules == "" && !v.insecureHTTP:
-		return fmt.Errorf("--http: %s is not a loopback address, and without access rules every program that can connect may take, release and "+
-			"end every lock: give --rules, or --insecure-http if only trusted programs can connect", v.http)
 	case tlsVersions[v.tlsMinVersion] == 0:
 		return fmt.Errorf("--tls-min-version: %q is neither 1.2 nor 1.3", v.tlsMinVersion)
 	case (v.peerTLS.cert == "" || v.peerTLS.key == "" || v.peerTLS.ca == "") && v.peerTLS != (tlsFiles{}):
@@ -192,7 +193,7 @@ func (v *serverCommand) validate() (err error) {
 			return errors.New(strings.Replace(err.Error(), "--cluster", "--join", 1))
 		}
 	}
-	if err := v.checkPeersAreSecured(); err != nil || v.cluster != "" {
+	if err := v.checkPorts(); err != nil || v.cluster != "" {
 		return err
 	}
 	if v.join == "" && !store.IsMember(v.data) { // a failed start leaves files there; without a flag the node would wait forever to be added
@@ -225,7 +226,7 @@ func (v *serverCommand) run(ctx context.Context) error {
 	}
 	cfg.Files = all.files
 	defer all.keepCurrent(hangups)()
-	v.logSecurity(log)
+	v.logPorts(log)
 	log.Info("starting node", "id", v.id, "version", version(), "data", v.data)
 	node, err := api.StartNode(ctx, cfg)
 	if err != nil {
@@ -270,7 +271,7 @@ func (v *serverCommand) config() api.NodeConfig {
 				runtime.Goexit() // only if exit came back, as it does in a test
 			},
 		},
-		Listen: v.listen, ListenPeers: v.peerListenAddress(), ListenHTTP: v.http, HTTPHosts: v.httpHosts, Profile: v.pprof,
+		Listen: v.clientListenAddress(), ListenPeers: v.peerListenAddress(), ListenHTTP: v.httpListenAddress(), HTTPHosts: v.httpHosts, Profile: v.pprof,
 		Advertise: v.advertise, ConnsMax: v.maxConnections,
 	}
 }

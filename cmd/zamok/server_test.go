@@ -162,8 +162,8 @@ func TestServerFlagErrors(t *testing.T) {
 	require.NoError(t, os.WriteFile(text, []byte("hello"), 0o600))
 	theirs := filepath.Join(dir, "theirs")
 	other := startZamok(t, nil, "server", "--id", "n2", "--data", theirs, "--cluster", "n2=127.0.0.1:"+strconv.Itoa(freePorts(t)),
-		"--listen", "127.0.0.1:0", "--http", ":0", "--insecure-http")
-	other.awaitOutput(t, "open to other machines")
+		"--listen", "127.0.0.1:0", "--http", ":0", "--insecure-clients")
+	other.awaitOutput(t, "level=WARN msg=\"--insecure-clients is in force: every program that can connect")
 	other.awaitOutput(t, "serving clients")
 	require.NoError(t, other.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 0, other.wait(t).code)
@@ -210,7 +210,10 @@ func TestServerFlagErrors(t *testing.T) {
 		"a bad pattern":      {sound("--peer-cert", text, "--peer-key", text, "--peer-ca", text, "--peer-allowed-names", "n["), []string{"--peer-allowed-names", `"n["`}},
 		"bad authorities":    {sound("--tls-cert", text, "--tls-key", text, "--tls-client-ca", text), []string{"BEGIN CERTIFICATE"}},
 		"no version of TLS":  {sound("--tls-min-version", "1.1"), []string{"--tls-min-version", "1.2", "1.3"}},
-		"open HTTP":          {sound("--http", ":5752"), []string{"--http: :5752", "--rules", "--insecure-http"}},
+		"open clients":       {sound("--listen", ":5750"), []string{"--listen: :5750", "--rules", "--insecure-clients"}},
+		"open HTTP":          {sound("--http", ":5752"), []string{"--http: :5752", "--rules", "--insecure-clients"}},
+		"tokens, no rules":   {sound("--tokens", text), []string{"--tokens", "give --rules, or --insecure-clients"}},
+		"rules, open peers":  {sound("--rules", text), []string{"--rules", "give --peer-cert", "or --insecure-peers"}},
 		"open peers":         {sound("--peer", "0.0.0.0:5751"), []string{"--peer: 0.0.0.0:5751", "--peer-cert", "--insecure-peers"}},
 		"a far cluster":      {sound("--cluster", "n1=127.0.0.1:5751,n2=10.0.0.2:5751"), []string{"--cluster: 10.0.0.2:5751", "--insecure-peers"}},
 		"joining far away":   {sound("--join", "n2=127.0.0.1:5751,n3=db.example:5751"), []string{"--join: db.example:5751", "--insecure-peers"}},

@@ -28,7 +28,7 @@ type accessFlags struct {
 
 func (v *accessFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&v.rules, "rules", "", "access rules, a YAML `file`; whatever no rule allows is denied (default: everything is allowed)")
+	f.StringVar(&v.rules, "rules", "", "access rules, a YAML `file`; whatever no rule allows is denied (default: everything is allowed, to clients on this machine)")
 	f.StringVar(&v.tokens, "tokens", "", "`file` with the hashes of client tokens; see \"zamok token new\"")
 	f.StringVar(&v.jwtKeys, "jwt-keys", "", "`file` with the public keys that verify JWTs, a JWK Set; requires --jwt-issuer")
 	f.StringVar(&v.jwtIssuer, "jwt-issuer", "", "required issuer (iss) of JWTs")
@@ -56,6 +56,17 @@ func (v *accessFlags) validate() error {
 		return fmt.Errorf("--limit: %w", err)
 	}
 	return nil
+}
+
+// tokenFlags are the flags that let clients authenticate with tokens; "" if none does.
+func (v *accessFlags) tokenFlags() string {
+	switch {
+	case v.tokens != "":
+		return "--tokens"
+	case v.jwtKeys != "":
+		return "--jwt-keys"
+	}
+	return ""
 }
 
 // configure applies the flags to cfg, and adds the files that are reloaded to all.

@@ -15,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	"zamok/api"
@@ -226,41 +225,6 @@ func TestAHolderRenewsItsCertificate(t *testing.T) {
 	require.Equal(t, 128+15, holder.wait(t).code, holder.stderr.String())
 	r = runZamok(t, &s.devCluster, append(append([]string{"lock", "kept", "--try"}, files...), "--", "true")...)
 	require.Equal(t, 0, r.code, "the holder has released it: %s", r.stderr)
-}
-
-// Without TLS a node listens for peers where only this machine reaches it.
-func TestWherePeersAreListenedFor(t *testing.T) {
-	const local, open = "only nodes on this machine can be peers", "(--insecure-peers)"
-	for name, test := range map[string]struct {
-		flags []string
-		want  string
-		logs  string
-	}{
-		"nothing":                 {nil, "127.0.0.1:5751", local},
-		"a list":                  {[]string{"--cluster", "n1=127.0.0.1:7001"}, "127.0.0.1:7001", local},
-		"another loopback":        {[]string{"--cluster", "n1=127.0.3.1:7001"}, "127.0.3.1:7001", local},
-		"IPv6":                    {[]string{"--cluster", "n1=[::1]:7001"}, "[::1]:7001", local},
-		"where the flag says":     {[]string{"--cluster", "n1=127.0.0.1:7001", "--peer", "127.0.0.2:7002"}, "127.0.0.2:7002", local},
-		"insecure":                {[]string{"--cluster", "n1=10.0.0.1:7001", "--insecure-peers"}, ":7001", open},
-		"insecure without a list": {[]string{"--insecure-peers"}, ":5751", open},
-		"TLS":                     {[]string{"--cluster", "n1=10.0.0.1:7001", "--peer-cert", "c", "--peer-key", "k", "--peer-ca", "a"}, ":7001", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			data := t.TempDir()
-			require.NoError(t, os.WriteFile(filepath.Join(data, "identity.json"), nil, 0o600)) // as of a member
-			v := &serverCommand{app: &app{}}
-			cmd := &cobra.Command{}
-			v.register(cmd)
-			require.NoError(t, cmd.ParseFlags(append([]string{"--id", "n1", "--data", data}, test.flags...)))
-			require.NoError(t, v.validate())
-			require.Equal(t, test.want, v.peerListenAddress())
-			var lines strings.Builder
-			v.logSecurity(slog.New(slog.NewTextHandler(&lines, nil)))
-			for _, text := range []string{local, open} {
-				require.Equal(t, text == test.logs, strings.Contains(lines.String(), text), lines.String())
-			}
-		})
-	}
 }
 
 // A certificate is warned of when 30 days, 7 days and a day are left, and every day from then on.

@@ -30,6 +30,7 @@
 //	auditing.go what the audit log records of a call
 //	grants.go   grants and ends of holds in the audit log
 //	relay.go    requests for another cluster are refused; calls are relayed to the leader on request
+//	relayedbytes.go  how many bytes of relayed calls wait for the leader
 //	local.go    the services without a network, for HTTP
 //	http.go     the HTTP port with the TLS of clients: /v1/, /metrics, /healthz and /readyz; grpc.health.v1
 //

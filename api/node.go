@@ -40,7 +40,7 @@ type Node struct {
 	fail    context.CancelCauseFunc
 }
 
-// StartNode starts a node and serves clients. With an empty directory and a Cluster list it waits, until ctx
+// StartNode starts a node and serves clients. With an empty directory and a Peers.List it waits, until ctx
 // ends, for the other nodes of the list; with data, or alone, it does not wait. Close or Kill ends the node;
 // ctx ends the start only.
 func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {

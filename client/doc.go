@@ -141,6 +141,7 @@
 //	reservation.go   locks in sessions of their own, by calls: nothing here watches or renews them
 //	call.go     the calls that need no session: looking, and what operators do; watch.go; info.go: what they return
 //	shapes.go   other shapes of a lock: an election, a sync.Locker
+//	errors.go   the errors, and how those of calls and of the cluster become them
 //
 // A session has three goroutines, and one more while its nodes are learnt: run attaches and sends, receive
 // reads, renewalLoop looks at the clocks. All of its state is guarded by one mutex, and no goroutine holds it while

@@ -146,7 +146,7 @@
 // entry stamped at some p ≥ s, after which the time was T. By C4 cluster time
 // comes to D no earlier than D − T after p, so no earlier than D − T after s. That
 // is measured by leaders' clocks; if the client's runs slower than theirs by the
-// factor 1 − r, it shows (1 − r)(D − T) when the time has come. Proof.Local stops
+// factor 1 − r, it shows (1 − r)(D − T) when the time has come. [Confirmation.Local] stops
 // at nineteen twentieths, and at least 200 ms before, hence C6. It asks both of
 // the machine's clocks and goes by whichever says that more has passed.
 //

@@ -33,8 +33,8 @@ func (p Confirmation) Local(d Time) Instant {
 }
 
 // LocalDeadline is how long a client may continue believing in its session without hearing
-// from anybody. It has one owner, who serialises its calls. The zero Trust, and
-// one that has learnt nothing, trusts nothing.
+// from anybody. It has one owner, who serialises its calls. The zero LocalDeadline,
+// and one that has confirmed nothing, trusts nothing.
 //
 // It keeps one proof, the one sent last, for these reasons. Every proof is sound
 // by itself and forever, so keeping any one of them is safe. The lease ends at

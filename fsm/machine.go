@@ -17,7 +17,7 @@ type VersionRange struct{ Min, Max uint32 }
 // SupportedVersions is what this binary knows.
 func SupportedVersions() VersionRange { return VersionRange{Min: 1, Max: 1} }
 
-// Machine is the state of the lock store. See the package comment; its invariants M1 to M15 are
+// Machine is the state of the lock service. See the package comment; its invariants M1 to M15 are
 // tested by Check.
 type Machine struct {
 	supported VersionRange

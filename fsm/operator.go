@@ -64,8 +64,8 @@ func (c *Member) execute(m *Machine) Result {
 	return Result{}
 }
 
-// execute raises the version by one. That all servers know it, the proposer has checked; that this binary does, Apply
-// has.
+// execute raises the version by one. Apply has checked that this binary knows it. What proposes the
+// command has to check that all servers do; nothing proposes it yet.
 func (c *SetVersion) execute(m *Machine) Result {
 	if c.Version != m.version+1 || m.nextVersion != 0 {
 		return invalid("version")

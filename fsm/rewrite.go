@@ -30,7 +30,7 @@ type NewHistory struct {
 // RewriteBackup turns a backup into the first snapshot of a new history and returns its index, above which all of its
 // tokens are, and how long it grants nothing. A tool does it, before Raft
 // opens the snapshot: Restore also serves start-up and catching up, where nothing may jump. The token scale is the main
-// value of a lock store's backup, so
+// value of a lock service's backup, so
 //
 //   - the index rises above every token that was ever issued (TokenBase), and time does not fall,
 //   - every session ends (an answer to it says Restored), with its tickets and delays,

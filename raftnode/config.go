@@ -33,7 +33,7 @@ type Config struct {
 	// a real cluster takes it from TokenClock, so that it is above older ones.
 	TokenBase uint64
 
-	// Versions is what this binary knows. Zero: fsm.Known(); a test of raising them says otherwise.
+	// Versions is what this binary knows. Zero: fsm.SupportedVersions(); a test of raising them says otherwise.
 	Versions fsm.VersionRange
 
 	// Applied is called for each applied entry, in the order of the log, with the state machine right after it. It

@@ -17,4 +17,5 @@
 //	session.go    the record
 //	record/       fields as bytes and as sums, by one description
 //	tree/         ordered maps that are copied in constant time
+//	visible/      texts of others with escapes for what can't be seen
 package session

@@ -1,4 +1,4 @@
-// Zamok is the lock store's one binary: it runs nodes, and commands under locks.
+// Zamok is the lock service's one binary: it runs nodes, and commands under locks.
 //
 //	zamok dev                          a cluster on this machine, to try things
 //	zamok server --id n1 …             one node of a real cluster
@@ -13,7 +13,7 @@
 // share has a file too: exit.go (codes), acquisition.go (which locks, and how long a wait), connection.go (the flags
 // that lead to a cluster), output.go (text and JSON), tls.go and reload.go (files that are reloaded), and reservation.go (the
 // file of a reservation); for requests to a cluster request.go (one call) and jsondocs.go (the documents of -o json); for
-// server serveraccess.go, servertls.go, serverjoin.go, certexpiry.go and memory.go; for bench latency.go (its loops:
+// server serverports.go, serveraccess.go, servertls.go, serverjoin.go, certexpiry.go and memory.go; for bench latency.go (its loops:
 // package workload); and for commands under locks hold.go (the session), child.go (the process), supervise.go (its end
 // before the lock's) and terminal.go (the terminal's owner).
 //

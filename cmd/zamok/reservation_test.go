@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -367,4 +368,30 @@ func TestReservationTimes(t *testing.T) {
 		2 * time.Hour, 90 * time.Minute, 30 * time.Minute, 45 * time.Second, time.Hour + 5*time.Second,
 	}, spanText))
 	require.Empty(t, newTicketDoc(client.TicketInfo{State: client.Waiting}, 0).Reserved)
+}
+
+// The recipes of docs/guide/shell.md for pipelines, step by step, with what GitLab and GitHub set.
+func TestRecipesOfPipelines(t *testing.T) {
+	t.Parallel()
+	c := sharedCluster(t)
+	recipes := docBlocks(t, "docs/guide/shell.md", "yaml")
+	require.Len(t, recipes, 2)
+	for i, name := range []string{"CI_PROJECT_DIR", "RUNNER_TEMP"} {
+		dir, lock := t.TempDir(), "pipeline/"+strconv.Itoa(i)
+		// Not the programs of this machine: jq may be missing, and there is no load test.
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "jq"), []byte("#!/bin/sh\nsed -n 's/.*\"token\": *\"\\([0-9]*\\)\".*/\\1/p' \"$3\"\n"), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "load-test"), []byte("#!/bin/sh\necho \"$@\" > tested\n"), 0o700))
+		require.NoError(t, os.Symlink(binary, filepath.Join(dir, "zamok")))
+		steps := regexp.MustCompile(`(?m)^ *- (?:run: )?(.*)$`).FindAllStringSubmatch(recipes[i], -1)
+		require.Len(t, steps, 3)
+		for n, step := range steps {
+			job := exec.Command("sh", "-eu", "-c", strings.ReplaceAll(step[1], "acquire staging", "acquire "+lock))
+			job.Dir, job.Env = dir, []string{"PATH=" + dir + ":" + os.Getenv("PATH"), name + "=" + dir, "ZAMOK_ENDPOINTS=" + c.endpoint()}
+			out, err := job.CombinedOutput()
+			require.NoError(t, err, "%s\n%s", step[1], out)
+			require.Equal(t, n < 2, len(readJSON[detailDoc](t, c, "show", lock).Held) > 0)
+		}
+		require.Regexp(t, `^--fencing-token \d+\n$`, string(readFile(t, filepath.Join(dir, "tested"))))
+		requireNoFile(t, filepath.Join(dir, "staging.zamok"))
+	}
 }

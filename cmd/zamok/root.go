@@ -78,6 +78,17 @@ func newRoot(a *app) *cobra.Command {
 		prepare(cmd)
 		root.AddCommand(cmd)
 	}
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() { // those two are cobra's, in words of its own
+		switch cmd.Name() {
+		case "help":
+			cmd.Short = "explain a verb"
+		case "completion":
+			cmd.Short = "print a script that completes verbs and flags in a shell"
+			prepare(cmd)
+		}
+	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
 	return root
 }

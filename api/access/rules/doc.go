@@ -19,8 +19,8 @@
 // A rule allows its identities and groups its verbs on its names; docs/guide/access.md describes verbs, names and groups.
 // Whatever no rule allows is denied, and no rule denies anything.
 //
-// Opening and renewing a session needs lock for at least one name. Commands of a session about its own tickets (renew,
-// release, downgrade) need any permission at all.
+// Opening and renewing a session needs lock for at least one name, and so does downgrading a ticket,
+// which renews its session. Releasing one, and asking about it, needs any permission at all.
 //
 // # Files
 //

@@ -56,7 +56,7 @@ var (
 
 // replaceNode is the cure for a node whose data is damaged or lost. Every message
 // of this package that advises it ends with it.
-const replaceNode = "replace the node: start it with an empty directory and --join HOST:5750 under its old name, " +
+const replaceNode = "replace the node: start it with an empty directory and --join n1=HOST:5751,… under its old name, " +
 	"and keep the old directory; never do so while this directory holds the only copy of the data"
 
 // Damaged refuses data that is not what was written. what names the record and

@@ -1,6 +1,6 @@
 // Mutants plants known bugs, one at a time, and demands that a test catches each.
 //
-//	go run ./cmd/mutants [-run REGEXP] [-known] [-parallel N] [-timeout D]
+//	go run ./cmd/mutants [-run REGEXP] [-known] [-since FILE] [-parallel N] [-timeout D]
 //
 // A suite that passes proves little until it has been seen to fail. Each mutant is a patch under
 // PACKAGE/testdata/mutants, for any package of this module, which begins with what it plants, why
@@ -29,6 +29,12 @@
 //
 // Anything but caught makes the command exit with 1. Before the first mutant the named tests run on
 // the tree as it is: a test that fails anyway, or does not exist, catches nothing.
+//
+// # After a landing
+//
+// All mutants take twenty minutes, so .ci/run asks with -since only for those that are due: whose patch,
+// code or test has changed since the last commit that passed, and of the others a tenth. Which tenth,
+// and which commit, is in .ci/passed, so each mutant is run at least once in ten landings.
 //
 // # Applying
 //

@@ -15,19 +15,20 @@ import (
 func main() {
 	runPattern := flag.String("run", ".", "only mutants whose name matches, such as fsm/lifo")
 	known := flag.Bool("known", false, "only mutants that are known by a name, and their table for docs/testing.md")
+	since := flag.String("since", "", "only mutants that are due after the landing in this `file`: what changed, and a tenth of the others")
 	parallel := flag.Int("parallel", 2, "mutants at the same time")
 	timeout := flag.Duration("timeout", time.Minute, "time for the tests of one mutant; one that never ends counts as failed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 
-	if err := run(ctx, *runPattern, *known, *parallel, *timeout); err != nil {
+	if err := run(ctx, *runPattern, *known, *since, *parallel, *timeout); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, pattern string, known bool, parallel int, timeout time.Duration) error {
+func run(ctx context.Context, pattern string, known bool, since string, parallel int, timeout time.Duration) error {
 	wanted, err := regexp.Compile(pattern)
 	if err != nil {
 		return err
@@ -42,6 +43,18 @@ func run(ctx context.Context, pattern string, known bool, parallel int, timeout 
 	}
 	if known {
 		mutants = slices.DeleteFunc(mutants, func(m mutant) bool { return m.shortName == "" })
+	}
+	if since != "" {
+		l, err := readLanding(since)
+		if err != nil {
+			return err
+		}
+		due, summary, err := l.due(root, mutants)
+		if err != nil { // a clone without its history, for example
+			due, summary = mutants, fmt.Sprintf("all mutants, since what changed is unknown: %v", err)
+		}
+		mutants = due
+		fmt.Println(summary)
 	}
 	s := suite{root: root, parallel: parallel, timeout: timeout, out: os.Stdout, table: known}
 	return s.run(ctx, mutants)

@@ -114,7 +114,7 @@ func TestUnusedNamesUseNoMemory(t *testing.T) {
 	}
 	use(4000) // what any use leaves: room in maps
 	before, empty := heapInUse(), len(machineSnapshot(m))
-	use(fullOrShort(200_000, 100_000))
+	use(sized(200_000, 100_000, 100_000))
 	grown := int64(heapInUse()) - int64(before)
 	assert.Less(t, grown, int64(1<<20), "bytes grown")
 	assert.InDelta(t, empty, len(machineSnapshot(m)), 32, "bytes of the snapshot")

@@ -13,7 +13,7 @@ import (
 // expiry to what it saw.
 func TestCommandsRepeatedLater(t *testing.T) {
 	seed := seedOf(t)
-	for log := range fullOrShort(150, 30) {
+	for log := range sized(150, 60, 30) {
 		pick := logChoice(seed, log)
 		p := newComparison()
 		g := newGenerator(pick, p.model)
@@ -52,7 +52,7 @@ func TestCommandsRepeatedLater(t *testing.T) {
 // beyond the window that the list itself moved, a downgrade before its grant.
 func TestCommandsRepeatedAtOnce(t *testing.T) {
 	seed := seedOf(t)
-	for log := range fullOrShort(150, 30) {
+	for log := range sized(150, 60, 30) {
 		p := newComparison()
 		g := newGenerator(logChoice(seed, log), p.model)
 		for entries := range 200 {

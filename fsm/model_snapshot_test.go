@@ -46,7 +46,7 @@ func restored(t *testing.T, snapshot []byte) *fsm.Machine {
 // machine was frozen, however much later it is written.
 func TestSnapshotsDoNotAffectLog(t *testing.T) {
 	seed := seedOf(t)
-	for log := range fullOrShort(40, 10) {
+	for log := range sized(40, 20, 10) {
 		plain, frozen, replaced := fsm.New(), fsm.New(), fsm.New()
 		var previous *fsm.Frozen // of the entry before
 		var previousWant []byte  // what it must hold
@@ -76,7 +76,7 @@ func TestSnapshotsDoNotAffectLog(t *testing.T) {
 // A long way on from one snapshot.
 func TestRestoreAtAnyEntry(t *testing.T) {
 	seed := seedOf(t)
-	for n := range fullOrShort(120, 30) {
+	for n := range sized(120, 60, 30) {
 		pick := logChoice(seed, n)
 		log := generateLog(pick, 1000)
 		cut := pick(len(log))

@@ -29,20 +29,23 @@ func seedOf(t *testing.T) uint64 {
 // logChoice is the chance of one of a test's logs.
 func logChoice(seed uint64, log int) choice { return rand.New(rand.NewPCG(seed, uint64(log))).IntN }
 
-// fullOrShort is how many there are of something, and how many in a short run.
-func fullOrShort(full, short int) int {
-	if testing.Short() {
+// sized is how much of something a test does: in .ci/run, which sets ZAMOK_TEST_ALL; in make test; with -short.
+func sized(all, quick, short int) int {
+	switch {
+	case testing.Short():
 		return short
+	case os.Getenv("ZAMOK_TEST_ALL") == "":
+		return quick
 	}
-	return full
+	return all
 }
 
-// A million commands: machine and model do the same, and a witness who knows neither finds nothing
+// A million commands in .ci/run, a quarter of that in make test: machine and model do the same, and a witness who knows neither finds nothing
 // wrong. Every log ends with what must always come true: when holders drop, everybody who waits is
 // served; when all are silent, nothing is left.
 func TestMachineMatchesModel(t *testing.T) {
 	seed := seedOf(t)
-	logs := fullOrShort(400, 60)
+	logs := sized(400, 100, 60)
 	workers := runtime.GOMAXPROCS(0)
 	var mu sync.Mutex
 	var all tally // guarded by mu

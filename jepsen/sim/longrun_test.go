@@ -22,7 +22,7 @@ import (
 
 const (
 	// HoursVariable says how many virtual hours of random faults are simulated: one half with faults of nodes
-	// only, the other with all. Without it, one hour; with -short, minutes.
+	// only, the other with all. Without it, a third of an hour; with -short, minutes.
 	HoursVariable = "ZAMOK_SIM_HOURS"
 	// HistoryVariable names a directory for the histories of runs that fail.
 	HistoryVariable = "ZAMOK_SIM_KEEP"
@@ -39,7 +39,7 @@ const (
 // simulatedDuration is how long each half of the hours is.
 func simulatedDuration(t *testing.T) time.Duration {
 	t.Helper()
-	hours := 1.0
+	hours := 1.0 / 3
 	if testing.Short() {
 		hours = 1.0 / 10
 	}

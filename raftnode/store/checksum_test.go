@@ -128,10 +128,7 @@ func TestEitherMetaPageIsNeeded(t *testing.T) {
 // A file that bbolt has written is never called damaged, however its pages came about.
 func TestWhatBoltWritesIsWhole(t *testing.T) {
 	t.Parallel()
-	steps := 400
-	if testing.Short() {
-		steps = 80
-	}
+	steps := sized(400, 200, 80)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -211,10 +208,7 @@ func TestAFlippedBitInASegmentIsDamage(t *testing.T) {
 // before it.
 func TestATornWriteIsNotDamage(t *testing.T) {
 	t.Parallel()
-	times := 3000
-	if testing.Short() {
-		times = 300
-	}
+	times := sized(3000, 900, 300)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -225,10 +225,7 @@ func TestDamageIsFoundAtTheStart(t *testing.T) {
 	if text := os.Getenv("ZAMOK_SEED"); text != "" {
 		seed = must(strconv.ParseUint(text, 10, 64))
 	}
-	times := 1200
-	if testing.Short() {
-		times = 120
-	}
+	times := sized(1200, 300, 120)
 	for _, c := range []struct {
 		kind        LogKind
 		end         string

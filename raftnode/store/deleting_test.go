@@ -17,10 +17,7 @@ import (
 // they conflict with the leader's: what is read is there, whole, or it is not there; it is never called damaged.
 func TestAnEntryThatIsBeingDeletedIsNotDamage(t *testing.T) {
 	t.Parallel()
-	rounds := 200
-	if testing.Short() {
-		rounds = 40
-	}
+	rounds := sized(200, 60, 40)
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		const piece = 20
 		st := reopen()

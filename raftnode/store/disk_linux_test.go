@@ -117,10 +117,7 @@ func TestSmallDiskIsNeverFilled(t *testing.T) {
 }
 
 func fillDisk(t *testing.T, kind LogKind, size, floor int) {
-	rounds := 10
-	if testing.Short() {
-		rounds = 2
-	}
+	rounds := sized(10, 4, 2)
 	lowest := uint64(size)
 	cfg := Config{Dir: smallDisk(t, size), Log: kind, ReservedSpace: uint64(floor), LowSpace: uint64(floor) + 2<<20}
 	st := open(t, cfg)

@@ -37,10 +37,7 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 
 func killWriters(t *testing.T, kind LogKind) {
 	dir := t.TempDir()
-	rounds := 3
-	if testing.Short() {
-		rounds = 1
-	}
+	rounds := sized(3, 2, 1)
 	var acknowledged uint64
 	for range rounds {
 		victim := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledProcessLosesNothing$", "-test.timeout=10m")

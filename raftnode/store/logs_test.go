@@ -158,7 +158,7 @@ func TestAppendWaitsForOneChunkOfADeletion(t *testing.T) {
 // The same on a real disk with real time, for the eye: go test -v shows by how
 // much an append is late. Nothing is asserted, a busy machine is late anyhow.
 func TestShowAppendsBesideADeletion(t *testing.T) {
-	if testing.Short() {
+	if sized(1, 0, 0) == 0 {
 		t.Skip("for the eye only")
 	}
 	const length = 20_000

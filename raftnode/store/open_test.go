@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"io"
+	"os"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -29,6 +30,17 @@ func onEach(t *testing.T, test func(t *testing.T, reopen func() *Store)) {
 			})
 		})
 	}
+}
+
+// sized is how much of something a test does: in .ci/run, which sets ZAMOK_TEST_ALL; in make test; with -short.
+func sized(all, quick, short int) int {
+	switch {
+	case testing.Short():
+		return short
+	case os.Getenv("ZAMOK_TEST_ALL") == "":
+		return quick
+	}
+	return all
 }
 
 // open opens node n1 on cfg, and closes it when the test ends. Fatal, if the

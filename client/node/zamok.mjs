@@ -8,7 +8,7 @@
 //   });
 //
 // To nodes with TLS write https, with the authority in the environment: NODE_EXTRA_CA_CERTS. tokenFile names a file with the
-// token that says who this is, read for each request; see docs/guide/access.md.
+// token that says who this is, read for each request; see docs/guide/access.md. Without TLS it is sent to this machine only.
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -18,8 +18,21 @@ export class Unavailable extends Error {} // no node has answered in time
 export class Refused extends Error {} // a node has said no; code is why: not_acquired, no_session, invalid, …
 
 const now = () => performance.now() / 1000; // a clock that nobody sets
-const seconds = (text) => // "1m54s" is 114
-  [...text.matchAll(/([\d.]+)(ms|h|m|s)/g)].reduce((sum, [, n, unit]) => sum + n * { h: 3600, m: 60, s: 1, ms: 0.001 }[unit], 0);
+const seconds = (text) => { // "1m54.5s" is 114.5
+  const parts = /^(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s|(\d+)ms)?$/.exec(text);
+  if (!text || !parts) throw new Error(`${JSON.stringify(text)} is no duration`);
+  return [3600, 60, 1, 0.001].reduce((sum, unit, i) => sum + unit * (parts[i + 1] ?? 0), 0);
+};
+
+function checkNodes({ nodes, tokenFile }) {
+  for (const node of nodes) {
+    const { protocol, hostname } = new URL(node);
+    const isHere = /^(localhost|127(\.\d+){3}|\[::1\])$/.test(hostname); // the address of this machine
+    if (tokenFile && protocol !== 'https:' && !isHere) {
+      throw new TypeError(`${node}: a token is sent over https only, or to this machine: others could read it on the way`);
+    }
+  }
+}
 
 let first = 0; // the node that answered last is asked first
 
@@ -33,7 +46,7 @@ async function request({ nodes, tokenFile }, path, body, until, timeout, headers
       const [sent, signal] = [now(), AbortSignal.timeout(Math.ceil(timeout * 1000))];
       try {
         if (tokenFile) headers.Authorization = `Bearer ${(await readFile(tokenFile, 'utf8')).trim()}`;
-        const response = await fetch(nodes[first % nodes.length] + path, { method: 'POST', body: JSON.stringify(body), headers, signal });
+        const response = await fetch(nodes[first % nodes.length] + path, { method: 'POST', body: JSON.stringify(body), headers, signal, redirect: 'error' });
         const answer = await response.json();
         if (response.ok) return { ...answer, sent, status: response.status };
         const refused = Object.assign(new Refused(), answer, { repeated: problem !== undefined });
@@ -54,6 +67,7 @@ async function request({ nodes, tokenFile }, path, body, until, timeout, headers
 // POST /v1/acquire, such as mode or meta.
 export async function withLock(name, { nodes, tokenFile, wait = 30, ttl = 15, ...fields }, body) {
   const to = { nodes, tokenFile };
+  checkNodes(to);
   const wanted = { name, ttl: `${ttl}s`, wait: wait === Infinity ? 'forever' : `${wait}s`, poll: `${ttl / 3}s`, ...fields };
   const headers = { 'Idempotency-Key': randomBytes(16).toString('hex') }; // the right to the lock: a secret
   const giveUp = now() + wait + ttl;
@@ -62,8 +76,9 @@ export async function withLock(name, { nodes, tokenFile, wait = 30, ttl = 15, ..
     answer = await request(to, '/v1/acquire', wanted, giveUp, ttl / 3 + 5, headers);
   } while (answer.status === 202);
 
-  const { session, secret, token } = answer;
-  const grant = { session, secret, token }; // the body of renew and release
+  const { session, secret } = answer;
+  const token = BigInt(answer.token);
+  const grant = { session, secret, token: answer.token }; // the body of renew and release
   const valid = seconds(answer.valid_for);
   const end = answer.hold_left ? answer.sent + seconds(answer.hold_left) : Infinity; // of max_hold
   const lost = new AbortController();
@@ -102,7 +117,7 @@ export async function withLock(name, { nodes, tokenFile, wait = 30, ttl = 15, ..
   let result;
   try {
     if (now() > answer.sent + valid / 2) await renew(); // the answer took long
-    result = await body({ token: BigInt(token), signal: lost.signal, check });
+    result = await body({ token, signal: lost.signal, check });
     check();
   } catch (error) {
     await release();

@@ -5,9 +5,9 @@
         lock.check()                   # raises zamok.Lost if the lock may be another's by now
 
 To nodes with TLS write https, with the authority in the environment: SSL_CERT_FILE. token_file=… names a file with the token
-that says who this is, read for each request; see docs/guide/access.md.
+that says who this is, read for each request; see docs/guide/access.md. Without TLS it is sent to this machine only.
 """
-import http.client, json, re, secrets, threading, time, urllib.parse
+import http.client, ipaddress, json, re, secrets, threading, time, urllib.parse
 
 class Lost(Exception): "The lock is not certain any more: another program may hold it."
 class Refused(Exception): "A node has said no. args: the message, the code, whether another node had been asked before."
@@ -15,8 +15,20 @@ class Refused(Exception): "A node has said no. args: the message, the code, whet
 def now(): # a clock that nobody sets, and that continues while the machine is suspended, if there is one
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
-def seconds(text): # "1m54s" is 114.0
-    return sum(float(n) * {"h": 3600, "m": 60, "s": 1, "ms": 0.001}[unit] for n, unit in re.findall(r"([\d.]+)(ms|h|m|s)", text))
+def seconds(text): # "1m54.5s" is 114.5
+    parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:([\d.]+)s|(\d+)ms)?", text)
+    if not text or not parts: raise ValueError(f"{text!r} is no duration")
+    return sum(float(n or 0) * unit for n, unit in zip(parts.groups(), (3600, 60, 1, 0.001)))
+
+def is_here(host): # the address of this machine
+    try: return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError: return False
+
+def check_nodes(nodes, token_file):
+    for node in nodes:
+        url = urllib.parse.urlsplit(node)
+        if token_file and url.scheme != "https" and not is_here(url.hostname):
+            raise ValueError(f"{node}: a token is sent over https only, or to this machine: others could read it on the way")
 
 def request(nodes, path, body, until, timeout, token_file=None, **headers):
     "Sends the same request to one node after another until one answers it: when it was sent, the status, the answer."
@@ -45,6 +57,7 @@ def request(nodes, path, body, until, timeout, token_file=None, **headers):
 class lock:
     "A lock for a block. wait: seconds, or None for as long as it takes. fields: others of POST /v1/acquire, such as meta."
     def __init__(self, name, nodes, wait=30, ttl=15, token_file=None, **fields):
+        check_nodes(nodes, token_file)
         self.nodes, self.ttl, self.patience, self.token_file = nodes, ttl, float("inf") if wait is None else wait, token_file
         self.body = dict(name=name, ttl=f"{ttl}s", wait="forever" if wait is None else f"{wait}s", poll=f"{ttl / 3}s", **fields)
         self.lost, self.left = threading.Event(), threading.Event() # the lock is lost; the block has been left

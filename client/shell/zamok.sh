@@ -6,12 +6,13 @@
 # Environment: ZAMOK_HTTP, the nodes, "http://node1:5752 http://node2:5752"; ZAMOK_TTL, how long the lock outlives this machine,
 # in seconds (15, at least 10); ZAMOK_WAIT, the longest wait ("30s", "forever"). The command has its token in ZAMOK_LOCK_TOKEN,
 # and is ended when the lock is lost. To nodes with TLS write https; what curl needs for them stands in $CURL_HOME/.curlrc, as
-# cacert = "/etc/ca.pem" and, for a token, header = "@FILE" with a file of the line Authorization: Bearer TOKEN.
+# cacert = "/etc/ca.pem". ZAMOK_TOKEN_FILE names a file with the token that says who this is; without TLS it is sent to this
+# machine only.
 # Exit codes: the command's own; 121 not acquired, 123 lost, 124 unavailable, 125 others.
 set -eu
 
-fail() { # CODE MESSAGE
-	echo "zamok.sh: $2" >&2
+fail() { # CODE MESSAGE: without control characters, since it may be a server's
+	printf 'zamok.sh: %s\n' "$(printf %s "$2" | tr -d '\000-\037\177')" >&2
 	exit "$1"
 }
 
@@ -19,8 +20,22 @@ now() { # whole seconds, of a clock that is never set, if there is one
 	if [ -r /proc/uptime ]; then cut -d. -f1 /proc/uptime; else date +%s; fi
 }
 
-seconds() { # "1m54.5s" is 114
-	echo $(($(echo "$1" | sed 's/\.[0-9]*//; s/h/*3600+/; s/m/*60+/; s/s/+/; s/$/0/')))
+# seconds TEXT: "1m54.5s" is 114; it fails if TEXT is no duration. What a server has written is parsed, and never in $(( )): there
+# some shells run commands that they find in it.
+seconds() {
+	printf '%s\n' "$1" | awk '
+		NR > 1 || !/^([0-9]+h)?([0-9]+m)?([0-9]+(\.[0-9]+)?s|[0-9]+ms)?$/ || !/./ { exit wrong = 1 }
+		{
+			sub(/[0-9]+ms$/, "")
+			if (i = index($0, "h")) { sum = substr($0, 1, i - 1) * 3600; $0 = substr($0, i + 1) }
+			if (i = index($0, "m")) { sum += substr($0, 1, i - 1) * 60; $0 = substr($0, i + 1) }
+			sum += $0
+		}
+		END { if (wrong) exit 1; printf "%d\n", sum }'
+}
+
+number() { # TEXT: fails if it is no number
+	case $1 in '' | *[!0-9]*) return 1 ;; esac
 }
 
 field() { # FIELD FILE: the text of a field in JSON
@@ -37,7 +52,7 @@ request() {
 			sent=$(now)
 			[ "$sent" -lt "$until" ] || { status=000; return; }
 			repeated=$status
-			status=$(curl -s -o "$answer" -w '%{http_code}' --connect-timeout 1 "$@" "$node$path") || status=000
+			status=$(curl -s -K "$dir/curl" -o "$answer" -w '%{http_code}' --connect-timeout 1 "$@" "$node$path") || status=000
 			case $status in
 			000 | 429 | 50[234]) ;; # the answer is lost, or the node can't help now: the next one
 			*) return ;;
@@ -50,7 +65,7 @@ request() {
 # renew renews the lock. The time for which it is certain counts from before the request was sent: so old the lease may be.
 renew() {
 	request /v1/renew $((deadline - kill_after - 2)) --max-time 2 -d "@$dir/lock"
-	[ "$status" = 200 ] && deadline=$((sent + $(seconds "$(field valid_for "$answer")")))
+	[ "$status" = 200 ] && valid=$(seconds "$(field valid_for "$answer")") && deadline=$((sent + valid))
 }
 
 keep() { # in the background: renews the lock; when it is lost, ends the command before another program can have it
@@ -100,21 +115,30 @@ nodes=${ZAMOK_HTTP:-http://127.0.0.1:5752 http://127.0.0.1:5762 http://127.0.0.1
 ttl=${ZAMOK_TTL:-15}
 wait=${ZAMOK_WAIT:-30s}
 kill_after=2 # seconds from TERM to KILL
-[ "$ttl" -ge 10 ] || fail 125 'ZAMOK_TTL is below 10'
+number "$ttl" && [ "$ttl" -ge 10 ] || fail 125 'ZAMOK_TTL is below 10'
+case $wait in
+forever) end=999999999999 ;;
+*) end=$(seconds "$wait") && end=$(($(now) + end + ttl)) || fail 125 'ZAMOK_WAIT is neither a time, as in 1m30s, nor forever' ;;
+esac
+if [ "${ZAMOK_TOKEN_FILE:-}" ]; then
+	for node in $nodes; do
+		echo "$node" | grep -Eq '^https:|^http://(localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?/?$' ||
+			fail 125 "$node: a token is sent over https only, or to this machine: others could read it on the way"
+	done
+fi
 job='' keeper=''
 dir=$(mktemp -d) # other users can't read it: what is in it is the right to the lock
 answer=$dir/answer
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
+if [ "${ZAMOK_TOKEN_FILE:-}" ]; then # on a command line others would see it
+	printf 'header = "Authorization: Bearer %s"\n' "$(cat "$ZAMOK_TOKEN_FILE")"
+fi >"$dir/curl"
 
 # Acquire. While it waits (202), the same request under the same key keeps its place.
 printf 'Idempotency-Key: %s' "$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')" >"$dir/key"
 printf '{"name":"%s","ttl":"%ss","wait":"%s","poll":"%ss"}' "$name" "$ttl" "$wait" $((ttl / 3)) >"$dir/request"
-case $wait in
-forever) end=999999999999 ;;
-*) end=$(($(now) + $(seconds "$wait") + ttl)) ;;
-esac
 status=202
 while [ "$status" = 202 ]; do
 	request /v1/acquire "$end" --max-time $((ttl / 3 + 5)) -H "@$dir/key" -d "@$dir/request"
@@ -125,11 +149,12 @@ case $status in
 409) fail 121 "$(field message "$answer")" ;;
 *) fail 125 "$(cat "$answer")" ;;
 esac
-valid=$(seconds "$(field valid_for "$dir/lock")")
+valid=$(seconds "$(field valid_for "$dir/lock")") || fail 125 'the node has answered no time for which the lock is certain'
+ZAMOK_LOCK_TOKEN=$(field token "$dir/lock")
+number "$ZAMOK_LOCK_TOKEN" || fail 125 'the node has answered a token that is no number'
 deadline=$((sent + valid))
 pause=$((valid / 3))
 [ "$(now)" -le $((sent + pause)) ] || renew || fail 124 'the lock could not be renewed' # the answer took long
-ZAMOK_LOCK_TOKEN=$(field token "$dir/lock")
 export ZAMOK_LOCK_TOKEN
 
 # Run the command, in a process group of its own where that is possible.

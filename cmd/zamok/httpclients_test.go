@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -31,7 +32,7 @@ func requireTools(t *testing.T, tools ...string) {
 	}
 }
 
-// httpClients are the clients over HTTP in client/, as a test runs them: count FILE ROUNDS, hold NAME.
+// httpClients are the clients over HTTP in client/, as a test runs them: count FILE ROUNDS, hold NAME, use NAME.
 var httpClients = map[string][]string{
 	"python": {"python3", "testdata/http/program.py"},
 	"node":   {"node", "testdata/http/program.mjs"},
@@ -41,14 +42,18 @@ var httpClients = map[string][]string{
 // startHTTPClient starts a program that uses one of the clients.
 func (s *serverSet) startHTTPClient(t *testing.T, language string, args ...string) *process {
 	t.Helper()
-	command := append(httpClients[language], args...)
-	r := &process{Cmd: exec.Command(command[0], command[1:]...), done: make(chan struct{})}
 	var nodes []string
 	for i := range s.nodes {
 		nodes = append(nodes, "http://"+s.address(i, 2))
 	}
-	r.Env = append(os.Environ(), "ZAMOK_HTTP="+strings.Join(nodes, " "), "PYTHONPATH="+filepath.Join(repositoryRoot, "client", "python"),
-		"PYTHONDONTWRITEBYTECODE=1")
+	return startHTTPClient(t, httpClients[language], nodes, nil, args...)
+}
+
+func startHTTPClient(t *testing.T, program, nodes, env []string, args ...string) *process {
+	t.Helper()
+	r := &process{Cmd: exec.Command(program[0], append(slices.Clone(program[1:]), args...)...), done: make(chan struct{})}
+	r.Env = append(append(os.Environ(), "ZAMOK_HTTP="+strings.Join(nodes, " "), "PYTHONPATH="+filepath.Join(repositoryRoot, "client", "python"),
+		"PYTHONDONTWRITEBYTECODE=1"), env...)
 	r.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	r.WaitDelay = testTimeout
 	r.Stdout, r.Stderr = &r.stdout, &r.stderr

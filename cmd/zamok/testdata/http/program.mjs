@@ -1,4 +1,4 @@
-// count FILE ROUNDS counts in a file under a lock; hold NAME waits until the lock is lost.
+// count FILE ROUNDS counts in a file under a lock; hold NAME waits until the lock is lost; use NAME does nothing under it.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { once } from 'node:events';
 import { Lost, withLock } from '../../../../client/node/zamok.mjs';
@@ -31,5 +31,14 @@ async function hold(name) {
   }
 }
 
+async function use(name) {
+  try {
+    await withLock(name, { nodes, tokenFile: process.env.ZAMOK_TOKEN_FILE }, () => console.log('used'));
+  } catch (error) {
+    if (!(error instanceof Lost)) throw error;
+    process.exitCode = 123;
+  }
+}
+
 const [mode, ...args] = process.argv.slice(2);
-await { count, hold }[mode](...args);
+await { count, hold, use }[mode](...args);

@@ -1,4 +1,4 @@
-"""count FILE ROUNDS counts in a file under a lock; hold NAME waits until the lock is lost."""
+"""count FILE ROUNDS counts in a file under a lock; hold NAME waits until the lock is lost; use NAME does nothing under it."""
 import os
 import sys
 
@@ -30,4 +30,11 @@ def hold(name):
     except zamok.Lost:
         sys.exit(123)
 
-{"count": count, "hold": hold}[sys.argv[1]](*sys.argv[2:])
+def use(name):
+    try:
+        with zamok.lock(name, nodes, token_file=os.environ.get("ZAMOK_TOKEN_FILE")):
+            print("used", flush=True)
+    except zamok.Lost:
+        sys.exit(123)
+
+{"count": count, "hold": hold, "use": use}[sys.argv[1]](*sys.argv[2:])

@@ -1,5 +1,5 @@
 #!/bin/sh
-# count FILE ROUNDS counts in a file under a lock; hold NAME waits until the lock is lost.
+# count FILE ROUNDS counts in a file under a lock; hold NAME waits until the lock is lost; use NAME does nothing under it.
 set -eu
 self=$0
 zamok=$(dirname "$0")/../../../../client/shell/zamok.sh
@@ -18,4 +18,5 @@ once)
 hold)
 	ZAMOK_TTL=10 exec "$zamok" "$2" -- sh -c 'trap "echo lost; exit 0" TERM; echo holding; sleep 1000 & wait'
 	;;
+use) exec "$zamok" "$2" -- echo used ;;
 esac

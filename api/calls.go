@@ -60,15 +60,17 @@ func (s *Server) RenewSession(ctx context.Context, req *zamokpb.RenewSessionRequ
 		return nil, err
 	}
 	a, err := raftnode.Wait(ctx, func(done raftnode.Done) { s.node.Renew(session.ID(req.Session), done) })
-	e := refusal(&a, err)
+	e, holdUntil := refusal(&a, err), clock.Time(0)
 	if e == nil && req.Ticket != 0 {
-		e = s.checkLive(fsm.TicketRef{Session: session.ID(req.Session), Ticket: req.Ticket})
+		holdUntil, e = s.checkLive(fsm.TicketRef{Session: session.ID(req.Session), Ticket: req.Ticket})
 	}
-	return &zamokpb.RenewSessionResponse{Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), TtlMin: s.ttlMin()}, e.Err()
+	return &zamokpb.RenewSessionResponse{
+		Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), TtlMin: s.ttlMin(), HoldUntil: int64(holdUntil),
+	}, e.Err()
 }
 
-// checkLive refuses a ticket that has ended.
-func (s *Server) checkLive(ref fsm.TicketRef) *wire.Error {
+// checkLive refuses a ticket that has ended. It returns when its grant ends by its maximum hold; 0: it has none.
+func (s *Server) checkLive(ref fsm.TicketRef) (holdUntil clock.Time, e *wire.Error) {
 	state := fsm.TicketState{State: fsm.Ended} // unless it is known
 	s.node.View(func(m *fsm.Machine) {
 		if t, known := m.Ticket(ref); known {
@@ -76,9 +78,9 @@ func (s *Server) checkLive(ref fsm.TicketRef) *wire.Error {
 		}
 	})
 	if state.State != fsm.Ended {
-		return nil
+		return state.HoldUntil, nil
 	}
-	return endedError(state)
+	return 0, endedError(state)
 }
 
 func (s *Server) ttlMin() int64 { return int64(access.TTLMin(s.node.Timeout())) }

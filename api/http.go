@@ -67,7 +67,7 @@ func (n *Node) serveHTTP() {
 		mux.HandleFunc("/debug/pprof/symbol", s.forOperators(pprof.Symbol))
 		mux.HandleFunc("/debug/pprof/trace", s.forOperators(pprof.Trace))
 	}
-	n.http = newHTTPServer(s.budget.Handler(withCertificate(mux)), cfg.Logger)
+	n.http = newHTTPServer(s.budget.Handler(s.named(withCertificate(mux))), cfg.Logger)
 	listener := s.limited(cfg.httpListener)
 	if cfg.ClientTLS != nil {
 		listener = tls.NewListener(listener, cfg.clientTLS("http/1.1", true))
@@ -89,6 +89,36 @@ func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
 		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 }
+
+// named names this node's cluster in every answer.
+func (s *Server) named(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(&namedAnswer{w, s}, r) })
+}
+
+// namedAnswer sets the header when the answer begins: a node that has just started learns its cluster meanwhile.
+type namedAnswer struct {
+	http.ResponseWriter
+	server *Server
+}
+
+func (a *namedAnswer) name() {
+	if id := a.server.clusterID(); id != "" {
+		a.Header().Set(clusterKey, id)
+	}
+}
+
+func (a *namedAnswer) WriteHeader(code int) {
+	a.name()
+	a.ResponseWriter.WriteHeader(code)
+}
+
+func (a *namedAnswer) Write(data []byte) (int, error) {
+	a.name() // changes nothing of an answer that has begun
+	return a.ResponseWriter.Write(data)
+}
+
+// Unwrap is for http.ResponseController.
+func (a *namedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // withCertificate adds the client's certificate to each request, since ConnContext runs before the handshake.
 func withCertificate(next http.Handler) http.Handler {
@@ -133,7 +163,7 @@ func (s *Server) forOperators(serve http.HandlerFunc) http.HandlerFunc {
 func (n *Node) webHandler() http.Handler {
 	s := n.server
 	return web.New(web.Config{
-		Conn: newLocalConn(s), Node: n.cfg.ID, IsHost: n.cfg.isHTTPHost, Stopping: s.stopping,
+		Conn: newLocalConn(s), Node: n.cfg.ID, Cluster: s.clusterID, IsHost: n.cfg.isHTTPHost, Stopping: s.stopping,
 		Started:  func() bool { return n.startedRaft() != nil },
 		NotReady: func() string { return s.notReady(n.startedRaft()) },
 	})

@@ -106,7 +106,7 @@ func (localTransport) SendHeader(metadata.MD) error { return nil }
 func (localTransport) SetTrailer(metadata.MD) error { return nil }
 
 // NewStream begins a stream. It ends when its handler returns, at the latest when ctx ends.
-func (l *localConn) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+func (l *localConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
 	handle := l.streams[method]
 	if handle == nil {
 		return nil, status.Errorf(codes.Unimplemented, "there is no stream %s here", method)
@@ -123,7 +123,7 @@ func (l *localConn) NewStream(ctx context.Context, _ *grpc.StreamDesc, method st
 		st.err = l.server.stream(l.server, &localServerStream{localStream: st, ctx: received(ctx)},
 			&grpc.StreamServerInfo{FullMethod: method}, handle)
 	}()
-	return &localClientStream{localStream: st, ctx: ctx}, nil
+	return &localClientStream{localStream: st, ctx: ctx, sendsOne: !desc.ClientStreams}, nil
 }
 
 // localStream is a stream in memory. Messages are passed encoded: the two sides share nothing.
@@ -151,14 +151,22 @@ func (st *localStream) send(ctx context.Context, to chan []byte, m any) error {
 
 type localClientStream struct {
 	*localStream
-	ctx    context.Context
-	closed sync.Once
+	ctx      context.Context
+	sendsOne bool // one message: if the stream ends before it is received, RecvMsg has the reason, as in gRPC
+	closed   sync.Once
 }
 
 func (c *localClientStream) Context() context.Context     { return c.ctx }
 func (c *localClientStream) Header() (metadata.MD, error) { return nil, nil }
 func (c *localClientStream) Trailer() metadata.MD         { return nil }
-func (c *localClientStream) SendMsg(m any) error          { return c.send(c.ctx, c.toServer, m) }
+
+func (c *localClientStream) SendMsg(m any) error {
+	err := c.send(c.ctx, c.toServer, m)
+	if c.sendsOne && errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
 
 func (c *localClientStream) CloseSend() error {
 	c.closed.Do(func() { close(c.toServer) })

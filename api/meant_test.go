@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -91,6 +92,49 @@ func TestWhatIsMeantForAnotherClusterIsRefused(t *testing.T) {
 	all, err := call(t, leads).ListSessions(soon(t), &zamokpb.ListSessionsRequest{})
 	require.NoError(t, err)
 	require.Empty(t, all.Sessions, "nothing was done")
+}
+
+// Over HTTP, too, every answer names the cluster of its node, and a request that names another is refused: in a header, and in the
+// grant that is the body of what is asked about it, or in a query, since a browser's EventSource sends no header of its own.
+func TestARequestOverHTTPForAnotherCluster(t *testing.T) {
+	t.Parallel()
+	c, other := startCluster(t, 1, serveHTTP), startCluster(t, 1, serveHTTP)
+	ctx, n := soon(t), c.leader()
+	grant := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"stock"}`)
+	require.Equal(t, 200, grant.code, grant.text)
+	ours := grant.fields["cluster"].(string)
+	theirs := send(ctx, t, other.leader(), "GET", "/v1/members", "").fields["cluster"].(string)
+	require.NotEqual(t, theirs, ours)
+	for _, path := range []string{"/v1/members", "/v1/nothing", "/v1/openapi.json", "/healthz", "/readyz", "/metrics"} {
+		require.Equal(t, ours, send(ctx, t, n, "GET", path, "").header.Get("Zamok-Cluster"), path)
+	}
+	session := fmt.Sprintf("/v1/sessions/%s", grant.fields["session"])
+	for _, asked := range []struct{ method, path, body string }{
+		{"POST", "/v1/acquire", `{"name":"other"}`}, {"POST", "/v1/renew", grant.text}, {"POST", "/v1/release", grant.text},
+		{"POST", "/v1/downgrade", grant.text}, {"POST", session + "/renew", ""}, {"DELETE", session, ""}, {"POST", "/v1/sessions", "{}"},
+		{"GET", "/v1/hold?name=other", ""}, {"GET", "/v1/watch", ""}, {"GET", "/v1/status", ""}, {"GET", "/v1/lock?name=stock", ""},
+	} {
+		headers := []string{"Zamok-Cluster", theirs}
+		if strings.HasPrefix(asked.path, session) {
+			headers = append(headers, "Zamok-Secret", grant.fields["secret"].(string))
+		}
+		refused := send(ctx, t, n, asked.method, asked.path, asked.body, headers...)
+		require.Equal(t, 409, refused.code, "%s %s: %s", asked.method, asked.path, refused.text)
+		require.Equal(t, "wrong_cluster", refused.fields["code"])
+		require.Equal(t, "not_done", refused.fields["outcome"])
+		require.Equal(t, ours, refused.header.Get("Zamok-Cluster"))
+	}
+	for _, path := range []string{"/v1/renew", "/v1/downgrade", "/v1/release"} { // the other cluster may have such a session, too
+		refused := send(ctx, t, other.leader(), "POST", path, grant.text)
+		require.Equal(t, "wrong_cluster", refused.fields["code"], refused.text)
+	}
+	for _, path := range []string{"/v1/hold?name=other&cluster=", "/v1/watch?cluster="} {
+		require.Equal(t, "wrong_cluster", send(ctx, t, n, "GET", path+theirs, "").fields["code"])
+	}
+	held := listen(ctx, t, n, "/v1/hold?name=other&cluster="+ours)
+	require.Equal(t, ours, held.next("granted").data["cluster"])
+	held.cut()
+	require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/release", grant.text, "Zamok-Cluster", ours).code, "nothing was done before")
 }
 
 // A node that started and has no leader yet does not know its cluster. It refuses calls that name one.

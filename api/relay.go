@@ -269,6 +269,14 @@ func (s *Server) noteCluster(m *fsm.Machine) {
 	}
 }
 
+// clusterID is the id of this node's cluster; "": it is not known yet.
+func (s *Server) clusterID() string {
+	if own := s.cluster.Load(); own != nil {
+		return *own
+	}
+	return ""
+}
+
 // checkCluster refuses a request that names another cluster than this node's, before it is relayed or
 // handled.
 func (s *Server) checkCluster(ctx context.Context, header func(metadata.MD) error) error {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -237,11 +238,20 @@ func TestCertaintyEndsWithTheMaximumHold(t *testing.T) {
 	}
 	first := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"brief","max_hold":"5s","ttl":"15s"}`)
 	require.Equal(t, 200, first.code, first.text)
-	assert.Equal(t, "5s", first.fields["hold_left"])
 	assert.Equal(t, "4.75s", first.fields["valid_for"])
+	assert.NotContains(t, first.fields, "hold_left", "one number says how long the lock is certain")
+	renewed := send(ctx, t, n, "POST", "/v1/renew", first.text)
+	require.Equal(t, 200, renewed.code, renewed.text)
+	assert.LessOrEqual(t, certain(renewed.fields), 4750*time.Millisecond)
+	opened := send(ctx, t, n, "POST", "/v1/sessions", `{"ttl":"15s"}`)
+	in := fmt.Sprintf(`"session":%q,"secret":%q,"ticket":"1"`, opened.fields["session"], opened.fields["secret"])
+	require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/acquire", `{"name":"in a session","max_hold":"5s",`+in+`}`).code)
+	assert.LessOrEqual(t, certain(send(ctx, t, n, "POST", "/v1/renew", "{"+in+"}").fields), 4750*time.Millisecond)
+	whole := send(ctx, t, n, "POST", "/v1/sessions/"+opened.fields["session"].(string)+"/renew", "", "Zamok-Secret", opened.fields["secret"].(string))
+	assert.Equal(t, "14.25s", whole.fields["valid_for"], "the session lives on")
 	tiny := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"tiny","max_hold":"100ms"}`)
 	require.Equal(t, 200, tiny.code, tiny.text)
-	assert.NotContains(t, tiny.text, "-")
+	assert.Equal(t, "0s", tiny.fields["valid_for"], "it is there, also when nothing is certain")
 
 	held := listen(ctx, t, n, hold("held")+"&max_hold=4s&ttl=6s")
 	assert.LessOrEqual(t, certain(held.next("granted").data), 4*time.Second)

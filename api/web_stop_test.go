@@ -156,7 +156,8 @@ func TestOnlySlowSendersAreCut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server := newHTTPServer(web.New(web.Config{Conn: slowConn{}, Started: func() bool { return true }}), slog.New(slog.DiscardHandler))
+				config := web.Config{Conn: slowConn{}, Cluster: func() string { return "" }, Started: func() bool { return true }}
+				server := newHTTPServer(web.New(config), slog.New(slog.DiscardHandler))
 				connections, ended := make(pipes), make(chan struct{})
 				go func() {
 					defer close(ended)

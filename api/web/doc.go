@@ -27,7 +27,7 @@
 //
 //	W1  A request has the outcome that its calls had: an answer other than 2xx says what took effect
 //	    (TestWrongRequestsNameTheirField, TestTicketsOverHTTP, TestClosingEndsWhatIsHeld,
-//	    TestARefusedRepetitionLeavesTheDoubt).
+//	    TestARefusedRepetitionLeavesTheDoubt, TestARefusedReleaseIsNoRepetition).
 //	W2  A request whose calls meet a change of leader is repeated here, with the same secret and ticket, which act
 //	    once, until they have failed for retryFor. A downgrade is only while it is not done
 //	    (TestADowngradeIsRepeatedWhileItIsNotDone), and what operators do is not
@@ -45,4 +45,6 @@
 //	    lease is alive (TestHoldSaysHowItEnded, TestHoldOutlivesTheLeader, TestAHoldWithoutALeaderIsLost,
 //	    TestAHoldWhoseLeaderTakesNothing, TestASessionThatEndsBetweenStreams). The end of the connection closes the session (TestHoldLivesAsItsConnection,
 //	    TestAHoldThatIsNotRead); if it is the node that ends, the ttl does (TestAKilledNodesHoldsEndWithTheirTTL).
+//	W6  valid_for, counted from before the request was sent, ends before the session and before the lock's maximum hold do
+//	    (TestValidForEndsInTime, TestCertaintyEndsWithTheMaximumHold).
 package web

@@ -57,6 +57,11 @@ type failure struct {
 func (f *failure) Error() string { return f.cause.Error() }
 func (f *failure) Unwrap() error { return f.cause }
 
+// invalid is an error about a field that this package reads, under the name that it has here.
+func invalid(field, format string, args ...any) error {
+	return &failure{status: http.StatusBadRequest, cause: wire.Invalid(field, format, args...)}
+}
+
 // infoOf is what an error says, of this node or of the leader.
 func infoOf(err error) *zamokpb.ErrorInfo {
 	if e := (*wire.Error)(nil); errors.As(err, &e) {
@@ -99,10 +104,10 @@ type link struct {
 // fieldNames are the names that fields of the wire have here, where they are others.
 var fieldNames = strings.NewReplacer("settings.", "", "wait_for", "wait", "metadata", "meta", "respond_within", "poll", "].limit", "].of")
 
-// inOwnWords names an invalid field as the request has it. In a request which has names and not items, the items are
-// the names.
+// inOwnWords names a field that the services find invalid as the request has it. In a request which has names and not items, the
+// items are the names.
 func inOwnWords(err error, hasItems bool) error {
-	if !isCode(err, zamokpb.Code_CODE_INVALID) {
+	if f := (*failure)(nil); errors.As(err, &f) || !isCode(err, zamokpb.Code_CODE_INVALID) {
 		return err
 	}
 	info := infoOf(err)
@@ -113,11 +118,10 @@ func inOwnWords(err error, hasItems bool) error {
 			field = of
 		}
 	}
-	info.Message = visible.Line(field) + strings.TrimPrefix(info.Message, visible.Line(info.Field))
-	info.Field = field
-	if f := (*failure)(nil); errors.As(err, &f) {
-		return err // its cause has changed
+	if rest, begins := strings.CutPrefix(info.Message, visible.Line(info.Field)); begins {
+		info.Message = visible.Line(field) + rest
 	}
+	info.Field = field
 	return &wire.Error{Info: info}
 }
 

@@ -74,6 +74,8 @@ const lastEventHeader = "Last-Event-ID"
 type watchRequest struct {
 	Prefix string `json:"prefix,omitempty" doc:"only locks whose names begin with it; with \"\" also the ends of sessions"`
 	From   number `json:"from,omitempty" doc:"events after this index; Last-Event-ID is used instead if it is sent. Absent: from now on"`
+
+	Cluster string `json:"cluster,omitempty" doc:"the id of the cluster that is meant, as the header Zamok-Cluster: EventSource sends none"`
 }
 
 // event is a change of an acquisition, or the end of a session.
@@ -115,11 +117,11 @@ func (h *handler) watchRoute() route {
 			}
 			if last := r.Header.Get(lastEventHeader); last != "" {
 				if err := request.From.UnmarshalText([]byte(last)); err != nil {
-					return wire.Invalid(lastEventHeader, "%v", err)
+					return invalid(lastEventHeader, "%v", err)
 				}
 			}
 			out := newEvents(w)
-			return out.end(h.watch(r.Context(), request, out))
+			return out.end(h.watch(meant(r.Context(), request.Cluster), request, out))
 		},
 	}
 }

@@ -118,7 +118,7 @@ func (s *fakeStream) RecvMsg(m any) error {
 // fakeConfig is the config of a handler on a fake connection.
 func fakeConfig(conn grpc.ClientConnInterface) Config {
 	return Config{
-		Conn: conn, Node: "n1", Started: func() bool { return true }, NotReady: func() string { return "" },
+		Conn: conn, Node: "n1", Cluster: func() string { return "00ff" }, Started: func() bool { return true }, NotReady: func() string { return "" },
 		IsHost: func(string) bool { return false }, Stopping: make(chan struct{}),
 	}
 }

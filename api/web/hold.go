@@ -28,6 +28,8 @@ type holdRequest struct {
 	TTL       duration `json:"ttl,omitempty" doc:"how long the lock outlives a node that vanishes with the connection; default 15s"`
 	LockDelay duration `json:"lock_delay,omitempty" doc:"how long the lock stays closed after a loss"`
 	Label     string   `json:"label,omitempty" doc:"shown to people, up to 256 bytes"`
+
+	Cluster string `json:"cluster,omitempty" doc:"the id of the cluster that is meant, as the header Zamok-Cluster: EventSource sends none"`
 }
 
 func (h *handler) holdRoute() route {
@@ -53,7 +55,7 @@ func (h *handler) holdRoute() route {
 			for _, name := range request.Name {
 				o.acquire.Items = append(o.acquire.Items, item{name, request.Mode, request.Permits, request.Of}.wire())
 			}
-			return o.out.end(inOwnWords(o.run(r.Context()), false))
+			return o.out.end(inOwnWords(o.run(meant(r.Context(), request.Cluster)), false))
 		},
 	}
 }
@@ -94,6 +96,7 @@ type queued struct {
 
 type granted struct {
 	Name    []string `json:"name"`
+	Cluster string   `json:"cluster" doc:"the id of the cluster"`
 	Token   number   `json:"token" doc:"the fencing token"`
 	Session number   `json:"session"`
 	TTL     duration `json:"ttl"`
@@ -164,7 +167,7 @@ func (o *hold) heartbeat() heartbeat {
 		end, _ := o.lease.Local(o.holdUntil)
 		left = min(left, o.clock.Now().Until(end).Duration())
 	}
-	return heartbeat{rounded(int64(max(left, 0)))}
+	return heartbeat{duration(max(left, 0).Truncate(time.Millisecond))}
 }
 
 // left is for how long the session is certainly alive, or may take to open.
@@ -295,7 +298,7 @@ func (o *hold) update(t *zamokpb.TicketState, text string, attached bool) error 
 	switch {
 	case t.GetState() == zamokpb.State_STATE_GRANTED && !o.granted:
 		o.granted, o.holdUntil = true, clock.Time(t.HoldUntil)
-		return o.out.send("granted", "", granted{o.names, number(t.Token), number(o.session), duration(o.ttl), o.heartbeat()})
+		return o.out.send("granted", "", granted{o.names, o.config.Cluster(), number(t.Token), number(o.session), duration(o.ttl), o.heartbeat()})
 	case t.GetState() != zamokpb.State_STATE_ENDED:
 		return nil
 	case o.granted:

@@ -294,7 +294,11 @@ func (h *handler) status(ctx context.Context, r *none) (*nodeStatus, error) {
 	answer := &nodeStatus{Node: h.config.Node, NotReady: h.config.NotReady()}
 	answer.Ready = answer.NotReady == ""
 	if answer.Ready {
-		answer.Cluster, _ = h.members(ctx, r)
+		members, err := h.members(ctx, r)
+		if isCode(err, zamokpb.Code_CODE_WRONG_CLUSTER) {
+			return nil, err
+		}
+		answer.Cluster = members
 	}
 	return answer, nil
 }

@@ -12,6 +12,8 @@ import (
 	"reflect"
 	"time"
 
+	"google.golang.org/grpc/metadata"
+
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 )
@@ -98,7 +100,7 @@ func (r *acquireRequest) acquire(ticket uint64) (*zamokpb.Acquire, error) {
 	case len(r.Items) == 0:
 		a.Items = []*zamokpb.Item{r.item.wire()}
 	case r.item != (item{}):
-		return nil, wire.Invalid("items", "are given beside a name: give either")
+		return nil, invalid("items", "are given beside a name: give either")
 	default:
 		a.Items = wire.Each(r.Items, item.wire)
 	}
@@ -107,15 +109,15 @@ func (r *acquireRequest) acquire(ticket uint64) (*zamokpb.Acquire, error) {
 
 // held is an acquisition as it stands. It is the body of what is asked about it afterwards.
 type held struct {
-	State    string   `json:"state,omitempty" doc:"granted, or waiting"`
-	Session  number   `json:"session"`
-	Secret   secret   `json:"secret,omitempty" doc:"the right to renew and release: keep it private"`
-	Ticket   number   `json:"ticket,omitempty" doc:"absent if the session is the lock's own"`
-	Token    number   `json:"token,omitempty" doc:"the fencing token: rises with every exclusive grant of a lock"`
-	TTL      duration `json:"ttl,omitempty" doc:"how long the session lives without a renewal"`
-	ValidFor duration `json:"valid_for,omitempty" doc:"how long the lock is certain, counted from the moment at which you sent this request"`
-	Deadline duration `json:"deadline,omitempty" doc:"cluster time (see /v1/now) at which the session ends unless it is renewed"`
-	HoldLeft duration `json:"hold_left,omitempty" doc:"with max_hold: how long the grant lasts at most, counted from the same moment; renewals do not extend it"`
+	State    string    `json:"state,omitempty" doc:"granted, or waiting"`
+	Cluster  string    `json:"cluster,omitempty" doc:"the id of the cluster; sent back, a node of another one refuses the request"`
+	Session  number    `json:"session"`
+	Secret   secret    `json:"secret,omitempty" doc:"the right to renew and release: keep it private"`
+	Ticket   number    `json:"ticket,omitempty" doc:"absent if the session is the lock's own"`
+	Token    number    `json:"token,omitempty" doc:"the fencing token: rises with every exclusive grant of a lock"`
+	TTL      duration  `json:"ttl,omitempty" doc:"how long the session lives without a renewal"`
+	ValidFor *duration `json:"valid_for,omitempty" doc:"how long the lock is certain, its max_hold included, counted from the moment at which you sent this request"`
+	Deadline duration  `json:"deadline,omitempty" doc:"cluster time (see /v1/now) at which the session ends unless it is renewed"`
 }
 
 // ticket is the number of the acquisition; that of a session of its own is not in the answer that has its token. 0: this
@@ -127,9 +129,21 @@ func (a *held) ticket() uint64 {
 	return uint64(a.Ticket)
 }
 
-// confirm fills in what a confirmation of a session says.
-func (a *held) confirm(ttl, now int64) {
-	a.TTL, a.ValidFor, a.Deadline = duration(ttl), validFor(ttl), duration(now+ttl)
+// meant is the context of calls for the cluster that a request names, beside that of its header; "": it names none.
+func meant(ctx context.Context, cluster string) context.Context {
+	if cluster == "" {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, clusterKey, cluster)
+}
+
+// confirm fills in what a confirmation of a session, and of a ticket whose maximum hold ends at holdUntil, says. 0: it has none.
+func (a *held) confirm(ttl, now, holdUntil int64) {
+	left := ttl
+	if holdUntil > 0 {
+		left = min(left, holdUntil-now)
+	}
+	a.TTL, a.ValidFor, a.Deadline = duration(ttl), new(validFor(left)), duration(now+ttl)
 }
 
 // acquireRoute is not like the others: an acquisition that still waits is answered 202, and a key is a header.
@@ -146,7 +160,7 @@ func (h *handler) acquireRoute() route {
 				return h.acquireOnce(w, r, request)
 			}
 			if len(r.Header.Values(keyHeader)) > 0 {
-				return wire.Invalid(keyHeader, "is for an acquisition with a session of its own; in a session the ticket has that part")
+				return invalid(keyHeader, "is for an acquisition with a session of its own; in a session the ticket has that part")
 			}
 			answer, err := h.acquireIn(r.Context(), request)
 			if err != nil {
@@ -170,7 +184,7 @@ func replyHeld(w http.ResponseWriter, answer *held) {
 // acquireIn acquires in an open session.
 func (h *handler) acquireIn(ctx context.Context, r *acquireRequest) (*held, error) {
 	if r.TTL != 0 || r.LockDelay != 0 || r.Label != "" {
-		return nil, wire.Invalid("session", "is given beside ttl, lock_delay or label, which belong to a session of its own")
+		return nil, invalid("session", "is given beside ttl, lock_delay or label, which belong to a session of its own")
 	}
 	acquire, err := r.acquire(uint64(r.Ticket))
 	if err != nil {
@@ -188,25 +202,21 @@ func (h *handler) request(ctx context.Context, request *zamokpb.AcquireRequest) 
 		return nil, err
 	}
 	answer := &held{
-		State: word(response.State.State, "STATE_"), Session: number(response.Session), Ticket: number(request.Acquire.Ticket),
+		State: word(response.State.State, "STATE_"), Cluster: h.config.Cluster(), Session: number(response.Session), Ticket: number(request.Acquire.Ticket),
 		Token: number(response.State.Token),
 	}
-	answer.confirm(response.Ttl, response.Time)
-	if until := response.State.HoldUntil; until > 0 {
-		answer.HoldLeft = rounded(until - response.Time)
-		answer.ValidFor = min(answer.ValidFor, max(validFor(until-response.Time), 0))
-	}
+	answer.confirm(response.Ttl, response.Time, response.State.HoldUntil)
 	return answer, nil
 }
 
 // renew renews the session of an acquisition, which must not have ended.
 func (h *handler) renew(ctx context.Context, r *held) (*held, error) {
-	response, err := ask(ctx, h, h.zamok.RenewSession, &zamokpb.RenewSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
+	response, err := ask(meant(ctx, r.Cluster), h, h.zamok.RenewSession, &zamokpb.RenewSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
 	if err != nil {
 		return nil, err
 	}
-	answer := &held{Session: r.Session}
-	answer.confirm(response.Ttl, response.Time)
+	answer := &held{Cluster: h.config.Cluster(), Session: r.Session}
+	answer.confirm(response.Ttl, response.Time, response.HoldUntil)
 	return answer, nil
 }
 
@@ -222,7 +232,7 @@ func (h *handler) release(ctx context.Context, r *held) (*ended, error) {
 	if r.Ticket == 0 {
 		return h.closeSession(ctx, r)
 	}
-	response, err := ask(ctx, h, h.zamok.Drop, &zamokpb.DropRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(r.Ticket)})
+	response, err := ask(meant(ctx, r.Cluster), h, h.zamok.Drop, &zamokpb.DropRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(r.Ticket)})
 	if err != nil {
 		return nil, err
 	}
@@ -242,8 +252,8 @@ func (h *handler) deleteSession(ctx context.Context, r *sessionRef) (*ended, err
 
 // closeSession closes a session.
 func (h *handler) closeSession(ctx context.Context, r *held) (*ended, error) {
-	answer := &ended{State: "ended"}
-	repeated, err := h.again(ctx, func() error {
+	ctx, answer := meant(ctx, r.Cluster), &ended{State: "ended"}
+	inDoubt, err := h.again(ctx, func() error {
 		response, err := h.zamok.CloseSession(ctx, &zamokpb.CloseSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
 		switch s := response.GetState(); {
 		case err != nil:
@@ -254,7 +264,7 @@ func (h *handler) closeSession(ctx context.Context, r *held) (*ended, error) {
 		}
 		return err
 	})
-	if repeated && isCode(err, zamokpb.Code_CODE_NO_SESSION) {
+	if inDoubt && isCode(err, zamokpb.Code_CODE_NO_SESSION) {
 		return answer, nil // perhaps by the call whose answer was lost
 	}
 	return answer, err
@@ -266,7 +276,7 @@ func (h *handler) downgrade(ctx context.Context, r *held) (*held, error) {
 	var response *zamokpb.DowngradeResponse
 	var inDoubt error
 	_, err := h.again(ctx, func() (err error) {
-		response, err = h.zamok.Downgrade(ctx, &zamokpb.DowngradeRequest{
+		response, err = h.zamok.Downgrade(meant(ctx, r.Cluster), &zamokpb.DowngradeRequest{
 			Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(ticketOf(r.Ticket)),
 		})
 		if err != nil && infoOf(err).Outcome != zamokpb.Outcome_OUTCOME_NOT_DONE {
@@ -278,7 +288,7 @@ func (h *handler) downgrade(ctx context.Context, r *held) (*held, error) {
 		return nil, err
 	}
 	s := response.State
-	return &held{State: word(s.State, "STATE_"), Session: r.Session, Ticket: r.Ticket, Token: number(s.Token)}, nil
+	return &held{State: word(s.State, "STATE_"), Cluster: h.config.Cluster(), Session: r.Session, Ticket: r.Ticket, Token: number(s.Token)}, nil
 }
 
 // ownTicket is the ticket of a session that is a lock's own.
@@ -319,7 +329,7 @@ func (h *handler) openSession(ctx context.Context, r *sessionRequest) (*held, er
 	if err != nil {
 		return nil, err
 	}
-	answer := &held{Session: number(response.Session), Secret: r.Secret}
-	answer.confirm(response.Ttl, response.Time)
+	answer := &held{Cluster: h.config.Cluster(), Session: number(response.Session), Secret: r.Secret}
+	answer.confirm(response.Ttl, response.Time, 0)
 	return answer, nil
 }

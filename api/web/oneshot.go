@@ -46,11 +46,11 @@ func checkKey(key string) error {
 	}
 	switch {
 	case len(key) > keyBytesMax || !base64Key.MatchString(key):
-		return wire.Invalid(keyHeader, "has more than %d characters, or others than letters, digits and +/=_.~-"+advice, keyBytesMax)
+		return invalid(keyHeader, "has more than %d characters, or others than letters, digits and +/=_.~-"+advice, keyBytesMax)
 	case uuidKey.MatchString(key):
-		return wire.Invalid(keyHeader, "is a UUID, which has 122 random bits at most; %d are needed, since the key is the right to the lock"+advice, keyBits)
+		return invalid(keyHeader, "is a UUID, which has 122 random bits at most; %d are needed, since the key is the right to the lock"+advice, keyBits)
 	case bits < keyBits || len(slices.Compact(chars)) < keyCharsMin:
-		return wire.Invalid(keyHeader, "has fewer than %d random bits, and the key is the right to the lock"+advice, keyBits)
+		return invalid(keyHeader, "has fewer than %d random bits, and the key is the right to the lock"+advice, keyBits)
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func (r acquireRequest) digest() string {
 // acquireOnce acquires with a session of its own.
 func (h *handler) acquireOnce(w http.ResponseWriter, r *http.Request, request *acquireRequest) error {
 	if request.Secret != nil || request.Ticket != 0 || request.AckedThrough != 0 {
-		return wire.Invalid("session", "is missing beside a secret, a ticket or acked_through")
+		return invalid("session", "is missing beside a secret, a ticket or acked_through")
 	}
 	acquire, err := request.acquire(ownTicket)
 	if err != nil {
@@ -85,7 +85,7 @@ func (h *handler) acquireOnce(w http.ResponseWriter, r *http.Request, request *a
 	key, s, digest := "", newSecret(), ""
 	switch keys := r.Header.Values(keyHeader); {
 	case len(keys) > 1:
-		return wire.Invalid(keyHeader, "is given more than once")
+		return invalid(keyHeader, "is given more than once")
 	case len(keys) == 1: // an empty one is no missing one: the program that sends it relies on it
 		key = keys[0]
 		if err := checkKey(key); err != nil {
@@ -93,7 +93,7 @@ func (h *handler) acquireOnce(w http.ResponseWriter, r *http.Request, request *a
 		}
 		s, digest = keySecret(key), request.digest()
 	case request.Poll != 0:
-		return wire.Invalid("poll", "is given without a session or an %s, so a repetition would be another acquisition", keyHeader)
+		return invalid("poll", "is given without a session or an %s, so a repetition would be another acquisition", keyHeader)
 	}
 	ctx := r.Context()
 	answer, err := h.requestOnce(ctx, &zamokpb.AcquireRequest{

@@ -103,6 +103,8 @@ func (d *description) parameters(r route) []object {
 		list = append(list, object{"name": keyHeader, "in": "header", "schema": object{"type": "string"}, "description": "at least 128 " +
 			"random bits: a repetition with the same key and body has the same lock. The key is the right to the lock"})
 	}
+	list = append(list, object{"name": "Zamok-Cluster", "in": "header", "schema": object{"type": "string"}, "description": "the id of the " +
+		"cluster that is meant, as every answer has it in this header: a node of another one refuses the request"})
 	if r.path == "/v1/watch" {
 		list = append(list, object{"name": lastEventHeader, "in": "header", "schema": d.schema(reflect.TypeFor[number]())})
 	}

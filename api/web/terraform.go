@@ -59,7 +59,7 @@ func (h *handler) terraformRoute(method, summary string, f func(context.Context,
 			}
 			if len(body) > 0 {
 				if err := json.Unmarshal(body, &info); err != nil || info.ID == "" {
-					return wire.Invalid("body", "is not the description of a lock, which has an ID")
+					return invalid("body", "is not the description of a lock, which has an ID")
 				}
 			}
 			other, err := f(withPassword(r), request, body, info)
@@ -99,7 +99,7 @@ func terraformSecret(name, id string) secret {
 // terraformLock takes the lock, or returns the description of the one that is held.
 func (h *handler) terraformLock(ctx context.Context, r *terraformRequest, body []byte, info lockInfo) (holder []byte, err error) {
 	if info.ID == "" {
-		return nil, wire.Invalid("body", "is empty: it is the description of the lock, which has an ID")
+		return nil, invalid("body", "is empty: it is the description of the lock, which has an ID")
 	}
 	if r.TTL == 0 {
 		r.TTL = terraformTTL

@@ -116,8 +116,12 @@ func word[E interface {
 	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
 
-// validFor is for how long a lease is certain, from the moment at which the request was sent that confirmed it.
-func validFor(ttl int64) duration { return rounded(ttl - int64(clock.Margin(clock.Span(ttl)))) }
+// validFor is for how long it is certain that a deadline has not passed which was left ahead of a confirmation, from the moment
+// at which the request for that was sent. Rounded down.
+func validFor(left int64) duration {
+	certain := time.Duration(left - int64(clock.Margin(clock.Span(left))))
+	return duration(max(certain, 0).Truncate(time.Millisecond))
+}
 
 const (
 	// bodyBytesMax bounds a request's body.
@@ -134,13 +138,13 @@ func read(w http.ResponseWriter, r *http.Request, into any) error {
 			if err := checkNoSecret(r.URL.Query()); err != nil {
 				return err
 			}
-			return wire.Invalid("query", "is not read: the fields of this request are in its body, as JSON")
+			return invalid("query", "is not read: the fields of this request are in its body, as JSON")
 		}
 		if err := readBody(w, r, into); err != nil {
 			return err
 		}
 	} else if r.ContentLength != 0 {
-		return wire.Invalid("body", "is not read: the fields of this request are in its address")
+		return invalid("body", "is not read: the fields of this request are in its address")
 	} else if err := readQuery(r.URL.RawQuery, into); err != nil {
 		return err
 	}
@@ -151,7 +155,7 @@ func read(w http.ResponseWriter, r *http.Request, into any) error {
 		}
 		if text != "" {
 			if err := set(field, []string{text}); err != nil {
-				return wire.Invalid(name, "%v", err)
+				return invalid(name, "%v", err)
 			}
 		}
 	}
@@ -164,7 +168,7 @@ func readBody(w http.ResponseWriter, r *http.Request, into any) error {
 		return err
 	}
 	if err := json.Unmarshal(text, new(json.RawMessage)); err != nil {
-		return wire.Invalid("body", "is no JSON object: %v", err)
+		return invalid("body", "is no JSON object: %v", err)
 	}
 	return readObject("", text, into)
 }
@@ -179,9 +183,9 @@ func body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, &failure{status: http.StatusRequestTimeout, cause: wire.Invalid("body", "did not arrive in time")}
 	case err != nil:
-		return nil, wire.Invalid("body", "did not arrive: %v", err)
+		return nil, invalid("body", "did not arrive: %v", err)
 	case !utf8.Valid(text):
-		return nil, wire.Invalid("body", "is not UTF-8") // package json would replace what is not: another name
+		return nil, invalid("body", "is not UTF-8") // package json would replace what is not: another name
 	}
 	return bytes.TrimSpace(text), nil
 }
@@ -191,7 +195,7 @@ func body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 func readObject(prefix string, text []byte, into any) error {
 	in := json.NewDecoder(bytes.NewReader(text))
 	if begin, _ := in.Token(); begin != json.Delim('{') {
-		return wire.Invalid(cmp.Or(strings.TrimSuffix(prefix, "."), "body"), "is no JSON object")
+		return invalid(cmp.Or(strings.TrimSuffix(prefix, "."), "body"), "is no JSON object")
 	}
 	known, seen := make(map[string]reflect.Value), make(map[string]bool)
 	var names []string
@@ -204,14 +208,14 @@ func readObject(prefix string, text []byte, into any) error {
 		token, _ := in.Token()
 		name, _ := token.(string)
 		if err := in.Decode(&value); err != nil {
-			return wire.Invalid(prefix+name, "%v", err)
+			return invalid(prefix+name, "%v", err)
 		}
 		field, found := known[name]
 		switch {
 		case !found:
-			return wire.Invalid(prefix+name, "is not known here; known are: %s", strings.Join(names, ", "))
+			return invalid(prefix+name, "is not known here; known are: %s", strings.Join(names, ", "))
 		case seen[name]:
-			return wire.Invalid(prefix+name, "is given more than once")
+			return invalid(prefix+name, "is given more than once")
 		}
 		seen[name] = true
 		if err := readValue(prefix+name, value, field); err != nil {
@@ -229,7 +233,7 @@ func readValue(name string, text json.RawMessage, into reflect.Value) error {
 	if t := into.Type(); t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct {
 		var list []json.RawMessage
 		if json.Unmarshal(text, &list) != nil {
-			return wire.Invalid(name, "is no list")
+			return invalid(name, "is no list")
 		}
 		into.Set(reflect.MakeSlice(t, len(list), len(list)))
 		for i, element := range list {
@@ -243,12 +247,12 @@ func readValue(name string, text json.RawMessage, into reflect.Value) error {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &kind):
-		return wire.Invalid(name, "is a %s in JSON, where %s is needed", kind.Value, wanted(into.Type()))
+		return invalid(name, "is a %s in JSON, where %s is needed", kind.Value, wanted(into.Type()))
 	case err != nil:
-		return wire.Invalid(name, "%v", err)
+		return invalid(name, "%v", err)
 	case into.Kind() == reflect.String && strings.ContainsRune(into.String(), utf8.RuneError) &&
 		!bytes.ContainsRune(text, utf8.RuneError) && !bytes.Contains(bytes.ToLower(text), []byte(`\ufffd`)):
-		return wire.Invalid(name, `has half of a character, written as \ud800 to \udfff`)
+		return invalid(name, `has half of a character, written as \ud800 to \udfff`)
 	}
 	return nil
 }
@@ -267,7 +271,7 @@ func wanted(t reflect.Type) string {
 func readQuery(raw string, into any) error {
 	query, err := url.ParseQuery(raw)
 	if err != nil {
-		return wire.Invalid("query", "%v", err)
+		return invalid("query", "%v", err)
 	}
 	if err := checkNoSecret(query); err != nil {
 		return err
@@ -275,9 +279,9 @@ func readQuery(raw string, into any) error {
 	for name, values := range query {
 		switch {
 		case !utf8.ValidString(name):
-			return wire.Invalid("query", "is not UTF-8")
+			return invalid("query", "is not UTF-8")
 		case !utf8.ValidString(strings.Join(values, "")):
-			return wire.Invalid(name, "is not UTF-8")
+			return invalid(name, "is not UTF-8")
 		}
 	}
 	var known []string
@@ -288,13 +292,13 @@ func readQuery(raw string, into any) error {
 		known = append(known, name)
 		if values := query[name]; len(values) > 0 {
 			if err := set(field, values); err != nil {
-				return wire.Invalid(name, "%v", err)
+				return invalid(name, "%v", err)
 			}
 		}
 	}
 	for name := range query {
 		if !slices.Contains(known, name) {
-			return wire.Invalid(name, "is not known here; known are: %s", strings.Join(known, ", "))
+			return invalid(name, "is not known here; known are: %s", strings.Join(known, ", "))
 		}
 	}
 	return nil
@@ -310,7 +314,7 @@ var secretFields = map[string]string{
 func checkNoSecret(query url.Values) error {
 	for name := range query {
 		if header, is := secretFields[strings.ToLower(name)]; is {
-			return wire.Invalid(name, "is a secret, and URLs are logged: send it in the header %s, and replace this one", header)
+			return invalid(name, "is a secret, and URLs are logged: send it in the header %s, and replace this one", header)
 		}
 	}
 	return nil

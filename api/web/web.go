@@ -22,6 +22,8 @@ type Config struct {
 	Conn grpc.ClientConnInterface
 	// Node is this node's id.
 	Node string
+	// Cluster is the id of the cluster; "": this node does not know it yet.
+	Cluster func() string
 	// Started reports whether Conn can be used.
 	Started func() bool
 	// NotReady is why clients should use another node; "": this one is ready.
@@ -180,9 +182,7 @@ const (
 // request names is checked.
 func (h *handler) outgoing(r *http.Request) context.Context {
 	md := metadata.Pairs(relayKey, "1")
-	if cluster := r.Header.Get(clusterKey); cluster != "" {
-		md.Set(clusterKey, cluster)
-	}
+	md.Append(clusterKey, r.Header.Values(clusterKey)...)
 	md.Set(authorizationKey, r.Header["Authorization"]...)
 	return metadata.NewOutgoingContext(r.Context(), md)
 }
@@ -198,17 +198,17 @@ const (
 
 // again repeats a call while there is no leader, or its answer was lost. What it does is named by a secret and a
 // ticket, so a repetition has the answer of whatever took effect. If the last one has no answer either, the outcome is
-// that of all.
-func (h *handler) again(ctx context.Context, call func() error) (repeated bool, err error) {
-	inDoubt, failing := false, h.clock.Now()
-	for ; ; repeated = true {
+// that of all. In doubt: an earlier call may have taken effect; one that was refused has not.
+func (h *handler) again(ctx context.Context, call func() error) (inDoubt bool, err error) {
+	failing := h.clock.Now()
+	for {
 		began := h.clock.Now()
 		err := call()
 		// A leader that refuses for want of room has not looked whether the call before took effect.
 		noRoom := isCode(err, zamokpb.Code_CODE_OVERLOADED) || isCode(err, zamokpb.Code_CODE_DISK_LOW) ||
 			isCode(err, zamokpb.Code_CODE_LIMIT_EXCEEDED) && infoOf(err).Reason == zamokpb.Reason_REASON_UNSPECIFIED
 		if err == nil || !mayPass(err) && !(inDoubt && noRoom) {
-			return repeated, err
+			return inDoubt, err
 		}
 		switch info := infoOf(err); {
 		case info.Outcome == zamokpb.Outcome_OUTCOME_UNKNOWN:
@@ -219,10 +219,10 @@ func (h *handler) again(ctx context.Context, call func() error) (repeated bool, 
 		if now := h.clock.Now(); now.Since(began).Duration() > retryFor {
 			failing = now // it has waited, and not for a leader
 		} else if now.Since(failing).Duration() > retryFor {
-			return repeated, err
+			return inDoubt, err
 		}
 		if !h.pause(ctx) {
-			return repeated, err
+			return inDoubt, err
 		}
 	}
 }

@@ -3,6 +3,7 @@ package web
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -36,7 +37,7 @@ func (c *handClock) pass(d time.Duration) { c.at.Add(int64(d)) }
 func TestCallsAreRepeatedForAWhile(t *testing.T) {
 	hand, calls, late := &handClock{}, 0, zamokpb.Code_CODE_NOT_LEADER
 	h := &handler{clock: hand, config: fakeConfig(nil)}
-	repeated, err := h.again(t.Context(), func() error {
+	inDoubt, err := h.again(t.Context(), func() error {
 		if calls++; calls == 1 {
 			hand.pass(time.Minute)
 			return wire.StreamEnded(late, "the ticket waits on")
@@ -48,7 +49,7 @@ func TestCallsAreRepeatedForAWhile(t *testing.T) {
 		return wire.Errorf(late, "no leader is known")
 	})
 	require.NoError(t, err)
-	assert.True(t, repeated)
+	assert.True(t, inDoubt, "the first one may be done")
 	assert.Equal(t, 4, calls)
 
 	calls = 0
@@ -150,7 +151,7 @@ func TestASessionThatEndsBetweenStreams(t *testing.T) {
 	}
 	text := serverEvents(t, conn, "/v1/hold?name=a")
 	assert.Regexp(t, `^event: granted
-data: {"name":\["a"\],"token":"9","session":"7","ttl":"15s","valid_for":"[0-9.]+s"}
+data: {"name":\["a"\],"cluster":"00ff","token":"9","session":"7","ttl":"15s","valid_for":"[0-9.]+s"}
 
 event: lost
 data: {"reason":"session_ended"}
@@ -258,6 +259,85 @@ func TestAGrantThatCanNotBeAnswered(t *testing.T) {
 	request := httptest.NewRequest("POST", "http://localhost/v1/acquire", strings.NewReader(`{"name":"a"}`))
 	New(fakeConfig(conn)).ServeHTTP(httptest.NewRecorder(), request.WithContext(ctx))
 	assert.True(t, closed)
+}
+
+// A client counts valid_for from before it sent the request. However slow its clock, within 5 %, that ends before the session does
+// and before its max_hold does: in the answer of the acquisition, and of each renewal.
+func TestValidForEndsInTime(t *testing.T) {
+	now := int64(time.Hour) // cluster time
+	ticket := &zamokpb.TicketState{Ticket: ownTicket, State: zamokpb.State_STATE_GRANTED, Token: 9}
+	conn := &fakeConn{invoke: func(_ context.Context, method string, request any) (proto.Message, error) {
+		if method == "Acquire" {
+			ticket.HoldUntil = now + request.(*zamokpb.AcquireRequest).Acquire.MaxHold
+			return &zamokpb.AcquireResponse{Session: 7, Ttl: ttlDefault.nanoseconds(), Time: now, State: ticket}, nil
+		}
+		assert.EqualValues(t, ownTicket, request.(*zamokpb.RenewSessionRequest).Ticket)
+		return &zamokpb.RenewSessionResponse{Ttl: ttlDefault.nanoseconds(), Time: now, HoldUntil: ticket.HoldUntil}, nil
+	}}
+	handler := New(fakeConfig(conn))
+	send := func(path, body string) (answer string, certain time.Duration) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("POST", "http://localhost"+path, strings.NewReader(body)))
+		require.Equal(t, http.StatusOK, w.Code, w.Body)
+		var fields struct {
+			ValidFor *string `json:"valid_for"`
+		}
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &fields))
+		require.NotNil(t, fields.ValidFor, "it is always there")
+		certain, err := time.ParseDuration(*fields.ValidFor)
+		require.NoError(t, err)
+		return w.Body.String(), certain
+	}
+	slow := func(certain time.Duration) time.Duration { return time.Duration(float64(certain) / 0.95) }
+	for _, maxHold := range []time.Duration{30 * time.Second, 300 * time.Millisecond, 100 * time.Millisecond} {
+		grant, certain := send("/v1/acquire", `{"name":"a","max_hold":"`+maxHold.String()+`"}`)
+		for left := maxHold; left > -time.Second; left = time.Duration(ticket.HoldUntil - now) {
+			assert.LessOrEqual(t, slow(certain), min(max(left, 0), time.Duration(ttlDefault)), "%v of %v are left", left, maxHold)
+			now += int64(70 * time.Millisecond)
+			_, certain = send("/v1/renew", grant)
+		}
+	}
+}
+
+// W1: a release that finds no session may have been done by the call before, whose answer was lost. It was not if that call was
+// refused: then the lock had been lost.
+func TestARefusedReleaseIsNoRepetition(t *testing.T) {
+	for outcome, want := range map[zamokpb.Outcome]int{zamokpb.Outcome_OUTCOME_NOT_DONE: http.StatusGone, zamokpb.Outcome_OUTCOME_UNKNOWN: http.StatusOK} {
+		calls := 0
+		conn := &fakeConn{invoke: func(context.Context, string, any) (proto.Message, error) {
+			if calls++; calls == 1 {
+				e := wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "no leader is known")
+				e.Info.Outcome = outcome
+				return nil, e
+			}
+			return nil, wire.Errorf(zamokpb.Code_CODE_NO_SESSION, "not done: it has ended")
+		}}
+		answer := httptest.NewRecorder()
+		New(fakeConfig(conn)).ServeHTTP(answer, httptest.NewRequest("POST", "http://localhost/v1/release",
+			strings.NewReader(`{"session":"7","secret":"5d41402abc4b2a76b9719d911017c592","token":"9"}`)))
+		assert.Equal(t, want, answer.Code, outcome)
+		assert.Equal(t, 2, calls)
+	}
+}
+
+// A field is named as the request has it: what is not known is not translated, and what the services call otherwise is. A message
+// that does not begin with the field is passed on as it is.
+func TestFieldsAreNamedAsTheyWereSent(t *testing.T) {
+	refusal := wire.Invalid("settings.ttl", "is too short")
+	conn := &fakeConn{invoke: func(context.Context, string, any) (proto.Message, error) { return nil, refusal }}
+	message := func(body string) string {
+		answer := httptest.NewRecorder()
+		New(fakeConfig(conn)).ServeHTTP(answer, httptest.NewRequest("POST", "http://localhost/v1/acquire", strings.NewReader(body)))
+		assert.Equal(t, http.StatusBadRequest, answer.Code)
+		var fields errorBody
+		require.NoError(t, json.Unmarshal(answer.Body.Bytes(), &fields))
+		return fields.Message
+	}
+	assert.Regexp(t, "^metadata: is not known here; known are: .*meta", message(`{"name":"a","metadata":"b"}`))
+	assert.Regexp(t, "^ttl: is too short", message(`{"name":"a"}`))
+	refusal.Info.Message = "an earlier copy of this request may be done: " + refusal.Info.Message
+	assert.Equal(t, refusal.Info.Message, message(`{"name":"a"}`))
 }
 
 // A release that does not know how the lock ended does not say that it was held until then.

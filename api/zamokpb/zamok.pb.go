@@ -2757,7 +2757,10 @@ type RenewSessionResponse struct {
 	Ttl int64 `protobuf:"varint,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// Four election timeouts, in nanoseconds. A shorter ttl does not survive most failovers: a client whose ttl is
 	// shorter should open another session.
-	TtlMin        int64 `protobuf:"varint,4,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
+	TtlMin int64 `protobuf:"varint,4,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
+	// The cluster time, in nanoseconds, at which the grant of the request's ticket ends by its maximum hold. 0: it has none,
+	// or the ticket is not granted.
+	HoldUntil     int64 `protobuf:"varint,5,opt,name=hold_until,json=holdUntil,proto3" json:"hold_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2816,6 +2819,13 @@ func (x *RenewSessionResponse) GetTtl() int64 {
 func (x *RenewSessionResponse) GetTtlMin() int64 {
 	if x != nil {
 		return x.TtlMin
+	}
+	return 0
+}
+
+func (x *RenewSessionResponse) GetHoldUntil() int64 {
+	if x != nil {
+		return x.HoldUntil
 	}
 	return 0
 }
@@ -5950,12 +5960,14 @@ const file_zamok_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x12\n" +
 	"\x04sent\x18\x03 \x01(\fR\x04sent\x12\x16\n" +
-	"\x06ticket\x18\x04 \x01(\x04R\x06ticket\"i\n" +
+	"\x06ticket\x18\x04 \x01(\x04R\x06ticket\"\x88\x01\n" +
 	"\x14RenewSessionResponse\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\fR\x04sent\x12\x12\n" +
 	"\x04time\x18\x02 \x01(\x03R\x04time\x12\x10\n" +
 	"\x03ttl\x18\x03 \x01(\x03R\x03ttl\x12\x17\n" +
-	"\attl_min\x18\x04 \x01(\x03R\x06ttlMin\"_\n" +
+	"\attl_min\x18\x04 \x01(\x03R\x06ttlMin\x12\x1d\n" +
+	"\n" +
+	"hold_until\x18\x05 \x01(\x03R\tholdUntil\"_\n" +
 	"\x13CloseSessionRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x16\n" +

@@ -11,13 +11,21 @@
 // token that says who this is, read for each request; see docs/guide/access.md. Without TLS it is sent to this machine only.
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
+import os from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 export class Lost extends Error {} // the lock is not certain any more: another program may hold it
 export class Unavailable extends Error {} // no node has answered in time
 export class Refused extends Error {} // a node has said no; code is why: not_acquired, no_session, invalid, …
 
-const now = () => performance.now() / 1000; // a clock that nobody sets
+// A clock that nobody sets. performance.now stands while the machine is suspended, and os.uptime goes on.
+const uptime = () => os.uptime() - performance.now() / 1000;
+const before = uptime();
+let suspended = 0;
+const now = () => {
+  suspended = Math.max(suspended, uptime() - before);
+  return performance.now() / 1000 + suspended;
+};
 const seconds = (text) => { // "1m54.5s" is 114.5
   const parts = /^(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s|(\d+)ms)?$/.exec(text);
   if (!text || !parts) throw new Error(`${JSON.stringify(text)} is no duration`);
@@ -25,7 +33,9 @@ const seconds = (text) => { // "1m54.5s" is 114.5
 };
 
 function checkNodes({ nodes, tokenFile }) {
+  if (!Array.isArray(nodes) || nodes.length === 0) throw new TypeError(`nodes is ${nodes}, and not a list as ['http://node1:5752']`);
   for (const node of nodes) {
+    if (!/^https?:\/\/[^@/]+\/?/.test(node)) throw new TypeError(`${node} is no address of a node, as http://node1:5752`);
     const { protocol, hostname } = new URL(node);
     const isHere = /^(localhost|127(\.\d+){3}|\[::1\])$/.test(hostname); // the address of this machine
     if (tokenFile && protocol !== 'https:' && !isHere) {
@@ -34,33 +44,66 @@ function checkNodes({ nodes, tokenFile }) {
   }
 }
 
+// Codes of errors after which nothing was sent, and of those which a node does not cause.
+const notSent = /^(ENOENT|ECONNREFUSED|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH|ENETUNREACH|UND_ERR_CONNECT_TIMEOUT|ERR_SSL.*|ERR_TLS.*|.*CERT.*|.*SIGNATURE)$/;
+const noNode = /^(HPE_.*|ERR_SSL.*|ERR_TLS.*|.*CERT.*|.*SIGNATURE)$/;
+
+const clusters = new Map(); // of each list of nodes: the cluster that answered first. In another one, another program may hold the same lock
 let first = 0; // the node that answered last is asked first
 
-// request sends the same request to one node after another until one answers it.
+// request sends the same request to one node after another until one answers it. inDoubt of its errors: an attempt may have taken
+// effect whose answer is not known.
 async function request({ nodes, tokenFile }, path, body, until, timeout, headers = {}) {
-  let problem;
+  const list = nodes.join(' ');
+  let inDoubt = false;
   let pause = 0.2;
-  do {
-    if (problem) await sleep(pause * 1000);
+  for (;;) {
+    const problems = []; // of each node
+    let wrong = 0; // how many of them are no nodes
     for (const _ of nodes) {
+      const node = nodes[first++ % nodes.length].replace(/\/$/, '');
       const [sent, signal] = [now(), AbortSignal.timeout(Math.ceil(timeout * 1000))];
+      let response, text, answer;
       try {
         if (tokenFile) headers.Authorization = `Bearer ${(await readFile(tokenFile, 'utf8')).trim()}`;
-        const response = await fetch(nodes[first % nodes.length] + path, { method: 'POST', body: JSON.stringify(body), headers, signal, redirect: 'error' });
-        const answer = await response.json();
-        if (response.ok) return { ...answer, sent, status: response.status };
-        const refused = Object.assign(new Refused(), answer, { repeated: problem !== undefined });
-        if (![429, 502, 503, 504].includes(response.status)) throw refused;
-        pause = Number(response.headers.get('Retry-After')) || pause;
-        problem = refused;
+        if (clusters.has(list)) headers['Zamok-Cluster'] = clusters.get(list);
+        response = await fetch(node + path, { method: 'POST', body: JSON.stringify(body), headers, signal, redirect: 'error' });
+        text = await response.text();
       } catch (error) {
-        if (error instanceof Refused) throw error;
-        problem = error; // the answer is lost; the request may have arrived
+        const code = error.cause?.code ?? error.code ?? '';
+        inDoubt ||= !notSent.test(code);
+        if (noNode.test(code)) wrong++;
+        problems.push(`${node}: ${error.cause?.message || code || error.message}${/^HPE/.test(code) ? '; is that the port for gRPC?' : ''}`);
+        continue;
       }
-      first++;
+      try { answer = JSON.parse(text); } catch { /* it is no node's */ }
+      if ([429, 502, 503, 504].includes(response.status)) {
+        pause = Number(response.headers.get('Retry-After')) || pause;
+        inDoubt ||= answer?.outcome !== 'not_done';
+        problems.push(`${node}: ${answer?.message ?? text}`);
+        continue;
+      }
+      const cluster = response.headers.get('Zamok-Cluster');
+      if (cluster && !clusters.has(list)) clusters.set(list, cluster);
+      if (cluster && cluster !== clusters.get(list)) {
+        answer = { code: 'wrong_cluster', message: `${node} belongs to cluster ${cluster}, and another node of the list to ${clusters.get(list)}` };
+      } else if (response.ok && cluster && answer) {
+        first--;
+        return { answer, sent, status: response.status };
+      }
+      if (answer?.code) {
+        first--;
+        throw Object.assign(new Refused(), answer, { inDoubt });
+      }
+      inDoubt = true;
+      wrong++;
+      problems.push(`${node}: it does not answer as a node does: ${text.slice(0, 100)}`);
     }
-  } while (now() + pause < until);
-  throw new Unavailable('no node has answered in time', { cause: problem });
+    const all = problems.join('; ');
+    if (wrong === nodes.length && path === '/v1/acquire') throw Object.assign(new TypeError(`no address of a node: ${all}`), { inDoubt: false });
+    if (now() + pause >= until) throw Object.assign(new Unavailable(`no node has answered in time: ${all}`), { inDoubt });
+    await sleep(pause * 1000);
+  }
 }
 
 // withLock calls body while it holds a lock, and returns what body does. wait is in seconds, or Infinity; fields are others of
@@ -70,53 +113,71 @@ export async function withLock(name, { nodes, tokenFile, wait = 30, ttl = 15, ..
   checkNodes(to);
   const wanted = { name, ttl: `${ttl}s`, wait: wait === Infinity ? 'forever' : `${wait}s`, poll: `${ttl / 3}s`, ...fields };
   const headers = { 'Idempotency-Key': randomBytes(16).toString('hex') }; // the right to the lock: a secret
-  const giveUp = now() + wait + ttl;
-  let answer;
-  do { // while it waits: the same request under the same key keeps its place
-    answer = await request(to, '/v1/acquire', wanted, giveUp, ttl / 3 + 5, headers);
-  } while (answer.status === 202);
-
-  const { session, secret } = answer;
-  const token = BigInt(answer.token);
-  const grant = { session, secret, token: answer.token }; // the body of renew and release
-  const valid = seconds(answer.valid_for);
-  const end = answer.hold_left ? answer.sent + seconds(answer.hold_left) : Infinity; // of max_hold
   const lost = new AbortController();
   const left = new AbortController(); // body has returned
-  let until, watch; // the lock is certain until then; what says when that is over
-  const confirm = ({ sent, valid_for }) => {
-    until = Math.min(sent + seconds(valid_for), end); // from before the request was sent: so old the lease may be
-    clearTimeout(watch);
-    if (!left.signal.aborted) watch = setTimeout(lose, Math.max(0, (until - now()) * 1000));
+  let grant; // the body of renew and release
+  let until, pause; // the lock is certain until then; it is renewed so often
+  let timer;
+  const confirm = ({ answer, sent }) => {
+    const valid = seconds(answer.valid_for);
+    until = sent + valid; // from before the request was sent: so old the lease may be
+    pause = Math.max(valid / 3, 0.2);
   };
   const lose = () => lost.abort(new Lost('the lock was lost: another program may hold it'));
   const check = () => {
     if (now() >= until) lose(); // body may have kept the timer from firing
     lost.signal.throwIfAborted();
   };
-  const renew = async () => confirm(await request(to, '/v1/renew', grant, until, valid / 3 / nodes.length));
+  const watch = () => { // a timer stands while the machine is suspended: so it looks at the clock each second
+    if (now() >= until) lose();
+    else timer = setTimeout(watch, Math.min(until - now(), 1) * 1000);
+  };
+  const acquire = async (wanted, until, timeout) => {
+    const { answer, ...how } = await request(to, '/v1/acquire', wanted, until, timeout, headers);
+    const { session, secret, token, cluster } = answer;
+    grant = { session, secret, token, cluster };
+    return { answer, ...how };
+  };
+  const renew = async () => confirm(await request(to, '/v1/renew', grant, until, pause / nodes.length));
   const keep = async () => {
     while (!lost.signal.aborted) {
-      await sleep((valid / 3) * 1000, undefined, { signal: left.signal });
+      await sleep(pause * 1000, undefined, { signal: left.signal });
       await renew();
     }
   };
   const release = async () => {
     left.abort();
-    clearTimeout(watch);
+    clearTimeout(timer);
     try {
-      const { reason = 'dropped' } = await request(to, '/v1/release', grant, now() + 5, 2);
+      const { reason = 'dropped' } = (await request(to, '/v1/release', grant, now() + 5, 2)).answer;
       if (!['dropped', 'closed'].includes(reason)) lose(); // it had ended before
     } catch (error) { // Unavailable: it is free one ttl after the last renewal
-      if (error instanceof Refused && !error.repeated) lose(); // else the request before may have released it
+      if (error instanceof Refused && !error.inDoubt) lose(); // else the attempt before may have released it
     }
   };
 
-  confirm(answer);
-  keep().catch(() => left.signal.aborted || lose());
-  let result;
+  let token;
   try {
-    if (now() > answer.sent + valid / 2) await renew(); // the answer took long
+    let granted;
+    const giveUp = now() + wait + ttl;
+    do { // while it waits: the same request under the same key keeps its place
+      granted = await acquire(wanted, giveUp, ttl / 3 + 5);
+    } while (granted.status === 202);
+    token = BigInt(grant.token);
+    confirm(granted);
+    if (now() > granted.sent + (until - granted.sent) / 2) await renew(); // the answer took long
+    check();
+  } catch (error) {
+    if (grant || error.inDoubt !== false) { // ends what was acquired, or still waits, or is in doubt
+      if (!grant) await acquire({ ...wanted, poll: '1ms' }, now(), 2).catch(() => {});
+      if (grant) await release();
+    }
+    throw error;
+  }
+  let result;
+  watch();
+  keep().catch(() => left.signal.aborted || lose());
+  try {
     result = await body({ token, signal: lost.signal, check });
     check();
   } catch (error) {

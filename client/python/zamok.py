@@ -7,13 +7,21 @@
 To nodes with TLS write https, with the authority in the environment: SSL_CERT_FILE. token_file=… names a file with the token
 that says who this is, read for each request; see docs/guide/access.md. Without TLS it is sent to this machine only.
 """
-import http.client, ipaddress, json, re, secrets, threading, time, urllib.parse
+import http.client, ipaddress, json, re, secrets, socket, ssl, threading, time, urllib.parse
 
 class Lost(Exception): "The lock is not certain any more: another program may hold it."
-class Refused(Exception): "A node has said no. args: the message, the code, whether another node had been asked before."
+class Refused(Exception): "A node has said no. args: the message, the code. in_doubt: an attempt before may have taken effect."
 
-def now(): # a clock that nobody sets, and that continues while the machine is suspended, if there is one
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+clocks = [getattr(time, name) for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC", "CLOCK_MONOTONIC_RAW") if hasattr(time, name)]
+def read_clocks(): return [time.clock_gettime(clock) for clock in clocks] or [time.monotonic()]
+passed, last, reading = 0.0, read_clocks(), threading.Lock()
+
+def now(): # time that has passed, by the fastest of the clocks that nobody sets: one goes on in a suspend, one is not slewed
+    global passed, last
+    with reading:
+        these = read_clocks()
+        passed, last = passed + max(b - a for a, b in zip(last, these)), these
+        return passed
 
 def seconds(text): # "1m54.5s" is 114.5
     parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:([\d.]+)s|(\d+)ms)?", text)
@@ -25,34 +33,68 @@ def is_here(host): # the address of this machine
     except ValueError: return False
 
 def check_nodes(nodes, token_file):
+    if isinstance(nodes, str) or not nodes: raise ValueError(f'nodes is {nodes!r}, and not a list as ["http://node1:5752"]')
     for node in nodes:
         url = urllib.parse.urlsplit(node)
+        if url.scheme not in ("http", "https") or not url.hostname or url.port == 0 or "@" in url.netloc:
+            raise ValueError(f"{node!r} is no address of a node, as http://node1:5752")
         if token_file and url.scheme != "https" and not is_here(url.hostname):
             raise ValueError(f"{node}: a token is sent over https only, or to this machine: others could read it on the way")
 
+def speaks_first(url): # as a server of gRPC does, and none of HTTP/1
+    try:
+        with socket.create_connection((url.hostname, url.port or 80), 1) as connection:
+            connection.settimeout(0.5)
+            return url.scheme == "http" and bool(connection.recv(1))
+    except OSError: return False
+
+clusters = {} # of each list of nodes: the cluster that answered first. In another one, another program may hold the same lock
+
 def request(nodes, path, body, until, timeout, token_file=None, **headers):
     "Sends the same request to one node after another until one answers it: when it was sent, the status, the answer."
-    problem, pause = None, 0.2
-    while problem is None or now() < until:
+    listed, in_doubt, pause = tuple(nodes), False, 0.2
+    while True:
+        problems, wrong = [], 0 # of each node; how many of them are no nodes
         for node in nodes:
             url, sent = urllib.parse.urlsplit(node), now()
             connection = getattr(http.client, url.scheme.upper() + "Connection")(url.netloc, timeout=min(timeout, 2))
+            arrived, text = False, b"" # it may have arrived
             try:
                 if token_file:
                     with open(token_file) as file: headers["Authorization"] = "Bearer " + file.read().strip()
+                if listed in clusters: headers["Zamok-Cluster"] = clusters[listed]
                 connection.connect() # a node that is off costs two seconds
                 connection.sock.settimeout(timeout)
-                connection.request("POST" if body else "GET", path, body and json.dumps(body), headers)
+                arrived = True
+                connection.request("POST", url.path.rstrip("/") + path, json.dumps(body), headers)
                 response = connection.getresponse()
-                answer = json.load(response)
-                if response.status < 300: return sent, response.status, answer
-                if response.status not in (429, 502, 503, 504): raise Refused(answer["message"], answer["code"], problem is not None)
-                problem, pause = answer, float(response.headers.get("Retry-After", pause))
-            except (OSError, http.client.HTTPException, ValueError) as error: # the answer is lost; the request may have arrived
-                problem = error
+                text, cluster = response.read(), response.getheader("Zamok-Cluster")
+                if response.status in (429, 502, 503, 504):
+                    pause = float(response.headers.get("Retry-After", pause))
+                    arrived, error = b'"outcome":"not_done"' not in text, text.decode(errors="replace")
+                else:
+                    answer = json.loads(text)
+                    if cluster and clusters.setdefault(listed, cluster) != cluster:
+                        answer = {"code": "wrong_cluster", "message": f"{node} belongs to cluster {cluster}, and another node of the list to {clusters[listed]}"}
+                    elif response.status < 300 and cluster: return sent, response.status, answer
+                    refused = Refused(answer["message"], answer["code"])
+                    refused.in_doubt = in_doubt
+                    raise refused
+            except ssl.SSLError as e: wrong, error = wrong + (not isinstance(e, ssl.SSLEOFError)), f"no TLS: {e}"
+            except (ConnectionError, http.client.BadStatusLine) as e: # the answer is lost; the request may have arrived
+                error = e
+                if arrived and speaks_first(url): wrong, error = wrong + 1, "it does not speak HTTP/1; is that the port for gRPC?"
+            except (KeyError, TypeError, ValueError): wrong, error = wrong + 1, f"it does not answer as a node does: {text[:100]!r}"
+            except (OSError, http.client.HTTPException) as e: error = e
             finally: connection.close()
+            in_doubt = in_doubt or arrived
+            problems.append(f"{node}: {error}")
+        if wrong == len(nodes) and path == "/v1/acquire": raise ValueError("no address of a node: " + "; ".join(problems))
+        if now() + pause >= until: break
         time.sleep(pause)
-    raise TimeoutError(f"no node has answered in time; the last one: {problem}")
+    problem = TimeoutError("no node has answered in time: " + "; ".join(problems))
+    problem.in_doubt = in_doubt
+    raise problem
 
 class lock:
     "A lock for a block. wait: seconds, or None for as long as it takes. fields: others of POST /v1/acquire, such as meta."
@@ -63,27 +105,42 @@ class lock:
         self.lost, self.left = threading.Event(), threading.Event() # the lock is lost; the block has been left
 
     def __enter__(self):
-        end, status, key = now() + self.patience + self.ttl, 202, {"Idempotency-Key": secrets.token_hex(16)} # a key is secret
-        while status == 202: # it waits; the same request under the same key keeps its place
-            sent, status, self.grant = request(self.nodes, "/v1/acquire", self.body, end, self.ttl / 3 + 5, self.token_file, **key)
-        self.token, self.valid = int(self.grant["token"]), seconds(self.grant["valid_for"])
-        self.end = sent + seconds(self.grant.get("hold_left", "87600h")) # of max_hold, if that is given
-        self.until = min(sent + self.valid, self.end) # from before the request was sent: so old the lease may be
-        if now() > sent + self.valid / 2: self.renew() # the answer took long
+        self.grant, key = None, {"Idempotency-Key": secrets.token_hex(16)} # a key is secret
+        end, status = now() + self.patience + self.ttl, 202
+        try:
+            while status == 202: # it waits; the same request under the same key keeps its place
+                sent, status, self.grant = request(self.nodes, "/v1/acquire", self.body, end, self.ttl / 3 + 5, self.token_file, **key)
+            self.token = int(self.grant["token"])
+            self.confirm(sent, self.grant)
+            if now() > sent + self.valid / 2: self.renew() # the answer took long
+            self.check()
+        except BaseException as error:
+            if self.grant or getattr(error, "in_doubt", True): self.give_up(key)
+            raise
         for job in self.keep, self.watch: threading.Thread(target=job, daemon=True).start()
         return self
 
+    def give_up(self, key): # ends what was acquired, or still waits, or is in doubt
+        try:
+            if not self.grant: self.grant = request(self.nodes, "/v1/acquire", dict(self.body, poll="1ms"), now(), 2, self.token_file, **key)[2]
+            request(self.nodes, "/v1/release", self.grant, now(), 2, self.token_file)
+        except Exception: pass # it ends one ttl after the last request
+
+    def confirm(self, sent, answer): # from before the request was sent: so old the lease may be
+        self.valid = seconds(answer["valid_for"])
+        self.until, self.pause = sent + self.valid, max(self.valid / 3, 0.2)
+
     def renew(self):
-        sent, _, answer = request(self.nodes, "/v1/renew", self.grant, self.until, self.valid / 3 / len(self.nodes), self.token_file)
-        self.until = min(sent + seconds(answer["valid_for"]), self.end)
+        sent, _, answer = request(self.nodes, "/v1/renew", self.grant, self.until, self.pause / len(self.nodes), self.token_file)
+        self.confirm(sent, answer)
 
     def keep(self): # a thread: renews after each third of the time for which the lock is certain
         try:
-            while not self.left.wait(self.valid / 3) and not self.lost.is_set(): self.renew()
+            while not self.left.wait(self.pause) and not self.lost.is_set(): self.renew()
         except Exception: self.lost.set()
 
     def watch(self): # a thread: says when that time is over, whatever the requests are doing
-        while not self.left.wait(min(self.until - now(), 1)) and not self.lost.is_set():
+        while not self.left.wait(max(min(self.until - now(), 1), 0)) and not self.lost.is_set():
             if now() >= self.until: self.lost.set()
 
     def check(self):
@@ -94,5 +151,5 @@ class lock:
         lost = self.lost.is_set() or now() >= self.until
         try: reason = request(self.nodes, "/v1/release", self.grant, now() + 5, 2, self.token_file)[2].get("reason")
         except TimeoutError: reason = None # it was held to the end of the block, and is free one ttl after the last renewal
-        except Refused as error: reason = None if error.args[2] else "ended" # None: the request before may have released it
+        except Refused as error: reason = None if error.in_doubt else "ended" # None: an attempt before may have released it
         if kind is None and (lost or reason not in (None, "dropped", "closed")): raise Lost("another program may have held the lock")

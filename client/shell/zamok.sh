@@ -42,24 +42,51 @@ field() { # FIELD FILE: the text of a field in JSON
 	sed -n 's/.*"'"$1"'":"\([^"]*\)".*/\1/p' "$2"
 }
 
-# request PATH UNTIL CURL-ARGUMENT… sends a request to one node after another until one answers it. $status: 000 if none does;
-# $sent: when it was sent; $repeated: empty if it was sent once only.
+# request PATH UNTIL CURL-ARGUMENT… sends a request to one node after another until one answers it. $status: 000 if none does,
+# "none" if none of them is a node; $sent: when it was sent; $doubt: not empty if an attempt before may have taken effect.
 request() {
-	path=$1 until=$2 repeated='' status=''
+	path=$1 until=$2 doubt=''
 	shift 2
 	while :; do
+		wrong=yes
 		for node in $nodes; do
-			sent=$(now)
+			node=${node%/} sent=$(now)
 			[ "$sent" -lt "$until" ] || { status=000; return; }
-			repeated=$status
-			status=$(curl -s -K "$dir/curl" -o "$answer" -w '%{http_code}' --connect-timeout 1 "$@" "$node$path") || status=000
-			case $status in
-			000 | 429 | 50[234]) ;; # the answer is lost, or the node can't help now: the next one
-			*) return ;;
+			: >"$answer" >"$answer.head" # those of the attempt before
+			result=$(curl -sS -K "$dir/curl" -D "$answer.head" -o "$answer" -w '%{http_code} %{time_pretransfer}' --connect-timeout 1 \
+				"$@" "$node$path" 2>"$answer.error") && failed=0 || failed=$?
+			status=${result%% *}
+			from=$(tr -d '\r' <"$answer.head" | sed -n 's/^[Zz]amok-[Cc]luster: \([0-9a-f]*\)$/\1/p')
+			case $failed,$status in
+			0,429 | 0,50[234]) wrong='' ;; # the node can't help now: the next one
+			0,*)
+				[ "$from" ] || [ "$status" -ge 300 ] || continue # that was no node
+				[ "$cluster" ] || [ -z "$from" ] || pin "$from"
+				[ -z "$from" ] || [ "$from" = "$cluster" ] || two_clusters
+				return
+				;;
+			1,* | 35,* | 60,*) ;; # it speaks no HTTP, or no TLS
+			*) wrong='' ;;
+			esac
+			case $failed,$result,$(field outcome "$answer") in
+			0,*,not_done | [!0]*,000\ 0[.,]000000,*) ;; # it is not done, or nothing was sent
+			*) doubt=yes ;;
 			esac
 		done
+		[ -z "$wrong" ] || [ "$path" != /v1/acquire ] || { status=none; return; }
 		sleep 1 # as Retry-After says
 	done
+}
+
+pin() { # CLUSTER: it is that of this run from the first answer on; in another one, another program may hold the same lock
+	cluster=$1
+	printf 'header = "Zamok-Cluster: %s"\n' "$1" >>"$dir/curl"
+}
+
+two_clusters() {
+	status=409
+	printf '{"code":"wrong_cluster","message":"%s belongs to cluster %s, and another node of ZAMOK_HTTP to %s"}' \
+		"$node" "$from" "$cluster" >"$answer"
 }
 
 # renew renews the lock. The time for which it is certain counts from before the request was sent: so old the lease may be.
@@ -97,7 +124,7 @@ finish() {
 		case $status in
 		200) case $(field reason "$answer") in '' | dropped | closed) ;; *) : >"$dir/lost" ;; esac ;;
 		000) ;; # without an answer, it is free one ttl after the last renewal
-		*) [ "$repeated" ] || : >"$dir/lost" ;; # repeated: the request before may have released it
+		*) [ "$doubt" ] || : >"$dir/lost" ;; # else the attempt before may have released it
 		esac
 	fi
 	if [ -e "$dir/lost" ]; then
@@ -112,6 +139,12 @@ if [ $# -lt 3 ] || [ "$2" != -- ]; then fail 125 'usage: zamok.sh NAME -- COMMAN
 name=$(printf %s "$1" | sed 's/["\\]/\\&/g')
 shift 2
 nodes=${ZAMOK_HTTP:-http://127.0.0.1:5752 http://127.0.0.1:5762 http://127.0.0.1:5772}
+for node in $nodes; do
+	case $node in
+	http://[!/]* | https://[!/]*) ;;
+	*) fail 125 "ZAMOK_HTTP: $node is no address of a node, as http://node1:5752" ;;
+	esac
+done
 ttl=${ZAMOK_TTL:-15}
 wait=${ZAMOK_WAIT:-30s}
 kill_after=2 # seconds from TERM to KILL
@@ -126,7 +159,7 @@ if [ "${ZAMOK_TOKEN_FILE:-}" ]; then
 			fail 125 "$node: a token is sent over https only, or to this machine: others could read it on the way"
 	done
 fi
-job='' keeper=''
+job='' keeper='' cluster=''
 dir=$(mktemp -d) # other users can't read it: what is in it is the right to the lock
 answer=$dir/answer
 trap finish EXIT
@@ -144,11 +177,13 @@ while [ "$status" = 202 ]; do
 	request /v1/acquire "$end" --max-time $((ttl / 3 + 5)) -H "@$dir/key" -d "@$dir/request"
 done
 case $status in
-200) mv "$answer" "$dir/lock" ;; # the body of renew and release
 000) fail 124 "no node has answered in time; asked (ZAMOK_HTTP): $nodes" ;;
-409) fail 121 "$(field message "$answer")" ;;
-*) fail 125 "$(cat "$answer")" ;;
+none) fail 125 "$node is no address of a node: $(cat "$answer.error" "$answer")" ;;
+409) [ "$(field code "$answer")" = wrong_cluster ] || fail 121 "$(field message "$answer")" ;;
 esac
+grep -q '^{' "$answer" || fail 125 "$node is no address of a node: $(cat "$answer")"
+[ "$status" = 200 ] || fail 125 "$node: $(cat "$answer")"
+mv "$answer" "$dir/lock" # the body of renew and release
 valid=$(seconds "$(field valid_for "$dir/lock")") || fail 125 'the node has answered no time for which the lock is certain'
 ZAMOK_LOCK_TOKEN=$(field token "$dir/lock")
 number "$ZAMOK_LOCK_TOKEN" || fail 125 'the node has answered a token that is no number'

@@ -235,6 +235,35 @@ func TestHTTPClientsNoticeLoss(t *testing.T) {
 	awaitLost(t, cutOff, since, ttl)
 }
 
+// A lock with max_hold is granted to another program at the end of it. Clients whose clocks are 4 % slow have stopped believing in
+// it by then. zamok.sh has no max_hold.
+func TestHTTPClientsStopBeforeTheNextGrant(t *testing.T) {
+	takesTime(t)
+	requireTools(t, "python3", "node")
+	t.Parallel()
+	c := sharedCluster(t)
+	for _, language := range []string{"python", "node"} {
+		t.Run(language, func(t *testing.T) {
+			t.Parallel()
+			nodes := []string{"http://127.0.0.1:" + strconv.Itoa(c.port+2)}
+			holder := startHTTPClient(t, httpClients[language], nodes, []string{"ZAMOK_TEST_RATE=0.96"}, "believe", "brief/"+language, "5s")
+			holder.awaitOutput(t, "holding")
+			answer, err := http.Post(nodes[0]+"/v1/acquire", "application/json", strings.NewReader(`{"name":"brief/`+language+`","wait":"60s"}`))
+			granted := time.Now() // a little later than the grant
+			require.NoError(t, err)
+			require.Equal(t, http.StatusOK, answer.StatusCode)
+			require.NoError(t, answer.Body.Close())
+			_, text, is := strings.Cut(holder.wait(t).stdout, "believed ")
+			require.True(t, is)
+			believed, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+			require.NoError(t, err)
+			before := granted.Sub(time.UnixMicro(int64(believed * 1e6)))
+			t.Logf("it stopped %v before the next grant", before)
+			require.Positive(t, before)
+		})
+	}
+}
+
 // The commands of docs/guide/http.md are typed, block by block, and show what it says. A block that begins with curl -sN
 // streams until Ctrl-C.
 func TestHTTPGuide(t *testing.T) {

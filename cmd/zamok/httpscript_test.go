@@ -14,16 +14,18 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 )
 
 // The clients over HTTP against nodes whose answers a test writes.
 
 // scriptedNode answers as one of its functions says, and as a node that grants everything where it has none.
 type scriptedNode struct {
-	acquire, renew, release func(n int) (status int, body string) // n: how many such requests came before
+	acquire, renew, release func(r scriptedRequest) (status int, body string) // 0: the answer is lost
 
 	cluster string // its header Zamok-Cluster
 	url     string
@@ -37,6 +39,7 @@ type scriptedRequest struct {
 	path   string
 	header http.Header
 	body   map[string]any
+	before int // how many for this path came before
 }
 
 const scriptedCluster = "00112233445566778899aabbccddeeff"
@@ -53,10 +56,9 @@ func (n *scriptedNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	came := scriptedRequest{path: r.URL.Path, header: r.Header}
 	_ = json.NewDecoder(r.Body).Decode(&came.body) // a request without a body has no fields
 	n.mu.Lock()
-	before := 0
 	for _, earlier := range n.seen {
 		if earlier.path == came.path {
-			before++
+			came.before++
 		}
 	}
 	n.seen = append(n.seen, came)
@@ -65,14 +67,14 @@ func (n *scriptedNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if cluster == "" {
 		cluster = scriptedCluster
 	}
-	scripted := map[string]func(int) (int, string){"/v1/acquire": n.acquire, "/v1/renew": n.renew, "/v1/release": n.release}[r.URL.Path]
+	scripted := map[string]func(scriptedRequest) (int, string){"/v1/acquire": n.acquire, "/v1/renew": n.renew, "/v1/release": n.release}[r.URL.Path]
 	status, body := http.StatusOK, map[string]string{
 		"/v1/acquire": scriptedGrant(cluster, "9.5s"), "/v1/renew": `{"session":"57","valid_for":"9.5s"}`, "/v1/release": `{"state":"ended","reason":"dropped"}`,
 	}[r.URL.Path]
 	if scripted != nil {
-		status, body = scripted(before)
+		status, body = scripted(came)
 	}
-	if status == 0 { // the answer is lost
+	if status == 0 {
 		panic(http.ErrAbortHandler)
 	}
 	w.Header().Set("Zamok-Cluster", cluster)
@@ -99,8 +101,8 @@ func scriptedGrant(cluster, validFor string) string {
 }
 
 // always answers each request alike.
-func always(status int, body string) func(int) (int, string) {
-	return func(int) (int, string) { return status, body }
+func always(status int, body string) func(scriptedRequest) (int, string) {
+	return func(scriptedRequest) (int, string) { return status, body }
 }
 
 // refusing is an address at which nothing listens.
@@ -168,8 +170,125 @@ func TestHTTPClientsKeepTheirToken(t *testing.T) {
 			end := startHTTPClient(t, program, []string{node.url, outside}, env, "use", "stock").wait(t)
 			assert.NotEqual(t, 0, end.code)
 			assert.Empty(t, node.requests("/v1/acquire"), "the list is refused before anything is sent")
-			assert.Contains(t, end.stderr, "https", outside)
+			assert.Regexp(t, "https|no address of a node", end.stderr, outside)
 			assert.NotContains(t, end.stderr, "zamok_x3t7")
+		}
+	})
+}
+
+// A list of nodes may have one of another cluster by mistake. Then two programs may hold a lock: so each request names the cluster
+// that answered first, and what another one answers is refused.
+func TestHTTPClientsRefuseASecondCluster(t *testing.T) {
+	eachHTTPClient(t, func(t *testing.T, _ string, program []string) {
+		const another = "ffeeddccbbaa99887766554433221100"
+		first := (&scriptedNode{acquire: func(r scriptedRequest) (int, string) {
+			if r.before == 0 {
+				return 202, strings.Replace(scriptedGrant(scriptedCluster, "9.5s"), "granted", "waiting", 1)
+			}
+			return 503, `{"code":"not_leader","message":"no leader is known","outcome":"not_done"}`
+		}}).start(t)
+		second := (&scriptedNode{cluster: another}).start(t)
+		end := startHTTPClient(t, program, []string{first.url, second.url}, nil, "use", "stock").wait(t)
+		assert.NotEqual(t, 0, end.code)
+		assert.NotContains(t, end.stdout, "used")
+		assert.Contains(t, end.stderr, another)
+		assert.Contains(t, end.stderr, scriptedCluster)
+		assert.Equal(t, scriptedCluster, second.requests("/v1/acquire")[0].header.Get("Zamok-Cluster"))
+
+		node := (&scriptedNode{}).start(t)
+		end = startHTTPClient(t, program, []string{node.url}, nil, "use", "stock").wait(t)
+		require.Equal(t, 0, end.code, end.stderr)
+		released := node.requests("/v1/release")[0]
+		assert.Equal(t, scriptedCluster, released.header.Get("Zamok-Cluster"))
+		assert.Equal(t, scriptedCluster, released.body["cluster"])
+	})
+}
+
+// A release that finds no session is a loss, unless an attempt before may have released the lock. One that was refused has not, nor
+// has one that no node received.
+func TestHTTPClientsReportALossAtTheRelease(t *testing.T) {
+	eachHTTPClient(t, func(t *testing.T, _ string, program []string) {
+		gone := (&scriptedNode{release: always(410, `{"code":"no_session","message":"it has ended","outcome":"not_done"}`)}).start(t)
+		refuses := (&scriptedNode{release: always(503, `{"code":"not_leader","message":"no leader is known","outcome":"not_done"}`)}).start(t)
+		unknown := (&scriptedNode{release: always(503, `{"code":"unknown","message":"perhaps","outcome":"unknown"}`)}).start(t)
+		silent := (&scriptedNode{release: always(0, "")}).start(t)
+		for what, test := range map[string]struct {
+			before string
+			want   int
+		}{
+			"a refused connection": {refusing(t), exitLost}, "a refusal": {refuses.url, exitLost},
+			"a lost answer": {silent.url, 0}, "an unknown outcome": {unknown.url, 0},
+		} {
+			end := startHTTPClient(t, program, []string{test.before, gone.url}, nil, "use", "stock").wait(t)
+			assert.Equal(t, test.want, end.code, "%s\n%s", what, end.stderr)
+			assert.Contains(t, end.stdout, "used", what)
+		}
+	})
+}
+
+// What was acquired, or may have been, is released also if the block is never entered.
+func TestHTTPClientsLeaveNothingBehind(t *testing.T) {
+	takesTime(t)
+	eachHTTPClient(t, func(t *testing.T, language string, program []string) {
+		if language == "shell" {
+			t.Skip("it has no block: its trap releases")
+		}
+		late := (&scriptedNode{acquire: always(200, scriptedGrant(scriptedCluster, "1ms")), renew: always(410, `{"code":"no_session","message":"it has ended"}`)}).start(t)
+		waits := (&scriptedNode{acquire: func(r scriptedRequest) (int, string) {
+			if r.before == 0 {
+				return 202, strings.Replace(scriptedGrant(scriptedCluster, "9.5s"), "granted", "waiting", 1)
+			}
+			return 503, "a proxy"
+		}}).start(t)
+		silent := (&scriptedNode{acquire: func(r scriptedRequest) (int, string) {
+			if r.body["poll"] != "1ms" {
+				return 0, ""
+			}
+			return 200, scriptedGrant(scriptedCluster, "9.5s")
+		}}).start(t)
+		for what, node := range map[string]*scriptedNode{"a failed renewal": late, "a wait without an end": waits, "a lost answer": silent} {
+			end := startHTTPClient(t, program, []string{node.url}, nil, "brief", "stock").wait(t)
+			assert.NotEqual(t, 0, end.code)
+			assert.NotContains(t, end.stdout, "used", what)
+			if assert.Len(t, node.requests("/v1/release"), 1, what) {
+				assert.Equal(t, "57", node.requests("/v1/release")[0].body["session"])
+			}
+		}
+		end := startHTTPClient(t, program, []string{refusing(t)}, nil, "brief", "stock").wait(t)
+		assert.Contains(t, end.stderr, "no node has answered in time")
+	})
+}
+
+// An address that is no node's is explained at once, and not after all attempts.
+func TestHTTPClientsExplainWrongAddresses(t *testing.T) {
+	takesTime(t)
+	eachHTTPClient(t, func(t *testing.T, language string, program []string) {
+		plain := (&scriptedNode{}).start(t)
+		secured := httptest.NewTLSServer(http.NotFoundHandler())
+		t.Cleanup(secured.Close)
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		forGRPC := grpc.NewServer()
+		t.Cleanup(forGRPC.Stop)
+		go func() { _ = forGRPC.Serve(l) }()
+		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "<html>") }))
+		t.Cleanup(other.Close)
+		for what, address := range map[string]string{
+			"no scheme": strings.TrimPrefix(plain.url, "http://"), "the port for gRPC": "http://" + l.Addr().String(), "another server": other.URL,
+			"http to https": strings.Replace(secured.URL, "https", "http", 1), "https to http": strings.Replace(plain.url, "http", "https", 1),
+			"an unknown authority": secured.URL,
+		} {
+			began := time.Now()
+			end := startHTTPClient(t, program, []string{address}, nil, "use", "stock").wait(t)
+			assert.NotEqual(t, 0, end.code, what)
+			assert.Contains(t, end.stderr, "no address of a node", what)
+			assert.Contains(t, end.stderr, address, what)
+			assert.Less(t, time.Since(began), 10*time.Second, "%s: it tried again", what)
+			t.Logf("%s: %v, %s", what, time.Since(began), end.stderr)
+		}
+		if language != "shell" {
+			end := startHTTPClient(t, program, []string{plain.url}, nil, "text", "stock").wait(t)
+			assert.Contains(t, end.stderr, "not a list")
 		}
 	})
 }

@@ -48,7 +48,8 @@ function checkNodes({ nodes, tokenFile }) {
 const notSent = /^(ENOENT|ECONNREFUSED|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH|ENETUNREACH|UND_ERR_CONNECT_TIMEOUT|ERR_SSL.*|ERR_TLS.*|.*CERT.*|.*SIGNATURE)$/;
 const noNode = /^(HPE_.*|ERR_SSL.*|ERR_TLS.*|.*CERT.*|.*SIGNATURE)$/;
 
-const clusters = new Map(); // of each list of nodes: the cluster that answered first. In another one, another program may hold the same lock
+// Of each list of nodes: the cluster that answered first. In another one, another program may hold the same lock.
+const clusters = new Map();
 let first = 0; // the node that answered last is asked first
 
 // request sends the same request to one node after another until one answers it. inDoubt of its errors: an attempt may have taken
@@ -73,7 +74,8 @@ async function request({ nodes, tokenFile }, path, body, until, timeout, headers
         const code = error.cause?.code ?? error.code ?? '';
         inDoubt ||= !notSent.test(code);
         if (noNode.test(code)) wrong++;
-        problems.push(`${node}: ${error.cause?.message || code || error.message}${/^HPE/.test(code) ? '; is that the port for gRPC?' : ''}`);
+        const hint = /^HPE/.test(code) ? '; is that the port for gRPC?' : '';
+        problems.push(`${node}: ${error.cause?.message || code || error.message}${hint}`);
         continue;
       }
       try { answer = JSON.parse(text); } catch { /* it is no node's */ }
@@ -86,7 +88,8 @@ async function request({ nodes, tokenFile }, path, body, until, timeout, headers
       const cluster = response.headers.get('Zamok-Cluster');
       if (cluster && !clusters.has(list)) clusters.set(list, cluster);
       if (cluster && cluster !== clusters.get(list)) {
-        answer = { code: 'wrong_cluster', message: `${node} belongs to cluster ${cluster}, and another node of the list to ${clusters.get(list)}` };
+        const message = `${node} belongs to cluster ${cluster}, and another node of the list to ${clusters.get(list)}`;
+        answer = { code: 'wrong_cluster', message };
       } else if (response.ok && cluster && answer) {
         first--;
         return { answer, sent, status: response.status };
@@ -100,7 +103,9 @@ async function request({ nodes, tokenFile }, path, body, until, timeout, headers
       problems.push(`${node}: it does not answer as a node does: ${text.slice(0, 100)}`);
     }
     const all = problems.join('; ');
-    if (wrong === nodes.length && path === '/v1/acquire') throw Object.assign(new TypeError(`no address of a node: ${all}`), { inDoubt: false });
+    if (wrong === nodes.length && path === '/v1/acquire') {
+      throw Object.assign(new TypeError(`no address of a node: ${all}`), { inDoubt: false });
+    }
     if (now() + pause >= until) throw Object.assign(new Unavailable(`no node has answered in time: ${all}`), { inDoubt });
     await sleep(pause * 1000);
   }

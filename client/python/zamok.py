@@ -75,7 +75,8 @@ def request(nodes, path, body, until, timeout, token_file=None, **headers):
                 else:
                     answer = json.loads(text)
                     if cluster and clusters.setdefault(listed, cluster) != cluster:
-                        answer = {"code": "wrong_cluster", "message": f"{node} belongs to cluster {cluster}, and another node of the list to {clusters[listed]}"}
+                        answer = {"code": "wrong_cluster", "message":
+                            f"{node} belongs to cluster {cluster}, and another node of the list to {clusters[listed]}"}
                     elif response.status < 300 and cluster: return sent, response.status, answer
                     refused = Refused(answer["message"], answer["code"])
                     refused.in_doubt = in_doubt
@@ -122,7 +123,9 @@ class lock:
 
     def give_up(self, key): # ends what was acquired, or still waits, or is in doubt
         try:
-            if not self.grant: self.grant = request(self.nodes, "/v1/acquire", dict(self.body, poll="1ms"), now(), 2, self.token_file, **key)[2]
+            if not self.grant:
+                body = dict(self.body, poll="1ms")
+                self.grant = request(self.nodes, "/v1/acquire", body, now(), 2, self.token_file, **key)[2]
             request(self.nodes, "/v1/release", self.grant, now(), 2, self.token_file)
         except Exception: pass # it ends one ttl after the last request
 

@@ -157,6 +157,7 @@ func TestHTTPClientsEvaluateNothing(t *testing.T) {
 
 // A token is for the nodes: over plain HTTP everybody on the way would have it.
 func TestHTTPClientsKeepTheirToken(t *testing.T) {
+	takesTime(t) // a dozen programs start
 	eachHTTPClient(t, func(t *testing.T, _ string, program []string) {
 		file := filepath.Join(t.TempDir(), "token")
 		require.NoError(t, os.WriteFile(file, []byte("zamok_x3t7\n"), 0o600))
@@ -207,6 +208,7 @@ func TestHTTPClientsRefuseASecondCluster(t *testing.T) {
 // A release that finds no session is a loss, unless an attempt before may have released the lock. One that was refused has not, nor
 // has one that no node received.
 func TestHTTPClientsReportALossAtTheRelease(t *testing.T) {
+	takesTime(t) // a dozen programs start
 	eachHTTPClient(t, func(t *testing.T, _ string, program []string) {
 		gone := (&scriptedNode{release: always(410, `{"code":"no_session","message":"it has ended","outcome":"not_done"}`)}).start(t)
 		refuses := (&scriptedNode{release: always(503, `{"code":"not_leader","message":"no leader is known","outcome":"not_done"}`)}).start(t)

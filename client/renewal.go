@@ -10,7 +10,7 @@ import (
 
 const (
 	// checkEvery is how often clocks are read while a lock is held, and once more at a deadline. A timer for the deadline
-	// alone is not enough, because timers stop while the machine is suspended. Periodic reads alone are not enough either:
+	// alone is not enough, because timers stop while the machine is suspended, and are late while its clock is slowed. Periodic reads alone are not enough either:
 	// they may be later than the margin allows.
 	checkEvery   = 100 * clock.Millisecond
 	checkIdleMax = clock.Second // between reads when nothing is held
@@ -41,11 +41,11 @@ func (s *session) renewalLoop() {
 		case <-s.ctx.Done():
 			return
 		}
-		timer.Reset(s.renewalTick().Duration())
+		timer.Reset(s.renewalTick().Timer())
 	}
 }
 
-// renewalTick does what is due, and returns when to call it again.
+// renewalTick does what is due, and returns within which time to call it again.
 func (s *session) renewalTick() clock.Span {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *session) renewalTick() clock.Span {
 			rest = min(rest, patience/4)
 		}
 	}
-	return max(rest, clock.Millisecond)
+	return rest
 }
 
 // checkDeadlines marks every handle as lost whose deadline has passed, and returns the time to the first deadline of the
@@ -147,7 +147,7 @@ func (s *session) drawRenewal() {
 const instantBytes = 16
 
 func encodeInstant(i clock.Instant) []byte {
-	mono, boot := i.Encode()
+	mono, raw := i.Encode()
 	b := binary.BigEndian.AppendUint64(make([]byte, 0, instantBytes), mono)
-	return binary.BigEndian.AppendUint64(b, boot)
+	return binary.BigEndian.AppendUint64(b, raw)
 }

@@ -11,13 +11,15 @@
 // jumps.
 //
 // Elapsed time ([Instant]) is what this machine's own clocks show: two clocks
-// read together, because one of them sleeps when the machine does. A leader adds
-// its elapsed time to cluster time ([Leader]); a client measures with it how long
-// it may consider its lease valid without an answer ([LocalDeadline]).
+// read together, because one of them may be bent, and sleeps when the machine
+// does. A leader adds its elapsed time to cluster time ([Leader]); a client measures
+// with it how long it may consider its lease valid without an answer ([LocalDeadline]).
 //
 // Wall time is what a calendar shows. It can be set, by people and by programs,
 // forwards and back, and two machines never agree on it. It may be printed for
-// people. Nothing here reads it, and no lease, grant or order depends on it.
+// people. Nothing here reads it, and no lease, grant or order depends on it. Where
+// it is not set but made to run faster or slower until it is right, the monotonic
+// clock runs with it: the raw clock is there because of that.
 //
 // Beside these a [Stamp], the pair (term, index), orders everything that ever
 // happened in a cluster. It is not a time: it says before and after, not how long.
@@ -37,9 +39,9 @@
 // Of a leader's clock:
 //
 //	C1  Readings never fall. Between any two of them they grow by no more than
-//	    the leader's monotonic clock did, and one reading adds at most StepMax.
-//	C2  A reading is not older than the moment of reading: all that has passed,
-//	    up to StepMax, is in it. What is not in it is counted by Discarded.
+//	    either of the leader's clocks did, and one reading adds at most StepMax.
+//	C2  A reading is not older than the moment of reading: all that has passed by
+//	    both clocks, up to StepMax, is in it. What is over is counted by Discarded.
 //
 // Of cluster time, given the duties below:
 //
@@ -52,8 +54,9 @@
 //
 //	C5  What is Reached stays Reached as long as neither clock goes back, and what
 //	    is left Until a deadline is positive exactly when it is not Reached.
-//	C6  Confirmation.ToLocal(D) is reached no later than cluster time reaches D, if the
-//	    two machines' clocks run at rates less than 5 % apart.
+//	C6  Confirmation.Local(D) is reached no later than cluster time reaches D, if each
+//	    machine has a clock that runs at its own rate, and those rates are less than
+//	    5 % apart. Its other clock may do what it likes.
 //	C7  LocalDeadline.Until never moves back, on either clock, in whatever order answers
 //	    arrive.
 //
@@ -80,8 +83,11 @@
 //	    lease then ends at the time after that entry plus ttl, or later;
 //	D5  the answer echoes the Instant sent in the very transmission whose bytes
 //	    were in that entry;
-//	D6  the client looks at its clocks every 100 ms and at every call. A timer is
-//	    not enough: timers stand still while the machine is suspended.
+//	D6  the client looks at its clocks every 100 ms, at every call, and at a
+//	    deadline. A timer is not enough: timers stand still while the machine is
+//	    suspended, and are late by up to a tenth while its monotonic clock is
+//	    slowed. So a timer is set to nine tenths ([Span.Timer]) and, if it comes too
+//	    early, once more, until no more than a millisecond is left.
 //
 // # Why no lease ends early
 //
@@ -113,6 +119,12 @@
 //     epoch's clock, which started from T(S) ≤ T(E). By C1 it has added no more
 //     than p(Q) − p(E). ∎
 //
+// "Real time" in it is a clock of the leader that runs at its own rate. By C1 it does not matter which
+// of the two that is, and what the other shows: the least of two steps is no more than
+// the right one. (An entry is stamped at the moment that this clock shows in its
+// reading. That moment lies within [Leader.Read], after the last renewal came in and before the
+// entry goes to Raft.)
+//
 // So a renewal that a client sent at s and that was heard in an entry stamped at
 // p ≥ s keeps its session until T + ttl of cluster time, and no node can reach
 // that before s + ttl of real time: not a new leader that starts from what the
@@ -120,7 +132,19 @@
 // paused, or whose disk hung. All these make time slow. What remains is that
 // clocks run at slightly different *rates*; a client allows for that (below).
 //
-// Each part is needed. Without D1, or if a reading showed the latest tick and not
+// Each part is needed. If a leader went by its monotonic clock alone, or by the
+// lesser of what both its clocks show altogether, this could happen:
+//
+//	  0 s  the wall clock of the leader's machine is ahead: the monotonic clock is
+//	       slowed by a twelfth
+//	 96 s  that was too much: the monotonic clock, which shows 88 s, is hurried by a
+//	       twelfth. At the same time a renewal of a session with ttl 60 s is stamped
+//	151 s  the monotonic clock shows 148 s, 60 s more, and the raw one 151 s. So by the
+//	       lesser of both the lease is over, when its client believes in it for 2 s
+//	       more. Of the steps since 96 s the raw ones were the lesser: by them it is
+//	       over at 156 s
+//
+// Without D1, or if a reading showed the latest tick and not
 // the present (C2), a renewal is dated before it was sent, and its lease ends
 // early by the difference. If a reading counted in any epoch, one that waited
 // while leadership was lost and regained would land on top of the next epoch's
@@ -148,7 +172,8 @@
 // is measured by leaders' clocks; if the client's runs slower than theirs by the
 // factor 1 − r, it shows (1 − r)(D − T) when the time has come. [Confirmation.Local] stops
 // at nineteen twentieths, and at least 200 ms before, hence C6. It asks both of
-// the machine's clocks and goes by whichever says that more has passed.
+// the machine's clocks and goes by whichever says that more has passed: that is
+// no less than what the right one says.
 //
 // Three things look like proofs and are not. A pushed message says nothing about
 // when the cluster last heard of the client. The moment at which an answer was
@@ -156,9 +181,30 @@
 // the answer to the first must not be dated by the second (hence D5): it proves
 // only that the first was heard.
 //
+// # Which clock is good for what
+//
+//	                   monotonic                    raw
+//	Linux              CLOCK_MONOTONIC              CLOCK_MONOTONIC_RAW + time asleep
+//	  bent             by up to 10 % (adjtimex)     never
+//	  suspend          it stands                    it runs
+//	macOS              mach_absolute_time           mach_continuous_time
+//	  bent             never                        never
+//	  suspend          it stands                    it runs
+//	others             the Go runtime's             the same one
+//	  bent             as the system does it        the same
+//	  suspend          on most it stands            the same
+//
+// The 5 % are for crystals, which are off by a few hundredths of a per cent at worst.
+// What a time service does is outside of it: chronyd slows or hurries
+// CLOCK_MONOTONIC and CLOCK_BOOTTIME by up to 8.33 % unless it is told otherwise, for
+// twelve minutes after a machine was paused for one. A leader whose monotonic clock is
+// slowed makes leases longer by as much, one that slept counts nothing of it, and a client whose
+// clock is hurried gives up earlier: all three are safe. A raw clock that is wrong, as
+// after a miscalibration at boot, leaves the monotonic one, which time service makes right.
+//
 // Not covered, by any clock: a client machine whose clocks *all* stop, as when a
 // hypervisor pauses it; a process stopped between looking at its clock and acting
-// on what it saw; rates more than 5 % apart; and on some systems suspend (see
+// on what it saw; rates more than 5 % apart; and on some systems suspend and bent clocks (see
 // [System]). There the number that each grant carries protects, if the storage
 // checks it.
 //

@@ -58,8 +58,9 @@ type machine struct {
 // which may be in a later term, or never.
 type node struct {
 	src           clock.Manual
-	unnoticedWins int // Elections that it won and has not taken notice of.
-	pendingNonce  int // Of the LeaderStart that it waits for.
+	bend          clock.Span // By what part its monotonic clock is hurried; below 0: slowed; 0: not at all.
+	unnoticedWins int        // Elections that it won and has not taken notice of.
+	pendingNonce  int        // Of the LeaderStart that it waits for.
 	leader        *clock.Leader
 	epochTerm     uint64
 	queue         []entry
@@ -91,6 +92,7 @@ type step struct {
 	action   string
 	node     int
 	span     clock.Span // How long, for "pass" and "sleep".
+	part     clock.Span // For "bend".
 	position int        // Which of the queue, for "land" and "drop".
 }
 
@@ -98,13 +100,14 @@ func steps() *rapid.Generator[[]step] {
 	one := rapid.Custom(func(t *rapid.T) step {
 		return step{
 			action: rapid.SampledFrom([]string{
-				"pass", "pass", "sleep", "elect", "elect", "notice", "open", "open", "take epoch",
+				"pass", "pass", "sleep", "bend", "elect", "elect", "notice", "open", "open", "take epoch",
 				"stamp", "stamp", "serve", "serve", "land", "land", "land", "drop",
 			}).Draw(t, "do"),
 			node: rapid.SampledFrom([]int{0, 0, 1, 1, 2}).Draw(t, "node"),
 			span: rapid.SampledFrom([]clock.Span{
 				clock.Millisecond, 99 * clock.Millisecond, clock.Second, 7 * clock.Second,
 			}).Draw(t, "span"),
+			part:     rapid.SampledFrom([]clock.Span{-clock.BendDivisor, clock.BendDivisor, 0}).Draw(t, "part"),
 			position: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "nth"),
 		}
 	})
@@ -130,6 +133,8 @@ func (c *cluster) play(s step) error {
 		c.advance(s.span, -1)
 	case "sleep":
 		c.advance(s.span, s.node)
+	case "bend":
+		n.bend = s.part
 	case "elect":
 		c.elect(s.node)
 	case "notice":
@@ -183,10 +188,11 @@ func (c *cluster) commit(node, position int) error {
 }
 
 // advance lets real time pass in steps that a ticker would make, so that clocks run
-// at full speed: a clock that loses time would make the test easier to pass.
+// at full speed: a clock that loses time would make the test easier to pass. Raw clocks
+// are right.
 func (c *cluster) advance(span clock.Span, suspended int) {
 	for span > 0 {
-		tick := min(span, clock.StepMax)
+		tick := min(span, clock.StepMax/2)
 		span -= tick
 		c.now += tick
 		for i := range c.nodes {
@@ -195,7 +201,11 @@ func (c *cluster) advance(span clock.Span, suspended int) {
 				n.src.Suspend(tick)
 				continue
 			}
-			n.src.Advance(tick)
+			mono := tick
+			if n.bend != 0 {
+				mono += tick / n.bend
+			}
+			n.src.Bend(tick, mono)
 			if n.leader != nil {
 				n.leader.Read()
 			}

@@ -17,9 +17,9 @@ type Leader struct {
 	epoch uint64
 
 	mu        sync.Mutex
-	lastRead  Span // What the monotonic clock showed at the latest reading. Guarded by mu.
-	now       Time // C1: never falls, never faster than the monotonic clock. Guarded by mu.
-	discarded Span // Guarded by mu.
+	lastRead  Instant // The most that each clock has shown at a reading. Guarded by mu.
+	now       Time    // C1: never falls, never faster than either clock. Guarded by mu.
+	discarded Span    // Guarded by mu.
 }
 
 // StartLeader starts the clock of an epoch at the machine's time base. Call it
@@ -27,25 +27,27 @@ type Leader struct {
 // had then, and after the process's previous epoch has stopped: the proof in
 // the package comment stands on both.
 func StartLeader(src Source, epoch uint64, base Time) *Leader {
-	return &Leader{src: src, epoch: epoch, lastRead: src.Now().mono, now: base}
+	return &Leader{src: src, epoch: epoch, lastRead: src.Now(), now: base}
 }
 
 // Read is a step of the clock, not a look at it: it adds what has passed since
 // the latest reading, at most StepMax. A reading that lagged behind would give
 // the renewals in its entry a deadline too early by the lag (C2).
 //
-// Only the monotonic clock counts: a suspended leader served no client, and its
-// time may always be slow but never fast. A source that goes back adds nothing,
-// and nothing again until it has made up for it.
+// What has passed is what the slower of the two clocks says *of this step*: a
+// leader's time may always be slow but never fast. Of two totals the lesser would
+// run fast: a clock that was slow makes up for it. A suspended leader served no
+// client, and one of its clocks may stand then. A clock that goes back adds
+// nothing, and nothing again until it has made up for it.
 func (l *Leader) Read() Reading {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// The source is read under the mutex, so that readings leave in the order
 	// of what they show.
-	reading := l.src.Now().mono
-	elapsed := subSaturated(reading, l.lastRead)
+	reading := l.src.Now()
+	elapsed := l.lastRead.Until(reading)
+	l.lastRead = l.lastRead.Later(reading)
 	if elapsed > 0 {
-		l.lastRead = reading
 		step := min(elapsed, StepMax)
 		l.now = l.now.Add(step)
 		l.discarded = addSaturated(l.discarded, elapsed-step)

@@ -39,6 +39,10 @@ func TestLeaderDiscardsStallsAndSuspend(t *testing.T) {
 			clock.StepMax, 3*clock.Second - clock.StepMax},
 		{"an hour of sleep", func(m *clock.Manual) { m.Suspend(clock.Hour) }, 0, 0},
 		{"a clock that goes back", func(m *clock.Manual) { m.Advance(-clock.Second) }, 0, 0},
+		{"a monotonic clock that is hurried", func(m *clock.Manual) { m.Bend(60*clock.Millisecond, 66*clock.Millisecond) },
+			60 * clock.Millisecond, 0},
+		{"a monotonic clock that is slowed", func(m *clock.Manual) { m.Bend(60*clock.Millisecond, 54*clock.Millisecond) },
+			54 * clock.Millisecond, 0},
 	} {
 		var src clock.Manual
 		src.Advance(clock.Hour)
@@ -63,6 +67,51 @@ func TestLeaderAfterClockStepsBack(t *testing.T) {
 	assert.Zero(t, leader.Read().Now)
 	src.Advance(clock.Millisecond)
 	assert.Equal(t, clock.Time(clock.Millisecond), leader.Read().Now)
+}
+
+// A monotonic clock that was slowed catches up: with its total it is the slower one all the time, and
+// it runs fast.
+func TestLeaderDoesNotCatchUpWithABentClock(t *testing.T) {
+	var src clock.Manual
+	leader := clock.StartLeader(&src, testEpoch, 0)
+	for range 1000 {
+		src.Bend(30*clock.Millisecond, 27*clock.Millisecond)
+		leader.Read()
+	}
+	stamped := leader.Read().Now
+	for range 1000 {
+		src.Bend(30*clock.Millisecond, 33*clock.Millisecond)
+		leader.Read()
+	}
+	assert.Equal(t, 30*clock.Second, leader.Read().Now.Sub(stamped))
+}
+
+// C1 with two clocks of which each does what it likes: no leader is faster than either of them, between any two readings.
+func TestReadingsAreBoundedByBothClocks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var src clock.Manual
+		src.Advance(clock.Hour)
+		leader := clock.StartLeader(&src, testEpoch, 0)
+		type reading struct {
+			now       clock.Time
+			mono, raw clock.Span // the most that was shown
+		}
+		mono, raw := clock.Hour, clock.Hour
+		seen := []reading{{0, mono, raw}}
+		for _, step := range rapid.SliceOf(clockAdvance()).Draw(t, "raw") {
+			bent := clockAdvance().Draw(t, "monotonic")
+			src.Bend(step, bent)
+			m, r := src.Now().Encode()
+			mono, raw = max(mono, clock.Span(m)), max(raw, clock.Span(r))
+			seen = append(seen, reading{leader.Read().Now, mono, raw})
+		}
+		for i, later := range seen {
+			for _, earlier := range seen[:i] {
+				require.LessOrEqual(t, later.now.Sub(earlier.now), min(later.mono-earlier.mono, later.raw-earlier.raw))
+				require.GreaterOrEqual(t, later.now, earlier.now)
+			}
+		}
+	})
 }
 
 // C1, and the account of what was cut, for any schedule of readings.

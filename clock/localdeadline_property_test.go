@@ -15,12 +15,14 @@ import (
 
 // What a client believes against what is so: C6 and C7 over a network that
 // delays and reorders, leaders that come and go, clocks that run unevenly, and a
-// client's machine that sleeps.
+// client's machine that sleeps and whose monotonic clock is bent.
 
 // scenario is one session seen from outside: all moments are real time.
 type scenario struct {
 	ttl, hold  clock.Span
-	clientRate clock.Span     // Of a million: how fast the client's clocks run.
+	clientRate clock.Span     // Of a million: how fast the client's raw clock runs.
+	bend       [2]clock.Span  // Of a million: how fast its monotonic clock runs by the raw one, first and then.
+	bentUntil  clock.Span     // When the second begins.
 	phases     []phase        // Follow each other; the last outlasts the session.
 	suspended  [2]clock.Span  // From and to: the client's monotonic clock stands.
 	sent       []transmission // In the order of sending.
@@ -67,8 +69,10 @@ func (s scenario) realTimeOf(d clock.Time) clock.Span {
 // clientClockAt is what the client's clocks show at a moment.
 func (s scenario) clientClockAt(moment clock.Span) clock.Instant {
 	suspended := max(0, min(moment, s.suspended[1])-s.suspended[0])
+	first := min(moment, s.bentUntil)
+	mono := scaleByRate(first, s.bend[0]) + scaleByRate(moment-first, s.bend[1]) - suspended
 	return clock.DecodeInstant(
-		uint64(scaleByRate(moment-suspended, s.clientRate)), uint64(scaleByRate(moment, s.clientRate)))
+		uint64(max(0, scaleByRate(mono, s.clientRate))), uint64(scaleByRate(moment, s.clientRate)))
 }
 
 // leaseHistory is what the cluster made of it: the transmissions that it heard in time,
@@ -111,7 +115,7 @@ func sendTimeWithoutMargin(s scenario, tr transmission) clock.Instant {
 	return s.clientClockAt(tr.sent).Add(max(s.ttl/clock.DriftDivisor, clock.MarginMin))
 }
 
-// monotonicClockOnly never comes to the boot-time half of any deadline.
+// monotonicClockOnly never comes to the raw half of any deadline.
 func monotonicClockOnly(s scenario, tr transmission) clock.Instant {
 	mono, _ := s.clientClockAt(tr.sent).Encode()
 	return clock.DecodeInstant(mono, uint64(1000*clock.Hour))
@@ -166,6 +170,10 @@ func scenarios() *rapid.Generator[scenario] {
 			ttl:        span(2*clock.Second, 60*clock.Second, "ttl"),
 			hold:       span(0, 5*clock.Minute, "hold"),
 			clientRate: rate(),
+			bentUntil:  span(0, 2*clock.Minute, "bent until"),
+		}
+		for i := range s.bend {
+			s.bend[i] = rapid.SampledFrom([]clock.Span{900_000, rateUnit, 1_100_000}).Draw(t, "bend")
 		}
 		s.suspended[0] = span(0, 2*clock.Minute, "asleep at")
 		s.suspended[1] = s.suspended[0] + span(0, clock.Minute, "asleep for")

@@ -24,17 +24,24 @@ func (m *Manual) Advance(s Span) {
 	m.now = m.now.Add(s)
 }
 
-// Suspend lets time pass as a sleeping machine sees it: the boot-time clock
-// runs, the monotonic one stands.
+// Bend lets time pass on the raw clock, and something else on the monotonic one.
+func (m *Manual) Bend(raw, mono Span) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now = Instant{mono: m.now.Add(mono).mono, raw: m.now.Add(raw).raw}
+}
+
+// Suspend lets time pass as a sleeping machine sees it: the raw clock runs, the
+// monotonic one stands.
 func (m *Manual) Suspend(s Span) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.now.boot = m.now.Add(s).boot
+	m.now.raw = m.now.Add(s).raw
 }
 
 // Set puts each clock where the test wants it.
-func (m *Manual) Set(mono, boot Span) {
+func (m *Manual) Set(mono, raw Span) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.now = Instant{mono: mono, boot: boot}
+	m.now = Instant{mono: mono, raw: raw}
 }

@@ -9,34 +9,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// System reads this machine's own clocks: one that stands still while the
-// machine is suspended and one that runs on, so that a lease which ran out
-// during sleep is known to have, at the first look after waking.
+// System reads this machine's own clocks: the runtime's, and a raw one, which nothing
+// bends and which runs on while the machine is suspended. So a lease that ran out
+// during sleep is known to have, at the first look after waking, and who sets the
+// machine's time, at once or little by little, changes no rate here.
 //
-// Which clocks they are, and on which systems suspend is covered at all, stands
+// Which clocks they are, and on which systems they are covered at all, stands
 // in the system_ file of each. All Systems of one process show one scale.
 func System() Source { return systemClock{} }
 
 type systemClock struct{}
 
-// processStart is where the scale of the clock that stands still begins.
+// processStart is where the scale of the runtime's clock begins.
 var processStart = time.Now()
 
-func (systemClock) Now() Instant {
-	// The monotonic clock first: a machine suspended between the two looks then
-	// shows a boot clock too far ahead, which is the pessimistic side. It is the
-	// runtime's, which is read without a system call.
-	mono := FromDuration(time.Since(processStart))
-	return Instant{mono: mono, boot: readBootClock()}
-}
-
-// readBootClock panics when the kernel refuses. There is no value to continue with:
+// readClock panics when the kernel refuses. There is no value to continue with:
 // any number made up here would be a lease that a client relies on.
-func readBootClock() Span {
+func readClock(id int32) Span {
 	var ts unix.Timespec
-	if err := unix.ClockGettime(boottimeClock, &ts); err != nil {
-		panic(fmt.Sprintf("clock: the boot-time clock (id %d) can't be read: %v; "+
-			"no lease can be timed on this machine: allow clock_gettime and start again", boottimeClock, err))
+	if err := unix.ClockGettime(id, &ts); err != nil {
+		panic(fmt.Sprintf("clock: clock %d of this machine can't be read: %v; "+
+			"no lease can be timed here: allow clock_gettime and start again", id, err))
 	}
 	return Span(ts.Nano())
 }

@@ -83,7 +83,11 @@ type hold struct {
 }
 
 // openWait is how long a stream may take to open the session; more than the server takes.
-const openWait = 15 * time.Second
+const openWait = 15 * clock.Second
+
+// lastTry is what must be left of a lease for one more stream: more than a pause. A hold reports its loss by so much early,
+// and not late.
+const lastTry = 2 * clock.Span(retryEvery)
 
 // heartbeatEvery is how often a session is renewed, or each third of its ttl if that is shorter.
 const heartbeatEvery = 5 * time.Second
@@ -140,7 +144,7 @@ func (o *hold) run(ctx context.Context) error {
 		case isCode(err, zamokpb.Code_CODE_NO_SESSION): // it ended between two streams
 			o.ended = true
 			return o.over("session_ended", sessionEnded(infoOf(err).Reason))
-		case o.left() <= 0:
+		case o.left() <= lastTry:
 			return o.over("unconfirmed", wire.Errorf(zamokpb.Code_CODE_UNKNOWN,
 				"not acquired: no leader has confirmed the session for %v; it is closed as soon as there is one", o.ttl))
 		}
@@ -165,18 +169,18 @@ func (o *hold) heartbeat() heartbeat {
 	left := o.left()
 	if o.holdUntil != 0 {
 		end, _ := o.lease.Local(o.holdUntil)
-		left = min(left, o.clock.Now().Until(end).Duration())
+		left = min(left, o.clock.Now().Until(end))
 	}
 	return heartbeat{duration(max(left, 0).Truncate(time.Millisecond))}
 }
 
 // left is for how long the session is certainly alive, or may take to open.
-func (o *hold) left() time.Duration {
+func (o *hold) left() clock.Span {
 	if o.session == 0 {
 		return openWait
 	}
 	until, _ := o.lease.Until() // SessionState was a confirmation
-	return o.clock.Now().Until(until).Duration()
+	return o.clock.Now().Until(until)
 }
 
 func (o *hold) lost(reason, text string) error {
@@ -188,8 +192,8 @@ func (o *hold) lost(reason, text string) error {
 
 // sent is this node's clock for the wire, confirm what returns of it.
 func (o *hold) sent() []byte {
-	mono, boot := o.clock.Now().Encode()
-	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, mono), boot)
+	mono, raw := o.clock.Now().Encode()
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, mono), raw)
 }
 
 func (o *hold) confirm(sent []byte, at int64) {
@@ -203,7 +207,7 @@ func (o *hold) confirm(sent []byte, at int64) {
 func (o *hold) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	expired := time.AfterFunc(o.left(), cancel) // interrupts a Send as well, which may take as long as an unreachable leader
+	expired := time.AfterFunc(o.left().Timer(), cancel) // interrupts a Send as well, which may take as long as an unreachable leader
 	defer expired.Stop()
 	stream, err := o.zamok.Session(ctx)
 	if err != nil {
@@ -230,12 +234,12 @@ func (o *hold) stream(ctx context.Context) error {
 				}
 			}
 			if o.session != 0 {
-				expired.Reset(o.left())
+				expired.Reset(o.left().Timer())
 			}
 		case <-renew.C:
 			send(&zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_KeepAlive{KeepAlive: &zamokpb.KeepAlive{}}})
 		case <-ctx.Done():
-			return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "not acquired: no session was opened within %v", openWait) // or it has ended
+			return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "not acquired: no session was opened in time") // or it has ended
 		case err := <-failed:
 			return err
 		}

@@ -6,6 +6,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"zamok/clock"
 )
 
 // supervisor is what a command under a lock hangs on.
@@ -54,7 +56,8 @@ const (
 
 // supervise passes signals on to the command until it has ended, and ends it before the lock does.
 func (l supervisor) supervise(c *child, t *terminal, signals <-chan os.Signal) (o commandResult) {
-	deadlineTimer := time.NewTimer(l.timeLeft() - l.killAfter - killMargin)
+	untilTerm := func() time.Duration { return l.timeLeft() - l.killAfter - killMargin }
+	deadlineTimer := time.NewTimer(inTime(untilTerm()))
 	defer deadlineTimer.Stop()
 	for {
 		select {
@@ -74,15 +77,18 @@ func (l supervisor) supervise(c *child, t *terminal, signals <-chan os.Signal) (
 			return o
 		case <-deadlineTimer.C:
 			// The lease was renewed since, or it was not.
-			left := l.timeLeft() - l.killAfter - killMargin
+			left := untilTerm()
 			if left <= 0 {
 				l.terminate(c, signals, &o)
 				return o
 			}
-			deadlineTimer.Reset(left)
+			deadlineTimer.Reset(inTime(left))
 		}
 	}
 }
+
+// inTime is what to set a timer to that must go off within d.
+func inTime(d time.Duration) time.Duration { return clock.FromDuration(d).Timer() }
 
 // resume lets a stopped command continue, if the lock was not lost meanwhile: then the ladder is next.
 func (l supervisor) resume(c *child, t *terminal) {
@@ -95,7 +101,9 @@ func (l supervisor) resume(c *child, t *terminal) {
 // first. What the command leaves in its group has until then too.
 func (l supervisor) terminate(c *child, signals <-chan os.Signal, o *commandResult) {
 	o.terminated = true
-	killTimer := time.NewTimer(min(l.killAfter, l.timeLeft()-killMargin))
+	began := time.Now()
+	untilKill := func() time.Duration { return min(l.killAfter-time.Since(began), l.timeLeft()-killMargin) }
+	killTimer := time.NewTimer(inTime(untilKill()))
 	defer killTimer.Stop()
 	groupPoll := time.NewTicker(groupPollInterval)
 	defer groupPoll.Stop()
@@ -104,6 +112,10 @@ func (l supervisor) terminate(c *child, signals <-chan os.Signal, o *commandResu
 	for {
 		select {
 		case <-killTimer.C:
+			if left := untilKill(); left > 0 {
+				killTimer.Reset(inTime(left))
+				continue
+			}
 			c.signal(syscall.SIGKILL)
 			<-c.done
 			return

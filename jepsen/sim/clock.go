@@ -63,7 +63,7 @@ func (c *Clock) bent() clock.Span { return c.bentBy + scaled(c.passed()-c.bentFr
 func scaled(s clock.Span, by float64) clock.Span { return clock.Span(float64(s) * by) }
 
 // bendMax is how far Linux lets a program bend the clock that it steers, and a little more than chronyd does by default.
-const bendMax = 0.1
+const bendMax = 1.0 / clock.BendDivisor
 
 // Bend has the machine steer its clock from now on: by is by how much it is too fast, or too slow. The steered clock
 // never jumps, and never returns by itself to the time that it should show.

@@ -22,7 +22,7 @@
 //	              what happened when, printed when a test fails
 //	node.go       machines, and the processes on them
 //	network.go    hosts, ports, faults of links; connections
-//	clock.go      a machine's clock, which may stand still or block its readers
+//	clock.go      a machine's clocks, which may stand still, be bent or block their readers
 //	disk.go       a machine's disk, which may hang, be slow, fill up or fail
 //	image.go      what a kill and a power failure leave on it
 //	direct.go     without package client: proposals to one node, holders of one lock, and a program on the wire
@@ -51,8 +51,8 @@
 //	J2  Everything that the run itself chooses comes from one seed, printed on failure; ZAMOK_SEED=n repeats
 //	    those choices. It does not repeat the run: the scheduling of goroutines and the choices of select are
 //	    not repeated, so a failure may need many runs to show again. The trace exists because of that.
-//	J3  Clocks never run faster than virtual time, but by Config.Drift, and programs' never slower by more: the
-//	    system may rely on that of a monotonic clock. A program that is paused has no network, does nothing,
+//	J3  Raw clocks never run faster than virtual time, but by Config.Drift, and programs' never slower by more: the
+//	    system may rely on that. Monotonic clocks may be bent by a tenth on top of it. A program that is paused has no network, does nothing,
 //	    and its clock stands; then its clock jumps to the present. A run in which one clock is read a hundred
 //	    thousand times at one moment of virtual time panics: something spins.
 //	J4  The end of Run leaves nothing running; synctest fails the test otherwise. By then each proposal was

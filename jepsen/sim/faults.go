@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"zamok/client"
+	"zamok/clock"
 	"zamok/fsm"
 	"zamok/jepsen/check"
 	"zamok/jepsen/workload"
@@ -97,6 +98,15 @@ var nodeFaults = []fault{
 	}},
 	{"freeze an epoch", func(i *injection) bool { return i.stop(i.a, i.lasts, i.a.Clock.Freeze, i.a.Clock.Thaw) }},
 	{"clock stands and lags", func(i *injection) bool { return i.stop(i.a, i.lasts, i.a.Clock.Stop, i.a.Clock.ResumeBehind) }},
+	{"bend a clock", func(i *injection) bool { // slow first, and then fast enough to catch up
+		i.trace("%s", i.a.ID)
+		from := i.sim.historyTime()
+		i.during(i.lasts, func() { i.a.Clock.Bend(-bendMax) }, func() { i.a.Clock.Bend(bendMax) })
+		to := i.sim.historyTime()
+		i.during(i.lasts, func() {}, func() { i.a.Clock.Bend(0) })
+		i.sim.record.put(check.Record{Stall: &check.Stall{Reason: i.kind, From: from, To: to, LostTime: (to - from) / clock.BendDivisor}})
+		return true
+	}},
 	{"fill a disk", func(i *injection) bool { // too little is left for entries, or so little that the node warns
 		room := uint64(i.IntN(2)) * (store.DefaultReservedSpace + store.DefaultLowSpace) / 2
 		i.trace("%s, %d bytes are left", i.a.ID, room)
@@ -136,6 +146,15 @@ var clientFaults = []fault{
 			Kind: pauseClient, Target: p.label, From: from, To: i.sim.historyTime(), ExcusesClient: true,
 		}})
 		return true
+	}},
+	{"bend a client's clock", func(i *injection) bool { // so that it believes in its lease for longer
+		p := i.host.running()
+		if p == nil {
+			return false
+		}
+		i.lasts = i.perhapsBeyondLease()
+		i.trace("%s", p.label)
+		return i.during(i.lasts, func() { p.clock.Bend(-bendMax) }, func() { p.clock.Bend(0) })
 	}},
 	{"cut a client off", func(i *injection) bool {
 		i.lasts = i.perhapsBeyondLease()

@@ -51,8 +51,8 @@
 //
 //	L1  A handle is returned only while the session is confirmed to be alive at that moment.
 //	L2  Lost closes before anyone else can be granted the lock, without any word from the network, as
-//	    long as this process and its machine run and the clocks of client and leader run at rates less
-//	    than 5 % apart. Three ends cannot be foreseen and are reported when they have happened: an operator's
+//	    long as this process and its machine run and the raw clocks of client and leader run at rates less
+//	    than 5 % apart, whatever time services do to the others. Three ends cannot be foreseen and are reported when they have happened: an operator's
 //	    release, an operator's end of the session, and Config.ReleaseOnDisconnect.
 //	L3  Lost is final. A handle that was reported lost is never held again; what the cluster may still
 //	    hold for it is released before anything else is done with the session.

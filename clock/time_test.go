@@ -22,6 +22,17 @@ func TestSpanConvertsToDuration(t *testing.T) {
 	assert.Equal(t, clock.FromDuration(time.Nanosecond), clock.Nanosecond)
 }
 
+// A timer that is a tenth slow goes off in time, unless there is no time.
+func TestTimerGoesOffInTime(t *testing.T) {
+	for _, s := range []clock.Span{2 * clock.Millisecond, 100 * clock.Millisecond, clock.Hour} {
+		assert.LessOrEqual(t, s.Timer()*clock.BendDivisor/(clock.BendDivisor-1), s.Duration())
+		assert.Greater(t, s.Timer(), s.Duration()*8/10)
+	}
+	for _, s := range []clock.Span{clock.Millisecond, 0, -clock.Hour, math.MinInt64} {
+		assert.Equal(t, time.Millisecond, s.Timer(), "so that nothing spins")
+	}
+}
+
 func TestTimeArithmetic(t *testing.T) {
 	at := clock.Time(0).Add(12*clock.Second + 500*clock.Millisecond)
 	assert.Equal(t, "12.5s", at.String())

@@ -256,6 +256,37 @@ func TestLostIsFinalAndDroppedFirst(t *testing.T) {
 	require.NotNil(t, b.hand(all[0]), "who waits keeps its place")
 }
 
+// slowTimers is the clock of a machine whose timers are a tenth slow.
+type slowTimers struct {
+	clock.Source
+	began time.Time
+}
+
+func (s slowTimers) Now() clock.Instant {
+	passed := clock.FromDuration(time.Since(s.began))
+	return s.Source.Now().Add(passed * clock.BendDivisor / (clock.BendDivisor - 1))
+}
+
+// A time service may slow the clock that timers run on. The margin is not for that.
+func TestLostClosesInTimeWithSlowTimers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for i := range 10 { // at different moments between two looks at the clocks
+			b := newBare(t)
+			all := b.asks(1)
+			b.outgoing()
+			b.push(state(1, granted, 0))
+			l := b.hand(all[0])
+			b.c.clock = slowTimers{b.clock, time.Now()}
+			time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+			go b.renewalLoop()
+			<-l.Lost()
+			until, _ := b.lease.Until()
+			require.Less(t, b.c.clock.Now().Since(until), 2*clock.Millisecond)
+			b.session.cancel(nil)
+		}
+	})
+}
+
 func TestAGrantWithoutAValidLeaseWaitsForAConfirmation(t *testing.T) {
 	b := newBare(t)
 	all := b.asks(1)

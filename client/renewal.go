@@ -10,8 +10,8 @@ import (
 
 const (
 	// checkEvery is how often clocks are read while a lock is held, and once more at a deadline. A timer for the deadline
-	// alone is not enough, because timers stop while the machine is suspended, and are late while its clock is slowed. Periodic reads alone are not enough either:
-	// they may be later than the margin allows.
+	// alone is not enough, because timers stop while the machine is suspended, and are late while its clock is slowed.
+	// Periodic reads alone are not enough either: they may be later than the margin allows.
 	checkEvery   = 100 * clock.Millisecond
 	checkIdleMax = clock.Second // between reads when nothing is held
 

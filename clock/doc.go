@@ -12,8 +12,9 @@
 //
 // Elapsed time ([Instant]) is what this machine's own clocks show: two clocks
 // read together, because one of them may be bent, and sleeps when the machine
-// does. A leader adds its elapsed time to cluster time ([Leader]); a client measures
-// with it how long it may consider its lease valid without an answer ([LocalDeadline]).
+// does. A leader adds its elapsed time to cluster time ([Leader]); a client
+// measures with it how long it may consider its lease valid without an answer
+// ([LocalDeadline]).
 //
 // Wall time is what a calendar shows. It can be set, by people and by programs,
 // forwards and back, and two machines never agree on it. It may be printed for
@@ -119,11 +120,11 @@
 //     epoch's clock, which started from T(S) ≤ T(E). By C1 it has added no more
 //     than p(Q) − p(E). ∎
 //
-// "Real time" in it is a clock of the leader that runs at its own rate. By C1 it does not matter which
-// of the two that is, and what the other shows: the least of two steps is no more than
-// the right one. (An entry is stamped at the moment that this clock shows in its
-// reading. That moment lies within [Leader.Read], after the last renewal came in and before the
-// entry goes to Raft.)
+// It uses of a leader's clocks that one of the two runs at its own rate. Which one, and
+// what the other shows, does not matter: the lesser of two steps is no more than the
+// right one. p(E) is the moment that the right one shows in the reading of E. It lies
+// within [Leader.Read]: after the last renewal came in, and before the entry goes to
+// Raft.
 //
 // So a renewal that a client sent at s and that was heard in an entry stamped at
 // p ≥ s keeps its session until T + ttl of cluster time, and no node can reach
@@ -144,12 +145,12 @@
 //	       more. Of the steps since 96 s the raw ones were the lesser: by them it is
 //	       over at 156 s
 //
-// Without D1, or if a reading showed the latest tick and not
-// the present (C2), a renewal is dated before it was sent, and its lease ends
-// early by the difference. If a reading counted in any epoch, one that waited
-// while leadership was lost and regained would land on top of the next epoch's
-// readings, and time would leap. And without the second half of D3 this can
-// happen (n1 and n2 are nodes, the numbers are terms):
+// Without D1, or if a reading showed the latest tick and not the present (C2), a
+// renewal is dated before it was sent, and its lease ends early by the difference. If
+// a reading counted in any epoch, one that waited while leadership was lost and
+// regained would land on top of the next epoch's readings, and time would leap. And
+// without the second half of D3 this can happen (n1 and n2 are nodes, the numbers are
+// terms):
 //
 //	term 1  n1 leads; its epoch A is open
 //	term 2  n2 leads; its epoch B is open; at 0 s an entry of B is applied, time 0 s;
@@ -195,18 +196,19 @@
 //	  suspend          on most it stands            the same
 //
 // The 5 % are for crystals, which are off by a few hundredths of a per cent at worst.
-// What a time service does is outside of it: chronyd slows or hurries
-// CLOCK_MONOTONIC and CLOCK_BOOTTIME by up to 8.33 % unless it is told otherwise, for
-// twelve minutes after a machine was paused for one. A leader whose monotonic clock is
-// slowed makes leases longer by as much, one that slept counts nothing of it, and a client whose
-// clock is hurried gives up earlier: all three are safe. A raw clock that is wrong, as
-// after a miscalibration at boot, leaves the monotonic one, which time service makes right.
+// What a time service does is no part of it: chronyd slows or hurries CLOCK_MONOTONIC
+// and CLOCK_BOOTTIME by up to 8.33 % unless it is told otherwise, for twelve minutes
+// after a machine was paused for one. A leader whose monotonic clock is slowed makes
+// leases longer by as much, one that was suspended counts nothing of it, and a client
+// whose clock is hurried gives up earlier: all three are safe. If the raw clock is the
+// wrong one, because the kernel mistook its rate at boot, the monotonic one is left,
+// which the time service corrects.
 //
 // Not covered, by any clock: a client machine whose clocks *all* stop, as when a
 // hypervisor pauses it; a process stopped between looking at its clock and acting
-// on what it saw; rates more than 5 % apart; and on some systems suspend and bent clocks (see
-// [System]). There the number that each grant carries protects, if the storage
-// checks it.
+// on what it saw; rates more than 5 % apart; and on some systems suspend and bent
+// clocks (see [System]). There the number that each grant carries protects, if the
+// storage checks it.
 //
 // # Files
 //

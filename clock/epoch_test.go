@@ -188,8 +188,8 @@ func (c *cluster) commit(node, position int) error {
 }
 
 // advance lets real time pass in steps that a ticker would make, so that clocks run
-// at full speed: a clock that loses time would make the test easier to pass. Raw clocks
-// are right.
+// at full speed: a clock that loses time would make the test easier to pass, and so
+// would a hurried one that is cut off at StepMax. Raw clocks are right.
 func (c *cluster) advance(span clock.Span, suspended int) {
 	for span > 0 {
 		tick := min(span, clock.StepMax/2)

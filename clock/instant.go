@@ -38,7 +38,7 @@ func (i Instant) Since(earlier Instant) Span {
 }
 
 // Until is how much time is left from i to deadline: the smaller of the two
-// differences. It is zero or less exactly when the deadline is Reached. What wakes at
+// differences. It is zero or less exactly when the deadline is Reached. A timer for
 // the deadline is set to Span.Timer.
 func (i Instant) Until(deadline Instant) Span {
 	mono, raw := deadline.sub(i)

@@ -55,13 +55,13 @@ func FromDuration(d time.Duration) Span { return Span(d) }
 // Duration turns a Span into the standard library's duration.
 func (s Span) Duration() time.Duration { return time.Duration(s) }
 
-// Timer is what to set a timer to that must go off within s: nine tenths of it, and at least
-// a millisecond. Timers run on the monotonic clock, which may be bent. Who is woken
-// looks at the clocks, and sets the timer again if it is too early.
+// Timer is what to set a timer to that must go off within s: nine tenths of it, and
+// at least a millisecond. Timers run on the monotonic clock, which may be slowed. What
+// it wakes looks at the clocks, and sets the timer again if it is too early.
 func (s Span) Timer() time.Duration { return max(s-s/BendDivisor, Millisecond).Duration() }
 
-// BendDivisor says how much too slow or too fast a machine can be told to run its monotonic clock: a
-// tenth, on Linux.
+// BendDivisor says by which part of its rate a monotonic clock can be slowed or
+// hurried: a tenth, on Linux.
 const BendDivisor = 10
 
 // String prints as time.Duration does: "1m12.5s".

@@ -21,7 +21,8 @@
 //	               The server returns it, with the cluster time, after that very message was committed and
 //	               applied: a confirmation that the session was alive at a moment after `sent`. Only a
 //	               confirmation extends the lease as the client sees it: lease end = sent + ttl - margin,
-//	               where the margin of max(ttl/20, 200 ms) covers clocks whose rates differ.
+//	               where the margin of max(ttl/20, 200 ms) covers clocks whose rates differ, not a time
+//	               service that slews one: measure by a raw clock too (CLOCK_MONOTONIC_RAW).
 //
 // # Errors
 //

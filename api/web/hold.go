@@ -171,7 +171,7 @@ func (o *hold) heartbeat() heartbeat {
 		end, _ := o.lease.Local(o.holdUntil)
 		left = min(left, o.clock.Now().Until(end))
 	}
-	return heartbeat{duration(max(left, 0).Truncate(time.Millisecond))}
+	return heartbeat{duration(max(left, 0).Duration().Truncate(time.Millisecond))}
 }
 
 // left is for how long the session is certainly alive, or may take to open.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"strconv"
 
 	"zamok/clock"
 )
@@ -28,6 +29,7 @@ const (
 	reading
 	summing
 	sizing
+	describing
 )
 
 // NewWriter returns a coder that appends to b.
@@ -43,6 +45,10 @@ func NewSum(begin Sum) Coder { return Coder{direction: summing, sum: begin} }
 // the record takes in memory.
 func NewSizer() Coder { return Coder{direction: sizing} }
 
+// NewDescriber returns a coder that lists the fields of a record: it appends a line of name, kind and bound for each to b. It
+// reads zeros otherwise, and one of whatever is counted.
+func NewDescriber(b []byte) Coder { return Coder{direction: describing, bytes: b} }
+
 // The sizes of a number at its longest, and of a string without its bytes.
 const (
 	numberSize = binary.MaxVarintLen64
@@ -52,14 +58,14 @@ const (
 // Size returns what a sizer measured, in bytes.
 func (c *Coder) Size() int { return c.offset }
 
-// Bytes returns what was written.
+// Bytes returns what was written, or the description.
 func (c *Coder) Bytes() []byte { return c.bytes }
 
 // Sum returns the hash.
 func (c *Coder) Sum() Sum { return c.sum }
 
-// Reading reports whether the coder reads.
-func (c *Coder) Reading() bool { return c.direction == reading }
+// Reading reports whether the coder reads, if only zeros.
+func (c *Coder) Reading() bool { return c.direction == reading || c.direction == describing }
 
 // Err returns the first failure.
 func (c *Coder) Err() error { return c.err }
@@ -88,6 +94,11 @@ func (c *Coder) End() error {
 	return c.err
 }
 
+// describe appends a field to a description.
+func (c *Coder) describe(field, kind string, bounds ...any) {
+	c.bytes = fmt.Appendln(c.bytes, append([]any{strconv.Quote(field), kind}, bounds...)...)
+}
+
 // Number codes an unsigned number.
 func Number[N ~uint64](c *Coder, field string, v *N) { upTo(c, field, v, math.MaxUint64) }
 
@@ -114,7 +125,9 @@ func upTo[N ~uint64 | ~uint32 | ~uint8 | ~int64](c *Coder, field string, v *N, l
 
 // Signed codes a span that may be negative.
 func (c *Coder) Signed(field string, v *clock.Span) {
-	if n := c.number(field, uint64(*v)<<1^uint64(*v>>63), math.MaxUint64); c.direction == reading {
+	if c.direction == describing {
+		c.describe(field, "signed")
+	} else if n := c.number(field, uint64(*v)<<1^uint64(*v>>63), math.MaxUint64); c.direction == reading {
 		*v = clock.Span(n>>1) ^ -clock.Span(n&1)
 	}
 }
@@ -129,6 +142,8 @@ func (c *Coder) number(field string, v, limit uint64) uint64 {
 		c.sum = c.sum.Word(v)
 	case sizing:
 		c.offset += numberSize
+	case describing:
+		c.describe(field, "number", limit)
 	case reading:
 		if v = c.readNumber(field); v > limit {
 			c.Fail(field, "%d is above %d", v, limit)
@@ -147,6 +162,8 @@ func (c *Coder) Text(field string, v *string) {
 		c.sum = c.sum.Text(*v)
 	case sizing:
 		c.offset += textSize + len(*v)
+	case describing:
+		c.describe(field, "text")
 	case reading:
 		n := c.readNumber(field)
 		if *v = ""; n > uint64(c.Remaining()) {
@@ -167,6 +184,8 @@ func (c *Coder) Raw(field string, v []byte) {
 		c.sum = c.sum.Text(string(v))
 	case sizing:
 		c.offset += len(v)
+	case describing:
+		c.describe(field, "raw", len(v))
 	case reading:
 		if len(v) > c.Remaining() {
 			c.Fail(field, "it has %d bytes and %d are left", len(v), c.Remaining())
@@ -179,6 +198,10 @@ func (c *Coder) Raw(field string, v []byte) {
 // Count codes how many things follow, up to most, each of which takes bytesMin bytes or more. The bytes that are left
 // bound what is read, so memory may be made for that many at once.
 func (c *Coder) Count(field string, n, most, bytesMin int) int {
+	if c.direction == describing {
+		c.describe(field, "count", most, bytesMin)
+		return 1
+	}
 	v := c.number(field, uint64(n), math.MaxUint64)
 	switch {
 	case c.direction != reading:

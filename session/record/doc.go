@@ -8,7 +8,8 @@
 //	}
 //
 // A Coder that writes appends each field, one that reads fills it, and one that sums hashes it. So a new field is
-// named once, and can't be in the snapshot and missing from the digest:
+// named once, and can't be in the snapshot and missing from the digest. One that describes lists the fields, so that two
+// binaries can find out whether their records have the same:
 //
 //	w := record.NewWriter(nil)
 //	s.Code(&w)
@@ -21,6 +22,10 @@
 //	h := record.NewSum(1)
 //	s.Code(&h)
 //	sum := h.Sum()
+//
+//	d := record.NewDescriber(nil)
+//	s.Code(&d)
+//	fields := d.Bytes()
 //
 // # Form
 //
@@ -37,7 +42,7 @@
 //
 // # Files
 //
-//	coder.go     the four directions, field by field
+//	coder.go     the directions, field by field
 //	checksum.go  the end of a record
 //	sum.go       the hash
 package record

@@ -17,8 +17,8 @@ import (
 	"zamok/session"
 )
 
-// FuzzFrame gives a stream's handler a frame of any bytes. Whatever it is, the node continues, the machine is
-// sound, and what the stream would send can be encoded.
+// FuzzFrame gives a stream's handler a frame of any bytes. Whatever it is, the node decodes and applies what it makes of it
+// and continues, the machine is sound, and what the stream would send can be encoded. So no client can end nodes by an entry.
 func FuzzFrame(f *testing.F) {
 	n := startAlone(f)
 	seeds := [][]*zamokpb.ClientMessage{
@@ -47,7 +47,9 @@ func FuzzFrame(f *testing.F) {
 		_, _, err = n.Raft().ReadBarrier(context.Background())
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
+		require.NoError(t, context.Cause(n.failed))
 		frameOut, _ := st.queue.Take()
+		require.NotContains(t, frameOut.String(), zamokpb.Code_CODE_INTERNAL.String(), "the leader could not decode it")
 		_, err = proto.Marshal(frameOut)
 		require.NoError(t, err)
 		n.server.hub.Leave(st.queue)

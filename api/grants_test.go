@@ -120,7 +120,7 @@ func TestWhatExpiresWithTheFirstEntryOfAnEpochIsAudited(t *testing.T) {
 		e.Version = 1
 		a, err := m.Apply(term, e.Append(nil))
 		require.NoError(t, err)
-		require.Equal(t, fsm.OK, a.Refused, a.Fault)
+		require.Equal(t, fsm.OK, a.Refused)
 		g.Applied(m, a)
 		return a
 	}

@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"math"
 	"slices"
 
 	"zamok/session"
@@ -207,7 +206,7 @@ func (c *coder) ticket(id *session.ID, ticket, ackedThrough *uint64) {
 }
 
 func (c *coder) codeItems(items *[]Item) {
-	n := c.Count("items", len(*items), math.MaxInt, itemBytesMin)
+	n := c.Count("items", len(*items), EntryBytesMax, itemBytesMin)
 	if c.Reading() {
 		*items = nil
 		if n == 0 {

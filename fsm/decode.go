@@ -17,6 +17,27 @@ func DecodeEntry(b []byte) (Entry, error) {
 	return d.entry, nil
 }
 
+// Checker decodes entries as Apply does, into memory that it uses again.
+type Checker struct{ in decoded }
+
+// Check returns the error of Apply for an entry that can't be decoded: a *FormatError unless it is damaged.
+func (c *Checker) Check(entry []byte) error {
+	defer c.in.reset()
+	return c.in.read(entry)
+}
+
+// read is decodeEntry for bytes of which it is known that they were an entry.
+func (d *decoded) read(entry []byte) error {
+	fault := decodeEntry(entry, d)
+	if fault == nil {
+		return nil
+	}
+	if _, damaged := record.VerifyChecksum(entry); damaged != nil {
+		return fmt.Errorf("not an entry: %w; nothing of it was applied", damaged)
+	}
+	return &FormatError{"the entry", fault}
+}
+
 // decoded is an entry whose memory the next entry uses again: Renewals, Commands, what those point
 // to and their Items are valid until then, and a caller that keeps one copies it. Texts are not reused
 // and may be kept.

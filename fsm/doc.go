@@ -27,10 +27,13 @@
 //  4. Act. The commands are executed in order. Each of them, too, removes first and grants once.
 //
 // The machine counts its own index: each entry takes one index for steps 1 to 3, whether or not they change anything,
-// then each command takes one, including refused ones. An entry that cannot be decoded, or was encoded for another
-// version, takes one index and changes nothing, except that its term has begun. (Once in a history the index jumps:
-// the first LeaderStart raises it to the token base.) So the index is a function of state and entry, and nodes cannot
-// disagree about it. The index of the step or command that made a grant is the token of the grant.
+// then each command takes one, including refused ones. An entry that was encoded for another version takes one index and
+// changes nothing, except that its term has begun. (Once in a history the index jumps: the first LeaderStart raises it to
+// the token base.) So the index is a function of state and entry, and nodes cannot disagree about it. The index of the step
+// or command that made a grant is the token of the grant.
+//
+// An entry that cannot be decoded is never skipped: another binary may know it, and have acknowledged what it asks for. Apply
+// changes nothing and returns a [FormatError], and the process must end. [Checker] finds such an entry before it is in a log.
 //
 // # Tickets
 //
@@ -172,6 +175,7 @@
 //	session.go, operator.go, expire.go  sessions; what operators and nodes command; what time ends
 //	query.go                            reading the state
 //	codec.go, decode.go                 entries as bytes (by package session/record)
+//	format.go                           what two binaries must have in common
 //	snapshot.go, restore.go             the state as bytes, and as the sum that replicas compare
 //	rewrite.go                          a backup as a new history
 //	check.go                            the invariants

@@ -22,7 +22,7 @@ func pickOf[T any](pick choice, of ...T) T { return of[pick(len(of))] }
 // record is one entry of a log, with the term of its leader.
 type record struct {
 	term  uint64
-	entry *fsm.Entry // nil = bytes is not an entry
+	entry *fsm.Entry // nil = a restore
 	bytes []byte
 	// restore, if there is one, is not an entry: a backup is taken here and restored.
 	restore *fsm.NewHistory
@@ -141,11 +141,7 @@ func (g *generator) record() record {
 	for range g.pick(g.commandsMax + 1) {
 		e.Commands = append(e.Commands, g.command())
 	}
-	r := newRecord(g.term, e)
-	if g.pick.oneIn(150) {
-		r = g.corrupted(r)
-	}
-	return r
+	return newRecord(g.term, e)
 }
 
 // restore is how an operator may restore a backup that was taken just now.
@@ -157,17 +153,6 @@ func (g *generator) restore() record {
 		Time:       pickOf(g.pick, 0, g.model.time.Add(clock.Minute)),
 		HoldOff:    pickOf(g.pick, 1, 1, 1, clock.Second, 0, fsm.HoldOffMax),
 	}}
-}
-
-// corrupted is what a torn or flipped entry leaves.
-func (g *generator) corrupted(r record) record {
-	if r.entry = nil; g.pick.oneIn(2) {
-		r.bytes = r.bytes[:g.pick(len(r.bytes))]
-	} else {
-		r.bytes = slices.Clone(r.bytes)
-		r.bytes[g.pick(len(r.bytes))] ^= 1 << g.pick(8)
-	}
-	return r
 }
 
 // observe takes notice of what an entry did.

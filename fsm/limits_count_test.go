@@ -254,7 +254,8 @@ func rawEntry(version byte, commands uint64, raw ...byte) []byte {
 	return record.AppendChecksum(append(b, raw...), 0)
 }
 
-func TestMalformedEntriesChangeNothing(t *testing.T) {
+// They change nothing at all, not even the index: another node may know the entry, and this one ends.
+func TestUnreadableEntriesAreNotApplied(t *testing.T) {
 	closing := byte(opOf(&CloseSession{}))
 	whole := rawEntry(1, 1, closing, firstSession)
 	drops := Entry{Version: 1, Commands: []Command{&Drop{Session: firstSession, Ticket: 1}}}
@@ -296,20 +297,26 @@ func TestMalformedEntriesChangeNothing(t *testing.T) {
 	}
 	w := newReplicaPair(t, 1)
 	w.requireAccepted(&Acquire{Session: firstSession, Ticket: 1, Items: exclusive("stock")})
-	before := w.comparableState()
 	for name, entry := range bad {
-		index := w.m.index
-		a := w.apply(entry)
-		require.Equal(t, Malformed, a.Refused, name)
-		require.NotEmpty(t, a.Fault, name)
-		require.Equal(t, index+1, a.Index, name)
-		require.Equal(t, index+1, w.m.index, name)
-		require.Empty(t, a.Results, name)
-		require.Empty(t, a.Events, name)
-		require.Equal(t, before, w.comparableState(), name)
+		w.requireUnreadable(entry, name)
 	}
 	require.NoError(t, w.m.Check())
 	require.Equal(t, OK, w.apply(whole).Results[0].Code) // the same bytes unharmed
+}
+
+// requireUnreadable insists that neither Check nor Apply takes an entry.
+func (w *replicaPair) requireUnreadable(entry []byte, name string) {
+	w.t.Helper()
+	before, digest := w.m.Stamp(), w.m.Digest()
+	_, err := w.m.Apply(before.Term+1, entry)
+	require.EqualError(w.t, new(Checker).Check(entry), err.Error(), name)
+	if _, damaged := record.VerifyChecksum(entry); damaged == nil {
+		require.Regexp(w.t, "format of this binary, "+Format()+".* nothing of it was applied; start the binary that wrote it", err, name)
+	} else {
+		require.Regexp(w.t, "^not an entry: .* nothing of it was applied$", err, name)
+	}
+	require.Equal(w.t, before, w.m.Stamp(), name)
+	require.Equal(w.t, digest, w.m.Digest(), name)
 }
 
 // The largest entry is still one.
@@ -320,7 +327,7 @@ func TestLargestEntriesAreApplied(t *testing.T) {
 		e.Renewals = append(e.Renewals, session.ID(i+1))
 	}
 	a := w.apply(e.Append(nil))
-	require.Equal(t, OK, a.Refused, a.Fault)
+	require.Equal(t, OK, a.Refused)
 	require.Len(t, a.Unrenewed, RenewalsMax-1)
 
 	e = Entry{Version: 1}
@@ -336,5 +343,5 @@ func TestLargestEntriesAreApplied(t *testing.T) {
 	require.Len(t, e.Append(nil), EntryBytesMax)
 	require.Equal(t, Invalid, w.apply(e.Append(nil)).Results[0].Code) // the entry is good, the command is not
 	fill.Reason += "x"
-	require.Equal(t, Malformed, w.apply(e.Append(nil)).Refused)
+	w.requireUnreadable(e.Append(nil), "too many bytes")
 }

@@ -41,7 +41,7 @@ func (w *replicaPair) do(commands ...Command) []Result {
 	w.t.Helper()
 	e := Entry{Version: 1, Reading: clock.Reading{Epoch: w.m.Epoch()}, Commands: commands}
 	a := w.apply(e.Append(nil))
-	require.Equal(w.t, OK, a.Refused, a.Fault)
+	require.Equal(w.t, OK, a.Refused)
 	require.Len(w.t, a.Results, len(commands))
 	return a.Results
 }

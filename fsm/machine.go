@@ -80,13 +80,15 @@ func (e *VersionError) Error() string {
 		e.Need, e.Known.Min, e.Known.Max)
 }
 
-// Apply applies one entry of the replicated log, which carries term. Bad input never gives an
-// error but a refusal, the same on every node; an error is a *VersionError and means that the
-// process must end. The state machine keeps no reference to entry.
+// Apply applies one entry of the replicated log, which carries term. A bad command is refused, the same on every node. An
+// error is a *VersionError or a *FormatError: nothing was applied, other nodes may apply the entry, and the process must end.
+// The state machine keeps no reference to entry.
 func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
-	fault := decodeEntry(entry, &m.in)
+	if err := m.in.read(entry); err != nil {
+		return Applied{}, err
+	}
 	e := &m.in.entry
-	if fault == nil && e.Version == m.version {
+	if e.Version == m.version {
 		if err := m.unknownVersion(e.Commands); err != nil {
 			return Applied{}, err
 		}
@@ -95,12 +97,9 @@ func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 	m.index++
 	m.out = Applied{Index: m.index}
 	m.searchCost, m.attachedTickets, m.nextVersion = 0, 0, 0
-	switch {
-	case fault != nil:
-		m.out.Refused, m.out.Fault = Malformed, fault.Error()
-	case e.Version != m.version:
+	if e.Version != m.version {
 		m.out.Refused = OtherVersion
-	default:
+	} else {
 		m.advance(e.Reading)
 		m.renewSenders(e)
 		m.expireDue()

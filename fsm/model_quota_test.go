@@ -98,7 +98,7 @@ func (m *model) compareQuotas(machine *fsm.Machine) error {
 // checkQuotas: nothing becomes more than the quotas allow, except where they were lowered. During the hold-off waiting
 // adds a delay to its lock, so there the last ticket may exceed them.
 func (p *comparison) checkQuotas(r record, before fsm.Amounts) error {
-	if r.entry == nil || p.machine.HoldOff() > 0 {
+	if p.machine.HoldOff() > 0 {
 		return nil
 	}
 	limit := p.model.quotas.Amounts

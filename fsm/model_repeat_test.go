@@ -21,7 +21,7 @@ func TestCommandsRepeatedLater(t *testing.T) {
 		for fresh := 600; fresh > 0 || len(pending) > 0; {
 			r := g.record()
 			e := &fsm.Entry{Version: 1, Reading: g.reading(), Renewals: g.renewals()}
-			if fresh > 0 && r.entry != nil {
+			if fresh > 0 {
 				e.Commands = r.entry.Commands
 				fresh -= 1 + len(e.Commands)
 			}

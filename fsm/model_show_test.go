@@ -106,7 +106,7 @@ func symbolicName(v any) string {
 
 var codeNames = [...]string{
 	"OK", "Invalid", "NoSession", "WrongSecret", "NotAcquired", "Deadlock", "OwnerWaits", "LockKindMismatch", "LimitExceeded",
-	"NotHeld", "TicketEnded", "Superseded", "OtherVersion", "Malformed",
+	"NotHeld", "TicketEnded", "Superseded", "OtherVersion",
 }
 
 var eventNames = [...]string{

@@ -36,8 +36,8 @@ func (p *comparison) apply(r record) (fsm.Applied, error) {
 	if err := p.checkQuotas(r, before); err != nil {
 		return got, err
 	}
-	want := p.model.applyRecord(r)
-	if err := p.model.compare(&want, &got); err != nil || r.entry == nil {
+	want := p.model.apply(r.term, r.entry)
+	if err := p.model.compare(&want, &got); err != nil {
 		return got, err
 	}
 	return got, p.observer.observe(r.entry, &got)
@@ -212,10 +212,6 @@ func listing(log []record) string {
 		}
 		if r.restore != nil {
 			fmt.Fprintf(&b, "  restore(%s)\n", show(r.restore))
-			continue
-		}
-		if r.entry == nil {
-			fmt.Fprintf(&b, "  apply(%d, %x) // not an entry\n", r.term, r.bytes)
 			continue
 		}
 		fmt.Fprintf(&b, "  apply(%d, Entry{Version: %d, Reading: %s, Renewals: %s, Commands: {\n",

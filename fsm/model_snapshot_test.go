@@ -16,7 +16,7 @@ func generateLog(pick choice, commands int) (log []record) {
 	g := newGenerator(pick, m)
 	for commands > 0 {
 		r := g.record()
-		a := m.applyRecord(r)
+		a := m.apply(r.term, r.entry)
 		g.observe(r, &a)
 		log = append(log, r)
 		commands -= len(a.Results)

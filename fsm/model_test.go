@@ -99,18 +99,12 @@ func (m *model) startHistory(h fsm.NewHistory, holdOff clock.Time) {
 	m.index, m.restoredThrough, m.time, m.holdOffUntil, m.term, m.cluster = index, index, now, holdOff, term, h.Cluster
 }
 
-// applyRecord is one entry, readable or not.
-func (m *model) applyRecord(r record) fsm.Applied {
-	if r.entry == nil {
-		return m.refuseEntry(r.term, fsm.Malformed)
-	}
-	return m.apply(r.term, r.entry)
-}
-
-// apply is one readable entry: advance, hear, expire, act.
+// apply is one entry: advance, hear, expire, act.
 func (m *model) apply(term uint64, e *fsm.Entry) fsm.Applied {
 	if e.Version != 1 {
-		return m.refuseEntry(term, fsm.OtherVersion)
+		m.beginEntry(term)
+		m.out.Refused = fsm.OtherVersion
+		return m.finishEntry()
 	}
 	m.beginEntry(term)
 	m.time = clock.Advance(m.time, m.epoch, e.Reading)
@@ -127,13 +121,6 @@ func (m *model) apply(term uint64, e *fsm.Entry) fsm.Applied {
 		m.out.Results = append(m.out.Results, r)
 		m.grantUnblocked()
 	}
-	return m.finishEntry()
-}
-
-// refuseEntry is an entry that can't be read or is of another version.
-func (m *model) refuseEntry(term uint64, code fsm.Code) fsm.Applied {
-	m.beginEntry(term)
-	m.out.Refused = code
 	return m.finishEntry()
 }
 

@@ -14,23 +14,41 @@ import (
 )
 
 // Restore builds a state machine from a snapshot. It refuses bytes that are not a complete and undamaged snapshot in its
-// one form; a *VersionError means that this binary is too old or too new for it. Whether the state is consistent is
-// checked by Check: all nodes restore the same bytes, so refusing an inconsistent state would stop them all.
+// one form. A *VersionError, or a *FormatError, means that the snapshot is undamaged, and that this binary is too old or too new
+// for it. Whether the state is consistent is checked by Check: all nodes restore the same bytes, so refusing an inconsistent state
+// would stop them all.
 func Restore(r io.Reader) (*Machine, error) { return RestoreWithVersions(r, SupportedVersions()) }
 
 // RestoreWithVersions is Restore for a binary that knows other versions than this one.
 func RestoreWithVersions(r io.Reader, supported VersionRange) (*Machine, error) {
 	s := &snapshotReader{r: bufio.NewReaderSize(r, 1<<16), m: NewWithVersions(supported)}
-	if err := s.read(); err != nil {
-		if version := (*VersionError)(nil); errors.As(err, &version) {
-			return nil, err
+	err := s.read()
+	switch version := (*VersionError)(nil); {
+	case err == nil:
+		return s.m, nil
+	case !s.undamaged():
+		return nil, fmt.Errorf("the snapshot is damaged or incomplete and nothing was restored: record %d: %v", s.records, err)
+	case errors.As(err, &version):
+		return nil, version
+	}
+	return nil, &FormatError{"the snapshot", fmt.Errorf("record %d: %w", s.records, err)}
+}
+
+// undamaged reads what is left, and reports whether all that was read ends with its checksum.
+func (s *snapshotReader) undamaged() bool {
+	b := make([]byte, 1<<16)
+	for {
+		n, err := s.r.Read(b)
+		if s.sum = record.UpdateChecksum(s.sum, b[:n]); err != nil {
+			return err == io.EOF && s.sum == record.WholeChecksum
 		}
-		return nil, fmt.Errorf("the snapshot can't be read and nothing was restored: record %d: %w", s.records, err)
 	}
-	if err := s.enqueueTickets(); err != nil {
-		return nil, fmt.Errorf("the snapshot makes no sense and nothing was restored: %w", err)
-	}
-	return s.m, nil
+}
+
+// recordReaders read the fields of a record, by its kind.
+var recordReaders = [recEnd]func(*snapshotReader, *coder) error{
+	recHeader: (*snapshotReader).readHeader, recSession: (*snapshotReader).readSession, recTicket: (*snapshotReader).readTicket,
+	recDelay: (*snapshotReader).readDelay, recMember: (*snapshotReader).readMember,
 }
 
 // snapshotReader reads records into a state machine.
@@ -39,7 +57,6 @@ type snapshotReader struct {
 	m        *Machine
 	sum      uint32
 	records  uint64
-	version  error // the version of the header is unknown: reported once the checksum is right
 	buf      []byte
 	c        coder // of the current record
 	lastKind recordKind
@@ -73,13 +90,10 @@ func (s *snapshotReader) read() error {
 	if err := record.CompareChecksum(end, want); err != nil {
 		return err
 	}
-	if s.version != nil {
-		return s.version
-	}
-	if _, err := s.r.ReadByte(); err != io.EOF {
+	if _, err := s.readBytes(1); !errors.Is(err, io.EOF) {
 		return errors.New("there is something after the end")
 	}
-	return nil
+	return s.enqueueTickets()
 }
 
 // readBytes reads n bytes, which are good until the next take. Memory grows with what was read.
@@ -88,10 +102,11 @@ func (s *snapshotReader) readBytes(n int) ([]byte, error) {
 		s.buf = make([]byte, n) // n is below 64 KiB
 	}
 	b := s.buf[:n]
-	if _, err := io.ReadFull(s.r, b); err != nil {
+	got, err := io.ReadFull(s.r, b)
+	s.sum = record.UpdateChecksum(s.sum, b[:got])
+	if err != nil {
 		return nil, fmt.Errorf("it is cut off: %w", err)
 	}
-	s.sum = record.UpdateChecksum(s.sum, b)
 	return b, nil
 }
 
@@ -115,19 +130,12 @@ func (s *snapshotReader) record() error {
 	if err != nil {
 		return err
 	}
-	if s.version != nil {
-		return nil // the records have another form
-	}
 	if kind > recEnd {
 		return fmt.Errorf("kind %d is unknown", kind)
 	}
-	read := [...]func(*snapshotReader, *coder) error{
-		recHeader: (*snapshotReader).readHeader, recSession: (*snapshotReader).readSession, recTicket: (*snapshotReader).readTicket,
-		recDelay: (*snapshotReader).readDelay, recMember: (*snapshotReader).readMember,
-	}
 	s.c.Coder, s.c.items = record.NewReader(b), s.c.items[:0]
 	if kind != recEnd {
-		err = read[kind](s, &s.c)
+		err = recordReaders[kind](s, &s.c)
 	}
 	s.records++
 	return cmp.Or(s.c.End(), err) // what makes no sense may only follow from bytes that can't be read
@@ -137,7 +145,7 @@ func (s *snapshotReader) readHeader(c *coder) error {
 	m := s.m
 	m.header.code(c)
 	if m.version < m.supported.Min || m.version > m.supported.Max {
-		s.version = &VersionError{Need: m.version, Known: m.supported}
+		return &VersionError{Need: m.version, Known: m.supported}
 	}
 	if m.index > indexMax || m.time > timeMax {
 		return fmt.Errorf("index: %d at %v is out of bounds", m.index, m.time)

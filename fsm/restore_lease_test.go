@@ -27,7 +27,7 @@ func TestARestoreOutlastsEveryLease(t *testing.T) {
 			e := Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: real - offset}, Commands: []Command{c}}
 			a, err := m.Apply(1, e.Append(nil))
 			require.NoError(t, err)
-			require.Equal(t, OK, a.Refused, a.Fault)
+			require.Equal(t, OK, a.Refused)
 			require.Equal(t, real-offset, m.Time())
 			return a.Results[0]
 		}

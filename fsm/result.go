@@ -14,10 +14,9 @@ type Applied struct {
 	// Stamp and Time are the state machine's after the entry.
 	Stamp clock.Stamp
 	Time  clock.Time
-	// Refused is OK, or OtherVersion or Malformed: then the entry took its index and did nothing
-	// else (its term has begun, though), there are no Results, and Fault says where it was malformed.
+	// Refused is OK, or OtherVersion: then the entry took its index and did nothing else (its term has begun, though), and
+	// there are no Results.
 	Refused Code
-	Fault   string
 	// Results has one for each command, in order.
 	Results []Result
 	// Unrenewed are those of the entry's renewals whose session is not alive.
@@ -60,8 +59,6 @@ const (
 	Superseded
 	// OtherVersion: encoded for another version than the state machine's; encode again.
 	OtherVersion
-	// Malformed: not an entry.
-	Malformed
 )
 
 // Result answers one command.

@@ -13,6 +13,7 @@ import (
 
 	"zamok/clock"
 	"zamok/session"
+	"zamok/session/record"
 )
 
 // # The language of the stories
@@ -61,6 +62,7 @@ import (
 //	term 3 …          the entry comes in term 3, and so do those after it
 //	version 2 …         the entry is encoded under version 2
 //	damaged …  truncated …   its bytes suffer on the way
+//	newer …           the entry is of a binary that knows more commands, and has one of those
 //
 // Around lines
 //
@@ -258,6 +260,13 @@ func (s *story) newDraft(l *scriptLine) *entryDraft {
 		case "damaged":
 			l.next()
 			d.corrupt = func(b []byte) []byte { b[len(b)/2] ^= 0x10; return b }
+		case "newer":
+			l.next()
+			d.corrupt = func([]byte) []byte {
+				head := (&Entry{Version: d.Version, Reading: d.Reading}).Append(nil)
+				end := len(head) - record.ChecksumBytes - 1 // of what stands before the number of commands
+				return record.AppendChecksum(append(head[:end], 1, 99, 0), 0)
+			}
 		case "truncated":
 			l.next()
 			d.corrupt = func(b []byte) []byte { return b[:len(b)-1] }

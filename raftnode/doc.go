@@ -31,7 +31,8 @@
 // # Promises
 //
 //	N1  An answer without an error was applied: it is on the disks of a majority. An error says which of the
-//	    other two it is: not done (NotLeaderError, ErrOverloaded, ErrClosed, ErrOtherVersion) or ErrUnknown.
+//	    other two it is: not done (NotLeaderError, ErrOverloaded, ErrClosed, ErrOtherVersion, ErrUndecodable) or
+//	    ErrUnknown.
 //	N2  The node never proposes a command twice. Only the client knows that it is still alive; a server that
 //	    repeated a dead client's command would renew its lease.
 //	N3  Each Submit, Renew and ReadBarrier is answered exactly once.
@@ -52,8 +53,11 @@
 //	N10 A membership change is proposed only if a majority of the voters that it leaves answered this leader
 //	    just before. A node exits for its own removal only when it knows that a configuration without it is
 //	    committed.
-//	N11 An entry is applied only if it fits the checksum that its proposer gave it. One that fits and cannot be
-//	    decoded is the same everywhere and changes nothing; one that does not fit ends the process.
+//	N11 An entry is applied only if it fits the checksum that its proposer gave it; otherwise the process ends. One that
+//	    fits is decoded by the leader before it is proposed, which refuses it, not done, if it can't be; and by every
+//	    other node before it is in that node's log, and so before it is acknowledged. A node that can't decode it ends,
+//	    there and when it is applied, and never skips it. So what a majority doesn't know is never committed, and nothing
+//	    that was acknowledged is left out of a state. Both use the decoder that applies the entry.
 //	N12 The queue in front of the log is fair between identities, and between the sessions of each (package fair):
 //	    however many commands one has waiting, a command of another is in the next entry, or waits for one turn of
 //	    each other that has commands waiting. The commands of one session keep their order. Ends, attachments and reads go

@@ -63,6 +63,7 @@ type epoch struct {
 	inFlight  sync.WaitGroup // entries and refusals that are not answered yet
 	sentAt    time.Time      // when the latest entry was proposed
 	cutBefore int64          // what the node's earlier epochs cut off, in ns
+	checker   fsm.Checker    // of entries before they are proposed
 }
 
 // lead opens an epoch, if raft made this node leader, and runs it until raft's next notice; false when this instance ends
@@ -93,7 +94,11 @@ func (e *epoch) start() bool {
 			Cluster: fsm.ClusterID(store.NewID()), TokenBase: e.node.cfg.TokenBase,
 		}
 		entry := fsm.Entry{Version: e.node.state.version.Load(), Commands: []fsm.Command{command}}
-		applied, err := e.wait(e.apply(entry.Append(nil)))
+		var applied fsm.Applied
+		future, err := e.apply(entry.Append(nil))
+		if err == nil {
+			applied, err = e.wait(future)
+		}
 		switch {
 		case err != nil:
 			log.Info("could not start leading", "error", err)
@@ -101,7 +106,7 @@ func (e *epoch) start() bool {
 		case applied.Refused == fsm.OtherVersion: // the state machine was behind; it is not any more, or soon
 			_ = pause(e.life, versionRetry)
 		case applied.Refused != fsm.OK || applied.Results[0].Code != fsm.OK:
-			log.Error("could not start leading: the state machine refused the first entry of the epoch", "refused", applied.Refused, "fault", applied.Fault, "results", applied.Results)
+			log.Error("could not start leading: the state machine refused the first entry of the epoch", "refused", applied.Refused, "results", applied.Results)
 			return false
 		default:
 			number := applied.Results[0].Index

@@ -15,6 +15,8 @@ var (
 	ErrClosed = errors.New("not done: this node is closed")
 	// ErrOtherVersion: the state machine was upgraded meanwhile.
 	ErrOtherVersion = errors.New("not done: the cluster's state machine version changed meanwhile; send it again")
+	// ErrUndecodable: this leader could not decode the entry that it would have proposed. No client can cause that.
+	ErrUndecodable = errors.New("not done: this node made an entry that it cannot decode, and proposed nothing; report this as a bug")
 	// ErrRefused: the cluster can't be changed in this way; the error that wraps it gives the reason.
 	ErrRefused = errors.New("nothing was changed")
 	// ErrNotYet: the same, but it may be possible a little later.

@@ -74,7 +74,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		maintainWake: make(chan struct{}, 1), changing: make(chan struct{}, 1), membership: make(chan struct{}, 1),
 	}
 	n.life, n.endLife = context.WithCancel(context.Background())
-	n.state.node = n
+	n.state.node, n.proposals.fatal = n, n.fatal
 	n.state.committed.Store(&configuration{})
 	n.state.replace(fsm.NewWithVersions(cfg.Versions))
 	undo := cfg.Peers.Listener.Close

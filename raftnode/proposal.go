@@ -2,6 +2,7 @@ package raftnode
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"sync"
 	"time"
@@ -59,7 +60,10 @@ func (e *epoch) propose() {
 	e.sentAt = p.sent
 	e.inFlight.Add(1)
 	e.node.proposals.add(p)
-	p.future = e.apply(p.bytes)
+	var err error
+	if p.future, err = e.apply(p.bytes); err != nil {
+		p.finish(fsm.Applied{}, err)
+	}
 	if len(late) > 0 { // their callers may read the state machine, which an entry that is applied can keep busy
 		e.inFlight.Go(func() {
 			for _, r := range late {
@@ -70,9 +74,15 @@ func (e *epoch) propose() {
 }
 
 // apply hands an entry to raft, with its checksum, by which every node can tell it from one that was changed on its way
-// (S13 of package store).
-func (in *instance) apply(entry []byte) raft.ApplyFuture {
-	return in.raft.ApplyLog(raft.Log{Data: entry, Extensions: store.Checksum(entry)}, 0)
+// (S13 of package store). After an error raft has not got it: this node could not decode it, so no node need (N11). The checksum
+// comes first, so that it is of the bytes that were decoded.
+func (e *epoch) apply(entry []byte) (raft.ApplyFuture, error) {
+	l := raft.Log{Data: entry, Extensions: store.Checksum(entry)}
+	if err := e.checker.Check(entry); err != nil {
+		e.node.log.Error("could not decode an entry of this node's own; it was not proposed: report this as a bug", "error", err)
+		return nil, fmt.Errorf("%w: %w", ErrUndecodable, err)
+	}
+	return e.raft.ApplyLog(l, 0), nil
 }
 
 // wait waits until raft has answered an entry, or has ended.
@@ -98,6 +108,8 @@ func (p *proposal) finish(applied fsm.Applied, err error) {
 		unblocked = countUnblocked(requests, applied)
 		p.batch.answer(applied, nil)
 		n.cfg.Timing(timing)
+	case errors.Is(err, ErrUndecodable):
+		p.batch.refuse(err)
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress),
 		errors.Is(err, store.ErrDiskFull):
 		// Raft never took it; or this node's log did not, so no other node was sent it, and raft steps down.
@@ -121,6 +133,9 @@ type proposals struct {
 	mu      sync.Mutex // guards what follows
 	byBytes map[*byte]*proposal
 	refused error // why the log refused what raft appended last; nil = it did not
+
+	checker fsm.Checker // of the goroutine that appends
+	fatal   func(error) // ends the process
 }
 
 func (ps *proposals) add(p *proposal) {
@@ -216,8 +231,14 @@ func (ps *proposals) stalled(committed uint64, now time.Time) (oldest time.Time)
 // StoreLog implements raft.LogStore.
 func (ps *proposals) StoreLog(l *raft.Log) error { return ps.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs implements raft.LogStore. It notes which proposals are in the log, and whether that refuses entries.
+// StoreLogs implements raft.LogStore. It notes which proposals are in the log, and whether that refuses entries. The process ends
+// before an entry that it could not apply is in the log, and so before this node acknowledges it (N11).
 func (ps *proposals) StoreLogs(logs []*raft.Log) error {
+	for _, l := range logs {
+		if err := ps.check(l); err != nil {
+			ps.fatal(fmt.Errorf("raftnode: entry %d of term %d was refused, and is not in the log of this node: %w", l.Index, l.Term, err))
+		}
+	}
 	err := ps.LogStore.StoreLogs(logs)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -228,6 +249,21 @@ func (ps *proposals) StoreLogs(logs []*raft.Log) error {
 		if p := ps.find(l); p != nil {
 			p.index = l.Index
 		}
+	}
+	return nil
+}
+
+// check returns why this node can't apply an entry that fits its checksum; the log refuses one that does not. An entry of this
+// node's own was checked when it was proposed.
+func (ps *proposals) check(l *raft.Log) error {
+	ps.mu.Lock()
+	own := ps.find(l) != nil
+	ps.mu.Unlock()
+	if own || l.Type != raft.LogCommand {
+		return nil
+	}
+	if err := ps.checker.Check(l.Data); err != nil && store.Verify(l) == nil {
+		return err
 	}
 	return nil
 }

@@ -268,12 +268,8 @@ func (q *queue) look() (ready, idle bool) {
 
 // answer answers each request and renewal of a batch, with err unless that is nil.
 func (b *batch) answer(a fsm.Applied, err error) {
-	switch {
-	case err != nil || a.Refused == fsm.OK:
-	case a.Refused == fsm.OtherVersion:
+	if err == nil && a.Refused == fsm.OtherVersion {
 		err = ErrOtherVersion
-	default:
-		err = errors.New("not done: this node encoded an entry that can't be decoded: " + a.Fault)
 	}
 	answer, results := Answer{Stamp: a.Stamp, Time: a.Time}, a.Results
 	for _, r := range b.requests {

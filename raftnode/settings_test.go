@@ -1,11 +1,9 @@
 package raftnode
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"reflect"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,32 +93,6 @@ func TestASnapshotRightBehindAChangeOfMembers(t *testing.T) {
 		m, err := fsm.Restore(snapshot)
 		require.NoError(t, err)
 		n.View(func(live *fsm.Machine) { require.Equal(t, live.Digest(), m.Digest()) })
-	})
-}
-
-// An entry that can't be decoded takes an index and changes nothing else. A state machine that panics on it would end
-// every node in turn, and again at each start.
-func TestNonsenseInTheLogEndsNoNode(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		leader := b.leader(b.nodes...)
-		time.Sleep(3 * maintenanceTick) // until the nodes are announced: nothing else is proposed afterwards
-		require.NoError(b, b.fence(leader))
-		for _, nonsense := range []string{"", "\x00", "nonsense", strings.Repeat("\xff", 1000), string(make([]byte, fsm.EntryBytesMax+1))} {
-			before := leader.Status().Applied
-			future := leader.instance.Load().raft.ApplyLog(logEntry([]byte(nonsense)), 0)
-			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
-			defer cancel()
-			require.NoError(b, leader.instance.Load().waitFor(ctx, future))
-			require.Equal(b, fsm.Malformed, future.Response().(fsm.Applied).Refused)
-			require.Equal(b, before.Index+1, leader.Status().Applied.Index)
-		}
-		require.NoError(b, b.fence(leader))
-		time.Sleep(time.Second)
-		for _, n := range b.nodes {
-			require.Empty(b, n.ended)
-			require.Equal(b, leader.Status().Applied, n.Status().Applied)
-			n.View(func(m *fsm.Machine) { require.NoError(b, m.Check()) })
-		}
 	})
 }
 

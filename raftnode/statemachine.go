@@ -122,7 +122,7 @@ func (s *state) apply(l *raft.Log) fsm.Applied {
 	n := s.node
 	n.proposals.committed(l)
 	// An entry that does not match its checksum was changed after it was in this node's log: the others apply
-	// another one. One that matches and can't be decoded is the same everywhere, and changes nothing anywhere.
+	// another one. One that matches and can't be decoded is of another binary, which may have acknowledged it.
 	if err := store.Verify(l); err != nil {
 		n.fatal(fmt.Errorf("raftnode: %w; it was not applied here; start the node again: its log is read anew", err))
 	}
@@ -130,9 +130,6 @@ func (s *state) apply(l *raft.Log) fsm.Applied {
 	a, err := s.machine.Apply(l.Term, l.Data)
 	if err != nil {
 		n.fatal(fmt.Errorf("raftnode: entry %d: %w", l.Index, err))
-	}
-	if a.Refused == fsm.Malformed {
-		n.log.Error("skipped a log entry that cannot be decoded; the state is unchanged", "raft_index", l.Index, "fault", a.Fault)
 	}
 	s.digests.applied(before, a.Stamp.Index, s.machine.Digest())
 	for _, e := range a.Events {
@@ -165,18 +162,20 @@ func (f frozen) Persist(sink raft.SnapshotSink) error {
 func (frozen) Release() {}
 
 // Restore implements raft.FSM: at start-up, and when the leader sends a snapshot. A snapshot that can't be
-// decoded ends the process: raft would continue from an older one, without noticing the gap between that and the log.
+// restored ends the process: raft would continue from an older one, without noticing the gap between that and the log. If it is
+// undamaged, another binary can continue here.
 func (s *state) Restore(snapshot io.ReadCloser) error {
 	s.restoring.Add(1)
 	defer s.restoring.Add(-1)
 	defer snapshot.Close()
 	n := s.node
 	machine, err := fsm.RestoreWithVersions(snapshot, n.cfg.Versions)
-	if rules := (*fsm.VersionError)(nil); errors.As(err, &rules) {
-		n.fatal(err) // a newer or older binary can continue here
+	version, format := (*fsm.VersionError)(nil), (*fsm.FormatError)(nil)
+	if err != nil && !errors.As(err, &version) && !errors.As(err, &format) {
+		err = store.Damaged("the newest snapshot", err.Error())
 	}
 	if err != nil {
-		n.fatal(fmt.Errorf("raftnode: %w", store.Damaged("the newest snapshot", err.Error())))
+		n.fatal(fmt.Errorf("raftnode: %w", err))
 	}
 	if err := machine.Check(); err != nil {
 		// Every node restores these bytes: refusing them would stop all nodes.

@@ -232,5 +232,9 @@ func Explain(err error) *Error {
 	case errors.Is(err, raftnode.ErrUnknown), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		code = zamokpb.Code_CODE_UNKNOWN
 	}
-	return Errorf(code, "%v", err)
+	e = Errorf(code, "%v", err)
+	if errors.Is(err, raftnode.ErrUndecodable) {
+		e.Info.Outcome = notDone
+	}
+	return e
 }

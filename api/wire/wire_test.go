@@ -31,7 +31,7 @@ func TestEveryCodeHasAVerdict(t *testing.T) {
 		assert.True(t, proto.Equal(f.Info, infoOf(t, f)), name)
 		assert.NotEqual(t, zamokpb.Outcome_OUTCOME_UNSPECIFIED, f.Info.Outcome, name)
 	}
-	for code := fsm.OK + 1; code < fsm.Malformed; code++ {
+	for code := fsm.OK + 1; code <= fsm.OtherVersion; code++ {
 		r := &fsm.Result{Code: code, Detail: &fsm.Detail{}}
 		assert.NotEqual(t, zamokpb.Code_CODE_INTERNAL, Refused(r).Info.Code, code)
 		assert.NotEmpty(t, Refused(r).Info.Message)
@@ -40,9 +40,12 @@ func TestEveryCodeHasAVerdict(t *testing.T) {
 		&raftnode.NotLeaderError{}: zamokpb.Code_CODE_NOT_LEADER, raftnode.ErrUnknown: zamokpb.Code_CODE_UNKNOWN,
 		raftnode.ErrOverloaded: zamokpb.Code_CODE_OVERLOADED, raftnode.ErrClosed: zamokpb.Code_CODE_STOPPING,
 		raftnode.ErrOtherVersion: zamokpb.Code_CODE_OVERLOADED, errors.New("?"): zamokpb.Code_CODE_INTERNAL,
+		raftnode.ErrUndecodable: zamokpb.Code_CODE_INTERNAL,
 	} {
 		assert.Equal(t, code, Explain(err).Info.Code, err)
 	}
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, Explain(raftnode.ErrUndecodable).Info.Outcome)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, Explain(errors.New("?")).Info.Outcome)
 }
 
 // The wire's enums and the machine's have the same numbers.

@@ -27,7 +27,8 @@ func TestOnlyMembersRelay(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	removed, err := raftpeer.New(raftpeer.Config{
-		ID: "removed", Incarnation: raftpeer.Incarnation{9}, Cluster: cluster, Listener: listener, HandshakeTimeout: patience,
+		Format: fsm.Format(),
+		ID:     "removed", Incarnation: raftpeer.Incarnation{9}, Cluster: cluster, Listener: listener, HandshakeTimeout: patience,
 		Condition: func(raftpeer.Server) raftpeer.Condition { return raftpeer.Condition{} }, Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)

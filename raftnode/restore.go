@@ -64,7 +64,7 @@ func Restore(backup io.Reader, r RestoreConfig) (RestoreResult, error) {
 		return RestoreResult{}, fmt.Errorf("raftnode: restore: %w; nothing was changed", err)
 	}
 	var fatal error
-	st, err := store.Open(store.Config{NodeID: r.Node.ID, Dir: r.Dir, Log: r.Log, Fatal: func(err error) { fatal = err }})
+	st, err := store.Open(store.Config{NodeID: r.Node.ID, Format: fsm.Format(), Dir: r.Dir, Log: r.Log, Fatal: func(err error) { fatal = err }})
 	if err != nil {
 		return RestoreResult{}, err
 	}

@@ -215,7 +215,8 @@ func TestAStrangerWithACertificate(t *testing.T) {
 		leader.View(func(m *fsm.Machine) { cluster = peer.ClusterID(m.Cluster()) })
 		door := b.listen("h9:1")
 		network, err := peer.New(peer.Config{
-			ID: "client", Incarnation: peer.Incarnation{9}, Cluster: cluster, Listener: door, Dial: b.dialer(door), TLS: a.names(b.T, "client"),
+			Format: fsm.Format(),
+			ID:     "client", Incarnation: peer.Incarnation{9}, Cluster: cluster, Listener: door, Dial: b.dialer(door), TLS: a.names(b.T, "client"),
 			Knows: func(peer.Server) bool { return true }, Condition: func(peer.Server) peer.Condition { return peer.Condition{} },
 			Term: func() uint64 { return math.MaxUint64 }, Lost: func(peer.Node, uint64) {}, Logger: leader.log,
 		})
@@ -302,7 +303,8 @@ func TestOnlyServersAnnounceThemselves(t *testing.T) {
 		door := b.listen("h9:1")
 		for i, self := range []peer.Server{{Name: "ghost", Incarnation: peer.Incarnation{9}}, {Name: "n1", Incarnation: peer.Incarnation{9}}} {
 			network, err := peer.New(peer.Config{
-				ID: self.Name, Incarnation: self.Incarnation, Cluster: cluster, Listener: b.listen("h9:" + string(rune('2'+i))), Dial: b.dialer(door),
+				Format: fsm.Format(),
+				ID:     self.Name, Incarnation: self.Incarnation, Cluster: cluster, Listener: b.listen("h9:" + string(rune('2'+i))), Dial: b.dialer(door),
 				Condition: func(peer.Server) peer.Condition { return peer.Condition{} }, Logger: leader.log,
 			})
 			require.NoError(b, err)

@@ -117,7 +117,7 @@ func TestVersionOutput(t *testing.T) {
 	for _, ask := range []string{"version", "--version"} {
 		r := runZamok(t, sharedCluster(t), ask)
 		require.Equal(t, versionLine(), r.stdout)
-		require.Regexp(t, `^zamok \S+ \(commit \S.*, go\S+, \w+/\w+\)\n$`, r.stdout)
+		require.Regexp(t, `^zamok \S+ \(commit \S.*, go\S+, \w+/\w+, format [0-9a-f]{16}\)\n$`, r.stdout)
 		require.Zero(t, r.code, r.stderr)
 	}
 }

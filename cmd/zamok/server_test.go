@@ -25,6 +25,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"zamok/fsm"
 	"zamok/raftnode/store"
 )
 
@@ -170,7 +171,7 @@ func TestServerFlagErrors(t *testing.T) {
 
 	// What a start with --join leaves if no member answers, or refuses.
 	joining := filepath.Join(dir, "joining")
-	left, err := store.Open(store.Config{Dir: joining, NodeID: "n1", Fatal: func(error) {}})
+	left, err := store.Open(store.Config{Dir: joining, Format: fsm.Format(), NodeID: "n1", Fatal: func(error) {}})
 	require.NoError(t, err)
 	require.NoError(t, left.Join(store.NewID()))
 	require.NoError(t, left.Close())

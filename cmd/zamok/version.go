@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"zamok/fsm"
 )
 
 // releaseVersion is set by the build of a release: go build -ldflags "-X main.releaseVersion=v1.2.3".
@@ -50,7 +52,7 @@ func commitText() string {
 }
 
 func versionLine() string {
-	return fmt.Sprintf("zamok %s (commit %s, %s, %s)\n", version(), commitText(), runtime.Version(), platform)
+	return fmt.Sprintf("zamok %s (commit %s, %s, %s, format %s)\n", version(), commitText(), runtime.Version(), platform, fsm.Format())
 }
 
 const platform = runtime.GOOS + "/" + runtime.GOARCH
@@ -67,7 +69,8 @@ func newVersion(a *app) *cobra.Command {
 				Commit  string `json:"commit"`
 				Go      string `json:"go"`
 				System  string `json:"system"`
-			}{version(), commitText(), runtime.Version(), platform}
+				Format  string `json:"format"` // of log and snapshots
+			}{version(), commitText(), runtime.Version(), platform, fsm.Format()}
 			return a.print(doc, func(w io.Writer) {
 				fmt.Fprint(w, versionLine())
 			})

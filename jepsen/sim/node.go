@@ -140,7 +140,7 @@ func (n *Node) Peer() peer.Node { return peer.Node{ID: n.ID, Address: n.Address(
 // waitFor makes an empty data directory that of a node which has asked for its cluster before: it starts and waits to
 // be added also if no member answers.
 func waitFor(c store.Config, id string, cluster store.ID) error {
-	c.NodeID, c.Wrap, c.Fatal = id, store.Wrap{}, func(error) {}
+	c.NodeID, c.Format, c.Wrap, c.Fatal = id, fsm.Format(), store.Wrap{}, func(error) {}
 	st, err := store.Open(c)
 	if err != nil {
 		return err

@@ -37,8 +37,8 @@
 //	caller   proceed   with the request of a call; the bytes of Raft, or of relayed calls, follow
 //	receiver reply     of a call; the end of it
 //
-// An Answer has the node's name, its incarnation, its generation (random, drawn at each start), the cluster
-// id, the --cluster list and the initial members on its disk. An id or a list is empty if there is none. Each
+// An Answer has the node's name, its incarnation, its generation (random, drawn at each start), the format of its
+// binary, the cluster id, the --cluster list and the initial members on its disk. An id or a list is empty if there is none. Each
 // end judges the other by the table below and may send a refusal with the reason instead, so that the logs of
 // both have it. Before Raft's first byte this costs one round trip. A question needs no agreement: its answer
 // is useful also to a stranger.
@@ -49,7 +49,8 @@
 //
 // # Which nodes connect with each other
 //
-// Both ends apply these rules in this order, and the first that matches decides:
+// The receiver refuses a caller of another format (Config.Format), a question as well: an entry that one of the two does
+// not know would divide the cluster. Then both ends apply these rules in this order, and the first that matches decides:
 //
 //	both know a cluster id, and the ids differ                     other cluster
 //	the node reached has not the name that is meant                not the node meant

@@ -166,6 +166,26 @@ func TestCallGoesThroughTheHandshake(t *testing.T) {
 	})
 }
 
+// Nodes whose binaries write other entries exchange nothing, not even an answer to a question, so they do not begin a cluster
+// either. Both formats are named at both ends.
+func TestNodesOfOtherFormatsAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestNetwork()
+		list := mustList(t, threeNodes)
+		arrived := func(context.Context, Server, []byte) []byte { panic("it arrived") }
+		n1 := openNode(t, f, Config{ID: "n1", List: list, Format: "1a2b", Handle: arrived})
+		n2 := openNode(t, f, Config{ID: "n2", List: list, Format: "3c4d", Handle: arrived})
+		defer n1.Close()
+		defer n2.Close()
+		_, err := n1.Ask(t.Context(), nodeAt("n2", "h2:5751"))
+		requireCode(t, OtherFormat, err)
+		require.ErrorContains(t, err, "the binary of n2 has format 3c4d and that of n1 has format 1a2b; no message of Raft passed between them; run one binary")
+		_, err = n2.Call(t.Context(), nodeAt("n1", "h1:5751"), []byte("hello"))
+		requireCode(t, OtherFormat, err)
+		require.Equal(t, Wait, Decide(n1.Mine(), n1.AskAll(t.Context(), list.Nodes())).Action)
+	})
+}
+
 // A handler that takes long holds no place in the handshake limiter, and its context ends when the time is over.
 func TestCallEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -36,6 +36,7 @@ type Answer struct {
 	Server
 	Cluster ClusterID // zero: the node doesn't know one
 	List    List      // zero: the node was given none
+	Format  string    // of its binary
 	Condition
 	Generation generation
 }
@@ -51,7 +52,8 @@ func (n *Network) answer(asker Server) Answer {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return Answer{
-		Server: n.server(), Cluster: n.cluster, List: n.config.List, Condition: condition, Generation: n.generation,
+		Server: n.server(), Cluster: n.cluster, List: n.config.List, Format: n.config.Format,
+		Condition: condition, Generation: n.generation,
 	}
 }
 
@@ -201,6 +203,10 @@ func (n *Network) readHello(s *stream) error {
 		return sendRefusal(s, refusal)
 	}
 	mine, stranger := n.answer(s.remote.Server), n.checkKnown(s.remote.Server)
+	if mine.Format != s.remote.Format { // what the caller has to say, or would read here, is of another cluster
+		return sendRefusal(s, newRefusal(OtherFormat, mine.Name, s.remote.Name, "the binary of %s has format %s and that of %s has format %s",
+			mine.Name, mine.Format, s.remote.Name, s.remote.Format))
+	}
 	if s.purpose == purposeAsk && (stranger == nil || len(n.config.AllowedNames) == 0) {
 		return writeLast(s, &mine)
 	}

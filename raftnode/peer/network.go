@@ -38,6 +38,8 @@ type Config struct {
 	Cluster ClusterID
 	// List is the --cluster list that this node was given. Zero: it was given none.
 	List List
+	// Format names what this binary writes into the log. Nodes of other formats are refused.
+	Format string
 
 	// Knows reports whether the cluster has a server of that name, as far as this node knows (P14). It is called from many
 	// goroutines, for each message of Raft, and must not block.

@@ -144,9 +144,9 @@ func TestMalformedCallers(t *testing.T) {
 		log  string
 	}{
 		"wrong magic": {"GET / HTTP/1.1\r\n\r\n", "not a zamok handshake", "malformed"},
-		"oversize":    {"zamok\x01\xff\xff" + strings.Repeat("x", 2000), "65535 bytes", "malformed"},
-		"garbage":     {"zamok\x01\x00\x04\x01\x07\x00\x00", "not a zamok handshake", "malformed"},
-		"newer":       {"zamok\x02\x00\x01\x01", "it has 2, this release has 1", "other version"},
+		"oversize":    {"zamok\x02\xff\xff" + strings.Repeat("x", 2000), "65535 bytes", "malformed"},
+		"garbage":     {"zamok\x02\x00\x04\x01\x07\x00\x00", "not a zamok handshake", "malformed"},
+		"newer":       {"zamok\x09\x00\x01\x01", "it has 9, this release has 2", "other version"},
 		"TLS":         {"\x16\x03\x01\x00\xc8\x01\x00\x00", "without TLS", "TLS wanted"},
 		"half a word": {"zam", "", "not complete within 2s"},
 		"silence":     {"", "", "not complete within 2s"},

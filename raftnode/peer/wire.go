@@ -19,7 +19,7 @@ import (
 // body is read only if it is what this release writes: one meaning, one encoding.
 const (
 	magic   = "zamok"
-	version = 1
+	version = 2
 
 	preambleBytes   = len(magic) + 3
 	frameBytesMax   = 32 * 1024 // of a body; fits the longest Answer, and 16 KiB in a payload
@@ -163,7 +163,7 @@ func (a *Answer) check() error {
 			return err
 		}
 	}
-	return checkPrintable(a.Unready)
+	return cmp.Or(checkPrintable(a.Unready), checkPrintable(a.Format))
 }
 
 func (e *RefusedError) kind() kind { return kindRefusal }
@@ -213,6 +213,7 @@ const (
 	OtherIncarnation    RefusalCode = 9  // the node reached has another data directory than the one meant
 	NotReady            RefusalCode = 10 // the node meant runs no Raft yet
 	NotKnown            RefusalCode = 11 // the node reached knows no node of the caller's name in its cluster
+	OtherFormat         RefusalCode = 12 // the binaries read and write different entries
 )
 
 // RefusedError is the refusal of one end to connect with the other. Such a connection carried no
@@ -254,6 +255,8 @@ var codes = map[RefusalCode]struct{ name, remedy string }{
 	NotReady: {"not ready", "nothing to do: the caller retries until the node has started"},
 	NotKnown: {"not known", "run `zamok join` for the caller, or start the refusing node with --peer-allowed-names and its name; " +
 		"if it is no node of yours, its certificate is in the wrong hands"},
+	OtherFormat: {"other format", "run one binary on all nodes of a cluster: an entry that one of them does not know would divide them; " +
+		"`zamok version` prints the format of a binary"},
 }
 
 // String names the reason.

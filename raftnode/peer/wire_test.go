@@ -13,7 +13,7 @@ import (
 func samples(t testing.TB) map[string]message {
 	list := mustList(t, threeNodes)
 	from := Answer{
-		Server: serverOf("n1"), Generation: 1, Cluster: clusterOf("home"), List: list,
+		Server: serverOf("n1"), Generation: 1, Cluster: clusterOf("home"), List: list, Format: "f",
 		Condition: Condition{
 			HasData: true, Initial: initialMembersOf(list), Unready: "no room", Configuration: 7, Listed: true, Names: []string{"n1", "n4"},
 		},
@@ -91,7 +91,7 @@ func TestFramesAreReadStrictly(t *testing.T) {
 func TestFramesAreFixed(t *testing.T) {
 	n1 := `"Name":"n1","Incarnation":"6e312066697273740000000000000000"`
 	n2 := `"Name":"n2","Incarnation":"6e322066697273740000000000000000"`
-	from := `{` + n1 + `,"Cluster":"686f6d65000000000000000000000000","List":"` + threeNodes + `",` +
+	from := `{` + n1 + `,"Cluster":"686f6d65000000000000000000000000","List":"` + threeNodes + `","Format":"f",` +
 		`"HasData":true,"Member":false,"Initial":"` + initialMembersOf(mustList(t, threeNodes)).String() + `",` +
 		`"Unready":"no room","Configuration":7,"Listed":true,"Names":["n1","n4"],"Generation":1}`
 	none := `"Name":"","Incarnation":"00000000000000000000000000000000"`
@@ -105,7 +105,7 @@ func TestFramesAreFixed(t *testing.T) {
 		var b bytes.Buffer
 		require.NoError(t, writeFrame(&b, samples(t)[name]))
 		size := []byte{byte(len(want) >> 8), byte(len(want))}
-		assert.Equal(t, "zamok\x01"+string(size)+want, b.String(), name)
+		assert.Equal(t, "zamok\x02"+string(size)+want, b.String(), name)
 	}
 }
 
@@ -125,11 +125,11 @@ func TestReadFrameRefusesWhatItCantRead(t *testing.T) {
 	assert.ErrorIs(t, read("zam"), io.ErrUnexpectedEOF)
 	assert.ErrorIs(t, read("GET / HTTP/1.1"), errMalformed)
 	assert.ErrorIs(t, read("\x16\x03\x01\x02\x00\x01\x00\x01"), errTLSRecord)
-	assert.ErrorIs(t, read("zamok\x01\x00\x00"), errMalformed)
-	assert.ErrorIs(t, read("zamok\x01\x80\x01"), errMalformed)
-	assert.ErrorIs(t, read("zamok\x01\x00\x01\x02"), errMalformed)
-	assert.ErrorIs(t, read("zamok\x02\x00\x01\x01"), errOtherVersion)
-	assert.ErrorIs(t, read("zamok\x01\x00\x04\x01"), io.ErrUnexpectedEOF)
+	assert.ErrorIs(t, read("zamok\x02\x00\x00"), errMalformed)
+	assert.ErrorIs(t, read("zamok\x02\x80\x01"), errMalformed)
+	assert.ErrorIs(t, read("zamok\x02\x00\x01\x02"), errMalformed)
+	assert.ErrorIs(t, read("zamok\x09\x00\x01\x01"), errOtherVersion)
+	assert.ErrorIs(t, read("zamok\x02\x00\x04\x01"), io.ErrUnexpectedEOF)
 }
 
 // A refusal by a later release is understood.

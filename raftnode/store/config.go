@@ -38,6 +38,9 @@ type Config struct {
 	// Dir.
 	Memory *Memory
 
+	// Format names what this binary writes into log and snapshots. A directory of another format is refused.
+	Format string
+
 	// Log is how the directory keeps its log, which is settled when it is made;
 	// another kind is refused then with ErrOtherLog. Empty: as the directory was
 	// begun, a new one with DefaultLog. It means nothing to Memory.

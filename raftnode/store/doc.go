@@ -76,7 +76,8 @@
 // node whose log, votes or identity are missing, exchanged or older than the
 // rest is refused with ErrLost, because a node that has forgotten what it
 // acknowledged can elect a leader that never had it. For the same reason a node does not
-// start with the other log store and an empty log (ErrOtherLog).
+// start with the other log store and an empty log (ErrOtherLog). A directory whose log and snapshots another binary wrote,
+// in another format (Config.Format), is refused with ErrOtherFormat: what is in it is whole, and this binary may misread it.
 //
 // A file gets its name when it is complete and flushed (makeBolt, draft). So a process may end at any
 // step of making a directory, and a file that has its name and is incomplete is damaged.
@@ -107,8 +108,7 @@
 // S13. An entry is stored only if it fits its proposer's checksum (Checksum, in
 // raft.Log.Extensions): every command has one, raft's own entries none. One that
 // does not fit is refused with ErrChecksum, on the leader and on a follower, and
-// nothing of the append is in the log. So two logs hold the same bytes at one index and term,
-// whether they can be decoded or not.
+// nothing of the append is in the log. So two logs hold the same bytes at one index and term.
 //
 // S14. A log has no gap, and begins with or before the entry behind the newest
 // snapshot. After a snapshot from the leader the log that it covers is deleted, at the

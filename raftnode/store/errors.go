@@ -23,6 +23,9 @@ var (
 	// was changed.
 	ErrOtherLog = errors.New("the log is of another kind")
 
+	// ErrOtherFormat: another binary wrote the directory, in a format that this one may misread. Nothing was changed.
+	ErrOtherFormat = errors.New("the data is of another format")
+
 	// ErrLost: a part of the directory is missing or older than the rest (S8, S9).
 	// Nothing of the data was changed.
 	ErrLost = errors.New("the data is not whole")

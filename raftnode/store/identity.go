@@ -36,8 +36,9 @@ func (id *ID) UnmarshalText(text []byte) error {
 
 // Identity says who the node of a data directory is.
 type Identity struct {
-	// Format is the version of the directory's layout.
-	Format int `json:"format"`
+	// Format is the version of the directory's layout, and Contents Config.Format: what is in log and snapshots.
+	Format   int    `json:"format"`
+	Contents string `json:"contents"`
 	// Node is the node's id.
 	Node string `json:"node"`
 	// Incarnation is drawn once, when the directory is made. A node of the same
@@ -60,7 +61,7 @@ type Identity struct {
 }
 
 // formatNow is the layout that this code writes, and the only one it reads.
-const formatNow = 4
+const formatNow = 5
 
 const identityName = "identity.json"
 
@@ -79,8 +80,8 @@ func readIdentity(m medium) (id Identity, err error) {
 		return id, Damaged(path, err.Error())
 	}
 	if id.Format != formatNow {
-		return id, fmt.Errorf("store: %s has format %d, and this version of zamok knows format %d; nothing was changed; start the version that wrote it",
-			path, id.Format, formatNow)
+		return id, fmt.Errorf("store: %w: %s has format %d, and this binary knows format %d; nothing was changed; start the binary that wrote it",
+			ErrOtherFormat, path, id.Format, formatNow)
 	}
 	return id, nil
 }

@@ -83,6 +83,32 @@ func TestFoundAndJoin(t *testing.T) {
 	})
 }
 
+// Another binary's directory is refused, with both formats and the cure, and stays as it is: it is no damage.
+func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
+	cfg := Config{Dir: t.TempDir(), Format: "1a2b", NodeID: "n1", Fatal: func(error) {}}
+	st, err := Open(cfg)
+	require.NoError(t, err)
+	fill(t, st, 1, 1, 1)
+	require.NoError(t, st.RecordCluster(NewID()))
+	require.NoError(t, st.Close())
+	before, err := os.ReadFile(filepath.Join(cfg.Dir, identityName))
+	require.NoError(t, err)
+
+	other := cfg
+	other.Format = "3c4d"
+	_, err = Open(other)
+	require.ErrorIs(t, err, ErrOtherFormat)
+	require.NotErrorIs(t, err, ErrDamaged)
+	require.Regexp(t, "have format 1a2b, .* reads format 3c4d; nothing was changed; start the binary that wrote them", err)
+	require.True(t, IsMember(cfg.Dir))
+	after, err := os.ReadFile(filepath.Join(cfg.Dir, identityName))
+	require.NoError(t, err)
+	require.Equal(t, string(before), string(after))
+	st, err = Open(cfg)
+	require.NoError(t, err)
+	require.NoError(t, st.Close())
+}
+
 // One Store at a time has the data, be it in a directory or in memory (S7).
 func TestOneStoreAtATime(t *testing.T) {
 	t.Parallel()

@@ -59,6 +59,10 @@ func (s *Store) open(cfg Config) error {
 	if err != nil && !fresh {
 		return err
 	}
+	if !fresh && id.Contents != cfg.Format {
+		return fmt.Errorf("store: %w: log and snapshots in %s have format %s, and this binary writes and reads format %s; nothing was changed; "+
+			"start the binary that wrote them (\"zamok version\" prints the format of a binary)", ErrOtherFormat, s.medium.path(""), id.Contents, cfg.Format)
+	}
 	kind := cmp.Or(id.Log, cfg.Log, DefaultLog)
 	if cfg.Log != "" && cfg.Log != kind && cfg.Memory == nil { // the node would begin with an empty log
 		return fmt.Errorf("store: %w: %s was begun with log store %q, and this start asks for %q; nothing was changed; "+
@@ -84,7 +88,7 @@ func (s *Store) open(cfg Config) error {
 		if s.HoldsData() || damage != nil || s.votes.term() > 0 {
 			return lost(s.medium, "%s is missing, but there is a log, a vote or a snapshot", identityName)
 		}
-		if id, err = s.create(cfg.NodeID, kind, table); err != nil {
+		if id, err = s.create(cfg, kind, table); err != nil {
 			return err
 		}
 	}
@@ -142,8 +146,8 @@ func wrapped[T any](wrap func(T) T, inner T) T {
 
 // create makes a new node of a medium that holds nothing. The identity is written last: a crash before that
 // leaves files without data, and the next start begins again.
-func (s *Store) create(node string, kind LogKind, table Table) (Identity, error) {
-	id := Identity{Format: formatNow, Node: node, Incarnation: NewID(), Log: kind}
+func (s *Store) create(cfg Config, kind LogKind, table Table) (Identity, error) {
+	id := Identity{Format: formatNow, Contents: cfg.Format, Node: cfg.NodeID, Incarnation: NewID(), Log: kind}
 	stamp := Values{stampKey: id.Incarnation[:]}
 	if err := errors.Join(s.engine.Put(stamp), table.Put(stamp)); err != nil {
 		return id, err

@@ -170,7 +170,7 @@ func TestARelayDoesNotLeadIntoAnotherCluster(t *testing.T) {
 	_, err := call(t, leads).OpenSession(metadata.NewOutgoingContext(soon(t), md), &zamokpb.OpenSessionRequest{
 		Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(patience)}})
 	require.Equal(t, zamokpb.Code_CODE_WRONG_CLUSTER, infoOf(t, err).Code)
-	info := infoOf(t, s.relayFailed(err))
+	info := infoOf(t, s.relayFailed("", true, err))
 	require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, info.Code, "the client itself named the right cluster")
 	require.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 }

@@ -197,7 +197,7 @@ func (s *Server) relayStream(ctx context.Context, leader *relayConn, in grpc.Ser
 	defer cancel(nil)
 	out, err := leader.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
 	if err != nil {
-		return s.relayFailed(err)
+		return s.relayFailed(method, false, err)
 	}
 	who := access.CallerOf(in.Context()).Account()
 	// The goroutine ends with the client's stream, at the latest when this function has returned.
@@ -214,7 +214,7 @@ func (s *Server) relayStream(ctx context.Context, leader *relayConn, in grpc.Ser
 		return limited
 	}
 	if !errors.Is(err, io.EOF) {
-		return s.relayFailed(err)
+		return s.relayFailed(method, true, err)
 	}
 	return nil
 }
@@ -234,9 +234,9 @@ func pass(from interface{ RecvMsg(any) error }, to interface{ SendMsg(any) error
 	}
 }
 
-// relayFailed is the error of the leader, or the reason for which it did not answer. What gRPC answers in its place does not say
-// what took effect.
-func (s *Server) relayFailed(err error) error {
+// relayFailed is the error of the leader, or the reason for which it did not answer. Sent: something was put on a connection to
+// it. Then what gRPC answers in its place does not say what took effect.
+func (s *Server) relayFailed(method string, sent bool, err error) error {
 	if s.isStopping() {
 		return wire.StreamEnded(zamokpb.Code_CODE_STOPPING, "the node that relayed this is stopping; ask another")
 	}
@@ -252,7 +252,11 @@ func (s *Server) relayFailed(err error) error {
 	if st.Code() == codes.Unimplemented {
 		return wire.Errorf(zamokpb.Code_CODE_REFUSED, "not done: the leader does not know this call; upgrade it: %v", err)
 	}
-	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the leader could not be asked, or its answer did not come, so this may be done; look, "+
+	if !sent {
+		return refusedRelay(method, wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: there is no connection from here to the leader; "+
+			"ask again, or another node: %v", err))
+	}
+	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the leader's answer did not come, so this may be done; look, "+
 		"or send it again as it was: %v", err)
 }
 

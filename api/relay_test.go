@@ -86,6 +86,13 @@ func TestARelayedStream(t *testing.T) {
 	err := last.end()
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, err).Outcome)
+
+	// What could not be sent to it was not done. Another may lead by now, and answers.
+	_, err = through.admin.ExpireSession(relaying(soon(t)), &zamokpb.ExpireSessionRequest{Session: 1 << 40, Reason: "a test"})
+	require.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, infoOf(t, err).Outcome, "%v", err)
+	opening := dial(t, through)
+	opening.send(openMessage(&zamokpb.OpenStream{Secret: opening.secret, Session: 1 << 40}))
+	require.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, infoOf(t, opening.end()).Outcome)
 }
 
 // What one node has passed on, another does not pass on again; and who is named as the caller counts between nodes only.
@@ -345,11 +352,11 @@ func TestWhatALeaderLeavesUnexplained(t *testing.T) {
 		codes.Internal:          zamokpb.Outcome_OUTCOME_UNKNOWN, // a stream that was reset
 		codes.Unimplemented:     zamokpb.Outcome_OUTCOME_NOT_DONE,
 	} {
-		info := infoOf(t, s.relayFailed(status.Error(code, "its words")))
+		info := infoOf(t, s.relayFailed("", true, status.Error(code, "its words")))
 		assert.Equal(t, outcome, info.Outcome, code)
 		assert.Contains(t, info.Message, "its words")
 		assert.Regexp(t, "; look, or send it again|; upgrade", info.Message, "it says what to do")
 	}
 	refused := wire.Errorf(zamokpb.Code_CODE_REFUSED, "not done")
-	assert.Equal(t, refused, s.relayFailed(refused), "what the leader explains is passed on")
+	assert.Equal(t, refused, s.relayFailed("", true, refused), "what the leader explains is passed on")
 }

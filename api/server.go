@@ -16,6 +16,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -220,14 +221,15 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		out, stop := s.whileAllowed(out, info.FullMethod, nil) // the rules are the leader's
 		defer stop()
 		answer := &emptypb.Empty{} // carries the answer as unknown fields, without decoding it
-		err = leader.Invoke(out, info.FullMethod, passed, answer)
+		var at peer.Peer           // set by gRPC once the call was put on a connection
+		err = leader.Invoke(out, info.FullMethod, passed, answer, grpc.Peer(&at))
 		switch withdrawn := (*wire.Error)(nil); {
 		case err == nil:
 			return answer, nil
 		case errors.As(context.Cause(out), &withdrawn):
 			return nil, withdrawn
 		}
-		return nil, s.relayFailed(err)
+		return nil, s.relayFailed(info.FullMethod, at.AuthInfo != nil, err)
 	}
 	end, err := s.admit(ctx, req)
 	if err != nil {

@@ -70,7 +70,7 @@ func call[Q proto.Message, R any](ctx context.Context, c *Client, effect effect,
 	}
 	var between pause
 	for ; ; patience = max(patience, min(2*patience, patienceMax)) {
-		err := c.ask(ctx, false, attempt)
+		err := c.ask(ctx, theLeader, attempt)
 		switch {
 		case err != errNotAnswered && outcome == Unknown:
 			return r, true, withOutcome(err, Unknown)
@@ -298,7 +298,7 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) (written int64, err er
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the stream when w fails
 	var failed error
-	err = c.ask(ctx, false, func(one *node) error {
+	err = c.ask(ctx, theLeader, func(one *node) error {
 		stream, err := one.Backup(ctx, &zamokpb.BackupRequest{})
 		if err != nil {
 			return err

@@ -83,7 +83,7 @@ type Config struct {
 	LockDelay time.Duration
 	// ReleaseOnDisconnect ends the session so long after its connection broke, instead of at its TTL; 0 =
 	// off. A server can see a break before the client does: another may then be granted a lock while this
-	// client still believes in it. Use it with tokens only.
+	// client still believes in it. Use it with tokens only. The break of a relayed stream does not count.
 	ReleaseOnDisconnect time.Duration
 }
 
@@ -159,14 +159,14 @@ func (cfg *Config) complete() error {
 }
 
 // ask asks the nodes in turn, unless the client was closed.
-func (c *Client) ask(ctx context.Context, each bool, ask func(*node) error) error {
+func (c *Client) ask(ctx context.Context, whom whom, ask func(*node) error) error {
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()
 	if closed {
 		return &Error{Kind: ErrClosed}
 	}
-	return c.nodes.askInTurn(ctx, each, ask)
+	return c.nodes.askInTurn(ctx, whom, ask)
 }
 
 // living gives the session, a new one if there was none or it is over.

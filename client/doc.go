@@ -47,6 +47,10 @@
 // Waiting calls keep their queue positions, and held locks stay held with their tokens, if the cluster is back
 // before the client's own deadline.
 //
+// A client that does not reach the leader, because of a firewall, a load balancer that is its only endpoint, or an address
+// that leads nowhere from there, asks a node that it reaches to relay its calls and its stream. It returns to the leader
+// when that answers again, which it tries every 15 s, or when another node leads.
+//
 // # Promises
 //
 //	L1  A handle is returned only while the session is confirmed to be alive at that moment.

@@ -150,9 +150,9 @@ func TestARoundWaitsForALimit(t *testing.T) {
 	refusal, err := status.New(codes.Unavailable, "a limit").WithDetails(&zamokpb.ErrorInfo{
 		Code: zamokpb.Code_CODE_OVERLOADED, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE, RetryAfter: int64(wait)})
 	require.NoError(t, err)
-	for each, times := range map[bool]int{false: 1, true: 2} {
+	for whom, times := range map[whom]int{theLeader: 1, anyNode: 2} {
 		asked, began := 0, time.Now()
-		require.Equal(t, errNotAnswered, n.askInTurn(t.Context(), each, func(*node) error {
+		require.Equal(t, errNotAnswered, n.askInTurn(t.Context(), whom, func(*node) error {
 			asked++
 			return refusal.Err()
 		}))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"zamok/api/zamokpb"
@@ -43,6 +45,8 @@ const (
 	// connection. Fixed: gRPC would measure what the line takes with a ping for nearly every frame.
 	windowBytes     = 256 << 10
 	connWindowBytes = 1 << 20
+	// seekEvery is about how often the leader is asked itself again while its calls are relayed.
+	seekEvery = 15 * time.Second
 	// answerBytesMax bounds one answer. A listing of many sessions with their metadata is longer than what
 	// gRPC takes by itself.
 	answerBytesMax = 64 << 20
@@ -62,8 +66,11 @@ type nodes struct {
 
 	mu     sync.Mutex
 	all    []*node // as given, then as learnt
-	leader *node   // thought to lead; nil = not known
+	leader *node   // thought to lead, or a relay to what does; nil = not known
 	closed bool
+	// seeking: a goroutine tries to reach the leader itself, since it is reached by a relay.
+	seeking    bool
+	background sync.WaitGroup // of goroutines that end with ctx
 	// cluster is the id of the one that this client belongs to; "" = not known yet. Once known it stays. learnt says
 	// where it is known from.
 	cluster, learnt string
@@ -83,6 +90,21 @@ type node struct {
 	from    *name // whose address it is; nil = it was given or learnt as an address
 	given   bool  // by Config.Endpoints: it is never forgotten
 	last    error // why the latest attempt failed; nil if it did not
+	relay   *node // the same node, asked to pass calls on to the leader; nil = this is that
+}
+
+// relaying is a connection to a node that is asked to pass on to the leader what it can't do itself.
+type relaying struct{ *grpc.ClientConn }
+
+// relayAsk is the metadata that asks for it.
+const relayAsk = "zamok-relay"
+
+func (r relaying) Invoke(ctx context.Context, method string, request, reply any, opts ...grpc.CallOption) error {
+	return r.ClientConn.Invoke(metadata.AppendToOutgoingContext(ctx, relayAsk, "1"), method, request, reply, opts...)
+}
+
+func (r relaying) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return r.ClientConn.NewStream(metadata.AppendToOutgoingContext(ctx, relayAsk, "1"), desc, method, opts...)
 }
 
 func newNodes(cfg Config) (*nodes, error) {
@@ -197,6 +219,7 @@ func (n *nodes) add(address string, from *name) (*node, error) {
 		return nil, &Error{Kind: ErrInvalid, Field: "endpoint", Message: address, cause: err}
 	}
 	one := &node{ZamokClient: zamokpb.NewZamokClient(conn), AdminClient: zamokpb.NewAdminClient(conn), address: address, conn: conn, from: from}
+	one.relay = &node{ZamokClient: zamokpb.NewZamokClient(relaying{conn}), AdminClient: zamokpb.NewAdminClient(relaying{conn}), address: address, conn: conn}
 	n.all = append(n.all, one)
 	return one, nil
 }
@@ -204,7 +227,7 @@ func (n *nodes) add(address string, from *name) (*node, error) {
 // forget makes room for an address: it lets go of one that was learnt, and whose node did nothing when it
 // was asked last. Nodes move, and the present leader must be reached. The caller has the mutex.
 func (n *nodes) forget() bool {
-	i := slices.IndexFunc(n.all, func(one *node) bool { return !one.given && one.last != nil && one != n.leader })
+	i := slices.IndexFunc(n.all, func(one *node) bool { return !one.given && one.last != nil && !n.leads(one) })
 	if i < 0 {
 		return false
 	}
@@ -212,6 +235,9 @@ func (n *nodes) forget() bool {
 	n.all = slices.Delete(n.all, i, i+1)
 	return true
 }
+
+// leads reports whether a node is thought to lead, or relays to what does. The caller has the mutex.
+func (n *nodes) leads(one *node) bool { return n.leader == one || n.leader == one.relay }
 
 // discover learns from a node who the others are, and connects to them, so that the next leader is known
 // when it is needed. It gives up silently: there may be a rule against it.
@@ -240,24 +266,37 @@ func (n *nodes) warm() {
 // errNotAnswered is what a round comes to that is worth another one.
 var errNotAnswered = errors.New("no node did it")
 
-// askInTurn asks node after node: the leader as far as it is known, which an answer may name, then the others, or all in
-// any order if each can do it. It returns nil at the first that did it, the error of the first that definitely
-// refuses, or errNotAnswered.
-func (n *nodes) askInTurn(ctx context.Context, each bool, ask func(*node) error) error {
+// whom is which nodes a round asks.
+type whom uint8
+
+const (
+	theLeader       whom = iota // itself, or by a relay if it does not answer
+	theLeaderItself             // by no relay
+	anyNode                     // each can do it
+)
+
+// askInTurn asks node after node: the leader as far as it is known, which an answer may name, then the others. A node that
+// names a leader which has not answered in this round is asked to relay. It returns nil at the first that did it, the
+// error of the first that definitely refuses, or errNotAnswered.
+func (n *nodes) askInTurn(ctx context.Context, whom whom, ask func(*node) error) error {
 	if err := n.pin(ctx); err != nil {
 		return err
 	}
 	spoke := false            // a node of this client's cluster
 	var limited time.Duration // the time to wait that a limit asks for
+	named := make(map[*node]*node)
 	for asked := make(map[*node]bool); len(asked) < nodesMax; {
-		one := n.next(asked, each)
+		one := n.next(asked, named, whom)
 		if one == nil {
 			break
 		}
 		asked[one] = true
-		err := ask(one)
-		if !each || ctx.Err() == nil { // a watch that its caller ends says nothing of the node
-			n.note(one, err, !each)
+		err, info := ask(one), (*zamokpb.ErrorInfo)(nil)
+		if whom != anyNode || ctx.Err() == nil { // a watch that its caller ends says nothing of the node
+			leader := n.note(one, err, whom != anyNode)
+			if info = infoOf(err); info.GetCode() == zamokpb.Code_CODE_NOT_LEADER && info.GetLeader() != "" && one.relay != nil {
+				named[one] = leader
+			}
 		}
 		if err == nil {
 			return nil
@@ -265,11 +304,12 @@ func (n *nodes) askInTurn(ctx context.Context, each bool, ask func(*node) error)
 		if ctx.Err() != nil {
 			return errNotAnswered
 		}
-		spoke = spoke || infoOf(err) != nil
-		if final := refusal(err); final != nil {
+		spoke = spoke || info != nil
+		ofRelay := one.relay == nil && strings.HasPrefix(info.GetField(), relayLimits)
+		if final := refusal(err); final != nil && !ofRelay {
 			return final
 		}
-		if limited = max(limited, time.Duration(infoOf(err).GetRetryAfter())); limited > 0 && !each {
+		if limited = max(limited, time.Duration(info.GetRetryAfter())); limited > 0 && whom != anyNode && !ofRelay {
 			break // other nodes have the same limit
 		}
 	}
@@ -285,18 +325,60 @@ func (n *nodes) askInTurn(ctx context.Context, each bool, ask func(*node) error)
 	return n.verdict()
 }
 
-// next chooses the node to ask next; nil if all were asked.
-func (n *nodes) next(asked map[*node]bool, each bool) *node {
+// relayLimits begins the names of the limits of a node that relays: another node may have room.
+const relayLimits = "relayed-"
+
+// next chooses the node to ask next; nil if all were asked. named are the leaders that nodes have named in this round; nil =
+// one whose address is not known.
+func (n *nodes) next(asked map[*node]bool, named map[*node]*node, whom whom) *node {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.leader != nil && !each && !asked[n.leader] {
+	if n.leader != nil && !asked[n.leader] && (whom == theLeader || whom == theLeaderItself && n.leader.relay != nil) {
 		return n.leader
+	}
+	for one, leader := range named {
+		silent := leader == nil || leader == one || asked[leader] && leader.last != nil && infoOf(leader.last) == nil
+		if whom == theLeader && silent && !asked[one.relay] {
+			return one.relay
+		}
 	}
 	left := slices.DeleteFunc(slices.Clone(n.all), func(one *node) bool { return asked[one] })
 	if len(left) == 0 {
 		return nil
 	}
 	return left[rand.IntN(len(left))]
+}
+
+// seekLeader asks for the leader itself, now and then, until it is reached by no relay any more.
+func (n *nodes) seekLeader() {
+	for {
+		over, cancel := context.WithTimeout(n.ctx, seekEvery+rand.N(seekEvery/5))
+		<-over.Done()
+		cancel()
+		n.mu.Lock()
+		n.seeking = n.leader != nil && n.leader.relay == nil && !n.closed
+		seeking := n.seeking
+		n.mu.Unlock()
+		if !seeking {
+			return
+		}
+		_ = n.askInTurn(n.ctx, theLeaderItself, func(one *node) error { // that it answers is noted
+			ctx, cancel := context.WithTimeout(n.ctx, patienceMin)
+			defer cancel()
+			_, err := one.Now(ctx, &zamokpb.NowRequest{})
+			return err
+		})
+	}
+}
+
+// bypassed reports whether the leader can be asked itself, and a node is a relay to it.
+func (n *nodes) bypassed(one *node) bool {
+	if one.relay != nil {
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.leader != nil && n.leader.relay != nil && n.leader.last == nil
 }
 
 // verdict is what a round comes to in which no node did it. It is final if most of the endpoints have become another
@@ -351,15 +433,17 @@ func refusal(err error) error {
 }
 
 // note remembers how an attempt at a node, or a stream, ended: for errors, and for who leads. Leads: only the leader can
-// do what was asked.
-func (n *nodes) note(one *node, err error, leads bool) {
-	named, _ := n.learn(infoOf(err).GetLeaderAddress())
+// do what was asked. It returns the leader that the error names; nil = none, or without an address.
+func (n *nodes) note(one *node, err error, leads bool) (named *node) {
+	named, _ = n.learn(infoOf(err).GetLeaderAddress())
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if errors.Is(err, ErrWrongCluster) && !errors.Is(one.last, ErrWrongCluster) {
 		n.log.Error("zamok: an endpoint belongs to another cluster and is ignored", "address", one.address, "error", err)
 	}
-	one.last = err
+	if one.last = err; one.relay != nil {
+		one.relay.last = nil // it is of the round before
+	}
 	n.reached = n.reached || !refuses(err) // what was sent may have been done, whatever is heard later
 	if err == nil || infoOf(err) != nil {
 		n.resolvePause = 0
@@ -367,9 +451,14 @@ func (n *nodes) note(one *node, err error, leads bool) {
 	switch {
 	case err == nil && leads:
 		n.leader = one
+		if one.relay == nil && !n.seeking && !n.closed {
+			n.seeking = true
+			n.background.Go(n.seekLeader)
+		}
 	case named != nil && n.leader == nil, err != nil && n.leader == one: // a node that lags does not replace another
 		n.leader = named
 	}
+	return named
 }
 
 // unavailable is the error that names every node.
@@ -377,7 +466,11 @@ func (n *nodes) unavailable(outcome Outcome, cause error) *Error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return &Error{Kind: ErrUnavailable, Outcome: outcome, cause: cause, Nodes: append(each(n.all, func(one *node) NodeError {
-		return NodeError{Address: one.address, Err: plain(cmp.Or(one.last, errNoAnswer))}
+		why := plain(cmp.Or(one.last, errNoAnswer))
+		if relayed := one.relay.last; relayed != nil {
+			why = fmt.Errorf("%w; asked to relay to it: %w", why, plain(relayed))
+		}
+		return NodeError{Address: one.address, Err: why}
 	}), n.unresolved()...)}
 }
 
@@ -454,9 +547,7 @@ func (n *nodes) close() error {
 	n.mu.Lock()
 	n.closed = true
 	n.mu.Unlock()
-	if looked := n.resolve(); looked != nil {
-		<-looked
-	}
+	n.background.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return errors.Join(each(n.all, func(one *node) error { return one.conn.Close() })...)

@@ -8,6 +8,10 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/zamokpb"
 )
 
 // Nodes move from address to address. However often they did, the present leader is found, and what was
@@ -33,7 +37,7 @@ func TestAddressesAreForgotten(t *testing.T) {
 
 	// A round that goes from node to node meanwhile leaves out what was forgotten, and ends.
 	asked := 0
-	err = n.askInTurn(t.Context(), false, func(one *node) error {
+	err = n.askInTurn(t.Context(), theLeader, func(one *node) error {
 		require.True(t, slices.Contains(n.all, one)) // a deep comparison would read what gRPC is changing
 		asked++
 		for i := range nodesMax {
@@ -55,11 +59,54 @@ func TestALeftWatchLeavesTheLeaderKnown(t *testing.T) {
 	leader := n.all[0]
 	n.note(leader, nil, true)
 	ctx, cancel := context.WithCancel(t.Context())
-	err = n.askInTurn(ctx, true, func(*node) error {
+	err = n.askInTurn(ctx, anyNode, func(*node) error {
 		cancel()
 		return ctx.Err()
 	})
 	require.Equal(t, errNotAnswered, err)
 	require.Same(t, leader, n.leader)
 	require.NoError(t, leader.last)
+}
+
+// A node that names the leader is asked to relay if that leader has not answered in the round, and not otherwise. What it says
+// then is part of the error; a limit of its own is not final.
+func TestARoundAsksForARelay(t *testing.T) {
+	says := func(info *zamokpb.ErrorInfo) error {
+		s, err := status.New(codes.Unavailable, info.GetMessage()).WithDetails(info)
+		require.NoError(t, err)
+		return s.Err()
+	}
+	follower := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_NOT_LEADER, Message: "b leads", Leader: "b", LeaderAddress: "b:1"})
+	limit := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_LIMIT_EXCEEDED, Message: "full", Field: "relayed-bytes-per-identity", RetryAfter: 1})
+	busy := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_OVERLOADED, Message: "busy"})
+	for name, test := range map[string]struct {
+		follower, leader, relay error
+		asked                   int
+		says                    string
+	}{
+		"a silent leader":         {follower, errNoAnswer, errNoAnswer, 3, "a:1: b leads; asked to relay to it: no answer; b:1: no answer"},
+		"it relays":               {follower, errNoAnswer, nil, 3, ""},
+		"its own limit":           {follower, errNoAnswer, limit, 3, "asked to relay to it: full"},
+		"a leader that answers":   {follower, busy, nil, 2, "b:1: busy"},
+		"nobody names the leader": {errNoAnswer, errNoAnswer, nil, 2, "a:1: no answer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, err := newNodes(Config{Endpoints: []string{"a:1", "b:1"}, Cluster: "c"})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, n.close()) }()
+			var asked []*node
+			err = n.askInTurn(t.Context(), theLeader, func(one *node) error {
+				asked = append(asked, one)
+				return map[*node]error{n.all[0]: test.follower, n.all[1]: test.leader, n.all[0].relay: test.relay}[one]
+			})
+			require.Len(t, asked, test.asked)
+			if test.says == "" {
+				require.NoError(t, err)
+				require.Same(t, n.all[0].relay, n.leader, "it is asked first the next time")
+				return
+			}
+			require.Equal(t, errNotAnswered, err)
+			require.ErrorContains(t, n.unavailable(NotDone, nil), test.says)
+		})
+	}
 }

@@ -58,6 +58,9 @@ func (s *session) renewalTick() clock.Span {
 	if s.link == nil {
 		return rest
 	}
+	if s.c.nodes.bypassed(s.link.node) {
+		s.link.cancel(errBypassed)
+	}
 	due := s.confirmed.Add(s.renewSpan).Later(s.sent.Add(s.ttl / retries))
 	if now.Reached(due) {
 		s.alive = true

@@ -84,7 +84,7 @@ func (n *nodes) resolve() <-chan struct{} {
 		n.resolvePause = min(max(2*n.resolvePause, resolveMin), resolveMax)
 		n.resolveAfter = now.Add(n.resolvePause + rand.N(n.resolvePause/2))
 		n.resolving = make(chan struct{})
-		go n.resolveNames() // ends soon, or with nodes.ctx; close waits for it
+		n.background.Go(n.resolveNames)
 	}
 	return n.resolving
 }
@@ -123,7 +123,7 @@ func (n *nodes) move(one *name, addresses []string, err error) {
 		}
 	}
 	n.all = slices.DeleteFunc(n.all, func(known *node) bool {
-		left := known.from == one && !known.given && known.last != nil && known != n.leader
+		left := known.from == one && !known.given && known.last != nil && !n.leads(known)
 		if left {
 			_ = known.conn.Close() // a call that uses it asks another node
 		}

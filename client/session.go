@@ -85,7 +85,7 @@ func (s *session) run() {
 	patience, detached, warned := patienceMin, s.c.clock.Now(), false
 	for ; s.ctx.Err() == nil; between.wait(s.ctx) {
 		var st *stream
-		err := s.c.nodes.askInTurn(s.ctx, false, func(one *node) (err error) {
+		err := s.c.nodes.askInTurn(s.ctx, theLeader, func(one *node) (err error) {
 			st, err = s.openStream(one, patience)
 			return err
 		})
@@ -119,7 +119,7 @@ func (s *session) streamEnded(st *stream, cause error) {
 	s.become(streamBroke)
 	s.link = nil
 	s.mu.Unlock()
-	if s.ctx.Err() != nil {
+	if s.ctx.Err() != nil || errors.Is(cause, errBypassed) {
 		return // that ended the stream, and the node has not failed
 	}
 	s.c.nodes.note(st.node, cause, false)

@@ -26,6 +26,7 @@ const (
 var (
 	errSilent         = errors.New("the node stopped answering")
 	errMissing        = errors.New("a change is missing on the stream")
+	errBypassed       = errors.New("the leader can be reached without the node that relays")
 	errNoSessionState = errors.New("the node's first message was no session state")
 )
 

@@ -88,7 +88,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq
 			return err
 		}
 		for {
-			err := c.ask(ctx, true, follow)
+			err := c.ask(ctx, anyNode, follow)
 			switch {
 			case left:
 				return

@@ -133,6 +133,7 @@
 //
 //	client.go   Client: construction, its one session, its end
 //	nodes.go    connections to every node, who leads, and a round of asking them
+//	nodeerrors.go  why a node could not do it, in words
 //	resolve.go  endpoints that are names of several addresses
 //	cluster.go  which cluster the client belongs to, and what comes from another
 //	session.go  the lease: opening, reattaching, the end; renewal.go: renewal, local deadline, what is due

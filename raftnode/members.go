@@ -287,7 +287,8 @@ func (n *Node) promote(ctx context.Context, in *instance, server peer.Server, ad
 }
 
 // Remove removes a node from the cluster. A removal after which no majority of the voters would answer is refused: it
-// could not be committed, and the cluster would have no leader from then on.
+// could not be committed, and the cluster would have no leader from then on. A leader that is to remove itself hands over
+// instead, and its NotLeaderError names the node that can do it: its removal would cost the others an election.
 func (n *Node) Remove(ctx context.Context, name string) error {
 	in, err := n.leading()
 	if err != nil {
@@ -309,7 +310,7 @@ func (n *Node) Remove(ctx context.Context, name string) error {
 	return nil
 }
 
-// remove removes a server, if a majority of the voters that remain answers.
+// remove removes another server, if a majority of the voters that remain answers, or hands over to one that can.
 func (n *Node) remove(ctx context.Context, in *instance, server raft.Server) error {
 	if server.Suffrage == raft.Voter {
 		voters := in.servers().voters().without(server.ID)
@@ -319,6 +320,9 @@ func (n *Node) remove(ctx context.Context, in *instance, server raft.Server) err
 		if err := in.needsLive(ctx, voters); err != nil {
 			return err
 		}
+	}
+	if server.ID == n.self.ID() {
+		return n.handOver(ctx, in)
 	}
 	in.transport.Removing(server.ID)
 	if err := in.waitFor(ctx, in.raft.RemoveServer(server.ID, 0, 0)); err != nil {

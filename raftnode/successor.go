@@ -188,6 +188,19 @@ func (n *Node) transferTo(ctx context.Context, in *instance, to raft.Server) err
 	return nil
 }
 
+// handOver transfers the leadership before another node removes this one. Its error names that node, or says why not.
+func (n *Node) handOver(ctx context.Context, in *instance) error {
+	to, err := in.successor(nil)
+	if err != nil {
+		return fmt.Errorf("%s leads, and has to hand over first: %w", n.cfg.ID, err)
+	}
+	name := peer.NameOf(to.ID)
+	if err := n.transferTo(ctx, in, to); err != nil {
+		return fmt.Errorf("%s leads, and its hand-over to %s failed or is unconfirmed: %v; it was not removed: %w", n.cfg.ID, name, err, ErrNotYet)
+	}
+	return &NotLeaderError{ID: name, Client: n.member(name).Client}
+}
+
 // leave transfers the leadership, if this node has it, to another node, preferably a fit one. Raft must end afterwards.
 func (in *instance) leave() {
 	if in.raft.State() != raft.Leader {

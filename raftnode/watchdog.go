@@ -47,10 +47,6 @@ func (n *Node) watch() {
 		now := time.Now()
 		awake.observe(now)
 		in := n.instance.Load()
-		if in.raft.State() == raft.Shutdown && in.life.Err() == nil { // in this order: this node ends the life first
-			// Raft ends by itself only when this node, as the leader, has committed its own removal.
-			n.fatal(ErrRemoved)
-		}
 		if in.led().IsZero() || n.state.restoring.Load() > 0 {
 			continue
 		}

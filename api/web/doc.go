@@ -29,8 +29,8 @@
 //	    (TestWrongRequestsNameTheirField, TestTicketsOverHTTP, TestClosingEndsWhatIsHeld,
 //	    TestARefusedRepetitionLeavesTheDoubt, TestARefusedReleaseIsNoRepetition).
 //	W2  A request whose calls meet a change of leader is repeated here, with the same secret and ticket, which act
-//	    once, until they have failed for retryFor. A downgrade is only while it is not done
-//	    (TestADowngradeIsRepeatedWhileItIsNotDone), and what operators do is not
+//	    once, until they have failed for retryFor. A downgrade and a removal are only while they are not done
+//	    (TestSomeCallsAreRepeatedWhileTheyAreNotDone), and what else operators do is not
 //	    (TestCallsAreRepeatedForAWhile, TestAWaitOutlivesTheLeader,
 //	    TestAHoldAsksTheNextLeader).
 //	W3  An acquisition with a session of its own whose connection breaks before its answer ends with the connection: its

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -274,17 +273,13 @@ func (h *handler) closeSession(ctx context.Context, r *held) (*ended, error) {
 // be the success of the first.
 func (h *handler) downgrade(ctx context.Context, r *held) (*held, error) {
 	var response *zamokpb.DowngradeResponse
-	var inDoubt error
-	_, err := h.again(ctx, func() (err error) {
+	err := h.whileNotDone(ctx, func() (err error) {
 		response, err = h.zamok.Downgrade(meant(ctx, r.Cluster), &zamokpb.DowngradeRequest{
 			Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(ticketOf(r.Ticket)),
 		})
-		if err != nil && infoOf(err).Outcome != zamokpb.Outcome_OUTCOME_NOT_DONE {
-			inDoubt, err = err, nil
-		}
 		return err
 	})
-	if err = cmp.Or(inDoubt, err); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	s := response.State

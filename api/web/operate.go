@@ -84,9 +84,12 @@ type removeRequest struct {
 	ID string `json:"id"`
 }
 
+// remove asks the next leader if this one is to be removed: it hands over first.
 func (h *handler) remove(ctx context.Context, r *removeRequest) (*none, error) {
-	_, err := h.admin.Remove(ctx, &zamokpb.RemoveRequest{Id: r.ID})
-	return &none{}, err
+	return &none{}, h.whileNotDone(ctx, func() error {
+		_, err := h.admin.Remove(ctx, &zamokpb.RemoveRequest{Id: r.ID})
+		return err
+	})
 }
 
 // backupRoute streams a backup.

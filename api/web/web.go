@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"reflect"
@@ -225,6 +226,19 @@ func (h *handler) again(ctx context.Context, call func() error) (inDoubt bool, e
 			return inDoubt, err
 		}
 	}
+}
+
+// whileNotDone is again for a call that is repeated only if the one before was not done.
+func (h *handler) whileNotDone(ctx context.Context, call func() error) error {
+	var inDoubt error
+	_, err := h.again(ctx, func() error {
+		err := call()
+		if err != nil && infoOf(err).Outcome != zamokpb.Outcome_OUTCOME_NOT_DONE {
+			inDoubt, err = err, nil
+		}
+		return err
+	})
+	return cmp.Or(inDoubt, err)
 }
 
 // ask makes a call, again while there is no leader.

@@ -106,26 +106,35 @@ func serverEvents(t *testing.T, conn *fakeConn, path string) string {
 }
 
 // W2: a downgrade is repeated while it is not done, and not after a call that may have done it: "nothing to downgrade" would be its
-// success.
-func TestADowngradeIsRepeatedWhileItIsNotDone(t *testing.T) {
-	for outcome, want := range map[zamokpb.Outcome]int{zamokpb.Outcome_OUTCOME_NOT_DONE: 200, zamokpb.Outcome_OUTCOME_UNKNOWN: 503} {
-		calls := 0
-		server := httptest.NewServer(New(fakeConfig(&fakeConn{
-			invoke: func(context.Context, string, any) (proto.Message, error) {
-				if calls++; calls == 1 {
-					e := wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "no leader is known")
-					e.Info.Outcome = outcome
-					return nil, e
-				}
-				return &zamokpb.DowngradeResponse{State: &zamokpb.TicketState{State: zamokpb.State_STATE_GRANTED}}, nil
-			},
-		})))
-		answer, err := server.Client().Post(server.URL+"/v1/downgrade", "application/json", strings.NewReader(`{"session":"1","secret":"`+strings.Repeat("a", 32)+`"}`))
-		require.NoError(t, err)
-		assert.NoError(t, answer.Body.Close())
-		server.Close()
-		assert.Equal(t, want, answer.StatusCode, outcome)
-		assert.Equal(t, map[int]int{200: 2, 503: 1}[want], calls, outcome)
+// success. So is a removal, since a leader that is removed hands over first.
+func TestSomeCallsAreRepeatedWhileTheyAreNotDone(t *testing.T) {
+	for path, request := range map[string]struct {
+		body   string
+		answer proto.Message
+	}{
+		"/v1/downgrade": {`{"session":"1","secret":"` + strings.Repeat("a", 32) + `"}`,
+			&zamokpb.DowngradeResponse{State: &zamokpb.TicketState{State: zamokpb.State_STATE_GRANTED}}},
+		"/v1/admin/remove": {`{"id":"n1"}`, &zamokpb.RemoveResponse{}},
+	} {
+		for outcome, want := range map[zamokpb.Outcome]int{zamokpb.Outcome_OUTCOME_NOT_DONE: 200, zamokpb.Outcome_OUTCOME_UNKNOWN: 503} {
+			calls := 0
+			server := httptest.NewServer(New(fakeConfig(&fakeConn{
+				invoke: func(context.Context, string, any) (proto.Message, error) {
+					if calls++; calls == 1 {
+						e := wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "no leader is known")
+						e.Info.Outcome = outcome
+						return nil, e
+					}
+					return request.answer, nil
+				},
+			})))
+			answer, err := server.Client().Post(server.URL+path, "application/json", strings.NewReader(request.body))
+			require.NoError(t, err)
+			assert.NoError(t, answer.Body.Close())
+			server.Close()
+			assert.Equal(t, want, answer.StatusCode, "%s %v", path, outcome)
+			assert.Equal(t, map[int]int{200: 2, 503: 1}[want], calls, "%s %v", path, outcome)
+		}
 	}
 }
 

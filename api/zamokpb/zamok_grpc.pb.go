@@ -702,7 +702,8 @@ type AdminClient interface {
 	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
 	// Join adds a node to the cluster. The node must be running with an empty data directory.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
-	// Remove removes a node. Its data directory cannot rejoin; its name can, with an empty directory.
+	// Remove removes a node. Its data directory cannot rejoin; its name can, with an empty directory. A leader that is
+	// to be removed hands over and answers NOT_LEADER, not done: ask the leader that it names.
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
 	// Transfer transfers leadership to another node.
 	Transfer(ctx context.Context, in *TransferRequest, opts ...grpc.CallOption) (*TransferResponse, error)
@@ -825,7 +826,8 @@ type AdminServer interface {
 	Members(context.Context, *MembersRequest) (*MembersResponse, error)
 	// Join adds a node to the cluster. The node must be running with an empty data directory.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
-	// Remove removes a node. Its data directory cannot rejoin; its name can, with an empty directory.
+	// Remove removes a node. Its data directory cannot rejoin; its name can, with an empty directory. A leader that is
+	// to be removed hands over and answers NOT_LEADER, not done: ask the leader that it names.
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	// Transfer transfers leadership to another node.
 	Transfer(context.Context, *TransferRequest) (*TransferResponse, error)

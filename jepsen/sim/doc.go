@@ -68,7 +68,8 @@
 //	formerleader_test.go   a leader that was deposed acknowledges nothing, reads included; an unknown outcome
 //	                       resolves once; clock readings and beginnings of other epochs
 //	bootstrap_test.go      initial members that end at every step; wiped, foreign and cloned nodes; differing lists
-//	members_test.go        joining, removing, transfers, under load; nodes that lost their disk, and their replacement;
+//	members_test.go        joining, transfers, under load; nodes that lost their disk, and their replacement
+//	removal_test.go        removing nodes, the leader too
 //	disk_test.go           a disk that fails; a node whose state differs; power that fails in every kind of write
 //	pending_test.go        a leader that ends, or is deposed, with entries that only the followers have
 //	leak_test.go           what comes and goes leaves nothing behind

@@ -76,40 +76,6 @@ func TestReplaceAllNodesUnderLoad(t *testing.T) {
 	})
 }
 
-// A node that is removed learns of it and ends, and disturbs no other; whatever was on its way is answered. A leader can
-// remove itself.
-func TestRemovedNodeStops(t *testing.T) {
-	t.Parallel()
-	for _, which := range []string{"follower", "leader", "leader"} {
-		Run(t, Config{}, func(s *Sim) {
-			leader := s.Start()
-			h := s.Holder("holder", "x", time.Minute)
-			load := s.lightLoad()
-			removed, next := s.Others(leader)[0], leader
-			if which == "leader" {
-				removed = leader
-			}
-			stop := s.attach(removed, h)
-			time.Sleep(3 * time.Second)
-			err := leader.Running().Remove(s.Within(electionTimeMax), removed.ID)
-			if which == "leader" { // its answer may be lost with it
-				next = s.LeaderOtherThan(leader)
-			} else {
-				require.NoError(s, err)
-			}
-			term := next.Status().Term
-			s.Await(electionTimeMax, "it ends", removed.processEnded)
-			require.ErrorIs(s, removed.Fatal(), raftnode.ErrRemoved)
-			time.Sleep(30 * time.Second)
-			assert.Equal(s, term, next.Status().Term, "it disturbed the others")
-			assert.Equal(s, []*Node{next}, s.Leaders())
-			assert.Len(s, voters(next), 2)
-			stop()
-			stopAndCheck(s, load)
-		})
-	}
-}
-
 func TestTransferToUnreachableNode(t *testing.T) {
 	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		h := s.Holder("holder", "x", 5*time.Second)

@@ -51,7 +51,8 @@ var errAllRefuse = errors.New("no endpoint leads to a node; start the nodes, or 
 const (
 	connectionError = "connection error"
 	silent          = "nothing answers there"
-	isHangUp        = "it hangs up before it says anything: it wants TLS (--cacert, or Config.TLS), or a certificate (--cert), or is another program"
+	isHangUp        = "it hangs up before it says anything: it wants TLS (--cacert, or Config.TLS) or a certificate (--cert), has " +
+		"reached a limit of connections, waits for other nodes to begin its cluster with, or is another program"
 )
 
 // connections are what gRPC says of a connection that did not come about, and what that means: the texts are

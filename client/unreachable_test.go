@@ -190,7 +190,7 @@ func TestAWrongEndpointIsExplained(t *testing.T) {
 	}{
 		"nobody":          {dead, "nobody listens there (connection refused)", nil},
 		"a port for HTTP": {web.Listener.Addr().String(), "name the node's port for clients", nil},
-		"a reset":         {abrupt.Addr().String(), "wants TLS (--cacert, or Config.TLS)", nil},
+		"a reset":         {abrupt.Addr().String(), "wants TLS (--cacert, or Config.TLS) or a certificate (--cert), has reached a limit", nil},
 		"TLS":             {secure.Listener.Addr().String(), "wants TLS (--cacert, or Config.TLS)", nil},
 		"no TLS":          {web.Listener.Addr().String(), "does not talk TLS, and this client does: leave out --cacert (Config.TLS)", &tls.Config{}},
 		"another's TLS":   {secure.Listener.Addr().String(), "of no authority that this client trusts: name its authority (--cacert, or", &tls.Config{}},

@@ -172,12 +172,17 @@ func (b *lockRunner) acquire(ctx context.Context, lockFunc func(context.Context,
 // run runs a command under a lock and releases it. why is the reason for which the lock was lost, or about
 // to be; then the command was ended, unless it ended by itself just before. err means that it can't be run.
 func (b *lockRunner) run(lock *client.Lock, argv []string) (result commandResult, reason, err error) {
+	began := time.Now()
 	l := supervisor{lost: lock.Lost(), timeLeft: func() time.Duration { return b.timeLeft(lock) }, killAfter: b.killAfter}
 	result, err = l.run(argv, b.environment(lock), b.signals)
 	if result.terminated {
 		reason = lock.Err()
-		if reason == nil {
-			reason = errors.New("the lock was about to be lost: the cluster did not renew the lease in time, or --max-hold is over")
+		switch {
+		case reason != nil:
+		case b.maxHold > 0 && b.maxHold-time.Since(began) < b.killAfter+killMargin+clock.Margin(clock.FromDuration(b.maxHold)).Duration()+time.Second:
+			reason = errors.New("the lock was about to be lost: --max-hold is nearly over")
+		default:
+			reason = errors.New("the lock was about to be lost: the cluster did not renew the lease in time")
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -187,6 +192,9 @@ func (b *lockRunner) run(lock *client.Lock, argv []string) (result commandResult
 	}
 	if unlock := lock.Unlock(ctx); !result.terminated && err == nil {
 		reason = b.lossOnRelease(unlock)
+	}
+	if reason != nil {
+		reason = fmt.Errorf("%w (lock %s, token %d)", reason, visible.Quote(lock.Name()), lock.Token())
 	}
 	return result, reason, err
 }

@@ -237,6 +237,7 @@ func TestMaxHoldTerminatesCommand(t *testing.T) {
 	begun := time.Now()
 	r := runZamok(t, sharedCluster(t), "lock", "held long", "--max-hold", "5s", "--kill-after", "1s", "--", "sleep", "1000")
 	require.Equal(t, exitLost, r.code, r.stderr)
+	require.Regexp(t, `: --max-hold is nearly over \(lock "held long", token [0-9]+\); the command was ended`, r.stderr)
 	require.Greater(t, time.Since(begun), 2*time.Second)
 }
 
@@ -325,5 +326,5 @@ func TestLossFoundOnReleaseExits123(t *testing.T) {
 	require.NoError(t, r.Process.Signal(syscall.SIGCONT))
 	end := r.wait(t)
 	require.Equal(t, exitLost, end.code, end.stderr)
-	require.Contains(t, end.stderr, "lost")
+	require.Regexp(t, `(?s)^zamok: .*lost.* \(lock "late", token [0-9]+\)`, end.stderr)
 }

@@ -461,10 +461,10 @@ func (n *nodes) note(one *node, err error, leads bool) (named *node) {
 }
 
 func (n *nodes) close() error {
-	n.cancel()
 	n.mu.Lock()
 	n.closed = true
 	n.mu.Unlock()
+	n.cancel() // after that, so that no goroutine asks a node in vain
 	n.background.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()

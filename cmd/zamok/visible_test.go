@@ -79,7 +79,7 @@ func TestUntrustedTextIsEscaped(t *testing.T) {
 	for _, name := range []string{prefix + misleading[0], prefix + misleading[len(misleading)-2]} {
 		file := filepath.Join(t.TempDir(), "file")
 		check(exitNotAcquired, "acquire", name, "--for", "1m", "--try", "--file", file)
-		check(exitWaitTimeout, "lock", name, "--with", prefix+"x\u202e", "--wait", "100ms", "--", "true")
+		check(exitWaitTimeout, "lock", name, "--with", prefix+"x\u202e", "--wait", "2s", "--", "true") // long enough to find the leader
 		check(exitGeneral, "release", name, "--force", "--reason", "a\u202e")
 		check(exitTargetNotFound, "release", name+"free", "--force", "--token", "1", "--reason", "a\u202e")
 		check(0, "acquire", name+"\u200b", "--for", "1m", "--file", file)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -76,13 +77,22 @@ func TestNodeStopsIfSnapshotNeverArrives(t *testing.T) {
 // digestPoint is how many indexes lie between two comparisons of the nodes' digests.
 const digestPoint = 4096
 
-// corruptEntries lets a node come back with an entry of its log changed, in a way that only the entry's own form
-// gives away: this node refuses it, as all would; but the others have applied it.
+// corruptEntries lets a node come back with another lock's name in its log than the others have applied. Nothing
+// gives that away: the checksums fit.
 func corruptEntries(n *Node, lock string) {
 	n.Kill()
 	n.Disk.CorruptReads(func(l *raft.Log) {
-		// The bytes in memory are shared with the log, which stays as it is.
-		l.Data = bytes.ReplaceAll(l.Data, []byte(lock), bytes.ToUpper([]byte(lock)))
+		if !bytes.Contains(l.Data, []byte(lock)) {
+			return
+		}
+		entry, err := fsm.DecodeEntry(l.Data)
+		require.NoError(n.sim, err)
+		for _, command := range entry.Commands {
+			if acquire, ok := command.(*fsm.Acquire); ok && acquire.Items[0].Name == lock {
+				acquire.Items[0].Name = strings.ToUpper(lock)
+			}
+		}
+		l.Data = entry.Append(nil) // the bytes in memory are shared with the log, which stays as it is
 	})
 	n.Start()
 }

@@ -205,6 +205,24 @@ func (s *Server) Now(ctx context.Context, _ *zamokpb.NowRequest) (*zamokpb.NowRe
 	return &zamokpb.NowResponse{Stamp: wire.Stamp(stamp, now)}, nil
 }
 
+// checkReached refuses an index of the future, such as one of another cluster: a watch from there would skip events. A
+// follower can't tell it from one that it has not applied yet, and names the leader.
+func (s *Server) checkReached(ctx context.Context, from uint64) error {
+	var stamp clock.Stamp
+	if s.node.View(func(m *fsm.Machine) { stamp = m.Stamp() }); from <= stamp.Index {
+		return nil
+	}
+	stamp, _, err := s.node.ReadBarrier(ctx)
+	if err != nil {
+		return wire.Explain(err)
+	}
+	if from > stamp.Index {
+		return wire.Invalid("from", "is index %d, and this cluster has reached %d only: is it of another cluster? "+
+			"List again, and watch from the list's index", from, stamp.Index)
+	}
+	return nil
+}
+
 // Watch sends the events of locks under a prefix, and with the prefix "" also those of sessions, from this
 // node's history. Sending runs on a goroutine of its own: a client that reads nothing would hold it forever,
 // and is cut when an event that it has not read is forgotten.
@@ -215,6 +233,9 @@ func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingSer
 		return err
 	}
 	defer end()
+	if err := s.checkReached(ctx, req.From); err != nil {
+		return err
+	}
 	ctx, stop := s.whileAllowed(ctx, zamokpb.Zamok_Watch_FullMethodName, req)
 	defer stop()
 	w, err := s.history.Watch(ctx, req.Prefix, req.From, func() history.Filter { return s.guard.Watches(access.CallerOf(ctx)) })

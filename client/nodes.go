@@ -428,6 +428,9 @@ func refusal(err error) error {
 	if code := status.Code(err); info == nil && (code == codes.Unauthenticated || code == codes.PermissionDenied) {
 		return &Error{Kind: ErrDenied, Message: plain(err).Error()} // said by what stands before the server
 	}
+	if info.GetCode() == zamokpb.Code_CODE_COMPACTED { // another node may remember it: see Watch
+		return nil
+	}
 	return definite(info)
 }
 

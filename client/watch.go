@@ -51,8 +51,8 @@ type EventBatch struct {
 // Watch reports what happens to locks whose names begin with prefix, after the index from; 0 = from now on. With an
 // empty prefix it also reports the ends of sessions.
 // It goes over to another node by itself when one fails, leaves nothing out and repeats nothing. It ends
-// with an error: ErrCompacted when what comes next is not remembered any more (then List, and watch from its
-// stamp), that of ctx, or a refusal; and without one when the loop is left.
+// with an error: ErrCompacted when no node that answers remembers what comes next (then List, and watch from
+// its stamp), ErrInvalid when the cluster has not reached from, that of ctx, or a refusal; and without one when the loop is left.
 func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq2[EventBatch, error] {
 	return func(yield func(EventBatch, error) bool) {
 		if !utf8.ValidString(prefix) {
@@ -63,6 +63,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq
 		defer cancel()
 		var between pause
 		begun, left := false, false // left: the loop was left
+		var compacted error         // what a node said that does not remember what comes next; nil = none since the last frame
 		follow := func(one *node) error {
 			ctx, cancel := context.WithCancelCause(ctx)
 			defer cancel(nil)
@@ -75,7 +76,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq
 					break
 				}
 				first.Stop()
-				between = pause{}
+				between, compacted = pause{}, nil
 				if index := frame.GetIndex(); !begun || index > from {
 					begun, from = true, index
 					left = !yield(EventBatch{Index: index, Events: each(frame.GetEvents(), func(e *zamokpb.LockEvent) Event {
@@ -85,15 +86,22 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq
 					})}, nil)
 				}
 			}
+			if info := infoOf(err); info.GetCode() == zamokpb.Code_CODE_COMPACTED {
+				compacted = definite(info)
+			}
 			return err
 		}
 		for {
+			compacted = nil
 			err := c.ask(ctx, anyNode, follow)
 			switch {
 			case left:
 				return
 			case ctx.Err() != nil:
 				yield(EventBatch{}, contextEnd(ctx))
+				return
+			case err == errNotAnswered && compacted != nil:
+				yield(EventBatch{}, compacted)
 				return
 			case err != errNotAnswered:
 				yield(EventBatch{}, err)

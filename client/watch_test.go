@@ -2,11 +2,17 @@ package client_test
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
+	"zamok/api/zamokpb"
 	"zamok/client"
 )
 
@@ -107,5 +113,74 @@ func TestALoopThatIsLeftYieldsNothingMore(t *testing.T) {
 		for _, err := range a.Election("x").Observe(ctx) {
 			require.ErrorIs(t, err, context.Canceled)
 		}
+	}
+}
+
+// forgetful is a node that watches may ask, and remembers events after an index.
+type forgetful struct {
+	zamokpb.UnimplementedZamokServer
+	after uint64
+	asked chan struct{} // by a watch; may be nil
+}
+
+func (f forgetful) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingServer[zamokpb.WatchFrame]) error {
+	if f.asked != nil {
+		f.asked <- struct{}{}
+	}
+	if err := stream.SetHeader(metadata.Pairs("zamok-cluster", "c")); err != nil {
+		return err
+	}
+	if req.From < f.after {
+		st, err := status.New(codes.OutOfRange, "not remembered").WithDetails(&zamokpb.ErrorInfo{
+			Code: zamokpb.Code_CODE_COMPACTED, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE})
+		if err != nil {
+			return err
+		}
+		return st.Err()
+	}
+	return stream.Send(&zamokpb.WatchFrame{Index: req.From}) // then it ends, as when the node stops
+}
+
+// A watch asks the others before it gives up because a node does not remember what comes next, and gives up if none
+// of them does.
+func TestAWatchAsksWhoRemembers(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{}, 64)
+	var endpoints []string
+	for _, n := range []forgetful{{after: 100, asked: asked}, {after: 50}, {after: 100, asked: asked}} {
+		server := grpc.NewServer()
+		zamokpb.RegisterZamokServer(server, n)
+		endpoints = append(endpoints, serve(t, server))
+	}
+	c, err := client.New(client.Config{Endpoints: endpoints, Cluster: "c", Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	defer c.Close()
+	for len(asked) == 0 { // nodes are asked in any order
+		for m, err := range c.Watch(soon(t), "", 60) {
+			require.NoError(t, err)
+			require.EqualValues(t, 60, m.Index)
+			break
+		}
+	}
+	for _, err := range c.Watch(soon(t), "", 40) {
+		require.ErrorIs(t, err, client.ErrCompacted)
+	}
+}
+
+// A watch from an index that the cluster has not reached would leave out what comes before it.
+func TestAWatchFromTheFutureIsRefused(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3)
+	a, ctx := c.client(nil), soon(t)
+	at, err := a.Now(ctx)
+	require.NoError(t, err)
+	for _, err := range a.Watch(ctx, "", at.Index+1_000_000) {
+		require.ErrorIs(t, err, client.ErrInvalid)
+		require.ErrorContains(t, err, "of another cluster?")
+	}
+	for m, err := range a.Watch(ctx, "", at.Index) {
+		require.NoError(t, err)
+		require.Equal(t, at.Index, m.Index)
+		break
 	}
 }

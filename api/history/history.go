@@ -72,6 +72,9 @@ func size(e *fsm.Event) int {
 func (h *History) Applied(a fsm.Applied) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if a.Stamp.Index <= h.index { // it was applied before: see Restored
+		return
+	}
 	h.index = a.Stamp.Index
 	for i := range a.Events {
 		if kindOf(&a.Events[i]) != zamokpb.EventKind_EVENT_UNSPECIFIED {
@@ -119,10 +122,15 @@ func (h *History) add(e fsm.Event) {
 // at is where the event with a number is kept. The caller holds the lock.
 func (h *History) at(number uint64) *fsm.Event { return &h.events[number%uint64(len(h.events))] }
 
-// Restored forgets everything: the events between what was applied before and this state are not known.
+// Restored forgets everything if the state is a later one: the events in between are not known. A node that
+// begins anew with an earlier state, as it does when it opens Raft again, applies the same entries once more,
+// and nothing is forgotten.
 func (h *History) Restored(m *fsm.Machine) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if m.Stamp().Index <= h.index {
+		return
+	}
 	h.events, h.first, h.bytes = nil, h.end, 0
 	h.index = m.Stamp().Index
 	h.compacted = h.index
@@ -132,14 +140,9 @@ func (h *History) Restored(m *fsm.Machine) {
 	}
 }
 
-// cut ends a watch: what it has not read yet is forgotten. But after a transfer a node may start over with an older state
-// and see the same events again: then nothing is forgotten. The caller holds the lock.
+// cut ends a watch: what it has not read yet is forgotten. The caller holds the lock.
 func (h *History) cut(w *Watch) {
-	reason := compactedError(w.index, h.compacted)
-	if w.index >= h.compacted {
-		reason = wire.Errorf(zamokpb.Code_CODE_STOPPING, "this node began anew; watch again, from the last index")
-	}
-	w.cancel(reason)
+	w.cancel(compactedError(w.index, h.compacted))
 	delete(h.watches, w)
 }
 

@@ -23,7 +23,7 @@ func TestAgesAreExactToAHundredth(t *testing.T) {
 	for range 30_000 {
 		now = now.Add(clock.Span(random.Int64N(int64([]clock.Span{2 * clock.Second, clock.Hour}[random.IntN(50)/49]))))
 		truth = append(truth, appliedTime{at, now})
-		l.Applied(fsm.Applied{Index: at, Time: now})
+		l.Applied(fsm.Applied{Index: at, Stamp: clock.Stamp{Index: at}, Time: now})
 		at += 1 + random.Uint64N(5)
 	}
 	require.LessOrEqual(t, len(l.times), timesMax)
@@ -38,16 +38,11 @@ func TestAgesAreExactToAHundredth(t *testing.T) {
 func TestTimesStartOverAfterRestored(t *testing.T) {
 	l := New()
 	require.Zero(t, l.At(1))
-	l.Applied(fsm.Applied{Index: 10, Time: 5 * clock.Time(clock.Second)})
+	l.Applied(fsm.Applied{Index: 10, Stamp: clock.Stamp{Index: 10}, Time: 5 * clock.Time(clock.Second)})
 	require.Zero(t, l.At(9))
 	require.Equal(t, 5*clock.Time(clock.Second), l.At(10))
 	require.Equal(t, 5*clock.Time(clock.Second), l.At(11))
-	m := fsm.New()
-	for range 20 { // each takes an index
-		_, err := m.Apply(1, (&fsm.Entry{Version: 1}).Append(nil))
-		require.NoError(t, err)
-	}
-	l.Restored(m)
+	l.Restored(machineAt(t, 20))
 	require.Zero(t, l.At(19))
 	require.NotZero(t, l.At(20))
 }

@@ -141,15 +141,46 @@ func TestTheHistoryDropsTheOldest(t *testing.T) {
 	assert.Len(t, readAll(early), 1, "a watch that keeps up is not cut")
 }
 
-func TestARestoredStateEndsWatches(t *testing.T) {
+// machineAt is a state machine of which nothing is of interest but its index.
+func machineAt(t *testing.T, index uint64) *fsm.Machine {
+	m := fsm.New()
+	for m.Stamp().Index < index {
+		_, err := m.Apply(1, (&fsm.Entry{Version: 1}).Append(nil))
+		require.NoError(t, err)
+	}
+	return m
+}
+
+// A snapshot of a leader replaces entries that this node has not seen: a watch ends rather than leave them out.
+func TestALaterStateEndsWatches(t *testing.T) {
 	r := New()
 	entry(r, 5, "x")
 	w := mustWatch(t, r, "", 0)
-	r.Restored(fsm.New())
+	r.Restored(machineAt(t, 40))
 	require.True(t, isCut(w))
 	assert.Empty(t, readAll(w))
-	assert.Equal(t, zamokpb.Code_CODE_STOPPING, w.Err().(*wire.Error).Code(), "index 6 comes again here")
+	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, w.Err().(*wire.Error).Code())
 	again := mustWatch(t, r, "", 0)
 	entry(r, 50, "y")
 	assert.Equal(t, []string{"50: y"}, readAll(again))
+	_, err := r.Watch(t.Context(), "", 5, everything)
+	assert.Error(t, err, "what is between 5 and 40 was never seen")
+}
+
+// A node that opens Raft again begins with its own snapshot, and applies the entries after it once more: a watch
+// misses nothing, sees nothing twice, and a later one still reads from before.
+func TestAnEarlierStateEndsNoWatch(t *testing.T) {
+	r := New()
+	for index := range uint64(30) {
+		entry(r, 1+index, fmt.Sprint("x", 1+index))
+	}
+	w := mustWatch(t, r, "", 28)
+	assert.Equal(t, []string{"29: x29", "30: x30"}, readAll(w))
+	r.Restored(machineAt(t, 10))
+	for index := uint64(11); index <= 32; index++ {
+		entry(r, index, fmt.Sprint("x", index))
+	}
+	require.False(t, isCut(w))
+	assert.Equal(t, []string{"31: x31", "32: x32"}, readAll(w))
+	assert.Len(t, readAll(mustWatch(t, r, "", 4)), 28)
 }

@@ -123,7 +123,8 @@ type ZamokClient interface {
 	// Watch streams the events of locks whose names begin with a prefix. With the prefix "" it also streams the ends
 	// of sessions. Every node serves it. All events of one index are in one frame; a session's end comes after those
 	// of its tickets. The stream ends with COMPACTED when the requested events are no longer in the event history,
-	// or exceed 1 MiB: then list the locks, and watch from the index of the list.
+	// or exceed 1 MiB: then list the locks, and watch from the index of the list. An index that the cluster has not
+	// reached is INVALID; a follower that has not applied it answers NOT_LEADER.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFrame], error)
 }
 
@@ -320,7 +321,8 @@ type ZamokServer interface {
 	// Watch streams the events of locks whose names begin with a prefix. With the prefix "" it also streams the ends
 	// of sessions. Every node serves it. All events of one index are in one frame; a session's end comes after those
 	// of its tickets. The stream ends with COMPACTED when the requested events are no longer in the event history,
-	// or exceed 1 MiB: then list the locks, and watch from the index of the list.
+	// or exceed 1 MiB: then list the locks, and watch from the index of the list. An index that the cluster has not
+	// reached is INVALID; a follower that has not applied it answers NOT_LEADER.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchFrame]) error
 	mustEmbedUnimplementedZamokServer()
 }

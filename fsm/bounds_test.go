@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,9 +37,11 @@ func TestOneAttachPerSessionAndEntry(t *testing.T) {
 // may attach in the next entry.
 func TestAttachedTicketsPerEntryAreBounded(t *testing.T) {
 	const ticketsPerSession = 2 * TicketWindow
+	const atOnce = AttachedMax / 2 / ticketsPerSession // one identity's part
+	const sessions = atOnce + 2
 	b := newHarness(t)
 	var attach []Command
-	for i := range byte(AttachedMax/ticketsPerSession + 3) {
+	for i := range byte(sessions) {
 		s := b.open(i+1, clock.Hour)
 		for ackedThrough := uint64(0); ackedThrough < ticketsPerSession; ackedThrough += TicketWindow {
 			var shared []Command
@@ -57,15 +62,19 @@ func TestAttachedTicketsPerEntryAreBounded(t *testing.T) {
 		return tickets
 	}
 	a := b.do(0, attach...)
-	require.Equal(t, AttachedMax, ticketsInEvents(a))
+	require.Equal(t, AttachedMax/2, ticketsInEvents(a))
 	for i, r := range a.Results {
-		if i < AttachedMax/ticketsPerSession {
+		if i < atOnce {
 			require.Equal(t, OK, r.Code, i)
 		} else {
 			require.Equal(t, LimitExceeded, r.Code, i)
 		}
 	}
-	require.Equal(t, 3*ticketsPerSession, ticketsInEvents(b.do(0, attach[AttachedMax/ticketsPerSession:]...)), "the next entry has the rest")
+	other := b.openFor("other", 100)
+	a = b.do(0, append(slices.Clone(attach[atOnce:]), attach[0], &Attach{Session: other, Secret: session.Hash{100}})...)
+	require.Equal(t, 2*ticketsPerSession, ticketsInEvents(a), "the next entry has the rest")
+	require.Equal(t, LimitExceeded, a.Results[2].Code)
+	require.Equal(t, OK, a.Results[3].Code, "the session of another identity")
 }
 
 // Gone tickets cost as much to remove as living ones.
@@ -114,7 +123,7 @@ func TestRestoreHoldOffLeavesNoDelays(t *testing.T) {
 	require.Equal(t, Counts{Sessions: 1}, m.Counts())
 }
 
-// A deadlock behind many readers and many writers is found: a lock's holders are gone through once.
+// A deadlock behind many readers and many writers is found, from the other end: one ticket waits for what the owner holds.
 func TestDeadlockBehindManyHoldersIsFound(t *testing.T) {
 	const count = 1000
 	b := newHarness(t)
@@ -134,8 +143,9 @@ func TestDeadlockBehindManyHoldersIsFound(t *testing.T) {
 	b.do(0, commands...)
 	a := b.do(0, &Acquire{Session: x, Ticket: 2, Items: exclusive("L"), WaitFor: Forever, Owner: "x"})
 	require.Equal(t, Deadlock, a.Results[0].Code)
-	require.Len(t, a.Results[0].Detail.Cycle, 2*BlockersMax)
-	require.Equal(t, count+2-2*BlockersMax, a.Results[0].Detail.More)
+	require.Equal(t, []Link{
+		{TicketRef{x, 2}, "x", Waiting, "L"}, {TicketRef{writers, 1}, "", Waiting, "A"}, {TicketRef{x, 1}, "x", Granted, "A"},
+	}, a.Results[0].Detail.Cycle)
 }
 
 // Where no ticket waits for what the owner holds, nothing is searched; where much would be searched, one
@@ -150,7 +160,7 @@ func TestDeadlockSearchPerEntryIsBounded(t *testing.T) {
 	}
 	b.do(0, queue...)
 	b.do(0, &Acquire{Session: x, Ticket: 2, Items: exclusive("L"), WaitFor: Forever, Owner: "x"})
-	require.Equal(t, 1, b.m.searchCost, "no ticket waits for A, which was looked at")
+	require.Equal(t, 1, b.m.searched.used, "no ticket waits for A, which was looked at")
 	b.do(0, &Drop{Session: x, Ticket: 2})
 
 	b.do(0, &Acquire{Session: others, Ticket: 950, Items: exclusive("A"), WaitFor: Forever})
@@ -163,8 +173,95 @@ func TestDeadlockSearchPerEntryIsBounded(t *testing.T) {
 	for _, r := range b.do(0, asking...).Results {
 		require.Equal(t, OK, r.Code)
 	}
-	require.Greater(t, b.m.searchCost, SearchEntryMax-1)
-	require.Less(t, b.m.searchCost, SearchEntryMax+SearchMax)
+	require.Equal(t, SearchMax/2, b.m.searched.used, "one identity's part")
+}
+
+// An identity whose searches come first in an entry, and are long, leaves steps for those of others.
+func TestOthersSearchBesideLongSearches(t *testing.T) {
+	b := newHarness(t)
+	long := b.openFor("long", 1)
+	b.do(0, &Acquire{Session: long, Ticket: 1, Items: exclusive("A"), Owner: "x"}, &Acquire{Session: long, Ticket: 2, Items: exclusive("L")})
+	var queue, asking []Command
+	for i := range uint64(700) { // both ways are long
+		queue = append(queue, &Acquire{Session: long, Ticket: i + 3, Items: exclusive([]string{"A", "L"}[i%2]), WaitFor: Forever})
+	}
+	b.do(0, queue...)
+	for i := range uint64(100) {
+		asking = append(asking, &Acquire{Session: long, Ticket: 800 + i, Items: exclusive("L"), WaitFor: Forever, Owner: "x"},
+			&Drop{Session: long, Ticket: 800 + i})
+	}
+	const pairs = 3 // of two owners that wait for each other, each pair of another identity
+	for i := range byte(pairs) {
+		s, p, q := b.openFor(string('a'+rune(i)), 2+i), fmt.Sprint("p", i), fmt.Sprint("q", i)
+		b.do(0, &Acquire{Session: s, Ticket: 1, Items: exclusive(p), Owner: p}, &Acquire{Session: s, Ticket: 2, Items: exclusive(q), Owner: q},
+			&Acquire{Session: s, Ticket: 3, Items: exclusive(q), Owner: p, WaitFor: Forever})
+		asking = append(asking, &Acquire{Session: s, Ticket: 4, Items: exclusive(p), Owner: q, WaitFor: Forever})
+	}
+	results := b.do(0, asking...).Results
+	for i, r := range results[len(results)-pairs:] {
+		require.Equal(t, Deadlock, r.Code, i)
+	}
+	require.Less(t, b.m.searched.used, SearchMax)
+}
+
+// Both directions of the search agree on whether there is a cycle.
+func TestBothDirectionsOfTheSearchAgree(t *testing.T) {
+	r, b, found := rand.New(rand.NewPCG(1, 2)), newHarness(t), 0
+	var sessions []session.ID
+	for i := range byte(3) {
+		sessions = append(sessions, b.open(i+1, clock.Hour))
+	}
+	numbers := make(map[session.ID]uint64)
+	for range 25_000 {
+		s := b.m.sessions.Ref(sessions[r.IntN(len(sessions))])
+		key := TicketRef{s.ID, numbers[s.ID] + 1}
+		if live := slices.Collect(maps.Keys(maps.Collect(ticketsOf(b.m.tickets, TicketRef{Session: s.ID})))); len(live) > 0 && r.IntN(3) == 0 {
+			slices.SortFunc(live, TicketRef.compare)
+			b.do(0, &Drop{Session: s.ID, Ticket: live[r.IntN(len(live))].Ticket, AckedThrough: numbers[s.ID]})
+			continue
+		}
+		var items []Item
+		for i, name := range strings.Split("abcdefghijklmn", "") {
+			switch r.IntN(24) {
+			case 0:
+				items = append(items, Item{Name: name, Mode: Exclusive})
+			case 1:
+				items = append(items, Item{Name: name, Mode: Shared})
+			}
+			if n := len(items); i == 13 && n > 0 && items[n-1].Name == name { // and one of permits
+				items[n-1] = Item{Name: name, Mode: Permits, Permits: 1 + r.Uint32N(3), Limit: 3}
+			}
+		}
+		if len(items) == 0 {
+			continue
+		}
+		c := &Acquire{Session: s.ID, Ticket: key.Ticket, AckedThrough: numbers[s.ID], Items: items, WaitFor: Forever, Owner: []string{"", "p", "q"}[r.IntN(3)]}
+		numbers[s.ID]++
+		asked := &ticket{state: Waiting, owner: c.Owner}
+		asked.setItems(items)
+		b.m.fillSlots(key, asked)
+		if _, waits := b.m.waitOf(s.ID, c.Owner); c.Owner != "" && !waits && asked.blockedAt() != nil {
+			search := &search{m: b.m, key: key, owner: c.Owner, left: 1 << 20, items: make(map[*lock]Item)}
+			for i, it := range items {
+				search.items[asked.slots[i].lock] = it
+			}
+			ahead, behind := search.ahead(asked), search.behind()
+			require.Equal(t, ahead == nil, behind == nil, "%v\n%v", ahead, behind)
+			if ahead != nil {
+				if slices.ContainsFunc(ahead.Cycle[:len(ahead.Cycle)-1], func(l Link) bool { return l.State == Granted }) {
+					found++
+				}
+				require.True(t, search.hasWaiters())
+				require.Equal(t, ahead.Cycle[0].TicketRef, behind.Cycle[0].TicketRef)
+				require.NotEmpty(t, behind.Cycle[0].Name)
+				last := behind.Cycle[len(behind.Cycle)-1]
+				require.Equal(t, Link{last.TicketRef, c.Owner, Granted, last.Name}, last)
+				require.NotEmpty(t, last.Name)
+			}
+		}
+		b.do(0, c)
+	}
+	require.Greater(t, found, 50, "cycles through another owner")
 }
 
 // To look whether anybody waits for what an owner holds is a part of the search: an owner that holds very much and
@@ -174,7 +271,7 @@ func TestOwnerScanCountsTowardsSearchLimit(t *testing.T) {
 	x, others := b.open(1, clock.Hour), b.open(2, clock.Hour)
 	b.do(0, &Acquire{Session: others, Ticket: 1, Items: exclusive("L")})
 	var holding []Command
-	for ticket := range uint64(2 * SearchMax / ItemsMax) {
+	for ticket := range uint64(20_000 / ItemsMax) {
 		names := make([]string, ItemsMax)
 		for i := range names {
 			names[i] = fmt.Sprint(ticket, "/", i)
@@ -191,8 +288,8 @@ func TestOwnerScanCountsTowardsSearchLimit(t *testing.T) {
 	for i, r := range b.do(0, asking...).Results {
 		require.Equal(t, OK, r.Code, i)
 	}
-	require.GreaterOrEqual(t, b.m.searchCost, SearchEntryMax)
-	require.Less(t, b.m.searchCost, SearchEntryMax+2*SearchMax)
+	require.Greater(t, b.m.searched.used, SearchMax/2-8)
+	require.LessOrEqual(t, b.m.searched.used, SearchMax/2)
 }
 
 // What a search costs decides how many of an entry there are. So it must not depend on whether the state machine was
@@ -202,7 +299,7 @@ func TestDeadlockSearchCostsTheSameAfterRestore(t *testing.T) {
 	x, o, p := b.open(1, clock.Hour), b.open(2, clock.Hour), b.open(3, clock.Hour)
 	b.do(0, &Acquire{Session: x, Ticket: 1, Items: exclusive("L"), WaitFor: Forever},
 		&Acquire{Session: o, Ticket: 1, Items: exclusive("L"), WaitFor: Forever, Owner: "o"})
-	const last = 150 // nearly SearchMax locks together
+	const last = 150 // far more than SearchMax locks together
 	var holding []Command
 	for ticket := uint64(2); ticket <= last; ticket++ {
 		names := make([]string, ItemsMax)
@@ -227,7 +324,7 @@ func TestDeadlockSearchCostsTheSameAfterRestore(t *testing.T) {
 	want := b.apply(e)
 	got, err := restored.Apply(1, e.Append(nil))
 	require.NoError(t, err)
-	require.Equal(t, b.m.searchCost, restored.searchCost)
+	require.Equal(t, b.m.searched.used, restored.searched.used)
 	require.Equal(t, want, got)
 	require.Equal(t, b.m.Digest(), restored.Digest())
 	for _, r := range want.Results {

@@ -84,8 +84,9 @@
 //
 // A holder of permits is an edge only if the waiter is not compatible with it alone. So a deadlock that needs several
 // permit holders together is not detected, and no request is refused because of holders that others could release. A
-// search stops after [SearchMax] steps, the searches of one entry together after [SearchEntryMax], and the ticket is
-// admitted; a limited wait ends a deadlock that the search missed.
+// search that is too long goes backwards from what the owner holds instead. All searches of one entry have [SearchMax]
+// steps, and an identity at most half of what the others left. Then the ticket is admitted; a limited wait ends a deadlock
+// that the search missed.
 //
 // # Delay, maximum hold, restore
 //

@@ -47,13 +47,11 @@ const (
 	// session is never split, so the expiration of an entry removes at most ExpirationsMax + TicketsMax +
 	// TicketWindow records.
 	ExpirationsMax = 1024
-	// SearchMax bounds the steps of one search for a deadlock, SearchEntryMax those of all searches
-	// of an entry together. What is not searched is admitted.
-	SearchMax      = 10_000
-	SearchEntryMax = 100_000
-	// AttachedMax bounds the tickets in the Attached events of one entry: an Attach that finds so many is refused, one
-	// that finds fewer has all tickets of its session.
-	AttachedMax = 1 << 16
+	// SearchMax bounds the steps of all searches for a deadlock of one entry. What is not searched is admitted.
+	SearchMax = 1000
+	// AttachedMax bounds the tickets in the Attached events of one entry: an Attach that finds its share of them used up
+	// is refused, any other has all tickets of its session.
+	AttachedMax = 1 << 13
 	// EndedMax bounds how many tickets the result of a ForceRelease names. All that it ended have their events.
 	EndedMax = 1024
 	// BlockersMax bounds how many holders and waiters a refusal or a query names, and half the links

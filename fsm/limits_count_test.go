@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -211,31 +210,34 @@ func TestTokenBase(t *testing.T) {
 	}
 }
 
-// A circle that is longer than the search is not seen, and the ticket is admitted. Here a reader who
-// holds "end" would stand at the end of a long queue, at whose front a ticket waits for "end".
+// A cycle that is longer than the search, in both directions, is not seen, and the ticket is admitted. Here a reader who holds
+// "end" would stand at the end of the queue of "L". At its front a ticket waits at the end of the queue of "M" as well, at whose
+// front a ticket waits for "end".
 func TestDeadlockSearchLimit(t *testing.T) {
-	reading := []Item{{Name: "stock", Mode: Shared}}
-	for _, waiters := range []int{SearchMax - 100, SearchMax + 100} {
-		const perSession = 1000
-		w := newReplicaPair(t, 3+waiters/perSession)
+	const searched = SearchMax / 4 // another part is for other identities, and one for the other direction
+	for _, queue := range []int{searched/2 - 10, searched/2 + 10} {
+		w := newReplicaPair(t, 3)
 		w.requireAccepted(&Acquire{Session: firstSession, Ticket: 1, Items: exclusive("end"), Owner: "a"})
-		w.requireAccepted(&Acquire{Session: firstSession + 1, Ticket: 1, Items: reading})
-		w.requireAccepted(&Acquire{Session: firstSession + 1, Ticket: 2, Items: exclusive("stock", "end"), WaitFor: Forever})
-		var queue []Command
-		for i := range waiters - 1 {
-			queue = append(queue, &Acquire{
-				Session: session.ID(firstSession + 2 + i/perSession), Ticket: uint64(i%perSession + 1),
-				Items: reading, WaitFor: Forever,
-			})
+		number := uint64(0)
+		ask := func(items ...Item) {
+			number++
+			w.requireAccepted(&Acquire{Session: firstSession + 1, Ticket: number, Items: items, WaitFor: Forever})
 		}
-		for part := range slices.Chunk(queue, CommandsMax) {
-			w.do(part...)
+		reading := func(name string) Item { return Item{Name: name, Mode: Shared} }
+		ask(reading("M"), reading("L"))
+		ask(exclusive("M", "end")...)
+		for range queue - 1 {
+			ask(reading("M"))
 		}
-		r := w.do(&Acquire{Session: firstSession, Ticket: 2, Items: reading, WaitFor: Forever, Owner: "a"})[0]
-		if waiters < SearchMax {
+		ask(exclusive("L", "M")...)
+		for range queue - 1 {
+			ask(reading("L"))
+		}
+		r := w.do(&Acquire{Session: firstSession, Ticket: 2, Items: []Item{reading("L")}, WaitFor: Forever, Owner: "a"})[0]
+		if 2*queue < searched {
 			require.Equal(t, Deadlock, r.Code)
-			// With the newcomer, and its ticket of "end"; of a long circle only the two ends are reported.
-			require.Equal(t, waiters+2, len(r.Detail.Cycle)+r.Detail.More)
+			// With the newcomer, and its ticket of "end"; of a long cycle only the two ends are reported.
+			require.Equal(t, 2*queue+2, len(r.Detail.Cycle)+r.Detail.More)
 			require.Len(t, r.Detail.Cycle, 2*BlockersMax)
 		} else {
 			require.Equal(t, OK, r.Code)

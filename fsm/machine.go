@@ -42,9 +42,9 @@ type Machine struct {
 	granted   []grantOrder
 	keyBuffer []TicketRef
 	// Of the current entry.
-	searchCost      int    // the steps of its searches
-	attachedTickets int    // the tickets in its Attached events
-	nextVersion     uint32 // what its SetVersion raises the version to; 0 = nothing
+	searched    budget // the steps of its searches
+	attached    budget // the tickets in its Attached events
+	nextVersion uint32 // what its SetVersion raises the version to; 0 = nothing
 }
 
 // New returns the state machine that every node of a new cluster begins with.
@@ -62,9 +62,11 @@ func NewWithVersions(supported VersionRange) *Machine {
 			members:  tree.New[string, MemberRecord](cmp.Compare[string]),
 		},
 		bySecret: make(map[session.Hash]session.ID), identities: make(map[string]*Amounts),
-		locks: tree.New[string, *lock](cmp.Compare[string]),
-		due:   tree.New[dueKey, TicketRef](dueKey.compare),
-		owned: tree.New[ownedKey, struct{}](ownedKey.compare),
+		searched: budget{most: SearchMax, by: make(map[string]int)},
+		attached: budget{most: AttachedMax, by: make(map[string]int)},
+		locks:    tree.New[string, *lock](cmp.Compare[string]),
+		due:      tree.New[dueKey, TicketRef](dueKey.compare),
+		owned:    tree.New[ownedKey, struct{}](ownedKey.compare),
 	}
 }
 
@@ -96,7 +98,9 @@ func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 	m.enterTerm(term)
 	m.index++
 	m.out = Applied{Index: m.index}
-	m.searchCost, m.attachedTickets, m.nextVersion = 0, 0, 0
+	m.searched.reset()
+	m.attached.reset()
+	m.nextVersion = 0
 	if e.Version != m.version {
 		m.out.Refused = OtherVersion
 	} else {

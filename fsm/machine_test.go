@@ -39,7 +39,18 @@ func (b *harness) apply(e Entry) Applied {
 // open opens a session and returns its id.
 func (b *harness) open(secret byte, ttl clock.Span) session.ID {
 	b.t.Helper()
-	a := b.do(b.m.Time(), &OpenSession{Secret: session.Hash{secret}, Settings: session.Settings{TTL: ttl}})
+	return b.openWith(secret, session.Settings{TTL: ttl})
+}
+
+// openFor opens a session of an identity.
+func (b *harness) openFor(identity string, secret byte) session.ID {
+	b.t.Helper()
+	return b.openWith(secret, session.Settings{TTL: clock.Hour, Identity: identity})
+}
+
+func (b *harness) openWith(secret byte, settings session.Settings) session.ID {
+	b.t.Helper()
+	a := b.do(b.m.Time(), &OpenSession{Secret: session.Hash{secret}, Settings: settings})
 	require.Equal(b.t, OK, a.Results[0].Code)
 	return a.Results[0].Session
 }

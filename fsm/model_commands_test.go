@@ -81,12 +81,11 @@ func (m *model) attach(c *fsm.Attach) fsm.Result {
 	if 0 < c.Attempt && c.Attempt <= s.attempt {
 		return fsm.Result{Code: fsm.Superseded}
 	}
-	if s.attachment > m.out.Index || m.attachedTickets >= fsm.AttachedMax {
-		return fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: "attach"}} // once in an entry, and not too much
+	if s.attachment > m.out.Index {
+		return fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: "attach"}} // once in an entry
 	}
 	s.acknowledge(c.AckedThrough)
 	s.attachment, s.attempt = m.index, max(s.attempt, c.Attempt)
-	m.attachedTickets += len(m.states(s))
 	m.emit(fsm.Event{Kind: fsm.EvAttached, TicketRef: fsm.TicketRef{Session: s.id}, Tickets: m.states(s)})
 	return fsm.Result{}
 }

@@ -16,7 +16,8 @@ import (
 // computed. Where the two differ, one of them misread the version.
 //
 // It takes entries as values and knows no codec, no digest, no snapshot and no version but the first.
-// It searches the whole graph for a deadlock, so it speaks for graphs that are far below SearchMax.
+// It searches the whole graph for a deadlock, and reports every attachment, so it speaks for
+// entries that are far below SearchMax and AttachedMax.
 type model struct {
 	index           uint64
 	term            uint64
@@ -33,10 +34,9 @@ type model struct {
 	highestTTL      clock.Span            // the highest that this ever was
 	quotas          fsm.Quotas
 
-	out             fsm.Applied
-	attachedTickets int                    // tickets, to those that attached in this entry
-	changedQueues   map[string]bool        // queues that a ticket joined or left in this step
-	waitGraphs      map[uint64][]modelEdge // by the index of each Acquire refused as a deadlock
+	out           fsm.Applied
+	changedQueues map[string]bool        // queues that a ticket joined or left in this step
+	waitGraphs    map[uint64][]modelEdge // by the index of each Acquire refused as a deadlock
 
 	modelCounts
 }
@@ -131,7 +131,6 @@ func (m *model) beginEntry(term uint64) {
 	m.term = term
 	m.index++
 	m.out = fsm.Applied{Index: m.index}
-	m.attachedTickets = 0
 	m.changedQueues = map[string]bool{}
 }
 

@@ -219,3 +219,28 @@ func (m *Machine) known(s *session.Session, key TicketRef) *ticket {
 func (m *Machine) refuseThrough(s *session.Session, key TicketRef) {
 	m.changeSession(s, func() { s.RefusedThrough, s.Changed = max(s.RefusedThrough, key.Ticket), m.index })
 }
+
+// budget is what an entry may cost of one kind. An identity has at most half of what the others left: so one that comes first in
+// every entry does not take all of it.
+type budget struct {
+	most, used int
+	by         map[string]int // of used, by identity
+}
+
+func (b *budget) reset() {
+	b.used = 0
+	clear(b.by)
+}
+
+// left is what an identity may still use.
+func (b *budget) left(identity string) int {
+	own := b.by[identity]
+	return (b.most-(b.used-own))/2 - own
+}
+
+// spend charges what an identity used. What exceeds its part is not charged, and so not taken from others.
+func (b *budget) spend(identity string, n int) {
+	n = min(n, b.left(identity))
+	b.used += n
+	b.by[identity] += n
+}

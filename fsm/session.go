@@ -59,7 +59,7 @@ func (c *Attach) execute(m *Machine) Result {
 	if c.Attempt != 0 && c.Attempt <= s.Attempt {
 		return Result{Code: Superseded}.forSession(s)
 	}
-	if s.Attachment > m.out.Index || m.attachedTickets >= AttachedMax {
+	if s.Attachment > m.out.Index || m.attached.left(s.Identity) <= 0 {
 		// It attached in this very entry, or others with many tickets did. To send all tickets again and again
 		// would cost too much.
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "attach"}}.forSession(s)
@@ -67,7 +67,7 @@ func (c *Attach) execute(m *Machine) Result {
 	m.acknowledge(s, c.AckedThrough)
 	m.changeSession(s, func() { s.Attachment, s.Attempt = m.index, max(s.Attempt, c.Attempt) })
 	tickets := m.ticketStates(s.ID)
-	m.attachedTickets += len(tickets)
+	m.attached.spend(s.Identity, len(tickets))
 	m.emit(Event{Kind: EvAttached, TicketRef: TicketRef{Session: s.ID}, Tickets: tickets})
 	return Result{}.forSession(s)
 }

@@ -114,10 +114,8 @@ func (m *Machine) refusal(s *session.Session, key TicketRef, t *ticket, waitFor 
 	if ref, waits := m.waitOf(s.ID, t.owner); waits {
 		return OwnerBusy, &Detail{Blockers: []Blocker{{By: ByWaiter, TicketRef: ref, Owner: t.owner}}}
 	}
-	if m.searchCost < SearchEntryMax && m.hasWaiters(s.ID, t) {
-		if cycle := m.findCycle(key, t); cycle != nil {
-			return Deadlocked, cycle
-		}
+	if cycle := m.findCycle(s, key, t); cycle != nil {
+		return Deadlocked, cycle
 	}
 	return 0, nil
 }

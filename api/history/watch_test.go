@@ -177,10 +177,13 @@ func TestAnEarlierStateEndsNoWatch(t *testing.T) {
 	w := mustWatch(t, r, "", 28)
 	assert.Equal(t, []string{"29: x29", "30: x30"}, readAll(w))
 	r.Restored(machineAt(t, 10))
-	for index := uint64(11); index <= 32; index++ {
+	entry(r, 11, "x11")
+	fromNow := mustWatch(t, r, "", 0)
+	for index := uint64(12); index <= 32; index++ {
 		entry(r, index, fmt.Sprint("x", index))
 	}
 	require.False(t, isCut(w))
 	assert.Equal(t, []string{"31: x31", "32: x32"}, readAll(w))
+	assert.Equal(t, []string{"31: x31", "32: x32"}, readAll(fromNow))
 	assert.Len(t, readAll(mustWatch(t, r, "", 4)), 28)
 }

@@ -62,7 +62,7 @@ func describeFormat(commands []commandKind, records []func(*snapshotReader, *cod
 	title("reasons", int(ReasonCount))
 	for line := range strings.Lines(limits) {
 		code, _, _ := strings.Cut(line, "//")
-		if words := strings.Fields(code); len(words) > 0 {
+		if words := strings.Fields(code); len(words) > 0 && words[0][0] != '"' { // a path of an import is where the code is from
 			c.Coder = record.NewDescriber(fmt.Appendln(c.Bytes(), strings.Join(words, " ")))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -194,4 +195,21 @@ func TestATryThatIsGivenUpSaysWhetherItIsInDoubt(t *testing.T) {
 	b.end(&Error{Kind: ErrDenied})
 	require.ErrorAs(t, three.failure, &inDoubt, "the session ended here, and the cluster may grant it yet")
 	require.ErrorIs(t, three.failure, ErrDenied)
+}
+
+// What the cluster may still hold is not said to be free because one of the clocks is hurried.
+func TestUntilWhenTheClusterHoldsIsSaidByTheSlowerClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBare(t)
+		b.outgoing()
+		b.breaks()
+		mono, raw := b.sent.Encode()
+		passed := uint64(8 * clock.Second)
+		for _, now := range []clock.Instant{
+			clock.DecodeInstant(mono+passed*11/10, raw+passed), clock.DecodeInstant(mono+passed, raw+passed*11/10),
+		} {
+			b.clock.now = now
+			require.Equal(t, b.ttl+clock.Margin(b.ttl)-8*clock.Second, clock.FromDuration(time.Until(b.leaseConfirmed())))
+		}
+	})
 }

@@ -165,14 +165,14 @@ func (s *session) considersLeaseValid() bool {
 }
 
 // leaseConfirmed is until when the cluster may hold what this session holds if nothing more of it arrives there, as far as
-// clocks of the promised rates go and the cluster has a leader. It is zero while the cluster answers: then the
-// session is renewed. The caller has the mutex.
+// clocks of the promised rates go and the cluster has a leader. Here the later end is the safe one, of the clock that says
+// less has passed. It is zero while the cluster answers: then the session is renewed. The caller has the mutex.
 func (s *session) leaseConfirmed() time.Time {
 	if s.link != nil && !s.silent {
 		return time.Time{}
 	}
 	end := s.sent.Add(s.ttl + clock.Margin(s.ttl))
-	return time.Now().Add(s.c.clock.Now().Until(end).Duration())
+	return time.Now().Add(end.Since(s.c.clock.Now()).Duration())
 }
 
 // close ends the session on purpose. Handles are lost before the cluster can grant their locks to others.

@@ -237,7 +237,7 @@ func TestMaxHoldTerminatesCommand(t *testing.T) {
 	begun := time.Now()
 	r := runZamok(t, sharedCluster(t), "lock", "held long", "--max-hold", "5s", "--kill-after", "1s", "--", "sleep", "1000")
 	require.Equal(t, exitLost, r.code, r.stderr)
-	require.Regexp(t, `: --max-hold is nearly over \(lock "held long", token [0-9]+\); the command was ended`, r.stderr)
+	require.Regexp(t, `: (--max-hold is nearly over|the maximum hold is over) \(lock "held long", token [0-9]+\); the command was ended`, r.stderr)
 	require.Greater(t, time.Since(begun), 2*time.Second)
 }
 

@@ -370,12 +370,12 @@ func (n *nodes) seekLeader() {
 	}
 }
 
-// bypassed reports whether the leader can be asked itself, and a node is a relay to it.
+// bypassed reports whether the leader can be asked itself, and a node is a relay to it. It waits for nothing, since a loss
+// must be reported in time: while a connection is being closed, which can take seconds, it says no.
 func (n *nodes) bypassed(one *node) bool {
-	if one.relay != nil {
+	if one.relay != nil || !n.mu.TryLock() {
 		return false
 	}
-	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.leader != nil && n.leader.relay != nil && n.leader.last == nil
 }

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"zamok/api/zamokpb"
+	"zamok/clock"
 )
 
 // Nodes move from address to address. However often they did, the present leader is found, and what was
@@ -109,4 +111,27 @@ func TestARoundAsksForARelay(t *testing.T) {
 			require.ErrorContains(t, n.unavailable(NotDone, nil), test.says)
 		})
 	}
+}
+
+// Connections are closed under the mutex of nodes, which can take seconds. A loss is reported meanwhile.
+func TestLostWaitsForNoConnection(t *testing.T) {
+	b := newBare(t)
+	all := b.asks(1)
+	b.outgoing()
+	b.push(state(1, granted, 0))
+	l := b.hand(all[0])
+	b.c.nodes.mu.Lock()
+	defer b.c.nodes.mu.Unlock()
+	ticked := make(chan struct{})
+	go func() {
+		defer close(ticked)
+		b.renewalTick() // the node of a bare session is a relay
+	}()
+	select {
+	case <-ticked:
+	case <-time.After(30 * time.Second):
+		require.Fail(t, "it waits")
+	}
+	b.pass(10 * clock.Second)
+	require.ErrorIs(t, l.Err(), ErrLost)
 }

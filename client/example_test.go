@@ -103,9 +103,9 @@ func ExampleWithWaitTimeout() {
 		log.Fatal(err)
 	}
 	_, err := b.TryLock(ctx, "report", client.WithWaitTimeout(100*time.Millisecond))
-	fmt.Println(err)
+	fmt.Println(errors.Is(err, client.ErrNotAcquired)) // the wait timed out
 	// Output:
-	// zamok: report not acquired: the wait timed out
+	// true
 }
 
 // One runner for an application: every instance does this, one of them runs, and another takes over when

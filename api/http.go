@@ -92,7 +92,11 @@ func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
 
 // named names this node's cluster in every answer.
 func (s *Server) named(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(&namedAnswer{w, s}, r) })
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a := &namedAnswer{w, s}
+		next.ServeHTTP(a, r)
+		a.name() // of an answer without a body
+	})
 }
 
 // namedAnswer sets the header when the answer begins: a node that has just started learns its cluster meanwhile.
@@ -115,6 +119,12 @@ func (a *namedAnswer) WriteHeader(code int) {
 func (a *namedAnswer) Write(data []byte) (int, error) {
 	a.name() // changes nothing of an answer that has begun
 	return a.ResponseWriter.Write(data)
+}
+
+// FlushError is for http.ResponseController: the answer may begin with it.
+func (a *namedAnswer) FlushError() error {
+	a.name()
+	return http.NewResponseController(a.ResponseWriter).Flush()
 }
 
 // Unwrap is for http.ResponseController.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strconv"
 	"strings"
@@ -166,6 +167,25 @@ func TestMetricsAreTheContracts(t *testing.T) {
 	}
 	waits.drop(waiting.Acquire.Ticket)
 	s.drop(third.Ticket)
+}
+
+// However an answer begins, it names the cluster.
+func TestEachBeginningOfAnAnswerNamesTheCluster(t *testing.T) {
+	s := &Server{}
+	s.cluster.Store(new("ab"))
+	for what, handler := range map[string]http.HandlerFunc{
+		"a status": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
+		"a body":   func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a") },
+		"a flush":  func(w http.ResponseWriter, _ *http.Request) { assert.NoError(t, http.NewResponseController(w).Flush()) },
+		"nothing":  func(http.ResponseWriter, *http.Request) {},
+	} {
+		server := httptest.NewServer(s.named(handler))
+		answer, err := server.Client().Get(server.URL)
+		require.NoError(t, err)
+		assert.NoError(t, answer.Body.Close())
+		server.Close()
+		assert.Equal(t, "ab", answer.Header.Get("Zamok-Cluster"), what)
+	}
 }
 
 // A node that waits for the others of a new cluster lives and is not ready; so is one without a leader.

@@ -35,7 +35,7 @@ const seconds = (text) => { // "1m54.5s" is 114.5
 function checkNodes({ nodes, tokenFile }) {
   if (!Array.isArray(nodes) || nodes.length === 0) throw new TypeError(`nodes is ${nodes}, and not a list as ['http://node1:5752']`);
   for (const node of nodes) {
-    if (!/^https?:\/\/[^@/]+\/?/.test(node)) throw new TypeError(`${node} is no address of a node, as http://node1:5752`);
+    if (!/^https?:\/\/[^@/]+(\/|$)/.test(node)) throw new TypeError(`${node} is no address of a node, as http://node1:5752`);
     const { protocol, hostname } = new URL(node);
     const isHere = /^(localhost|127(\.\d+){3}|\[::1\])$/.test(hostname); // the address of this machine
     if (tokenFile && protocol !== 'https:' && !isHere) {

@@ -60,7 +60,7 @@ request() {
 			case $failed,$status in
 			0,429 | 0,50[234]) wrong='' ;; # the node can't help now: the next one
 			0,*)
-				[ "$from" ] || [ "$status" -ge 300 ] || continue # that was no node
+				[ "$from" ] || [ "$status" -ge 300 ] || { doubt=yes; continue; } # that was no node, or its answer was changed on the way
 				[ "$cluster" ] || [ -z "$from" ] || pin "$from"
 				[ -z "$from" ] || [ "$from" = "$cluster" ] || two_clusters
 				return

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -205,18 +206,26 @@ func (s *Server) Now(ctx context.Context, _ *zamokpb.NowRequest) (*zamokpb.NowRe
 	return &zamokpb.NowResponse{Stamp: wire.Stamp(stamp, now)}, nil
 }
 
+// reachedWait is how long a follower waits until it has applied the index from which it is to watch: usually it lags
+// behind the answer of a leader, by milliseconds.
+const reachedWait = time.Second
+
 // checkReached refuses an index of the future, such as one of another cluster: a watch from there would skip events. A
 // follower can't tell it from one that it has not applied yet, and names the leader.
 func (s *Server) checkReached(ctx context.Context, from uint64) error {
-	var stamp clock.Stamp
-	if s.node.View(func(m *fsm.Machine) { stamp = m.Stamp() }); from <= stamp.Index {
+	if s.history.Reached(from) {
 		return nil
 	}
 	stamp, _, err := s.node.ReadBarrier(ctx)
-	if err != nil {
+	switch {
+	case err != nil:
+		soon, cancel := context.WithTimeout(ctx, reachedWait)
+		defer cancel()
+		if s.history.Await(soon, from) {
+			return nil
+		}
 		return wire.Explain(err)
-	}
-	if from > stamp.Index {
+	case from > stamp.Index:
 		return wire.Invalid("from", "is index %d, and this cluster has reached %d only: is it of another cluster? "+
 			"List again, and watch from the list's index", from, stamp.Index)
 	}

@@ -219,6 +219,30 @@ func (h *History) Watch(ctx context.Context, prefix string, from uint64, filter 
 	return w, nil
 }
 
+// Reached reports whether everything up to an index was applied here.
+func (h *History) Reached(index uint64) bool {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.index >= index
+}
+
+// Await waits until everything up to an index was applied here, and reports whether that came before ctx ended.
+func (h *History) Await(ctx context.Context, index uint64) bool {
+	w, err := h.Watch(ctx, "", 0, nil)
+	if err != nil {
+		return false
+	}
+	defer w.End()
+	for !h.Reached(index) {
+		select {
+		case <-w.wake:
+		case <-w.Done(): // also when a later state replaced the events
+			return h.Reached(index)
+		}
+	}
+	return true
+}
+
 // Done is closed when the watch can't continue, or its context ended.
 func (w *Watch) Done() <-chan struct{} { return w.ctx.Done() }
 

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -186,4 +187,23 @@ func TestAnEarlierStateEndsNoWatch(t *testing.T) {
 	assert.Equal(t, []string{"31: x31", "32: x32"}, readAll(w))
 	assert.Equal(t, []string{"31: x31", "32: x32"}, readAll(fromNow))
 	assert.Len(t, readAll(mustWatch(t, r, "", 4)), 28)
+}
+
+// A node that lags a little is waited for; one that does not come that far is not waited for without end.
+func TestAnIndexIsAwaited(t *testing.T) {
+	r := New()
+	entry(r, 5, "x")
+	ctx, cancel := context.WithCancel(t.Context())
+	assert.True(t, r.Await(ctx, 5))
+	reached := make(chan bool)
+	go func() { reached <- r.Await(ctx, 7) }()
+	entry(r, 6, "x")
+	entry(r, 7, "x")
+	assert.True(t, <-reached)
+	go func() { reached <- r.Await(ctx, 20) }()
+	r.Restored(machineAt(t, 20))
+	assert.True(t, <-reached)
+	go func() { reached <- r.Await(ctx, 21) }()
+	cancel()
+	assert.False(t, <-reached)
 }

@@ -124,7 +124,7 @@ type ZamokClient interface {
 	// of sessions. Every node serves it. All events of one index are in one frame; a session's end comes after those
 	// of its tickets. The stream ends with COMPACTED when the requested events are no longer in the event history,
 	// or exceed 1 MiB: then list the locks, and watch from the index of the list. An index that the cluster has not
-	// reached is INVALID; a follower that has not applied it answers NOT_LEADER.
+	// reached is INVALID; a follower that does not apply it soon answers NOT_LEADER.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFrame], error)
 }
 
@@ -322,7 +322,7 @@ type ZamokServer interface {
 	// of sessions. Every node serves it. All events of one index are in one frame; a session's end comes after those
 	// of its tickets. The stream ends with COMPACTED when the requested events are no longer in the event history,
 	// or exceed 1 MiB: then list the locks, and watch from the index of the list. An index that the cluster has not
-	// reached is INVALID; a follower that has not applied it answers NOT_LEADER.
+	// reached is INVALID; a follower that does not apply it soon answers NOT_LEADER.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchFrame]) error
 	mustEmbedUnimplementedZamokServer()
 }

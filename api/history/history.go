@@ -129,6 +129,9 @@ func (h *History) Restored(m *fsm.Machine) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if m.Stamp().Index <= h.index {
+		for n := h.first; n < h.end; n++ { // the items lie beside pointers into the machine that is not used any more
+			h.at(n).Items = slices.Clone(h.at(n).Items)
+		}
 		return
 	}
 	h.events, h.first, h.bytes = nil, h.end, 0

@@ -253,7 +253,8 @@ func allocationSite(stack []uintptr) (site string, ours bool) {
 		switch {
 		case f.Function == "runtime.acquireSudog",
 			strings.HasSuffix(f.File, "/fsm/codec.go"), strings.Contains(f.File, "/session/record/"),
-			slices.Contains([]string{"zamok/fsm.(*ticket).setItems", "zamok/fsm.(*Downgrade).execute", "zamok/fsm.(*Machine).refuseTicket"}, f.Function):
+			slices.Contains([]string{"zamok/fsm.(*ticket).setItems", "zamok/fsm.(*Downgrade).execute", "zamok/fsm.(*Machine).refuseTicket",
+				"zamok/api/history.(*History).Restored"}, f.Function):
 			return "", false
 		}
 		if strings.HasPrefix(f.Function, "zamok/") {

@@ -188,9 +188,9 @@ func TestAWithdrawnLockProlongsNothing(t *testing.T) {
 	n, inForce, as := startWithRules(t)
 	to := call(t, n)
 	w := openStreamIn(as("alice"), t, to, settings(clock.Minute))
-	w.send(exclusive(1, "p/1", 0), exclusive(2, "p/2", 0), exclusive(3, "p/3", 0))
-	for ticket := range uint64(3) {
-		w.is(ticket+1, stateGranted)
+	for ticket := uint64(1); ticket <= 3; ticket++ {
+		w.send(exclusive(ticket, []string{"", "p/1", "p/2", "p/3"}[ticket], 0))
+		w.is(ticket, stateGranted)
 	}
 	look := func() (found session.Session) {
 		n.Raft().View(func(m *fsm.Machine) { found, _ = m.Session(w.hubID()) })

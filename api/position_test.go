@@ -34,9 +34,10 @@ func (w *wireClient) position() *zamokpb.QueuePosition {
 func storyPositions(t *testing.T, n *Node) {
 	c := call(t, n)
 	holder, first, second := openStream(t, c, settings(clock.Minute)), openStream(t, c, settings(clock.Minute)), openStream(t, c, settings(clock.Minute))
-	holder.send(exclusive(1, "a lock", 0), exclusive(2, "b lock", 0))
+	holder.send(exclusive(1, "a lock", 0))
 	token := holder.is(1, stateGranted).State.Token
-	holder.is(2, stateGranted) // it may be carried out later, and must not come behind the second
+	holder.send(exclusive(2, "b lock", 0))
+	holder.is(2, stateGranted) // before the second
 	first.send(exclusive(1, "a lock", -1))
 	require.Equal(t, stateWaiting, first.answer().State.State)
 	second.send(withPosition(1, "a lock", "b lock"))

@@ -57,8 +57,11 @@ func storyResume(t *testing.T, n *Node) {
 	assert.EqualValues(t, clock.Minute, w.state.Ttl)
 	assert.Equal(t, "n1", w.state.Node)
 	assert.Empty(t, w.state.Tickets)
-	w.send(exclusive(1, "resume", 0), exclusive(2, "resume", -1), exclusive(3, "resume", 0))
+	w.send(exclusive(1, "resume", 0))
 	token := w.is(1, stateGranted).State.Token
+	w.send(exclusive(2, "resume", -1))
+	require.Equal(t, stateWaiting, w.answer().State.State)
+	w.send(exclusive(3, "resume", 0))
 	w.is(3, stateEnded)
 
 	next := w.again(c)

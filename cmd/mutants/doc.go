@@ -28,7 +28,8 @@
 //	stale      the patch no longer applies, or is not in the form above
 //
 // Anything but caught makes the command exit with 1. Before the first mutant the named tests run on
-// the tree as it is: a test that fails anyway, or does not exist, catches nothing.
+// the tree as it is: a test that fails anyway, or does not exist, catches nothing. How long each takes there
+// also bounds it: one that takes five times as long and 5 s more waits for what never comes, and has failed.
 //
 // # After a landing
 //

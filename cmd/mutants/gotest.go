@@ -17,9 +17,10 @@ import (
 
 // testResult is the outcome of one run of go test.
 type testResult struct {
-	started  map[string]bool // tests that began
-	failed   []string        // tests that failed, the first one first
-	passed   bool            // the package as a whole passed
+	started  map[string]bool          // tests that began
+	took     map[string]time.Duration // those that ended
+	failed   []string                 // tests that failed, the first one first
+	passed   bool                     // the package as a whole passed
 	compiled bool
 	timedOut bool
 	output   []byte
@@ -41,6 +42,7 @@ type event struct {
 	Action      string
 	Test        string
 	Output      string
+	Elapsed     float64 // seconds
 	FailedBuild string
 }
 
@@ -88,7 +90,7 @@ func (s suite) goTest(ctx context.Context, pkg, pattern, overlay string, limit t
 }
 
 func readEvents(stdout []byte) testResult {
-	o := testResult{started: map[string]bool{}, compiled: true}
+	o := testResult{started: map[string]bool{}, took: map[string]time.Duration{}, compiled: true}
 	lines := bufio.NewScanner(bytes.NewReader(stdout))
 	lines.Buffer(nil, len(stdout)+1)
 	for lines.Scan() {
@@ -98,6 +100,9 @@ func readEvents(stdout []byte) testResult {
 			continue
 		}
 		o.output = append(o.output, e.Output...)
+		if e.Elapsed > 0 {
+			o.took[e.Test] = time.Duration(e.Elapsed * float64(time.Second))
+		}
 		switch {
 		case e.Action == "build-fail" || e.FailedBuild != "":
 			o.compiled = false

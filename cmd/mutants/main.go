@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"time"
 )
@@ -16,8 +17,8 @@ func main() {
 	runPattern := flag.String("run", ".", "only mutants whose name matches, such as fsm/lifo")
 	known := flag.Bool("known", false, "only mutants that are known by a name, and their table for docs/testing.md")
 	since := flag.String("since", "", "only mutants that are due after the landing in this `file`: what changed, and a tenth of the others")
-	parallel := flag.Int("parallel", 2, "mutants at the same time")
-	timeout := flag.Duration("timeout", time.Minute, "time for the tests of one mutant; one that never ends counts as failed")
+	parallel := flag.Int("parallel", runtime.GOMAXPROCS(0)+1, "mutants at the same time")
+	timeout := flag.Duration("timeout", time.Minute, "at most for the tests of one mutant; a test that takes far longer than without it counts as failed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

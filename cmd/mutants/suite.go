@@ -19,6 +19,8 @@ type suite struct {
 	timeout  time.Duration // for the tests of one mutant
 	out      io.Writer
 	table    bool // at the end, of what was caught
+
+	usual map[test]time.Duration // that a named test takes without a mutation; set by baseline
 }
 
 // attemptsMax is how often the named test may run. What a bug does may depend on how goroutines are scheduled,
@@ -35,6 +37,7 @@ type verdict struct {
 
 // run prints a line per mutant, and an error unless each was caught by the test that it names.
 func (s suite) run(ctx context.Context, mutants []mutant) error {
+	s.usual = make(map[test]time.Duration)
 	if err := s.baseline(ctx, mutants); err != nil {
 		return err
 	}
@@ -80,6 +83,8 @@ func (s suite) baseline(ctx context.Context, mutants []mutant) error {
 			return fmt.Errorf("%s fails (%s) without any mutation, so it can't judge a mutant:\n%s", pkg, o.firstFailure(), tail(o.output))
 		}
 		for _, t := range tests {
+			top, _, _ := strings.Cut(t.name, "/")
+			s.usual[t] = o.took[top]
 			if !o.started[t.name] {
 				return fmt.Errorf("%s has no test %s, which a mutant names as its catcher (make mutants runs tests with -short)", pkg, t.name)
 			}
@@ -132,7 +137,7 @@ func (s suite) evaluate(ctx context.Context, m mutant) verdict {
 		return broken(err)
 	}
 	for try := 1; try <= attemptsMax; try++ {
-		targeted, err := s.goTest(ctx, m.killer.pkg, m.killer.runPattern(), overlay, s.timeout)
+		targeted, err := s.goTest(ctx, m.killer.pkg, m.killer.runPattern(), overlay, s.limit(m.killer))
 		switch {
 		case err != nil:
 			return broken(err)
@@ -154,6 +159,12 @@ func (s suite) evaluate(ctx context.Context, m mutant) verdict {
 	}
 	return verdict{kind: "survived",
 		detail: fmt.Sprintf("%s passes, and so does all of %s: nothing would notice this bug.", m.killer.name, m.killer.pkg)}
+}
+
+// limit is how long a named test may run before it counts as failed. Most mutations that a test catches by waiting for what never
+// comes would take its patience, which is made for a busy machine, and that was four fifths of the time of all mutants.
+func (s suite) limit(killer test) time.Duration {
+	return min(s.timeout, 5*time.Second+5*s.usual[killer])
 }
 
 // killerText names the catcher; if it did not fail as a test does, also how it ended.

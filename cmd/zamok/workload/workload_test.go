@@ -36,24 +36,26 @@ func TestHistogramQuantile(t *testing.T) {
 	require.Zero(t, (&Histogram{}).Quantile(.5))
 }
 
-// locks are locks of one process, each cycle of which takes a millisecond to lock and one to unlock.
+// locks are locks of one process with a queue each. A cycle takes a millisecond to lock and one to unlock.
 func locks(l *Loop) {
 	var mu sync.Mutex
-	all := map[string]*sync.Mutex{}
+	all := map[string]chan struct{}{}
 	l.Lock = func(ctx context.Context, _ int, key string) (func(context.Context) error, error) {
 		mu.Lock()
 		if all[key] == nil {
-			all[key] = new(sync.Mutex)
+			all[key] = make(chan struct{}, 1)
 		}
 		lock := all[key]
 		mu.Unlock()
-		for !lock.TryLock() {
-			Sleep(ctx, 100*time.Microsecond)
+		select {
+		case lock <- struct{}{}:
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 		Sleep(ctx, time.Millisecond)
 		return func(ctx context.Context) error {
 			Sleep(ctx, time.Millisecond)
-			lock.Unlock()
+			<-lock
 			return nil
 		}, nil
 	}

@@ -16,7 +16,7 @@ func TestLockingAllocatesNoMore(t *testing.T) {
 	if testing.Short() {
 		t.Skip("under the race detector, which runs the short tests, pools forget what they hold")
 	}
-	const ceiling = 216
+	const ceiling = 224
 	n := startAlone(t)
 	w := openStream(t, call(t, n), settings(clock.Minute))
 	ticket := uint64(0)

@@ -6,6 +6,7 @@ import (
 
 	"zamok/api/access"
 	"zamok/api/access/limits"
+	"zamok/api/conns"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
@@ -14,20 +15,53 @@ import (
 // admit counts a request that this node carries out against the limits, and checks the access rules. The caller calls end after
 // the request. Nothing was done if it returns an error, unless the error has another outcome.
 func (s *Server) admit(ctx context.Context, request any) (end func(), err error) {
-	if end, err = s.limit(ctx, request); err != nil {
-		if _, acquires := request.(*zamokpb.AcquireRequest); acquires && !s.node.Status().Leading {
-			err = inDoubt(err, notPassedOn) // the state here may be behind
-		}
-		return nil, err
+	uncount, err := s.limit(ctx, request)
+	if err != nil {
+		return nil, s.notCounted(request, err)
 	}
-	if err := s.guard.Admit(ctx, request); err != nil {
-		end()
-		if s.isCopy(ctx, request) {
-			err = inDoubt(err, "an earlier copy of this request took effect, or may")
+	if err = s.guard.Admit(ctx, request); err == nil {
+		if end, err = s.settle(ctx, request, uncount); err == nil {
+			return end, nil
 		}
-		return nil, err
+		err = s.notCounted(request, err)
 	}
-	return end, nil
+	uncount()
+	if s.isCopy(ctx, request) {
+		err = inDoubt(err, "an earlier copy of this request took effect, or may")
+	}
+	return nil, err
+}
+
+// notCounted is the refusal of a request because of a limit.
+func (s *Server) notCounted(request any, err error) error {
+	if _, acquires := request.(*zamokpb.AcquireRequest); acquires && !s.node.Status().Leading {
+		return inDoubt(err, notPassedOn) // the state here may be behind
+	}
+	return err
+}
+
+// settle counts an admitted call on its connection until end is called, which also calls uncount. A
+// request that keeps or ends something needs no room there.
+func (s *Server) settle(ctx context.Context, request any, uncount func()) (end func(), err error) {
+	conn, caller := conns.Of(ctx), access.CallerOf(ctx)
+	if conn == nil {
+		return uncount, nil
+	}
+	_, relayed := relayedBy(ctx)
+	leave, limit := conn.Admitted(relayed || caller.IsAuthenticated(), func() bool {
+		guard := access.Guard{Rules: s.cfg.Rules} // s.guard has them when the node has started
+		return guard.MayOperate(caller)
+	})
+	switch {
+	case limit == "":
+		return func() { leave(); uncount() }, nil
+	case keepsOrEnds(request):
+		return uncount, nil
+	}
+	e := wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: the limit %s of this node is reached, "+
+		"and no other connection gives way; use another node", limit)
+	e.Info.Field = limit
+	return nil, e
 }
 
 // limit counts a request. It never refuses a request that keeps or ends something: a session that can't be renewed would lose
@@ -36,10 +70,10 @@ func (s *Server) admit(ctx context.Context, request any) (end func(), err error)
 func (s *Server) limit(ctx context.Context, request any) (end func(), err error) {
 	who := access.CallerOf(ctx).Account()
 	end = func() {}
-	switch r := request.(type) {
-	case *zamokpb.RenewSessionRequest, *zamokpb.CloseSessionRequest, *zamokpb.DropRequest, *zamokpb.DowngradeRequest,
-		*zamokpb.ForceReleaseRequest, *zamokpb.ExpireSessionRequest:
+	if keepsOrEnds(request) {
 		return end, nil
+	}
+	switch r := request.(type) {
 	case *zamokpb.OpenStream:
 		if r.Session != 0 || s.isCopy(ctx, r) {
 			return s.limits.Count(limits.Streams, who), nil
@@ -64,6 +98,17 @@ func (s *Server) limit(ctx context.Context, request any) (end func(), err error)
 	return end, nil
 }
 
+// keepsOrEnds reports whether a request keeps or ends something that there is.
+func keepsOrEnds(request any) bool {
+	switch request.(type) {
+	case *zamokpb.RenewSessionRequest, *zamokpb.CloseSessionRequest,
+		*zamokpb.DropRequest, *zamokpb.DowngradeRequest,
+		*zamokpb.ForceReleaseRequest, *zamokpb.ExpireSessionRequest:
+		return true
+	}
+	return false
+}
+
 // limitAcquire is limit for an acquisition of a session's stream.
 func (s *Server) limitAcquire(ctx context.Context, ref fsm.TicketRef) error {
 	err := s.limits.Ask(limits.Requests, access.CallerOf(ctx).Account())
@@ -71,6 +116,20 @@ func (s *Server) limitAcquire(ctx context.Context, ref fsm.TicketRef) error {
 		return nil
 	}
 	return err
+}
+
+// admitRelayed is admit for a call that this node relays; request is nil for a stream. The rules
+// are the leader's.
+func (s *Server) admitRelayed(ctx context.Context, request any) (end func(), err error) {
+	uncount, err := s.limitRelayed(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	if end, err = s.settle(ctx, request, uncount); err != nil {
+		uncount()
+		err = s.notCounted(request, err)
+	}
+	return end, err
 }
 
 // limitRelayed counts a call that this node relays; request is nil for a stream. The leader counts it as well, for the same
@@ -90,15 +149,6 @@ func (s *Server) limitRelayed(ctx context.Context, request any) (end func(), err
 	return s.limit(ctx, request)
 }
 
-// limitConnection counts a new connection of an address, or refuses it.
-func (s *Server) limitConnection(from net.Addr) (end func(), err error) {
-	who := limits.Network(limits.HostOf(from.String()))
-	if err := s.limits.Ask(limits.Connects, who); err != nil {
-		return nil, err
-	}
-	return s.limits.Open(limits.Connections, who)
-}
-
 // refused counts a connection that was closed because of a limit.
 func (s *Server) refused(limit string, from net.Addr) {
 	s.limits.Refused(limit, limits.Network(limits.HostOf(from.String())))
@@ -106,5 +156,5 @@ func (s *Server) refused(limit string, from net.Addr) {
 
 // limited returns a listener with the limits of client connections.
 func (s *Server) limited(l net.Listener) net.Listener {
-	return s.budget.Listen(l, s.cfg.ConnsMax, s.limitConnection)
+	return s.budget.Listen(l, s.cfg.ConnsMax, s.limits)
 }

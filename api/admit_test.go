@@ -183,40 +183,6 @@ func streamsAreLimited(t *testing.T, c caller, ctx context.Context) {
 	assert.Equal(t, codes.Aborted, status.Code(w.end()), "the other stream of the session has taken over")
 }
 
-// TestAnAddressDoesNotTakeEveryConnection: what is beyond its share is closed, and others connect.
-func TestAnAddressDoesNotTakeEveryConnection(t *testing.T) {
-	t.Parallel()
-	s := newServer(&NodeConfig{
-		Config: raftnode.Config{Logger: slog.New(slog.DiscardHandler)}, ConnsMax: 4, Limits: limits.Set{"connects-per-address": 1000},
-	})
-	from := make(chan string)
-	l := s.limited(addresses{from: from})
-	accept := func(hosts ...string) net.Conn {
-		go func() {
-			for _, host := range hosts {
-				from <- host
-			}
-		}()
-		conn, err := l.Accept()
-		require.NoError(t, err)
-		host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
-		require.NoError(t, err)
-		require.Equal(t, hosts[len(hosts)-1], host, "those before it are closed")
-		return conn
-	}
-	first := accept("2001:db8::1")
-	accept("2001:db8::2")
-	accept("2001:db8::3")
-	accept("2001:db8::4", "2001:db8::5", "192.0.2.1") // the same network
-	require.NoError(t, first.Close())
-	accept("192.0.2.1")
-	assert.Contains(t, s.metricsText(t), `zamok_limit_refusals_total{limit="connections-per-address"} 2`+"\n")
-	close(from)
-	_, err := l.Accept()
-	require.ErrorIs(t, err, net.ErrClosed)
-
-}
-
 // TestAnAddressDoesNotConnectTooOften: beyond the rate its connections are closed.
 func TestAnAddressDoesNotConnectTooOften(t *testing.T) {
 	t.Parallel()

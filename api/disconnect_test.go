@@ -203,7 +203,12 @@ func (w *openWire) Recv() (f *zamokpb.ClientFrame, err error) {
 // A client that dies while its Attach is on its way has broken the stream as well: no other part would report it.
 func breakBeforeTheState(t *testing.T, n *Node) {
 	w, before := openStream(t, call(t, n), graceful(clock.Minute)), broken(n)
-	ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{Addr: (&conns.Conn{Conn: &net.TCPConn{}}).RemoteAddr()}))
+	from := make(chan string, 1)
+	from <- "192.0.2.1"
+	accepted, err := conns.NewBudget(1<<20, nil).Listen(addresses{from: from}, 1, nil).Accept()
+	require.NoError(t, err)
+	at := &peer.Peer{Addr: accepted.RemoteAddr()}
+	ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), at))
 	defer cancel()
 	conn := &openWire{ctx: ctx, taken: make(chan struct{}), hello: &zamokpb.ClientFrame{
 		Messages: []*zamokpb.ClientMessage{openMessage(&zamokpb.OpenStream{Secret: w.secret, Session: w.id})}}}

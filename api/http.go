@@ -164,6 +164,12 @@ func (s *Server) forOperators(serve http.HandlerFunc) http.HandlerFunc {
 			respond(w, http.StatusForbidden, err.Error())
 			return
 		}
+		end, err := s.settle(ctx, nil, func() {})
+		if err != nil {
+			respond(w, http.StatusServiceUnavailable, err.Error())
+			return
+		}
+		defer end()
 		s.audit.Record(auditEvent(ctx, call, nil, nil))
 		serve(w, r)
 	}

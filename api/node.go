@@ -209,8 +209,8 @@ type NodeConfig struct {
 	Audit io.Writer
 	// AuditGrants adds a line for each grant and for the end of each hold, from the node that led.
 	AuditGrants bool
-	// ConnsMax is how many clients may be connected at once, by gRPC and by HTTP. One more takes the place of a connection
-	// without a call, or is disconnected. Zero: 16384.
+	// ConnsMax is how many clients may be connected at once, by gRPC and by HTTP. One more takes the
+	// place of a connection without an admitted call (package conns). Zero: 16384.
 	ConnsMax int
 	// Limits are the configured limits; limits.Parse reads them. Others have their defaults.
 	Limits limits.Set

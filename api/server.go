@@ -208,7 +208,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		return nil, err
 	case leader != nil:
 		defer s.endRelay(leader)
-		end, err := s.limitRelayed(ctx, req)
+		end, err := s.admitRelayed(ctx, req)
 		if err != nil {
 			return nil, err
 		}
@@ -267,7 +267,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		return err
 	case leader != nil:
 		defer s.endRelay(leader)
-		end, err := s.limitRelayed(stream.Context(), nil)
+		end, err := s.admitRelayed(stream.Context(), nil)
 		if err != nil {
 			return err
 		}

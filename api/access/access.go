@@ -59,6 +59,9 @@ func (g *Guard) AdmitOperator(c Caller) error { return g.authorize(c, rules.Oper
 // MayLock reports whether a caller may hold sessions: without that, it can end what it has and prolong nothing.
 func (g *Guard) MayLock(c Caller) bool { return g.Rules().Some(c.forRules(), rules.Lock) }
 
+// MayOperate reports whether a caller may operate.
+func (g *Guard) MayOperate(c Caller) bool { return g.Rules().Some(c.forRules(), rules.Operate) }
+
 // IsOperation reports whether a request is an operator's, without those that only read.
 func (g *Guard) IsOperation(request any) bool {
 	switch r := request.(type) {

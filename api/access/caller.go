@@ -51,6 +51,9 @@ func (c Caller) forRules() rules.Caller {
 // isAnonymous reports whether an identity is not authenticated.
 func isAnonymous(id string) bool { return id == "" || strings.HasPrefix(id, identity.AnonymousPrefix) }
 
+// IsAuthenticated reports whether the caller has shown a token or a certificate.
+func (c Caller) IsAuthenticated() bool { return !isAnonymous(c.Identity) }
+
 // MayUse reports whether a caller may use a session that was opened with an identity, if it has the secret as well. For a
 // session of an anonymous caller the secret is enough, so that authentication can be introduced while sessions live.
 func (c Caller) MayUse(opened string) bool { return isAnonymous(opened) || opened == c.Identity }

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"zamok/api/access/limits"
 )
 
 // frameBytes is gRPC's overhead for a frame until its message is complete.
@@ -18,19 +20,16 @@ type Budget struct {
 
 	shrinking sync.Mutex // held by shrink
 
-	mu    sync.Mutex // guards conns
+	mu    sync.Mutex // guards what follows
 	conns map[*Conn]struct{}
+	from  map[string]*network // by its name; without a connection there is none
 }
-
-// The names of the limits.
-const (
-	unreadBytes = "unread-bytes"
-	connections = "connections"
-)
 
 // NewBudget returns a budget of a number of bytes. It calls refused for each connection that is closed because of a limit.
 func NewBudget(bytes int64, refused func(limit string, from net.Addr)) *Budget {
-	return &Budget{bytes: bytes, refused: refused, conns: make(map[*Conn]struct{})}
+	return &Budget{
+		bytes: bytes, refused: refused, conns: make(map[*Conn]struct{}), from: make(map[string]*network),
+	}
 }
 
 // grow adds to the sum, and closes connections if it is beyond the budget.
@@ -50,7 +49,7 @@ func (b *Budget) shrink() {
 			return // the rest is being released
 		}
 		_ = conn.Close() // that it is closed already is no error
-		b.refused(unreadBytes, conn.Conn.RemoteAddr())
+		b.refused(limits.UnreadBytes, conn.Conn.RemoteAddr())
 	}
 }
 
@@ -66,12 +65,14 @@ func (b *Budget) heaviest() (heaviest *Conn) {
 	return heaviest
 }
 
-// forget removes a connection that has ended, and frees its slot.
+// forget removes a connection that has ended, and makes room.
 func (b *Budget) forget(conn *Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if _, known := b.conns[conn]; known {
 		delete(b.conns, conn)
-		conn.listener.used--
+		if conn.count(-1); conn.from.in == [classes]int{} {
+			delete(b.from, conn.network)
+		}
 	}
 }

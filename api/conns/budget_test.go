@@ -17,6 +17,8 @@ import (
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"zamok/api/access/limits"
 )
 
 // bystander asks again and again while others do something, and reads large answers: it is always answered. They are smaller
@@ -46,9 +48,10 @@ func bystander(t *testing.T, s *server, others func()) {
 	t.Log("answered beside it: ", asked)
 }
 
-// Connections that make no call hold no slot that others need: neither those that never said anything, nor those that
-// finished their handshake. A connection with a call keeps its own.
-func TestConnectionsWithoutACallGiveUpTheirSlots(t *testing.T) {
+// Connections without an admitted call occupy nothing that others need: neither those that never
+// said anything, nor those that finished their handshake, nor those that have begun calls. A
+// connection with an admitted call stays.
+func TestConnectionsWithoutACallGiveWay(t *testing.T) {
 	const slots = 20
 	s := serve(t, math.MaxInt64, slots)
 	held := s.raw(t)
@@ -63,16 +66,21 @@ func TestConnectionsWithoutACallGiveUpTheirSlots(t *testing.T) {
 		defer s.mu.Unlock()
 		return len(s.conns)
 	}
-	require.Eventually(t, func() bool { return s.calls() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.running.Load() == 1 }, patience, time.Millisecond)
 	var silent []net.Conn
-	for i := range 2 * slots { // twice: the second half takes the place of the first
-		if i%2 == 0 {
+	for i := range 3 * slots { // the later ones take the place of the earlier ones
+		switch i % 3 {
+		case 0:
 			silent = append(silent, s.raw(t).Conn)
-		} else {
+		case 1:
 			conn, err := net.Dial("tcp", s.address)
 			require.NoError(t, err)
 			defer conn.Close()
 			silent = append(silent, conn)
+		case 2:
+			c := s.raw(t)
+			_ = c.open("held") // without a request; it may have been closed
+			silent = append(silent, c.Conn)
 		}
 	}
 	require.NoError(t, ask(t, s.dial(t), 100))
@@ -85,19 +93,13 @@ func TestConnectionsWithoutACallGiveUpTheirSlots(t *testing.T) {
 		t.Error("the connection with a call was closed")
 	default:
 	}
-	// Where each connection has a call there is no room.
-	for n := range slots - 1 {
-		require.NoError(t, s.raw(t).open("held"))
-		require.Eventually(t, func() bool { return s.calls() == n+2 }, patience, time.Millisecond)
+	// Where each admitted connection has a call, one more is told the limit.
+	for n := 1; n < s.admitted; n++ {
+		require.NoError(t, s.raw(t).ask("held", 0))
+		require.Eventually(t, func() bool { return s.running.Load() == int32(n+1) },
+			patience, time.Millisecond)
 	}
-	require.Eventually(t, func() bool {
-		conn, err := net.Dial("tcp", s.address)
-		require.NoError(t, err)
-		defer conn.Close()
-		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-		_, err = conn.Read(make([]byte, 1))
-		return err == io.EOF || err != nil && strings.Contains(err.Error(), "reset")
-	}, patience, time.Millisecond)
+	require.ErrorContains(t, ask(t, s.dial(t), 100), limits.AllConnections)
 }
 
 // Messages that are never completed keep no more than the budget, whatever the size of their frames.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/peer"
+
+	"zamok/api/access/limits"
 )
 
 // Conn is a client's connection. It records which end broke it: gRPC reports to its streams only the break.
@@ -19,7 +21,7 @@ type Conn struct {
 
 	budget   *Budget
 	listener *Listener
-	left     func()      // called when it has ended
+	network  string      // the name of its network
 	writing  sync.Mutex  // held by Write
 	hungUp   atomic.Bool // the client's end closed or reset it
 	closed   atomic.Bool // this end closed it or gave it up
@@ -28,14 +30,22 @@ type Conn struct {
 
 	mu    sync.Mutex       // guards what follows, and the calls
 	calls map[uint32]*call // by the ids of their streams; of HTTP, by the number of the request
-	idle  time.Time        // since when it has no call; zero: it has some
 	ended bool             // it was closed, and counts nothing
+
+	// For the Listener.
+	from       *network
+	class      class     // changes under Budget.mu as well
+	identified bool      // the caller of an admitted call was authenticated
+	busy       int       // admitted calls under way
+	since      time.Time // when the first began or the last ended; of a new connection: when it came
+	full       string    // the limit for which it found no room
+	fullSince  time.Time
 }
 
-func newConn(conn net.Conn, budget *Budget, listener *Listener, left func()) *Conn {
+func newConn(conn net.Conn, budget *Budget, listener *Listener) *Conn {
 	return &Conn{
-		Conn: conn, budget: budget, listener: listener, calls: make(map[uint32]*call), idle: time.Now(),
-		left: left,
+		Conn: conn, budget: budget, listener: listener, calls: make(map[uint32]*call),
+		network: limits.Network(limits.HostOf(conn.RemoteAddr().String())), since: time.Now(),
 	}
 }
 
@@ -84,7 +94,6 @@ func (c *Conn) Close() error {
 	}
 	c.mu.Unlock()
 	c.budget.forget(c)
-	c.left()
 	return err
 }
 
@@ -177,7 +186,7 @@ func (c *Conn) begin(id uint32, waiting *time.Timer) *call {
 	defer c.mu.Unlock()
 	begun := &call{conn: c, ended: c.ended, waiting: waiting}
 	if !c.ended {
-		c.calls[id], c.idle = begun, time.Time{}
+		c.calls[id] = begun
 	} else {
 		begun.stopWaiting()
 	}
@@ -211,9 +220,6 @@ func (c *Conn) remove(id uint32) {
 		ended.stopWaiting()
 		delete(c.calls, id)
 		c.budget.used.Add(-ended.in.weight() - ended.out.weight())
-		if len(c.calls) == 0 {
-			c.idle = time.Now()
-		}
 	}
 }
 
@@ -233,11 +239,4 @@ func (c *Conn) load(now time.Time) (bytes int64, byteSeconds float64) {
 		}
 	}
 	return bytes, byteSeconds
-}
-
-// idleSince returns since when the connection has no call; zero: it has some.
-func (c *Conn) idleSince() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.idle
 }

@@ -16,7 +16,9 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
@@ -84,6 +86,7 @@ func bytesOf(n int) *wrapperspb.BytesValue {
 type server struct {
 	*Budget
 	address       string
+	admitted      int          // the most admitted connections
 	running, most atomic.Int32 // handlers: now, and at most
 }
 
@@ -98,19 +101,27 @@ func serve(t testing.TB, bytes int64, conns int) *server {
 	stop := make(chan struct{})
 	of.RegisterService(service(stop), nil)
 	served := make(chan error, 1)
-	go func() { served <- of.Serve(s.Listen(l, conns, nil)) }()
+	listener := s.Listen(l, conns, nil)
+	s.admitted = listener.most[admitted]
+	go func() { served <- of.Serve(listener) }()
 	t.Cleanup(func() {
 		close(stop)
 		of.Stop()
 		require.NoError(t, <-served)
 		assert.Empty(t, s.conns)
+		assert.Empty(t, s.from)
 		assert.Zero(t, s.used.Load())
 	})
 	return s
 }
 
-// count counts the handlers that run at a time.
+// count admits each call whose connection has room, and counts the handlers that run at a time.
 func (s *server) count(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	end, limit := Of(ctx).Admitted(false, func() bool { return false })
+	if limit != "" {
+		return nil, status.Error(codes.ResourceExhausted, limit)
+	}
+	defer end()
 	running := s.running.Add(1)
 	defer s.running.Add(-1)
 	for most := s.most.Load(); running > most && !s.most.CompareAndSwap(most, running); most = s.most.Load() {

@@ -133,7 +133,7 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.BoolVar(&v.pprof, "profile", false, "serve /debug/pprof on the HTTP address; with --rules it needs the verb operate")
 	f.StringVar(&v.advertise, "advertise", "", "`host` under which clients and other nodes reach this node (default: the one in --cluster, or the host name)")
 	f.Uint64Var(&v.tokenBase, "token-base", 0, "issue only tokens above this one in a new cluster (default: seconds since 1970 × 2^20)")
-	f.IntVar(&v.maxConnections, "max-connections", 0, "maximum number of client connections on each port; beyond it a connection without calls is closed for a new one (default 16384, fewer with a low memory limit)")
+	f.IntVar(&v.maxConnections, "max-connections", 0, "maximum number of client connections on each port; beyond it one without an admitted call is closed for a new one (default 16384, fewer with a low memory limit)")
 	f.StringVar(&v.clientTLS.cert, "tls-cert", "", "certificate for clients, a PEM `file`; enables TLS")
 	f.StringVar(&v.clientTLS.key, "tls-key", "", "key of --tls-cert, a PEM `file`")
 	f.StringVar(&v.clientTLS.clientCA, "tls-client-ca", "", "require a client certificate issued by an authority in this PEM `file`; with --tokens or --jwt-keys, a token is enough")

@@ -27,10 +27,9 @@ var (
 	HeldCalls = Kind{"held-calls", "held-calls-per-identity"}
 	// Reads are calls that read much of the state, or wait to do so. They count in the caller's limit of held calls, and not in that of
 	// the node, so that no read is refused because of other callers.
-	Reads       = Kind{"", HeldCalls.each}
-	Watches     = Kind{"watches", "watches-per-identity"}
-	Relays      = Kind{"", "relayed-calls-per-identity"}
-	Connections = Kind{"", "connections-per-address"}
+	Reads   = Kind{"", HeldCalls.each}
+	Watches = Kind{"watches", "watches-per-identity"}
+	Relays  = Kind{"", "relayed-calls-per-identity"}
 	// PublicStreams are those of gRPC's own services, health and reflection: they serve everybody.
 	PublicStreams = Kind{"public-streams", ""}
 	// RelayedBytes are those of requests that are passed on to another node and wait there or on their way.
@@ -44,12 +43,13 @@ var (
 	anonymousDenialLines = Kind{"anonymous-denial-lines", "denial-lines-per-identity"}
 )
 
-// The limits that are enforced elsewhere: the connections of a port, the bytes of all connections, and the calls on connections
-// to the leader.
+// The limits that are enforced elsewhere: the connections of a port and of an address, the bytes of
+// all connections, and the calls on connections to the leader.
 const (
-	AllConnections = "connections"
-	UnreadBytes    = "unread-bytes"
-	RelayedCalls   = "relayed-calls"
+	AllConnections     = "connections"
+	AddressConnections = "connections-per-address"
+	UnreadBytes        = "unread-bytes"
+	RelayedCalls       = "relayed-calls"
 )
 
 // CallsDefault is the default limit of Streams, and of HeldCalls.
@@ -69,7 +69,7 @@ var definitions = []definition{
 	{Watches.all, false, 1024}, // each entry wakes all of them
 	{Watches.each, false, 0},
 	{Relays.each, false, 12_288},
-	{Connections.each, false, 0},
+	{AddressConnections, false, 0},
 	{PublicStreams.all, false, 1024},
 	{RelayedBytes.all, false, 64 << 20}, {RelayedBytes.each, false, 0},
 	{Requests.all, true, 0}, {Requests.each, true, 0},
@@ -169,8 +169,8 @@ func New(config Config) *Limits {
 	maps.Copy(l.most, config.Set)
 	for each, of := range map[string]int{
 		Streams.each: l.most[Streams.all], HeldCalls.each: l.most[HeldCalls.all], Watches.each: l.most[Watches.all],
-		Connections.each:  config.Connections,
-		RelayedBytes.each: l.most[RelayedBytes.all],
+		AddressConnections: config.Connections,
+		RelayedBytes.each:  l.most[RelayedBytes.all],
 	} {
 		if _, set := config.Set[each]; !set {
 			l.most[each] = share(of)
@@ -178,6 +178,9 @@ func New(config Config) *Limits {
 	}
 	return l
 }
+
+// Most is a limit that is enforced elsewhere; 0: none.
+func (l *Limits) Most(limit string) int { return l.most[limit] }
 
 // share is a caller's default part of a node's limit: three quarters, rounded up.
 func share(of int) int { return of - of/4 }

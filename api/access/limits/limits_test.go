@@ -153,8 +153,8 @@ func TestOpen(t *testing.T) {
 // TestEachLimit: each limit that can be configured refuses with its name, a code, the outcome and a time to wait, and counts that.
 // Without the limit nothing is refused.
 func TestEachLimit(t *testing.T) {
-	kinds := []Kind{Streams, HeldCalls, Watches, Relays, Connections, PublicStreams, RelayedBytes, Requests, Connects, denialLines,
-		anonymousDenialLines}
+	kinds := []Kind{Streams, HeldCalls, Watches, Relays, {"", AddressConnections}, PublicStreams,
+		RelayedBytes, Requests, Connects, denialLines, anonymousDenialLines}
 	tested := 0
 	for _, d := range definitions {
 		i := slices.IndexFunc(kinds, func(k Kind) bool { return k.all == d.name || k.each == d.name })
@@ -283,7 +283,8 @@ func TestDefaults(t *testing.T) {
 	assert.Equal(t, map[string]int{
 		"streams": 65_536, "streams-per-identity": 49_152, "held-calls": 10, "held-calls-per-identity": 8,
 		"watches": 1024, "watches-per-identity": 768, "relayed-calls-per-identity": 12_288, "connections-per-address": 75,
-		"public-streams": 1024, "requests": 0, "requests-per-identity": 0, "connects-per-address": 0,
+		"public-streams": 1024,
+		"requests":       0, "requests-per-identity": 0, "connects-per-address": 0,
 		"relayed-bytes": 64 << 20, "relayed-bytes-per-identity": 48 << 20,
 		"denial-lines": 50, "anonymous-denial-lines": 50, "denial-lines-per-identity": 10,
 	}, l.most)

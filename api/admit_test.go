@@ -113,7 +113,7 @@ func TestAFloodIsLimitedAndOthersAreServed(t *testing.T) {
 	public, err = health.Watch(soon(t), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
 	_, err = public.Recv()
-	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, limitedBy(t, err, "public-streams").Code)
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, limitedBy(t, err, "public-streams-per-address").Code)
 }
 
 // limitedBy is the refusal by a limit.

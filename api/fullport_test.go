@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"zamok/api/access/identity"
+	"zamok/api/access/limits"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 )
@@ -347,4 +348,26 @@ func TestARelayedStreamKeepsItsConnection(t *testing.T) {
 	require.NoError(t, n.checkHealth(call(t, n.Node)), "all of them were accepted")
 	w.send(exclusive(1, "held", 0))
 	w.is(1, stateGranted)
+}
+
+// TestHealthWatchesOfAnAddressLeaveRoom for those of others.
+func TestHealthWatchesOfAnAddressLeaveRoom(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.Limits = limits.Set{"public-streams": 8} })
+	n := fullNode{T: t, Node: c.leader()}
+	watch := func(from caller) error {
+		stream, err := healthpb.NewHealthClient(from.conn).Watch(soon(t), &healthpb.HealthCheckRequest{})
+		require.NoError(t, err)
+		_, err = stream.Recv()
+		return err
+	}
+	greedy := n.callFrom(n.from("127.0.0.2"))
+	for range 6 {
+		require.NoError(t, watch(greedy))
+	}
+	limitedBy(t, watch(greedy), "public-streams-per-address")
+	for range 2 {
+		require.NoError(t, watch(call(t, n.Node)))
+	}
+	limitedBy(t, watch(call(t, n.Node)), "public-streams")
 }

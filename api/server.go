@@ -281,7 +281,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 
 // publicStream serves a stream that asks nobody who they are.
 func (s *Server) publicStream(srv any, stream grpc.ServerStream, handle grpc.StreamHandler) error {
-	end, err := s.limits.Open(limits.PublicStreams, limits.HostOf(conns.Of(stream.Context()).RemoteAddr().String()))
+	end, err := s.limits.Open(limits.PublicStreams, conns.Of(stream.Context()).Network())
 	if err != nil {
 		return err
 	}

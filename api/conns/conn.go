@@ -100,6 +100,9 @@ func (c *Conn) Close() error {
 // RemoteAddr returns an Addr, through which a call finds its connection.
 func (c *Conn) RemoteAddr() net.Addr { return Addr{c.Conn.RemoteAddr(), c} }
 
+// Network is what stands for the client's address where addresses are counted.
+func (c *Conn) Network() string { return c.network }
+
 // Addr is the address of a client.
 type Addr struct {
 	net.Addr

@@ -30,8 +30,9 @@ var (
 	Reads   = Kind{"", HeldCalls.each}
 	Watches = Kind{"watches", "watches-per-identity"}
 	Relays  = Kind{"", "relayed-calls-per-identity"}
-	// PublicStreams are those of gRPC's own services, health and reflection: they serve everybody.
-	PublicStreams = Kind{"public-streams", ""}
+	// PublicStreams are those of gRPC's own services, health and reflection: they serve everybody,
+	// and are counted by address.
+	PublicStreams = Kind{"public-streams", "public-streams-per-address"}
 	// RelayedBytes are those of requests that are passed on to another node and wait there or on their way.
 	RelayedBytes = Kind{"relayed-bytes", "relayed-bytes-per-identity"}
 
@@ -70,7 +71,7 @@ var definitions = []definition{
 	{Watches.each, false, 0},
 	{Relays.each, false, 12_288},
 	{AddressConnections, false, 0},
-	{PublicStreams.all, false, 1024},
+	{PublicStreams.all, false, 1024}, {PublicStreams.each, false, 0},
 	{RelayedBytes.all, false, 64 << 20}, {RelayedBytes.each, false, 0},
 	{Requests.all, true, 0}, {Requests.each, true, 0},
 	{Connects.each, true, 0},
@@ -169,8 +170,8 @@ func New(config Config) *Limits {
 	maps.Copy(l.most, config.Set)
 	for each, of := range map[string]int{
 		Streams.each: l.most[Streams.all], HeldCalls.each: l.most[HeldCalls.all], Watches.each: l.most[Watches.all],
-		AddressConnections: config.Connections,
-		RelayedBytes.each:  l.most[RelayedBytes.all],
+		AddressConnections: config.Connections, PublicStreams.each: l.most[PublicStreams.all],
+		RelayedBytes.each: l.most[RelayedBytes.all],
 	} {
 		if _, set := config.Set[each]; !set {
 			l.most[each] = share(of)

@@ -283,8 +283,8 @@ func TestDefaults(t *testing.T) {
 	assert.Equal(t, map[string]int{
 		"streams": 65_536, "streams-per-identity": 49_152, "held-calls": 10, "held-calls-per-identity": 8,
 		"watches": 1024, "watches-per-identity": 768, "relayed-calls-per-identity": 12_288, "connections-per-address": 75,
-		"public-streams": 1024,
-		"requests":       0, "requests-per-identity": 0, "connects-per-address": 0,
+		"public-streams": 1024, "public-streams-per-address": 768,
+		"requests": 0, "requests-per-identity": 0, "connects-per-address": 0,
 		"relayed-bytes": 64 << 20, "relayed-bytes-per-identity": 48 << 20,
 		"denial-lines": 50, "anonymous-denial-lines": 50, "denial-lines-per-identity": 10,
 	}, l.most)

@@ -34,6 +34,10 @@ export CGO_ENABLED := 0
 # The pure core: values in, values out.
 CORE := $(patsubst %,./%/...,$(wildcard clock session fsm))
 
+# Most tests wait for something most of the time. Those that take longest begin first.
+AT_ONCE := -p $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 2)))
+LONGEST := ./jepsen/sim ./raftnode ./cmd/zamok ./api ./raftnode/store ./client ./fsm
+
 .PHONY: help
 help: ## list the targets
 	@echo 'make <target>:'
@@ -57,7 +61,7 @@ check: ## format, vet, the import policy, links of the docs, go.mod up to date, 
 
 .PHONY: test
 test: ## every test that needs no compiler, browser or root; ZAMOK_TEST_ALL=1 and ZAMOK_SIM_HOURS=n: for longer
-	go test -timeout 20m $(TESTFLAGS) ./...
+	go test -timeout 20m $(AT_ONCE) $(TESTFLAGS) $(LONGEST) ./...
 
 .PHONY: sim
 sim: ## the whole stack in virtual time under random faults, half of the time of nodes only: HOURS (10); SEED=n repeats choices
@@ -85,9 +89,10 @@ jepsen-build:
 
 .PHONY: race
 race: ## the tests in their short form under the race detector (needs a C compiler)
-	@# Not fsm, which may not use goroutines (make check sees to that) and whose snapshots are read beside it in the tests
-	@# of raftnode. Not the simulation: it is tens of times slower there, and its time is spent in what is tested below it.
-	CGO_ENABLED=1 go test -race -short -shuffle=on -timeout 15m $(TESTFLAGS) $$(go list ./... | grep -vE '/(fsm|jepsen/sim)$$')
+	@# Not the core, which may not use goroutines (make check sees to that), nor tools that use none. Not the simulation: it is
+	@# tens of times slower there, and its time is spent in what is tested below it.
+	CGO_ENABLED=1 go test -race -short -shuffle=on -timeout 15m $(AT_ONCE) $(TESTFLAGS) $(filter-out ./jepsen/sim ./fsm,$(LONGEST)) \
+		$$(go list ./... | grep -vE '^[^/]*/((clock|fsm|session)(/.*)?|jepsen/(sim|check)|cmd/(policy|mutants))$$')
 
 .PHONY: mutants
 mutants: ## insert each known bug; a test must catch it (MUTANT=regexp picks some; SINCE=.ci/passed those that are due)

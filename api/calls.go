@@ -165,13 +165,13 @@ func (s *Server) acquire(ctx context.Context, req *zamokpb.AcquireRequest, id se
 		// leadership be lost first, the ticket lives as long as its session.
 		end := fsm.Command(&fsm.Drop{Session: id, Ticket: ref.Ticket})
 		if req.Session == 0 {
-			end = &fsm.CloseSession{Session: id}
+			end = &fsm.WithdrawSession{Session: id}
 		}
 		s.dropFor(ctx, wait, end, dropTries)
 		return nil, wire.Explain(context.Cause(ctx))
 	}
 	if req.Session == 0 && state.State == fsm.Ended {
-		s.node.Submit(ctx, &fsm.CloseSession{Session: id}, func(raftnode.Answer, error) {}) // if that fails, its ttl ends it
+		s.node.Submit(ctx, &fsm.WithdrawSession{Session: id}, func(raftnode.Answer, error) {}) // if that fails, its ttl ends it
 	}
 	switch {
 	case err != nil:

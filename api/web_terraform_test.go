@@ -43,7 +43,8 @@ func TestTerraformLocksItsState(t *testing.T) {
 
 	require.Equal(t, 200, ask("LOCK", "", bert).code)
 	require.Equal(t, 200, ask("UNLOCK", "", fmt.Sprintf(terraformID, bertID)).code, "Terraform's force-unlock")
-	require.Equal(t, 200, ask("LOCK", "", anne).code, "an ID may be used again")
+	require.Equal(t, 410, ask("LOCK", "", anne).code, "a late copy locks nothing")
+	require.Equal(t, 200, ask("LOCK", "", fmt.Sprintf(terraformID, "9d3f7a52-6f3e-4b7c-9a0e-2d1c5b8e4f60")).code)
 	require.Equal(t, 200, ask("UNLOCK", "", "").code, "OpenTofu's force-unlock")
 
 	for body, want := range map[string]string{"": "empty", "{}": "has an ID", "[": "has an ID"} {

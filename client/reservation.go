@@ -25,7 +25,8 @@ type Reservation struct {
 	Label    string        `json:"label,omitempty"` // of the session; see Config
 	Metadata []byte        `json:"metadata,omitempty"`
 
-	// Secret is 16 bytes that prove ownership: keep it private. NewReservation draws it.
+	// Secret is 16 bytes that prove ownership: keep it private. NewReservation draws it, and Reserve draws another one if what this
+	// one has reserved is over.
 	Secret []byte `json:"secret"`
 	// Cluster is the id of the cluster, "" until a session was opened there.
 	Cluster string `json:"cluster,omitempty"`
@@ -38,9 +39,15 @@ type Reservation struct {
 
 // NewReservation makes a reservation with a random secret. Nothing is held before Reserve.
 func NewReservation(ttl time.Duration, items ...Item) *Reservation {
-	r := &Reservation{TTL: ttl, Items: items, Secret: make([]byte, 16)}
-	_, _ = rand.Read(r.Secret) // it never fails
+	r := &Reservation{TTL: ttl, Items: items}
+	r.begin()
 	return r
+}
+
+// begin makes r one that has opened no session. A secret opens only one.
+func (r *Reservation) begin() {
+	r.Session, r.Ticket, r.Secret = 0, 0, make([]byte, 16)
+	_, _ = rand.Read(r.Secret) // it never fails
 }
 
 // Format prints a reservation without its secret.
@@ -100,11 +107,24 @@ func (c *Client) acquireReserved(ctx context.Context, r *Reservation, waitFor in
 	if err := save(); err != nil {
 		return err
 	}
+	var refused *zamokpb.ErrorInfo
+	open := func(one *node, ctx context.Context, q *zamokpb.OpenSessionRequest, opts ...grpc.CallOption) (*zamokpb.OpenSessionResponse, error) {
+		answer, err := one.OpenSession(ctx, q, opts...)
+		refused = infoOf(err)
+		return answer, err
+	}
 	for between := (pause{}); ; between.wait(ctx) {
 		if r.Session == 0 {
-			opened, _, err := call(ctx, c, repeats, (*node).OpenSession, &zamokpb.OpenSessionRequest{Secret: r.Secret,
+			opened, _, err := call(ctx, c, repeats, open, &zamokpb.OpenSessionRequest{Secret: r.Secret,
 				Settings: &zamokpb.SessionSettings{Ttl: int64(r.TTL), Label: r.Label}})
-			if err != nil {
+			switch {
+			case refused.GetCode() == zamokpb.Code_CODE_NO_SESSION: // what it has opened is over
+				r.begin()
+				if err := save(); err != nil {
+					return err
+				}
+				continue
+			case err != nil:
 				return err
 			}
 			r.Session, r.Ticket = opened.GetSession(), 1
@@ -186,7 +206,7 @@ func (c *Client) abandon(ctx context.Context, r *Reservation, err error) error {
 		return &UnconfirmedError{Names: names(r.Items), Until: time.Now().Add(r.TTL),
 			cause: fmt.Errorf("%w: %w", err, withOutcome(closing, Unknown))}
 	}
-	r.Session, r.Ticket = 0, 0
+	r.begin()
 	return withOutcome(err, NotDone)
 }
 

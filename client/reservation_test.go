@@ -216,6 +216,33 @@ func TestAReservationGivenUpHoldsNothing(t *testing.T) {
 	}
 }
 
+// What a reservation has opened is over: its secret opens nothing more, and Reserve draws another one, and saves it first.
+func TestAReservationGivenUpBeginsAnew(t *testing.T) {
+	t.Parallel()
+	cl := startCluster(t, 1).client(nil)
+	holder := reserve(t, cl, "x")
+	r := client.NewReservation(time.Hour, client.ExclusiveItem("x"))
+	old := *r // as it was saved before anything was sent
+	for range 2 {
+		_, err := cl.TryReserve(soon(t), r, unsaved)
+		require.ErrorIs(t, err, client.ErrNotAcquired)
+		require.Zero(t, r.Session)
+		require.NotEqual(t, old.Secret, r.Secret)
+	}
+	require.NoError(t, cl.ReleaseReservation(soon(t), holder))
+	var saved []client.Reservation
+	_, err := cl.TryReserve(soon(t), &old, func() error {
+		saved = append(saved, old)
+		return nil
+	})
+	require.NoError(t, err)
+	require.Len(t, saved, 4)
+	require.Equal(t, saved[1].Secret, saved[2].Secret)
+	require.NotEqual(t, saved[0].Secret, saved[1].Secret)
+	require.Zero(t, saved[1].Session)
+	require.NoError(t, cl.ReleaseReservation(soon(t), &old))
+}
+
 // A wait that is longer than the ttl, and than the leadership, ends with the lock.
 func TestAReservationIsWaitedForThroughALeaderChange(t *testing.T) {
 	takesTime(t)

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"encoding/binary"
 	"fmt"
 	"testing"
 
@@ -112,6 +113,36 @@ func (b *benchHarness) holdLocks(tb testing.TB, locks int) {
 			}
 			a := b.apply(tb, commands...)
 			require.Equal(tb, Granted, a.Results[len(a.Results)-1].State)
+		}
+	}
+}
+
+// BenchmarkOwnSessions applies encoded entries of sessions that are opened for one lock and closed with it; one operation is one
+// such session: its four commands.
+func BenchmarkOwnSessions(bench *testing.B) {
+	const perEntry = 64
+	b := newBenchHarness(bench, 1000)
+	var entry []byte
+	bench.ReportAllocs()
+	for i := 0; bench.Loop(); i++ {
+		if i%perEntry != 0 {
+			continue
+		}
+		bench.StopTimer()
+		e := Entry{Version: 1, Reading: clock.Reading{Epoch: b.m.Epoch()}}
+		for n := range perEntry {
+			id := session.ID(b.m.Stamp().Index + uint64(4*n) + 2)
+			hash := session.Hash{31: 1}
+			binary.LittleEndian.PutUint64(hash[:], uint64(i+n))
+			e.Commands = append(e.Commands, &OpenSession{Secret: hash, Settings: session.Settings{TTL: clock.Minute, Identity: "web"}},
+				&Acquire{Session: id, Ticket: 1, Items: exclusive(fmt.Sprintf("account/%011d", i+n))},
+				&Drop{Session: id, Ticket: 1}, &CloseSession{Session: id})
+		}
+		entry = e.Append(entry[:0])
+		bench.StartTimer()
+		a, err := b.m.Apply(1, entry)
+		if err != nil || a.Results[4*perEntry-1].Code != OK || a.Results[1].State != Granted {
+			bench.Fatalf("%v %+v", err, a.Results)
 		}
 	}
 }

@@ -356,7 +356,7 @@ func TestRestoreRefusesFutureIndexes(t *testing.T) {
 		for range 2 { // the longest ttl, and the highest
 			fields = binary.AppendUvarint(fields, uint64(LongestTTLDefault))
 		}
-		fields = append(fields, 1, 1, 1, 1) // quotas
+		fields = append(fields, 1, 1, 1, 1, 0) // quotas, and ends
 		return append(append([]byte("zamok\x01"), byte(recHeader), byte(len(fields)), 0), fields...)
 	}
 	ticketFirst := append(header(5), byte(recTicket), 4, 0, 1, byte(Ended), byte(Dropped), 0)

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 
 	"zamok/session"
 	"zamok/session/record"
@@ -13,7 +14,7 @@ type ticketTotals struct {
 	slots, deadlines, owned, delayed int
 	sum                              record.Sum
 	live                             map[session.ID]int
-	delayBytes                       uint64
+	delayBytes, endedBytes           uint64
 	used                             map[string]Amounts // by identity
 }
 
@@ -32,6 +33,7 @@ func (m *Machine) Check() error {
 		func() error { return m.checkLocks(&all) },
 		func() error { return m.checkSessions(&all) },
 		func() error { return m.checkMembers(&all) },
+		func() error { return m.checkEnded(&all) },
 		func() error { return m.checkQuotas(&all) },
 	} {
 		if err := check(); err != nil {
@@ -209,9 +211,9 @@ func (m *Machine) checkQuotas(all *ticketTotals) error {
 			return fmt.Errorf("M15: %q uses %+v, counted %+v", identity, used, counted)
 		}
 	}
-	if m.bytes != bytes || m.delayBytes != all.delayBytes || len(m.identities) != len(all.used) {
-		return fmt.Errorf("M15: %d bytes, of delays %d, and %d identities; counted %d, %d, %d",
-			bytes, all.delayBytes, len(all.used), m.bytes, m.delayBytes, len(m.identities))
+	if m.bytes != bytes || m.delayBytes != all.delayBytes || m.endedBytes != all.endedBytes || len(m.identities) != len(all.used) {
+		return fmt.Errorf("M15: %d bytes, of delays %d, of ended sessions %d, and %d identities; counted %d, %d, %d, %d", bytes,
+			all.delayBytes, all.endedBytes, len(all.used), m.bytes, m.delayBytes, m.endedBytes, len(m.identities))
 	}
 	return nil
 }
@@ -234,6 +236,33 @@ func (m *Machine) checkMembers(all *ticketTotals) error {
 			return fmt.Errorf("%s: member %q at %v, the other being %q: %+v", broken, name, m.time, other, *member)
 		}
 		all.sum += memberSum(member)
+	}
+	return nil
+}
+
+func (m *Machine) checkEnded(all *ticketTotals) error {
+	queues := make(map[string][]uint64)
+	for number, e := range m.ended.All() {
+		if broken := firstBroken(
+			rule{"M16: its number was not given yet", number <= m.ends && number != 0},
+			rule{"M16: it was never opened, or is alive", e.ID != 0 && uint64(e.ID) <= m.index && m.sessions.Peek(e.ID) == nil},
+			rule{"M16: it is not found by its secret, or a living one is", m.endedBySecret[e.Secret] == number && m.bySecret[e.Secret] == 0},
+			rule{"M16: it has no reason", e.Reason != 0},
+		); broken != "" {
+			return fmt.Errorf("%s: ended session %d of %d: %+v", broken, number, m.ends, *e)
+		}
+		queues[e.Identity] = append(queues[e.Identity], number)
+		all.sum += e.sum(number)
+		all.endedBytes += endedBytes(e.Identity)
+		all.add(e.Identity, Amounts{Bytes: endedBytes(e.Identity)})
+	}
+	for identity, used := range m.identities {
+		if !slices.Equal(used.ended, queues[identity]) {
+			return fmt.Errorf("M16: the ended sessions of %q are %d, counted %d", identity, queues[identity], used.ended)
+		}
+	}
+	if m.ended.Len() > EndedSessionsMax || m.ended.Len() != len(m.endedBySecret) {
+		return fmt.Errorf("M16: %d ended sessions, with %d secrets", m.ended.Len(), len(m.endedBySecret))
 	}
 	return nil
 }

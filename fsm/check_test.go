@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,9 +27,11 @@ func machineToDamage(t *testing.T) (m *Machine, one, two session.ID) {
 		&Drop{Session: two, Ticket: 3},
 		&Acquire{Session: expired, Ticket: 1, Items: exclusive("d"), WaitFor: 0},
 		&ExpireSession{Session: expired},
+		&OpenSession{Secret: session.Hash{4}, Settings: session.Settings{TTL: clock.Minute}},
 		&Member{ID: "n1", StateVersionMin: 1, StateVersionMax: 1},
 		&Member{ID: "n2", StateVersionMin: 1, StateVersionMax: 1},
 	)
+	b.do(0, &CloseSession{Session: b.m.bySecret[session.Hash{4}]})
 	return b.m, one, two
 }
 
@@ -116,8 +119,16 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 		{"M15", func(m *Machine, _, _ session.ID) { m.bytes++ }},
 		{"M15", func(m *Machine, _, _ session.ID) { m.delayBytes++ }},
 		{"M15", func(m *Machine, _, _ session.ID) { m.identities[""].Tickets-- }},
-		{"M15", func(m *Machine, _, _ session.ID) { m.identities["nobody"] = &Amounts{} }},
+		{"M15", func(m *Machine, _, _ session.ID) { m.identities["nobody"] = &usage{} }},
 		{"M9", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).RefusedThrough = 2 * TicketWindow }},
+		{"M15", func(m *Machine, _, _ session.ID) { m.endedBytes++ }},
+		{"M16", func(m *Machine, _, _ session.ID) { m.ends-- }},
+		{"M16", func(m *Machine, one, _ session.ID) { m.ended.Ref(1).ID = one }},
+		{"M16", func(m *Machine, _, _ session.ID) { m.ended.Ref(2).ID = session.ID(m.index + 1) }},
+		{"M16", func(m *Machine, _, _ session.ID) { delete(m.endedBySecret, session.Hash{4}) }},
+		{"M16", func(m *Machine, _, _ session.ID) { m.ended.Ref(2).Reason = 0 }},
+		{"M16", func(m *Machine, _, _ session.ID) { slices.Reverse(m.identities[""].ended) }},
+		{"M12", func(m *Machine, _, _ session.ID) { m.ended.Ref(2).Ticket = Dropped }},
 	} {
 		m, one, two := machineToDamage(t)
 		require.NoError(t, m.Check())

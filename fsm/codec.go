@@ -45,6 +45,7 @@ import (
 //	14  SetLongestTTL  ttl signed
 //	15  SetQuotas      sessions · tickets · bytes · share
 //	16  DropUnrenewed  session · ticket · acked through
+//	17  WithdrawSession  session
 //
 // op and mode go up to 255; permits, limit, share, version, version min, version max, timeout and fixed go up to 2³²−1. An
 // entry has at most EntryBytesMax bytes, and nothing is between its parts or after the last one.
@@ -141,7 +142,8 @@ func (d *Detached) code(c *coder) {
 	record.Number(&c.Coder, "index", &d.Index)
 }
 
-func (s *CloseSession) code(c *coder) { record.Number(&c.Coder, "session", &s.Session) }
+func (s *CloseSession) code(c *coder)    { record.Number(&c.Coder, "session", &s.Session) }
+func (s *WithdrawSession) code(c *coder) { (*CloseSession)(s).code(c) }
 
 func (a *Acquire) code(c *coder) {
 	c.ticket(&a.Session, &a.Ticket, &a.AckedThrough)

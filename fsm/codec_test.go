@@ -56,6 +56,7 @@ func everyCommand() []Command {
 		&SetLongestTTL{TTL: 48 * clock.Hour},
 		&SetQuotas{Quotas{Amounts{Sessions: 1000, Tickets: 50_000, Bytes: 64 << 20}, 30}},
 		&DropUnrenewed{Session: 1<<50 + 3, Ticket: 20, AckedThrough: 19},
+		&WithdrawSession{Session: 1<<50 + 6},
 	}
 }
 
@@ -88,7 +89,7 @@ func oddEntry() Entry {
 			&OpenSession{Settings: session.Settings{TTL: math.MinInt64, LockDelay: math.MaxInt64, Grace: -2, Label: "\x00\xff"}},
 			&Attach{}, &Detached{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
 			&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetVersion{}, &Digest{}, &SetLongestTTL{}, &SetQuotas{},
-			&DropUnrenewed{},
+			&DropUnrenewed{}, &WithdrawSession{},
 			&Acquire{
 				Session: math.MaxUint64, Ticket: math.MaxUint64, AckedThrough: math.MaxUint64,
 				Items: []Item{

@@ -52,6 +52,10 @@ type Detached struct {
 // CloseSession is the clean end: waits and grants are dropped, without delay.
 type CloseSession struct{ Session session.ID }
 
+// WithdrawSession is a CloseSession of a session whose client has got nothing of it, so that the client may open another one with
+// the same secret: of an acquisition that was refused, or whose answer could not be given.
+type WithdrawSession CloseSession
+
 // Forever is the WaitFor that never ends.
 const Forever clock.Span = -1
 

@@ -161,6 +161,7 @@ var commandKinds = [...]commandKind{
 	14: kind("set longest ttl", func(*decoded) *SetLongestTTL { return new(SetLongestTTL) }),
 	15: kind("set quotas", func(*decoded) *SetQuotas { return new(SetQuotas) }),
 	16: kind("unrenewed drop", func(d *decoded) *DropUnrenewed { return (*DropUnrenewed)(appendZero(&d.drops)) }),
+	17: kind("withdraw session", func(d *decoded) *WithdrawSession { return (*WithdrawSession)(appendZero(&d.closes)) }),
 }
 
 func opOf(c Command) op {

@@ -40,7 +40,7 @@ func TestDecodeErrors(t *testing.T) {
 		{entryHead + "01 0c 02 00", "1 bytes are left over"},
 		{entryHead + "00 00", "1 bytes are left over"},
 		{entryHead + "01 00 01", "command 1: op 0: op: no command has this number"},
-		{entryHead + "02 0c 02 11 01", "command 2: op 17: op: no command has this number"},
+		{entryHead + "02 0c 02 12 01", "command 2: op 18: op: no command has this number"},
 		{entryHead + "01 01 010203", "command 1: open session: secret: it has 32 bytes and 3 are left"},
 		{entryHead + "01 01" + strings.Repeat("11", 32) + "00 05 6162", "command 1: open session: label: 5 bytes are announced and 2 are left"},
 		{entryHead + "01 02 01", "command 1: attach: secret: it has 32 bytes and 0 are left"},
@@ -55,6 +55,7 @@ func TestDecodeErrors(t *testing.T) {
 		{entryHead + "01 06 01 02", "command 1: drop: acked through: the bytes end too early"},
 		{entryHead + "01 07 01", "command 1: downgrade: ticket: the bytes end too early"},
 		{entryHead + "01 10 01", "command 1: unrenewed drop: ticket: the bytes end too early"},
+		{entryHead + "01 11 80", "command 1: withdraw session: session: the bytes end too early"},
 		{entryHead + "01 08 0161 05", "command 1: force release: reason: the bytes end too early"},
 		{entryHead + "01 09 05 ffffffffffffffffff01", "command 1: expire session: reason: 18446744073709551615 bytes are announced and 0 are left"},
 		{entryHead + "01 0a 00 01 aabb", "command 1: leader start: cluster: it has 16 bytes and 2 are left"},
@@ -335,6 +336,7 @@ func TestDecodeMemoryIsProportionalToInput(t *testing.T) {
 	for _, c := range []Command{
 		&OpenSession{}, &Attach{}, &Detached{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
 		&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetVersion{}, &Digest{}, &SetLongestTTL{}, &SetQuotas{}, &DropUnrenewed{},
+		&WithdrawSession{},
 		&Acquire{Items: make([]Item, 1)}, &Acquire{Items: []Item{{Name: "ab"}, {Name: "cd"}}},
 		&ExpireSession{Reason: "ab"},
 	} {

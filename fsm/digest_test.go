@@ -27,6 +27,7 @@ func TestDigestCoversEveryField(t *testing.T) {
 		"longestTTL":      func(m *Machine) { m.longestTTL-- },
 		"highestTTL":      func(m *Machine) { m.highestTTL++ },
 		"quotas":          func(m *Machine) { m.quotas.Share++ },
+		"ends":            func(m *Machine) { m.ends++ },
 	}
 	requireAllFields(t, reflect.TypeFor[header](), changes)
 	digests := map[uint64]string{populatedMachine(t).Digest(): "as it is"}
@@ -97,10 +98,16 @@ func TestDigestCoversMembersAndDelays(t *testing.T) {
 		delaySum("stock", 2):  "another end",
 		delaySum("ledger", 1): "another name",
 	}
-	require.Len(t, sums, 4)
+	ended := EndedSession{ID: 1, Identity: "i", Reason: Closed}
+	sums[ended.sum(1)], sums[ended.sum(2)] = "an ended session", "another number"
+	require.Len(t, sums, 6)
 	for field := range changeEachField(member) {
 		require.NotContains(t, sums, memberSum(&field.value), field.name)
 		sums[memberSum(&field.value)] = field.name
+	}
+	for field := range changeEachField(ended) {
+		require.NotContains(t, sums, field.value.sum(1), field.name)
+		sums[field.value.sum(1)] = field.name
 	}
 }
 

@@ -55,6 +55,9 @@
 //
 // A Drop of an unknown ticket ends it: a late Acquire then finds a ticket that has ended.
 //
+// A session that its owner closed, or that held a lock, is remembered, too, as long as there is room, and its secret opens no
+// other one (ended.go).
+//
 // # The queue rule
 //
 // A lock is a name with holders and a queue, and exists only while it has a holder, a waiter or a delay. A waiting
@@ -123,7 +126,7 @@
 //
 // # Representation
 //
-// Canonical records (sessions, tickets, delays, members, a few numbers) are what a snapshot holds and the digest covers.
+// Canonical records (sessions, tickets, delays, members, ended sessions, a few numbers) are what a snapshot holds and the digest covers.
 // They are kept in ordered copy-on-write trees: no order depends on a map, and [Machine.Freeze] takes a snapshot in
 // constant time whatever the number of locks. Everything else (locks, queues, the schedule of deadlines, owners) is
 // derived from them, is changed in place, and is rebuilt by [Restore]. Queues are linked lists through the tickets'
@@ -165,6 +168,8 @@
 //	M14 A session is kept under its id, which is not 0, and found by its secret, which no other has. It never
 //	    ends before its opening + ttl.
 //	M15 The counted usage is the sum over the records, for each identity and in total.
+//	M16 An ended session that is remembered is not alive, and found by its secret, which no other has. Those of an identity
+//	    are counted in the order of their ends.
 //
 // # Files
 //
@@ -174,6 +179,7 @@
 //	quota.go                            quotas, and the usage of clients
 //	blockers.go, deadlock.go            why a ticket waits, and whether it would wait for itself
 //	session.go, operator.go, expire.go  sessions; what operators and nodes command; what time ends
+//	ended.go                            what is remembered of sessions that ended
 //	query.go                            reading the state
 //	codec.go, decode.go                 entries as bytes (by package session/record)
 //	format.go                           what two binaries must have in common

@@ -79,7 +79,7 @@ func (m *Machine) expireDue() {
 		spent++
 		switch key.kind {
 		case dueSession:
-			spent += m.endSession(session.ID(key.id), Expired, "")
+			spent += m.endSession(session.ID(key.id), Expired, "", true)
 		case dueWait:
 			m.endTicket(ticket, WaitTimeout, "")
 		case dueDelay:

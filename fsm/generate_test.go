@@ -51,6 +51,7 @@ type generator struct {
 // profile is what stays the same over one log. Logs of many moods reach more than one average one.
 type profile struct {
 	secrets        int
+	uses           [256]int // of each secret
 	names          []string
 	liveTicketsMax int          // live tickets above which the generator rather drops
 	commandsMax    int          // commands of an entry
@@ -80,6 +81,7 @@ var commandMakers = [...]struct {
 	{3, (*generator).attach},
 	{1, (*generator).detached},
 	{1, (*generator).closeSession},
+	{1, (*generator).withdrawSession},
 	{1, (*generator).expireSession},
 	{2, (*generator).forceRelease},
 	{1, (*generator).leaderStart},
@@ -375,9 +377,16 @@ func (g *generator) downgrade() fsm.Command {
 	return &fsm.Downgrade{Session: ref.Session, Ticket: ref.Ticket, AckedThrough: g.ackedThrough(ref.Session)}
 }
 
-func secret(n int) session.Hash { return session.Hash{byte(n)} }
+func secret(n, use int) session.Hash { return session.Hash{byte(n), byte(use), byte(use >> 8)} }
 
-func (g *generator) secret() session.Hash { return secret(1 + g.pick(g.secrets)) }
+// secret is one of a few, most of which did not end a session that is remembered.
+func (g *generator) secret() session.Hash {
+	n := 1 + g.pick(g.secrets)
+	for g.model.endedSession(secret(n, g.uses[n])) != nil && !g.pick.oneIn(5) {
+		g.uses[n]++
+	}
+	return secret(n, g.uses[n])
+}
 
 func (g *generator) openSession() fsm.Command {
 	return &fsm.OpenSession{Secret: g.secret(), Settings: session.Settings{Identity: pickOf(g.pick, identities...), Label: pickOf(g.pick, "", "printer"), TTL: pickOf(g.pick, g.ttls...), LockDelay: pickOf(g.pick, g.delays...), Grace: pickOf(g.pick, 0, clock.Second)}}
@@ -409,6 +418,10 @@ func (g *generator) detached() fsm.Command {
 }
 
 func (g *generator) closeSession() fsm.Command { return &fsm.CloseSession{Session: g.session()} }
+
+func (g *generator) withdrawSession() fsm.Command {
+	return &fsm.WithdrawSession{Session: g.session()}
+}
 
 func (g *generator) expireSession() fsm.Command {
 	return &fsm.ExpireSession{Session: g.session(), Reason: pickOf(g.pick, "", "gone mad")}

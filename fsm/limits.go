@@ -34,6 +34,8 @@ const (
 	TicketsMax = 4096
 	// SessionsMax bounds the sessions alive at one time: it is the highest quota of them.
 	SessionsMax = 1 << 20
+	// EndedSessionsMax bounds the ended sessions that are remembered.
+	EndedSessionsMax = 1 << 16
 	// MembersMax bounds the records of members. It is far more than a cluster has nodes. A new name beyond it is
 	// accepted, and the oldest record is removed.
 	MembersMax = 128

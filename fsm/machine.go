@@ -17,7 +17,7 @@ type VersionRange struct{ Min, Max uint32 }
 // SupportedVersions is what this binary knows.
 func SupportedVersions() VersionRange { return VersionRange{Min: 1, Max: 1} }
 
-// Machine is the state of the lock service. See the package comment; its invariants M1 to M15 are
+// Machine is the state of the lock service. See the package comment; its invariants M1 to M16 are
 // tested by Check.
 type Machine struct {
 	supported VersionRange
@@ -25,15 +25,17 @@ type Machine struct {
 	canonical
 
 	// Derived: rebuilt by Restore.
-	sum      record.Sum                  // of sessions, tickets, delays and members
-	bySecret map[session.Hash]session.ID // only ever looked up, never ranged over
-	locks    *tree.Tree[string, *lock]
-	due      *tree.Tree[dueKey, TicketRef]
-	owned    *tree.Tree[ownedKey, struct{}]
-	live     [Ended]int // how many tickets wait and are granted, by state
-	// Usage that quotas limit: all bytes, those of delays, and the usage of each identity. Only a query iterates over the map.
-	bytes, delayBytes uint64
-	identities        map[string]*Amounts
+	sum           record.Sum                  // of sessions, tickets, delays, members and ended sessions
+	bySecret      map[session.Hash]session.ID // only ever looked up, never ranged over
+	endedBySecret map[session.Hash]uint64     // as well
+	locks         *tree.Tree[string, *lock]
+	due           *tree.Tree[dueKey, TicketRef]
+	owned         *tree.Tree[ownedKey, struct{}]
+	live          [Ended]int // how many tickets wait and are granted, by state
+	// Usage that quotas limit: all bytes, those of delays and of ended sessions, and the usage of each identity. Only a query
+	// iterates over the map.
+	bytes, delayBytes, endedBytes uint64
+	identities                    map[string]*usage
 
 	// Of the current step.
 	in        decoded
@@ -60,8 +62,9 @@ func NewWithVersions(supported VersionRange) *Machine {
 			tickets:  tree.New[TicketRef, ticket](TicketRef.compare),
 			delays:   tree.New[string, clock.Time](cmp.Compare[string]),
 			members:  tree.New[string, MemberRecord](cmp.Compare[string]),
+			ended:    tree.New[uint64, EndedSession](cmp.Compare[uint64]),
 		},
-		bySecret: make(map[session.Hash]session.ID), identities: make(map[string]*Amounts),
+		bySecret: make(map[session.Hash]session.ID), endedBySecret: make(map[session.Hash]uint64), identities: make(map[string]*usage),
 		searched: budget{most: SearchMax, by: make(map[string]int)},
 		attached: budget{most: AttachedMax, by: make(map[string]int)},
 		locks:    tree.New[string, *lock](cmp.Compare[string]),

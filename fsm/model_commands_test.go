@@ -22,9 +22,11 @@ func (m *model) execute(c fsm.Command) fsm.Result {
 	case *fsm.Detached:
 		return m.detached(c)
 	case *fsm.CloseSession:
-		return m.endSessionByID(c.Session, fsm.Closed, "")
+		return m.endSessionByID(c.Session, fsm.Closed, "", true)
+	case *fsm.WithdrawSession:
+		return m.endSessionByID(c.Session, fsm.Closed, "", false)
 	case *fsm.ExpireSession:
-		return m.endSessionByID(c.Session, fsm.Evicted, c.Reason)
+		return m.endSessionByID(c.Session, fsm.Evicted, c.Reason, true)
 	case *fsm.Acquire:
 		return m.acquire(c)
 	case *fsm.Drop:
@@ -56,6 +58,9 @@ func (m *model) execute(c fsm.Command) fsm.Result {
 
 func (m *model) openSession(c *fsm.OpenSession) fsm.Result {
 	s := m.sessionBySecret(c.Secret)
+	if e := m.endedSession(c.Secret); s == nil && e != nil {
+		return fsm.Result{Code: fsm.NoSession, Reason: e.Reason}
+	}
 	if s == nil && c.TTL > m.longestTTL {
 		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: "ttl"}, TTL: m.longestTTL}
 	}
@@ -66,6 +71,7 @@ func (m *model) openSession(c *fsm.OpenSession) fsm.Result {
 		s = &modelSession{OpenSession: c, id: session.ID(m.index), ended: map[uint64]fsm.TicketState{}}
 		m.sessions = append(m.sessions, s)
 		m.renew(s)
+		m.forgetSessions(s.Identity)
 	}
 	return fsm.Result{Session: s.id, TTL: s.TTL}
 }
@@ -115,17 +121,17 @@ func (m *model) detached(c *fsm.Detached) fsm.Result {
 		return m.noSession(c.Session)
 	}
 	if s.attachment == c.Attachment && s.renewed <= c.Index {
-		m.endSession(s, fsm.Disconnected, "")
+		m.endSession(s, fsm.Disconnected, "", true)
 	}
 	return fsm.Result{}
 }
 
-func (m *model) endSessionByID(id session.ID, reason fsm.Reason, text string) fsm.Result {
+func (m *model) endSessionByID(id session.ID, reason fsm.Reason, text string, remember bool) fsm.Result {
 	s := m.session(id)
 	if s == nil {
 		return m.noSession(id)
 	}
-	m.endSession(s, reason, text)
+	m.endSession(s, reason, text, remember)
 	return fsm.Result{}
 }
 
@@ -189,6 +195,7 @@ func (m *model) acquire(c *fsm.Acquire) fsm.Result {
 	if m.grantable(t) {
 		m.grant(t)
 		m.tickets = append(m.tickets, t)
+		m.forgetSessions(s.Identity)
 		m.emitGranted(t)
 		return t.result()
 	}
@@ -217,12 +224,14 @@ func (m *model) acquire(c *fsm.Acquire) fsm.Result {
 			m.delays[item.Name] = max(m.delays[item.Name], m.holdOffUntil) // the quiet is a delay of every lock
 		}
 	}
+	m.forgetSessions(s.Identity)
 	return t.result()
 }
 
 // refuseTicket refuses a ticket that never came into any queue, and remembers that.
 func (m *model) refuseTicket(t *modelTicket, reason fsm.Reason, detail fsm.Detail) fsm.Result {
 	m.remember(t.session, t.Ticket, reason, 0)
+	m.forgetSessions(t.session.Identity)
 	m.emit(fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Reason: reason, Items: t.items})
 	return fsm.Result{Code: codeOf(reason), State: fsm.Ended, Reason: reason, Detail: &detail}
 }
@@ -283,6 +292,7 @@ func (m *model) drop(c *fsm.Drop) fsm.Result {
 		s.refusedThrough, s.changed = max(s.refusedThrough, c.Ticket), m.index
 	} else {
 		m.remember(s, c.Ticket, fsm.Dropped, 0)
+		m.forgetSessions(s.Identity)
 	}
 	return fsm.Result{State: fsm.Ended, Reason: fsm.Dropped}
 }

@@ -173,7 +173,7 @@ func (m *model) compareCluster(machine *fsm.Machine) error {
 		return fmt.Errorf("want a longest ttl of %v, of %v at most until now; got %v, and %v after a restore", m.longestTTL, m.highestTTL,
 			machine.LongestTTL(), machine.RestoreHoldOff())
 	}
-	if err := m.compareQuotas(machine); err != nil {
+	if err := cmp.Or(m.compareQuotas(machine), m.compareEnded(machine)); err != nil {
 		return err
 	}
 	members := machine.Members()

@@ -52,12 +52,13 @@ func (m *model) used(counts func(*modelSession) bool) (sum fsm.Amounts, delays u
 
 func (m *model) usedByAll() fsm.Amounts {
 	sum, delays := m.used(func(*modelSession) bool { return true })
-	sum.Bytes += delays
+	sum.Bytes += delays + m.endedBytes(func(string) bool { return true })
 	return sum
 }
 
 func (m *model) usedBy(identity string) fsm.Amounts {
 	sum, _ := m.used(func(s *modelSession) bool { return s.Identity == identity })
+	sum.Bytes += m.endedBytes(func(of string) bool { return of == identity })
 	return sum
 }
 
@@ -65,6 +66,8 @@ func (m *model) usedBy(identity string) fsm.Amounts {
 func (m *model) overQuota(identity string, more fsm.Amounts) string {
 	share := func(of uint64) uint64 { return (of*uint64(m.quotas.Share) + 99) / 100 }
 	all, own := m.usedByAll(), m.usedBy(identity)
+	all.Bytes -= m.endedBytes(func(string) bool { return true }) // they give way
+	own.Bytes -= m.endedBytes(func(of string) bool { return of == identity })
 	for _, q := range []struct {
 		name              string
 		more, used, limit uint64

@@ -78,6 +78,7 @@ func (n *tally) add(m *tally) {
 func (n *modelCounts) add(m modelCounts) {
 	n.replaced += m.replaced
 	n.forgotten += m.forgotten
+	n.outlived += m.outlived
 }
 
 func addCounts(to, from []int) {
@@ -87,11 +88,11 @@ func addCounts(to, from []int) {
 }
 
 // commandKinds and the codes that each must have met.
-var commandKinds = [16]struct {
+var commandKinds = [17]struct {
 	name     string
 	expected []fsm.Code
 }{
-	{"OpenSession", []fsm.Code{fsm.OK, fsm.Invalid, fsm.LimitExceeded}},
+	{"OpenSession", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession, fsm.LimitExceeded}},
 	{"Attach", []fsm.Code{fsm.OK, fsm.NoSession, fsm.WrongSecret, fsm.Superseded}},
 	{"Detached", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession}},
 	{"CloseSession", []fsm.Code{fsm.OK, fsm.NoSession}},
@@ -109,6 +110,7 @@ var commandKinds = [16]struct {
 	{"Digest", []fsm.Code{fsm.OK, fsm.Invalid}},
 	{"SetLongestTTL", []fsm.Code{fsm.OK, fsm.Invalid}},
 	{"SetQuotas", []fsm.Code{fsm.OK, fsm.Invalid}},
+	{"WithdrawSession", []fsm.Code{fsm.OK, fsm.NoSession}},
 }
 
 func kindOfCommand(c fsm.Command) int {
@@ -149,8 +151,8 @@ func (n *tally) missing() (missing []string) {
 	require(n.cycles[2:6], []string{"cycle of 2", "cycle of 3", "cycle of 4", "cycle of 5"})
 	require([]int{n.restores, n.fromQueue, n.grantsMax / 2, n.sessionEndsMax / 2},
 		[]string{"restore", "grant from the queue", "two grants in a step", "two sessions ended in a step"})
-	require([]int{n.members.replaced, n.members.forgotten},
-		[]string{"a member replaced", "a member forgotten"})
+	require([]int{n.members.replaced, n.members.forgotten, n.members.outlived},
+		[]string{"a member replaced", "a member forgotten", "an ended session forgotten"})
 	return missing
 }
 
@@ -164,7 +166,7 @@ func (n *tally) String() string {
 	writeCounts(&b, "events", n.events[:], eventNames[:])
 	writeCounts(&b, "ends", n.reasons[1:], reasonNames[1:])
 	writeCounts(&b, "granted", n.granted[:], modeNames[:])
-	fmt.Fprintf(&b, "  %d members replaced, %d forgotten\n", n.members.replaced, n.members.forgotten)
+	fmt.Fprintf(&b, "  %d members replaced, %d forgotten; %d ended sessions forgotten\n", n.members.replaced, n.members.forgotten, n.members.outlived)
 	fmt.Fprintf(&b, "  %d grants from the queue, up to %d grants and %d ended sessions in a step; cycles by length %v\n",
 		n.fromQueue, n.grantsMax, n.sessionEndsMax, n.cycles)
 	return b.String()

@@ -33,6 +33,7 @@ type model struct {
 	longestTTL      clock.Span            // of a session that is opened
 	highestTTL      clock.Span            // the highest that this ever was
 	quotas          fsm.Quotas
+	ended           []fsm.EndedSession // the oldest first
 
 	out           fsm.Applied
 	changedQueues map[string]bool        // queues that a ticket joined or left in this step
@@ -45,6 +46,7 @@ type model struct {
 type modelCounts struct {
 	replaced  int // members that came with another incarnation
 	forgotten int // members
+	outlived  int // ended sessions that were forgotten
 }
 
 type modelSession struct {
@@ -238,7 +240,7 @@ func (m *model) nextDue() (first modelDue, ok bool) {
 	}
 	for _, s := range m.sessions {
 		consider(modelDue{s.deadline, dueSession, uint64(s.id), "",
-			func() int { return 1 + m.endSession(s, fsm.Expired, "") }})
+			func() int { return 1 + m.endSession(s, fsm.Expired, "", true) }})
 	}
 	for _, t := range m.tickets {
 		if t.state == fsm.Waiting && t.waitUntil != 0 {
@@ -257,12 +259,16 @@ func (m *model) nextDue() (first modelDue, ok bool) {
 }
 
 // endSession ends a session with all its tickets and returns how many those were, ended ones too.
-func (m *model) endSession(s *modelSession, reason fsm.Reason, text string) (tickets int) {
+func (m *model) endSession(s *modelSession, reason fsm.Reason, text string, remember bool) (tickets int) {
 	tickets = len(m.ticketsOf(s)) + len(s.ended)
+	states := m.states(s)
 	for _, t := range m.ticketsOf(s) {
 		m.endTicket(t, reason, text)
 	}
 	m.sessions = slices.DeleteFunc(m.sessions, func(o *modelSession) bool { return o == s })
+	if remember {
+		m.rememberSession(s, states, reason)
+	}
 	m.emit(fsm.Event{
 		Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: s.id}, Reason: reason, Text: text, Label: s.Label,
 	})

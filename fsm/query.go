@@ -52,7 +52,7 @@ func (m *Machine) Used() Amounts {
 // UsedBy is the usage of one identity.
 func (m *Machine) UsedBy(identity string) Amounts {
 	if used := m.identities[identity]; used != nil {
-		return *used
+		return used.Amounts
 	}
 	return Amounts{}
 }
@@ -67,7 +67,7 @@ type IdentityUsage struct {
 func (m *Machine) Usages() []IdentityUsage {
 	all := make([]IdentityUsage, 0, len(m.identities))
 	for identity, used := range m.identities {
-		all = append(all, IdentityUsage{identity, *used})
+		all = append(all, IdentityUsage{identity, used.Amounts})
 	}
 	return all
 }

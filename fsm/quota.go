@@ -48,18 +48,29 @@ const (
 
 // The cost of a record in bytes, in addition to its texts. It is part of the format. It approximates the memory of the record:
 // its fields, in a half-full node of a tree, and its entries in derived structures. No record becomes larger when it ends:
-// EndedBytes is at most TicketBytes, and DelayBytes at most ItemBytes.
+// EndedBytes is at most TicketBytes, DelayBytes at most ItemBytes, and EndedSessionBytes at most SessionBytes.
 const (
 	SessionBytes = 512
 	TicketBytes  = 256
 	ItemBytes    = 256 // an item of a ticket, with its lock
 	EndedBytes   = 256 // a ticket that ended and is remembered
 	DelayBytes   = 256
+	// EndedSessionBytes is that of a session that ended and is remembered, beside its identity.
+	EndedSessionBytes = 256
 )
 
 // delaysDivisor is the part of the bytes that delays may use: beyond it, sessions with a lock delay get no more tickets.
 // Delays count for no identity.
 const delaysDivisor = 4
+
+// endedDivisor is the part of the bytes that ended sessions may use, of all and of each identity.
+const endedDivisor = 16
+
+// usage is what an identity uses.
+type usage struct {
+	Amounts
+	ended []uint64 // of its sessions, the numbers of those that ended and are remembered
+}
 
 func (q *Quotas) code(c *coder) {
 	record.Number(&c.Coder, "sessions", &q.Sessions)
@@ -98,12 +109,18 @@ func (c *SetQuotas) execute(m *Machine) Result {
 	return Result{}
 }
 
-// overQuota returns the name of the quota that an identity would exceed with more, or "".
+// overQuota returns the name of the quota that an identity would exceed with more, or "". Ended sessions give way (makeRoom).
 func (m *Machine) overQuota(identity string, more Amounts) string {
-	if name := more.exceeds(m.quotas.Amounts, m.Used()); name != "" {
+	all, own := m.Used(), Amounts{}
+	all.Bytes -= m.endedBytes
+	if used := m.identities[identity]; used != nil {
+		own = used.Amounts
+		own.Bytes -= used.endedBytes(identity)
+	}
+	if name := more.exceeds(m.quotas.Amounts, all); name != "" {
 		return "total_" + name
 	}
-	if name := more.exceeds(m.quotas.OfIdentity(), m.UsedBy(identity)); name != "" {
+	if name := more.exceeds(m.quotas.OfIdentity(), own); name != "" {
 		return "identity_" + name
 	}
 	return ""
@@ -124,7 +141,7 @@ func (a Amounts) exceeds(limit, used Amounts) string {
 func (m *Machine) NeedsRoom(c Command) (needs bool, quota string) {
 	switch c := c.(type) {
 	case *OpenSession:
-		if m.bySecret[c.Secret] == 0 {
+		if m.bySecret[c.Secret] == 0 && m.endedBySecret[c.Secret] == 0 {
 			return true, m.overQuota(c.Identity, sessionAmounts(&c.Settings))
 		}
 	case *Acquire:
@@ -175,19 +192,20 @@ func (t *ticket) amounts() Amounts {
 const gone = ^uint64(0)
 
 // charge adds a record to the usage of an identity, with sign 1, or removes it.
-func (m *Machine) charge(identity string, a Amounts, sign uint64) {
+func (m *Machine) charge(identity string, a Amounts, sign uint64) *usage {
 	m.bytes += sign * a.Bytes
 	used := m.identities[identity]
 	if used == nil {
-		used = new(Amounts)
+		used = new(usage)
 		m.identities[identity] = used
 	}
 	used.Sessions += sign * a.Sessions
 	used.Tickets += sign * a.Tickets
 	used.Bytes += sign * a.Bytes
-	if *used == (Amounts{}) {
+	if used.Amounts == (Amounts{}) {
 		delete(m.identities, identity)
 	}
+	return used
 }
 
 // chargeDelay adds or removes a delay.

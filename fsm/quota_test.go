@@ -194,7 +194,7 @@ func TestDelaysLeaveRoom(t *testing.T) {
 		b.do(0, &Acquire{Session: lost, Ticket: ticket, Items: exclusive(fmt.Sprint("lock/", ticket-1))})
 	}
 	b.do(0, &ExpireSession{Session: lost})
-	require.Equal(t, Amounts{Bytes: 10 * (DelayBytes + 6)}, b.m.Used())
+	require.Equal(t, Amounts{Bytes: 10*(DelayBytes+6) + EndedSessionBytes}, b.m.Used())
 
 	delayed, other := open(2, clock.Minute), open(3, 0)
 	acquire := func(id session.ID, ticket uint64) Result {
@@ -332,6 +332,6 @@ func TestQuotasInARestoreHoldOff(t *testing.T) {
 	require.Equal(t, Waiting, b.do(0, acquire(again, 1)).Results[0].State, "what was given back is free")
 	b.do(b.m.Time().Add(clock.Hour)) // all expire, before the end of the hold-off
 	require.Positive(t, m.HoldOff())
-	require.Equal(t, Amounts{}, m.Used())
+	require.Equal(t, Amounts{Bytes: EndedSessionBytes + uint64(len("he"))}, m.Used(), "the session that its owner closed is remembered")
 	require.NoError(t, m.Check())
 }

@@ -48,7 +48,7 @@ func (s *snapshotReader) undamaged() bool {
 // recordReaders read the fields of a record, by its kind.
 var recordReaders = [recEnd]func(*snapshotReader, *coder) error{
 	recHeader: (*snapshotReader).readHeader, recSession: (*snapshotReader).readSession, recTicket: (*snapshotReader).readTicket,
-	recDelay: (*snapshotReader).readDelay, recMember: (*snapshotReader).readMember,
+	recDelay: (*snapshotReader).readDelay, recMember: (*snapshotReader).readMember, recEnded: (*snapshotReader).readEnded,
 }
 
 // snapshotReader reads records into a state machine.
@@ -62,8 +62,9 @@ type snapshotReader struct {
 	lastKind recordKind
 	live     []grantOrder // the live tickets that were read
 	// The keys read last, which the next ones of their kind must come after.
-	last TicketRef
-	name string
+	last  TicketRef
+	name  string
+	ended uint64
 }
 
 func (s *snapshotReader) read() error {
@@ -242,6 +243,25 @@ func (s *snapshotReader) readMember(c *coder) error {
 	s.m.members.Set(member.ID, member)
 	s.m.sum += memberSum(&member)
 	return cmp.Or(s.keyOrder(member.ID), s.notAfterIndex("announced", member.Announced))
+}
+
+func (s *snapshotReader) readEnded(c *coder) error {
+	var number uint64
+	var e EndedSession
+	e.code(c, &number)
+	m := s.m
+	if number <= s.ended || number > m.ends {
+		return fmt.Errorf("ended session %d is out of order, or above the %d that there were", number, m.ends)
+	}
+	if m.bySecret[e.Secret] != 0 || m.endedBySecret[e.Secret] != 0 || m.sessions.Peek(e.ID) != nil {
+		return fmt.Errorf("ended session %d has another's id or secret", number)
+	}
+	if !isText(e.Identity, 0, IdentityBytesMax) || e.Reason == 0 || max(e.Reason, e.Ticket) >= ReasonCount {
+		return fmt.Errorf("ended session %d: its identity or reason is out of bounds", number)
+	}
+	s.ended = number
+	m.addEnded(number, e)
+	return s.notAfterIndex("id", uint64(e.ID))
 }
 
 // keyOrder refuses a key that is not behind the one before.

@@ -33,7 +33,8 @@ const (
 	OK Code = iota
 	// Invalid: a field is out of its limits; Detail.Field names it.
 	Invalid
-	// NoSession: the session is not alive. Reason is Restored if it was of the history before.
+	// NoSession: the session is not alive. Reason is Restored if it was of the history before. Of an OpenSession: what its secret has
+	// opened is remembered, and Reason is how that ended.
 	NoSession
 	// WrongSecret: the hash is not the session's.
 	WrongSecret

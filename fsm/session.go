@@ -1,14 +1,22 @@
 package fsm
 
-import "zamok/session"
+import (
+	"cmp"
 
-// execute opens a session, or answers with the living one of the same secret.
+	"zamok/session"
+)
+
+// execute opens a session, or answers with the living one of the same secret. The secret of a session that is remembered opens no
+// other one.
 func (c *OpenSession) execute(m *Machine) Result {
 	if field := invalidSettings(&c.Settings); field != "" {
 		return invalid(field)
 	}
 	if id := m.bySecret[c.Secret]; id != 0 {
 		return Result{}.forSession(m.sessions.Ref(id)) // also if the longest ttl is below its own by now
+	}
+	if e, ended := m.EndedSession(c.Secret); ended {
+		return Result{Code: NoSession, Reason: e.Reason} // this may be a late copy of what opened that
 	}
 	if c.TTL > m.longestTTL {
 		r := invalid("ttl")
@@ -21,6 +29,7 @@ func (c *OpenSession) execute(m *Machine) Result {
 	m.addSession(session.Session{
 		ID: session.ID(m.index), Secret: c.Secret, Settings: c.Settings, Opened: m.time, Deadline: m.time.Add(c.TTL), Renewed: m.index,
 	})
+	m.makeRoom(c.Identity)
 	return Result{}.forSession(m.sessions.Ref(session.ID(m.index)))
 }
 
@@ -83,37 +92,44 @@ func (c *Detached) execute(m *Machine) Result {
 		return m.noSession(c.Session)
 	}
 	if s.Attachment == c.Attachment && s.Renewed <= c.Index {
-		m.endSession(s.ID, Disconnected, "")
+		m.endSession(s.ID, Disconnected, "", true)
 	}
 	return Result{}
 }
 
 func (c *CloseSession) execute(m *Machine) Result {
-	return m.endLiving(c.Session, Closed, "")
+	return m.endLiving(c.Session, Closed, "", true)
+}
+
+// execute closes a session so that its secret opens another one.
+func (c *WithdrawSession) execute(m *Machine) Result {
+	return m.endLiving(c.Session, Closed, "", false)
 }
 
 func (c *ExpireSession) execute(m *Machine) Result {
 	if !isText(c.Reason, 0, ReasonBytesMax) {
 		return invalid("reason")
 	}
-	return m.endLiving(c.Session, Evicted, c.Reason)
+	return m.endLiving(c.Session, Evicted, c.Reason, true)
 }
 
-func (m *Machine) endLiving(id session.ID, reason Reason, text string) Result {
+func (m *Machine) endLiving(id session.ID, reason Reason, text string, remember bool) Result {
 	if m.sessions.Ref(id) == nil {
 		return m.noSession(id)
 	}
-	m.endSession(id, reason, text)
+	m.endSession(id, reason, text, remember)
 	return Result{}
 }
 
 // endSession ends a session with all its tickets, whose number it returns; waiters behind them are
-// granted by grantUnblocked.
-func (m *Machine) endSession(id session.ID, reason Reason, text string) (tickets int) {
+// granted by grantUnblocked. One that its owner closed, or that held a lock, is remembered.
+func (m *Machine) endSession(id session.ID, reason Reason, text string, remember bool) (tickets int) {
 	s := m.sessions.Ref(id)
+	e, held := EndedSession{ID: id, Secret: s.Secret, Identity: s.Identity, Reason: reason}, false
 	keys := m.keyBuffer[:0]
 	for key, t := range ticketsOf(m.tickets, TicketRef{Session: id}) {
 		keys = append(keys, key)
+		e.Ticket, held = cmp.Or(t.reason, reason), held || t.token != 0
 		m.countTicket(s, key, t, gone)
 	}
 	for _, key := range keys {
@@ -129,6 +145,9 @@ func (m *Machine) endSession(id session.ID, reason Reason, text string) (tickets
 	m.charge(s.Identity, sessionAmounts(&s.Settings), gone)
 	delete(m.bySecret, s.Secret)
 	m.sessions.Delete(id)
+	if remember && (held || reason == Closed) {
+		m.rememberSession(e)
+	}
 	m.emit(Event{Kind: EvSessionEnded, TicketRef: TicketRef{Session: id}, Reason: reason, Text: text, Label: label})
 	return len(keys)
 }

@@ -21,7 +21,7 @@ import (
 //
 //	kind       fields
 //	1 header   version · term · index · time · epoch · cluster raw 16 · restored · hold-off ·
-//	           longest ttl · highest ttl · quotas, as in an entry
+//	           longest ttl · highest ttl · quotas, as in an entry · ends
 //	2 session  id · secret raw 32 · identity text · label text · metadata text · ttl signed ·
 //	           lock delay signed · grace signed · opened · deadline · renewed · attachment · attempt ·
 //	           acked through · refused through · changed
@@ -29,11 +29,12 @@ import (
 //	           hold until · max hold · owner text · metadata text · items, as in an entry
 //	4 delay    name text · until
 //	5 member   as in an entry, then: announced · replaced
-//	6 end      none
+//	6 ended    number · id · secret raw 32 · identity text · reason · ticket, both up to 255
+//	7 end      none
 //
 // The header comes first and the end last; between them sessions in the order of their ids, each
-// followed by its tickets in the order of their numbers; then delays and members, each in the order
-// of its key. So equal states have equal bytes.
+// followed by its tickets in the order of their numbers; then delays, members and ended sessions, each in
+// the order of its key. So equal states have equal bytes.
 
 const (
 	snapshotMagic   = "zamok"
@@ -50,6 +51,7 @@ const (
 	recTicket
 	recDelay
 	recMember
+	recEnded
 	recEnd
 )
 
@@ -60,6 +62,7 @@ type canonical struct {
 	tickets  *tree.Tree[TicketRef, ticket]
 	delays   *tree.Tree[string, clock.Time]
 	members  *tree.Tree[string, MemberRecord]
+	ended    *tree.Tree[uint64, EndedSession] // by their number, in the order of their ends
 }
 
 // Frozen is the canonical state at one index. It may be written on another goroutine while the state machine
@@ -79,6 +82,7 @@ type header struct {
 	longestTTL      clock.Span // that a session may be opened with
 	highestTTL      clock.Span // the highest that longestTTL ever was, in the histories before a restore, too
 	quotas          Quotas
+	ends            uint64 // how many sessions ended and were remembered
 }
 
 func (h *header) code(c *coder) {
@@ -93,6 +97,7 @@ func (h *header) code(c *coder) {
 	c.Span("longest ttl", &h.longestTTL)
 	c.Span("highest ttl", &h.highestTTL)
 	h.quotas.code(c)
+	record.Number(&c.Coder, "ends", &h.ends)
 }
 
 // code visits a ticket with its number. Of an ended one only state, reason and token are kept.
@@ -139,6 +144,7 @@ func (m *Machine) Freeze() *Frozen {
 		tickets:  m.tickets.Clone(),
 		delays:   m.delays.Clone(),
 		members:  m.members.Clone(),
+		ended:    m.ended.Clone(),
 	}}
 }
 
@@ -158,6 +164,9 @@ func (f *Frozen) WriteTo(w io.Writer) (int64, error) {
 	}
 	for _, member := range f.members.All() {
 		s.record(recMember, member.code)
+	}
+	for number, e := range f.ended.All() {
+		s.record(recEnded, func(c *coder) { e.code(c, &number) })
 	}
 	s.record(recEnd, func(*coder) {})
 	s.write(binary.LittleEndian.AppendUint32(nil, s.sum))
@@ -200,6 +209,7 @@ const (
 	sumTicket
 	sumDelay
 	sumMember
+	sumEnded
 )
 
 func newSum(kind uint64) coder { return coder{Coder: record.NewSum(record.Sum(0).Word(kind))} }

@@ -76,6 +76,13 @@ func (s *story) showLocks(prefix string) []string {
 
 func (s *story) showSession(p *storyClient) []string {
 	one, alive := s.m.Session(p.id)
+	if e, remembered := s.m.EndedSession(p.secret()); !alive && remembered {
+		output := fmt.Sprintf("%s: no session; the last has ended: %s", p.name, reasonText(e.Reason, ""))
+		if e.Ticket != 0 {
+			output += "; its newest ticket: " + reasonText(e.Ticket, "")
+		}
+		return []string{output}
+	}
 	if !alive {
 		return []string{p.name + ": no session"}
 	}
@@ -144,6 +151,8 @@ func (s *story) sender(c Command) string {
 	case *Attach:
 		return s.clientName(c.Session)
 	case *CloseSession:
+		return s.clientName(c.Session)
+	case *WithdrawSession:
 		return s.clientName(c.Session)
 	case *Acquire:
 		return s.clientName(c.Session)

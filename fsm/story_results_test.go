@@ -95,8 +95,11 @@ func (t *transcript) describeCode(c Command, r Result) {
 		t.addf("%s is refused: invalid %s", who, r.Detail.Field)
 	case NoSession:
 		reason := ""
-		if r.Reason == Restored {
+		switch {
+		case r.Reason == Restored:
 			reason = ", a backup was restored"
+		case r.Reason != 0:
+			reason = ", it has ended: " + reasonText(r.Reason, "")
 		}
 		t.addf("%s is answered: there is no such session%s", who, reason)
 	case WrongSecret:
@@ -122,7 +125,7 @@ func (t *transcript) describeOpened(c *OpenSession, r Result) {
 	}
 	var p *storyClient
 	for _, one := range t.clients {
-		if secretOf(one.name) == c.Secret {
+		if one.secret() == c.Secret {
 			p = one
 		}
 	}

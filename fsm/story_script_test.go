@@ -34,14 +34,15 @@ import (
 //
 // Clients
 //
-//	open alice bob [ttl=10s] [delay=5s] [grace=2s] [identity=…] [label=…]
+//	open alice bob [ttl=10s] [delay=5s] [grace=2s] [identity=…] [label=…] [secret=old]
+//	                               with a new secret if her session has ended, or the old one
 //	alice acquires ITEM… [wait=3s] [owner=x] [hold=30s] [as=7] [acked=3]   waits, forever without wait=
 //	alice tries ITEM… …                                                    does not wait
 //	    an ITEM is stock, stock:shared, or seats:2/10 (2 of 10 permits);
 //	    item/1..65 is 65 names, x*513 a name of 513 bytes
 //	alice repeats #1               the same Acquire comes once more
 //	alice drops|downgrades stock|#1 [acked=1]
-//	alice renews | attaches [secret=…] [acked=1] [attempt=2] | closes
+//	alice renews | attaches [secret=…] [acked=1] [attempt=2] | closes | withdraws
 //	alice breaks                   the leader sees her stream break; no entry
 //	detach alice                   the grace is over: what the leader saw then is reported
 //
@@ -320,19 +321,29 @@ func (s *story) write(d *entryDraft, l *scriptLine) bool {
 func (s *story) writeOpen(d *entryDraft, l *scriptLine) {
 	l.next()
 	c := OpenSession{Settings: session.Settings{TTL: l.span(l.option("ttl", "10s")), LockDelay: l.span(l.option("delay", "0s")), Grace: l.span(l.option("grace", "0s")), Identity: l.option("identity", ""), Label: l.option("label", "")}}
+	old := l.option("secret", "") == "old"
 	for len(l.words) > 0 {
 		name := l.next()
 		if s.clients[name] == nil {
 			s.clients[name] = &storyClient{name: name, sent: make(map[uint64]*Acquire)}
 		}
+		p := s.clients[name]
+		if _, alive := s.m.Session(p.id); p.id != 0 && !alive && !old {
+			p.uses++
+		}
 		one := c
-		one.Secret = secretOf(name)
+		one.Secret = p.secret()
 		d.Commands = append(d.Commands, &one)
 	}
 }
 
-// secretOf is the hash that a client's secret has: its name will do.
-func secretOf(name string) session.Hash { return sha256.Sum256([]byte(name)) }
+// secret is the hash that a client's secret has: its name will do, and for which of its sessions it was drawn.
+func (p *storyClient) secret() session.Hash {
+	if p == nil {
+		return session.Hash{} // of nobody
+	}
+	return sha256.Sum256(fmt.Append(nil, p.name, p.uses))
+}
 
 func (s *story) writeClient(d *entryDraft, l *scriptLine, p *storyClient) {
 	s.t.Helper()
@@ -342,11 +353,13 @@ func (s *story) writeClient(d *entryDraft, l *scriptLine, p *storyClient) {
 		slices.Sort(d.Renewals)
 	case "attaches":
 		d.Commands = append(d.Commands, &Attach{
-			Session: p.id, Secret: secretOf(l.option("secret", p.name)), AckedThrough: l.number(l.option("acked", "0")),
+			Session: p.id, Secret: s.clients[l.option("secret", p.name)].secret(), AckedThrough: l.number(l.option("acked", "0")),
 			Attempt: l.number(l.option("attempt", "0")),
 		})
 	case "closes":
 		d.Commands = append(d.Commands, &CloseSession{Session: p.id})
+	case "withdraws":
+		d.Commands = append(d.Commands, &WithdrawSession{Session: p.id})
 	case "acquires":
 		d.Commands = append(d.Commands, s.acquire(l, p, Forever))
 	case "tries":

@@ -64,6 +64,7 @@ type storyClient struct {
 	name       string
 	id         session.ID
 	ttl        clock.Span
+	uses       int    // how many sessions it has lost: each has a secret of its own
 	lastTicket uint64 // the highest ticket used
 	// sent is what was asked for, by ticket: for repeating it, and to know a lock's ticket by the
 	// lock's name.

@@ -81,6 +81,7 @@ func (c *Acquire) execute(m *Machine) Result {
 		m.wait(key, t, c.WaitFor)
 	}
 	m.countTicket(s, key, t, 1)
+	m.makeRoom(s.Identity)
 	return t.result(s)
 }
 
@@ -343,6 +344,7 @@ func (m *Machine) refuseTicket(s *session.Session, key TicketRef, t *ticket, rea
 func (m *Machine) rememberEnded(s *session.Session, key TicketRef, reason Reason) {
 	t := m.tickets.Insert(key, ticket{state: Ended, reason: reason})
 	m.countTicket(s, key, t, 1)
+	m.makeRoom(s.Identity)
 	m.recordChange(s, 0)
 }
 

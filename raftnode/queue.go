@@ -85,6 +85,8 @@ func share(c fsm.Command) (order uint64, class fair.Class) {
 		return uint64(c.Session), fair.Urgent
 	case *fsm.CloseSession:
 		return uint64(c.Session), fair.Urgent
+	case *fsm.WithdrawSession:
+		return uint64(c.Session), fair.Urgent
 	}
 	return 0, fair.Urgent
 }

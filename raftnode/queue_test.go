@@ -87,7 +87,7 @@ func TestAnAcquisitionThatWaitsTooLongIsRefused(t *testing.T) {
 		require.Empty(t, late)
 		for _, c := range []fsm.Command{
 			nil, &fsm.Drop{Session: 1}, &fsm.DropUnrenewed{Session: 1}, &fsm.Downgrade{Session: 1}, &fsm.Attach{Session: 2}, &fsm.Detached{Session: 2},
-			&fsm.CloseSession{Session: 2}, &fsm.ExpireSession{Session: 1}, &fsm.ForceRelease{}, &fsm.Member{},
+			&fsm.CloseSession{Session: 2}, &fsm.WithdrawSession{Session: 2}, &fsm.ExpireSession{Session: 1}, &fsm.ForceRelease{}, &fsm.Member{},
 		} {
 			for range entryCommandsMax + 1 {
 				put(c)

@@ -105,10 +105,10 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 		denied := lines.take(t)
 		require.Len(t, denied, 1)
 		assert.Equal(t, audit.Event{
-			Node: leader.cfg.ID, Who: "alice", Via: via, Call: "Acquire", Outcome: "not done", Code: "DENIED", Message: info.Message,
-			On: denied[0].On,
+			Node: leader.cfg.ID, Who: "alice", Via: via, Call: "Acquire", Outcome: "not done", Code: "DENIED", Message: denied[0].Message, On: denied[0].On,
 		}, denied[0])
 		assert.Equal(t, "b", denied[0].On["lock 1"])
+		assert.Contains(t, info.Message, denied[0].Message)
 
 		ofAnother(t, as("bob"), to, s)
 		denied = lines.take(t)

@@ -17,27 +17,15 @@ import (
 func (s *Server) admit(ctx context.Context, request any) (end func(), err error) {
 	uncount, err := s.limit(ctx, request)
 	if err != nil {
-		return nil, s.notCounted(request, err)
+		return nil, err
 	}
 	if err = s.guard.Admit(ctx, request); err == nil {
 		if end, err = s.settle(ctx, request, uncount); err == nil {
 			return end, nil
 		}
-		err = s.notCounted(request, err)
 	}
 	uncount()
-	if s.isCopy(ctx, request) {
-		err = inDoubt(err, "an earlier copy of this request took effect, or may")
-	}
 	return nil, err
-}
-
-// notCounted is the refusal of a request because of a limit.
-func (s *Server) notCounted(request any, err error) error {
-	if _, acquires := request.(*zamokpb.AcquireRequest); acquires && !s.node.Status().Leading {
-		return inDoubt(err, notPassedOn) // the state here may be behind
-	}
-	return err
 }
 
 // settle counts an admitted call on its connection until end is called, which also calls uncount. A
@@ -65,8 +53,7 @@ func (s *Server) settle(ctx context.Context, request any, uncount func()) (end f
 }
 
 // limit counts a request. It never refuses a request that keeps or ends something: a session that can't be renewed would lose
-// its locks, and ends free resources. Nor does it refuse a retransmission whose first copy the state machine knows or is under way,
-// since that may be done.
+// its locks, and ends free resources. Nor does it refuse a retransmission of what the state machine has.
 func (s *Server) limit(ctx context.Context, request any) (end func(), err error) {
 	who := access.CallerOf(ctx).Account()
 	end = func() {}
@@ -75,12 +62,12 @@ func (s *Server) limit(ctx context.Context, request any) (end func(), err error)
 	}
 	switch r := request.(type) {
 	case *zamokpb.OpenStream:
-		if r.Session != 0 || s.isCopy(ctx, r) {
+		if r.Session != 0 || s.isKnown(ctx, r) {
 			return s.limits.Count(limits.Streams, who), nil
 		}
 		end, err = s.limits.Open(limits.Streams, who)
 	case *zamokpb.AcquireRequest:
-		if end, err = s.limits.Open(limits.HeldCalls, who); err != nil && s.isCopy(ctx, r) {
+		if end, err = s.limits.Open(limits.HeldCalls, who); err != nil && s.isKnown(ctx, r) {
 			e := wire.Explain(err)
 			e.Info.Code, e.Info.Outcome = zamokpb.Code_CODE_OVERLOADED, zamokpb.Outcome_OUTCOME_UNKNOWN
 			e.Info.Message = "the earlier request stays in effect, but this call cannot wait for it: " + e.Info.Message
@@ -91,7 +78,7 @@ func (s *Server) limit(ctx context.Context, request any) (end func(), err error)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.limits.Ask(limits.Requests, who); err != nil && !s.isCopy(ctx, request) {
+	if err := s.limits.Ask(limits.Requests, who); err != nil && !s.isKnown(ctx, request) {
 		end()
 		return nil, err
 	}
@@ -127,7 +114,6 @@ func (s *Server) admitRelayed(ctx context.Context, request any) (end func(), err
 	}
 	if end, err = s.settle(ctx, request, uncount); err != nil {
 		uncount()
-		err = s.notCounted(request, err)
 	}
 	return end, err
 }
@@ -139,10 +125,7 @@ func (s *Server) limitRelayed(ctx context.Context, request any) (end func(), err
 	case nil:
 		return s.limits.Open(limits.Relays, access.CallerOf(ctx).Account())
 	case *zamokpb.AcquireRequest:
-		if end, err = s.limits.Open(limits.Relays, access.CallerOf(ctx).Account()); err != nil {
-			return nil, inDoubt(err, notPassedOn)
-		}
-		return end, nil
+		return s.limits.Open(limits.Relays, access.CallerOf(ctx).Account())
 	case *zamokpb.OpenSessionRequest:
 		return func() {}, nil
 	}

@@ -140,7 +140,7 @@ func heldCallsAreLimited(t *testing.T, c *cluster, ctx context.Context) {
 	}
 	_, err = call(t, c.follower()).Acquire(s.ctx, s.next("carol/2", 0))
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, limitedBy(t, err, "relayed-calls-per-identity").Outcome, "only the leader knows whether there was a copy")
-	_, err = s.Acquire(s.ctx, s.next("carol/2", 0))
+	_, err = s.Acquire(asFirst(s.ctx), s.next("carol/2", 0))
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, limitedBy(t, err, "held-calls-per-identity").Outcome)
 	_, err = s.Acquire(s.ctx, known)
 	info := limitedBy(t, err, "held-calls-per-identity")
@@ -158,7 +158,9 @@ func streamsAreLimited(t *testing.T, c caller, ctx context.Context) {
 	w := openStreamIn(ctx, t, c, settings(clock.Minute))
 	var frame []*zamokpb.ClientMessage
 	for ticket := range uint64(20) {
-		frame = append(frame, exclusive(ticket+1, "dave", int64(clock.Minute)))
+		m := exclusive(ticket+1, "dave", int64(clock.Minute))
+		m.GetAcquire().First = true
+		frame = append(frame, m)
 	}
 	w.send(frame...)
 	var info *zamokpb.ErrorInfo
@@ -171,7 +173,7 @@ func streamsAreLimited(t *testing.T, c caller, ctx context.Context) {
 	w.send(drop(1))
 	for w.change().State.State != stateEnded {
 	}
-	other := dialIn(ctx, t, c)
+	other := dialIn(asFirst(ctx), t, c)
 	other.send(openMessage(&zamokpb.OpenStream{Secret: other.secret, Settings: settings(clock.Minute)}))
 	ended := infoOf(t, other.end())
 	assert.Equal(t, "streams-per-identity", ended.Field)

@@ -36,21 +36,25 @@ func (s *Server) openSession(ctx context.Context, secret session.Hash, settings 
 	// meanwhile by another identity, and the command has found it.
 	caller, others := access.CallerOf(ctx), false
 	look := func(m *fsm.Machine) {
-		found, lives := m.SessionBySecret(secret)
-		others = lives && !caller.MayUse(found.Identity)
+		if found, lives := m.SessionBySecret(secret); lives {
+			others = !caller.MayUse(found.Identity)
+		} else if ended, known := m.EndedSession(secret); known {
+			others = !caller.MayUse(ended.Identity)
+		}
 	}
 	var a raftnode.Answer
 	var err error
 	if s.node.View(look); !others {
-		if a, err = s.proposeOpening(ctx, access.OpenCommand(secret, caller.Identity, settings)); err != nil {
-			return a, err
-		}
+		a, err = s.propose(ctx, access.OpenCommand(secret, caller.Identity, settings))
 		s.node.View(look)
 	}
 	if others {
 		return raftnode.Answer{}, wire.Refused(&fsm.Result{Code: fsm.WrongSecret})
 	}
-	return a, nil
+	if e := (*wire.Error)(nil); errors.As(err, &e) && e.Code() == zamokpb.Code_CODE_NO_SESSION {
+		e.Info.Message = "not done: what this secret, or this key, has opened was closed, or has held a lock and ended; take a new one"
+	}
+	return a, err
 }
 
 // RenewSession is answered once the renewal is applied.
@@ -85,12 +89,12 @@ func (s *Server) checkLive(ref fsm.TicketRef) (holdUntil clock.Time, e *wire.Err
 
 func (s *Server) ttlMin() int64 { return int64(access.TTLMin(s.node.Timeout())) }
 
-// CloseSession ends a session at its client's request. One that has ended already is reported as NO_SESSION,
-// since this node can't know whose it was.
+// CloseSession ends a session at its client's request. Only if the state machine remembers that its client has closed it, the
+// answer to a repetition is the same.
 func (s *Server) CloseSession(ctx context.Context, req *zamokpb.CloseSessionRequest) (*zamokpb.CloseSessionResponse, error) {
 	id, response := session.ID(req.Session), &zamokpb.CloseSessionResponse{}
 	if _, err := s.checkOwner(ctx, req.Session, req.Secret); err != nil {
-		return response, err
+		return response, s.closedBefore(ctx, req, response, err)
 	}
 	dropped := make(chan *zamokpb.TicketState, 1)
 	if req.Ticket != 0 { // submitted before the end of the session, so it is answered before
@@ -105,7 +109,33 @@ func (s *Server) CloseSession(ctx context.Context, req *zamokpb.CloseSessionRequ
 	case response.State = <-dropped:
 	default:
 	}
-	return response, err
+	return response, s.closedBefore(ctx, req, response, err)
+}
+
+// closedBefore returns nil in place of NO_SESSION, and fills in the response, if the caller's session was closed before by its
+// client.
+func (s *Server) closedBefore(ctx context.Context, req *zamokpb.CloseSessionRequest, response *zamokpb.CloseSessionResponse, err error) error {
+	e := (*wire.Error)(nil)
+	if !errors.As(err, &e) || e.Code() != zamokpb.Code_CODE_NO_SESSION {
+		return err
+	}
+	ended := s.endedSession(ctx, req.Session, req.Secret)
+	if ended.Reason != fsm.Closed {
+		return err
+	}
+	if req.Ticket != 0 && ended.Ticket != 0 {
+		response.State = wire.TicketState(fsm.TicketState{Ticket: req.Ticket, State: fsm.Ended, Reason: ended.Ticket})
+	}
+	return nil
+}
+
+// endedSession is what this node remembers of a caller's session that has ended.
+func (s *Server) endedSession(ctx context.Context, id uint64, secret []byte) (ended fsm.EndedSession) {
+	s.node.View(func(m *fsm.Machine) { ended, _ = m.EndedSession(access.Hash(secret)) })
+	if ended.ID != session.ID(id) || !access.CallerOf(ctx).MayUse(ended.Identity) {
+		return fsm.EndedSession{}
+	}
+	return ended
 }
 
 // Acquire is held open until the ticket is granted or ended, or for respond_within. Without a session it opens one.
@@ -145,7 +175,7 @@ func (s *Server) acquire(ctx context.Context, req *zamokpb.AcquireRequest, id se
 		wait = s.hub.Await(ref, ticket.State == fsm.Granted) // before it is proposed: the event comes before the answer
 	})
 	s.dropping.Unlock()
-	a, err := s.proposeAcquire(ctx, command)
+	a, err := s.propose(ctx, command)
 	state := wire.ResultState(command.Ticket, &a.Result)
 	if req.Session == 0 && refusedForRoom(err) && wait.IsOnly() {
 		state.State = fsm.Ended // it was not requested, so its session ends as if it had been refused in the log
@@ -305,6 +335,9 @@ func (s *Server) checkOwner(ctx context.Context, id uint64, secret []byte) (ttl 
 		ttl, code := s.ownership(ctx, id, secret)
 		if code != fsm.NoSession || !behind {
 			e := wire.Refused(&fsm.Result{Code: code})
+			if code == fsm.NoSession {
+				e.Info.Reason = zamokpb.Reason(s.endedSession(ctx, id, secret).Reason)
+			}
 			if e.Code() == zamokpb.Code_CODE_WRONG_SECRET {
 				e.Info.Message = fmt.Sprintf("the secret or the identity is not that of session %d; nothing was done", id)
 			}
@@ -344,15 +377,10 @@ func refusal(a *raftnode.Answer, err error) *wire.Error {
 
 // propose carries out a command.
 func (s *Server) propose(ctx context.Context, command fsm.Command) (raftnode.Answer, error) {
-	return s.proposeAs(ctx, command, func(done raftnode.Done) { s.node.Submit(ctx, command, done) })
-}
-
-// proposeAs is propose with submit in place of Node.Submit.
-func (s *Server) proposeAs(ctx context.Context, command fsm.Command, submit func(raftnode.Done)) (raftnode.Answer, error) {
 	arrived := time.Now()
 	a, err := raftnode.Answer{}, s.checkRoom(command)
 	if err == nil {
-		a, err = raftnode.Wait(ctx, submit)
+		a, err = raftnode.Wait(ctx, func(done raftnode.Done) { s.node.Submit(ctx, command, done) })
 	}
 	e := refusal(&a, err)
 	s.answered(ctx, arrived, e)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -211,7 +212,7 @@ func (p persistent) Invoke(ctx context.Context, method string, args, reply any, 
 func notLed(err error) bool {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*zamokpb.ErrorInfo); ok {
-			return info.Code == zamokpb.Code_CODE_NOT_LEADER && info.Outcome == zamokpb.Outcome_OUTCOME_NOT_DONE
+			return info.Code == zamokpb.Code_CODE_NOT_LEADER && !strings.Contains(info.Message, "waits on")
 		}
 	}
 	return false

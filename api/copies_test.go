@@ -1,143 +1,125 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/grpc/metadata"
 
 	"zamok/api/access"
 	"zamok/api/access/limits"
 	"zamok/api/access/rules"
-	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
-	"zamok/fsm"
-	"zamok/session"
+	raftpeer "zamok/raftnode/peer"
 )
 
-// TestACopyUnderWayIsNotRefused: a rate refuses no copy of a request whose first copy is in the log and not applied yet, since
-// "not done" would be false, even if the connection of the first has broken. A new request is refused.
-func TestACopyUnderWayIsNotRefused(t *testing.T) {
+// asFirst is the context of a call whose sender says that there is no earlier copy of it.
+func asFirst(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, firstKey, "1")
+}
+
+// requests are calls that acquire or open a session, by name, each of which has another secret or ticket. A stream opens one.
+func requests(t *testing.T, ctx context.Context, to caller, s *sessionOf) map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		"opening": func(ctx context.Context) error {
+			_, err := to.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)})
+			return err
+		},
+		"acquisition with a session of its own": func(ctx context.Context) error {
+			_, err := to.Acquire(ctx, once("its own", clock.Minute, 0))
+			return err
+		},
+		"acquisition": func(ctx context.Context) error {
+			_, err := to.Acquire(ctx, s.next("x", 0))
+			return err
+		},
+		"stream": func(ctx context.Context) error {
+			stream, err := to.Session(ctx)
+			require.NoError(t, err)
+			_ = stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{{Message: &zamokpb.ClientMessage_Open{
+				Open: &zamokpb.OpenStream{Secret: newSecret(), Settings: settings(clock.Minute)},
+			}}}})
+			_, err = stream.Recv()
+			return err
+		},
+	}
+}
+
+// requireDoubt requires that each request is refused with a code: as not done if it is the first of its kind, and otherwise with an
+// outcome that is unknown, since an earlier copy may be done.
+func requireDoubt(t *testing.T, ctx context.Context, requests map[string]func(context.Context) error, code zamokpb.Code) {
+	t.Helper()
+	for name, request := range requests {
+		for want, ctx := range map[zamokpb.Outcome]context.Context{
+			zamokpb.Outcome_OUTCOME_UNKNOWN: ctx, zamokpb.Outcome_OUTCOME_NOT_DONE: asFirst(ctx),
+		} {
+			info := infoOf(t, request(ctx))
+			assert.Equal(t, code, info.Code, "%s: %s", name, info.Message)
+			assert.Equal(t, want, info.Outcome, "%s: %s", name, info.Message)
+		}
+	}
+}
+
+// A node that does not lead says "not done" of no copy: it may be behind. Nor does one that has no leader, which can't know what the
+// others have granted, with or without a relay.
+func TestOnlyTheLogSaysNotDoneOfACopy(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, nil)
+	ctx, follower := soon(t), c.follower()
+	to := call(t, follower)
+	s := openSession(t, ctx, call(t, c.leader()))
+	require.Eventually(t, func() bool { return follower.server.knowsSecret(s.secret) }, patience, clock.Millisecond.Duration())
+	requireDoubt(t, ctx, requests(t, ctx, to, s), zamokpb.Code_CODE_NOT_LEADER)
+
+	for _, n := range c.nodes {
+		if n != follower {
+			require.NoError(t, n.Kill())
+		}
+	}
+	require.Eventually(t, func() bool { return follower.Raft().LeaderServer() == raftpeer.Server{} }, patience, clock.Millisecond.Duration())
+	requireDoubt(t, ctx, requests(t, ctx, to, s), zamokpb.Code_CODE_NOT_LEADER)
+	requireDoubt(t, relaying(ctx), requests(t, ctx, to, s), zamokpb.Code_CODE_NOT_LEADER)
+}
+
+// Nor does the leader, whatever it refuses for before the log. What the state machine refuses is not done, copies included.
+func TestALeaderSaysNotDoneOfNoCopyBeforeTheLog(t *testing.T) {
 	t.Parallel()
 	set, err := limits.Parse([]string{"requests-per-identity=10/s"})
 	require.NoError(t, err)
-	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.Limits = set })
-	ctx, n := soon(t), c.leader()
-	to, flooding := call(t, n), access.NewContext(ctx, access.Caller{Identity: "flood"})
-	flood := func() {
-		for n.server.limits.Ask(limits.Requests, "flood") == nil {
-		}
-	}
-	limit := func(request any) func() error {
-		return func() error {
-			end, err := n.server.limit(flooding, request)
-			if err == nil {
-				end()
-			}
-			return err
-		}
-	}
-	// underWay makes a request whose connection breaks. A copy of it is admitted before its entry is applied.
-	underWay := func(first func(context.Context), submitted func() bool, admit func() error) {
-		t.Helper()
-		release, done := stall(t, n), make(chan struct{})
-		breaks, hangUp := context.WithCancel(ctx)
-		defer hangUp()
-		go func() {
-			defer close(done)
-			first(breaks)
-		}()
-		require.Eventually(t, submitted, patience, clock.Millisecond.Duration())
-		hangUp()
-		<-done
-		flood()
-		assert.NoError(t, admit())
-		release()
-	}
-	opened := func(secret []byte) func() bool {
-		return func() bool { return n.server.openings.has(access.Hash(secret)) }
-	}
-	requested := func(id uint64) (fsm.TicketRef, func() bool) {
-		ref := fsm.TicketRef{Session: session.ID(id), Ticket: 1}
-		return ref, func() bool { return n.server.acquisitions.has(ref) }
-	}
-
-	open := &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)}
-	underWay(func(ctx context.Context) { _, _ = to.OpenSession(ctx, open) }, opened(open.Secret), limit(open))
-	own := once("own session", clock.Minute, 0)
-	underWay(func(ctx context.Context) { _, _ = to.Acquire(ctx, own) }, opened(own.Secret), limit(own))
-	s := openSession(t, ctx, to)
-	acquire := s.next("lock", fsm.Forever)
-	_, submitted := requested(s.id)
-	underWay(func(ctx context.Context) { _, _ = s.Acquire(ctx, acquire) }, submitted, limit(acquire))
-	s.hold("all that the quota allows")
-	_, err = to.admin.Settings(ctx, &zamokpb.SettingsRequest{Quotas: &zamokpb.Quotas{Tickets: 1}})
-	require.NoError(t, err)
-	w := openStream(t, to, settings(clock.Minute))
-	ref, submitted := requested(w.id)
-	checkRoom := func(ref fsm.TicketRef) error {
-		now := time.Now()
-		n.server.limitMet.Store(&now) // so that quotas are checked
-		return n.server.checkRoom(&fsm.Acquire{Session: ref.Session, Ticket: ref.Ticket})
-	}
-	underWay(func(context.Context) { w.send(exclusive(1, "stream", int64(clock.Minute))) }, submitted, func() error {
-		return cmp.Or(n.server.limitAcquire(flooding, ref), checkRoom(ref))
-	})
-
-	for _, another := range []any{s.next("another", 0), once("another", clock.Minute, 0),
-		&zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)}} {
-		flood()
-		assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, limitedBy(t, limit(another)(), "requests-per-identity").Outcome)
-	}
-	flood()
-	ref.Ticket++
-	limitedBy(t, n.server.limitAcquire(flooding, ref), "requests-per-identity")
-	assert.Error(t, checkRoom(ref))
-}
-
-// TestACopyOfWhatIsDoneIsInDoubt: a node that does not propose a copy of a request that took effect does not say "not done".
-func TestACopyOfWhatIsDoneIsInDoubt(t *testing.T) {
-	t.Parallel()
-	c := startCluster(t, 2, nil)
-	ctx, leader := soon(t), c.leader()
-	follower := c.nodes[0]
-	if follower == leader {
-		follower = c.nodes[1]
-	}
-	outcome := func(_ any, err error) zamokpb.Outcome {
-		e := (*wire.Error)(nil)
-		require.ErrorAs(t, err, &e)
-		require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, e.Code())
-		return e.Info.Outcome
-	}
-	to, at := call(t, leader), follower.server
-	open := &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)}
-	_, err := to.OpenSession(ctx, open)
-	require.NoError(t, err)
+	n := startCluster(t, 1, func(cfg *NodeConfig) { cfg.Limits = set }).leader()
+	ctx, to := soon(t), call(t, n)
 	s := openSession(t, ctx, to)
 	held := s.next("x", 0)
 	_, err = s.Acquire(ctx, held)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		return at.knowsSecret(open.Secret) && at.knowsTicket(fsm.TicketRef{Session: session.ID(s.id), Ticket: held.Acquire.Ticket})
-	}, patience, clock.Millisecond.Duration())
+	_, err = to.Acquire(ctx, once("x", clock.Minute, 0))
+	info := infoOf(t, err)
+	assert.Equal(t, zamokpb.Code_CODE_NOT_ACQUIRED, info.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 
-	another := &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)}
-	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, outcome(at.OpenSession(ctx, open)))
-	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, outcome(at.OpenSession(ctx, another)))
-	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, outcome(at.Acquire(ctx, held)))
-	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, outcome(at.Acquire(ctx, s.next("y", 0))))
+	flood := func() {
+		for n.server.limits.Ask(limits.Requests, access.Caller{Address: "127.0.0.1:1"}.Account()) == nil {
+		}
+	}
+	all := requests(t, ctx, to, s)
+	for name, request := range all {
+		all[name] = func(ctx context.Context) error {
+			flood()
+			return request(ctx)
+		}
+	}
+	requireDoubt(t, ctx, all, zamokpb.Code_CODE_OVERLOADED)
+	flood()
+	_, err = s.Acquire(ctx, held)
+	require.NoError(t, err, "a rate refuses no copy of what the state machine has")
 }
 
-// TestADeniedCopyIsInDoubtForItsOwner: a call that the access rules deny by now may be a copy of one that was done. Only the owner of
-// the session learns that.
-func TestADeniedCopyIsInDoubtForItsOwner(t *testing.T) {
+// Nor do the access rules, which may have changed.
+func TestADeniedCopyIsInDoubt(t *testing.T) {
 	t.Parallel()
 	var denied atomic.Bool
 	nothing, err := rules.Parse([]byte("rules: []"))
@@ -152,27 +134,18 @@ func TestADeniedCopyIsInDoubtForItsOwner(t *testing.T) {
 	}).leader())
 	ctx := soon(t)
 	s := openSession(t, ctx, to)
-	held, own := s.next("held", 0), once("own session", clock.Minute, 0)
-	for _, request := range []*zamokpb.AcquireRequest{held, own} {
-		_, err := s.Acquire(ctx, request)
-		require.NoError(t, err)
-	}
-	stolen := proto.CloneOf(held)
-	stolen.Secret = newSecret()
 	denied.Store(true)
-	for _, test := range []struct {
-		request *zamokpb.AcquireRequest
-		outcome zamokpb.Outcome
-	}{
-		{held, zamokpb.Outcome_OUTCOME_UNKNOWN},
-		{own, zamokpb.Outcome_OUTCOME_UNKNOWN},
-		{s.next("another", 0), zamokpb.Outcome_OUTCOME_NOT_DONE},
-		{once("another", clock.Minute, 0), zamokpb.Outcome_OUTCOME_NOT_DONE},
-		{stolen, zamokpb.Outcome_OUTCOME_NOT_DONE},
-	} {
-		_, err := s.Acquire(ctx, test.request)
-		info := infoOf(t, err)
-		assert.Equal(t, zamokpb.Code_CODE_DENIED, info.Code)
-		assert.Equal(t, test.outcome, info.Outcome, "%v", test.request)
-	}
+	requireDoubt(t, ctx, requests(t, ctx, to, s), zamokpb.Code_CODE_DENIED)
+}
+
+// A stream that has opened its session, and is not attached, has done something, although no earlier one has.
+func TestAnOpenedSessionIsNotNotDone(t *testing.T) {
+	t.Parallel()
+	n := startAlone(t)
+	n.server.hub.SetLeading(false)
+	ctx, to := soon(t), call(t, n)
+	info := infoOf(t, requests(t, ctx, to, nil)["stream"](asFirst(ctx)))
+	assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, info.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome)
+	assert.Equal(t, 1, sessionsOf(n))
 }

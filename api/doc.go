@@ -26,7 +26,7 @@
 //	identify.go the caller of a call, at its beginning and again while it lasts
 //	admit.go    which requests and connections are admitted, and against which limits of their callers they count
 //	quota.go    refuses new sessions and tickets without disk space or beyond a quota
-//	copies.go   recognizes requests that were sent before, for refusals that say "not done"
+//	copies.go   requests that may have been sent before
 //	auditing.go what the audit log records of a call
 //	grants.go   grants and ends of holds in the audit log
 //	relay.go    requests for another cluster are refused; calls are relayed to the leader on request
@@ -82,9 +82,8 @@
 //	A7  Invalid input is refused with the name of the field, and nothing is proposed. (A ttl above the cluster's longest
 //	    is refused by the state machine: a repeated opening of a living session is answered whatever the longest is.)
 //	A8  An error has what took effect: done, not done or unknown. A stream that ends leaves its pending
-//	    commands unknown; to send them again with the same ticket is safe. A copy of an acquisition whose first copy is on
-//	    its way through the log, or was done, is not answered "not done" by the leader, whatever it is refused for, if its
-//	    caller owns the session.
+//	    commands unknown; to send them again with the same ticket is safe. Of an acquisition, or of an opening of a session,
+//	    "not done" is said by the state machine, or if the request was never sent before, as its sender says (wire.OfCopy).
 //	A9  Reads are linearizable: a read barrier precedes each answer.
 //	A10 A secret is hashed on arrival. It is in no log line, no entry and no snapshot.
 //	A11 A watch omits nothing: all events of one index are in one frame, a session's end after those of its

@@ -61,8 +61,6 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	s, c := n.server, cfg.Config
 	c.Timing, c.Store.Observe, c.Fatal, c.Applied, c.Restored = s.metrics.Entry, s.metrics.DiskWrite, n.fatal, s.applied, s.restored
 	c.Epoch = func(leads bool) {
-		s.openings.SetLeading(leads)
-		s.acquisitions.SetLeading(leads)
 		s.hub.SetLeading(leads)
 		s.metrics.SetLeading(leads)
 		s.grants.SetLeading(leads)

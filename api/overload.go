@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"zamok/api/push"
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
 	"zamok/raftnode"
 )
 
@@ -63,23 +65,19 @@ func (st *stream) sleep(d time.Duration) {
 
 // refuseExcess refuses acquisitions with one answer for each run of consecutive tickets: a refusal of its own for each would
 // cost nearly as much as to carry it out.
-func (st *stream) refuseExcess(frame push.Frame, tickets []uint64) {
-	if len(tickets) == 0 {
-		return
-	}
-	doubts := st.server.doubts(st.queue.Session, tickets...)
-	for len(tickets) > 0 {
-		n := 1
-		for n < len(tickets) && tickets[n] == tickets[0]+uint64(n) && doubts[n] == doubts[0] {
+func (st *stream) refuseExcess(frame push.Frame, excess []*zamokpb.Acquire) {
+	for len(excess) > 0 {
+		n, first := 1, excess[0]
+		for n < len(excess) && excess[n].GetTicket() == first.GetTicket()+uint64(n) && excess[n].GetFirst() == first.GetFirst() {
 			n++
 		}
-		refusal := inDoubt(raftnode.ErrOverloaded, doubts[0])
+		refusal := wire.OfCopy(raftnode.ErrOverloaded, first.GetFirst())
 		for range n {
 			st.server.answered(st.ctx, frame.Arrived, refusal)
 		}
 		st.overloads.Add(int64(n))
-		st.queue.Refuse(tickets[0], tickets[n-1], refusal)
-		tickets, doubts = tickets[n:], doubts[n:]
+		st.queue.Refuse(first.GetTicket(), excess[n-1].GetTicket(), refusal)
+		excess = excess[n:]
 	}
 }
 

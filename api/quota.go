@@ -16,15 +16,12 @@ import (
 const quotaWatch = time.Second
 
 // checkRoom refuses a new session or ticket if too few nodes have disk space, or a quota is reached. Only the leader checks
-// quotas; other nodes do not propose. Retransmissions, of what is in the state machine or on its way there, and commands that
-// end locks are not refused.
+// quotas; other nodes do not propose. Retransmissions of what the state machine has, and commands that end locks, are not
+// refused.
 func (s *Server) checkRoom(command fsm.Command) error {
 	reason := s.node.NoRoom()
 	if met := s.limitMet.Load(); reason == "" && (met == nil || time.Since(*met) > quotaWatch) {
 		return nil
-	}
-	if a, acquires := command.(*fsm.Acquire); acquires && s.acquisitions.has(fsm.TicketRef{Session: a.Session, Ticket: a.Ticket}) {
-		return nil // the log answers both copies
 	}
 	needs, quota := false, ""
 	s.node.View(func(m *fsm.Machine) { needs, quota = m.NeedsRoom(command) })

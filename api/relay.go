@@ -158,8 +158,8 @@ func (s *Server) route(ctx context.Context, method string, header func(metadata.
 	asks := metadata.ValueFromIncomingContext(ctx, relayAsk)
 	if from, relayed := relayedBy(ctx); relayed {
 		if !s.node.HasServer(from) {
-			return nil, nil, refusedRelay(method, wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: %s, which relayed this, is no node of this "+
-				"cluster as far as %s knows; ask another node", from.Name, s.cfg.ID))
+			return nil, nil, wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: %s, which relayed this, is no node of this "+
+				"cluster as far as %s knows; ask another node", from.Name, s.cfg.ID)
 		}
 		return nil, nil, nil
 	}
@@ -178,15 +178,19 @@ func (s *Server) route(ctx context.Context, method string, header func(metadata.
 	if wire.Explain(err).Info.Field == limits.RelayedCalls {
 		s.limits.Refused(limits.RelayedCalls, access.CallerOf(ctx).Account())
 	}
-	return nil, nil, refusedRelay(method, err)
+	return nil, nil, err
 }
 
-// relayMetadata is the metadata of a relayed call: the authenticated caller and this node's cluster. What else the client
-// sends stays here: the leader needs no secret, and the client's metadata may be as long as this node accepts.
+// relayMetadata is the metadata of a relayed call: the authenticated caller, this node's cluster, and that the call is the first of
+// its request, if it is: it is passed on once. What else the client sends stays here: the leader needs no secret, and the
+// client's metadata may be as long as this node accepts.
 func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
 	md := metadata.MD{callerKey: access.CallerOf(ctx).Values()}
 	if own := s.cluster.Load(); own != nil {
 		md.Set(clusterKey, *own)
+	}
+	if isFirst(ctx) {
+		md.Set(firstKey, "1")
 	}
 	return md
 }
@@ -197,7 +201,7 @@ func (s *Server) relayStream(ctx context.Context, leader *relayConn, in grpc.Ser
 	defer cancel(nil)
 	out, err := leader.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
 	if err != nil {
-		return s.relayFailed(method, false, err)
+		return s.relayFailed(false, err)
 	}
 	who := access.CallerOf(in.Context()).Account()
 	// The goroutine ends with the client's stream, at the latest when this function has returned.
@@ -214,7 +218,7 @@ func (s *Server) relayStream(ctx context.Context, leader *relayConn, in grpc.Ser
 		return limited
 	}
 	if !errors.Is(err, io.EOF) {
-		return s.relayFailed(method, true, err)
+		return s.relayFailed(true, err)
 	}
 	return nil
 }
@@ -236,7 +240,7 @@ func pass(from interface{ RecvMsg(any) error }, to interface{ SendMsg(any) error
 
 // relayFailed is the error of the leader, or the reason for which it did not answer. Sent: something was put on a connection to
 // it. Then what gRPC answers in its place does not say what took effect.
-func (s *Server) relayFailed(method string, sent bool, err error) error {
+func (s *Server) relayFailed(sent bool, err error) error {
 	if s.isStopping() {
 		return wire.StreamEnded(zamokpb.Code_CODE_STOPPING, "the node that relayed this is stopping; ask another")
 	}
@@ -253,8 +257,8 @@ func (s *Server) relayFailed(method string, sent bool, err error) error {
 		return wire.Errorf(zamokpb.Code_CODE_REFUSED, "not done: the leader does not know this call; upgrade it: %v", err)
 	}
 	if !sent {
-		return refusedRelay(method, wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: there is no connection from here to the leader; "+
-			"ask again, or another node: %v", err))
+		return wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: there is no connection from here to the leader; "+
+			"ask again, or another node: %v", err)
 	}
 	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the leader's answer did not come, so this may be done; look, "+
 		"or send it again as it was: %v", err)

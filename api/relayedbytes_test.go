@@ -114,7 +114,7 @@ func TestAFloodThroughAStalledLeader(t *testing.T) {
 	// A call of the same client is not done.
 	ctx, cancel := context.WithTimeout(relaying(t.Context()), patience)
 	defer cancel()
-	_, err = call(t, n).OpenSession(ctx, &zamokpb.OpenSessionRequest{
+	_, err = call(t, n).OpenSession(asFirst(ctx), &zamokpb.OpenSessionRequest{
 		Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute), Metadata: make([]byte, 60<<10)},
 	})
 	info := limitedBy(t, err, "relayed-bytes-per-identity")

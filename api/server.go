@@ -33,7 +33,6 @@ import (
 	"zamok/fsm"
 	"zamok/raftnode"
 	raftpeer "zamok/raftnode/peer"
-	"zamok/session"
 )
 
 const (
@@ -77,18 +76,16 @@ type Server struct {
 	zamokpb.UnimplementedZamokServer
 	zamokpb.UnimplementedAdminServer
 
-	cfg          *NodeConfig
-	node         *raftnode.Node // set by serve
-	guard        access.Guard
-	hub          *push.Hub
-	history      *history.History
-	metrics      *metrics.Metrics
-	limits       *limits.Limits
-	openings     underWay[session.Hash]
-	acquisitions underWay[fsm.TicketRef]
-	audit        *audit.Log
-	grants       *grantLog     // nil: grants are not audited
-	budget       *conns.Budget // for unread answers and incomplete requests of clients
+	cfg     *NodeConfig
+	node    *raftnode.Node // set by serve
+	guard   access.Guard
+	hub     *push.Hub
+	history *history.History
+	metrics *metrics.Metrics
+	limits  *limits.Limits
+	audit   *audit.Log
+	grants  *grantLog     // nil: grants are not audited
+	budget  *conns.Budget // for unread answers and incomplete requests of clients
 
 	relaying sync.Mutex                       // guards relays
 	relays   map[raftpeer.Server][]*relayConn // to nodes that lead, or led
@@ -195,6 +192,11 @@ func isOurs(method string) bool { return strings.HasPrefix(method, "/zamok.v1.")
 
 // unary is the way of every call: the cluster that it names, the relay, admission, the handler.
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	answer, err := s.carryOut(ctx, req, info, handle)
+	return answer, ofCopy(ctx, info.FullMethod, err)
+}
+
+func (s *Server) carryOut(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	if !isOurs(info.FullMethod) {
 		return handle(ctx, req)
 	}
@@ -215,7 +217,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		defer end()
 		passed, err := s.relayedRequest(ctx, req)
 		if err != nil {
-			return nil, refusedRelay(info.FullMethod, err)
+			return nil, err
 		}
 		defer passed.end()
 		out, stop := s.whileAllowed(out, info.FullMethod, nil) // the rules are the leader's
@@ -229,7 +231,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		case errors.As(context.Cause(out), &withdrawn):
 			return nil, withdrawn
 		}
-		return nil, s.relayFailed(info.FullMethod, at.AuthInfo != nil, err)
+		return nil, s.relayFailed(at.AuthInfo != nil, err)
 	}
 	end, err := s.admit(ctx, req)
 	if err != nil {
@@ -253,6 +255,10 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 
 // stream is the way of every stream. Its handler calls admit once it has the request.
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	return ofCopy(stream.Context(), info.FullMethod, s.carryStream(srv, stream, info, handle))
+}
+
+func (s *Server) carryStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if !isOurs(info.FullMethod) {
 		return s.publicStream(srv, stream, handle)
 	}

@@ -268,7 +268,11 @@ func (st *stream) readOpen() error {
 		return err
 	}
 	st.renewal = &zamokpb.RenewSessionRequest{Session: uint64(attach.Session), Secret: first.Secret}
-	return st.attach(attach, p.Sent)
+	err = st.attach(attach, p.Sent)
+	if err != nil && first.Session == 0 {
+		return wire.OfCopy(err, false) // the session is open
+	}
+	return err
 }
 
 // attach makes this the stream of the session. If the client breaks it meanwhile, attach continues to wait:
@@ -312,7 +316,7 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 	if err := access.CheckFrame(p); err != nil {
 		return err
 	}
-	var excess []uint64 // tickets of acquisitions for which there is no room
+	var excess []*zamokpb.Acquire // for which there is no room
 	frame, id, acked := push.Frame{Number: st.frames.Add(1), Sent: p.Sent, Arrived: time.Now()}, st.queue.Session, p.AckedThrough
 	for i, message := range p.Messages {
 		switch m := message.GetMessage().(type) {
@@ -320,7 +324,7 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 			if st.hasRoom(frame.Arrived) {
 				st.acquire(frame, acked, m.Acquire)
 			} else {
-				excess = append(excess, m.Acquire.GetTicket())
+				excess = append(excess, m.Acquire)
 			}
 		case *zamokpb.ClientMessage_Drop:
 			c := push.Command{Kind: zamokpb.Command_COMMAND_DROP, Ticket: m.Drop.GetTicket(), Frame: frame}
@@ -348,7 +352,7 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 
 // acquire requests locks.
 func (st *stream) acquire(frame push.Frame, acked uint64, p *zamokpb.Acquire) {
-	c := push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: p.GetTicket(), Frame: frame}
+	c := push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: p.GetTicket(), First: p.GetFirst(), Frame: frame}
 	err := st.server.limitAcquire(st.ctx, fsm.TicketRef{Session: st.queue.Session, Ticket: c.Ticket})
 	if err == nil {
 		err = st.server.guard.Admit(st.ctx, p)
@@ -382,7 +386,7 @@ func (st *stream) command(c push.Command, request any, command fsm.Command) {
 func (st *stream) refuse(c push.Command, err error) {
 	refusal := wire.Explain(err)
 	if c.Kind == zamokpb.Command_COMMAND_ACQUIRE {
-		refusal = st.server.refusedCopy(err, fsm.TicketRef{Session: st.queue.Session, Ticket: c.Ticket})
+		refusal = wire.OfCopy(refusal, c.First)
 	}
 	st.answer(c, &raftnode.Answer{}, refusal)
 }
@@ -410,11 +414,6 @@ func (st *stream) submit(c push.Command, command fsm.Command) {
 	}
 	if acquires {
 		st.acquiring.Add(1)
-		done = st.server.acquisitions.until(done, fsm.TicketRef{Session: st.queue.Session, Ticket: c.Ticket})
-		if isClosed(st.queue.Done()) { // before this one was counted, the session's next stream may have refused a copy with "not done"
-			done(raftnode.Answer{}, wire.StreamEnded(zamokpb.Code_CODE_SUPERSEDED, "this stream has ended"))
-			return
-		}
 	}
 	st.server.node.Submit(st.ctx, command, done)
 }

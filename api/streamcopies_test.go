@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/api/access/rules"
-	"zamok/api/push"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -54,8 +53,8 @@ func refusals(st *stream) map[uint64]zamokpb.Outcome {
 	return outcomes
 }
 
-// TestARefusedCopyIsInDoubt: a stream answers "not done" to an acquisition only if no copy of it is on its way through the log, or
-// has been done, whatever the refusal is for.
+// TestARefusedCopyIsInDoubt: a stream answers "not done" to an acquisition only if that is marked as the first of its copies, whatever
+// the refusal is for.
 func TestARefusedCopyIsInDoubt(t *testing.T) {
 	t.Parallel()
 	var denied atomic.Bool
@@ -98,12 +97,15 @@ func TestARefusedCopyIsInDoubt(t *testing.T) {
 	} {
 		number++
 		t.Run(name, func(t *testing.T) {
+			const done, underWay, first = 1, 2, 3
 			st := attachDirectly(t, n, number)
 			send := func(tickets ...uint64) {
 				t.Helper()
 				frame := &zamokpb.ClientFrame{}
 				for _, ticket := range tickets {
-					frame.Messages = append(frame.Messages, exclusive(ticket, fmt.Sprint(number, "/", ticket), -1))
+					m := exclusive(ticket, fmt.Sprint(number, "/", ticket), -1)
+					m.GetAcquire().First = ticket == first
+					frame.Messages = append(frame.Messages, m)
 				}
 				require.NoError(t, st.handle(frame))
 			}
@@ -113,7 +115,6 @@ func TestARefusedCopyIsInDoubt(t *testing.T) {
 				return yes
 			}
 			settled := func() bool { return st.pending.Load() == 0 }
-			const done, underWay, first = 1, 2, 3
 			send(done)
 			require.Eventually(t, settled, patience, clock.Millisecond.Duration())
 			release := stall(t, n)
@@ -121,10 +122,8 @@ func TestARefusedCopyIsInDoubt(t *testing.T) {
 			end := refuse(st)
 			st.queue.Take()
 			unknown, not := zamokpb.Outcome_OUTCOME_UNKNOWN, zamokpb.Outcome_OUTCOME_NOT_DONE
-			for range 2 { // one refusal of a copy does not make it forgotten
-				send(done, underWay, first)
-				assert.Equal(t, map[uint64]zamokpb.Outcome{done: unknown, underWay: unknown, first: not}, refusals(st))
-			}
+			send(done, underWay, first)
+			assert.Equal(t, map[uint64]zamokpb.Outcome{done: unknown, underWay: unknown, first: not}, refusals(st))
 			end()
 			release()
 			require.Eventually(t, settled, patience, clock.Millisecond.Duration())
@@ -135,29 +134,6 @@ func TestARefusedCopyIsInDoubt(t *testing.T) {
 				require.Eventually(t, settled, patience, clock.Millisecond.Duration())
 			}
 			assert.True(t, known(first), "what was not done may be sent again")
-			assert.False(t, n.server.acquisitions.has(fsm.TicketRef{Session: st.queue.Session, Ticket: first}))
 		})
 	}
-}
-
-// TestALateFrameOfAnEarlierStreamDoesNothing: the next stream of the session may have refused a copy by then.
-func TestALateFrameOfAnEarlierStreamDoesNothing(t *testing.T) {
-	t.Parallel()
-	n := startAlone(t)
-	st := attachDirectly(t, n, 1)
-	next := attachDirectly(t, n, 1)
-	require.Equal(t, st.queue.Session, next.queue.Session)
-	for ticket, late := range []*stream{next, st} {
-		c := &fsm.Acquire{Session: late.queue.Session, Ticket: uint64(ticket) + 1, Items: []fsm.Item{{Name: fmt.Sprint(ticket), Mode: fsm.Exclusive}}}
-		late.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: c.Ticket, Frame: push.Frame{Arrived: time.Now()}}, c)
-	}
-	_, _, err := n.Raft().ReadBarrier(t.Context())
-	require.NoError(t, err)
-	n.Raft().View(func(m *fsm.Machine) {
-		_, found := m.Ticket(fsm.TicketRef{Session: st.queue.Session, Ticket: 1})
-		assert.True(t, found)
-		_, found = m.Ticket(fsm.TicketRef{Session: st.queue.Session, Ticket: 2})
-		assert.False(t, found)
-	})
-	assert.Zero(t, st.pending.Load())
 }

@@ -396,12 +396,12 @@ func storyQuotas(t *testing.T, s *sessionOf) {
 		assert.Contains(t, info.Message, "zamok settings")
 	}
 	open := &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)}
-	_, err = s.OpenSession(s.ctx, open)
+	_, err = s.OpenSession(asFirst(s.ctx), open)
 	refused("total_sessions", err)
 	open.Secret = s.secret
 	_, err = s.OpenSession(s.ctx, open)
 	require.NoError(t, err, "it is known")
-	_, err = s.Acquire(s.ctx, s.next("quotas/2", 0))
+	_, err = s.Acquire(asFirst(s.ctx), s.next("quotas/2", 0))
 	refused("total_tickets", err)
 	again, err := s.Acquire(s.ctx, request)
 	require.NoError(t, err, "it is known")
@@ -443,14 +443,14 @@ func storyFollower(t *testing.T, leader *Node, c caller) {
 		assert.Equal(t, leader.cfg.ID, info.Leader)
 		assert.Equal(t, leader.Client(), info.LeaderAddress)
 	}
-	_, err := c.OpenSession(ctx, &zamokpb.OpenSessionRequest{
+	_, err := c.OpenSession(asFirst(ctx), &zamokpb.OpenSessionRequest{
 		Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute)},
 	})
 	isNotLeader(err)
 	_, err = c.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: 1 << 40, Secret: newSecret()})
 	isNotLeader(err)
 	s := &sessionOf{id: 1 << 40, secret: newSecret()}
-	_, err = c.Acquire(ctx, s.next("x", 0))
+	_, err = c.Acquire(asFirst(ctx), s.next("x", 0))
 	isNotLeader(err)
 	_, err = c.Get(ctx, &zamokpb.GetRequest{Name: "x"})
 	isNotLeader(err)

@@ -118,6 +118,49 @@ func TestAKeyNamesOneAcquisition(t *testing.T) {
 	assert.Greater(t, fresh.fields["token"], first.fields["token"])
 }
 
+// W1: a release is repeated, also at another leader. It is answered 200 again only because the cluster remembers that the lock's owner
+// has released it. If the lock was lost, no change of the leader hides that.
+func TestARepeatedReleaseIsAnsweredAsItEnded(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, serveHTTP)
+	ctx, leader, n := soon(t), c.leader(), c.follower()
+	acquire := func(name, more string) reply {
+		held := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"`+name+`","ttl":"1m"`+more+`}`, "Idempotency-Key", newKey())
+		require.Equal(t, 200, held.code, held.text)
+		return held
+	}
+	released, lost, held := acquire("released", ""), acquire("lost", ""), acquire("held", `,"max_hold":"1ms"`)
+	left := `{"session":"` + held.fields["session"].(string) + `","secret":"` + held.fields["secret"].(string) + `"}`
+	expired := send(ctx, t, n, "POST", "/v1/admin/expire", `{"session":"`+lost.fields["session"].(string)+`","reason":"a test"}`)
+	require.Equal(t, 200, expired.code, expired.text)
+	require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/acquire", `{"name":"lost"}`).code, "another has it")
+	for _, hold := range []reply{released, held} {
+		require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/release", hold.text).code)
+	}
+	waits := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"lost","wait":"1m","poll":"1ms"}`, "Idempotency-Key", newKey())
+	require.Equal(t, 202, waits.code, waits.text)
+	require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/release", waits.text).code, "it leaves the queue")
+
+	require.NoError(t, leader.Kill())
+	for range 2 {
+		for _, test := range []struct {
+			of     string
+			code   int
+			reason any
+		}{
+			{released.text, 200, "dropped"}, {lost.text, 410, "evicted"}, {held.text, 200, "max_hold_exceeded"}, {left, 200, "closed"},
+			{waits.text, 200, "closed"},
+			{`{"session":"7","secret":"5d41402abc4b2a76b9719d911017c592","token":"9"}`, 410, nil},
+			{`{"session":"7","secret":"` + released.fields["secret"].(string) + `","token":"9"}`, 410, nil},
+			{`{"session":"` + released.fields["session"].(string) + `","secret":"5d41402abc4b2a76b9719d911017c592","token":"9"}`, 410, nil},
+		} {
+			again := send(ctx, t, n, "POST", "/v1/release", test.of)
+			assert.Equal(t, test.code, again.code, "%s: %s", test.of, again.text)
+			assert.Equal(t, test.reason, again.fields["reason"], "%s: %s", test.of, again.text)
+		}
+	}
+}
+
 // Keys that can be guessed are refused, and an empty one is not the same as none.
 func TestKeysThatCanBeGuessed(t *testing.T) {
 	t.Parallel()

@@ -83,6 +83,7 @@ type Frame struct {
 type Command struct {
 	Kind   zamokpb.Command
 	Ticket uint64
+	First  bool // of an Acquire: its client says that there is no earlier copy
 	Frame  Frame
 	Report int // in the queues of so many locks, if the client asked for its positions
 }

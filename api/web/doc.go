@@ -27,7 +27,8 @@
 //
 //	W1  A request has the outcome that its calls had: an answer other than 2xx says what took effect
 //	    (TestWrongRequestsNameTheirField, TestTicketsOverHTTP, TestClosingEndsWhatIsHeld,
-//	    TestARefusedRepetitionLeavesTheDoubt, TestARefusedReleaseIsNoRepetition).
+//	    TestARefusedRepetitionLeavesTheDoubt, TestNoReleaseIsDoneFromIgnorance, TestAnAcquisitionWithoutALeaderIsInDoubt,
+//	    TestARepeatedReleaseIsAnsweredAsItEnded).
 //	W2  A request whose calls meet a change of leader is repeated here, with the same secret and ticket, which act
 //	    once, until they have failed for retryFor. A downgrade and a removal are only while they are not done
 //	    (TestSomeCallsAreRepeatedWhileTheyAreNotDone), and what else operators do is not
@@ -39,7 +40,7 @@
 //	    sends another request before it has the answer hides the end of its connection: the wait goes on, and the ttl
 //	    ends what is granted then (TestARequestSentAheadHidesTheEnd).
 //	W4  With the same Idempotency-Key, at any node: the same session, as long as that lives; never a second lock beside
-//	    it. Another request under the same key is refused (TestAKeyNamesOneAcquisition, TestAKeyTakenByManyCallsAtOnce,
+//	    it, nor after its release or loss, for as long as that is remembered. Another request under the same key is refused (TestAKeyNamesOneAcquisition, TestAKeyTakenByManyCallsAtOnce,
 //	    TestPollsKeepTheirPlace).
 //	W5  A held connection (hold.go) is answered `granted` once, and `lost` as soon as this node can't confirm that the
 //	    lease is alive (TestHoldSaysHowItEnded, TestHoldOutlivesTheLeader, TestAHoldWithoutALeaderIsLost,

@@ -251,20 +251,14 @@ func (h *handler) deleteSession(ctx context.Context, r *sessionRef) (*ended, err
 
 // closeSession closes a session.
 func (h *handler) closeSession(ctx context.Context, r *held) (*ended, error) {
-	ctx, answer := meant(ctx, r.Cluster), &ended{State: "ended"}
-	inDoubt, err := h.again(ctx, func() error {
-		response, err := h.zamok.CloseSession(ctx, &zamokpb.CloseSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
-		switch s := response.GetState(); {
-		case err != nil:
-		case s != nil:
-			answer.Reason, answer.Token = word(s.Reason, "REASON_"), number(s.Token)
-		case r.ticket() == 0: // of a ticket the reason would not be known: it may have ended before
-			answer.Reason = word(zamokpb.Reason_REASON_CLOSED, "REASON_")
-		}
-		return err
-	})
-	if inDoubt && isCode(err, zamokpb.Code_CODE_NO_SESSION) {
-		return answer, nil // perhaps by the call whose answer was lost
+	response, err := ask(meant(ctx, r.Cluster), h, h.zamok.CloseSession,
+		&zamokpb.CloseSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
+	answer := &ended{State: "ended"}
+	switch s := response.GetState(); {
+	case s != nil:
+		answer.Reason, answer.Token = word(s.Reason, "REASON_"), number(s.Token)
+	case r.ticket() == 0: // of a ticket the reason would not be known: it may have ended before
+		answer.Reason = word(zamokpb.Reason_REASON_CLOSED, "REASON_")
 	}
 	return answer, err
 }

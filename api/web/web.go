@@ -197,33 +197,34 @@ const (
 	endWait = 5 * time.Second
 )
 
-// again repeats a call while there is no leader, or its answer was lost. What it does is named by a secret and a
-// ticket, so a repetition has the answer of whatever took effect. If the last one has no answer either, the outcome is
-// that of all. In doubt: an earlier call may have taken effect; one that was refused has not.
-func (h *handler) again(ctx context.Context, call func() error) (inDoubt bool, err error) {
-	failing := h.clock.Now()
+// again repeats a call while there is no leader, or its answer was lost. What it does is named by a secret and a ticket, so a
+// repetition has the answer of whatever took effect. If the last one has no answer either, the outcome is that of all.
+func (h *handler) again(ctx context.Context, call func() error) error {
+	failing, inDoubt := h.clock.Now(), false
 	for {
 		began := h.clock.Now()
 		err := call()
+		if err == nil {
+			return nil
+		}
+		info := infoOf(err)
 		// A leader that refuses for want of room has not looked whether the call before took effect.
 		noRoom := isCode(err, zamokpb.Code_CODE_OVERLOADED) || isCode(err, zamokpb.Code_CODE_DISK_LOW) ||
-			isCode(err, zamokpb.Code_CODE_LIMIT_EXCEEDED) && infoOf(err).Reason == zamokpb.Reason_REASON_UNSPECIFIED
-		if err == nil || !mayPass(err) && !(inDoubt && noRoom) {
-			return inDoubt, err
+			isCode(err, zamokpb.Code_CODE_LIMIT_EXCEEDED) && info.Reason == zamokpb.Reason_REASON_UNSPECIFIED
+		if !mayPass(err) && !(inDoubt && noRoom) {
+			return err
 		}
-		switch info := infoOf(err); {
-		case info.Outcome == zamokpb.Outcome_OUTCOME_UNKNOWN:
-			inDoubt, err = true, wire.StreamEnded(zamokpb.Code_CODE_UNKNOWN, "%s", info.Message)
-		case inDoubt:
+		if inDoubt && info.Outcome == zamokpb.Outcome_OUTCOME_NOT_DONE {
 			err = wire.StreamEnded(zamokpb.Code_CODE_UNKNOWN, "it was sent before, and may have taken effect then; sent again: %s", info.Message)
 		}
+		inDoubt = inDoubt || info.Outcome == zamokpb.Outcome_OUTCOME_UNKNOWN
 		if now := h.clock.Now(); now.Since(began).Duration() > retryFor {
 			failing = now // it has waited, and not for a leader
 		} else if now.Since(failing).Duration() > retryFor {
-			return inDoubt, err
+			return err
 		}
 		if !h.pause(ctx) {
-			return inDoubt, err
+			return err
 		}
 	}
 }
@@ -231,7 +232,7 @@ func (h *handler) again(ctx context.Context, call func() error) (inDoubt bool, e
 // whileNotDone is again for a call that is repeated only if the one before was not done.
 func (h *handler) whileNotDone(ctx context.Context, call func() error) error {
 	var inDoubt error
-	_, err := h.again(ctx, func() error {
+	err := h.again(ctx, func() error {
 		err := call()
 		if err != nil && infoOf(err).Outcome != zamokpb.Outcome_OUTCOME_NOT_DONE {
 			inDoubt, err = err, nil
@@ -244,7 +245,7 @@ func (h *handler) whileNotDone(ctx context.Context, call func() error) error {
 // ask makes a call, again while there is no leader.
 func ask[Request, Response any](ctx context.Context, h *handler, method func(context.Context, Request, ...grpc.CallOption) (Response, error),
 	request Request) (response Response, err error) {
-	_, err = h.again(ctx, func() (err error) {
+	err = h.again(ctx, func() (err error) {
 		response, err = method(ctx, request)
 		return err
 	})

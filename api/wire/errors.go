@@ -17,7 +17,11 @@ import (
 )
 
 // Error is an error for a client. A gRPC handler returns it, and gRPC derives the status from it.
-type Error struct{ Info *zamokpb.ErrorInfo }
+type Error struct {
+	Info *zamokpb.ErrorInfo
+	// ofLog: it is the state machine's answer to a command.
+	ofLog bool
+}
 
 func (e *Error) Error() string { return e.Info.GetMessage() }
 
@@ -46,10 +50,12 @@ func (e *Error) GRPCStatus() *status.Status {
 	return s
 }
 
-// verdict is the gRPC code of an error, and what took effect unless the error has another outcome.
+// verdict is the gRPC code of an error, what took effect unless the error has another outcome, and whether it comes from before
+// the log: it depends on the node and the moment, and says nothing of a copy of the same request.
 type verdict struct {
-	grpc    codes.Code
-	outcome zamokpb.Outcome
+	grpc      codes.Code
+	outcome   zamokpb.Outcome
+	beforeLog bool
 }
 
 const (
@@ -59,43 +65,56 @@ const (
 
 // verdicts is the only table from codes to those of gRPC.
 var verdicts = map[zamokpb.Code]verdict{
-	zamokpb.Code_CODE_OK:              {codes.OK, zamokpb.Outcome_OUTCOME_DONE},
-	zamokpb.Code_CODE_INVALID:         {codes.InvalidArgument, notDone},
-	zamokpb.Code_CODE_NO_SESSION:      {codes.NotFound, notDone},
-	zamokpb.Code_CODE_WRONG_SECRET:    {codes.PermissionDenied, notDone},
-	zamokpb.Code_CODE_DENIED:          {codes.PermissionDenied, notDone},
-	zamokpb.Code_CODE_UNAUTHENTICATED: {codes.Unauthenticated, notDone},
-	zamokpb.Code_CODE_NOT_ACQUIRED:    {codes.FailedPrecondition, notDone},
-	zamokpb.Code_CODE_OWNER_WAITS:     {codes.FailedPrecondition, notDone},
-	zamokpb.Code_CODE_KIND_MISMATCH:   {codes.FailedPrecondition, notDone},
-	zamokpb.Code_CODE_NOT_HELD:        {codes.FailedPrecondition, notDone},
-	zamokpb.Code_CODE_TICKET_ENDED:    {codes.FailedPrecondition, notDone},
-	zamokpb.Code_CODE_REFUSED:         {codes.FailedPrecondition, notDone},
-	zamokpb.Code_CODE_WRONG_CLUSTER:   {codes.FailedPrecondition, notDone},
-	zamokpb.Code_CODE_DEADLOCK:        {codes.Aborted, notDone},
-	zamokpb.Code_CODE_SUPERSEDED:      {codes.Aborted, notDone},
-	zamokpb.Code_CODE_LIMIT_EXCEEDED:  {codes.ResourceExhausted, notDone},
-	zamokpb.Code_CODE_DISK_LOW:        {codes.ResourceExhausted, notDone},
-	zamokpb.Code_CODE_SLOW_READER:     {codes.ResourceExhausted, unknown},
-	zamokpb.Code_CODE_NOT_LEADER:      {codes.Unavailable, notDone},
-	zamokpb.Code_CODE_OVERLOADED:      {codes.Unavailable, notDone},
-	zamokpb.Code_CODE_STOPPING:        {codes.Unavailable, notDone},
-	zamokpb.Code_CODE_UNKNOWN:         {codes.Unavailable, unknown},
-	zamokpb.Code_CODE_COMPACTED:       {codes.OutOfRange, notDone},
+	zamokpb.Code_CODE_OK:              {codes.OK, zamokpb.Outcome_OUTCOME_DONE, false},
+	zamokpb.Code_CODE_INVALID:         {codes.InvalidArgument, notDone, false},
+	zamokpb.Code_CODE_NO_SESSION:      {codes.NotFound, notDone, false},
+	zamokpb.Code_CODE_WRONG_SECRET:    {codes.PermissionDenied, notDone, false},
+	zamokpb.Code_CODE_DENIED:          {codes.PermissionDenied, notDone, true},
+	zamokpb.Code_CODE_UNAUTHENTICATED: {codes.Unauthenticated, notDone, true},
+	zamokpb.Code_CODE_NOT_ACQUIRED:    {codes.FailedPrecondition, notDone, false},
+	zamokpb.Code_CODE_OWNER_WAITS:     {codes.FailedPrecondition, notDone, false},
+	zamokpb.Code_CODE_KIND_MISMATCH:   {codes.FailedPrecondition, notDone, false},
+	zamokpb.Code_CODE_NOT_HELD:        {codes.FailedPrecondition, notDone, false},
+	zamokpb.Code_CODE_TICKET_ENDED:    {codes.FailedPrecondition, notDone, false},
+	zamokpb.Code_CODE_REFUSED:         {codes.FailedPrecondition, notDone, false},
+	zamokpb.Code_CODE_WRONG_CLUSTER:   {codes.FailedPrecondition, notDone, true},
+	zamokpb.Code_CODE_DEADLOCK:        {codes.Aborted, notDone, false},
+	zamokpb.Code_CODE_SUPERSEDED:      {codes.Aborted, notDone, false},
+	zamokpb.Code_CODE_LIMIT_EXCEEDED:  {codes.ResourceExhausted, notDone, true},
+	zamokpb.Code_CODE_DISK_LOW:        {codes.ResourceExhausted, notDone, true},
+	zamokpb.Code_CODE_SLOW_READER:     {codes.ResourceExhausted, unknown, false},
+	zamokpb.Code_CODE_NOT_LEADER:      {codes.Unavailable, notDone, true},
+	zamokpb.Code_CODE_OVERLOADED:      {codes.Unavailable, notDone, true},
+	zamokpb.Code_CODE_STOPPING:        {codes.Unavailable, notDone, true},
+	zamokpb.Code_CODE_UNKNOWN:         {codes.Unavailable, unknown, false},
+	zamokpb.Code_CODE_COMPACTED:       {codes.OutOfRange, notDone, false},
 }
 
 func verdictOf(code zamokpb.Code) verdict {
 	if v, ok := verdicts[code]; ok {
 		return v
 	}
-	return verdict{codes.Internal, unknown}
+	return verdict{codes.Internal, unknown, false}
 }
 
 // Errorf makes an error with the usual outcome of its code.
 func Errorf(code zamokpb.Code, format string, args ...any) *Error {
-	return &Error{&zamokpb.ErrorInfo{
+	return &Error{Info: &zamokpb.ErrorInfo{
 		Code: code, Outcome: verdictOf(code).outcome, Message: visible.Line(fmt.Sprintf(format, args...)),
 	}}
+}
+
+// OfCopy is the error of an acquisition, or of an opening of a session, that may be a copy of a request that was sent before, to
+// any node. That one may be done, or on its way: only the log knows, so a refusal before the log leaves the outcome unknown. First:
+// the sender says that there is no such copy.
+func OfCopy(err error, first bool) *Error {
+	e := Explain(err)
+	if first || e.ofLog || e.Info.Outcome != notDone || !verdictOf(e.Info.Code).beforeLog {
+		return e
+	}
+	e.Info.Outcome = unknown
+	e.Info.Message = "an earlier copy of this request, if there was one, may be done; of this one: " + e.Info.Message
+	return e
 }
 
 // Invalid names a field that is out of its limits, as the message shows it: a caller may have made the name up. Nothing was
@@ -143,6 +162,7 @@ func Refused(r *fsm.Result) *Error {
 		row.text, retryAfter = limitText(r.Detail)
 	}
 	e := Errorf(row.code, "%s", row.text)
+	e.ofLog = r.Index != 0
 	e.Info.RetryAfter = int64(retryAfter)
 	e.Info.Reason = zamokpb.Reason(r.Reason)
 	if d := r.Detail; d != nil {

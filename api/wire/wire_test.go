@@ -113,3 +113,26 @@ func infoOf(t testing.TB, err error) *zamokpb.ErrorInfo {
 	require.FailNow(t, "an error without ErrorInfo", "%v", err)
 	return nil
 }
+
+// A refusal before the log says nothing of an earlier copy of an acquisition. The state machine's answer does, and so does what is
+// wrong with the request itself.
+func TestOnlyTheLogAnswersForCopies(t *testing.T) {
+	unknown, notDone := zamokpb.Outcome_OUTCOME_UNKNOWN, zamokpb.Outcome_OUTCOME_NOT_DONE
+	overQuota := &fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: "total_sessions"}}
+	inLog := *overQuota
+	inLog.Index = 7
+	for _, test := range []struct {
+		err  error
+		copy zamokpb.Outcome
+	}{
+		{&raftnode.NotLeaderError{}, unknown}, {raftnode.ErrOverloaded, unknown}, {raftnode.ErrClosed, unknown}, {raftnode.ErrUnknown, unknown},
+		{Errorf(zamokpb.Code_CODE_DISK_LOW, "not done"), unknown}, {Errorf(zamokpb.Code_CODE_DENIED, "not done"), unknown},
+		{Errorf(zamokpb.Code_CODE_UNAUTHENTICATED, "not done"), unknown}, {Errorf(zamokpb.Code_CODE_WRONG_CLUSTER, "not done"), unknown},
+		{Refused(overQuota), unknown}, {Refused(&inLog), notDone}, {Invalid("ttl", "is too short"), notDone},
+		{Refused(&fsm.Result{Code: fsm.NoSession}), notDone}, {Refused(&fsm.Result{Code: fsm.NotAcquired, Index: 7}), notDone},
+	} {
+		first := Explain(test.err).Info.Outcome
+		assert.Equal(t, first, OfCopy(test.err, true).Info.Outcome, "%v", test.err)
+		assert.Equal(t, test.copy, OfCopy(test.err, false).Info.Outcome, "%v", test.err)
+	}
+}

@@ -30,6 +30,13 @@
 // NOT_DONE and DONE are definite; UNKNOWN means that the request may still take effect, and that it is safe to
 // send it again with the same secret or ticket number.
 //
+// An acquisition, or the opening of a session, may be a copy of a request that was sent before. Whether that one was
+// done, only the cluster's log knows. So a refusal before the log (NOT_LEADER, OVERLOADED, STOPPING, DISK_LOW, DENIED,
+// UNAUTHENTICATED, WRONG_CLUSTER, and most of LIMIT_EXCEEDED) of such a request is UNKNOWN, unless its sender
+// knows that there is no such copy and says so: with the metadata `zamok-first: 1` of a unary call or of a stream whose
+// OpenStream opens a session, or with Acquire.first in a stream. Over HTTP no request is taken for the first, since a
+// proxy may have repeated it.
+//
 // # Leader and followers
 //
 // The leader serves all sessions. Other nodes answer UNAVAILABLE with NOT_LEADER and the leader's address,
@@ -1076,8 +1083,11 @@ type Acquire struct {
 	// Report the queue position with QueuePosition messages: the first one behind the Answer, and then at most one per
 	// second. Streams only; a unary call ignores it.
 	ReportPosition bool `protobuf:"varint,7,opt,name=report_position,json=reportPosition,proto3" json:"report_position,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Streams only: this acquisition was never sent before, or only in copies that were refused with NOT_DONE. Then a refusal
+	// before the log is NOT_DONE, too. A unary call has the metadata `zamok-first: 1` instead. See Errors.
+	First         bool `protobuf:"varint,8,opt,name=first,proto3" json:"first,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Acquire) Reset() {
@@ -1155,6 +1165,13 @@ func (x *Acquire) GetMetadata() []byte {
 func (x *Acquire) GetReportPosition() bool {
 	if x != nil {
 		return x.ReportPosition
+	}
+	return false
+}
+
+func (x *Acquire) GetFirst() bool {
+	if x != nil {
+		return x.First
 	}
 	return false
 }
@@ -2895,7 +2912,8 @@ func (x *CloseSessionRequest) GetTicket() uint64 {
 	return 0
 }
 
-// CloseSessionResponse says that the session has ended. If it had ended before, the call fails with NO_SESSION.
+// CloseSessionResponse says that its owner has ended the session, by this call or by one before it. If the session ended
+// otherwise, or nothing is remembered of it, the call fails with NO_SESSION.
 type CloseSessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The ticket of the request: ENDED, with the reason for which it ended, perhaps before. Absent without a ticket, and
@@ -5839,7 +5857,7 @@ const file_zamok_proto_rawDesc = "" +
 	"\bmetadata\x18\x03 \x01(\fR\bmetadata\x12\x1d\n" +
 	"\n" +
 	"lock_delay\x18\x04 \x01(\x03R\tlockDelay\x122\n" +
-	"\x15release_on_disconnect\x18\x05 \x01(\x03R\x13releaseOnDisconnect\"\xd8\x01\n" +
+	"\x15release_on_disconnect\x18\x05 \x01(\x03R\x13releaseOnDisconnect\"\xee\x01\n" +
 	"\aAcquire\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x12$\n" +
 	"\x05items\x18\x02 \x03(\v2\x0e.zamok.v1.ItemR\x05items\x12\x19\n" +
@@ -5847,7 +5865,8 @@ const file_zamok_proto_rawDesc = "" +
 	"\bmax_hold\x18\x04 \x01(\x03R\amaxHold\x12\x14\n" +
 	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x1a\n" +
 	"\bmetadata\x18\x06 \x01(\fR\bmetadata\x12'\n" +
-	"\x0freport_position\x18\a \x01(\bR\x0ereportPosition\"n\n" +
+	"\x0freport_position\x18\a \x01(\bR\x0ereportPosition\x12\x14\n" +
+	"\x05first\x18\b \x01(\bR\x05first\"n\n" +
 	"\x04Item\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\"\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x0e.zamok.v1.ModeR\x04mode\x12\x18\n" +

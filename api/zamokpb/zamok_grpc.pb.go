@@ -30,6 +30,13 @@
 // NOT_DONE and DONE are definite; UNKNOWN means that the request may still take effect, and that it is safe to
 // send it again with the same secret or ticket number.
 //
+// An acquisition, or the opening of a session, may be a copy of a request that was sent before. Whether that one was
+// done, only the cluster's log knows. So a refusal before the log (NOT_LEADER, OVERLOADED, STOPPING, DISK_LOW, DENIED,
+// UNAUTHENTICATED, WRONG_CLUSTER, and most of LIMIT_EXCEEDED) of such a request is UNKNOWN, unless its sender
+// knows that there is no such copy and says so: with the metadata `zamok-first: 1` of a unary call or of a stream whose
+// OpenStream opens a session, or with Acquire.first in a stream. Over HTTP no request is taken for the first, since a
+// proxy may have repeated it.
+//
 // # Leader and followers
 //
 // The leader serves all sessions. Other nodes answer UNAVAILABLE with NOT_LEADER and the leader's address,
@@ -92,11 +99,13 @@ type ZamokClient interface {
 	// instead. The client then opens another stream with the session's id and keeps its queue positions. A stream
 	// ends with a status as described above; after SessionEnded the status is OK.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ClientFrame, ServerFrame], error)
-	// OpenSession opens a session, or returns the live session that the same secret opened.
+	// OpenSession opens a session, or returns the live session that the same secret opened. If that has ended, and was closed
+	// or held a lock, the call fails with NO_SESSION for as long as the cluster remembers it: draw a new secret.
 	OpenSession(ctx context.Context, in *OpenSessionRequest, opts ...grpc.CallOption) (*OpenSessionResponse, error)
 	// RenewSession renews the lease of a session.
 	RenewSession(ctx context.Context, in *RenewSessionRequest, opts ...grpc.CallOption) (*RenewSessionResponse, error)
-	// CloseSession ends a session. Its locks are released at once, without a lock delay.
+	// CloseSession ends a session. Its locks are released at once, without a lock delay. It may be repeated: the cluster
+	// remembers for a while which sessions their owners have closed.
 	CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionResponse, error)
 	// Acquire requests locks and returns when they are granted or refused. The call stays open while the ticket
 	// waits, and does not renew the session: a client that waits longer than the ttl calls RenewSession meanwhile. With
@@ -290,11 +299,13 @@ type ZamokServer interface {
 	// instead. The client then opens another stream with the session's id and keeps its queue positions. A stream
 	// ends with a status as described above; after SessionEnded the status is OK.
 	Session(grpc.BidiStreamingServer[ClientFrame, ServerFrame]) error
-	// OpenSession opens a session, or returns the live session that the same secret opened.
+	// OpenSession opens a session, or returns the live session that the same secret opened. If that has ended, and was closed
+	// or held a lock, the call fails with NO_SESSION for as long as the cluster remembers it: draw a new secret.
 	OpenSession(context.Context, *OpenSessionRequest) (*OpenSessionResponse, error)
 	// RenewSession renews the lease of a session.
 	RenewSession(context.Context, *RenewSessionRequest) (*RenewSessionResponse, error)
-	// CloseSession ends a session. Its locks are released at once, without a lock delay.
+	// CloseSession ends a session. Its locks are released at once, without a lock delay. It may be repeated: the cluster
+	// remembers for a while which sessions their owners have closed.
 	CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionResponse, error)
 	// Acquire requests locks and returns when they are granted or refused. The call stays open while the ticket
 	// waits, and does not renew the session: a client that waits longer than the ttl calls RenewSession meanwhile. With

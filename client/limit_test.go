@@ -141,6 +141,33 @@ func TestARefusalForSeveralTickets(t *testing.T) {
 	})
 }
 
+// An acquisition is marked as the first of its copies while every one that was sent was refused as not done.
+func TestTheFirstAcquireIsMarked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBare(t)
+		b.asks(1)
+		marked := func() bool {
+			t.Helper()
+			for {
+				if frame := b.compose(); frame != nil {
+					return frame.Messages[0].GetAcquire().First
+				}
+				<-b.wake
+			}
+		}
+		refused := func(outcome zamokpb.Outcome) { b.reply(state(1, 0, 0), zamokpb.Code_CODE_OVERLOADED, outcome) }
+		require.True(t, marked())
+		refused(zamokpb.Outcome_OUTCOME_NOT_DONE)
+		require.True(t, marked(), "again, since the one before was not done")
+		b.attach(nil) // the answer is lost with its stream
+		require.False(t, marked())
+		refused(zamokpb.Outcome_OUTCOME_NOT_DONE)
+		require.False(t, marked(), "that this copy was not done says nothing of the one before")
+		refused(zamokpb.Outcome_OUTCOME_UNKNOWN)
+		require.False(t, marked())
+	})
+}
+
 // A round that meets a limit at a node waits for it, and does not ask the others: they can't do it.
 func TestARoundWaitsForALimit(t *testing.T) {
 	n, err := newNodes(Config{Endpoints: []string{"one:1", "other:1"}, Cluster: "c"})

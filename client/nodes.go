@@ -98,6 +98,9 @@ type relaying struct{ *grpc.ClientConn }
 // relayAsk is the metadata that asks for it.
 const relayAsk = "zamok-relay"
 
+// firstKey is the metadata of a stream that opens a session which no stream before it can have opened.
+const firstKey = "zamok-first"
+
 func (r relaying) Invoke(ctx context.Context, method string, request, reply any, opts ...grpc.CallOption) error {
 	return r.ClientConn.Invoke(metadata.AppendToOutgoingContext(ctx, relayAsk, "1"), method, request, reply, opts...)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	"zamok/api/zamokpb"
@@ -54,11 +55,17 @@ func (s *session) openStream(one *node, patience time.Duration) (st *stream, err
 			err = fmt.Errorf("%w within %v", errNoAnswer, patience)
 		}
 	}()
+	s.mu.Lock()
+	first := s.state == unopened
+	s.mu.Unlock()
+	if first { // no earlier attempt can have opened it
+		ctx = metadata.AppendToOutgoingContext(ctx, firstKey, "1")
+	}
 	if st.rpc, err = one.Session(ctx); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
-	first := s.become(openSent)
+	s.become(openSent)
 	open := s.openFrame()
 	s.mu.Unlock()
 	// If Send fails, Recv returns the reason.
@@ -265,7 +272,10 @@ func (t *ticket) outgoingMessage() *zamokpb.ClientMessage {
 	case t.state == ticketReleasing:
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: name}}
 	case t.state == ticketRequested, t.state == ticketGranted && t.unplaced:
-		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: t.request.wire(t.number)}}
+		acquire := t.request.wire(t.number)
+		acquire.First = t.unanswered == 0
+		t.unanswered++
+		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: acquire}}
 	case t.downgrade == asked:
 		t.downgrades++
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Downgrade{Downgrade: name}}

@@ -30,6 +30,8 @@ type ticket struct {
 	state   ticketState
 	token   uint64 // once the cluster has granted it
 	queued  bool   // in outgoing
+	// unanswered are its Acquires that may take effect: were sent, and not refused as not done.
+	unanswered int
 
 	downgrade  downgrading
 	downgrades int   // were sent for the latest Downgrade, and may take effect
@@ -353,6 +355,9 @@ func (s *session) answer(a *zamokpb.Answer) {
 	isDowngrade := a.GetCommand() == zamokpb.Command_COMMAND_DOWNGRADE
 	if isDowngrade && (final != nil || info.GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE) {
 		t.downgrades--
+	}
+	if a.GetCommand() == zamokpb.Command_COMMAND_ACQUIRE && info.GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE {
+		t.unanswered--
 	}
 	switch {
 	case info.GetCode() == zamokpb.Code_CODE_OK:

@@ -96,7 +96,7 @@ async function request({ nodes, tokenFile }, path, body, until, timeout, headers
       }
       if (answer?.code) {
         first--;
-        throw Object.assign(new Refused(), answer, { inDoubt });
+        throw Object.assign(new Refused(), answer, { inDoubt: inDoubt && answer.outcome !== 'not_done' }); // by no attempt then
       }
       inDoubt = true;
       wrong++;
@@ -117,7 +117,8 @@ export async function withLock(name, { nodes, tokenFile, wait = 30, ttl = 15, ..
   const to = { nodes, tokenFile };
   checkNodes(to);
   const wanted = { name, ttl: `${ttl}s`, wait: wait === Infinity ? 'forever' : `${wait}s`, poll: `${ttl / 3}s`, ...fields };
-  const headers = { 'Idempotency-Key': randomBytes(16).toString('hex') }; // the right to the lock: a secret
+  const newKey = () => randomBytes(16).toString('hex'); // the right to the lock: a secret
+  const headers = { 'Idempotency-Key': newKey() };
   const lost = new AbortController();
   const left = new AbortController(); // body has returned
   let grant; // the body of renew and release
@@ -166,7 +167,11 @@ export async function withLock(name, { nodes, tokenFile, wait = 30, ttl = 15, ..
     let granted;
     const giveUp = now() + wait + ttl;
     do { // while it waits: the same request under the same key keeps its place
-      granted = await acquire(wanted, giveUp, ttl / 3 + 5);
+      granted = await acquire(wanted, giveUp, ttl / 3 + 5).catch((error) => {
+        if (error.code !== 'no_session' || !grant) throw error;
+        [grant, headers['Idempotency-Key']] = [undefined, newKey()]; // granted and lost unnoticed: it begins anew
+        return { status: 202 };
+      });
     } while (granted.status === 202);
     token = BigInt(grant.token);
     confirm(granted);

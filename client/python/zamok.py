@@ -79,7 +79,7 @@ def request(nodes, path, body, until, timeout, token_file=None, **headers):
                             f"{node} belongs to cluster {cluster}, and another node of the list to {clusters[listed]}"}
                     elif response.status < 300 and cluster: return sent, response.status, answer
                     refused = Refused(answer["message"], answer["code"])
-                    refused.in_doubt = in_doubt
+                    refused.in_doubt = in_doubt and answer.get("outcome") != "not_done" # which no attempt has done then
                     raise refused
             except ssl.SSLError as e: wrong, error = wrong + (not isinstance(e, ssl.SSLEOFError)), f"no TLS: {e}"
             except (ConnectionError, http.client.BadStatusLine) as e: # the answer is lost; the request may have arrived
@@ -110,7 +110,10 @@ class lock:
         end, status = now() + self.patience + self.ttl, 202
         try:
             while status == 202: # it waits; the same request under the same key keeps its place
-                sent, status, self.grant = request(self.nodes, "/v1/acquire", self.body, end, self.ttl / 3 + 5, self.token_file, **key)
+                try: sent, status, self.grant = request(self.nodes, "/v1/acquire", self.body, end, self.ttl / 3 + 5, self.token_file, **key)
+                except Refused as error:
+                    if error.args[1] != "no_session" or not self.grant: raise
+                    self.grant, key["Idempotency-Key"] = None, secrets.token_hex(16) # granted and lost unnoticed: it begins anew
             self.token = int(self.grant["token"])
             self.confirm(sent, self.grant)
             if now() > sent + self.valid / 2: self.renew() # the answer took long

@@ -63,6 +63,7 @@ request() {
 				[ "$from" ] || [ "$status" -ge 300 ] || { doubt=yes; continue; } # that was no node, or its answer was changed on the way
 				[ "$cluster" ] || [ -z "$from" ] || pin "$from"
 				[ -z "$from" ] || [ "$from" = "$cluster" ] || two_clusters
+				[ "$(field outcome "$answer")" != not_done ] || doubt='' # no attempt has done it
 				return
 				;;
 			1,* | 35,* | 60,*) ;; # it speaks no HTTP, or no TLS
@@ -170,10 +171,14 @@ if [ "${ZAMOK_TOKEN_FILE:-}" ]; then # on a command line others would see it
 fi >"$dir/curl"
 
 # Acquire. While it waits (202), the same request under the same key keeps its place.
-printf 'Idempotency-Key: %s' "$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')" >"$dir/key"
 printf '{"name":"%s","ttl":"%ss","wait":"%s","poll":"%ss"}' "$name" "$ttl" "$wait" $((ttl / 3)) >"$dir/request"
-status=202
-while [ "$status" = 202 ]; do
+status=410 waited=yes
+while [ "$status" = 202 ] || [ "$status$waited" = 410yes ]; do # 410 after 202: granted and lost unnoticed, so it begins anew
+	waited=yes
+	if [ "$status" != 202 ]; then
+		printf 'Idempotency-Key: %s' "$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')" >"$dir/key"
+		waited=''
+	fi
 	request /v1/acquire "$end" --max-time $((ttl / 3 + 5)) -H "@$dir/key" -d "@$dir/request"
 done
 case $status in

@@ -210,8 +210,8 @@ func TestHTTPClientsRefuseASecondCluster(t *testing.T) {
 	})
 }
 
-// A release that finds no session is a loss, unless an attempt before may have released the lock. One that was refused has not, nor
-// has one that no node received.
+// A release that finds no session is a loss, whatever became of the attempt before: the cluster remembers who has released. What
+// answers without an outcome is no node, and does not know.
 func TestHTTPClientsReportALossAtTheRelease(t *testing.T) {
 	takesTime(t) // a dozen programs start
 	eachHTTPClient(t, func(t *testing.T, _ string, program []string) {
@@ -219,17 +219,46 @@ func TestHTTPClientsReportALossAtTheRelease(t *testing.T) {
 		refuses := (&scriptedNode{release: always(503, `{"code":"not_leader","message":"no leader is known","outcome":"not_done"}`)}).start(t)
 		unknown := (&scriptedNode{release: always(503, `{"code":"unknown","message":"perhaps","outcome":"unknown"}`)}).start(t)
 		silent := (&scriptedNode{release: always(0, "")}).start(t)
+		proxy := (&scriptedNode{release: always(410, `{"code":"gone","message":"perhaps"}`)}).start(t)
 		for what, test := range map[string]struct {
-			before string
-			want   int
+			before, last string
+			want         int
 		}{
-			"a refused connection": {refusing(t), exitLost}, "a refusal": {refuses.url, exitLost},
-			"a lost answer": {silent.url, 0}, "an unknown outcome": {unknown.url, 0},
+			"a refused connection": {refusing(t), gone.url, exitLost}, "a refusal": {refuses.url, gone.url, exitLost},
+			"a lost answer": {silent.url, gone.url, exitLost}, "an unknown outcome": {unknown.url, gone.url, exitLost},
+			"an unknown outcome, and a proxy": {unknown.url, proxy.url, 0},
 		} {
-			end := startHTTPClient(t, program, []string{test.before, gone.url}, nil, "use", "stock").wait(t)
+			end := startHTTPClient(t, program, []string{test.before, test.last}, nil, "use", "stock").wait(t)
 			assert.Equal(t, test.want, end.code, "%s\n%s", what, end.stderr)
 			assert.Contains(t, end.stdout, "used", what)
 		}
+	})
+}
+
+// An acquisition may be granted and lost while its program is suspended between two polls. Its key has been used up, so it begins
+// anew with another one.
+func TestHTTPClientsBeginAnewAfterALossThatTheyMissed(t *testing.T) {
+	eachHTTPClient(t, func(t *testing.T, _ string, program []string) {
+		node := (&scriptedNode{acquire: func(r scriptedRequest) (int, string) {
+			switch r.before {
+			case 0:
+				return 202, strings.Replace(scriptedGrant(scriptedCluster, "9.5s"), "granted", "waiting", 1)
+			case 1:
+				return 410, `{"code":"no_session","message":"it has ended","outcome":"not_done"}`
+			}
+			return 200, scriptedGrant(scriptedCluster, "9.5s")
+		}}).start(t)
+		end := startHTTPClient(t, program, []string{node.url}, nil, "use", "stock").wait(t)
+		require.Equal(t, 0, end.code, end.stderr)
+		assert.Contains(t, end.stdout, "used")
+		var keys []string
+		for _, r := range node.requests("/v1/acquire") {
+			keys = append(keys, r.header.Get("Idempotency-Key"))
+		}
+		require.Len(t, keys, 3)
+		assert.Equal(t, keys[0], keys[1])
+		assert.Regexp(t, "^[0-9a-f]{32}$", keys[2])
+		assert.NotEqual(t, keys[1], keys[2])
 	})
 }
 

@@ -90,7 +90,7 @@
 //	    tickets. A session has no name, so only a watch with the prefix "" has its end. If the history no
 //	    longer has the next events, or a snapshot replaced them, or an index has more events than a frame
 //	    takes (history/history.go), the watch ends with COMPACTED. A node that opens Raft again forgets nothing.
-//	    A watch from an index that the cluster has not reached is refused.
+//	    A watch from an index that the cluster has not reached is refused. A quiet watch is sent its index at a fixed beat.
 //	A12 A call is relayed once, over the peer port, and its answer is the leader's. The leader knows that a call was
 //	    relayed, so A6 holds for it. It takes the caller's identity from the relaying node, which the handshake of peers
 //	    has authenticated.

@@ -14,7 +14,6 @@ import (
 	"zamok/api/access"
 	"zamok/api/access/limits"
 	"zamok/api/conns"
-	"zamok/api/history"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -247,13 +246,15 @@ func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingSer
 	}
 	ctx, stop := s.whileAllowed(ctx, zamokpb.Zamok_Watch_FullMethodName, req)
 	defer stop()
-	w, err := s.history.Watch(ctx, req.Prefix, req.From, func() history.Filter { return s.guard.Watches(access.CallerOf(ctx)) })
+	caller := access.CallerOf(ctx)
+	view := func() (any, func(string) bool) { return s.guard.Watches(caller) }
+	w, err := s.history.Watch(ctx, req.Prefix, req.From, caller.Key(), view)
 	if err != nil {
 		return err
 	}
 	defer w.End()
 	failed := make(chan error, 1)
-	s.busy.Go(func() { failed <- w.Send(stream.Send) }) // ends with the stream, whose end interrupts Send
+	s.busy.Go(func() { failed <- w.Send(stream.SendMsg) }) // ends with the stream, whose end interrupts Send
 	select {
 	case err := <-failed:
 		return err

@@ -148,6 +148,7 @@ func (s *Server) serve(node *raftnode.Node) {
 	s.node, s.guard = node, access.Guard{Rules: s.cfg.Rules, Denied: s.denied, Timeout: node.Timeout, Servers: node.Servers}
 	s.hub.Start(node)
 	s.busy.Go(func() { s.hub.Run(s.stopping) })
+	s.busy.Go(func() { s.history.Run(s.stopping) })
 	options := []grpc.ServerOption{
 		grpc.WriteBufferSize(bufferBytes),
 		grpc.MaxRecvMsgSize(receiveBytesMax), grpc.MaxHeaderListSize(headerBytesMax),

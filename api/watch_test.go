@@ -83,7 +83,7 @@ func TestWatchOnEveryNode(t *testing.T) {
 			}
 		}
 		assert.True(t, proto.Equal(&zamokpb.LockEvent{
-			Kind: zamokpb.EventKind_EVENT_ENDED, Session: s.id, Reason: zamokpb.Reason_REASON_EVICTED, Text: "enough", Label: "of a test",
+			Index: last.Index, Kind: zamokpb.EventKind_EVENT_ENDED, Session: s.id, Reason: zamokpb.Reason_REASON_EVICTED, Text: "enough", Label: "of a test",
 		}, last), last)
 	}
 }

@@ -42,7 +42,8 @@ type Event struct {
 	Items           []Item
 }
 
-// EventBatch is all that happened at one index. The first of a watch has no events, and says where it begins.
+// EventBatch is all that happened at one index. The first of a watch has no events, and says where it begins; later ones
+// without events say how far it has come.
 type EventBatch struct {
 	Index  uint64
 	Events []Event
@@ -77,13 +78,11 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq
 				}
 				first.Stop()
 				between, compacted = pause{}, nil
-				if index := frame.GetIndex(); !begun || index > from {
-					begun, from = true, index
-					left = !yield(EventBatch{Index: index, Events: each(frame.GetEvents(), func(e *zamokpb.LockEvent) Event {
-						return Event{Index: index, Kind: EventKind(e.GetKind()), Session: e.GetSession(), Ticket: e.GetTicket(),
-							Token: Token(e.GetToken()), Reason: reasonText(e.GetReason()), Text: e.GetText(),
-							Label: e.GetLabel(), Items: each(e.GetItems(), itemInfo)}
-					})}, nil)
+				for _, batch := range batches(frame) {
+					if (!begun || batch.Index > from) && !left {
+						begun, from = true, batch.Index
+						left = !yield(batch, nil)
+					}
 				}
 			}
 			if info := infoOf(err); info.GetCode() == zamokpb.Code_CODE_COMPACTED {
@@ -110,4 +109,22 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq
 			between.wait(ctx)
 		}
 	}
+}
+
+// batches are the events of a frame by their index; one without events, if the frame has none.
+func batches(frame *zamokpb.WatchFrame) (all []EventBatch) {
+	for _, e := range frame.GetEvents() {
+		index := e.GetIndex()
+		if len(all) == 0 || all[len(all)-1].Index != index {
+			all = append(all, EventBatch{Index: index})
+		}
+		last := &all[len(all)-1]
+		last.Events = append(last.Events, Event{Index: index, Kind: EventKind(e.GetKind()), Session: e.GetSession(), Ticket: e.GetTicket(),
+			Token: Token(e.GetToken()), Reason: reasonText(e.GetReason()), Text: e.GetText(),
+			Label: e.GetLabel(), Items: each(e.GetItems(), itemInfo)})
+	}
+	if len(all) == 0 {
+		all = []EventBatch{{Index: frame.GetIndex()}}
+	}
+	return all
 }

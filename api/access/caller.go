@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -46,6 +47,14 @@ func (c Caller) String() string { return cmp.Or(c.Identity, "an unknown caller")
 
 func (c Caller) forRules() rules.Caller {
 	return rules.Caller{Identity: c.Identity, Groups: c.Groups, Anonymous: isAnonymous(c.Identity)}
+}
+
+// Key is the same for callers that may do the same, whatever the rules are.
+func (c Caller) Key() string {
+	if isAnonymous(c.Identity) {
+		return ""
+	}
+	return fmt.Sprintf("%q %q", c.Identity, c.Groups)
 }
 
 // isAnonymous reports whether an identity is not authenticated.

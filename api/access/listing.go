@@ -52,10 +52,10 @@ func (g *Guard) Sessions(c Caller, after session.ID, limit int, page *[]session.
 }
 
 // Watches returns a function that reports whether a caller may get events of a lock, and with "" whether it may get the ends of
-// sessions.
-func (g *Guard) Watches(c Caller) func(name string) bool {
+// sessions; and the rules in force, by which it decides.
+func (g *Guard) Watches(c Caller) (inForce any, may func(name string) bool) {
 	v := view{g.Rules(), c}
-	return func(name string) bool {
+	return v.set, func(name string) bool {
 		if name == "" {
 			return v.operates()
 		}

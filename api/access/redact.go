@@ -9,8 +9,8 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// Redact removes from a response or an error what its caller may not see: tickets, sessions and events of others, and the
-// sessions that block an acquisition. A hidden blocker keeps its kind and duration.
+// Redact removes from a response or an error what its caller may not see: tickets and sessions of others, and the
+// sessions that block an acquisition. A hidden blocker keeps its kind and duration. Watches are made without what is hidden.
 func (g *Guard) Redact(c Caller, response any) {
 	set := g.Rules()
 	if set == nil {
@@ -28,8 +28,6 @@ func (g *Guard) Redact(c Caller, response any) {
 		if !v.operates() {
 			m.Identities = nil
 		}
-	case *zamokpb.WatchFrame:
-		m.Events = slices.DeleteFunc(m.Events, v.hides)
 	case *zamokpb.ServerFrame:
 		for _, message := range m.Messages {
 			if p := message.GetPosition(); p != nil {
@@ -74,16 +72,6 @@ func (v view) tickets(tickets []*zamokpb.Ticket) []*zamokpb.Ticket {
 		t.Blockers = v.blockers(t.Blockers)
 	}
 	return tickets
-}
-
-// hides reports whether the caller may not see an event, and removes locks that it may not see from other events. The end of
-// a session has no lock.
-func (v view) hides(e *zamokpb.LockEvent) bool {
-	if len(e.Items) == 0 {
-		return !v.operates()
-	}
-	e.Items = v.items(rules.Watch, e.Items)
-	return len(e.Items) == 0
 }
 
 // blockers hides session and owner of blockers at locks that the caller may not read, and the name as well unless the caller

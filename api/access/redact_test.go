@@ -55,6 +55,7 @@ func fill(m protoreflect.Message) {
 var shown = map[protoreflect.Name]string{
 	"MembersResponse": "nodes are no locks",
 	"BackupChunk":     "only operators have backups",
+	"WatchFrame":      "made of what its watch may be sent, see Guard.Watches",
 }
 
 // TestAResponseHasNothingHidden fills every response with a name that its caller may neither read nor watch.

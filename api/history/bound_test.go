@@ -41,6 +41,7 @@ func refusals(t *testing.T, r *History, count int) {
 func TestTheHistoryIsBoundedInBytes(t *testing.T) {
 	r := New()
 	slow, follower := mustWatch(t, r, "", 0), mustWatch(t, r, "other", 0)
+	// Nobody reads them before all is applied.
 	before := memory()
 	const count = 2000 // of 40 KB each: more than twice what the ring takes
 	refusals(t, r, count)
@@ -55,10 +56,11 @@ func TestTheHistoryIsBoundedInBytes(t *testing.T) {
 	}
 	assert.Equal(t, sum, r.bytes)
 
+	deliverAll(r)
 	require.True(t, isCut(slow), "it has not read what was dropped")
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, slow.Err().(*wire.Error).Code())
-	require.True(t, isCut(follower), "it has not read either")
-	_, f := r.Watch(t.Context(), "", r.compacted-1, everything)
+	require.False(t, isCut(follower), "nothing of that was for it")
+	_, f := r.Watch(t.Context(), "", r.compacted-1, "", everything)
 	require.Error(t, f)
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, f.(*wire.Error).Code())
 	all := mustWatch(t, r, "", r.compacted)
@@ -81,27 +83,12 @@ func TestSmallEventsFitIntoTheRing(t *testing.T) {
 	runtime.KeepAlive(r)
 }
 
-// A watch whose prefix has no events is sent its index before the ring has turned by the bytes of others.
-func TestAWatchOfOtherNamesKeepsUp(t *testing.T) {
-	r := New()
-	w := mustWatch(t, r, "other", 0)
-	begun := w.index
-	name := strings.Repeat("x", fsm.NameBytesMax)
-	for i := range uint64(2 * bytesMax / (eventBytes + itemBytes + fsm.NameBytesMax)) {
-		entry(r, 10+i, name)
-		_, _ = w.read()
-	}
-	require.False(t, isCut(w))
-	assert.Greater(t, w.index, begun)
-	assert.GreaterOrEqual(t, w.index, r.compacted, "it can come back")
-}
-
 // The events of one index are in one frame, or the watch ends: then its client lists again and continues behind it.
 func TestMoreThanAFrameEndsTheWatch(t *testing.T) {
 	r := New()
 	w, other := mustWatch(t, r, "", 0), mustWatch(t, r, "other", 0)
 	entry(r, 10, "a")
-	many := make([]string, batchBytesMax/(eventBytes+itemBytes+fsm.NameBytesMax)+1)
+	many := make([]string, indexBytesMax/(eventBytes+itemBytes+fsm.NameBytesMax)+1)
 	for i := range many {
 		many[i] = long(fmt.Sprint(i), fsm.NameBytesMax)
 	}
@@ -115,6 +102,11 @@ func TestMoreThanAFrameEndsTheWatch(t *testing.T) {
 	require.NoError(t, other.Err())
 }
 
+// large is a batch whose frame has so many bytes, and a few more.
+func large(bytes int) *batch {
+	return &batch{bytes: bytes, frame: &zamokpb.WatchFrame{Events: []*zamokpb.LockEvent{{Text: strings.Repeat("x", bytes)}}}}
+}
+
 // What all watches together are sending is bounded, and small frames find room while large ones do not.
 func TestWhatWatchesSendIsBounded(t *testing.T) {
 	r := New()
@@ -122,22 +114,22 @@ func TestWhatWatchesSendIsBounded(t *testing.T) {
 	// send sends as many batches of a size at once as there is room for, up to most; then runs the rest.
 	send := func(bytes, most int, then func(sent int)) error {
 		sent := 0
-		var next func(*zamokpb.WatchFrame) error
-		next = func(*zamokpb.WatchFrame) error {
+		var next func(any) error
+		next = func(any) error {
 			require.LessOrEqual(t, r.sending.Load(), int64(sendingBytesMax))
-			if sent++; sent == most || w.sendBatch(batch{bytes: bytes}, next) != nil {
+			if sent++; sent == most || w.send(next, large(bytes)) != nil {
 				then(sent)
 			}
 			return nil
 		}
-		return w.sendBatch(batch{bytes: bytes}, next)
+		return w.send(next, large(bytes))
 	}
-	require.NoError(t, send(batchBytesMax, sendingBytesMax, func(sent int) {
+	require.NoError(t, send(indexBytesMax, sendingBytesMax, func(sent int) {
 		assert.Greater(t, sent, 32)
 		require.NoError(t, send(40<<10, 8, func(small int) { assert.Equal(t, 8, small) }))
 	}))
 	assert.Zero(t, r.sending.Load())
-	require.NoError(t, send(batchBytesMax, 1, func(int) {}))
+	require.NoError(t, send(indexBytesMax, 1, func(int) {}))
 }
 
 // widest is an acquisition of the largest size.

@@ -26,12 +26,12 @@ func entry(r *History, index uint64, names ...string) {
 	r.Applied(a)
 }
 
-// everything is the filter of a watch that may be sent all there is.
-func everything() Filter { return func(string) bool { return true } }
+// everything is the view of a watch that may be sent all there is.
+func everything() (rules any, may func(string) bool) { return nil, func(string) bool { return true } }
 
 func mustWatch(t *testing.T, r *History, prefix string, from uint64) *Watch {
 	t.Helper()
-	w, f := r.Watch(t.Context(), prefix, from, everything)
+	w, f := r.Watch(t.Context(), prefix, from, "", everything)
 	require.NoError(t, f)
 	t.Cleanup(w.End)
 	return w
@@ -39,17 +39,46 @@ func mustWatch(t *testing.T, r *History, prefix string, from uint64) *Watch {
 
 // readAll reads all that there is, as "index: names".
 func readAll(w *Watch) (sent []string) {
-	for batch, some := w.read(); some; batch, some = w.read() {
-		f := w.frame(batch)
-		line := fmt.Sprint(f.Index, ":")
+	for _, f := range takeAll(w) {
+		if len(f.Events) == 0 {
+			sent = append(sent, fmt.Sprint(f.Index, ":"))
+		}
+		last := uint64(0)
 		for _, e := range f.Events {
+			if e.Index != last {
+				last, sent = e.Index, append(sent, fmt.Sprint(e.Index, ":"))
+			}
 			for _, it := range e.Items {
-				line += " " + it.Name
+				sent[len(sent)-1] += " " + it.Name
 			}
 		}
-		sent = append(sent, line)
 	}
 	return sent
+}
+
+// takeAll takes all frames that there are for a watch, as Run and Send do.
+func takeAll(w *Watch) (frames []*zamokpb.WatchFrame) {
+	for {
+		deliverAll(w.history)
+		if b := w.take(); b != nil {
+			frames = append(frames, decoded(b))
+		} else if len(w.history.wake) == 0 {
+			return frames
+		}
+	}
+}
+
+// decoded is the frame of a batch.
+func decoded(b *batch) *zamokpb.WatchFrame {
+	message, err := b.encoded()
+	if err != nil {
+		panic(err)
+	}
+	frame := new(zamokpb.WatchFrame)
+	if err := proto.Unmarshal(message.ProtoReflect().GetUnknown(), frame); err != nil {
+		panic(err)
+	}
+	return frame
 }
 
 func isCut(w *Watch) bool { return w.Err() != nil }
@@ -68,7 +97,6 @@ func TestAWatchBeginsAfterItsIndex(t *testing.T) {
 	assert.Empty(t, readAll(now))
 	entry(r, 9, "a/3")
 	for _, w := range []*Watch{all, after5, now, ahead} {
-		assert.Len(t, w.wake, 1, "it was woken")
 		assert.Equal(t, []string{"9: a/3"}, readAll(w))
 		assert.Empty(t, readAll(w), "sent once")
 	}
@@ -99,21 +127,16 @@ func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 			Index: 10 + uint64(reason), Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: 3}, Reason: reason,
 		}}})
 	}
-	next := func() *zamokpb.WatchFrame {
-		batch, some := all.read()
-		require.True(t, some)
-		return all.frame(batch)
-	}
-	frame := next()
-	require.Len(t, frame.Events, 2)
-	assert.Equal(t, zamokpb.EventKind_EVENT_LOST, frame.Events[0].Kind, "its tickets come first")
+	frames := takeAll(all)
+	require.Len(t, frames, 1)
+	events := frames[0].Events
+	require.Len(t, events, 5)
+	assert.Equal(t, zamokpb.EventKind_EVENT_LOST, events[0].Kind, "its tickets come first")
 	assert.True(t, proto.Equal(&zamokpb.LockEvent{
-		Kind: zamokpb.EventKind_EVENT_ENDED, Session: 2, Reason: zamokpb.Reason_REASON_EVICTED, Text: "enough", Label: "till",
-	}, frame.Events[1]), frame.Events[1])
-	for _, reason := range []zamokpb.Reason{zamokpb.Reason_REASON_CLOSED, zamokpb.Reason_REASON_EXPIRED, zamokpb.Reason_REASON_DISCONNECTED} {
-		frame = next()
-		require.Len(t, frame.GetEvents(), 1)
-		assert.Equal(t, reason, frame.Events[0].Reason)
+		Index: 3, Kind: zamokpb.EventKind_EVENT_ENDED, Session: 2, Reason: zamokpb.Reason_REASON_EVICTED, Text: "enough", Label: "till",
+	}, events[1]), events[1])
+	for i, reason := range []zamokpb.Reason{zamokpb.Reason_REASON_CLOSED, zamokpb.Reason_REASON_EXPIRED, zamokpb.Reason_REASON_DISCONNECTED} {
+		assert.Equal(t, reason, events[2+i].Reason)
 	}
 	assert.Equal(t, []string{"3: a/1"}, readAll(some))
 }
@@ -123,23 +146,32 @@ func TestTheHistoryDropsTheOldest(t *testing.T) {
 	slow, quiet := mustWatch(t, r, "", 0), mustWatch(t, r, "other/", 0)
 	for i := range uint64(eventsMax) {
 		entry(r, 10+i, "x")
-		if i == eventsMax/2 {
-			assert.Equal(t, []string{fmt.Sprint(10+i, ":")}, readAll(quiet), "its index, though nothing was for it")
-		}
 	}
+	deliverAll(r)
 	require.False(t, isCut(slow), "everything is still there")
 	early := mustWatch(t, r, "", 1)
 	assert.Equal(t, "10: x", readAll(early)[0], "the oldest")
 	entry(r, 10+eventsMax, "x")
+	deliverAll(r)
 	require.True(t, isCut(slow))
 	assert.Empty(t, readAll(slow), "nothing is sent after a lost event")
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, slow.Err().(*wire.Error).Code())
-	_, f := r.Watch(t.Context(), "", 9, everything)
+	_, f := r.Watch(t.Context(), "", 9, "", everything)
 	require.Error(t, f, "index 10 is dropped")
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, f.(*wire.Error).Code())
 	assert.Equal(t, "11: x", readAll(mustWatch(t, r, "", 10))[0])
-	assert.Equal(t, []string{fmt.Sprint(10+eventsMax, ":")}, readAll(quiet))
-	assert.Len(t, readAll(early), 1, "a watch that keeps up is not cut")
+	assert.Empty(t, readAll(quiet))
+	r.beat()
+	assert.Equal(t, []string{fmt.Sprint(10+eventsMax, ":")}, readAll(quiet), "its index, though nothing was for it")
+	assert.Len(t, readAll(early), 2, "a watch that keeps up is not cut")
+}
+
+// deliverAll gives the feeds all that they need, as Run does.
+func deliverAll(r *History) {
+	for len(r.wake) > 0 {
+		<-r.wake
+		r.deliver()
+	}
 }
 
 // machineAt is a state machine of which nothing is of interest but its index.
@@ -164,7 +196,7 @@ func TestALaterStateEndsWatches(t *testing.T) {
 	again := mustWatch(t, r, "", 0)
 	entry(r, 50, "y")
 	assert.Equal(t, []string{"50: y"}, readAll(again))
-	_, err := r.Watch(t.Context(), "", 5, everything)
+	_, err := r.Watch(t.Context(), "", 5, "", everything)
 	assert.Error(t, err, "what is between 5 and 40 was never seen")
 }
 

@@ -170,20 +170,19 @@ func received[Frame any](ctx context.Context, recv func() (Frame, error)) (<-cha
 	return frames, failed
 }
 
-// sendFrame sends the events of a frame. Only the last has the index as its id: a client that has received some of them
+// sendFrame sends the events of a frame. Only the last of an index has that as its id: a client that has received some of them
 // asks for all of them again.
 func sendFrame(out *events, frame *zamokpb.WatchFrame) error {
-	index := strconv.FormatUint(frame.Index, 10)
 	if len(frame.Events) == 0 {
-		return out.send("index", index, place{number(frame.Index)})
+		return out.send("index", strconv.FormatUint(frame.Index, 10), place{number(frame.Index)})
 	}
 	for i, e := range frame.Events {
 		id := ""
-		if i == len(frame.Events)-1 {
-			id = index
+		if i == len(frame.Events)-1 || frame.Events[i+1].Index != e.Index {
+			id = strconv.FormatUint(e.Index, 10)
 		}
 		if err := out.send(word(e.Kind, "EVENT_"), id, event{
-			Index: number(frame.Index), Session: number(e.Session), Ticket: number(e.Ticket), Token: number(e.Token),
+			Index: number(e.Index), Session: number(e.Session), Ticket: number(e.Ticket), Token: number(e.Token),
 			Reason: word(e.Reason, "REASON_"), Text: e.Text, Label: e.Label, Items: wire.Each(e.Items, newItem),
 		}); err != nil {
 			return err

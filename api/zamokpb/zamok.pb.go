@@ -4499,9 +4499,10 @@ func (x *WatchRequest) GetFrom() uint64 {
 // WatchFrame carries events in the order of the log.
 type WatchFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// All events up to this index have been sent. The first frame is sent at once and has the starting index.
+	// All events up to this index have been sent. The first frame is sent at once and has the starting index. Every 15
+	// seconds one without events is sent, whether anything happened or not.
 	Index uint64 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	// May be empty: then no event with the prefix happened up to the index.
+	// May be empty: then no event with the prefix happened up to the index. All events of one index are in one frame.
 	Events        []*LockEvent `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4570,7 +4571,9 @@ type LockEvent struct {
 	// The locks of the ticket that have the prefix; none with ENDED.
 	Items []*Item `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
 	// ENDED: the session's label; empty = none.
-	Label         string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
+	Label string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
+	// The index at which it happened: that of the frame, or an earlier one.
+	Index         uint64 `protobuf:"varint,9,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4659,6 +4662,13 @@ func (x *LockEvent) GetLabel() string {
 		return x.Label
 	}
 	return ""
+}
+
+func (x *LockEvent) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
 }
 
 // ForceReleaseRequest names the grants of a lock that are to end.
@@ -6108,7 +6118,7 @@ const file_zamok_proto_rawDesc = "" +
 	"\n" +
 	"WatchFrame\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12+\n" +
-	"\x06events\x18\x02 \x03(\v2\x13.zamok.v1.LockEventR\x06events\"\xf6\x01\n" +
+	"\x06events\x18\x02 \x03(\v2\x13.zamok.v1.LockEventR\x06events\"\x8c\x02\n" +
 	"\tLockEvent\x12'\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x13.zamok.v1.EventKindR\x04kind\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x12\x16\n" +
@@ -6117,7 +6127,8 @@ const file_zamok_proto_rawDesc = "" +
 	"\x06reason\x18\x05 \x01(\x0e2\x10.zamok.v1.ReasonR\x06reason\x12\x12\n" +
 	"\x04text\x18\x06 \x01(\tR\x04text\x12$\n" +
 	"\x05items\x18\a \x03(\v2\x0e.zamok.v1.ItemR\x05items\x12\x14\n" +
-	"\x05label\x18\b \x01(\tR\x05label\"W\n" +
+	"\x05label\x18\b \x01(\tR\x05label\x12\x14\n" +
+	"\x05index\x18\t \x01(\x04R\x05index\"W\n" +
 	"\x13ForceReleaseRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +

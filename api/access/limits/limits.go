@@ -67,7 +67,7 @@ type definition struct {
 var definitions = []definition{
 	{Streams.all, false, CallsDefault}, {Streams.each, false, 0},
 	{HeldCalls.all, false, CallsDefault}, {HeldCalls.each, false, 0},
-	{Watches.all, false, 1024}, // each entry wakes all of them
+	{Watches.all, false, 1024}, // an entry wakes those of its prefixes
 	{Watches.each, false, 0},
 	{Relays.each, false, 12_288},
 	{AddressConnections, false, 0},

@@ -184,3 +184,45 @@ func TestAWatchFromTheFutureIsRefused(t *testing.T) {
 		break
 	}
 }
+
+// busy is a node that sends the events of several indexes in one frame.
+type busy struct {
+	zamokpb.UnimplementedZamokServer
+}
+
+func (busy) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingServer[zamokpb.WatchFrame]) error {
+	if err := stream.SetHeader(metadata.Pairs("zamok-cluster", "c")); err != nil {
+		return err
+	}
+	frame := &zamokpb.WatchFrame{Index: 8}
+	for _, index := range []uint64{5, 5, 7, 8} {
+		if index > req.From {
+			frame.Events = append(frame.Events, &zamokpb.LockEvent{Index: index, Ticket: index})
+		}
+	}
+	return stream.Send(frame) // then it ends, as when the node stops
+}
+
+// Each index is a batch, also if a node sends several at once.
+func TestAFrameOfSeveralIndexes(t *testing.T) {
+	t.Parallel()
+	server := grpc.NewServer()
+	zamokpb.RegisterZamokServer(server, busy{})
+	c, err := client.New(client.Config{Endpoints: []string{serve(t, server)}, Cluster: "c", Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	defer c.Close()
+	var indexes []uint64
+	var events []int
+	for m, err := range c.Watch(soon(t), "", 4) {
+		require.NoError(t, err)
+		indexes, events = append(indexes, m.Index), append(events, len(m.Events))
+		for _, e := range m.Events {
+			require.Equal(t, m.Index, e.Index)
+		}
+		if m.Index == 8 {
+			break
+		}
+	}
+	require.Equal(t, []uint64{5, 7, 8}, indexes)
+	require.Equal(t, []int{2, 1, 1}, events)
+}

@@ -133,7 +133,7 @@ func (w *wireClient) receive() error {
 			if asked >= 0 {
 				again := w.asked[asked]
 				w.asked = slices.Delete(w.asked, asked, asked+1)
-				if e := a.Error; e.GetCode() == zamokpb.Code_CODE_OVERLOADED && e.Outcome == zamokpb.Outcome_OUTCOME_NOT_DONE && e.Field == "" {
+				if e := a.Error; e.GetCode() == zamokpb.Code_CODE_OVERLOADED && e.Field == "" {
 					w.send(again)
 					continue
 				}

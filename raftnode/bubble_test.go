@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,6 +170,18 @@ func (b *bubble) fence(n *bubbleNode) error {
 type network struct {
 	mu    sync.Mutex
 	doors map[string]*door
+	trip  atomic.Int64 // how long a question and its answer take longer, in ns
+}
+
+// farConn is the calling end of a connection between nodes that are far apart.
+type farConn struct {
+	net.Conn
+	trip *atomic.Int64
+}
+
+func (c farConn) Write(b []byte) (int, error) {
+	time.Sleep(time.Duration(c.trip.Load()))
+	return c.Conn.Write(b)
 }
 
 // door is where a node listens, and all its connections.
@@ -206,7 +219,7 @@ func (w *network) dialer(from *door) func(context.Context, string) (net.Conn, er
 		}
 		select {
 		case to.calls <- far:
-			return near, nil
+			return farConn{near, &w.trip}, nil
 		case <-to.closed:
 		case <-ctx.Done():
 		}

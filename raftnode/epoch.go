@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode/store"
@@ -28,7 +26,7 @@ const (
 	versionRetry = 10 * time.Millisecond
 )
 
-// supervise runs an epoch each time that raft makes this node leader, one after the other. It calls raft only to
+// supervise runs an epoch each time that raft makes this node leader, one after the other. It waits for raft only to
 // propose: raft's main loop waits for its notices to be taken.
 func (in *instance) supervise() {
 	defer close(in.supervised)
@@ -50,9 +48,10 @@ func (in *instance) notice() (running bool) {
 func (in *instance) noticed(leads bool) (running bool) {
 	var begun *leadership
 	if now := time.Now(); leads {
-		begun = &leadership{since: now, target: in.timeout, calmSince: now, asked: make(map[raft.ServerID]time.Time)}
+		begun = &leadership{since: now, calmSince: now}
 	}
 	in.leadership.Store(begun)
+	in.reloadTimeout()
 	return true
 }
 

@@ -37,24 +37,19 @@ type instance struct {
 	supervised chan struct{} // closed when the supervisor has ended
 	over       chan struct{} // closed when raft has ended: futures that it has not answered fail
 	stop       func() error  // end, once
-	// timeout is the T that raft was opened with (timeout.go). Never changed.
-	timeout time.Duration
+	// shortest is the T that raft leads with, and the least that it can follow with (timeout.go). Never changed.
+	shortest time.Duration
 	// cautiousUntil is how long this node does not campaign, because its watchdog ended it before. Never
 	// changed; zero = no such thing.
 	cautiousUntil time.Time
-	// compacted is closed when this node has tried to make a snapshot to restart raft behind; nil = it has not begun. The
-	// maintenance loop owns it.
-	compacted chan struct{}
 	// leadership is since raft made this node leader; nil = it is not. It changes before the queue is closed.
 	leadership atomic.Pointer[leadership]
 }
 
-// leadership is one of this node, as raft sees it. The maintenance loop owns what changes, the search for T.
+// leadership is one of this node, as raft sees it.
 type leadership struct {
-	since     time.Time                   // with its monotonic part: the wall clock may jump
-	target    time.Duration               // the T that all nodes are to have
-	calmSince time.Time                   // since when a shorter one would suffice
-	asked     map[raft.ServerID]time.Time // when each node was asked to change to the target
+	since     time.Time // with its monotonic part: the wall clock may jump
+	calmSince time.Time // since when a shorter T would suffice; of the maintenance loop
 }
 
 // startInstance starts raft on what the store holds.
@@ -66,7 +61,7 @@ func (n *Node) startInstance() error {
 		return err
 	}
 	in := &instance{
-		node: n, transport: transport, timeout: n.timeout(), notices: make(chan bool, noticesMax),
+		node: n, transport: transport, shortest: min(n.timeout(), timeoutMin), notices: make(chan bool, noticesMax),
 		supervised: make(chan struct{}), over: make(chan struct{}),
 	}
 	in.life, in.endLife = context.WithCancel(context.Background())
@@ -74,7 +69,7 @@ func (n *Node) startInstance() error {
 	if n.restartedByWatchdog() {
 		n.log.Warn("restarted by the watchdog: not campaigning for a while", "while", cautious)
 		in.cautiousUntil = time.Now().Add(cautious)
-		cfg.HeartbeatTimeout, cfg.ElectionTimeout = cautious, cautious
+		cfg.HeartbeatTimeout, cfg.ElectionTimeout = in.raftTimeouts()
 	}
 	if err := n.store.DropStale(); err != nil {
 		return errors.Join(err, transport.Close())
@@ -89,25 +84,35 @@ func (n *Node) startInstance() error {
 	return nil
 }
 
-// setElectionTimeout delays this node's campaigns after a restart by the watchdog or while its disk is full, or restores
-// the usual timeout. A leader with a full disk could not even open an epoch; if all disks were full, the nodes would
-// depose each other forever.
-func (in *instance) setElectionTimeout() {
-	timeout := in.timeout
-	if l := in.leadership.Load(); l != nil && in.raft.State() == raft.Leader && l.target < timeout {
-		timeout = max(l.target, in.lease()) // so that its heartbeats are in time for the nodes that have the shorter one already
+// raftTimeouts are raft's timeouts now. A leader keeps the short one of heartbeats. A node does not campaign for a while
+// after a restart by the watchdog, or while its disk is full: a leader with a full disk could not even open an epoch; if all
+// disks were full, the nodes would depose each other forever.
+func (in *instance) raftTimeouts() (heartbeat, election time.Duration) {
+	t := max(in.node.timeout(), in.shortest)
+	switch {
+	case time.Now().Before(in.cautiousUntil) || in.node.store.CheckSpace() != nil:
+		return max(t, cautious), max(t, cautious)
+	case in.leadership.Load() != nil:
+		return in.shortest, t
 	}
-	if time.Now().Before(in.cautiousUntil) || in.node.store.CheckSpace() != nil {
-		timeout = max(timeout, cautious)
-	}
+	return t, t
+}
+
+// reloadTimeout has raft take its timeouts.
+func (in *instance) reloadTimeout() {
+	n := in.node
+	n.reloading.Lock()
+	defer n.reloading.Unlock()
+	in.transport.SetPatience(leaseFor(max(n.timeout(), in.shortest)) - leaseFor(in.shortest))
 	c := in.raft.ReloadableConfig()
-	if c.ElectionTimeout == timeout {
+	heartbeat, election := in.raftTimeouts()
+	if c.HeartbeatTimeout == heartbeat && c.ElectionTimeout == election {
 		return
 	}
-	in.node.log.Info("election timeout changed", "timeout", timeout)
-	c.HeartbeatTimeout, c.ElectionTimeout = timeout, timeout
+	n.log.Debug("reloading raft's timeouts", "heartbeat", heartbeat, "election", election)
+	c.HeartbeatTimeout, c.ElectionTimeout = heartbeat, election
 	if err := in.raft.ReloadConfig(c); err != nil {
-		in.node.log.Error("could not change the election timeout; the previous one stays in force", "error", err)
+		n.log.Error("could not change the election timeout; the previous one stays in force", "error", err)
 	}
 }
 
@@ -125,16 +130,14 @@ func (in *instance) leader() raft.ServerID {
 	return id
 }
 
-// lease is how long a leader continues without an answer from a majority.
-func (in *instance) lease() time.Duration { return in.timeout / 2 }
-
 func (in *instance) raftConfig() *raft.Config {
 	n := in.node
 	c := raft.DefaultConfig()
 	c.LocalID = n.self.ID()
-	c.HeartbeatTimeout, c.ElectionTimeout = in.timeout, in.timeout
-	c.LeaderLeaseTimeout = in.lease()
-	c.CommitTimeout = min(c.CommitTimeout, in.timeout/4)
+	c.HeartbeatTimeout = max(n.timeout(), in.shortest)
+	c.ElectionTimeout = c.HeartbeatTimeout
+	c.LeaderLeaseTimeout = leaseFor(in.shortest)
+	c.CommitTimeout = min(c.CommitTimeout, in.shortest/4)
 	c.MaxAppendEntries = entriesPerAppend
 	c.BatchApplyCh = true
 	c.SnapshotThreshold, c.TrailingLogs = n.cfg.SnapshotEntries, n.cfg.SnapshotEntries
@@ -144,27 +147,6 @@ func (in *instance) raftConfig() *raft.Config {
 	c.NoLegacyTelemetry = true
 	c.Logger = raftLogger(n.log)
 	return c
-}
-
-// compact makes a snapshot before this node restarts raft without need, and reports whether that is over. Raft would replay up to
-// some 40 s of log, with the processors that others need as well, and take no entries until it has; a snapshot is made while it
-// takes them.
-func (in *instance) compact() bool {
-	if in.compacted == nil {
-		done := make(chan struct{})
-		in.compacted = done
-		go func() { // ends with raft, which logs the outcome: without a snapshot, the restart takes longer
-			_ = waitAnswered(in.over, in.raft.Snapshot()).Error()
-			close(done)
-			in.node.wakeMaintenance()
-		}()
-	}
-	select {
-	case <-in.compacted:
-		return true
-	default:
-		return false
-	}
 }
 
 // reopen restarts raft, unless that has happened already, or the node is closing.
@@ -233,7 +215,7 @@ func (in *instance) waitFor(ctx context.Context, future raft.Future) error {
 func (in *instance) end() error {
 	err := in.transport.Close()
 	in.endLife()
-	limit := time.NewTimer(2 * in.timeout) // a leader's lease ends after half of one
+	limit := time.NewTimer(2 * in.node.timeout()) // a leader's lease ends earlier
 	defer limit.Stop()
 	select {
 	case <-in.supervised:

@@ -33,6 +33,7 @@ func (n *Node) maintain() {
 	var snapshotted time.Time
 	var truncating atomic.Bool
 	leaders := leaderWatch{lasted: time.Now()}
+	var recorded time.Duration
 	for {
 		select {
 		case <-ctx.Done():
@@ -42,16 +43,17 @@ func (n *Node) maintain() {
 		}
 		in := n.instance.Load()
 		n.recordCluster()
-		in.setElectionTimeout()
+		in.reloadTimeout()
 		n.askOthers(ctx, in, &leaders)
 		n.tuneTimeouts(ctx, in)
+		recorded = n.recordTimeout(recorded)
 		if n.shouldAnnounce(in) {
 			n.send(ctx, in, new(n.announcement(in)))
 		}
 		n.exchangeDigests(ctx, in)
 		n.checkFreeSpace(ctx)
 		if n.instance.Load() != in {
-			continue // raft was started again, to hand over or for another timeout; the next tick does the rest
+			continue // raft was started again, to hand over; the next tick does the rest
 		}
 		if n.store.IsLowSpace() && time.Since(snapshotted) > snapshotWhenLow && truncating.CompareAndSwap(false, true) {
 			snapshotted = time.Now()
@@ -90,7 +92,7 @@ func (n *Node) askOthers(ctx context.Context, in *instance, w *leaderWatch) {
 	replies := n.network.AskAll(ctx, n.others(in))
 	n.checkRemoved(replies)
 	n.noteReported(replies)
-	n.lengthenTimeout(in, replies)
+	n.lengthenTimeout(in, replies, n.network.AskAll(ctx, n.others(in)))
 }
 
 // recordCluster records on disk that this node is a member, and of which cluster, once it knows.
@@ -119,13 +121,12 @@ func (n *Node) announcement(in *instance) fsm.Member {
 		Client: n.cfg.Client, Peer: n.network.Addr().String(), HTTP: n.cfg.HTTP, Version: n.cfg.Version,
 		StateVersionMin: n.cfg.Versions.Min, StateVersionMax: n.cfg.Versions.Max,
 		FreeBytes: n.store.FreeBytes(), LowSpaceThreshold: n.store.LowSpace(),
-		ElectionTimeout: uint32(in.timeout / time.Millisecond), ElectionTimeoutFixed: uint32(n.cfg.ElectionTimeout / time.Millisecond),
+		ElectionTimeout: uint32(n.timeout() / time.Millisecond), ElectionTimeoutFixed: uint32(n.cfg.ElectionTimeout / time.Millisecond),
 	}
 }
 
-// shouldAnnounce reports whether the cluster's record of this node is out of date. A node that replays its log waits: a leader
-// hands over to a node that announces the new election timeout, and one that still replays could not begin to lead for as long
-// as that takes.
+// shouldAnnounce reports whether the cluster's record of this node is out of date. A node that replays its log waits: it
+// knows an old record.
 func (n *Node) shouldAnnounce(in *instance) bool {
 	mine, known := n.announcement(in), n.member(n.cfg.ID).Member
 	low := known.FreeBytes < known.LowSpaceThreshold

@@ -350,7 +350,7 @@ func (in *instance) needsLive(ctx context.Context, voters servers) error {
 			return fmt.Errorf("it would leave %d voters, and of them %v did not answer this leader within %v: no majority; %w; bring them back first",
 				len(voters), silent, liveWait, ErrRefused)
 		}
-		if err := pause(ctx, in.lease()/10); err != nil {
+		if err := pause(ctx, in.node.timeout()/10); err != nil {
 			return fmt.Errorf("%w (%w)", ErrRefused, err)
 		}
 	}

@@ -41,8 +41,9 @@ type Node struct {
 	joins        atomic.Pointer[[]string] // names of the cluster that this node waits for, as that reported them; nil = none
 	cut          atomic.Int64             // cluster time that stalls of this leader cut off, in ns
 	noRoom       atomic.Pointer[string]   // why this leader admits nothing new; nil or empty = it does
-	stalls       peer.WorstRoundTrip      // how long this process was kept from running
-	chosen       atomic.Int64             // the timeout that raft is opened with next, in ns
+	stalls       peer.Repeated            // how long this process was kept from running
+	chosen       atomic.Int64             // this node's timeout, in ns
+	reloading    sync.Mutex               // held while raft takes it
 	known        atomic.Int64             // the timeout of a majority of the nodes with a vote, in ns
 	steppedAside time.Time                // when this leader last handed over by itself; of the maintenance loop
 

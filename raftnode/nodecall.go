@@ -72,7 +72,7 @@ func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []
 	case in.leader() != from.ID():
 		err = fmt.Errorf("%s does not lead, as far as %s knows", from.Name, n.cfg.ID)
 	case c.Timeout != 0:
-		err = n.handleRetune(timeoutOf(c.Timeout))
+		err = n.handleRetune(in, timeoutOf(c.Timeout))
 	case c.Lost != 0:
 		n.handleLoss(in, from, c.Lost)
 	default:

@@ -64,7 +64,7 @@ func runFloor(t *testing.T, o order, m *mouth, asks <-chan ask) {
 func openFloor(t *testing.T, o order) *floor {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	f := &floor{disk: newSickDisk(), cancel: func() {}}
-	settings := &instance{timeout: cmp.Or(o.Election, timeoutMin), node: &Node{log: log, self: peer.Server{Name: o.ID, Incarnation: peer.Incarnation{1}}, cfg: Config{
+	settings := &instance{shortest: cmp.Or(o.Election, timeoutMin), node: &Node{log: log, self: peer.Server{Name: o.ID, Incarnation: peer.Incarnation{1}}, cfg: Config{
 		ID: o.ID, SnapshotEntries: snapshotEntriesDefault, SnapshotEvery: snapshotEveryDefault,
 	}}}
 	bolt, err := raftboltdb.New(raftboltdb.Options{Path: filepath.Join(o.Dir, "raft.db"), BoltOptions: &bbolt.Options{

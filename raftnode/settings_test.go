@@ -23,12 +23,12 @@ func TestRaftsSettings(t *testing.T) {
 	cfg := Config{ID: "n1", Peers: peer.Config{Listener: (&network{doors: map[string]*door{}}).listen("h1:1")}, Fatal: func(error) {}}
 	cfg, err := cfg.settled()
 	require.NoError(t, err)
-	in := &instance{timeout: timeoutMin, node: &Node{cfg: cfg, log: cfg.Logger}, notices: make(chan bool, noticesMax)}
+	in := &instance{shortest: timeoutMin, node: &Node{cfg: cfg, log: cfg.Logger}, notices: make(chan bool, noticesMax)}
 	c := in.raftConfig()
 	require.NoError(t, raft.ValidateConfig(c))
 	assert.Equal(t, 250*time.Millisecond, c.HeartbeatTimeout)
 	assert.Equal(t, 250*time.Millisecond, c.ElectionTimeout)
-	assert.Equal(t, 125*time.Millisecond, c.LeaderLeaseTimeout, "the leader gives up before the others begin")
+	assert.Equal(t, 200*time.Millisecond, c.LeaderLeaseTimeout, "the leader gives up before the others begin")
 	assert.Equal(t, 50*time.Millisecond, c.CommitTimeout)
 	assert.Equal(t, 64, c.MaxAppendEntries)
 	assert.True(t, c.BatchApplyCh)

@@ -31,12 +31,14 @@ type voter struct {
 	announced    fsm.Member    // zero = nothing
 	acknowledged uint64        // up to this entry, in this term; of this node all
 	silent       time.Duration // how long it has not answered this leader; 0 = it answers
-	trip         time.Duration // how long it takes to answer
+	trip, slow   time.Duration // how long it takes to answer: see peer.Contact
 }
 
-func (v voter) name() string           { return peer.NameOf(v.ID) }
-func (v voter) timeout() time.Duration { return timeoutOf(v.announced.ElectionTimeout) } // 0 = not announced
-func (v voter) low() bool              { return v.announced.FreeBytes < v.announced.LowSpaceThreshold }
+func (v voter) name() string            { return peer.NameOf(v.ID) }
+func (v voter) timeout() time.Duration  { return timeoutOf(v.announced.ElectionTimeout) } // 0 = not announced
+func (v voter) distance() time.Duration { return v.trip }
+func (v voter) slowness() time.Duration { return v.slow }
+func (v voter) low() bool               { return v.announced.FreeBytes < v.announced.LowSpaceThreshold }
 
 // voters are the voters as this leader knows them: what they announced, their latest answer, and how far their logs are.
 // The others are those but this node.
@@ -48,8 +50,8 @@ func (in *instance) voters() (all, others []voter) {
 			v.acknowledged, v.announced = in.raft.LastIndex(), n.announcement(in)
 		} else {
 			contact := in.contact(s.ID, led)
-			v.acknowledged, v.trip = contact.Acknowledged, contact.Trip
-			if silent := time.Since(contact.At); silent > max(contactMin, 2*in.lease()) {
+			v.acknowledged, v.trip, v.slow = contact.Acknowledged, contact.Trip, contact.Slow
+			if silent := time.Since(contact.At); silent > max(contactMin, n.timeout()) {
 				v.silent = silent
 			}
 			others = append(others, v)
@@ -83,16 +85,13 @@ func (v voter) unfitReason(last uint64) string {
 }
 
 // successor picks the next leader: a voter that answers, has free disk space, is not far behind and replays no log, of several
-// the one whose log is longest. fits excludes others; no server = none. It takes a round trip, or as long as an election.
-func (in *instance) successor(fits func(voter) bool) (best raft.Server, err error) {
+// the one whose log is longest; no server = none. It takes a round trip, or as long as an election.
+func (in *instance) successor() (best raft.Server, err error) {
 	last, furthest := in.raft.LastIndex(), uint64(0)
 	var against []string
 	var able []voter
 	_, others := in.voters()
 	for _, v := range others {
-		if fits != nil && !fits(v) {
-			continue
-		}
 		if reason := v.unfitReason(last); reason != "" {
 			against = append(against, reason)
 		} else {
@@ -119,7 +118,7 @@ func (in *instance) successor(fits func(voter) bool) (best raft.Server, err erro
 // unready asks voters why they could not lead at once: one whose process was restarted acknowledges entries long before it has
 // replayed its log. A voter that does not answer is taken for ready.
 func (in *instance) unready(voters []voter) map[raft.ServerID]string {
-	ctx, cancel := context.WithTimeout(in.node.life, in.timeout)
+	ctx, cancel := context.WithTimeout(in.node.life, in.node.timeout())
 	defer cancel()
 	var nodes []peer.Node
 	for _, v := range voters {
@@ -143,7 +142,7 @@ func (n *Node) Transfer(ctx context.Context, name string) error {
 	var to raft.Server
 	switch named := in.servers().voters().named(name); {
 	case name == "":
-		to, err = in.successor(nil)
+		to, err = in.successor()
 	case name == n.cfg.ID:
 		err = fmt.Errorf("%s leads already; %w", name, ErrRefused)
 	case named == nil:
@@ -161,12 +160,12 @@ func (n *Node) Transfer(ctx context.Context, name string) error {
 // proposes an entry, so that the change of leader loses no cluster time, with a time limit of its own: if that is slow, the
 // transfer has no less.
 func (in *instance) transfer(ctx context.Context, to raft.Server) error {
-	checkpoint, cancel := context.WithTimeout(context.Background(), in.timeout)
+	checkpoint, cancel := context.WithTimeout(context.Background(), in.node.timeout())
 	defer cancel()
 	if _, _, err := in.node.ReadBarrier(checkpoint); err != nil {
 		in.node.log.Debug("could not write a checkpoint before the leadership transfer", "error", err)
 	}
-	ctx, cancel = context.WithTimeout(ctx, in.timeout+transferWait)
+	ctx, cancel = context.WithTimeout(ctx, in.node.timeout()+transferWait)
 	defer cancel()
 	if to.ID == "" {
 		return in.waitFor(ctx, in.raft.LeadershipTransfer())
@@ -183,14 +182,14 @@ func (n *Node) transferTo(ctx context.Context, in *instance, to raft.Server) err
 	}
 	// Wait, for about an election, until this node knows the next leader, which may need its vote: raft closes its
 	// connections when it ends.
-	for began := time.Now(); pause(n.life, votedPollEvery) == nil && in.leader() == "" && time.Since(began) < in.timeout; {
+	for began := time.Now(); pause(n.life, votedPollEvery) == nil && in.leader() == "" && time.Since(began) < n.timeout(); {
 	}
 	return nil
 }
 
 // handOver transfers the leadership before another node removes this one. Its error names that node, or says why not.
 func (n *Node) handOver(ctx context.Context, in *instance) error {
-	to, err := in.successor(nil)
+	to, err := in.successor()
 	if err != nil {
 		return fmt.Errorf("%s leads, and has to hand over first: %w", n.cfg.ID, err)
 	}
@@ -206,15 +205,15 @@ func (in *instance) leave() {
 	if in.raft.State() != raft.Leader {
 		return
 	}
-	to, _ := in.successor(nil)
+	to, _ := in.successor()
 	if err := in.transfer(context.Background(), to); err != nil {
 		in.node.log.Info("leadership transfer failed or is unconfirmed", "error", err)
 	}
 }
 
-// stepAside transfers the leadership to a voter that fits, if there is one, no change of the members is under way, whose
-// outcome would be unknown, and it was not called a moment ago. It first calls before.
-func (n *Node) stepAside(ctx context.Context, in *instance, fits func(voter) bool, before func(to string)) {
+// stepAside transfers the leadership to a voter that has room, if there is one, no change of the members is under way, whose
+// outcome would be unknown, and it was not called a moment ago.
+func (n *Node) stepAside(ctx context.Context, in *instance) {
 	if time.Since(n.steppedAside) < stepAsidePause {
 		return
 	}
@@ -224,12 +223,12 @@ func (n *Node) stepAside(ctx context.Context, in *instance, fits func(voter) boo
 	default:
 		return
 	}
-	to, err := in.successor(fits)
+	to, err := in.successor()
 	if err != nil {
 		return
 	}
 	n.steppedAside = time.Now()
-	before(peer.NameOf(to.ID))
+	n.log.Warn("low disk space on this leader: transferring leadership", "to", peer.NameOf(to.ID))
 	if err := n.transferTo(ctx, in, to); err != nil {
 		n.log.Warn("leadership transfer failed or is unconfirmed", "to", peer.NameOf(to.ID), "error", err)
 	}
@@ -249,9 +248,7 @@ func (n *Node) checkFreeSpace(ctx context.Context) {
 	if !n.store.IsLowSpace() || reason != "" || led.IsZero() || time.Since(led) < stepAsideAfter {
 		return
 	}
-	n.stepAside(ctx, in, nil, func(to string) {
-		n.log.Warn("low disk space on this leader: transferring leadership", "to", to)
-	})
+	n.stepAside(ctx, in)
 }
 
 // noRoom is why nothing new is admitted; "" = it is. What is admitted has to be renewed and ended, by entries that a

@@ -23,11 +23,11 @@ type held struct {
 
 func (h *held) Now() clock.Instant { return h.Source.Now().Add(clock.Span(h.by.Load())) }
 
-// stall holds all nodes up, once a second for as long as it is not ended.
+// stall holds all nodes up, four times a second for as long as it is not ended.
 func (h *held) stall(pause time.Duration) (end context.CancelFunc) {
 	ctx, end := context.WithCancel(context.Background())
 	go func() {
-		tick := time.NewTicker(time.Second)
+		tick := time.NewTicker(250 * time.Millisecond)
 		defer tick.Stop()
 		for ctx.Err() == nil {
 			h.by.Add(int64(pause))
@@ -43,13 +43,38 @@ func (h *held) stall(pause time.Duration) (end context.CancelFunc) {
 // timeouts are those that the nodes run with.
 func (b *bubble) timeouts(nodes ...*bubbleNode) (all []time.Duration) {
 	for _, n := range nodes {
-		t := time.Duration(0)
-		if in := n.instance.Load(); in != nil {
-			t = in.timeout
-		}
-		all = append(all, t)
+		all = append(all, n.timeout())
 	}
 	return all
+}
+
+// unmoved checks, at its end, that a test has restarted no raft and changed no leader, and that each command was answered
+// in time meanwhile.
+func (b *bubble) unmoved() (check func()) {
+	leader := b.leader(b.nodes...)
+	require.NoError(b, b.fence(leader))
+	term := leader.Status().Term
+	var instances []*instance
+	for _, n := range b.nodes {
+		instances = append(instances, n.instance.Load())
+	}
+	ctx, end := context.WithCancel(b.Context())
+	var failed error
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for ; ctx.Err() == nil && failed == nil; time.Sleep(time.Second) {
+			failed = b.fence(leader)
+		}
+	})
+	return func() {
+		end()
+		serving.Wait()
+		require.NoError(b, failed, "every command is answered")
+		require.Equal(b, term, leader.Status().Term, "no leader handed over")
+		for i, n := range b.nodes {
+			require.Same(b, instances[i], n.instance.Load(), "raft was not restarted")
+		}
+	}
 }
 
 // fitted waits until these nodes run with a timeout, one of them leads, and each knows that they do.
@@ -78,26 +103,141 @@ func inBubbleHeld(t *testing.T, test func(*bubble, *held)) {
 	inBubbleSerially(t, tune, func(b *bubble) { test(b, clocks) })
 }
 
-// A leader that is kept from running lengthens the timeouts of all nodes, one after the other: a request meanwhile
-// is answered. They are kept over a restart of all, and become shorter again when it has been calm for a while.
+// A leader that is kept from running again and again lengthens the timeouts of all nodes. They are kept over a restart
+// of all, and become shorter again when it has been calm for a while. Neither costs anything.
 func TestTheTimeoutsFollowTheStallsOfALeader(t *testing.T) {
 	inBubbleHeld(t, func(b *bubble, clocks *held) {
 		b.fitted(timeoutMin, time.Minute, b.nodes...)
-		end := clocks.stall(60 * time.Millisecond)
-		b.Logf("longer after %v", b.fitted(500*time.Millisecond, time.Minute, b.nodes...))
+		check := b.unmoved()
+		end := clocks.stall(230 * time.Millisecond)
+		took := b.fitted(1250*time.Millisecond, time.Minute, b.nodes...)
+		require.Less(b, took, 5*time.Second, "they rise fast")
+		check()
 		b.kill(b.nodes...)
 		b.start(b.nodes...)
 		for _, t := range b.timeouts(b.nodes...) {
-			require.Equal(b, 500*time.Millisecond, t, "it is kept")
+			require.Equal(b, 1250*time.Millisecond, t, "it is kept")
 		}
 		end()
 		b.leader(b.nodes...)
-		took := b.fitted(timeoutMin, 10*time.Minute, b.nodes...)
+		check = b.unmoved()
+		took = b.fitted(timeoutMin, 10*time.Minute, b.nodes...)
 		require.Greater(b, took, calm)
+		check()
 	})
 }
 
-// A leader hands over to a node that announces the new timeout, so one that replays its log after a restart does not.
+// So does the distance between nodes, and a leader whose raft was opened with the shortest lease leads on.
+func TestTheTimeoutsFollowTheDistance(t *testing.T) {
+	for trip, want := range map[time.Duration]time.Duration{
+		90 * time.Millisecond: 500 * time.Millisecond, 140 * time.Millisecond: 750 * time.Millisecond, 370 * time.Millisecond: timeoutMax,
+	} {
+		t.Run(trip.String(), func(t *testing.T) {
+			inBubbleSerially(t, nil, func(b *bubble) {
+				b.fitted(timeoutMin, time.Minute, b.nodes...)
+				for step := 10 * time.Millisecond; time.Duration(b.trip.Load()) < trip; time.Sleep(2 * time.Second) {
+					b.trip.Add(int64(step)) // so slowly that the leader is never lost
+				}
+				check := b.unmoved()
+				b.fitted(want, time.Minute, b.nodes...)
+				for _, n := range b.nodes {
+					require.Equal(b, timeoutMin, n.instance.Load().shortest)
+				}
+				time.Sleep(time.Minute)
+				check()
+				require.Equal(b, []time.Duration{want, want, want}, b.timeouts(b.nodes...))
+				b.trip.Store(0)
+				b.fitted(timeoutMin, 2*calm, b.nodes...)
+				check()
+			})
+		})
+	}
+}
+
+// Load makes some round trips longer, distance makes all of them so.
+func TestLoadIsNoDistance(t *testing.T) {
+	inBubbleSerially(t, nil, func(b *bubble) {
+		b.fitted(timeoutMin, time.Minute, b.nodes...)
+		check := b.unmoved()
+		for i := range 600 {
+			b.trip.Store(int64(time.Duration(i%8) * 13 * time.Millisecond))
+			time.Sleep(103 * time.Millisecond)
+		}
+		check()
+		require.Equal(b, []time.Duration{timeoutMin, timeoutMin, timeoutMin}, b.timeouts(b.nodes...))
+	})
+}
+
+// A leader gives up when no majority has answered it for 4/5 of its timeout, whatever raft was opened with.
+func TestALeaderWithoutAMajorityGivesUp(t *testing.T) {
+	for _, timeout := range []time.Duration{timeoutMin, time.Second, timeoutMax} {
+		t.Run(timeout.String(), func(t *testing.T) {
+			inBubbleSerially(t, nil, func(b *bubble) {
+				b.fitted(timeoutMin, time.Minute, b.nodes...)
+				leader := b.leader(b.nodes...)
+				for _, n := range b.nodes {
+					n.setTimeout(n.instance.Load(), timeout)
+				}
+				time.Sleep(time.Second)
+				others := b.others(leader)
+				b.kill(others...)
+				began := time.Now()
+				for leader.Status().Leading {
+					time.Sleep(time.Millisecond)
+				}
+				require.InDelta(b, leaseFor(timeout), time.Since(began), float64(100*time.Millisecond))
+				b.start(others...)
+				b.leader(b.nodes...)
+			})
+		})
+	}
+}
+
+// A burst of load, and one after it, moves the timeout up once. It stays until all has been calm for a while.
+func TestABurstMovesTheTimeoutOnce(t *testing.T) {
+	inBubbleHeld(t, func(b *bubble, clocks *held) {
+		b.fitted(timeoutMin, time.Minute, b.nodes...)
+		check := b.unmoved()
+		var seen []time.Duration
+		began := time.Now()
+		for range 3 {
+			end := clocks.stall(90 * time.Millisecond)
+			for range 9 + 20 {
+				if t := b.timeouts(b.nodes...); len(seen) == 0 || t[0] != seen[len(seen)-1] {
+					seen = append(seen, t[0])
+				}
+				if time.Sleep(time.Second); time.Since(began)%(29*time.Second) >= 9*time.Second {
+					end()
+				}
+			}
+		}
+		require.Equal(b, []time.Duration{timeoutMin, 500 * time.Millisecond}, seen)
+		b.fitted(timeoutMin, 2*calm, b.nodes...)
+		check()
+	})
+}
+
+// A node that has another timeout takes that of the others when it leads, and they theirs from no newcomer.
+func TestANewLeaderKeepsTheTimeout(t *testing.T) {
+	inBubbleHeld(t, func(b *bubble, clocks *held) {
+		end := clocks.stall(190 * time.Millisecond)
+		b.fitted(time.Second, time.Minute, b.nodes...)
+		end()
+		next := b.others(b.leader(b.nodes...))[0]
+		next.setTimeout(next.instance.Load(), timeoutMin)
+		require.NoError(b, b.leader(b.nodes...).Transfer(b.Context(), next.self.ID))
+		for range 100 {
+			for _, n := range b.others(next) {
+				require.Equal(b, time.Second, n.timeout())
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		require.Equal(b, next, b.leader(b.nodes...))
+		require.Equal(b, time.Second, next.timeout())
+	})
+}
+
+// A node that replays its log knows an old record of itself.
 func TestANodeThatReplaysAnnouncesNothing(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		for range 2 * joinLagMax {
@@ -118,63 +258,25 @@ func TestANodeThatReplaysAnnouncesNothing(t *testing.T) {
 	})
 }
 
-// Raft is restarted behind a snapshot that was made just before. Otherwise it would replay up to some 40 s of log, and its node
-// would take no entries for as long as that takes.
-func TestRaftIsRestartedBehindASnapshot(t *testing.T) {
-	inBubbleHeld(t, func(b *bubble, clocks *held) {
-		b.fitted(timeoutMin, time.Minute, b.nodes...)
-		for range 10 {
-			require.NoError(b, b.fence(b.leader(b.nodes...)))
-		}
-		applied := b.leader(b.nodes...).instance.Load().raft.AppliedIndex()
-		defer clocks.stall(60 * time.Millisecond)()
-		b.fitted(500*time.Millisecond, time.Minute, b.nodes...)
-		for _, n := range b.nodes {
-			snapshots, err := n.store.Snapshots().List()
-			require.NoError(b, err)
-			require.NotEmpty(b, snapshots, n.cfg.ID)
-			require.GreaterOrEqual(b, snapshots[0].Index, applied, n.cfg.ID)
-		}
-	})
-}
-
-// Two pauses a minute are accidents.
+// A pause of a machine, or of all nodes together, says nothing about where they are, however often it happens.
 func TestAPauseIsNoReason(t *testing.T) {
-	inBubbleHeld(t, func(b *bubble, clocks *held) {
-		leader := b.leader(b.nodes...)
-		term := leader.Status().Term
-		for range 10 {
-			clocks.by.Add(int64(time.Second))
-			time.Sleep(31 * time.Second)
-		}
-		require.Equal(b, term, leader.Status().Term, "no leader handed over")
-		require.Equal(b, []time.Duration{timeoutMin, timeoutMin, timeoutMin}, b.timeouts(b.nodes...))
-	})
+	for pause, every := range map[time.Duration]time.Duration{220 * time.Millisecond: time.Second, time.Hour: 31 * time.Second} {
+		t.Run(pause.String(), func(t *testing.T) {
+			inBubbleHeld(t, func(b *bubble, clocks *held) {
+				check := b.unmoved()
+				for range 20 {
+					clocks.by.Add(int64(pause))
+					time.Sleep(every)
+				}
+				check()
+				require.Equal(b, []time.Duration{timeoutMin, timeoutMin, timeoutMin}, b.timeouts(b.nodes...))
+			})
+		})
+	}
 }
 
-// From the longest to the shortest it goes by halves, or the leader would be heard too seldom by those that have the
-// shorter one.
-func TestTimeoutsShrinkByHalves(t *testing.T) {
-	t.Parallel()
-	inBubbleHeld(t, func(b *bubble, clocks *held) {
-		end := clocks.stall(time.Second)
-		b.fitted(timeoutMax, 2*time.Minute, b.nodes...)
-		end()
-		for _, next := range []time.Duration{time.Second, 500 * time.Millisecond, 250 * time.Millisecond} {
-			epochs := b.epochs()
-			b.fitted(next, 10*time.Minute, b.nodes...)
-			require.Equal(b, epochs+1, b.epochs(), "one hand-over, and no election without a cause")
-		}
-	})
-}
-
-// epochs is how many epochs have been opened so far.
-func (b *bubble) epochs() int {
-	return int(b.leader(b.nodes...).Status().Term)
-}
-
-// A node whose disk hangs can't open raft anew, and one that is dead can't be asked: the others continue without them,
-// and they follow when they can.
+// A node whose disk takes nothing runs with the new timeout, and one that was dead takes it when it is back; the others
+// wait for neither.
 func TestASickNodeKeepsNoOtherFromANewTimeout(t *testing.T) {
 	for name, fault := range map[string]func(*bubble, *bubbleNode){
 		"hangs": func(b *bubble, n *bubbleNode) { require.NoError(b, n.disk.become("stalling")) },
@@ -186,37 +288,32 @@ func TestASickNodeKeepsNoOtherFromANewTimeout(t *testing.T) {
 				leader := b.leader(b.nodes...)
 				others := b.others(leader)
 				fault(b, others[0])
-				defer clocks.stall(60 * time.Millisecond)()
-				b.fitted(500*time.Millisecond, 2*time.Minute, leader, others[1])
+				defer clocks.stall(90 * time.Millisecond)()
+				b.fitted(500*time.Millisecond, time.Minute, leader, others[1])
 				if others[0].disk.heal(); name == "dead" {
 					b.start(others[0])
+				} else {
+					require.Equal(b, 500*time.Millisecond, others[0].timeout())
 				}
-				b.fitted(500*time.Millisecond, 5*time.Minute, b.nodes...)
+				b.fitted(500*time.Millisecond, time.Minute, b.nodes...)
 			})
 		})
 	}
 }
 
-// A node that died with a longer timeout does not count for what sessions need, and the timeouts of the others shrink
-// only while a majority stays without the one that opens raft anew.
+// A node that died with a longer timeout does not count, and takes that of the others when it is back.
 func TestADeadNodeKeepsItsTimeoutToItself(t *testing.T) {
-	t.Parallel()
 	inBubbleHeld(t, func(b *bubble, clocks *held) {
-		end := clocks.stall(60 * time.Millisecond)
-		b.fitted(500*time.Millisecond, 2*time.Minute, b.nodes...)
+		end := clocks.stall(90 * time.Millisecond)
+		b.fitted(500*time.Millisecond, time.Minute, b.nodes...)
 		end()
 		leader := b.leader(b.nodes...)
 		dead, left := b.others(leader)[0], b.others(leader)[1]
 		b.kill(dead)
-		term := leader.Status().Term
-		time.Sleep(20 * time.Minute)
-		require.Equal(b, term, b.leader(leader, left).Status().Term, "the only follower is left alone")
-		require.Equal(b, []time.Duration{500 * time.Millisecond, 500 * time.Millisecond}, b.timeouts(leader, left))
+		b.fitted(timeoutMin, 2*calm, leader, left)
 		b.start(dead)
-		b.fitted(timeoutMin, 10*time.Minute, b.nodes...)
-		b.kill(dead)
-		require.Equal(b, timeoutMin, b.leader(b.others(dead)...).Timeout())
-		b.start(dead)
+		require.Equal(b, 500*time.Millisecond, dead.timeout())
+		b.fitted(timeoutMin, 10*time.Second, b.nodes...)
 	})
 }
 
@@ -240,7 +337,7 @@ func TestAChosenTimeoutStays(t *testing.T) {
 				c.Source, c.ElectionTimeout = clocks, test.chosen[c.ID[1]-'1']
 			}
 			inBubbleSerially(t, tune, func(b *bubble) {
-				defer clocks.stall(60 * time.Millisecond)()
+				defer clocks.stall(90 * time.Millisecond)()
 				b.fitted(test.want, 5*time.Minute, b.nodes...)
 				term := b.leader(b.nodes...).Status().Term
 				time.Sleep(10 * time.Minute)
@@ -251,7 +348,7 @@ func TestAChosenTimeoutStays(t *testing.T) {
 	}
 }
 
-// A choice that is far below what the nodes run with is reached, by halves, also below what would be measured.
+// A choice that is far below what the nodes run with is reached, also below what would be measured.
 func TestAShorterChoiceIsReached(t *testing.T) {
 	chosen := time.Second
 	inBubbleSerially(t, func(c *Config) { c.ElectionTimeout = chosen }, func(b *bubble) {
@@ -267,19 +364,12 @@ func TestAShorterChoiceIsReached(t *testing.T) {
 }
 
 func TestFitting(t *testing.T) {
-	for trip, want := range map[time.Duration]time.Duration{
-		0: timeoutMin, 50 * time.Millisecond: timeoutMin, 51 * time.Millisecond: 500 * time.Millisecond,
-		160 * time.Millisecond: time.Second, 300 * time.Millisecond: 1500 * time.Millisecond, time.Hour: timeoutMax,
+	for need, want := range map[time.Duration]time.Duration{
+		0: timeoutMin, timeoutMin: timeoutMin, timeoutMin + 1: 500 * time.Millisecond,
+		800 * time.Millisecond: time.Second, 1500 * time.Millisecond: 1500 * time.Millisecond, time.Hour: timeoutMax,
 	} {
-		assert.Equal(t, want, timeoutFor(trip), trip)
+		assert.Equal(t, want, timeoutFor(need), need)
 	}
-	for from, want := range map[time.Duration]time.Duration{
-		timeoutMax: time.Second, 1750 * time.Millisecond: time.Second, 750 * time.Millisecond: 500 * time.Millisecond,
-		timeoutMin: timeoutMin, 100 * time.Millisecond: 100 * time.Millisecond,
-	} {
-		assert.Equal(t, want, halfStep(from, timeoutStep), from)
-	}
-	assert.Equal(t, 126*time.Millisecond, halfStep(251*time.Millisecond, time.Millisecond))
 }
 
 // With two nodes the other one counts, with five the second quickest of the others that answer.
@@ -297,10 +387,10 @@ func TestTheTripOfAQuorum(t *testing.T) {
 	for want, others := range map[int][]voter{
 		0: ms(), 7: ms(7), 3: ms(90, 3), 9: ms(9, -1), 20: ms(80, 10, 20, 90), 80: ms(-1, -1, 80, 9),
 	} {
-		assert.Equal(t, time.Duration(want)*time.Millisecond, quorumTrip(others), others)
+		assert.Equal(t, time.Duration(want)*time.Millisecond, quorumTrip(others, voter.distance), others)
 	}
-	assert.Zero(t, quorumTrip(ms(-1, -1)))
-	assert.Zero(t, quorumTrip(ms(-1, -1, -1, 9)))
+	assert.Zero(t, quorumTrip(ms(-1, -1), voter.distance))
+	assert.Zero(t, quorumTrip(ms(-1, -1, -1, 9), voter.distance))
 }
 
 // inBubbleSerially is inBubble with another configuration; tune is called for one node at a time.
@@ -309,6 +399,8 @@ func inBubbleSerially(t *testing.T, tune func(*Config), test func(*bubble)) {
 	inBubbleTuned(t, store.Bolt, func(c *Config) {
 		mu.Lock()
 		defer mu.Unlock()
-		tune(c)
+		if tune != nil {
+			tune(c)
+		}
 	}, test)
 }

@@ -1,7 +1,6 @@
 package raftnode
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -166,11 +165,11 @@ func TestWhoWasStuckLetsOthersLead(t *testing.T) {
 // The watchdog looks at an instance that has ended until there is another one, which must not count as one whose epoch
 // does not open.
 func TestAnEndedInstanceDoesNotLead(t *testing.T) {
-	life, end := context.WithCancel(t.Context())
-	in := &instance{timeout: timeoutMin, life: life, notices: make(chan bool)}
-	in.noticed(true)
-	require.False(t, in.led().IsZero())
-	end()
-	require.False(t, in.notice())
-	require.True(t, in.led().IsZero())
+	inBubble(t, func(b *bubble) {
+		leader := b.leader(b.nodes...)
+		in := leader.instance.Load()
+		require.False(b, in.led().IsZero())
+		require.NoError(b, in.stop())
+		require.True(b, in.led().IsZero())
+	})
 }

@@ -24,8 +24,9 @@ type Contact struct {
 	// Acknowledged is the entry up to which it has everything, as it acknowledged it to this node in the term in
 	// which that leads, or led last; 0 = it acknowledged nothing.
 	Acknowledged uint64
-	// Trip is how long heartbeats to it and back take at worst: the third longest of the last minute.
-	Trip time.Duration
+	// Trip is about the shortest round trip of late; 0 = none seen. Load and pauses make some longer, distance makes
+	// all of them so. Slow is how long several took within one of the latest seconds.
+	Trip, Slow time.Duration
 }
 
 // follower is a server that this node sends appends to. The mutex of its Transport guards all of it.
@@ -33,7 +34,7 @@ type follower struct {
 	id          raft.ServerID
 	at          time.Time // see Contact
 	lastLog     uint64    // see Contact
-	roundTrips  WorstRoundTrip
+	slow        Repeated  // see Contact
 	throttle    throttle
 	pausedUntil time.Time // until when no entries are sent, since the server did not take the last ones
 	removing    bool      // see Removing
@@ -51,9 +52,11 @@ const refusedPause = time.Second
 // was given without them, and a disk that loses one write loses others. So it gets nothing more from this
 // leader in this term, and is notified (Config.Lost).
 type inTerm struct {
-	term          uint64 // of the latest append
-	matchIndex    uint64 // it has acknowledged everything up to here
-	excluded      bool   // its log ended below matchIndex
+	term          uint64    // of the latest append
+	began         time.Time // when that was sent first
+	beat          *beat     // the latest heartbeat that was sent beside raft; nil = none
+	matchIndex    uint64    // it has acknowledged everything up to here
+	excluded      bool      // its log ended below matchIndex
 	failingSince  time.Time
 	unreachable   bool      // it has failed for long, which was logged
 	refusingSince time.Time // as failingSince, of appends with entries: a node may answer and take none
@@ -72,7 +75,7 @@ func (t *Transport) Contact(id raft.ServerID) Contact {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := t.follower(id)
-	c := Contact{At: f.at, LastLog: f.lastLog, Trip: f.roundTrips.Now(time.Now())}
+	c := Contact{At: f.at, LastLog: f.lastLog, Trip: f.throttle.roundTrip, Slow: f.slow.Now(time.Now())}
 	if f.term == t.term {
 		c.Acknowledged = f.matchIndex
 	}
@@ -104,7 +107,7 @@ func (t *Transport) enterTerm(f *follower, term uint64) (acknowledged uint64, ex
 		return 0, false
 	}
 	if f.term < term {
-		f.inTerm = inTerm{term: term}
+		f.inTerm = inTerm{term: term, began: time.Now()}
 	}
 	return f.matchIndex, f.excluded
 }
@@ -180,8 +183,8 @@ func (t *Transport) observeAppend(f *follower, at raft.ServerAddress, sent time.
 		f.throttle.observeAppend(took, err)
 	case err == nil:
 		f.throttle.observeRoundTrip(took)
-		if args.LeaderCommitIndex == 0 { // a heartbeat, which waits for no disk
-			f.roundTrips.Add(now, took)
+		if isHeartbeat(args) { // it waits for no disk
+			f.slow.Add(now, took)
 		}
 	}
 	if err == nil && resp.Success && resp.Term == args.Term {

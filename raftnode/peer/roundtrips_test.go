@@ -7,20 +7,39 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheThirdLongestOfAMinuteCounts(t *testing.T) {
-	var w WorstRoundTrip
-	began := time.Now()
-	at := func(after time.Duration) time.Time { return began.Add(after) }
-	require.Zero(t, w.Now(at(0)))
-	for i, took := range []time.Duration{5, 90, 70, 6, 80, 7} {
-		w.Add(at(time.Duration(i)*8*time.Second), took)
-		if i == 1 {
-			require.Zero(t, w.Now(at(8*time.Second)), "two are an accident")
+// What was measured three times within a second counts.
+func TestRepeated(t *testing.T) {
+	var r Repeated
+	began := time.Unix(1000, 0)
+	for second := range 10 {
+		at := began.Add(time.Duration(second) * time.Second)
+		r.Add(at, time.Hour)
+		r.Add(at, time.Minute)
+		require.Zero(t, r.Now(at), "two within a second are an accident")
+	}
+	at := began.Add(9 * time.Second)
+	r.Add(at, 40*time.Millisecond)
+	r.Add(at, 30*time.Millisecond)
+	require.Equal(t, 40*time.Millisecond, r.Now(at))
+	require.Equal(t, 40*time.Millisecond, r.Now(at.Add(10*time.Second)))
+	require.Zero(t, r.Now(at.Add(11*time.Second)))
+	r.Add(began.Add(19*time.Second), 20*time.Millisecond)
+	require.Zero(t, r.Now(began.Add(19*time.Second)), "of another second")
+}
+
+// Distance makes all round trips longer, load and pauses only some.
+func TestTheShortestRoundTripCounts(t *testing.T) {
+	var p throttle
+	p.observeRoundTrip(time.Millisecond)
+	for i := range 1000 {
+		p.observeRoundTrip(time.Hour)
+		if i%10 == 0 {
+			p.observeRoundTrip(time.Millisecond)
 		}
 	}
-	require.EqualValues(t, 70, w.Now(at(50*time.Second)))
-	require.EqualValues(t, 7, w.Now(at(75*time.Second)), "what is a minute old is forgotten")
-	require.Zero(t, w.Now(at(2*time.Minute)))
-	w.Add(at(2*time.Minute), 9)
-	require.Zero(t, w.Now(at(2*time.Minute)), "one is an accident")
+	require.Less(t, p.roundTrip, 2*time.Millisecond)
+	for range 100 {
+		p.observeRoundTrip(200 * time.Millisecond)
+	}
+	require.Equal(t, 200*time.Millisecond, p.roundTrip)
 }

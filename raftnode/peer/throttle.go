@@ -28,11 +28,6 @@ const (
 	// bufferedBytesMax is how much of what was sent may still lie in buffers of the two machines, and is
 	// unseen for it; bufferedRateMin the bytes a second at which they empty at least.
 	bufferedBytesMax, bufferedRateMin = 8 << 20, 64 << 10
-	// tripMemory is for how long a round trip counts.
-	tripMemory = time.Minute
-	// tripRank is which of the longest counts: one pause, or two, of a process or of the machine below it,
-	// are an accident. What happens three times a minute is how the place is.
-	tripRank = 3
 )
 
 // throttle is how fast a server takes entries, as measured by this node. Raft puts up to 64 entries into an
@@ -41,7 +36,7 @@ const (
 // but for one entry, and its time-out follows its size.
 type throttle struct {
 	rate      float64       // bytes a second; at least as fast as a server has been, or to be tried
-	roundTrip time.Duration // about the shortest round trip of late; 0 = none seen
+	roundTrip time.Duration // see Contact.Trip
 	// Of the append that is under way: its bytes, and until when it may take; zero = it has no connection
 	// yet.
 	inFlightBytes int
@@ -72,9 +67,10 @@ func (p *throttle) extendDeadline(at time.Time) time.Time {
 	return p.deadline
 }
 
-// observeRoundTrip notes the round trip of an append without entries.
+// observeRoundTrip notes the round trip of an append without entries. A hundred that are longer raise it from one
+// millisecond to hundreds.
 func (p *throttle) observeRoundTrip(took time.Duration) {
-	if slower := p.roundTrip + p.roundTrip/64 + 1; p.roundTrip > 0 {
+	if slower := p.roundTrip + p.roundTrip/16 + 1; p.roundTrip > 0 {
 		took = min(took, slower) // the line may have become another
 	}
 	p.roundTrip = max(took, 1)
@@ -198,43 +194,37 @@ func (s *outgoingSnapshot) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// WorstRoundTrip is the third longest of what was measured within the last minute. The zero value is ready.
-type WorstRoundTrip struct {
-	mu    sync.Mutex // guards trips
-	trips []trip     // those of the last minute that may come to count
+// Repeated is the longest of what was measured three times within one of the latest ten seconds. Once or twice says nothing
+// about the next time: a machine, or all nodes together, may have been stopped. The zero value is ready.
+type Repeated struct {
+	mu      sync.Mutex
+	longest [repeatedSeconds][3]time.Duration // of a second, the longest last; each second at its number modulo repeatedSeconds
+	second  [repeatedSeconds]int64            // which one that is
 }
 
-type trip struct {
-	at     time.Time
-	took   time.Duration
-	longer int // later ones that took at least as long; with tripRank of them this one never counts
-}
+const repeatedSeconds = 10
 
 // Add notes a measurement.
-func (w *WorstRoundTrip) Add(now time.Time, took time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for i := range w.trips {
-		if took >= w.trips[i].took {
-			w.trips[i].longer++
-		}
+func (r *Repeated) Add(now time.Time, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	second := now.Unix()
+	i := second % repeatedSeconds
+	if r.second[i] != second {
+		r.second[i], r.longest[i] = second, [3]time.Duration{}
 	}
-	w.trips = slices.DeleteFunc(w.trips, func(t trip) bool {
-		return t.longer == tripRank || now.Sub(t.at) >= tripMemory
-	})
-	w.trips = append(w.trips, trip{at: now, took: took})
+	r.longest[i][0] = max(r.longest[i][0], took)
+	slices.Sort(r.longest[i][:])
 }
 
-// Now returns the third longest; 0 = there were fewer.
-func (w *WorstRoundTrip) Now(now time.Time) time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	longest := make([]time.Duration, tripRank)
-	for _, t := range w.trips {
-		if now.Sub(t.at) < tripMemory {
-			longest = append(longest, t.took)
+// Now returns it; 0 = nothing was measured so often.
+func (r *Repeated) Now(now time.Time) (longest time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, second := range r.second {
+		if now.Unix()-second <= repeatedSeconds {
+			longest = max(longest, r.longest[i][0])
 		}
 	}
-	slices.Sort(longest)
-	return longest[len(longest)-tripRank]
+	return longest
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,11 +39,12 @@ type Transport struct {
 	requests chan raft.RPC // those that Raft may be given
 	started  chan struct{} // closed by Start
 	raft     *raft.Raft    // see Start
+	patience atomic.Int64  // see SetPatience
 
 	ctx  context.Context // ends when Close begins
 	stop context.CancelCauseFunc
-	// background are the reading of snapshots that are refused or known, and the accepted streams that their
-	// handler has not closed.
+	// background are the reading of snapshots that are refused or known, heartbeats beside raft, and the accepted
+	// streams that their handler has not closed.
 	background sync.WaitGroup
 
 	mu        sync.Mutex // guards what follows
@@ -132,6 +134,14 @@ var errEntriesRefused = errors.New("the entries of an append were refused; the l
 
 // AppendEntries implements raft.Transport.
 func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
+	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if isHeartbeat(args) {
+		return t.sendHeartbeat(id, at, args, resp)
+	}
+	return t.sendAppend(id, at, args, resp)
+}
+
+func (t *Transport) sendAppend(id raft.ServerID, at raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	f, acknowledged, excluded := t.beginAppend(id, args)
 	if excluded {

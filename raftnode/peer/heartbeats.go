@@ -1,0 +1,92 @@
+package peer
+
+import (
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// # The lease of a leader
+//
+// A leader steps down when no majority has answered for its lease. Raft takes a lease when it is opened, and no
+// other one while it runs. So it is opened with a short one, and this Transport makes that longer: it tells raft at
+// once that a heartbeat was answered, if an earlier one was a short time ago (the patience), and sends it beside raft.
+// A leader then steps down after the patience and raft's lease without an answer.
+//
+// Nothing but a leader's stepping down may depend on what raft hears of heartbeats. Raft's VerifyLeader, which also
+// counts them, is not used (N5 of package raftnode), and would fail: no success is reported of a heartbeat without an
+// answer.
+
+// patienceBeats is how many heartbeats are sent within the patience, at most.
+const patienceBeats = 8
+
+// beat is a heartbeat that is sent beside raft.
+type beat struct {
+	sent time.Time
+	done chan struct{} // closed when resp and err are set
+	resp raft.AppendEntriesResponse
+	err  error
+}
+
+// SetPatience sets how much longer a leader's lease is than the one that raft was opened with.
+func (t *Transport) SetPatience(patience time.Duration) { t.patience.Store(int64(patience)) }
+
+// isHeartbeat reports whether raft sent an append to renew its lease. It is answered beside the main loop of its receiver.
+func isHeartbeat(args *raft.AppendEntriesRequest) bool {
+	return len(args.Entries) == 0 && args.PrevLogEntry == 0 && args.PrevLogTerm == 0 && args.LeaderCommitIndex == 0
+}
+
+// sendHeartbeat sends a heartbeat, and waits for the answer once that is needed.
+func (t *Transport) sendHeartbeat(id raft.ServerID, at raft.ServerAddress,
+	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	patience := time.Duration(t.patience.Load())
+	b, wait := t.beginHeartbeat(id, at, args, patience)
+	switch {
+	case b == nil:
+		return t.sendAppend(id, at, args, resp)
+	case wait:
+		<-b.done
+		*resp = b.resp
+		return b.err
+	}
+	return nil
+}
+
+// beginHeartbeat sends a heartbeat beside raft, unless the latest one is not answered or was sent just now, and reports
+// whether raft must wait for the answer. Without patience it does nothing, nor for an earlier term.
+func (t *Transport) beginHeartbeat(id raft.ServerID, at raft.ServerAddress,
+	args *raft.AppendEntriesRequest, patience time.Duration) (b *beat, wait bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f := t.follower(id)
+	t.enterTerm(f, args.Term)
+	if patience <= 0 || f.term != args.Term || t.ctx.Err() != nil {
+		return nil, false
+	}
+	now := time.Now()
+	heard := f.at
+	if f.began.After(heard) {
+		heard = f.began // as raft does
+	}
+	wait = now.Sub(heard) >= patience
+	if f.beat != nil && (!f.beat.answered() || !wait && now.Sub(f.beat.sent) < patience/patienceBeats) {
+		return f.beat, wait
+	}
+	b = &beat{sent: now, done: make(chan struct{})}
+	f.beat = b
+	t.background.Go(func() {
+		defer close(b.done)
+		request := *args
+		b.err = t.sendAppend(id, at, &request, &b.resp)
+	})
+	return b, wait
+}
+
+func (b *beat) answered() bool {
+	select {
+	case <-b.done:
+		return true
+	default:
+		return false
+	}
+}

@@ -58,7 +58,7 @@ func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamok
 		return nil, err
 	}
 	answer.Leader, _ = s.node.Leader()
-	answer.ElectionTimeout = int64(s.node.Timeout())
+	answer.ElectionTimeout, answer.ShortTtls = int64(s.node.Timeout()), uint64(s.node.ShortTTLs())
 	for _, server := range s.node.Servers() {
 		announced := records[server.ID]
 		member := &zamokpb.Member{

@@ -28,6 +28,7 @@ func (s *Server) OpenSession(ctx context.Context, req *zamokpb.OpenSessionReques
 	a, err := s.openSession(ctx, access.Hash(req.Secret), req.Settings)
 	return &zamokpb.OpenSessionResponse{
 		Session: uint64(a.Result.Session), Ttl: int64(a.Result.TTL), Sent: req.Sent, Time: int64(a.Time),
+		TtlMin: int64(s.node.LeastTTL()),
 	}, err
 }
 
@@ -69,7 +70,7 @@ func (s *Server) RenewSession(ctx context.Context, req *zamokpb.RenewSessionRequ
 		holdUntil, e = s.checkLive(fsm.TicketRef{Session: session.ID(req.Session), Ticket: req.Ticket})
 	}
 	return &zamokpb.RenewSessionResponse{
-		Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), TtlMin: s.ttlMin(), HoldUntil: int64(holdUntil),
+		Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), TtlMin: int64(s.node.LeastTTL()), HoldUntil: int64(holdUntil),
 	}, e.Err()
 }
 
@@ -86,8 +87,6 @@ func (s *Server) checkLive(ref fsm.TicketRef) (holdUntil clock.Time, e *wire.Err
 	}
 	return 0, endedError(state)
 }
-
-func (s *Server) ttlMin() int64 { return int64(access.TTLMin(s.node.Timeout())) }
 
 // CloseSession ends a session at its client's request. Only if the state machine remembers that its client has closed it, the
 // answer to a repetition is the same.
@@ -217,6 +216,7 @@ func (s *Server) acquire(ctx context.Context, req *zamokpb.AcquireRequest, id se
 	}
 	return &zamokpb.AcquireResponse{
 		State: wire.TicketState(state), Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), Session: uint64(id),
+		TtlMin: int64(s.node.LeastTTL()),
 	}, nil
 }
 

@@ -145,7 +145,7 @@ func (s *Server) restored(m *fsm.Machine) {
 
 // serve gives the server its node, and begins to answer clients.
 func (s *Server) serve(node *raftnode.Node) {
-	s.node, s.guard = node, access.Guard{Rules: s.cfg.Rules, Denied: s.denied, Timeout: node.Timeout, Servers: node.Servers}
+	s.node, s.guard = node, access.Guard{Rules: s.cfg.Rules, Denied: s.denied, Servers: node.Servers}
 	s.hub.Start(node)
 	s.busy.Go(func() { s.hub.Run(s.stopping) })
 	s.busy.Go(func() { s.history.Run(s.stopping) })

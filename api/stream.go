@@ -288,7 +288,7 @@ func (st *stream) attach(command *fsm.Attach, sent []byte) error {
 		}
 		if e == nil {
 			st.queue, e = s.hub.Adopt(&zamokpb.SessionState{
-				Session: uint64(id), Attachment: a.Result.Index, Ttl: int64(a.Result.TTL), TtlMin: s.ttlMin(),
+				Session: uint64(id), Attachment: a.Result.Index, Ttl: int64(a.Result.TTL), TtlMin: int64(s.node.LeastTTL()),
 				Sent: sent, Time: int64(a.Time), Node: s.cfg.ID,
 			})
 		}

@@ -167,7 +167,7 @@ func (c *Client) Members(ctx context.Context) (members []Member, cluster Cluster
 			Incarnation: m.GetIncarnation(), Voter: m.GetVoter(), Leader: m.GetLeader(), FreeBytes: m.GetFreeBytes(), DiskLow: m.GetDiskLow(),
 			LastContact: time.Duration(m.GetLastContact()), Behind: m.Behind,
 		}
-	}), ClusterInfo{ID: r.GetCluster(), HoldOff: time.Duration(r.GetHoldOff()), ElectionTimeout: time.Duration(r.GetElectionTimeout())}, err
+	}), ClusterInfo{ID: r.GetCluster(), HoldOff: time.Duration(r.GetHoldOff()), ElectionTimeout: time.Duration(r.GetElectionTimeout()), ShortTTLs: int(r.GetShortTtls())}, err
 }
 
 // TicketRef names an acquisition.

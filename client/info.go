@@ -175,6 +175,8 @@ type ClusterInfo struct {
 	HoldOff time.Duration
 	// ElectionTimeout is after how long without a leader nodes elect another.
 	ElectionTimeout time.Duration
+	// ShortTTLs is how many sessions have a ttl below four election timeouts: most failovers end them.
+	ShortTTLs int
 }
 
 // Member is a node of the cluster.

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -31,11 +30,10 @@ const (
 )
 
 // Guard admits requests. Rules returns the access rules in force, nil without any; Denied is called for each request that they
-// deny, with the required verb and the answer. Timeout is the election timeout in force, Servers the nodes of the cluster.
+// deny, with the required verb and the answer. Servers are the nodes of the cluster.
 type Guard struct {
 	Rules   func() *rules.Set
 	Denied  func(ctx context.Context, verb rules.Verb, request any, answer error)
-	Timeout func() time.Duration
 	Servers func() []raftnode.Server
 }
 
@@ -129,16 +127,16 @@ func (g *Guard) check(request any) (verb rules.Verb, names []string, err error) 
 	switch r := request.(type) {
 	case *zamokpb.OpenStream:
 		if r.GetSession() == 0 {
-			err = cmp.Or(err, g.checkSettings(r.GetSettings()))
+			err = cmp.Or(err, checkSessionSettings(r.GetSettings()))
 		}
 		return rules.Lock, nil, err
 	case *zamokpb.OpenSessionRequest:
-		return rules.Lock, nil, cmp.Or(err, g.checkSettings(r.Settings))
+		return rules.Lock, nil, cmp.Or(err, checkSessionSettings(r.Settings))
 	case *zamokpb.RenewSessionRequest:
 		return rules.Lock, nil, err
 	case *zamokpb.AcquireRequest:
 		verb, names, wrong := g.check(r.Acquire)
-		return verb, names, cmp.Or(err, g.checkOwnSession(r), wrong)
+		return verb, names, cmp.Or(err, checkOwnSession(r), wrong)
 	case *zamokpb.Acquire:
 		if err := checkAcquire(r); err != nil {
 			return rules.Lock, nil, err
@@ -233,24 +231,11 @@ func CheckFrame(p *zamokpb.ClientFrame) error {
 	return checkBytes("sent", p.GetSent(), sentBytesMax, "carried")
 }
 
-// ttlTimeouts is the shortest ttl of a session in election timeouts. A failover takes two to four, and a
-// session that renews each third has 0.6 of its ttl left: below four most failovers would end it, and from
-// six on few.
-const ttlTimeouts = 4
-
-// TTLMin is the shortest ttl that is accepted with an election timeout.
-func TTLMin(timeout time.Duration) clock.Span {
-	return max(ttlTimeouts*clock.FromDuration(timeout), fsm.TTLMin)
-}
-
 // checkSettings checks what opens a session.
-func (g *Guard) checkSettings(p *zamokpb.SessionSettings) error {
-	ttl, timeout := clock.Span(p.GetTtl()), g.Timeout()
+func checkSessionSettings(p *zamokpb.SessionSettings) error {
 	return cmp.Or(
 		invalidIf(p == nil, "settings", "are missing: ttl is required"),
-		checkRange("settings.ttl", ttl, fsm.TTLMin, fsm.LongestTTLMax), // the state machine knows the longest in force
-		invalidIf(ttl < TTLMin(timeout), "settings.ttl", "is %v, and most failovers would end the session: the cluster's election "+
-			"timeout is %v, so a ttl is %v at least (--ttl, client.Config.TTL)", ttl, timeout, TTLMin(timeout)),
+		checkRange("settings.ttl", clock.Span(p.GetTtl()), fsm.TTLMin, fsm.LongestTTLMax), // the state machine knows the longest in force
 		checkRange("settings.lock_delay", clock.Span(p.GetLockDelay()), 0, fsm.DelayMax),
 		checkRange("settings.release_on_disconnect", clock.Span(p.GetReleaseOnDisconnect()), 0, fsm.GraceMax),
 		checkBytes("settings.metadata", p.GetMetadata(), fsm.MetadataBytesMax, "kept"),
@@ -259,10 +244,10 @@ func (g *Guard) checkSettings(p *zamokpb.SessionSettings) error {
 
 // checkOwnSession checks what an acquisition has beside its locks: a session of its own has settings and one ticket, since
 // it ends with that.
-func (g *Guard) checkOwnSession(r *zamokpb.AcquireRequest) error {
+func checkOwnSession(r *zamokpb.AcquireRequest) error {
 	err := checkRange("respond_within", clock.Span(r.RespondWithin), 0, fsm.SpanMax)
 	if ticket := r.Acquire.GetTicket(); r.Session == 0 {
-		err = cmp.Or(err, g.checkSettings(r.Settings),
+		err = cmp.Or(err, checkSessionSettings(r.Settings),
 			invalidIf(ticket > 1, "ticket", "is %d: a session of its own has ticket 1 only, and ends with it", ticket))
 	}
 	return err

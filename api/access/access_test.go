@@ -23,8 +23,7 @@ func guard(t *testing.T, text string) *Guard {
 		require.NoError(t, err)
 	}
 	return &Guard{
-		Rules:   func() *rules.Set { return set },
-		Timeout: func() time.Duration { return time.Second }, Servers: func() []raftnode.Server { return nil },
+		Rules: func() *rules.Set { return set }, Servers: func() []raftnode.Server { return nil },
 	}
 }
 

@@ -275,6 +275,7 @@ func (m *Metrics) present(ctx context.Context, node *raftnode.Node, gauge func(n
 	gauge("zamok_raft_leader", "1 on the leader while its epoch is in force, 0 on other nodes.", leads)
 	gauge("zamok_raft_term", "Raft term.", float64(status.Term))
 	gauge("zamok_raft_election_timeout_seconds", "Election timeout in force; it adapts to round trips and pauses.", node.Timeout().Seconds())
+	gauge("zamok_sessions_short_ttl", "Live sessions whose ttl is shorter than four election timeouts: most failovers end them.", float64(node.ShortTTLs()))
 	gauge("zamok_applied_index", "Index applied last; it rises with every command.", float64(status.Applied.Index))
 	gauge("zamok_cluster_time_seconds", "Cluster time: how long the cluster has had a leader.", now.Sub(0).Duration().Seconds())
 	if status.DiskFree != math.MaxUint64 { // that is a free space that is not known

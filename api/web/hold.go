@@ -74,6 +74,7 @@ type hold struct {
 	session uint64               // 0: not opened yet
 	lease   *clock.LocalDeadline // of the session
 	ttl     time.Duration
+	notice  duration
 	ended   bool // the session has ended
 	final   bool // what ended the stream was its answer, or that of the client
 	attempt uint64
@@ -104,6 +105,7 @@ type granted struct {
 	Token   number   `json:"token" doc:"the fencing token"`
 	Session number   `json:"session"`
 	TTL     duration `json:"ttl"`
+	TTLMin  duration `json:"ttl_min,omitempty" doc:"a notice, if ttl is shorter: most failovers end the session, so use at least this"`
 
 	heartbeat
 }
@@ -253,6 +255,7 @@ func (o *hold) receive(message *zamokpb.ServerMessage, send func(*zamokpb.Client
 		state := m.Session
 		if o.session == 0 {
 			o.session, o.ttl, o.lease = state.Session, time.Duration(state.Ttl), clock.NewLocalDeadline(clock.Span(state.Ttl))
+			o.notice = noticeOf(state.Ttl, state.TtlMin)
 		}
 		o.confirm(state.Sent, state.Time)
 		for _, t := range state.Tickets {
@@ -302,7 +305,7 @@ func (o *hold) update(t *zamokpb.TicketState, text string, attached bool) error 
 	switch {
 	case t.GetState() == zamokpb.State_STATE_GRANTED && !o.granted:
 		o.granted, o.holdUntil = true, clock.Time(t.HoldUntil)
-		return o.out.send("granted", "", granted{o.names, o.config.Cluster(), number(t.Token), number(o.session), duration(o.ttl), o.heartbeat()})
+		return o.out.send("granted", "", granted{o.names, o.config.Cluster(), number(t.Token), number(o.session), duration(o.ttl), o.notice, o.heartbeat()})
 	case t.GetState() != zamokpb.State_STATE_ENDED:
 		return nil
 	case o.granted:

@@ -258,6 +258,7 @@ type members struct {
 	Stamp           stamp    `json:"stamp"`
 	HoldOff         duration `json:"hold_off,omitempty" doc:"how long no lock is granted, after a restore"`
 	ElectionTimeout duration `json:"election_timeout"`
+	ShortTTLs       number   `json:"short_ttls,omitempty" doc:"how many sessions have a ttl below four election timeouts: most failovers end them"`
 }
 
 func (h *handler) members(ctx context.Context, _ *none) (*members, error) {
@@ -267,7 +268,7 @@ func (h *handler) members(ctx context.Context, _ *none) (*members, error) {
 	}
 	answer := &members{
 		Leader: response.Leader, Cluster: response.Cluster, Stamp: newStamp(response.Stamp), HoldOff: rounded(response.HoldOff),
-		ElectionTimeout: duration(response.ElectionTimeout), Members: []member{},
+		ElectionTimeout: duration(response.ElectionTimeout), ShortTTLs: number(response.ShortTtls), Members: []member{},
 	}
 	for _, m := range response.Members {
 		shown := member{

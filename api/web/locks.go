@@ -115,6 +115,7 @@ type held struct {
 	Ticket   number    `json:"ticket,omitempty" doc:"absent if the session is the lock's own"`
 	Token    number    `json:"token,omitempty" doc:"the fencing token: rises with every exclusive grant of a lock"`
 	TTL      duration  `json:"ttl,omitempty" doc:"how long the session lives without a renewal"`
+	TTLMin   duration  `json:"ttl_min,omitempty" doc:"a notice, if ttl is shorter: most failovers end the session, so use at least this"`
 	ValidFor *duration `json:"valid_for,omitempty" doc:"how long the lock is certain, its max_hold included, counted from the moment at which you sent this request"`
 	Deadline duration  `json:"deadline,omitempty" doc:"cluster time (see /v1/now) at which the session ends unless it is renewed"`
 }
@@ -137,12 +138,20 @@ func meant(ctx context.Context, cluster string) context.Context {
 }
 
 // confirm fills in what a confirmation of a session, and of a ticket whose maximum hold ends at holdUntil, says. 0: it has none.
-func (a *held) confirm(ttl, now, holdUntil int64) {
+func (a *held) confirm(ttl, ttlMin, now, holdUntil int64) {
 	left := ttl
 	if holdUntil > 0 {
 		left = min(left, holdUntil-now)
 	}
-	a.TTL, a.ValidFor, a.Deadline = duration(ttl), new(validFor(left)), duration(now+ttl)
+	a.TTL, a.TTLMin, a.ValidFor, a.Deadline = duration(ttl), noticeOf(ttl, ttlMin), new(validFor(left)), duration(now+ttl)
+}
+
+// noticeOf is the least ttl that survives most failovers, for a session that has a shorter one; else 0.
+func noticeOf(ttl, ttlMin int64) duration {
+	if ttl < ttlMin {
+		return duration(ttlMin)
+	}
+	return 0
 }
 
 // acquireRoute is not like the others: an acquisition that still waits is answered 202, and a key is a header.
@@ -204,7 +213,7 @@ func (h *handler) request(ctx context.Context, request *zamokpb.AcquireRequest) 
 		State: word(response.State.State, "STATE_"), Cluster: h.config.Cluster(), Session: number(response.Session), Ticket: number(request.Acquire.Ticket),
 		Token: number(response.State.Token),
 	}
-	answer.confirm(response.Ttl, response.Time, response.State.HoldUntil)
+	answer.confirm(response.Ttl, response.TtlMin, response.Time, response.State.HoldUntil)
 	return answer, nil
 }
 
@@ -215,7 +224,7 @@ func (h *handler) renew(ctx context.Context, r *held) (*held, error) {
 		return nil, err
 	}
 	answer := &held{Cluster: h.config.Cluster(), Session: r.Session}
-	answer.confirm(response.Ttl, response.Time, response.HoldUntil)
+	answer.confirm(response.Ttl, response.TtlMin, response.Time, response.HoldUntil)
 	return answer, nil
 }
 
@@ -319,6 +328,6 @@ func (h *handler) openSession(ctx context.Context, r *sessionRequest) (*held, er
 		return nil, err
 	}
 	answer := &held{Cluster: h.config.Cluster(), Session: number(response.Session), Secret: r.Secret}
-	answer.confirm(response.Ttl, response.Time, 0)
+	answer.confirm(response.Ttl, response.TtlMin, response.Time, 0)
 	return answer, nil
 }

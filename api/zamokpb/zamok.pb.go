@@ -979,8 +979,9 @@ func (x *OpenStream) GetAttempt() uint64 {
 // SessionSettings are fixed when a session is opened.
 type SessionSettings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How long the session lives after its last renewal, in nanoseconds: from 2 s, and at least four election timeouts
-	// of the cluster, to the cluster's longest ttl, which is 1 h unless it was changed (Admin.Settings). Required.
+	// How long the session lives after its last renewal, in nanoseconds: from 2 s to the cluster's longest ttl, which is
+	// 1 h unless it was changed (Admin.Settings). One below `ttl_min` of the answer is accepted, and most failovers end
+	// the session. Required.
 	Ttl int64 `protobuf:"varint,1,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// Shown to people, up to 256 bytes of UTF-8 without control characters. Empty: no label.
 	Label string `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
@@ -1605,7 +1606,7 @@ type SessionState struct {
 	Tickets []*TicketState `protobuf:"bytes,6,rep,name=tickets,proto3" json:"tickets,omitempty"`
 	// The node that serves the stream, for people.
 	Node string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
-	// Four election timeouts, in nanoseconds. A shorter ttl does not survive most failovers and is refused.
+	// The least ttl that survives most failovers now, in nanoseconds: four election timeouts, and at least 2 s.
 	TtlMin        int64 `protobuf:"varint,8,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2627,7 +2628,9 @@ type OpenSessionResponse struct {
 	// `sent` of the request.
 	Sent []byte `protobuf:"bytes,3,opt,name=sent,proto3" json:"sent,omitempty"`
 	// The cluster time, in nanoseconds, at which the request was applied.
-	Time          int64 `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
+	Time int64 `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
+	// The least ttl that survives most failovers now, in nanoseconds: four election timeouts, and at least 2 s.
+	TtlMin        int64 `protobuf:"varint,5,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2686,6 +2689,13 @@ func (x *OpenSessionResponse) GetSent() []byte {
 func (x *OpenSessionResponse) GetTime() int64 {
 	if x != nil {
 		return x.Time
+	}
+	return 0
+}
+
+func (x *OpenSessionResponse) GetTtlMin() int64 {
+	if x != nil {
+		return x.TtlMin
 	}
 	return 0
 }
@@ -2773,8 +2783,8 @@ type RenewSessionResponse struct {
 	Time int64 `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
 	// The granted ttl in nanoseconds.
 	Ttl int64 `protobuf:"varint,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// Four election timeouts, in nanoseconds. A shorter ttl does not survive most failovers: a client whose ttl is
-	// shorter should open another session.
+	// The least ttl that survives most failovers now, in nanoseconds: four election timeouts, and at least 2 s. A client
+	// whose ttl is shorter should open another session.
 	TtlMin int64 `protobuf:"varint,4,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	// The cluster time, in nanoseconds, at which the grant of the request's ticket ends by its maximum hold. 0: it has none,
 	// or the ticket is not granted.
@@ -3076,7 +3086,9 @@ type AcquireResponse struct {
 	// The ttl of the session in nanoseconds.
 	Ttl int64 `protobuf:"varint,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// The id of the session.
-	Session       uint64 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`
+	Session uint64 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`
+	// The least ttl that survives most failovers now, in nanoseconds: four election timeouts, and at least 2 s.
+	TtlMin        int64 `protobuf:"varint,6,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3142,6 +3154,13 @@ func (x *AcquireResponse) GetTtl() int64 {
 func (x *AcquireResponse) GetSession() uint64 {
 	if x != nil {
 		return x.Session
+	}
+	return 0
+}
+
+func (x *AcquireResponse) GetTtlMin() int64 {
+	if x != nil {
+		return x.TtlMin
 	}
 	return 0
 }
@@ -4991,8 +5010,10 @@ type MembersResponse struct {
 	// The longest election timeout of the nodes in nanoseconds. It adapts to round trips and pauses unless it is fixed by
 	// an operator.
 	ElectionTimeout int64 `protobuf:"varint,6,opt,name=election_timeout,json=electionTimeout,proto3" json:"election_timeout,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// How many sessions have a ttl that survives few failovers, since it is shorter than four election timeouts.
+	ShortTtls     uint64 `protobuf:"varint,7,opt,name=short_ttls,json=shortTtls,proto3" json:"short_ttls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MembersResponse) Reset() {
@@ -5063,6 +5084,13 @@ func (x *MembersResponse) GetHoldOff() int64 {
 func (x *MembersResponse) GetElectionTimeout() int64 {
 	if x != nil {
 		return x.ElectionTimeout
+	}
+	return 0
+}
+
+func (x *MembersResponse) GetShortTtls() uint64 {
+	if x != nil {
+		return x.ShortTtls
 	}
 	return 0
 }
@@ -5980,12 +6008,13 @@ const file_zamok_proto_rawDesc = "" +
 	"\x12OpenSessionRequest\x12\x16\n" +
 	"\x06secret\x18\x01 \x01(\fR\x06secret\x125\n" +
 	"\bsettings\x18\x02 \x01(\v2\x19.zamok.v1.SessionSettingsR\bsettings\x12\x12\n" +
-	"\x04sent\x18\x03 \x01(\fR\x04sent\"i\n" +
+	"\x04sent\x18\x03 \x01(\fR\x04sent\"\x82\x01\n" +
 	"\x13OpenSessionResponse\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x10\n" +
 	"\x03ttl\x18\x02 \x01(\x03R\x03ttl\x12\x12\n" +
 	"\x04sent\x18\x03 \x01(\fR\x04sent\x12\x12\n" +
-	"\x04time\x18\x04 \x01(\x03R\x04time\"s\n" +
+	"\x04time\x18\x04 \x01(\x03R\x04time\x12\x17\n" +
+	"\attl_min\x18\x05 \x01(\x03R\x06ttlMin\"s\n" +
 	"\x13RenewSessionRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x12\n" +
@@ -6011,13 +6040,14 @@ const file_zamok_proto_rawDesc = "" +
 	"\racked_through\x18\x04 \x01(\x04R\fackedThrough\x12\x12\n" +
 	"\x04sent\x18\x05 \x01(\fR\x04sent\x12%\n" +
 	"\x0erespond_within\x18\x06 \x01(\x03R\rrespondWithin\x125\n" +
-	"\bsettings\x18\a \x01(\v2\x19.zamok.v1.SessionSettingsR\bsettings\"\x92\x01\n" +
+	"\bsettings\x18\a \x01(\v2\x19.zamok.v1.SessionSettingsR\bsettings\"\xab\x01\n" +
 	"\x0fAcquireResponse\x12+\n" +
 	"\x05state\x18\x01 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12\x12\n" +
 	"\x04sent\x18\x02 \x01(\fR\x04sent\x12\x12\n" +
 	"\x04time\x18\x03 \x01(\x03R\x04time\x12\x10\n" +
 	"\x03ttl\x18\x04 \x01(\x03R\x03ttl\x12\x18\n" +
-	"\asession\x18\x05 \x01(\x04R\asession\"\x90\x01\n" +
+	"\asession\x18\x05 \x01(\x04R\asession\x12\x17\n" +
+	"\attl_min\x18\x06 \x01(\x03R\x06ttlMin\"\x90\x01\n" +
 	"\vDropRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x16\n" +
@@ -6143,14 +6173,16 @@ const file_zamok_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x17\n" +
 	"\x15ExpireSessionResponse\"\x10\n" +
-	"\x0eMembersRequest\"\xdc\x01\n" +
+	"\x0eMembersRequest\"\xfb\x01\n" +
 	"\x0fMembersResponse\x12*\n" +
 	"\amembers\x18\x01 \x03(\v2\x10.zamok.v1.MemberR\amembers\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x18\n" +
 	"\acluster\x18\x03 \x01(\tR\acluster\x12%\n" +
 	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\x12\x19\n" +
 	"\bhold_off\x18\x05 \x01(\x03R\aholdOff\x12)\n" +
-	"\x10election_timeout\x18\x06 \x01(\x03R\x0felectionTimeout\"\xdd\x02\n" +
+	"\x10election_timeout\x18\x06 \x01(\x03R\x0felectionTimeout\x12\x1d\n" +
+	"\n" +
+	"short_ttls\x18\a \x01(\x04R\tshortTtls\"\xdd\x02\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +

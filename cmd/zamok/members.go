@@ -74,8 +74,9 @@ func (m memberDoc) diskText() string {
 
 type membersDoc struct {
 	Cluster         string      `json:"cluster"`
-	HoldOff         string      `json:"hold_off,omitempty"` // for how long no lock is granted, after a restore
-	ElectionTimeout string      `json:"election_timeout"`   // after how long without a leader nodes elect another
+	HoldOff         string      `json:"hold_off,omitempty"`   // for how long no lock is granted, after a restore
+	ElectionTimeout string      `json:"election_timeout"`     // after how long without a leader nodes elect another
+	ShortTTLs       int         `json:"short_ttls,omitempty"` // sessions that most failovers end, since their ttl is below four election timeouts
 	Members         []memberDoc `json:"members"`
 }
 
@@ -92,6 +93,9 @@ func (d membersDoc) write(w io.Writer) {
 		}
 	}
 	fmt.Fprintf(w, "\nThe cluster's id is %s.\nIts election timeout is %s.\n", d.Cluster, d.ElectionTimeout)
+	if d.ShortTTLs > 0 {
+		fmt.Fprintf(w, "%d sessions have a ttl below four of them: most failovers end these.\n", d.ShortTTLs)
+	}
 	if d.HoldOff != "" {
 		fmt.Fprintf(w, "No lock is granted for another %s: a backup was restored.\n", d.HoldOff)
 	}
@@ -115,7 +119,7 @@ All endpoints are asked. An endpoint of another cluster is an error; one that do
 				if err != nil {
 					return err
 				}
-				doc := membersDoc{cluster.ID, remainingText(cluster.HoldOff, 0), cluster.ElectionTimeout.String(), mapSlice(members, newMemberDoc)}
+				doc := membersDoc{cluster.ID, remainingText(cluster.HoldOff, 0), cluster.ElectionTimeout.String(), cluster.ShortTTLs, mapSlice(members, newMemberDoc)}
 				return a.print(doc, doc.write)
 			})
 		},

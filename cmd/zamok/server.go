@@ -80,9 +80,9 @@ are refused; a leader with low space transfers its leadership to a node without.
 no log entries and /readyz fails until space is freed; renewals and releases continue while a majority can.
 
 The election timeout adapts to round trips between the nodes and to pauses of their processes, from 250 ms to
-2 s. It is raised at once and lowered after five calm minutes, each time with a leadership transfer. "zamok
-members" shows it. The ttl of a session must be at least four times as long. --election-timeout fixes it, even
-while the node that was started with the flag is down.
+2 s. It is raised at once and lowered after five calm minutes. "zamok members" shows it. Most failovers end a
+session whose ttl is less than four times as long. --election-timeout fixes it, even while the node that was
+started with the flag is down.
 
 Without --rules every client may do everything, so --listen and --http have to be loopback addresses, unless
 --insecure-clients is given. Tokens without --rules, tokens beyond loopback without --tls-cert, and --rules
@@ -176,8 +176,8 @@ func (v *serverCommand) validate() (err error) {
 		return fmt.Errorf("--log-store: %w", err)
 	}
 	if e := v.electionTimeout; e != 0 && (e < electionTimeoutMin || e > electionTimeoutMax) {
-		return fmt.Errorf("--election-timeout: %v is not between %v and %v: a shorter one elects on every hiccup; with a longer one sessions "+
-			"with the usual ttl would be refused", e, electionTimeoutMin, electionTimeoutMax)
+		return fmt.Errorf("--election-timeout: %v is not between %v and %v: a shorter one elects on every hiccup; with a longer one most "+
+			"failovers would end sessions with the usual ttl", e, electionTimeoutMin, electionTimeoutMax)
 	}
 	if v.cluster != "" {
 		v.list, err = peer.ParseList(v.cluster)

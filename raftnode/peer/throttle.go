@@ -198,6 +198,7 @@ func (s *outgoingSnapshot) Read(b []byte) (int, error) {
 // about the next time: a machine, or all nodes together, may have been stopped. The zero value is ready.
 type Repeated struct {
 	mu      sync.Mutex
+	began   time.Time                         // when the first was measured; seconds count from there
 	longest [repeatedSeconds][3]time.Duration // of a second, the longest last; each second at its number modulo repeatedSeconds
 	second  [repeatedSeconds]int64            // which one that is
 }
@@ -208,7 +209,10 @@ const repeatedSeconds = 10
 func (r *Repeated) Add(now time.Time, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	second := now.Unix()
+	if r.began.IsZero() {
+		r.began = now
+	}
+	second := int64(now.Sub(r.began) / time.Second)
 	i := second % repeatedSeconds
 	if r.second[i] != second {
 		r.second[i], r.longest[i] = second, [3]time.Duration{}
@@ -222,7 +226,7 @@ func (r *Repeated) Now(now time.Time) (longest time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, second := range r.second {
-		if now.Unix()-second <= repeatedSeconds {
+		if int64(now.Sub(r.began)/time.Second)-second <= repeatedSeconds {
 			longest = max(longest, r.longest[i][0])
 		}
 	}

@@ -103,7 +103,7 @@ func (in *instance) reloadTimeout() {
 	n := in.node
 	n.reloading.Lock()
 	defer n.reloading.Unlock()
-	in.transport.SetPatience(leaseFor(max(n.timeout(), in.shortest)) - leaseFor(in.shortest))
+	in.transport.SetPatience(leaseFor(max(n.timeout(), in.shortest)) - in.shortest)
 	c := in.raft.ReloadableConfig()
 	heartbeat, election := in.raftTimeouts()
 	if c.HeartbeatTimeout == heartbeat && c.ElectionTimeout == election {
@@ -136,7 +136,7 @@ func (in *instance) raftConfig() *raft.Config {
 	c.LocalID = n.self.ID()
 	c.HeartbeatTimeout = max(n.timeout(), in.shortest)
 	c.ElectionTimeout = c.HeartbeatTimeout
-	c.LeaderLeaseTimeout = leaseFor(in.shortest)
+	c.LeaderLeaseTimeout = in.shortest // the longest that raft accepts; see SetPatience
 	c.CommitTimeout = min(c.CommitTimeout, in.shortest/4)
 	c.MaxAppendEntries = entriesPerAppend
 	c.BatchApplyCh = true

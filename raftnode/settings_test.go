@@ -28,7 +28,7 @@ func TestRaftsSettings(t *testing.T) {
 	require.NoError(t, raft.ValidateConfig(c))
 	assert.Equal(t, 250*time.Millisecond, c.HeartbeatTimeout)
 	assert.Equal(t, 250*time.Millisecond, c.ElectionTimeout)
-	assert.Equal(t, 200*time.Millisecond, c.LeaderLeaseTimeout, "the leader gives up before the others begin")
+	assert.Equal(t, 250*time.Millisecond, c.LeaderLeaseTimeout, "the longest that there may be; the transport makes it longer")
 	assert.Equal(t, 50*time.Millisecond, c.CommitTimeout)
 	assert.Equal(t, 64, c.MaxAppendEntries)
 	assert.True(t, c.BatchApplyCh)

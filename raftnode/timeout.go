@@ -16,7 +16,7 @@ import (
 // # Adaptive election timeouts
 //
 // All nodes have one timeout T: after T to 2T without a leader a follower campaigns, and a leader that no majority has
-// answered for 3T/2 steps down. Where messages are slow, a short T causes elections without need, until no node can lead;
+// answered for 2T steps down. Where messages are slow, a short T causes elections without need, until no node can lead;
 // elsewhere a long T only makes a failover longer. So the leader measures, and T follows.
 //
 // A change takes effect while raft runs: it restarts no raft, moves no leadership and ends no stream. Raft reloads the
@@ -49,9 +49,9 @@ func timeoutFor(need time.Duration) time.Duration {
 	return min(max(steps*timeoutStep, timeoutMin), timeoutMax)
 }
 
-// leaseFor is how long a leader with this T continues without an answer from a majority: until the others have had time to
-// elect another one. To give up earlier helps nobody, and a leader that is only slow to hear them leads on.
-func leaseFor(t time.Duration) time.Duration { return t + t/2 }
+// leaseFor is how long a leader with this T continues without an answer from a majority: until all others must have
+// begun to elect another one. To give up earlier helps nobody, and a leader that only reads their answers late leads on.
+func leaseFor(t time.Duration) time.Duration { return 2 * t }
 
 // Timeout is the T of a majority of the voters, as they announced it, or this node's if that is longer.
 // A failover takes two to four times as long.

@@ -18,7 +18,7 @@ import (
 // answer.
 
 // patienceBeats is how many heartbeats are sent within the patience, at most.
-const patienceBeats = 16
+const patienceBeats = 24
 
 // beat is a heartbeat that is sent beside raft.
 type beat struct {

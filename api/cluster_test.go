@@ -32,7 +32,7 @@ import (
 const patience = 30 * time.Second
 
 // steady is the election timeout of nodes that have others: on a machine that stands for a moment a leader must not
-// step down in the middle of a story about something else, which it does when it had no contact for half of this.
+// change in the middle of a story about something else, which it does when the others do not hear it for this long.
 // Most of what these tests take is waiting for first elections.
 const steady = 750 * time.Millisecond
 

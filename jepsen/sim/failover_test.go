@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -146,6 +147,42 @@ func TestTimeoutAdaptsToLatencyIncrease(t *testing.T) {
 		require.NoError(s, err)
 		for _, n := range s.InitialMembers() {
 			require.Less(s, n.Running().Timeout(), time.Second, "they become shorter again")
+		}
+	})
+}
+
+// A change of the timeouts, up and down, ends no stream and moves no leadership.
+func TestAChangeOfTheTimeoutsCutsNoStream(t *testing.T) {
+	runStarted(t, Config{AdaptiveTimeouts: true}, func(s *Sim, leader *Node) {
+		var clients []*client.Lock
+		for i := range 5 {
+			clients = append(clients, s.lock(s.program(fmt.Sprint("p", i), nil), fmt.Sprint("x", i)))
+		}
+		attachments := func() (all []uint64) {
+			leader.Running().View(func(m *fsm.Machine) {
+				for _, live := range m.Sessions(0, len(clients)+1) {
+					all = append(all, live.Attachment)
+				}
+			})
+			return all
+		}
+		attached, term := attachments(), leader.Status().Term
+		require.Len(s, attached, len(clients))
+		for _, want := range []time.Duration{time.Second, 250 * time.Millisecond} {
+			if s.Network.HealAll(); want == time.Second {
+				for delay := 10; delay <= 80; delay += 10 { // so slowly that the leader is never lost
+					s.slowAllLinks(time.Duration(delay) * time.Millisecond)
+					time.Sleep(10 * time.Second)
+				}
+			}
+			s.Await(10*time.Minute, "all have the timeout", func() bool {
+				return !slices.ContainsFunc(s.timeouts(), func(t time.Duration) bool { return t != want })
+			})
+			require.Equal(s, attached, attachments())
+			require.Equal(s, term, leader.Status().Term)
+		}
+		for _, lock := range clients {
+			require.NoError(s, lock.Unlock(s.Within(time.Minute)))
 		}
 	})
 }

@@ -166,6 +166,7 @@ func TestAChangeOfTheTimeoutsCutsNoStream(t *testing.T) {
 			})
 			return all
 		}
+		time.Sleep(time.Minute) // a stream that began through another node moves to the leader
 		attached, term := attachments(), leader.Status().Term
 		require.Len(s, attached, len(clients))
 		for _, want := range []time.Duration{time.Second, 250 * time.Millisecond} {

@@ -199,6 +199,7 @@ func TestAShortTTLBesideALongTimeout(t *testing.T) {
 		require.NoError(s, held.Unlock(s.Within(time.Minute)))
 		locker := p.Locker(s.Within(time.Minute), "x")
 		locker.Lock()
+		time.Sleep(time.Second)
 		locker.Unlock()
 	})
 }

@@ -12,8 +12,8 @@ import (
 //
 // What is remembered is bounded: EndedSessionsMax sessions, and a sixteenth of the bytes of each quota. It counts as bytes of its
 // identity, and gives way to whatever needs them: nothing is refused because of it. The oldest end of an identity is forgotten
-// first if that has too much, and otherwise the oldest of all. So no identity makes the state machine forget those of another
-// while it has as much as its share.
+// first if that has too much, and otherwise the oldest of all. So an identity that has its share forgets its own ends only;
+// what lives may push out the oldest end of all.
 
 // EndedSession is what is remembered of a session.
 type EndedSession struct {

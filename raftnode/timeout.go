@@ -57,11 +57,11 @@ func leaseFor(t time.Duration) time.Duration { return 2 * t }
 // A failover takes two to four times as long.
 func (n *Node) Timeout() time.Duration { return time.Duration(n.known.Load()) }
 
-// ttlTimeouts is the shortest ttl of a session, in T, that survives most failovers. One takes two to four, and a session
-// that renews each third has 0.6 of its ttl left: below four most failovers end it, and from six on few.
+// ttlTimeouts is a ttl of a session, in T. A failover takes two to four, and a session that renews each third has 0.6 of its
+// ttl left: below this, most failovers end it.
 const ttlTimeouts = 4
 
-// LeastTTL is the least ttl that survives most failovers now.
+// LeastTTL is a ttl below which most failovers end a session now.
 func (n *Node) LeastTTL() clock.Span {
 	return max(ttlTimeouts*clock.FromDuration(n.Timeout()), fsm.TTLMin)
 }
@@ -160,14 +160,14 @@ func (n *Node) choose(l *leadership, all, others []voter) (t time.Duration, reas
 		fixed = max(fixed, timeoutOf(v.announced.ElectionTimeoutFixed))
 	}
 	trip, slow, stall := quorumTrip(others, voter.distance), quorumTrip(others, voter.slowness), n.stalls.Now(now)
-	need := timeoutFactor * max(trip+stall, slow/2) // load may make round trips longer, as long as they leave half of the lease
+	need := timeoutFactor * max(trip+stall, slow/2) // load counts half: a repeated round trip is at most a fifth of the lease
 	reason = fmt.Sprintf("round trips of %v, repeatedly of %v, and pauses of this process of %v", trip.Round(time.Millisecond),
 		slow.Round(time.Millisecond), stall.Round(time.Millisecond))
-	switch begun := ofMajority(all); {
+	switch ofOthers := ofMajority(all); {
 	case fixed != 0: // of several the longest
 		return fixed, fmt.Sprintf("--election-timeout is %v", fixed)
-	case now.Sub(l.since) < calm && begun > t: // of an earlier leader, since this one has not lowered it yet
-		return begun, "a majority has it"
+	case now.Sub(l.since) < calm && ofOthers > t: // of an earlier leader, since this one has not lowered it yet
+		return ofOthers, "a majority has it"
 	case len(others) == 0: // a single voter needs no answer
 	case timeoutFor(need) > t:
 		return timeoutFor(need), reason

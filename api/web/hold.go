@@ -105,7 +105,7 @@ type granted struct {
 	Token   number   `json:"token" doc:"the fencing token"`
 	Session number   `json:"session"`
 	TTL     duration `json:"ttl"`
-	TTLMin  duration `json:"ttl_min,omitempty" doc:"a notice, if ttl is shorter: most failovers end the session, so use at least this"`
+	TTLMin  duration `json:"ttl_min,omitempty" doc:"a notice, if ttl is shorter: most failovers end the session; use one and a half times this"`
 
 	heartbeat
 }

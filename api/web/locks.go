@@ -115,7 +115,7 @@ type held struct {
 	Ticket   number    `json:"ticket,omitempty" doc:"absent if the session is the lock's own"`
 	Token    number    `json:"token,omitempty" doc:"the fencing token: rises with every exclusive grant of a lock"`
 	TTL      duration  `json:"ttl,omitempty" doc:"how long the session lives without a renewal"`
-	TTLMin   duration  `json:"ttl_min,omitempty" doc:"a notice, if ttl is shorter: most failovers end the session, so use at least this"`
+	TTLMin   duration  `json:"ttl_min,omitempty" doc:"a notice, if ttl is shorter: most failovers end the session; use one and a half times this"`
 	ValidFor *duration `json:"valid_for,omitempty" doc:"how long the lock is certain, its max_hold included, counted from the moment at which you sent this request"`
 	Deadline duration  `json:"deadline,omitempty" doc:"cluster time (see /v1/now) at which the session ends unless it is renewed"`
 }
@@ -146,7 +146,7 @@ func (a *held) confirm(ttl, ttlMin, now, holdUntil int64) {
 	a.TTL, a.TTLMin, a.ValidFor, a.Deadline = duration(ttl), noticeOf(ttl, ttlMin), new(validFor(left)), duration(now+ttl)
 }
 
-// noticeOf is the least ttl that survives most failovers, for a session that has a shorter one; else 0.
+// noticeOf is the ttl below which most failovers end a session, for a session that has a shorter one; else 0.
 func noticeOf(ttl, ttlMin int64) duration {
 	if ttl < ttlMin {
 		return duration(ttlMin)

@@ -113,7 +113,7 @@ func OfCopy(err error, first bool) *Error {
 		return e
 	}
 	e.Info.Outcome = unknown
-	e.Info.Message = "an earlier copy of this request, if there was one, may be done; of this one: " + e.Info.Message
+	e.Info.Message = "this request was refused, but an earlier copy of it, if there was one, may have taken effect: " + e.Info.Message
 	return e
 }
 

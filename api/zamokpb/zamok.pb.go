@@ -1606,7 +1606,7 @@ type SessionState struct {
 	Tickets []*TicketState `protobuf:"bytes,6,rep,name=tickets,proto3" json:"tickets,omitempty"`
 	// The node that serves the stream, for people.
 	Node string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
-	// The least ttl that survives most failovers now, in nanoseconds: four election timeouts, and at least 2 s.
+	// A ttl below which most failovers end a session now, in nanoseconds: four election timeouts, at least 2 s.
 	TtlMin        int64 `protobuf:"varint,8,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2629,7 +2629,7 @@ type OpenSessionResponse struct {
 	Sent []byte `protobuf:"bytes,3,opt,name=sent,proto3" json:"sent,omitempty"`
 	// The cluster time, in nanoseconds, at which the request was applied.
 	Time int64 `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
-	// The least ttl that survives most failovers now, in nanoseconds: four election timeouts, and at least 2 s.
+	// A ttl below which most failovers end a session now, in nanoseconds: four election timeouts, at least 2 s.
 	TtlMin        int64 `protobuf:"varint,5,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2783,7 +2783,7 @@ type RenewSessionResponse struct {
 	Time int64 `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
 	// The granted ttl in nanoseconds.
 	Ttl int64 `protobuf:"varint,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// The least ttl that survives most failovers now, in nanoseconds: four election timeouts, and at least 2 s. A client
+	// A ttl below which most failovers end a session now, in nanoseconds: four election timeouts, at least 2 s. A client
 	// whose ttl is shorter should open another session.
 	TtlMin int64 `protobuf:"varint,4,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	// The cluster time, in nanoseconds, at which the grant of the request's ticket ends by its maximum hold. 0: it has none,
@@ -3087,7 +3087,7 @@ type AcquireResponse struct {
 	Ttl int64 `protobuf:"varint,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// The id of the session.
 	Session uint64 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`
-	// The least ttl that survives most failovers now, in nanoseconds: four election timeouts, and at least 2 s.
+	// A ttl below which most failovers end a session now, in nanoseconds: four election timeouts, at least 2 s.
 	TtlMin        int64 `protobuf:"varint,6,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

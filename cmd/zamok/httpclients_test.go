@@ -274,13 +274,13 @@ func TestHTTPGuide(t *testing.T) {
 	// A busy machine may be without a leader for longer than a node repeats a request: the reader sends it again.
 	again := fmt.Sprintf("fail\nretry = 20\nretry-max-time = %.0f\n", testTimeout.Seconds())
 	require.NoError(t, os.WriteFile(filepath.Join(shell.dir, ".curlrc"), []byte(again), 0o600))
-	// Regular expressions. The reason of an end is missing if the release was repeated, as its first answer was lost.
+	// Regular expressions. The token is missing if the release was repeated, as its first answer was lost.
 	expected := []struct{ begins, shows string }{
 		{"curl -s http://127.0.0.1:5752/v1/acquire -d '{\"name\":\"stock\"", `"state":"granted".*"token":"\d+","ttl":"1m0s","valid_for":"57s"`},
 		{"curl -s http://127.0.0.1:5752/v1/release", `"state":"ended"`},
 		{"curl -s http://127.0.0.1:5752/v1/acquire", `"valid_for":"57s"(?s:.*)"state":"ended"`},
 		{"umask 077", `"state":"granted"(?s:.*)"state":"ended"`},
-		{"while ", `^{"state":"ended"`},
+		{"while ", `^{"state":"ended","reason":"dropped"`},
 		{"curl -sN 'http://127.0.0.1:5752/v1/hold", `event: granted\ndata: .*"token":"\d+".*\n\nevent: heartbeat\ndata: {"valid_for":"[\d.]+s"`},
 		{"curl -s http://127.0.0.1:5752/v1/acquire -d '{\"items\"", `"state":"granted"(?s:.*)"state":"ended"`},
 		{"curl -s http://127.0.0.1:5752/v1/sessions", `("state":"granted"(?s:.*)){2}"valid_for":"28.5s"(?s:.*)"state":"ended"(?s:.*)"state":"ended"`},

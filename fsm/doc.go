@@ -17,7 +17,7 @@
 //     stands still. An epoch begins with its LeaderStart and ends with its term; package clock has the proof that
 //     needs both.
 //  2. Renew. Every session among the renewals, and every session that one of its own commands names (OpenSession,
-//     Attach with the right hash, Acquire, Drop, Downgrade, CloseSession), gets the deadline time + ttl. So a session
+//     Attach with the right hash, Acquire, Drop, Downgrade, CloseSession, WithdrawSession), gets the deadline time + ttl. So a session
 //     that is renewed in the very entry in which its deadline passes stays alive. (DropUnrenewed is no renewal: it is the
 //     Drop of a client whose right to hold locks was withdrawn.)
 //  3. Expire. What is due at the new time is removed, in the order (deadline, kind, id): expired sessions, waits that

@@ -174,6 +174,8 @@ func (m *Machine) renewSenders(e *Entry) {
 			m.renew(c.Session)
 		case *CloseSession:
 			m.renew(c.Session)
+		case *WithdrawSession:
+			m.renew(c.Session)
 		}
 	}
 }

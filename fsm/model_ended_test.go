@@ -10,16 +10,17 @@ import (
 
 // What is remembered of ended sessions.
 
-// rememberSession remembers a session that its owner closed, or that held something, with its tickets as they stood.
-func (m *model) rememberSession(s *modelSession, tickets []fsm.TicketState, reason fsm.Reason) {
-	e, held := fsm.EndedSession{ID: s.id, Secret: s.Secret, Identity: s.Identity, Reason: reason}, false
+// rememberSession remembers a session that its owner closed, or that held something, with its tickets as they stood. Of one that is
+// withdrawn only what had ended counts.
+func (m *model) rememberSession(s *modelSession, tickets []fsm.TicketState, reason fsm.Reason, withdrawn bool) {
+	e, held := fsm.EndedSession{ID: s.id, Secret: s.Secret, Identity: s.Identity, Reason: reason}, s.ackedThrough > 0
 	for _, t := range tickets {
-		held = held || t.Token != 0
+		held = held || t.Token != 0 && (!withdrawn || t.State == fsm.Ended)
 		if e.Ticket = reason; t.State == fsm.Ended {
 			e.Ticket = t.Reason
 		}
 	}
-	if held || reason == fsm.Closed {
+	if held || reason == fsm.Closed && !withdrawn {
 		m.ended = append(m.ended, e)
 		m.forgetSessions(s.Identity)
 	}

@@ -181,6 +181,8 @@ func (m *model) senderSession(c fsm.Command) *modelSession {
 		return m.session(c.Session)
 	case *fsm.CloseSession:
 		return m.session(c.Session)
+	case *fsm.WithdrawSession:
+		return m.session(c.Session)
 	default:
 		return nil
 	}
@@ -266,9 +268,7 @@ func (m *model) endSession(s *modelSession, reason fsm.Reason, text string, reme
 		m.endTicket(t, reason, text)
 	}
 	m.sessions = slices.DeleteFunc(m.sessions, func(o *modelSession) bool { return o == s })
-	if remember {
-		m.rememberSession(s, states, reason)
-	}
+	m.rememberSession(s, states, reason, !remember)
 	m.emit(fsm.Event{
 		Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: s.id}, Reason: reason, Text: text, Label: s.Label,
 	})

@@ -122,14 +122,15 @@ func (m *Machine) endLiving(id session.ID, reason Reason, text string, remember 
 }
 
 // endSession ends a session with all its tickets, whose number it returns; waiters behind them are
-// granted by grantUnblocked. One that its owner closed, or that held a lock, is remembered.
+// granted by grantUnblocked. One that its owner closed, or that held a lock or may have, is remembered. One that is withdrawn is,
+// if what it held had ended before.
 func (m *Machine) endSession(id session.ID, reason Reason, text string, remember bool) (tickets int) {
 	s := m.sessions.Ref(id)
-	e, held := EndedSession{ID: id, Secret: s.Secret, Identity: s.Identity, Reason: reason}, false
+	e, held := EndedSession{ID: id, Secret: s.Secret, Identity: s.Identity, Reason: reason}, s.AckedThrough > 0
 	keys := m.keyBuffer[:0]
 	for key, t := range ticketsOf(m.tickets, TicketRef{Session: id}) {
 		keys = append(keys, key)
-		e.Ticket, held = cmp.Or(t.reason, reason), held || t.token != 0
+		e.Ticket, held = cmp.Or(t.reason, reason), held || t.token != 0 && (remember || t.state == Ended)
 		m.countTicket(s, key, t, gone)
 	}
 	for _, key := range keys {
@@ -145,7 +146,7 @@ func (m *Machine) endSession(id session.ID, reason Reason, text string, remember
 	m.charge(s.Identity, sessionAmounts(&s.Settings), gone)
 	delete(m.bySecret, s.Secret)
 	m.sessions.Delete(id)
-	if remember && (held || reason == Closed) {
+	if held || remember && reason == Closed {
 		m.rememberSession(e)
 	}
 	m.emit(Event{Kind: EvSessionEnded, TicketRef: TicketRef{Session: id}, Reason: reason, Text: text, Label: label})

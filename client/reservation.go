@@ -115,6 +115,7 @@ func (c *Client) acquireReserved(ctx context.Context, r *Reservation, waitFor in
 	}
 	for between := (pause{}); ; between.wait(ctx) {
 		if r.Session == 0 {
+			refused = nil
 			opened, _, err := call(ctx, c, repeats, open, &zamokpb.OpenSessionRequest{Secret: r.Secret,
 				Settings: &zamokpb.SessionSettings{Ttl: int64(r.TTL), Label: r.Label}})
 			switch {

@@ -347,3 +347,25 @@ func TestAReservationBelongsToItsCluster(t *testing.T) {
 		require.NoError(t, err)
 	})
 }
+
+// A reservation whose secret is over draws another one. If the client is closed then, it says so.
+func TestReserveEndsWithItsClient(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	cl, ctx := c.client(nil), soon(t)
+	r := client.NewReservation(time.Hour, client.ExclusiveItem("closed"))
+	begun := *r
+	_, err := cl.Reserve(ctx, r, unsaved)
+	require.NoError(t, err)
+	require.NoError(t, cl.ReleaseReservation(ctx, r))
+	begun.Secret = r.Secret
+	saves := 0
+	_, err = cl.Reserve(ctx, &begun, func() error {
+		if saves++; saves == 2 { // with another secret
+			require.NoError(t, cl.Close())
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, client.ErrClosed)
+	require.Equal(t, 2, saves)
+}

@@ -116,3 +116,15 @@ func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
 		require.Equal(b, leader.Status().Applied, low.Status().Applied)
 	})
 }
+
+// A leader sends its heartbeats as often as its lease demands, however long it would not campaign.
+func TestACautiousLeaderSendsHeartbeats(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		in := &instance{node: b.leader(b.nodes...).Node, shortest: timeoutMin, cautiousUntil: time.Now().Add(cautious)}
+		heartbeat, election := in.raftTimeouts()
+		require.Equal(b, []time.Duration{cautious, cautious}, []time.Duration{heartbeat, election})
+		in.leadership.Store(&leadership{})
+		heartbeat, _ = in.raftTimeouts()
+		require.Equal(b, timeoutMin, heartbeat)
+	})
+}

@@ -61,7 +61,7 @@ func (n *Node) startInstance() error {
 		return err
 	}
 	in := &instance{
-		node: n, transport: transport, shortest: min(n.timeout(), timeoutMin), notices: make(chan bool, noticesMax),
+		node: n, transport: transport, shortest: n.shortest(), notices: make(chan bool, noticesMax),
 		supervised: make(chan struct{}), over: make(chan struct{}),
 	}
 	in.life, in.endLife = context.WithCancel(context.Background())
@@ -84,16 +84,25 @@ func (n *Node) startInstance() error {
 	return nil
 }
 
+// shortest is the T that raft leads with. No leader goes below one that this node's operator has chosen; but the heartbeats of this
+// node, which come after a tenth to a fifth of it, must be in time for nodes that do not know the choice yet.
+func (n *Node) shortest() time.Duration {
+	if n.cfg.ElectionTimeout != 0 {
+		return min(n.cfg.ElectionTimeout, 3*timeoutMin)
+	}
+	return timeoutMin
+}
+
 // raftTimeouts are raft's timeouts now. A leader keeps the short one of heartbeats. A node does not campaign for a while
 // after a restart by the watchdog, or while its disk is full: a leader with a full disk could not even open an epoch; if all
 // disks were full, the nodes would depose each other forever.
 func (in *instance) raftTimeouts() (heartbeat, election time.Duration) {
 	t := max(in.node.timeout(), in.shortest)
 	switch {
-	case time.Now().Before(in.cautiousUntil) || in.node.store.CheckSpace() != nil:
-		return max(t, cautious), max(t, cautious)
 	case in.leadership.Load() != nil:
 		return in.shortest, t
+	case time.Now().Before(in.cautiousUntil) || in.node.store.CheckSpace() != nil:
+		return max(t, cautious), max(t, cautious)
 	}
 	return t, t
 }

@@ -44,8 +44,9 @@ type Node struct {
 	stalls       peer.Repeated            // how long this process was kept from running
 	chosen       atomic.Int64             // this node's timeout, in ns
 	reloading    sync.Mutex               // held while raft takes it
-	known        atomic.Int64             // the timeout of a majority of the nodes with a vote, in ns
-	steppedAside time.Time                // when this leader last handed over by itself; of the maintenance loop
+	short        shortTTLs
+	known        atomic.Int64 // the timeout of a majority of the nodes with a vote, in ns
+	steppedAside time.Time    // when this leader last handed over by itself; of the maintenance loop
 
 	maintainWake chan struct{}   // capacity 1
 	notifying    atomic.Bool     // a node is being notified that its log lost entries

@@ -66,8 +66,24 @@ func (n *Node) LeastTTL() clock.Span {
 	return max(ttlTimeouts*clock.FromDuration(n.Timeout()), fsm.TTLMin)
 }
 
-// ShortTTLs is how many sessions have a shorter one. It looks at each of them, unless none can.
-func (n *Node) ShortTTLs() (count int) {
+// shortTTLs is how many sessions had a shorter ttl, and when that was counted.
+type shortTTLs struct {
+	mu      sync.Mutex // held while they are counted
+	counted time.Time
+	count   int
+}
+
+// ShortTTLs is how many sessions have a shorter one. It looks at each of them, unless none can, at most once a second.
+func (n *Node) ShortTTLs() int {
+	n.short.mu.Lock()
+	defer n.short.mu.Unlock()
+	if now := time.Now(); now.Sub(n.short.counted) >= time.Second {
+		n.short.count, n.short.counted = n.countShortTTLs(), now
+	}
+	return n.short.count
+}
+
+func (n *Node) countShortTTLs() (count int) {
 	least, after := n.LeastTTL(), session.ID(0)
 	for more := least > fsm.TTLMin; more; {
 		n.View(func(m *fsm.Machine) {

@@ -49,6 +49,7 @@ func (t *Transport) sendHeartbeat(id raft.ServerID, at raft.ServerAddress,
 		*resp = b.resp
 		return b.err
 	}
+	*resp = raft.AppendEntriesResponse{} // raft has its latest answer there
 	return nil
 }
 

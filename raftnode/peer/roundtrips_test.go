@@ -25,6 +25,7 @@ func TestRepeated(t *testing.T) {
 	require.Zero(t, r.Now(at.Add(11*time.Second)))
 	r.Add(began.Add(19*time.Second), 20*time.Millisecond)
 	require.Zero(t, r.Now(began.Add(19*time.Second)), "of another second")
+	r.Add(began.Add(-2*time.Second), time.Hour) // its clock was read before that of the first
 }
 
 // Distance makes all round trips longer, load and pauses only some.

@@ -212,7 +212,7 @@ func (r *Repeated) Add(now time.Time, took time.Duration) {
 	if r.began.IsZero() {
 		r.began = now
 	}
-	second := int64(now.Sub(r.began) / time.Second)
+	second := max(int64(now.Sub(r.began)/time.Second), 0) // now may have been read before began was
 	i := second % repeatedSeconds
 	if r.second[i] != second {
 		r.second[i], r.longest[i] = second, [3]time.Duration{}

@@ -83,11 +83,13 @@ func TestEntriesDoNotWaitForRefusals(t *testing.T) {
 		time.Sleep(2 * maintenanceTick) // the announcement is out, nothing else is written
 		var slow atomic.Bool
 		slow.Store(true)
-		n.cfg.Applied = func(*fsm.Machine, fsm.Applied) {
-			if slow.Load() {
-				time.Sleep(queueWaitMax)
+		n.View(func(*fsm.Machine) { // under its lock, as entries are applied
+			n.cfg.Applied = func(*fsm.Machine, fsm.Applied) {
+				if slow.Load() {
+					time.Sleep(queueWaitMax)
+				}
 			}
-		}
+		})
 		const many = 4 * entryCommandsMax // that an entry leaves some behind which have waited for too long
 		refused, hear := make(chan error, many), make(chan struct{})
 		for range many {

@@ -223,6 +223,7 @@ func TestANewLeaderKeepsTheTimeout(t *testing.T) {
 		end := clocks.stall(190 * time.Millisecond)
 		b.fitted(time.Second, time.Minute, b.nodes...)
 		end()
+		time.Sleep(15 * time.Second) // until the stalls are forgotten, which would be a reason to lengthen it again
 		next := b.others(b.leader(b.nodes...))[0]
 		next.setTimeout(next.instance.Load(), timeoutMin)
 		require.NoError(b, b.leader(b.nodes...).Transfer(b.Context(), next.self.ID))

@@ -33,7 +33,7 @@
 //
 // # After a landing
 //
-// All mutants take twenty minutes, so .ci/run asks with -since only for those that are due: whose patch,
+// All mutants take some twenty minutes, so .ci/run asks with -since only for those that are due: whose patch,
 // code or test has changed since the last commit that passed, and of the others a tenth. Which tenth,
 // and which commit, is in .ci/passed, so each mutant is run at least once in ten landings.
 //

@@ -159,13 +159,13 @@ func breakBesideAnEnd(t *testing.T, n *Node) {
 	}{{zamokpb.Code_CODE_SLOW_READER, true}, {zamokpb.Code_CODE_SUPERSEDED, false}} {
 		for i := range 20 { // a select takes either of what is ready
 			secret := byte(20*number + i)
-			q := attachFor(t, n, secret, clock.Minute).queue
+			q := attachFor(t, n, uint64(secret), clock.Minute).queue
 			q.End(wire.StreamEnded(one.code, "cut"))
 			want := broken(n)
 			if one.breaks {
 				want++
 			} else {
-				attachFor(t, n, secret, clock.Minute)
+				attachFor(t, n, uint64(secret), clock.Minute)
 			}
 			st := &stream{
 				server: n.server, queue: q, ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: (&conns.Conn{Conn: &net.TCPConn{}}).RemoteAddr()}),

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/binary"
 	"sync/atomic"
 	"testing"
 
@@ -39,7 +40,7 @@ func FuzzFrame(f *testing.F) {
 		if proto.Unmarshal(bytes, frame) != nil {
 			return // gRPC ends the stream
 		}
-		st := attachDirectly(t, n, byte(secrets.Add(1)))
+		st := attachDirectly(t, n, secrets.Add(1))
 		err := st.handle(frame)
 		if err != nil {
 			require.Equal(t, zamokpb.Code_CODE_INVALID, infoOf(t, err).Code)
@@ -59,12 +60,12 @@ func FuzzFrame(f *testing.F) {
 }
 
 // attachDirectly is a stream without a connection.
-func attachDirectly(t testing.TB, n *Node, number byte) *stream { return attachFor(t, n, number, 0) }
+func attachDirectly(t testing.TB, n *Node, number uint64) *stream { return attachFor(t, n, number, 0) }
 
 // attachFor is one of a session that ends with a grace period after a break.
-func attachFor(t testing.TB, n *Node, number byte, grace clock.Span) *stream {
+func attachFor(t testing.TB, n *Node, number uint64, grace clock.Span) *stream {
 	ctx := context.Background()
-	secret := access.Hash([]byte{number})
+	secret := access.Hash(binary.BigEndian.AppendUint64(nil, number))
 	a, err := n.Raft().Propose(ctx, &fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.Minute, Grace: grace}})
 	require.NoError(t, err)
 	adopted := make(chan *push.Queue, 1)

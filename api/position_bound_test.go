@@ -90,7 +90,7 @@ func crowd(t *testing.T, n *Node, waiters int, sent *atomic.Int64) []fsm.TicketR
 	var st *stream
 	for i := range waiters + 1 {
 		if i%each == 0 {
-			st = attachDirectly(t, n, byte(i/each))
+			st = attachDirectly(t, n, uint64(i/each))
 			go writeNowhere(t.Context(), st, sent)
 		}
 		c := &fsm.Acquire{Session: st.queue.Session, Ticket: uint64(i%each) + 1, Items: items, WaitFor: fsm.Forever}

@@ -98,7 +98,7 @@ func TestARefusedCopyIsInDoubt(t *testing.T) {
 		number++
 		t.Run(name, func(t *testing.T) {
 			const done, underWay, first = 1, 2, 3
-			st := attachDirectly(t, n, number)
+			st := attachDirectly(t, n, uint64(number))
 			send := func(tickets ...uint64) {
 				t.Helper()
 				frame := &zamokpb.ClientFrame{}

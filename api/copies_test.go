@@ -115,7 +115,7 @@ func TestALeaderSaysNotDoneOfNoCopyBeforeTheLog(t *testing.T) {
 	requireDoubt(t, ctx, all, zamokpb.Code_CODE_OVERLOADED)
 	flood()
 	_, err = s.Acquire(ctx, held)
-	require.NoError(t, err, "a rate refuses no copy of what the state machine has")
+	require.NoError(t, err, "a rate refuses no retransmission of what the state machine has")
 }
 
 // Nor do the access rules, which may have changed.

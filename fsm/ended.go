@@ -21,7 +21,7 @@ type EndedSession struct {
 	Secret   session.Hash
 	Identity string
 	Reason   Reason
-	// Ticket is how the newest ticket ended, before its session or with it; 0 = none was remembered.
+	// Ticket is how the only ticket ended, before its session or with it; 0 = there were none, or several.
 	Ticket Reason
 }
 

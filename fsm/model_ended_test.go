@@ -20,6 +20,9 @@ func (m *model) rememberSession(s *modelSession, tickets []fsm.TicketState, reas
 			e.Ticket = t.Reason
 		}
 	}
+	if len(tickets) > 1 || s.ackedThrough > 0 {
+		e.Ticket = 0
+	}
 	if held || reason == fsm.Closed && !withdrawn {
 		m.ended = append(m.ended, e)
 		m.forgetSessions(s.Identity)

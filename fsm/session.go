@@ -140,6 +140,9 @@ func (m *Machine) endSession(id session.ID, reason Reason, text string, remember
 		m.tickets.Delete(key)
 	}
 	m.keyBuffer = keys
+	if len(keys) > 1 || s.AckedThrough > 0 { // which one a repeated close asks for would not be known
+		e.Ticket = 0
+	}
 	label := s.Label
 	m.due.Delete(sessionDue(s))
 	m.sum -= s.Sum()

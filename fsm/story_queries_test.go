@@ -79,7 +79,7 @@ func (s *story) showSession(p *storyClient) []string {
 	if e, remembered := s.m.EndedSession(p.secret()); !alive && remembered {
 		output := fmt.Sprintf("%s: no session; the last has ended: %s", p.name, reasonText(e.Reason, ""))
 		if e.Ticket != 0 {
-			output += "; its newest ticket: " + reasonText(e.Ticket, "")
+			output += "; its ticket: " + reasonText(e.Ticket, "")
 		}
 		return []string{output}
 	}

@@ -21,7 +21,6 @@ MINUTES ?= 120
 VULNDB ?= https://vuln.go.dev
 MODULE ?=
 ROUNDS ?= 20
-LOG ?= wal
 MUTANT ?= .
 SINCE ?=
 
@@ -74,14 +73,14 @@ durable: ## kill -9 of all nodes, of the leader, of a follower: ROUNDS times (20
 		-run 'TestNothingAcknowledgedIsLost' ./raftnode | grep -E '^(=== RUN|---|ok|FAIL|    [a-z_]*_test.go)' | tail -40
 
 .PHONY: jepsen
-jepsen: jepsen-build ## real processes under real faults for MINUTES (120), run after run; SEED=n repeats choices; root adds disks; LOG=bolt
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -log-store '$(LOG)' -disks -minutes '$(MINUTES)' -for 5m -min-ok 20000 -min-faults 40
+jepsen: jepsen-build ## real processes under real faults for MINUTES (120), run after run; SEED=n repeats choices; root adds disks
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -disks -minutes '$(MINUTES)' -for 5m -min-ok 20000 -min-faults 40
 
 .PHONY: jepsen-short
 jepsen-short: jepsen-build ## the same in two minutes or more, until every kind of fault has happened; then five nodes, two killed and one paused in turn; then one that loses its data
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -log-store '$(LOG)' -disks -for 120s -at-most 7m -tries 2 -every-kind -min-ok 100000 -min-faults 60
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -log-store '$(LOG)' -nodes 5 -programs 2 -for 20s -at-most 2m -tries 2 -only 'two killed'
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -log-store '$(LOG)' -programs 2 -for 45s -at-most 3m -tries 2 -only 'wipe node' -min-faults 1
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -disks -for 120s -at-most 7m -tries 2 -every-kind -min-ok 100000 -min-faults 60
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -nodes 5 -programs 2 -for 20s -at-most 2m -tries 2 -only 'two killed'
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -programs 2 -for 45s -at-most 3m -tries 2 -only 'wipe node' -min-faults 1
 
 .PHONY: jepsen-build
 jepsen-build:

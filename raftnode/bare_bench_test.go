@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"zamok/raftnode/store"
 )
 
 const (
@@ -29,12 +27,12 @@ const (
 //
 //	go test -run '^$' -bench AgainstTheFloor -benchtime 1x ./raftnode
 //
-// ZAMOK_BENCH_LOG=bolt gives the nodes that log; the floor has raft-boltdb in any case.
+// The floor has raft-boltdb.
 func BenchmarkAgainstTheFloor(b *testing.B) {
 	// Beside others a process may wait for a core for longer than a leader's lease is by default.
 	const patience = 2 * time.Second
 	floor := newCluster(b, order{Floor: 1, Election: patience})
-	node := newCluster(b, order{Election: patience, Log: store.LogKind(os.Getenv("ZAMOK_BENCH_LOG"))})
+	node := newCluster(b, order{Election: patience})
 	var lines [2]*line
 	var leaders [2]*part
 	for i, c := range []*cluster{floor, node} {

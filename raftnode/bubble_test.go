@@ -27,7 +27,6 @@ import (
 type bubble struct {
 	*testing.T
 	network
-	log   store.LogKind
 	tune  func(*Config) // changes the configuration of each node; nil: nothing does
 	list  peer.List
 	nodes []*bubbleNode
@@ -65,17 +64,13 @@ func (d *diary) new() []string {
 }
 
 // inBubble runs a test on three nodes that have begun a cluster. At its end they are killed.
-func inBubble(t *testing.T, test func(*bubble)) { inBubbleOn(t, store.DefaultLog, test) }
+func inBubble(t *testing.T, test func(*bubble)) { inBubbleTuned(t, nil, test) }
 
-func inBubbleOn(t *testing.T, log store.LogKind, test func(*bubble)) {
-	inBubbleTuned(t, log, nil, test)
-}
-
-func inBubbleTuned(t *testing.T, log store.LogKind, tune func(*Config), test func(*bubble)) {
+func inBubbleTuned(t *testing.T, tune func(*Config), test func(*bubble)) {
 	synctest.Test(t, func(t *testing.T) {
 		list, err := peer.ParseList("n1=h1:1,n2=h2:1,n3=h3:1")
 		require.NoError(t, err)
-		b := &bubble{T: t, network: network{doors: make(map[string]*door)}, log: log, tune: tune, list: list}
+		b := &bubble{T: t, network: network{doors: make(map[string]*door)}, tune: tune, list: list}
 		for _, self := range list.Nodes() {
 			b.nodes = append(b.nodes, &bubbleNode{self: self, dir: t.TempDir(), disk: newSickDisk(), ended: make(chan error, 1)})
 		}
@@ -106,7 +101,7 @@ func (b *bubble) kill(nodes ...*bubbleNode) {
 func (b *bubble) open(n *bubbleNode) (err error) {
 	d := b.listen(n.self.Address)
 	cfg := Config{
-		ID: n.self.ID, Store: store.Config{Dir: n.dir, Log: b.log, Wrap: n.disk.wrap()},
+		ID: n.self.ID, Store: store.Config{Dir: n.dir, Wrap: n.disk.wrap()},
 		Peers: peer.Config{List: b.list, Listener: d, Dial: b.dialer(d)}, Source: clock.Runtime(),
 		Fatal: func(err error) {
 			d.cut()

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"zamok/raftnode/store"
 )
 
 // roundsVariable says how much a test may take.
@@ -37,24 +35,10 @@ func durabilityRounds(t *testing.T) int {
 // is package store's to show.
 func TestNothingAcknowledgedIsLostWhenAllAreKilled(t *testing.T) {
 	t.Parallel()
-	onBothLogs(t, killAll)
-}
-
-// onBothLogs runs a test with each log store.
-func onBothLogs(t *testing.T, test func(*testing.T, store.LogKind)) {
-	for _, kind := range []store.LogKind{store.Bolt, store.WAL} {
-		t.Run(string(kind), func(t *testing.T) {
-			t.Parallel()
-			test(t, kind)
-		})
-	}
-}
-
-func killAll(t *testing.T, kind store.LogKind) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
-	c := newCluster(t, order{SnapshotEntries: 256, Log: kind})
+	c := newCluster(t, order{SnapshotEntries: 256})
 	for round := range durabilityRounds(t) {
 		c.start(c.parts...)
 		for id, r := range c.agree(c.parts...) {
@@ -77,11 +61,7 @@ func killAll(t *testing.T, kind store.LogKind) {
 // and it comes back.
 func TestNothingAcknowledgedIsLostWhenTheLeaderIsKilled(t *testing.T) {
 	t.Parallel()
-	onBothLogs(t, killLeader)
-}
-
-func killLeader(t *testing.T, kind store.LogKind) {
-	c := newCluster(t, order{Log: kind})
+	c := newCluster(t, order{})
 	c.start(c.parts...)
 	for round := range durabilityRounds(t) {
 		c.load(round, c.parts...)
@@ -105,11 +85,7 @@ func killLeader(t *testing.T, kind store.LogKind) {
 // snapshot while the load continues.
 func TestAKilledFollowerCatchesUpBySnapshot(t *testing.T) {
 	t.Parallel()
-	onBothLogs(t, killFollower)
-}
-
-func killFollower(t *testing.T, kind store.LogKind) {
-	c := newCluster(t, order{SnapshotEntries: 64, Log: kind})
+	c := newCluster(t, order{SnapshotEntries: 64})
 	c.start(c.parts...)
 	c.load(0, c.parts...)
 	c.work(500)

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/raftnode/peer"
-	"zamok/raftnode/store"
 )
 
 // asksUntilVoter has a node ask until it has a vote, or is refused for good.
@@ -29,7 +28,7 @@ func (b *bubble) asksUntilVoter(n *bubbleNode) (err error) {
 // A node joins with nothing but its certificate if the operator named it, asks whom it may, and finds the leader by that.
 func TestAnAllowedNodeJoinsByItself(t *testing.T) {
 	a := newAuthority(t)
-	inBubbleTuned(t, store.DefaultLog, func(c *Config) {
+	inBubbleTuned(t, func(c *Config) {
 		c.Peers.TLS, c.Peers.AllowedNames = a.names(t, c.ID), []string{"n[1-4]"}
 	}, func(b *bubble) {
 		leader := b.leader(b.nodes...)
@@ -73,7 +72,7 @@ func TestANodeThatNobodyVouchesForWaits(t *testing.T) {
 // A node asks for itself: not for the node at another address, and not for another data directory of its name.
 func TestANodeAsksToJoinForItselfOnly(t *testing.T) {
 	a := newAuthority(t)
-	inBubbleTuned(t, store.DefaultLog, func(c *Config) {
+	inBubbleTuned(t, func(c *Config) {
 		c.Peers.TLS, c.Peers.AllowedNames = a.names(t, c.ID), []string{"n4", "n5"}
 	}, func(b *bubble) {
 		leader := b.leader(b.nodes...)
@@ -115,7 +114,7 @@ func (b *bubble) askToJoin(n, leader *bubbleNode, at string) string {
 // A node that asks again and again to be added does not fill the leader's log.
 func TestManyRequestsToJoinAreLoggedOnce(t *testing.T) {
 	a := newAuthority(t)
-	inBubbleTuned(t, store.DefaultLog, func(c *Config) {
+	inBubbleTuned(t, func(c *Config) {
 		c.Peers.TLS, c.Peers.AllowedNames = a.names(t, c.ID), []string{"n4"}
 	}, func(b *bubble) {
 		leader, n4 := b.leader(b.nodes...), b.machine("n4", "h4:1")
@@ -138,7 +137,7 @@ func TestManyRequestsToJoinAreLoggedOnce(t *testing.T) {
 func TestCloseWaitsForARequestToJoin(t *testing.T) {
 	a := newAuthority(t)
 	var hung, released chan struct{}
-	inBubbleTuned(t, store.DefaultLog, func(c *Config) {
+	inBubbleTuned(t, func(c *Config) {
 		c.Peers.TLS, c.Peers.AllowedNames = a.names(t, c.ID), []string{"n4"}
 		dial := c.Peers.Dial
 		c.Peers.Dial = func(ctx context.Context, address string) (net.Conn, error) {

@@ -86,7 +86,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		}
 	}()
 	cfg.Store.Format, cfg.Peers.Format = fsm.Format(), fsm.Format()
-	cfg.Store.NodeID, cfg.Store.Fatal, cfg.Store.Logger = cfg.ID, cfg.Fatal, raftLogger(cfg.Logger)
+	cfg.Store.NodeID, cfg.Store.Fatal = cfg.ID, cfg.Fatal
 	cfg.Store.Postpone, cfg.Store.Written = n.mayPostpone, n.proposals.written
 	n.store, err = store.Open(cfg.Store)
 	if err != nil {

@@ -36,7 +36,6 @@ type order struct {
 	// Floor is nothing for a node, and for the bare stack that nodes are compared with how many
 	// messages to a follower may be on their way.
 	Floor           int
-	Log             store.LogKind
 	SnapshotEntries uint64
 	Election        time.Duration
 }
@@ -180,7 +179,7 @@ func runNode(t *testing.T, o order, m *mouth, asks <-chan ask) {
 	s := &served{mouth: m, disk: newSickDisk(), memory: &memory{digests: make(map[uint64]uint64)}}
 	s.load = newLoad(m)
 	s.node, err = Open(context.Background(), Config{
-		ID: o.ID, Store: store.Config{Dir: o.Dir, Log: o.Log, Wrap: s.disk.wrap()},
+		ID: o.ID, Store: store.Config{Dir: o.Dir, Wrap: s.disk.wrap()},
 		Peers: peer.Config{List: list, Listener: listen(t, o.Address)}, Client: "client of " + o.ID,
 		TokenBase: 1 << 20, SnapshotEntries: o.SnapshotEntries, SnapshotEvery: time.Second,
 		ElectionTimeout: cmp.Or(o.Election, timeoutMin), // on a busy machine what is measured would change it in the middle of a story

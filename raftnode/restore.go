@@ -25,8 +25,6 @@ type RestoreConfig struct {
 	Node peer.Node
 	// Dir is its data directory: missing or empty.
 	Dir string
-	// Log is the kind of its log. Empty: store.DefaultLog.
-	Log store.LogKind
 	// Above is a token that the new cluster's are above. They are always above the backup's and, by this machine's clock,
 	// above those of every cluster that began before (TokenClock).
 	Above uint64
@@ -64,7 +62,7 @@ func Restore(backup io.Reader, r RestoreConfig) (RestoreResult, error) {
 		return RestoreResult{}, fmt.Errorf("raftnode: restore: %w; nothing was changed", err)
 	}
 	var fatal error
-	st, err := store.Open(store.Config{NodeID: r.Node.ID, Format: fsm.Format(), Dir: r.Dir, Log: r.Log, Fatal: func(err error) { fatal = err }})
+	st, err := store.Open(store.Config{NodeID: r.Node.ID, Format: fsm.Format(), Dir: r.Dir, Fatal: func(err error) { fatal = err }})
 	if err != nil {
 		return RestoreResult{}, err
 	}

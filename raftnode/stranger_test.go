@@ -21,7 +21,6 @@ import (
 
 	"zamok/fsm"
 	"zamok/raftnode/peer"
-	"zamok/raftnode/store"
 )
 
 // authority signs the certificates of peers, and perhaps of others.
@@ -71,7 +70,7 @@ func (a authority) names(t *testing.T, name string) func() *tls.Config {
 // secured runs a test on three nodes whose peers have TLS.
 func secured(t *testing.T, test func(*bubble, authority)) {
 	a := newAuthority(t)
-	inBubbleTuned(t, store.DefaultLog, func(c *Config) { c.Peers.TLS = a.names(t, c.ID) }, func(b *bubble) { test(b, a) })
+	inBubbleTuned(t, func(c *Config) { c.Peers.TLS = a.names(t, c.ID) }, func(b *bubble) { test(b, a) })
 }
 
 // joins takes a new machine into the cluster.

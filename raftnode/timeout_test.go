@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/clock"
-	"zamok/raftnode/store"
 )
 
 // held is the clock of a machine that is kept from running now and then.
@@ -397,7 +396,7 @@ func TestTheTripOfAQuorum(t *testing.T) {
 // inBubbleSerially is inBubble with another configuration; tune is called for one node at a time.
 func inBubbleSerially(t *testing.T, tune func(*Config), test func(*bubble)) {
 	var mu sync.Mutex
-	inBubbleTuned(t, store.Bolt, func(c *Config) {
+	inBubbleTuned(t, func(c *Config) {
 		mu.Lock()
 		defer mu.Unlock()
 		if tune != nil {

@@ -28,7 +28,7 @@ const (
 // colour gives a system the same colour in every plot.
 func colour(system string) color.Color {
 	colours := map[string]uint32{
-		"zamok": 0xd62728, "zamok-bolt": 0xff7f0e, "etcd": 0x1f77b4, "zookeeper": 0x2ca02c, "redis-aof": 0x9467bd,
+		"zamok": 0xd62728, "etcd": 0x1f77b4, "zookeeper": 0x2ca02c, "redis-aof": 0x9467bd,
 		"redis-mem": 0xc39bd3, "postgres": 0x17becf, "retry": 0x8c564b, "queue": 0xbcbd22, "setnx": 0xe377c2,
 	}
 	rgb := cmp.Or(colours[system], 0x7f7f7f)

@@ -64,8 +64,7 @@ func systems(p Programs) map[string]system {
 		return command{path: p.Self, args: []string{"echo", n.client}}, nil
 	}
 	return map[string]system{
-		"zamok":      zamok(),
-		"zamok-bolt": zamok("--log-store", "bolt"),
+		"zamok": zamok(),
 		"etcd": {nodes: 3, command: etcd, leads: "etcd_server_is_leader", changes: "etcd_server_leader_changes_seen_total",
 			read: func(ctx context.Context, n node, value string) (float64, error) {
 				return readMetric(ctx, n.client, value)

@@ -14,7 +14,6 @@ import (
 	"zamok/fsm"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
-	"zamok/raftnode/store"
 	"zamok/session/visible"
 )
 
@@ -23,7 +22,6 @@ type restoreCommand struct {
 	app       *app
 	id, data  string
 	cluster   string
-	logStore  string
 	tokenBase uint64
 	holdOff   time.Duration
 }
@@ -63,7 +61,6 @@ another.`,
 	f := cmd.Flags()
 	f.StringVar(&v.id, "id", "", "node name, one that the old cluster never had")
 	f.StringVar(&v.data, "data", "", "data `directory`, missing or empty")
-	f.StringVar(&v.logStore, "log-store", "", logStoreHelp)
 	f.StringVar(&v.cluster, "cluster", "", "node name and peer address: `ID=HOST:5751`, exactly one")
 	f.Uint64Var(&v.tokenBase, "above", 0, "issue only tokens above this one (they are always above seconds since 1970 × 2²⁰)")
 	f.DurationVar(&v.holdOff, "quiet", 0, "restore hold-off: time during which nothing is granted (default: the longest ttl that the backup knows of and 1m)")
@@ -72,14 +69,11 @@ another.`,
 
 func (v *restoreCommand) parseNode() (peer.Node, error) {
 	list, err := peer.ParseList(v.cluster)
-	_, logErr := store.ParseLogKind(v.logStore)
 	switch {
 	case v.id == "" || v.data == "" || v.cluster == "":
 		return peer.Node{}, errors.New("give --id, --data and --cluster, as for the server that will be started")
 	case err != nil:
 		return peer.Node{}, fmt.Errorf("--cluster: %w", err)
-	case logErr != nil:
-		return peer.Node{}, fmt.Errorf("--log-store: %w", logErr)
 	case len(list.Nodes()) != 1 || list.Nodes()[0].ID != v.id:
 		return peer.Node{}, fmt.Errorf("--cluster is %v: name %s alone; the others join when it runs", list, v.id)
 	case v.holdOff < 0 || v.holdOff > fsm.HoldOffMax.Duration():
@@ -95,7 +89,7 @@ func (v *restoreCommand) restore(path string, node peer.Node) error {
 	}
 	defer file.Close() // it was only read
 	restored, err := raftnode.Restore(bufio.NewReader(file), raftnode.RestoreConfig{
-		Node: node, Dir: v.data, Log: store.LogKind(v.logStore), Above: v.tokenBase, HoldOff: clock.FromDuration(v.holdOff),
+		Node: node, Dir: v.data, Above: v.tokenBase, HoldOff: clock.FromDuration(v.holdOff),
 	})
 	if err != nil {
 		return err

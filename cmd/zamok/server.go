@@ -29,7 +29,6 @@ type serverCommand struct {
 	id, data, cluster             string
 	join                          string
 	list, joinList                peer.List // --cluster and --join, once validated
-	logStore                      string
 	electionTimeout               time.Duration
 	listen, peer, http, advertise string
 	httpHosts                     []string
@@ -110,8 +109,6 @@ for a host name that is none of this node's: the one of --advertise, the machine
 	return cmd
 }
 
-const logStoreHelp = "log of a new --data: `wal|bolt`, segments or one bbolt file (default: wal; an existing directory keeps its kind)"
-
 // electionTimeoutMax leaves sessions with the default ttl room: they have four times as long.
 const electionTimeoutMin, electionTimeoutMax = 50 * time.Millisecond, 2500 * time.Millisecond
 
@@ -121,7 +118,6 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&v.id, "id", "", "stable node name; a node that lost its data directory rejoins under the same name with --join")
 	f.StringVar(&v.data, "data", "", "data `directory`; created if missing")
-	f.StringVar(&v.logStore, "log-store", "", logStoreHelp)
 	f.DurationVar(&v.electionTimeout, "election-timeout", 0, electionTimeoutHelp)
 	f.StringVar(&v.cluster, "cluster", "", "initial members of a new cluster with their peer addresses: n1=host:5751,n2=host:5751,…")
 	f.StringVar(&v.join, "join", "", "members of a running cluster to join, with their peer addresses: n1=host:5751,…")
@@ -171,9 +167,6 @@ func (v *serverCommand) validate() (err error) {
 	}
 	if err := v.access.validate(); err != nil {
 		return err
-	}
-	if _, err := store.ParseLogKind(v.logStore); err != nil {
-		return fmt.Errorf("--log-store: %w", err)
 	}
 	if e := v.electionTimeout; e != 0 && (e < electionTimeoutMin || e > electionTimeoutMax) {
 		return fmt.Errorf("--election-timeout: %v is not between %v and %v: a shorter one elects on every hiccup; with a longer one most "+
@@ -263,7 +256,7 @@ func (v *serverCommand) run(ctx context.Context) error {
 func (v *serverCommand) config() api.NodeConfig {
 	return api.NodeConfig{
 		Config: raftnode.Config{
-			ID: v.id, Store: store.Config{Dir: v.data, Log: store.LogKind(v.logStore)}, Peers: peer.Config{List: v.list, AllowedNames: v.peerAllowedNames},
+			ID: v.id, Store: store.Config{Dir: v.data}, Peers: peer.Config{List: v.list, AllowedNames: v.peerAllowedNames},
 			Join: v.joinList, ElectionTimeout: v.electionTimeout, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
 			Fatal: func(err error) {
 				fmt.Fprintf(v.app.stderr, "zamok: this node ends at once: %s\n", visible.Line(err.Error()))

@@ -199,7 +199,6 @@ func TestServerFlagErrors(t *testing.T) {
 		"another's data":     {sound("--data", theirs), []string{"belongs to", "n2"}},
 		"an impatient node":  {sound("--election-timeout", "5ms"), []string{"--election-timeout", "50ms"}},
 		"a patient node":     {sound("--election-timeout", "3s"), []string{"--election-timeout", "2.5s"}},
-		"no such log store":  {sound("--log-store", "paper"), []string{"--log-store", "bolt or wal"}},
 		"a list without us":  {sound("--cluster", "n2=127.0.0.1:1"), []string{"--cluster", "n1"}},
 		"a bad list":         {sound("--cluster", "n1=5751"), []string{"--cluster", "n1=host:5751"}},
 		"an empty directory": {bare(filepath.Join(dir, "none")), []string{"none is not marked as the data of a cluster member", "--cluster", "--join"}},

@@ -22,22 +22,21 @@ import (
 
 // cluster is all that runs: the nodes, the proxies between them, and the programs that use locks.
 type cluster struct {
-	dir          string
-	binary       string // zamok
-	nodeLogStore string // of its nodes
-	ownBinary    string // this program
-	seed         uint64
-	subnet       int // the second and third byte of its addresses, 127.x.y.z
-	network      *proxyNetwork
-	record       *recorder
-	resource     net.Listener    // of what the locks guard
-	disks        *disk.Pool      // nil: the machine's own
-	done         context.Context // ends with the run
-	cancel       context.CancelFunc
-	running      sync.WaitGroup
-	programs     []*clientProgram
-	logMu        sync.Mutex // guards log; a leaf, so that logf may be called under any other mutex
-	log          *os.File
+	dir       string
+	binary    string // zamok
+	ownBinary string // this program
+	seed      uint64
+	subnet    int // the second and third byte of its addresses, 127.x.y.z
+	network   *proxyNetwork
+	record    *recorder
+	resource  net.Listener    // of what the locks guard
+	disks     *disk.Pool      // nil: the machine's own
+	done      context.Context // ends with the run
+	cancel    context.CancelFunc
+	running   sync.WaitGroup
+	programs  []*clientProgram
+	logMu     sync.Mutex // guards log; a leaf, so that logf may be called under any other mutex
+	log       *os.File
 
 	mu      sync.Mutex // guards what follows
 	nodes   []*node

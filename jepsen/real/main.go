@@ -66,7 +66,6 @@ func main() {
 	flag.BoolVar(&o.all, "every-kind", false, "require every kind of fault that does not take long")
 	flag.BoolVar(&o.disks, "disks", false, "include disk faults, where root and /dev/fuse are available")
 	flag.IntVar(&o.minutes, "minutes", 0, "repeat runs with successive seeds for this many minutes (default: one run)")
-	flag.StringVar(&o.log, "log-store", "wal", "log store of the nodes: wal or bolt")
 	flag.IntVar(&o.attempts, "tries", 1, "maximum number of attempts while a run is invalid, as on a busy machine")
 	flag.BoolVar(&o.recheck, "recheck", false, "check the recorded histories that the arguments name, and write a report")
 	flag.Parse()
@@ -201,7 +200,7 @@ func (o *options) prepare(ctx context.Context) (*cluster, error) {
 		return nil, err
 	}
 	c := &cluster{
-		dir: dir, binary: o.program, nodeLogStore: o.log, seed: o.seed, subnet: 16<<8 + os.Getpid()%(64<<8),
+		dir: dir, binary: o.program, seed: o.seed, subnet: 16<<8 + os.Getpid()%(64<<8),
 		deaths: map[string]time.Duration{},
 	}
 	if err := errors.Join(os.MkdirAll(c.historyDir(), 0o755), os.MkdirAll(c.logDir(), 0o755)); err != nil {

@@ -185,7 +185,7 @@ func (c *cluster) addNode(flags ...string) (*node, error) {
 	}
 	n.args = append([]string{
 		"server", "--id", n.id, "--election-timeout", electionTimeout.String(), "--data", n.data, "--advertise", n.advertisedIP, "--listen", n.listenIP + ":" + clientPort,
-		"--peer", n.listenIP + ":" + peerPort, "--http", n.listenIP + ":" + httpPort, "--log-store", c.nodeLogStore,
+		"--peer", n.listenIP + ":" + peerPort, "--http", n.listenIP + ":" + httpPort,
 	}, flags...)
 	c.nodes = append(c.nodes, n)
 	c.running.Go(n.supervise)

@@ -178,16 +178,12 @@ func TestDivergenceWithoutMajorityStopsNoNode(t *testing.T) {
 	})
 }
 
-// forEachDiskKind runs a story with data in memory and on a disk, with both kinds of logs. Each write takes long
+// forEachDiskKind runs a story with data in memory and on a disk. Each write takes long
 // enough for something to be under way whenever the power fails.
 func forEachDiskKind(t *testing.T, story func(*Sim)) {
-	for name, kind := range map[string]store.LogKind{"in memory": "", "on disk": store.Bolt, "in segments": store.WAL} {
+	for name, onDisk := range map[string]bool{"in memory": false, "on disk": true} {
 		t.Run(name, func(t *testing.T) {
-			tune := func(c *raftnode.Config) {
-				withTinyLogs(c)
-				c.Store.Log = kind
-			}
-			RunParallel(t, Config{OnDisk: kind != "", Tune: tune, WriteTimeMax: 20 * time.Millisecond}, story)
+			RunParallel(t, Config{OnDisk: onDisk, Tune: withTinyLogs, WriteTimeMax: 20 * time.Millisecond}, story)
 		})
 	}
 }

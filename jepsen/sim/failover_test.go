@@ -17,7 +17,6 @@ import (
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
-	"zamok/raftnode/store"
 	"zamok/session"
 )
 
@@ -226,12 +225,11 @@ const backoffMax = 11 * time.Second
 // gaps.
 func TestLaggingFollowerInstallsSnapshotUnderLoad(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []store.LogKind{"", store.Bolt, store.WAL} {
+	for _, onDisk := range []bool{false, true} {
 		tune := func(c *raftnode.Config) {
 			withSmallLogs(c)
-			c.Store.Log = kind
 		}
-		Run(t, Config{OnDisk: kind != "", Tune: tune}, func(s *Sim) {
+		Run(t, Config{OnDisk: onDisk, Tune: tune}, func(s *Sim) {
 			leader := s.Start()
 			load := s.lightLoad()
 			for _, how := range []string{"killed", "cut off"} {

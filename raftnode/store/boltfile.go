@@ -14,9 +14,9 @@ import (
 // errRecord is a record that is not what was written. asDamage adds the file.
 var errRecord = errors.New("not as it was written")
 
-// recovered turns a panic of the libraries below into an error. Both bbolt and
-// raft-wal panic on what they don't expect, and bbolt reads its file as memory,
-// where a page that can't be read is a fault of the runtime.
+// recovered turns a panic of the libraries below into an error. bbolt panics on what
+// it does not expect, and reads its file as memory, where a page that can't be read
+// is a fault of the runtime.
 func recovered(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -30,21 +30,19 @@ func recovered(do func() error) (err error) {
 // newFileSuffix ends the name of a bbolt file that is being made.
 const newFileSuffix = ".new"
 
-// makeBolt makes a bbolt file with an empty table and an empty log. The file has another name until it is
+// makeBolt makes a bbolt file with an empty table. The file has another name until it is
 // complete and flushed. So a crash never leaves an incomplete file of this name, and whatever is wrong
 // with one is damage. The caller has the directory's lock.
 func makeBolt(path string) error {
 	if err := os.RemoveAll(path + newFileSuffix); err != nil { // of a process that ended while it made the file
 		return err
 	}
-	db, err := bbolt.Open(path+newFileSuffix, 0o600, boltOptions(0))
+	db, err := bbolt.Open(path+newFileSuffix, 0o600, boltOptions)
 	if err != nil {
 		return err
 	}
 	err = db.Update(func(tx *bbolt.Tx) error {
-		_, err := tx.CreateBucket(logBucket)
-		_, tableErr := tx.CreateBucket(tableBucket)
-		if err = errors.Join(err, tableErr); err != nil {
+		if _, err := tx.CreateBucket(tableBucket); err != nil {
 			return err
 		}
 		return putValues(tx, Values{})
@@ -55,31 +53,21 @@ func makeBolt(path string) error {
 	return rename(path+newFileSuffix, path)
 }
 
-// boltOptions makes bbolt compute its free pages at each start, which
-// saves writing them at each commit, and keep them in a map, because the list
-// that is its default gets slow in a log that grows and shrinks all the time.
-func boltOptions(mapBytes int) *bbolt.Options {
-	return &bbolt.Options{
-		Timeout:         lockWait,
-		NoFreelistSync:  true,
-		FreelistType:    bbolt.FreelistMapType,
-		InitialMmapSize: mapBytes,
-	}
-}
+// boltOptions makes bbolt compute its free pages at each start, which saves writing them at each commit.
+var boltOptions = &bbolt.Options{Timeout: lockWait, NoFreelistSync: true}
 
 // A boltTable is a Table in a bbolt file: one record with all its values and one
 // checksum, so that none of them can be lost, or become an older one, alone.
 type boltTable struct{ db *bbolt.DB }
 
 var (
-	logBucket   = []byte("log")
 	tableBucket = []byte("table")
 	tableKey    = []byte("record")
 )
 
 // openBoltTable opens a bbolt file with a table; fresh: it makes the file if there is none. It checks the
 // tree before bbolt maps the file.
-func openBoltTable(path string, fresh bool, mapBytes int) (t boltTable, err error) {
+func openBoltTable(path string, fresh bool) (t boltTable, err error) {
 	if fresh && !isThere(path) {
 		if err := makeBolt(path); err != nil {
 			return t, err
@@ -89,7 +77,7 @@ func openBoltTable(path string, fresh bool, mapBytes int) (t boltTable, err erro
 		return t, err
 	}
 	err = recovered(func() error {
-		if t.db, err = bbolt.Open(path, 0o600, boltOptions(mapBytes)); err != nil {
+		if t.db, err = bbolt.Open(path, 0o600, boltOptions); err != nil {
 			return err
 		}
 		// The process before may have written a meta page and failed to flush it. The kernel takes that
@@ -115,25 +103,15 @@ func (t boltTable) Values() (values Values, err error) {
 	return values, err
 }
 
-// Put implements Table. Raft-wal calls it too, on a goroutine of its own.
+// Put implements Table.
 func (t boltTable) Put(changes Values) error {
-	return t.update(func(_ *bbolt.Tx, values Values) error {
-		maps.Copy(values, changes)
-		return nil
-	})
-}
-
-// update changes the values, and what else do changes, in one transaction.
-func (t boltTable) update(do func(tx *bbolt.Tx, values Values) error) error {
 	return recovered(func() error {
 		return t.db.Update(func(tx *bbolt.Tx) error {
 			values, err := valuesIn(tx)
 			if err != nil {
 				return err
 			}
-			if err := do(tx, values); err != nil {
-				return err
-			}
+			maps.Copy(values, changes)
 			return putValues(tx, values)
 		})
 	})
@@ -141,8 +119,8 @@ func (t boltTable) update(do func(tx *bbolt.Tx, values Values) error) error {
 
 func valuesIn(tx *bbolt.Tx) (values Values, err error) {
 	table := tx.Bucket(tableBucket)
-	if table == nil || tx.Bucket(logBucket) == nil {
-		return nil, fmt.Errorf("%w: its table or its log is missing", errRecord)
+	if table == nil {
+		return nil, fmt.Errorf("%w: its table is missing", errRecord)
 	}
 	text, fits := withoutChecksum(table.Get(tableKey))
 	if !fits {

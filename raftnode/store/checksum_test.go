@@ -2,7 +2,6 @@ package store
 
 import (
 	"errors"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -65,7 +64,7 @@ func TestDamageIsFoundWhenItIsRead(t *testing.T) {
 			var fatal []error
 			rots := false
 			st := open(t, Config{
-				Dir: t.TempDir(), Log: Bolt, Fatal: func(err error) { fatal = append(fatal, err) },
+				Dir: t.TempDir(), Fatal: func(err error) { fatal = append(fatal, err) },
 				Wrap: Wrap{Logs: func(inner raft.LogStore) raft.LogStore {
 					return changedLog{inner, func(l *raft.Log) error {
 						if !rots {
@@ -80,7 +79,7 @@ func TestDamageIsFoundWhenItIsRead(t *testing.T) {
 			rots = true
 			err := st.Logs().GetLog(1, new(raft.Log))
 			require.ErrorIs(t, err, ErrDamaged)
-			assert.ErrorContains(t, err, filepath.Join(st.medium.path(""), "log.db"))
+			assert.ErrorContains(t, err, filepath.Join(st.medium.path(""), "log"))
 			assert.ErrorContains(t, err, "never do so while this directory holds the only copy")
 			require.Equal(t, []error{err}, fatal)
 			require.ErrorIs(t, st.Logs().StoreLogs(entries(1, LogCacheEntries+11, LogCacheEntries+11)), ErrDamaged)
@@ -107,161 +106,18 @@ func TestAPanicAtTheStartIsDamage(t *testing.T) {
 // bbolt continues with the older of its two meta pages when the newer one is damaged, and the last vote is lost. So
 // either one that is damaged is damage.
 func TestEitherMetaPageIsNeeded(t *testing.T) {
-	cfg := Config{NodeID: "n1", Dir: t.TempDir(), Log: Bolt, Fatal: func(error) {}}
+	cfg := Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(error) {}}
 	st := open(t, cfg)
 	fill(t, st, 1, 1, 3)
 	require.NoError(t, st.Close())
-	for _, name := range []string{votesName, logFiles[Bolt]} {
-		path := filepath.Join(cfg.Dir, name)
-		whole := must(os.ReadFile(path))
-		for page := range boltMetaPages {
-			damaged := append([]byte(nil), whole...)
-			damaged[page*os.Getpagesize()+boltPageBytes+boltMetaBytes-1] ^= 1
-			require.NoError(t, os.WriteFile(path, damaged, 0o600))
-			_, err := Open(cfg)
-			require.ErrorIs(t, err, ErrDamaged, "%s, page %d", name, page)
-		}
-		require.NoError(t, os.WriteFile(path, whole, 0o600))
+	path := filepath.Join(cfg.Dir, votesName)
+	whole := must(os.ReadFile(path))
+	for page := range boltMetaPages {
+		damaged := append([]byte(nil), whole...)
+		damaged[page*os.Getpagesize()+boltPageBytes+boltMetaBytes-1] ^= 1
+		require.NoError(t, os.WriteFile(path, damaged, 0o600))
+		_, err := Open(cfg)
+		require.ErrorIs(t, err, ErrDamaged, "page %d", page)
 	}
-}
-
-// A file that bbolt has written is never called damaged, however its pages came about.
-func TestWhatBoltWritesIsWhole(t *testing.T) {
-	t.Parallel()
-	steps := sized(400, 200, 80)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	cfg := Config{Dir: t.TempDir(), Log: Bolt}
-	st := open(t, cfg)
-	path := filepath.Join(cfg.Dir, "log.db")
-	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))
-	snapshot(t, st, 1, 1<<20, "the log may begin anywhere")
-	next := uint64(1 << 20)
-	for range steps {
-		switch first, last, err := bounds(st.Logs()); {
-		case random.IntN(4) > 0 || last < first+10:
-			var batch []*raft.Log
-			size := []int{10, 300, 5000, 40_000}[random.IntN(4)]
-			for range 1 + random.IntN(64) {
-				batch = append(batch, command(next, 1, make([]byte, random.IntN(size))))
-				next++
-			}
-			require.NoError(t, st.Logs().StoreLogs(batch))
-		case random.IntN(2) == 0:
-			require.NoError(t, errors.Join(err, st.Logs().DeleteRange(first, first+random.Uint64N(last-first))))
-		default:
-			from := last - random.Uint64N(min(last-first, 50))
-			require.NoError(t, errors.Join(err, st.Logs().DeleteRange(from, last)))
-			next = from
-		}
-		require.NoError(t, checkBolt(path))
-	}
-}
-
-// A bit that flips in a segment and matters is damage, with few exceptions in the last write: a frame whose
-// length has changed may seem to continue where nothing was written.
-func TestAFlippedBitInASegmentIsDamage(t *testing.T) {
-	t.Parallel()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	cfg := Config{Dir: t.TempDir(), Log: WAL}
-	st := open(t, cfg)
-	begins := 0
-	for range 10 {
-		whole, err := tailOf(must(os.ReadFile(writtenFile(t, cfg))))
-		require.NoError(t, err)
-		begins = whole
-		_, last := span(t, st.Logs())
-		var batch []*raft.Log
-		for index := last + 1; index <= last+3; index++ {
-			data := make([]byte, 200+random.IntN(400))
-			for i := range data {
-				data[i] = byte(1 + random.IntN(255))
-			}
-			batch = append(batch, command(index, 1, data))
-		}
-		require.NoError(t, st.Logs().StoreLogs(batch))
-	}
-	text := must(os.ReadFile(writtenFile(t, cfg)))
-	end, err := tailOf(text)
-	require.NoError(t, err)
-	text = text[:end+4096]
-	missed := 0
-	for at := range end {
-		bit := byte(1) << random.IntN(8)
-		text[at] ^= bit
-		whole, err := tailOf(text)
-		text[at] ^= bit
-		if err == nil && whole != end { // three bytes of a commit frame are not used
-			missed++
-			require.GreaterOrEqual(t, at, begins)
-			require.Equal(t, begins, whole)
-		}
-	}
-	t.Logf("%d of the %d bytes of the last write", missed, end-begins)
-	require.Less(t, missed*20, end-begins)
-}
-
-// A write that was torn is not called damaged, whichever of its sectors are missing: the log continues
-// before it.
-func TestATornWriteIsNotDamage(t *testing.T) {
-	t.Parallel()
-	times := sized(3000, 900, 300)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	cfg := Config{Dir: t.TempDir(), Log: WAL}
-	st := open(t, cfg)
-	next := uint64(1)
-	write := func() {
-		var batch []*raft.Log
-		for range 1 + random.IntN(10) {
-			data := make([]byte, random.IntN(2000))
-			for i := range data {
-				if random.IntN(3) > 0 {
-					data[i] = byte(random.Uint32())
-				}
-			}
-			batch = append(batch, command(next, 1, data))
-			next++
-		}
-		require.NoError(t, st.Logs().StoreLogs(batch))
-	}
-	path := writtenFile(t, cfg)
-	for range 5 {
-		write()
-	}
-	for range times / 30 {
-		before := must(os.ReadFile(path))
-		whole, err := tailOf(before)
-		require.NoError(t, err)
-		write()
-		if writtenFile(t, cfg) != path {
-			path = writtenFile(t, cfg)
-			continue
-		}
-		after := must(os.ReadFile(path))
-		end, err := tailOf(after)
-		require.NoError(t, err)
-		require.Greater(t, end, whole)
-		room := min(len(after), end+2*4096) // all behind it is empty
-		before, after = before[:room], after[:room]
-		for range 30 {
-			torn, pages := append([]byte(nil), after...), []int{sectorBytes, 4096}[random.IntN(2)]
-			missing := false
-			for at := whole / pages * pages; at < end; at += pages {
-				if random.IntN(3) == 0 {
-					copy(torn[at:at+pages], before[at:])
-				}
-				missing = missing || string(torn[at:at+pages]) != string(after[at:at+pages])
-			}
-			found, err := tailOf(torn)
-			require.NoError(t, err)
-			if missing {
-				require.Equal(t, whole, found)
-			}
-		}
-	}
+	require.NoError(t, os.WriteFile(path, whole, 0o600))
 }

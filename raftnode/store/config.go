@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
@@ -18,8 +17,7 @@ const (
 	DefaultLowSpaceSpread = 128 << 20
 
 	// DefaultReservedSpace, in bytes, is room for several of the largest entries'
-	// batches, for a snapshot of 100 000 locks, and for the pages that bbolt
-	// copies while it deletes.
+	// batches, for a snapshot of 100 000 locks, and for the next segments of the log.
 	DefaultReservedSpace = 32 << 20
 )
 
@@ -41,11 +39,6 @@ type Config struct {
 	// Format names what this binary writes into log and snapshots. A directory of another format is refused.
 	Format string
 
-	// Log is how the directory keeps its log, which is settled when it is made;
-	// another kind is refused then with ErrOtherLog. Empty: as the directory was
-	// begun, a new one with DefaultLog. It means nothing to Memory.
-	Log LogKind
-
 	// Fatal ends the process, because a write or fsync of log or vote failed and
 	// no other may follow (S3). It is called on the goroutine that was writing,
 	// and again on every goroutine that tries to write afterwards; "Fatal" in the
@@ -64,9 +57,6 @@ type Config struct {
 	// Written is called after each append that is on the disk, on the goroutine that wrote it. Nil: it is not called.
 	Written func(entries []*raft.Log)
 
-	// Logger is where raft-wal writes. Nil: nowhere.
-	Logger hclog.Logger
-
 	// LowSpace, in bytes of free space, is the threshold below which IsLowSpace reports true. Zero: one
 	// between DefaultLowSpace and DefaultLowSpace+DefaultLowSpaceSpread, fixed by NodeID.
 	// Replicated logs fill equal disks at the same minute; with different thresholds
@@ -74,7 +64,7 @@ type Config struct {
 	LowSpace uint64
 
 	// ReservedSpace, in bytes of free space, is where new entries are refused with
-	// ErrDiskFull; it must be below LowSpace, and with WAL at least ReservedSegments ×
+	// ErrDiskFull; it must be below LowSpace, and in a directory at least ReservedSegments ×
 	// SegmentBytes. Zero: DefaultReservedSpace.
 	ReservedSpace uint64
 
@@ -103,7 +93,6 @@ func (cfg Config) settled() (Config, error) {
 	id.Write([]byte(cfg.NodeID))
 	cfg.LowSpace = cmp.Or(cfg.LowSpace, DefaultLowSpace+uint64(id.Sum32())%DefaultLowSpaceSpread)
 	cfg.ReservedSpace = cmp.Or(cfg.ReservedSpace, DefaultReservedSpace)
-	cfg.Logger = cmp.Or(cfg.Logger, hclog.NewNullLogger())
 	if cfg.Observe == nil {
 		cfg.Observe = func(time.Duration) {}
 	}
@@ -112,9 +101,6 @@ func (cfg Config) settled() (Config, error) {
 	}
 	if cfg.Written == nil {
 		cfg.Written = func([]*raft.Log) {}
-	}
-	if _, err := ParseLogKind(string(cfg.Log)); err != nil {
-		return cfg, err
 	}
 	switch {
 	case cfg.NodeID == "":
@@ -125,6 +111,9 @@ func (cfg Config) settled() (Config, error) {
 		return cfg, errors.New("store: Fatal is nil; nothing was opened; give a function that ends the process, because a disk that failed once must not be written again")
 	case cfg.ReservedSpace >= cfg.LowSpace:
 		return cfg, fmt.Errorf("store: ReservedSpace (%d bytes) is not below LowSpace (%d bytes), so entries would be refused before anybody is warned; nothing was opened; raise LowSpace or lower ReservedSpace", cfg.ReservedSpace, cfg.LowSpace)
+	case cfg.Dir != "" && cfg.ReservedSpace < ReservedSegments*SegmentBytes:
+		return cfg, fmt.Errorf("store: ReservedSpace (%d bytes) is below %d segments of %d bytes, so there might be no room for the next one; "+
+			"nothing was opened; raise ReservedSpace", cfg.ReservedSpace, ReservedSegments, SegmentBytes)
 	}
 	return cfg, nil
 }

@@ -109,7 +109,7 @@ func (l slowReads) GetLog(index uint64, entry *raft.Log) error {
 // A leader reads an entry for a follower, and deletes it before it has been read.
 func TestAnEntryThatWasDeletedMeanwhileIsNotDamage(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan struct{})
-	st := open(t, Config{Dir: t.TempDir(), Log: Bolt, Wrap: Wrap{Logs: func(inner raft.LogStore) raft.LogStore {
+	st := open(t, Config{Dir: t.TempDir(), Wrap: Wrap{Logs: func(inner raft.LogStore) raft.LogStore {
 		return slowReads{inner, asked, answer}
 	}}})
 	fill(t, st, 1, 1, LogCacheEntries+10) // the first ones are not in memory

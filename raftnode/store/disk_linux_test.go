@@ -17,9 +17,7 @@ import (
 // bbolt writes on after an fsync that failed, and is answered that all is well,
 // though the kernel has thrown away what it could not write (S3).
 func TestFailedFlushEndsAllWriting(t *testing.T) {
-	for kind := range logFiles {
-		t.Run("with the rule, "+string(kind), func(t *testing.T) { failFlush(t, kind) })
-	}
+	t.Run("with the rule", failFlush)
 	t.Run("without the rule", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "raft.db")
 		log, err := raftboltdb.NewBoltStore(path)
@@ -35,9 +33,9 @@ func TestFailedFlushEndsAllWriting(t *testing.T) {
 	})
 }
 
-func failFlush(t *testing.T, kind LogKind) {
+func failFlush(t *testing.T) {
 	var fatal []error
-	cfg := Config{Dir: t.TempDir(), Log: kind, Fatal: func(err error) { fatal = append(fatal, err) }}
+	cfg := Config{Dir: t.TempDir(), Fatal: func(err error) { fatal = append(fatal, err) }}
 	st := open(t, cfg)
 	fill(t, st, 1, 1, 10)
 
@@ -60,18 +58,14 @@ func failFlush(t *testing.T, kind LogKind) {
 
 // writtenFile is the file into which the next entry goes.
 func writtenFile(t *testing.T, cfg Config) string {
-	path := filepath.Join(cfg.Dir, logFiles[cfg.Log])
-	if cfg.Log == WAL {
-		segments, err := filepath.Glob(filepath.Join(path, "*.wal"))
-		require.NoError(t, err)
-		return slices.Max(segments)
-	}
-	return path
+	segments, err := filepath.Glob(filepath.Join(cfg.Dir, logName, "*"+segmentSuffix))
+	require.NoError(t, err)
+	return slices.Max(segments)
 }
 
 func TestFailedVoteFlushEndsAllWriting(t *testing.T) {
 	var fatal []error
-	cfg := Config{Dir: t.TempDir(), Log: Bolt, Fatal: func(err error) { fatal = append(fatal, err) }}
+	cfg := Config{Dir: t.TempDir(), Fatal: func(err error) { fatal = append(fatal, err) }}
 	st := open(t, cfg)
 	fill(t, st, 1, 1, 10)
 	require.NoError(t, st.Votes().SetUint64([]byte(keyVoteTerm), 1))
@@ -84,17 +78,10 @@ func TestFailedVoteFlushEndsAllWriting(t *testing.T) {
 	require.Len(t, fatal, 2)
 }
 
-// A disk that fills up between our question and the write is no refusal: bbolt
-// was in the middle of it.
+// A disk that fills up between our question and the write is no refusal: it was in the middle of it.
 func TestDiskFullInsideAWriteEndsAllWriting(t *testing.T) {
-	for kind := range logFiles {
-		t.Run(string(kind), func(t *testing.T) { fillInside(t, kind) })
-	}
-}
-
-func fillInside(t *testing.T, kind LogKind) {
 	var fatal []error
-	cfg := Config{Dir: t.TempDir(), Log: kind, Fatal: func(err error) { fatal = append(fatal, err) }}
+	cfg := Config{Dir: t.TempDir(), Fatal: func(err error) { fatal = append(fatal, err) }}
 	st := open(t, cfg)
 	fill(t, st, 1, 1, 10)
 
@@ -112,14 +99,10 @@ func fillInside(t *testing.T, kind LogKind) {
 // again though the file does not shrink (S5). Nothing ever ends the process.
 func TestSmallDiskIsNeverFilled(t *testing.T) {
 	t.Parallel()
-	t.Run("bolt", func(t *testing.T) { fillDisk(t, Bolt, 24<<20, 6<<20) })
-	t.Run("wal", func(t *testing.T) { fillDisk(t, WAL, 64<<20, 3*SegmentBytes) })
-}
-
-func fillDisk(t *testing.T, kind LogKind, size, floor int) {
+	const size, floor = 64 << 20, 3 * SegmentBytes
 	rounds := sized(10, 4, 2)
 	lowest := uint64(size)
-	cfg := Config{Dir: smallDisk(t, size), Log: kind, ReservedSpace: uint64(floor), LowSpace: uint64(floor) + 2<<20}
+	cfg := Config{Dir: smallDisk(t, size), ReservedSpace: uint64(floor), LowSpace: uint64(floor) + 2<<20}
 	st := open(t, cfg)
 	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))
 
@@ -164,8 +147,8 @@ func fillDisk(t *testing.T, kind LogKind, size, floor int) {
 // The vote's file has its room from the start: on a disk without a single free
 // block it is written on and on.
 func TestVotesNeedNoFreeSpace(t *testing.T) {
-	dir := smallDisk(t, 8<<20)
-	cfg := Config{Dir: filepath.Join(dir, "data"), Log: Bolt, ReservedSpace: 1 << 20, LowSpace: 2 << 20}
+	dir := smallDisk(t, 32<<20)
+	cfg := Config{Dir: filepath.Join(dir, "data"), ReservedSpace: 2 * SegmentBytes, LowSpace: 3 * SegmentBytes}
 	st := open(t, cfg)
 	var file unix.Stat_t
 	require.NoError(t, unix.Stat(filepath.Join(cfg.Dir, votesName), &file))

@@ -2,8 +2,13 @@
 
 package store
 
-import "math"
+import (
+	"math"
+	"os"
+)
 
 func freeBytes(string) uint64 { return math.MaxUint64 }
 
-func allocate(string, int64) error { return nil }
+func allocate(*os.File, int64) error { return nil }
+
+func syncData(f *os.File) error { return f.Sync() }

@@ -19,10 +19,6 @@ var (
 	// changed.
 	ErrOtherCluster = errors.New("the data belongs to another cluster")
 
-	// ErrOtherLog: the directory keeps its log in another way (Config.Log). Nothing
-	// was changed.
-	ErrOtherLog = errors.New("the log is of another kind")
-
 	// ErrOtherFormat: another binary wrote the directory, in a format that this one may misread. Nothing was changed.
 	ErrOtherFormat = errors.New("the data is of another format")
 

@@ -44,8 +44,6 @@ type Identity struct {
 	// Incarnation is drawn once, when the directory is made. A node of the same
 	// name with another incarnation has lost its disk, and must not vote.
 	Incarnation ID `json:"incarnation"`
-	// Log is the log store that the directory was begun with.
-	Log LogKind `json:"log"`
 	// Initial are the initial members that this node has agreed to bootstrap a cluster
 	// with, as package peer encodes them. They are on disk before the first entry
 	// of the log is. Empty: the node has agreed to nothing, or joins.
@@ -61,7 +59,7 @@ type Identity struct {
 }
 
 // formatNow is the layout that this code writes, and the only one it reads.
-const formatNow = 5
+const formatNow = 6
 
 const identityName = "identity.json"
 

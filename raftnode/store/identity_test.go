@@ -113,9 +113,8 @@ func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
 func TestOneStoreAtATime(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]Config{
-		"bolt":   {Dir: t.TempDir(), Log: Bolt},
-		"wal":    {Dir: t.TempDir(), Log: WAL},
-		"memory": {Memory: new(Memory)},
+		"directory": {Dir: t.TempDir()},
+		"memory":    {Memory: new(Memory)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			st := open(t, cfg)
@@ -135,26 +134,24 @@ func TestOneStoreAtATime(t *testing.T) {
 // start completes.
 func TestMakingADirectoryCanBeCutShort(t *testing.T) {
 	t.Parallel()
-	for kind, logName := range logFiles {
-		for _, missing := range [][]string{
-			{identityName},
-			{identityName, votesName},
-			{identityName, votesName, logName},
-			{identityName, logName},
-			{identityName, "snapshots"},
-		} {
-			cfg := Config{Dir: filepath.Join(t.TempDir(), "a", "b", "data"), Log: kind}
-			require.NoError(t, open(t, cfg).Close())
-			for _, name := range missing {
-				require.NoError(t, os.RemoveAll(filepath.Join(cfg.Dir, name)))
-			}
-			require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, identityName+".tmp"), []byte("{"), 0o600))
-			st := open(t, cfg)
-			assert.Equal(t, "empty", stateOf(st), "without %v", missing)
-			fill(t, st, 1, 1, 1)
-			require.NoError(t, st.Close())
-			assert.Equal(t, "unmarked", stateOf(open(t, Config{Dir: cfg.Dir})))
+	for _, missing := range [][]string{
+		{identityName},
+		{identityName, votesName},
+		{identityName, votesName, logName},
+		{identityName, logName},
+		{identityName, "snapshots"},
+	} {
+		cfg := Config{Dir: filepath.Join(t.TempDir(), "a", "b", "data")}
+		require.NoError(t, open(t, cfg).Close())
+		for _, name := range missing {
+			require.NoError(t, os.RemoveAll(filepath.Join(cfg.Dir, name)))
 		}
+		require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, identityName+".tmp"), []byte("{"), 0o600))
+		st := open(t, cfg)
+		assert.Equal(t, "empty", stateOf(st), "without %v", missing)
+		fill(t, st, 1, 1, 1)
+		require.NoError(t, st.Close())
+		assert.Equal(t, "unmarked", stateOf(open(t, Config{Dir: cfg.Dir})))
 	}
 }
 
@@ -167,9 +164,8 @@ func TestRefusals(t *testing.T) {
 		return func(t *testing.T, d *datadriven.TestData) string {
 			var name, other, file string
 			d.ScanArgs(t, "dir", &name)
-			var kind string // of the log; a new directory has bbolt, unless the script says otherwise
 			if dirs[name] == "" {
-				dirs[name], kind = t.TempDir(), string(Bolt)
+				dirs[name] = t.TempDir()
 			}
 			dir := dirs[name]
 			switch d.Cmd {
@@ -180,8 +176,7 @@ func TestRefusals(t *testing.T) {
 				d.MaybeScanArgs(t, "entries", &more)
 				term = 1
 				d.MaybeScanArgs(t, "term", &term)
-				d.MaybeScanArgs(t, "log", &kind)
-				return live(Config{NodeID: node, Dir: dir, Log: LogKind(kind)}, term, more, d.HasArg("mark"), strings.NewReplacer(dir, strings.ToUpper(name)))
+				return live(Config{NodeID: node, Dir: dir}, term, more, d.HasArg("mark"), strings.NewReplacer(dir, strings.ToUpper(name)))
 			case "lose": // a file is gone
 				d.ScanArgs(t, "file", &file)
 				require.NoError(t, os.RemoveAll(filepath.Join(dir, file)))
@@ -220,7 +215,7 @@ func live(cfg Config, term, more uint64, mark bool, hide *strings.Replacer) stri
 	st, err := Open(cfg)
 	if err != nil {
 		kind := "refused"
-		for name, refusal := range map[string]error{"ErrOtherNode": ErrOtherNode, "ErrOtherLog": ErrOtherLog, "ErrLost": ErrLost, "ErrDamaged": ErrDamaged} {
+		for name, refusal := range map[string]error{"ErrOtherNode": ErrOtherNode, "ErrLost": ErrLost, "ErrDamaged": ErrDamaged} {
 			if errors.Is(err, refusal) {
 				kind = name
 			}
@@ -255,6 +250,11 @@ func stateOf(st *Store) string {
 
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
+	require.NoError(t, os.RemoveAll(to))
+	if info, err := os.Stat(from); err == nil && info.IsDir() {
+		require.NoError(t, os.CopyFS(to, os.DirFS(from)))
+		return
+	}
 	data, err := os.ReadFile(from)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(to, data, 0o600))

@@ -14,12 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// victimDir makes the test binary the process to be killed, and
-// victimLog of what kind its log is.
-const (
-	victimDir = "ZAMOK_STORE_TEST_DIR"
-	victimLog = "ZAMOK_STORE_TEST_LOG"
-)
+// victimDir makes the test binary the process to be killed.
+const victimDir = "ZAMOK_STORE_TEST_DIR"
 
 // What a killed process had reported as written is there (S2), and until it was
 // killed no other process could open its directory (S7). A kill keeps what the kernel
@@ -27,21 +23,15 @@ const (
 func TestKilledProcessLosesNothing(t *testing.T) {
 	t.Parallel()
 	if dir := os.Getenv(victimDir); dir != "" {
-		writeUntilKilled(t, dir, LogKind(os.Getenv(victimLog)))
+		writeUntilKilled(t, dir)
 		return
 	}
-	for kind := range logFiles {
-		t.Run(string(kind), func(t *testing.T) { killWriters(t, kind) })
-	}
-}
-
-func killWriters(t *testing.T, kind LogKind) {
 	dir := t.TempDir()
 	rounds := sized(3, 2, 1)
 	var acknowledged uint64
 	for range rounds {
 		victim := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledProcessLosesNothing$", "-test.timeout=10m")
-		victim.Env = append(os.Environ(), victimDir+"="+dir, victimLog+"="+string(kind))
+		victim.Env = append(os.Environ(), victimDir+"="+dir)
 		victim.Stderr = os.Stderr
 		written, err := victim.StdoutPipe()
 		require.NoError(t, err)
@@ -59,14 +49,14 @@ func killWriters(t *testing.T, kind LogKind) {
 				fmt.Sscanf(lines.Text(), "written %d", &acknowledged)
 			}
 		}()
-		_, err = Open(Config{NodeID: "n1", Dir: dir, Log: kind, Fatal: func(error) {}})
+		_, err = Open(Config{NodeID: "n1", Dir: dir, Fatal: func(error) {}})
 		assert.ErrorIs(t, err, ErrLocked)
 		require.NoError(t, victim.Process.Kill())
 		<-drained
 		var killed *exec.ExitError
 		require.ErrorAs(t, victim.Wait(), &killed)
 
-		st := open(t, Config{Dir: dir, Log: kind})
+		st := open(t, Config{Dir: dir})
 		_, last := span(t, st.Logs())
 		require.GreaterOrEqual(t, last, acknowledged)
 		require.NoError(t, st.Close())
@@ -74,8 +64,8 @@ func killWriters(t *testing.T, kind LogKind) {
 	t.Logf("%d entries were acknowledged", acknowledged)
 }
 
-func writeUntilKilled(t *testing.T, dir string, kind LogKind) {
-	st, err := Open(Config{NodeID: "n1", Dir: dir, Log: kind, Fatal: func(err error) { fmt.Println(err); os.Exit(1) }})
+func writeUntilKilled(t *testing.T, dir string) {
+	st, err := Open(Config{NodeID: "n1", Dir: dir, Fatal: func(err error) { fmt.Println(err); os.Exit(1) }})
 	require.NoError(t, err)
 	last, err := st.Logs().LastIndex()
 	require.NoError(t, err)

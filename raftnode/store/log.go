@@ -4,19 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
 
 const (
-	// DeleteChunk, in entries, bounds one transaction of a deletion. bbolt has
-	// one writer per file, so an append waits for at most this much.
-	DeleteChunk = 256
-
 	// LogCacheEntries is how many of the latest entries are kept in memory.
 	// Without them every follower's apply and every message of a leader to a
 	// follower reads the disk.
 	LogCacheEntries = 512
+
+	// idleAfter is how long after its last write a log is idle.
+	idleAfter = 5 * time.Millisecond
 )
 
 // raftLog is the log that raft sees. An append is admitted (free space, the proposer's checksum), sealed
@@ -26,7 +26,7 @@ const (
 type raftLog struct {
 	serialWriter
 	engine    raft.LogStore
-	chunk     uint64 // how many entries one write may delete
+	idle      *time.Timer // settles the log when nothing was written for a while; nil: it need not be
 	space     *space
 	snapshots *snapshots
 
@@ -155,6 +155,20 @@ func readEntry(engine raft.LogStore, index uint64, entry *raft.Log) error {
 	return unsealed(index, entry)
 }
 
+// write does one write of the log.
+func (l *raftLog) write(op Op, count int, do func() error) error {
+	err := l.serialWriter.write(op, count, do)
+	if err == nil && l.idle != nil {
+		l.idle.Reset(idleAfter)
+	}
+	return err
+}
+
+// settleWhenIdle has the log's record say of the last write that it is durable when no other follows it soon.
+func (l *raftLog) settleWhenIdle(settle func() error) {
+	l.idle = time.AfterFunc(idleAfter, func() { _ = l.serialWriter.write(OpSettle, 0, settle) })
+}
+
 // StoreLog implements raft.LogStore.
 func (l *raftLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
 
@@ -240,8 +254,8 @@ func (l *raftLog) admit(entries []*raft.Log, bytes int) error {
 	return l.space.admit(bytes)
 }
 
-// DeleteRange implements raft.LogStore. It deletes from first to last, both included, in chunks (S6), when
-// what was pending is written.
+// DeleteRange implements raft.LogStore. It deletes from first to last, both included, when what was pending is
+// written.
 //
 // Raft deletes the whole log when the leader has sent a snapshot, or when all of it conflicts with the
 // leader's.
@@ -336,36 +350,16 @@ func (l *raftLog) dropStale() error {
 	return l.remove(now.first, now.last)
 }
 
-// remove deletes a range, a chunk at a time.
-//
-// A range that reaches the end of the log is deleted from the back, any other from the
-// front, so that a crash between two chunks leaves no hole. Raft asks for the
-// first to drop entries that conflict with the leader's: were their front deleted
-// and their end still there, the end would count as this node's log. It asks for
-// the second to drop what a snapshot covers; if that is the whole log, what a
-// crash leaves in front is in the snapshot as well. Raft never asks for a range with entries on both
-// sides.
-func (l *raftLog) remove(first, last uint64) (err error) {
-	for more := true; more && err == nil; {
-		more, err = l.removeChunk(first, last)
-	}
-	return err
-}
-
-func (l *raftLog) removeChunk(first, last uint64) (more bool, err error) {
+// remove deletes what the log has of a range.
+func (l *raftLog) remove(first, last uint64) error {
 	l.deletions.Lock()
 	defer l.deletions.Unlock()
 	now := *l.extent.Load()
 	first, last = max(first, now.first), min(last, now.last)
-	if now.first == 0 || last < first { // even to delete nothing would flush the disk twice
-		return false, nil
+	if now.first == 0 || last < first {
+		return nil
 	}
-	if more = last-first >= l.chunk; more && last == now.last {
-		first = last - l.chunk + 1
-	} else if more {
-		last = first + l.chunk - 1
-	}
-	return more, l.write(OpDelete, int(last-first+1), func() error {
+	return l.write(OpDelete, int(last-first+1), func() error {
 		if err := l.hide(first, last); err != nil {
 			return err
 		}

@@ -25,37 +25,35 @@ const writtenUpTo = "ZAMOK_STORE_TEST_LIMIT"
 func TestAFileThatIsTornWhileItIsMadeIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	if limit := os.Getenv(writtenUpTo); limit != "" {
-		makeUpTo(t, os.Getenv(victimDir), LogKind(os.Getenv(victimLog)), must(strconv.ParseUint(limit, 10, 64)))
+		makeUpTo(t, os.Getenv(victimDir), must(strconv.ParseUint(limit, 10, 64)))
 		return
 	}
 	page := os.Getpagesize()
-	for kind := range logFiles {
-		torn := 0
-		for _, limit := range []int{0, 512, page, 2*page - 1, 3 * page, 4*page - 1, 4 * page, 5 * page, 6 * page, 7 * page, 8 * page, 9 * page, SegmentBytes - 1} {
-			cfg := Config{Dir: filepath.Join(t.TempDir(), "data"), Log: kind}
-			maker := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
-			maker.Env = append(os.Environ(), victimDir+"="+cfg.Dir, victimLog+"="+string(kind), fmt.Sprintf("%s=%d", writtenUpTo, limit))
-			if maker.Run() != nil {
-				torn++
-			}
-			for last := range uint64(3) { // it lives on, too
-				st, err := Open(Config{NodeID: "n1", Dir: cfg.Dir, Log: kind, Fatal: func(error) {}})
-				require.NoError(t, err, "%s, files of %d bytes, start %d", kind, limit, last)
-				_, found := span(t, st.Logs())
-				require.Equal(t, last, found)
-				fill(t, st, 1, last+1, last+1)
-				require.NoError(t, st.Close())
-			}
-			assert.Empty(t, leftOver(t, cfg.Dir), "%s, files of %d bytes", kind, limit)
+	torn := 0
+	for _, limit := range []int{0, 512, page, 2*page - 1, 3 * page, 4*page - 1, 4 * page, 5 * page, 6 * page, 7 * page, 8 * page, 9 * page, SegmentBytes - 1} {
+		cfg := Config{Dir: filepath.Join(t.TempDir(), "data")}
+		maker := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		maker.Env = append(os.Environ(), victimDir+"="+cfg.Dir, fmt.Sprintf("%s=%d", writtenUpTo, limit))
+		if maker.Run() != nil {
+			torn++
 		}
-		assert.Greater(t, torn, 5)
+		for last := range uint64(3) { // it lives on, too
+			st, err := Open(Config{NodeID: "n1", Dir: cfg.Dir, Fatal: func(error) {}})
+			require.NoError(t, err, "files of %d bytes, start %d", limit, last)
+			_, found := span(t, st.Logs())
+			require.Equal(t, last, found)
+			fill(t, st, 1, last+1, last+1)
+			require.NoError(t, st.Close())
+		}
+		assert.Empty(t, leftOver(t, cfg.Dir), "files of %d bytes", limit)
 	}
+	assert.Greater(t, torn, 5)
 }
 
 // makeUpTo makes a directory whose files can't grow beyond a limit.
-func makeUpTo(t *testing.T, dir string, kind LogKind, limit uint64) {
+func makeUpTo(t *testing.T, dir string, limit uint64) {
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}))
-	st, err := Open(Config{NodeID: "n1", Dir: dir, Log: kind, Fatal: func(error) {}})
+	st, err := Open(Config{NodeID: "n1", Dir: dir, Fatal: func(error) {}})
 	require.NoError(t, err)
 	require.NoError(t, st.Close())
 }

@@ -29,7 +29,7 @@ type medium interface {
 	// openVotes and openLog open the two files that are written all the time. fresh: the file is made if
 	// there is none, otherwise one that is missing is refused.
 	openVotes(fresh bool) (Table, error)
-	openLog(cfg Config, kind LogKind, fresh bool) (engine, error)
+	openLog(id ID, fresh bool) (engine, error)
 
 	// close closes the votes, and gives up the lock.
 	close() error
@@ -46,16 +46,17 @@ type draft struct {
 // for another entry, nor to append behind a gap, nor to leave one.
 type engine interface {
 	raft.LogStore
-	Table             // has the incarnation
-	chunk() uint64    // how many entries one write may delete
-	reusable() uint64 // how many bytes inside its files deletions have freed
-	settle() error    // notes where the log ends, before an orderly close
+	inspect() (term uint64, err error) // verifies all entries, and returns the last one's term
+	lost() End                         // the end of what may have been acknowledged and is not there; zero: nothing is missing
+	begin() error                      // comes before the first write, and overwrites what is left of what was lost
+	settle() error                     // notes that what was written is durable
 	close() error
 }
 
 const (
 	lockName       = "lock"
 	votesName      = "votes.db"
+	logName        = "log"
 	snapshotFolder = "snapshots"
 
 	// unfinished ends the name of a file that is being written.
@@ -68,28 +69,6 @@ const (
 	// lockWait is how long Open waits for another process that is just ending.
 	lockWait = time.Second
 )
-
-// A LogKind is a way to keep the log on a disk.
-type LogKind string
-
-const (
-	Bolt LogKind = "bolt" // bbolt: one file, two flushes for each write
-	WAL  LogKind = "wal"  // raft-wal: segments, one flush for each write
-
-	DefaultLog = WAL // of a new directory
-)
-
-// ParseLogKind returns the kind of this name; of an empty one, none.
-func ParseLogKind(name string) (LogKind, error) {
-	switch kind := LogKind(name); kind {
-	case "", Bolt, WAL:
-		return kind, nil
-	}
-	return "", fmt.Errorf("store: there is no log store %q; nothing was changed; name %s or %s", name, Bolt, WAL)
-}
-
-// logFiles are where each kind keeps its log.
-var logFiles = map[LogKind]string{Bolt: "log.db", WAL: "log"}
 
 // A directory is the data directory of a node.
 type directory struct {
@@ -160,30 +139,36 @@ func (d *directory) openVotes(fresh bool) (Table, error) {
 	if !fresh && !isThere(path) {
 		return nil, lost(d, "%s is missing", votesName)
 	}
-	table, err := openBoltTable(path, fresh, 0)
+	table, err := openBoltTable(path, fresh)
 	if err == nil {
 		d.votes = table.db
-		err = allocate(path, votesPages*int64(os.Getpagesize()))
+		err = allocateVotes(path)
 	}
 	return table, d.openError(votesName, err)
 }
 
-func (d *directory) openLog(cfg Config, kind LogKind, fresh bool) (log engine, err error) {
-	for other, name := range logFiles {
-		switch there := isThere(d.path(name)); {
-		case fresh && other != kind && there:
-			return nil, lost(d, "%s is missing, and %s is there, the log of a node with log store %q", identityName, name, other)
-		case !fresh && other == kind && !there:
-			return nil, lost(d, "%s is missing", name)
-		}
+// allocateVotes makes sure that the votes have room on the disk (S5).
+func allocateVotes(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
 	}
-	name := logFiles[kind]
-	if kind == WAL {
-		log, err = openWAL(cfg, d.path(name), fresh)
-	} else {
-		log, err = openBoltLog(d.path(name), fresh)
+	return errors.Join(allocate(f, votesPages*int64(os.Getpagesize())), f.Close())
+}
+
+func (d *directory) openLog(id ID, fresh bool) (engine, error) {
+	path := d.path(logName)
+	if !fresh && !isThere(path) {
+		return nil, lost(d, "%s is missing", logName)
 	}
-	return log, d.openError(name, err)
+	log, err := openSegments(path, id, fresh)
+	if err != nil {
+		return nil, d.openError(logName, err)
+	}
+	if log.id != id && !fresh {
+		return nil, errors.Join(lost(d, "%s is from another directory", logName), log.close())
+	}
+	return log, nil
 }
 
 func (d *directory) openError(name string, err error) error {

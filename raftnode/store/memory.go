@@ -19,9 +19,9 @@ import (
 type Memory struct {
 	inUse sync.Mutex // locked by a Store
 
-	mu    sync.Mutex        // guards what follows
-	logs  *raft.InmemStore  // nil until the first Open
-	votes Values            // with the incarnation of the log, too
+	mu    sync.Mutex       // guards what follows
+	logs  *raft.InmemStore // nil until the first Open
+	votes Values
 	files map[string][]byte // whole files, never changed
 }
 
@@ -104,25 +104,32 @@ func (m *Memory) lock() error {
 	return nil
 }
 
-func (m *Memory) openVotes(bool) (Table, error) { return memoryTable{m}, nil }
-func (m *Memory) openLog(Config, LogKind, bool) (engine, error) {
-	return memoryLog{m.logs, memoryTable{m}}, nil
-}
+func (m *Memory) openVotes(bool) (Table, error)    { return memoryTable{m}, nil }
+func (m *Memory) openLog(ID, bool) (engine, error) { return memoryLog{m.logs}, nil }
 
 func (m *Memory) close() error {
 	m.inUse.Unlock()
 	return nil
 }
 
-type memoryLog struct {
-	*raft.InmemStore
-	memoryTable
-}
+type memoryLog struct{ *raft.InmemStore }
 
-func (memoryLog) chunk() uint64    { return DeleteChunk }
-func (memoryLog) reusable() uint64 { return 0 }
-func (memoryLog) settle() error    { return nil }
-func (memoryLog) close() error     { return nil }
+func (memoryLog) lost() End     { return End{} }
+func (memoryLog) begin() error  { return nil }
+func (memoryLog) settle() error { return nil }
+func (memoryLog) close() error  { return nil }
+
+func (l memoryLog) inspect() (term uint64, err error) {
+	all, err := extentOf(l)
+	for index := max(all.first, 1); index <= all.last && err == nil; index++ {
+		var entry raft.Log
+		if err = readEntry(l, index, &entry); err == nil && entry.Term < term {
+			err = fmt.Errorf("entry %d is of term %d, and the one before it of term %d", index, entry.Term, term)
+		}
+		term = entry.Term
+	}
+	return term, err
+}
 
 type memoryTable struct{ memory *Memory }
 

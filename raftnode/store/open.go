@@ -2,7 +2,6 @@ package store
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +17,7 @@ const (
 	// indexMax is the last index that a snapshot may reach.
 	indexMax = 1 << 62
 
-	// stampKey is where the log and votes.db carry the incarnation (S8).
+	// stampKey is where votes.db carries the incarnation (S8).
 	stampKey = "incarnation"
 )
 
@@ -63,17 +62,14 @@ func (s *Store) open(cfg Config) error {
 		return fmt.Errorf("store: %w: log and snapshots in %s have format %s, and this binary writes and reads format %s; nothing was changed; "+
 			"start the binary that wrote them (\"zamok version\" prints the format of a binary)", ErrOtherFormat, s.medium.path(""), id.Contents, cfg.Format)
 	}
-	kind := cmp.Or(id.Log, cfg.Log, DefaultLog)
-	if cfg.Log != "" && cfg.Log != kind && cfg.Memory == nil { // the node would begin with an empty log
-		return fmt.Errorf("store: %w: %s was begun with log store %q, and this start asks for %q; nothing was changed; "+
-			"start it with %q, or, to change it to %q, %s",
-			ErrOtherLog, s.medium.path(""), kind, cfg.Log, kind, cfg.Log, replaceNode)
+	if fresh {
+		id = Identity{Format: formatNow, Contents: cfg.Format, Node: cfg.NodeID, Incarnation: NewID()}
 	}
 	table, err := s.medium.openVotes(fresh)
 	if err != nil {
 		return err
 	}
-	if s.engine, err = s.medium.openLog(cfg, kind, fresh); err != nil {
+	if s.engine, err = s.medium.openLog(id.Incarnation, fresh); err != nil {
 		return err
 	}
 	files := &snapshots{medium: s.medium, record: s.record, completing: newFIFOMutex()}
@@ -81,21 +77,19 @@ func (s *Store) open(cfg Config) error {
 	if err != nil {
 		return err
 	}
-	if err := s.assemble(cfg, kind, table, files); err != nil {
+	if err := s.assemble(cfg, table, files); err != nil {
 		return err
 	}
 	if fresh {
 		if s.HoldsData() || damage != nil || s.votes.term() > 0 {
 			return lost(s.medium, "%s is missing, but there is a log, a vote or a snapshot", identityName)
 		}
-		if id, err = s.create(cfg, kind, table); err != nil {
+		if err := table.Put(Values{stampKey: id.Incarnation[:]}); err != nil {
 			return err
 		}
 	}
-	for name, table := range map[string]Table{logFiles[kind]: s.engine, votesName: table} {
-		if values, err := table.Values(); err != nil || !bytes.Equal(values[stampKey], id.Incarnation[:]) {
-			return lost(s.medium, "%s is from another directory", name)
-		}
+	if values, err := table.Values(); err != nil || !bytes.Equal(values[stampKey], id.Incarnation[:]) {
+		return lost(s.medium, "%s is from another directory", votesName)
 	}
 	if id.Node != cfg.NodeID {
 		return fmt.Errorf("store: %w: %s is node %q's, and this is node %q; nothing was changed; "+
@@ -108,16 +102,26 @@ func (s *Store) open(cfg Config) error {
 	if id.Bootstrapped && !s.HoldsData() {
 		return lost(s.medium, "the marker says that this node was a member of a cluster, but there is neither a log entry nor a snapshot")
 	}
+	if err := s.engine.begin(); err != nil {
+		return err
+	}
+	if fresh { // the identity is written last: a crash before leaves files without data, and the next start begins again
+		if err := writeIdentity(s.medium, id); err != nil {
+			return err
+		}
+	}
 	s.identity.Store(&id)
+	if cfg.Memory == nil {
+		s.logs.settleWhenIdle(s.engine.settle)
+	}
 	return s.DropStale()
 }
 
 // assemble makes what raft sees: the rules of this package, above a test's faults, above the files.
-func (s *Store) assemble(cfg Config, kind LogKind, table Table, files *snapshots) (err error) {
+func (s *Store) assemble(cfg Config, table Table, files *snapshots) (err error) {
 	s.snapshots = wrapped(cfg.Wrap.Snapshots, raft.SnapshotStore(files))
 	s.space = &space{
-		where: s.medium.path(""), lowSpace: cfg.LowSpace, reserved: cfg.ReservedSpace,
-		free: cfg.Wrap.Free, reusable: s.engine.reusable,
+		where: s.medium.path(""), lowSpace: cfg.LowSpace, reserved: cfg.ReservedSpace, free: cfg.Wrap.Free,
 	}
 	if s.space.free == nil {
 		s.space.free = s.medium.free
@@ -127,8 +131,8 @@ func (s *Store) assemble(cfg Config, kind LogKind, table Table, files *snapshots
 		return Damaged(votes.file, err.Error())
 	}
 	s.logs = &raftLog{
-		serialWriter: serialWriter{s.medium.path(logFiles[kind]), newFIFOMutex(), s.record}, deletions: newFIFOMutex(),
-		engine: wrapped(cfg.Wrap.Logs, raft.LogStore(s.engine)), chunk: s.engine.chunk(), space: s.space, snapshots: files,
+		serialWriter: serialWriter{s.medium.path(logName), newFIFOMutex(), s.record}, deletions: newFIFOMutex(),
+		engine: wrapped(cfg.Wrap.Logs, raft.LogStore(s.engine)), space: s.space, snapshots: files,
 		mayPostpone: cfg.Postpone, written: cfg.Written,
 	}
 	s.votes.log = s.logs
@@ -144,21 +148,10 @@ func wrapped[T any](wrap func(T) T, inner T) T {
 	return wrap(inner)
 }
 
-// create makes a new node of a medium that holds nothing. The identity is written last: a crash before that
-// leaves files without data, and the next start begins again.
-func (s *Store) create(cfg Config, kind LogKind, table Table) (Identity, error) {
-	id := Identity{Format: formatNow, Contents: cfg.Format, Node: cfg.NodeID, Incarnation: NewID(), Log: kind}
-	stamp := Values{stampKey: id.Incarnation[:]}
-	if err := errors.Join(s.engine.Put(stamp), table.Put(stamp)); err != nil {
-		return id, err
-	}
-	return id, writeIdentity(s.medium, id)
-}
-
 // inspect refuses data that is damaged, or not whole. unreadable is the newest snapshot if that is damaged.
 func (s *Store) inspect(unreadable snapshotID, damage error) error {
 	log, newest, term := *s.logs.extent.Load(), s.logs.snapshots.newest(), s.votes.term()
-	logTerm, err := inspectLog(s.engine, log)
+	logTerm, err := s.engine.inspect()
 	switch {
 	case err != nil:
 		return Damaged(s.logs.file, err.Error())
@@ -187,23 +180,4 @@ func (s *Store) covers(log extent, unreadable snapshotID, base uint64) bool {
 	var last raft.Log // one of another term was to be deleted
 	return log.first <= base+1 && log.has(unreadable[1]) &&
 		readEntry(s.engine, unreadable[1], &last) == nil && last.Term == unreadable[0]
-}
-
-// inspectLog reads the whole log: every entry between its bounds must be there, and be what was
-// written. It returns the term of the last one.
-func inspectLog(log engine, all extent) (term uint64, err error) {
-	err = recovered(func() error {
-		for index := all.first; index <= all.last && index > 0; index++ {
-			var entry raft.Log
-			if err := readEntry(log, index, &entry); err != nil {
-				return fmt.Errorf("entry %d of %d to %d: %w", index, all.first, all.last, err)
-			}
-			if entry.Term < term {
-				return fmt.Errorf("entry %d is of term %d, and the one before it of term %d", index, entry.Term, term)
-			}
-			term = entry.Term
-		}
-		return nil
-	})
-	return term, err
 }

@@ -10,13 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// onEach runs a test on a directory of each kind and on a Memory. reopen closes
+// onEach runs a test on a directory and on a Memory. reopen closes
 // the store that is open, if any, and opens it again on what that one left.
 func onEach(t *testing.T, test func(t *testing.T, reopen func() *Store)) {
 	for name, where := range map[string]func(t *testing.T) Config{
-		"bolt":   func(t *testing.T) Config { return Config{Dir: t.TempDir(), Log: Bolt} },
-		"wal":    func(t *testing.T) Config { return Config{Dir: t.TempDir(), Log: WAL} },
-		"memory": func(*testing.T) Config { return Config{Memory: new(Memory)} },
+		"directory": func(t *testing.T) Config { return Config{Dir: t.TempDir()} },
+		"memory":    func(*testing.T) Config { return Config{Memory: new(Memory)} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := where(t)

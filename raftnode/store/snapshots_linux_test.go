@@ -44,8 +44,8 @@ func TestFailedSnapshotLeavesNothing(t *testing.T) {
 // snapshots fail one after the other and leave nothing, and the first one for
 // which there is room succeeds.
 func TestSnapshotsOfALeaderOnAFullDisk(t *testing.T) {
-	dir := smallDisk(t, 24<<20)
-	st := open(t, Config{Dir: dir, Log: Bolt, ReservedSpace: 1 << 20, LowSpace: 2 << 20})
+	dir := smallDisk(t, 48<<20)
+	st := open(t, Config{Dir: dir, ReservedSpace: 2 * SegmentBytes, LowSpace: 3 * SegmentBytes})
 	bootstrap(t, st)
 	node, machine := startRaft(t, st)
 	for range 50 {
@@ -53,14 +53,14 @@ func TestSnapshotsOfALeaderOnAFullDisk(t *testing.T) {
 	}
 	free := st.FreeBytes()
 
-	machine.grow(30 << 20)
+	machine.grow(50 << 20)
 	for range 5 {
 		require.ErrorContains(t, node.Snapshot().Error(), "no space left on device")
 		require.Empty(t, unfinishedIn(t, dir))
 		require.InDelta(t, free, st.FreeBytes(), 256<<10, "the blocks of a failed snapshot")
 		require.NoError(t, apply(node, "x").Error(), "writing goes on")
 	}
-	machine.grow(-29 << 20)
+	machine.grow(-49 << 20)
 	require.NoError(t, node.Snapshot().Error())
 	require.NoError(t, node.Shutdown().Error())
 }

@@ -8,21 +8,15 @@ type space struct {
 	lowSpace uint64
 	reserved uint64
 	free     func() uint64
-	reusable func() uint64
 }
 
 // admit refuses to write so many bytes of entries when they would not leave the
 // reserved space free. It asks the file system each time: a number from a second
 // ago is wrong as soon as another program fills the disk, and asking costs about
 // a hundredth of the flush that follows.
-//
-// A log file never shrinks, so after a deletion the disk is as full as before,
-// and the free space is inside the file. Entries that fit there several times over are
-// admitted too, down to half of the reserved space: bbolt needs contiguous pages,
-// and otherwise allocates new ones, out of the reserved space.
 func (s *space) admit(bytes int) error {
-	free, need := s.free(), uint64(bytes)
-	if free >= s.reserved+need || free >= s.reserved/2+need && s.reusable() >= reuseFactor*(need+reusePages) {
+	free := s.free()
+	if free >= s.reserved+uint64(bytes) {
 		return nil
 	}
 	if bytes == 0 {
@@ -33,10 +27,3 @@ func (s *space) admit(bytes int) error {
 		"none of the entries is in the log; make room on the disk, and writing goes on by itself",
 		ErrDiskFull, free, s.where, bytes, s.reserved)
 }
-
-// The free space inside a log file counts if it holds the entries, and the pages of
-// bbolt's tree that are copied with them, this many times over.
-const (
-	reuseFactor = 4
-	reusePages  = 128 << 10 // bytes
-)

@@ -55,29 +55,25 @@ func TestFullDiskRefusesEntriesBeforehand(t *testing.T) {
 // Raft believes in entries that conflict with the leader's until the leader's are in their place. So these are not
 // refused, though the disk has filled up; and if they are not what was proposed, the process ends.
 func TestWhatReplacesConflictingEntriesIsNotRefused(t *testing.T) {
-	for name, segments := range map[string]LogKind{"bolt": Bolt, "wal": WAL} {
-		t.Run(name, func(t *testing.T) {
-			free, ended := uint64(1<<40), error(nil)
-			st := open(t, Config{
-				Dir: t.TempDir(), Log: segments, Wrap: Wrap{Free: func() uint64 { return free }},
-				Fatal: func(err error) { ended = err },
-			})
-			fill(t, st, 1, 1, 10)
-			free = 0
-			require.NoError(t, st.Logs().DeleteRange(1, 2), "what a snapshot holds")
-			require.ErrorIs(t, st.Logs().StoreLogs(entries(2, 11, 11)), ErrDiskFull)
-			require.NoError(t, st.Logs().DeleteRange(6, 10), "what conflicts")
-			require.NoError(t, st.Logs().StoreLogs(entries(2, 6, 7)))
-			require.ErrorIs(t, st.Logs().StoreLogs(entries(2, 8, 8)), ErrDiskFull, "now the two agree again")
+	free, ended := uint64(1<<40), error(nil)
+	st := open(t, Config{
+		Dir: t.TempDir(), Wrap: Wrap{Free: func() uint64 { return free }},
+		Fatal: func(err error) { ended = err },
+	})
+	fill(t, st, 1, 1, 10)
+	free = 0
+	require.NoError(t, st.Logs().DeleteRange(1, 2), "what a snapshot holds")
+	require.ErrorIs(t, st.Logs().StoreLogs(entries(2, 11, 11)), ErrDiskFull)
+	require.NoError(t, st.Logs().DeleteRange(6, 10), "what conflicts")
+	require.NoError(t, st.Logs().StoreLogs(entries(2, 6, 7)))
+	require.ErrorIs(t, st.Logs().StoreLogs(entries(2, 8, 8)), ErrDiskFull, "now the two agree again")
 
-			require.NoError(t, st.Logs().DeleteRange(7, 7))
-			changed := entries(3, 7, 7)
-			changed[0].Data[0] ^= 1
-			require.NoError(t, ended)
-			require.Error(t, st.Logs().StoreLogs(changed))
-			require.ErrorContains(t, ended, "start the node again")
-		})
-	}
+	require.NoError(t, st.Logs().DeleteRange(7, 7))
+	changed := entries(3, 7, 7)
+	changed[0].Data[0] ^= 1
+	require.NoError(t, ended)
+	require.Error(t, st.Logs().StoreLogs(changed))
+	require.ErrorContains(t, ended, "start the node again")
 }
 
 // Of what a snapshot takes the place of nothing is believed, so what comes next is refused like anything else.
@@ -106,28 +102,6 @@ func TestUnknownSpaceRefusesNothing(t *testing.T) {
 	fill(t, st, 1, 1, 10)
 	assert.Equal(t, uint64(math.MaxUint64), st.FreeBytes(), "what it announces must not look like a full disk")
 	assert.False(t, st.IsLowSpace())
-}
-
-// The file of the log does not shrink, so the room that a deletion makes is
-// inside it: it counts while half of the floor is free.
-func TestRoomInsideTheLogCounts(t *testing.T) {
-	const floor = 32 << 20
-	free := uint64(1 << 40)
-	st := open(t, Config{Dir: t.TempDir(), Log: Bolt, ReservedSpace: floor, Wrap: Wrap{Free: func() uint64 { return free }}})
-	heavy := entries(1, 1, 256)
-	for _, entry := range heavy {
-		entry.Data = make([]byte, 32<<10)
-		entry.Extensions = Checksum(entry.Data)
-	}
-	require.NoError(t, st.Logs().StoreLogs(heavy))
-
-	free = floor - 1
-	require.ErrorIs(t, st.Logs().StoreLogs(entries(1, 257, 257)), ErrDiskFull)
-	require.NoError(t, st.Logs().DeleteRange(1, 250))
-	require.NoError(t, st.Logs().StoreLogs(entries(1, 257, 257)))
-	require.ErrorIs(t, st.Logs().StoreLogs([]*raft.Log{command(258, 1, make([]byte, 4<<20))}), ErrDiskFull, "too much for the room inside")
-	free = floor/2 - 1
-	require.ErrorIs(t, st.Logs().StoreLogs(entries(1, 258, 258)), ErrDiskFull)
 }
 
 // A caller of raft learns from its future that the disk was full, and that its

@@ -13,26 +13,24 @@ import (
 func BenchmarkStart(b *testing.B) {
 	const length = 8192
 	for _, bytes := range []int{200, 2 << 10} {
-		for _, kind := range []LogKind{Bolt, WAL} {
-			b.Run(fmt.Sprintf("%s/bytes=%d", kind, bytes), func(b *testing.B) {
-				cfg := Config{NodeID: "n1", Dir: b.TempDir(), Log: kind, Fatal: func(err error) { b.Error(err) }}
+		b.Run(fmt.Sprintf("bytes=%d", bytes), func(b *testing.B) {
+			cfg := Config{NodeID: "n1", Dir: b.TempDir(), Fatal: func(err error) { b.Error(err) }}
+			st, err := Open(cfg)
+			require.NoError(b, err)
+			require.NoError(b, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))
+			for first := uint64(1); first < length; first += 64 {
+				var batch []*raft.Log
+				for index := first; index < first+64; index++ {
+					batch = append(batch, &raft.Log{Index: index, Term: 1, Type: raft.LogNoop, Data: make([]byte, bytes)})
+				}
+				require.NoError(b, st.Logs().StoreLogs(batch))
+			}
+			require.NoError(b, st.Close())
+			for b.Loop() {
 				st, err := Open(cfg)
 				require.NoError(b, err)
-				require.NoError(b, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))
-				for first := uint64(1); first < length; first += 64 {
-					var batch []*raft.Log
-					for index := first; index < first+64; index++ {
-						batch = append(batch, &raft.Log{Index: index, Term: 1, Type: raft.LogNoop, Data: make([]byte, bytes)})
-					}
-					require.NoError(b, st.Logs().StoreLogs(batch))
-				}
 				require.NoError(b, st.Close())
-				for b.Loop() {
-					st, err := Open(cfg)
-					require.NoError(b, err)
-					require.NoError(b, st.Close())
-				}
-			})
-		}
+			}
+		})
 	}
 }

@@ -14,7 +14,8 @@ type Op string
 
 const (
 	OpAppend  Op = "append"  // entries into the log
-	OpDelete  Op = "delete"  // at most DeleteChunk entries out of the log; with WAL any number
+	OpDelete  Op = "delete"  // entries out of the log
+	OpSettle  Op = "settle"  // the note that what was written to the log is durable
 	OpVote    Op = "vote"    // a vote: its term and its candidate
 	OpSetting Op = "setting" // any other value of the table; for raft, its current term
 )

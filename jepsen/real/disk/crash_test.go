@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"zamok/raftnode/store"
 )
 
 // writer is a program that keeps a log, a vote and snapshots as a node does, on a disk that crashes.
@@ -22,14 +20,13 @@ type writer struct {
 	*testing.T
 	disk    *testDisk
 	program string
-	log     store.LogKind
 }
 
-func newWriter(t *testing.T, log store.LogKind, build func() (string, error)) *writer {
+func newWriter(t *testing.T, build func() (string, error)) *writer {
 	disk := newTestDisk(t)
 	program, err := build()
 	require.NoError(t, err)
-	return &writer{t, disk, program, log}
+	return &writer{t, disk, program}
 }
 
 // plainWriter is built once.
@@ -63,7 +60,7 @@ func overlay(t *testing.T, path, from, to string) string {
 
 // command is the program on its data.
 func (w *writer) command(verb string) *exec.Cmd {
-	return exec.CommandContext(w.Context(), w.program, verb, filepath.Join(w.disk.Dir, "data"), string(w.log))
+	return exec.CommandContext(w.Context(), w.program, verb, filepath.Join(w.disk.Dir, "data"))
 }
 
 // live lets the program write some acknowledged entries and a moment longer. Then it dies as end has it, and live returns
@@ -108,59 +105,49 @@ func (w *writer) requireHolds(least uint64) (last uint64) {
 	return last
 }
 
-// onBothLogs runs a test for each way to keep a log.
-func onBothLogs(t *testing.T, test func(w *writer)) {
-	t.Parallel()
-	for _, log := range []store.LogKind{store.Bolt, store.WAL} {
-		t.Run(string(log), func(t *testing.T) {
-			test(newWriter(t, log, plainWriter))
-		})
-	}
-}
-
 // What a node has acknowledged is there after a power failure, whenever it comes and whatever of the rest
 // reached the disk (store's S1, S2, S6, S8, S10). The process may have been killed before, or meets a disk that is gone.
 func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
-	onBothLogs(t, func(w *writer) {
-		var all CrashLoss
-		const most = 60 // whether a crash takes anything is chance
-		for life := 0; life < rounds(12) || all.Pages == 0 && life < most; life++ {
-			w.disk.set(Faults{FsyncDelay: 5 * time.Millisecond})
-			var lost CrashLoss
-			acknowledged := w.live(10+w.disk.IntN(60), func(victim *os.Process) {
-				if life%4 < 2 {
-					w.kill(victim)
-				}
-				seed := w.disk.Uint64() * uint64(life%2) // 0: everything is lost
-				lost = w.disk.reboot(seed)
-			})
-			all.Pages, all.Names = all.Pages+lost.Pages, all.Names+lost.Names
-			last := w.requireHolds(acknowledged)
-			w.Logf("life %d: %d acknowledged, %d there; the crash took %+v", life, acknowledged, last, lost)
-		}
-		require.NotZero(w, all.Pages, "no crash took anything, so this has shown nothing")
-	})
+	t.Parallel()
+	w := newWriter(t, plainWriter)
+	var all CrashLoss
+	const most = 60 // whether a crash takes anything is chance
+	for life := 0; life < rounds(12) || all.Pages == 0 && life < most; life++ {
+		w.disk.set(Faults{FsyncDelay: 5 * time.Millisecond})
+		var lost CrashLoss
+		acknowledged := w.live(10+w.disk.IntN(60), func(victim *os.Process) {
+			if life%4 < 2 {
+				w.kill(victim)
+			}
+			seed := w.disk.Uint64() * uint64(life%2) // 0: everything is lost
+			lost = w.disk.reboot(seed)
+		})
+		all.Pages, all.Names = all.Pages+lost.Pages, all.Names+lost.Names
+		last := w.requireHolds(acknowledged)
+		w.Logf("life %d: %d acknowledged, %d there; the crash took %+v", life, acknowledged, last, lost)
+	}
+	require.NotZero(w, all.Pages, "no crash took anything, so this has shown nothing")
 }
 
 // What a node finds when it starts again, it will report to the leader as stored. So that must survive a power
 // failure too, though the process before did not flush it, or failed to.
 func TestEntriesFoundAfterRestartAreDurable(t *testing.T) {
-	onBothLogs(t, func(w *writer) {
-		for life := range rounds(9) {
-			w.disk.set(Faults{FsyncDelay: 5 * time.Millisecond})
-			ends := []func(*os.Process){
-				w.kill,
-				func(*os.Process) { w.disk.set(Faults{FailFsync: true}) },
-				func(*os.Process) { w.disk.set(Faults{FailWrite: true}) },
-			}
-			acknowledged := w.live(10+w.disk.IntN(60), ends[life%len(ends)])
-			w.disk.set(Faults{})
-			found := w.requireHolds(acknowledged)
-			lost := w.disk.reboot(0)
-			last := w.requireHolds(found)
-			w.Logf("life %d: %d acknowledged, %d found, %d there; the crash took %+v", life, acknowledged, found, last, lost)
+	t.Parallel()
+	w := newWriter(t, plainWriter)
+	for life := range rounds(9) {
+		w.disk.set(Faults{FsyncDelay: 5 * time.Millisecond})
+		ends := []func(*os.Process){
+			w.kill,
+			func(*os.Process) { w.disk.set(Faults{FailFsync: true}) },
+			func(*os.Process) { w.disk.set(Faults{FailWrite: true}) },
 		}
-	})
+		acknowledged := w.live(10+w.disk.IntN(60), ends[life%len(ends)])
+		w.disk.set(Faults{})
+		found := w.requireHolds(acknowledged)
+		lost := w.disk.reboot(0)
+		last := w.requireHolds(found)
+		w.Logf("life %d: %d acknowledged, %d found, %d there; the crash took %+v", life, acknowledged, found, last, lost)
+	}
 }
 
 // rounds is how often a test dies.
@@ -173,9 +160,9 @@ func rounds(most int) int {
 
 // The same with fsync switched off loses data, so the test above can fail.
 func TestPowerFailureWithoutFsync(t *testing.T) {
-	w := newWriter(t, store.Bolt, func() (string, error) {
+	w := newWriter(t, func() (string, error) {
 		return buildWriter("careless", "-overlay",
-			overlay(t, "../../../raftnode/store/boltfile.go", "NoFreelistSync:", "NoSync: true, NoGrowSync: true, NoFreelistSync:"))
+			overlay(t, "../../../raftnode/store/disk_linux.go", "unix.Fdatasync(int(f.Fd()))", "error(nil)"))
 	})
 	for life := range 5 {
 		var lost CrashLoss

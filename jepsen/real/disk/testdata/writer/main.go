@@ -1,7 +1,7 @@
 // Writer writes a node's log, vote and snapshots until it is killed, and says what was acknowledged.
 //
-//	writer write DIR LOG    prints "written N" for each entry and "snapshot N" for each snapshot
-//	writer check DIR LOG    prints "holds N": all entries to N are there, or covered by a snapshot that ends before; else why not
+//	writer write DIR    prints "written N" for each entry and "snapshot N" for each snapshot
+//	writer check DIR    prints "holds N": all entries to N are there, or covered by a snapshot that ends before; else why not
 package main
 
 import (
@@ -26,7 +26,7 @@ const (
 
 func main() {
 	do := map[string]func(*store.Store) error{"write": write, "check": check}[os.Args[1]]
-	st, err := store.Open(store.Config{NodeID: "n1", Dir: os.Args[2], Log: store.LogKind(os.Args[3]), Fatal: func(err error) {
+	st, err := store.Open(store.Config{NodeID: "n1", Dir: os.Args[2], Fatal: func(err error) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}})

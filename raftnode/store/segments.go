@@ -1,0 +1,486 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// SegmentBytes is the size of a segment, which it has on the disk before it is written.
+	SegmentBytes = 8 << 20
+
+	// ReservedSegments is how many of them the reserved space must hold: the next one is made when entries have
+	// filled half of one.
+	ReservedSegments = 2
+
+	segmentSuffix = ".log"
+)
+
+// A segmentLog is the log on a disk, in segments (frames.go). One goroutine at a time writes it. An append, or a
+// deletion of any range, is one frame, and one flush. A segment that has none of the log's entries any more is used
+// again.
+type segmentLog struct {
+	folder string
+	id     ID
+
+	mu     sync.RWMutex // guards places and first for those that read beside the writer
+	first  uint64       // the index of the first entry; 0: there is none
+	places []place      // of the entries from first on
+
+	segments []*segment // the oldest first; the last is written
+	end      int64      // of the frames in it
+	last     frame      // the last one
+	unused   []string   // segments that no frame is in, which a process before has made
+	cut      End        // the end of what may have been acknowledged and is not there; zero: nothing is missing
+	durable  bool       // the record says of the last frame that it is
+
+	making chan prepared // the next segment; nil: none is made yet
+	text   []byte        // of the frame that is written
+}
+
+// A segment is an open file of the log.
+type segment struct {
+	*os.File
+	number uint64
+	bytes  int64
+}
+
+// A place is where an entry is.
+type place struct {
+	*segment
+	offset int64
+	length int
+	term   uint64
+}
+
+// What has become of the next segment.
+type prepared struct {
+	*segment
+	err error
+}
+
+// endUnknown is the end of what may have been acknowledged if no record says it.
+var endUnknown = End{Term: math.MaxUint64, Index: math.MaxUint64}
+
+// openSegments opens the log in folder, which has the directory's lock, and reads all of it. Nothing is written before
+// begin is called, but for a fresh log, which is made if there is none or it has no entry.
+func openSegments(folder string, id ID, fresh bool) (l *segmentLog, err error) {
+	if err := makeDir(folder); err != nil {
+		return nil, err
+	}
+	l = &segmentLog{folder: folder, id: id}
+	paths, err := filepath.Glob(filepath.Join(folder, "*"+segmentSuffix)) // in the order of their numbers
+	if err == nil && len(paths) > 0 {
+		err = recovered(func() error { return l.load(paths) })
+	}
+	switch {
+	case err != nil:
+	case fresh && len(l.places) == 0:
+		l.close()
+		for _, path := range paths {
+			err = errors.Join(err, os.Remove(path))
+		}
+		l = &segmentLog{folder: folder, id: id, end: framesBegin}
+		l.segments = []*segment{{nil, 1, SegmentBytes}}
+		if err = errors.Join(err, l.makeSegment(l.segments[0])); err == nil {
+			err = l.write(frame{kind: keepFrame}, nil)
+		}
+	case l.last.number == 0:
+		err = Damaged(folder, "no segment of the log has anything in it")
+	}
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// load reads the segments.
+func (l *segmentLog) load(paths []string) error {
+	var latest tailRecord
+	var unreadable bool
+	for i, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		id, number, err := readHead(text)
+		if err == nil && i == 0 {
+			l.id = id
+		}
+		switch {
+		case err != nil:
+			return Damaged(path, err.Error())
+		case path != l.segmentPath(number) || i > 0 && path != l.segmentPath(l.segments[0].number+uint64(i)):
+			return Damaged(path, fmt.Sprintf("segment %d of the log is in its place", number))
+		case id != l.id:
+			return Damaged(path, "it is from another directory than the segment before it")
+		}
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		s := &segment{f, number, int64(len(text))}
+		l.segments = append(l.segments, s)
+		used, err := l.replay(s, text)
+		switch record, bad := readRecord(text, id); {
+		case err != nil:
+			return Damaged(path, err.Error())
+		case used && len(l.unused) > 0:
+			return Damaged(l.unused[0], "its first frame is not whole, and a later segment has some")
+		case used:
+			latest, unreadable = record, bad
+		default:
+			l.unused = append(l.unused, path)
+			unreadable = unreadable || bad
+			if record.number > latest.number {
+				latest = record
+			}
+		}
+	}
+	written := len(l.segments) - len(l.unused)
+	for _, s := range l.segments[written:] {
+		s.Close()
+	}
+	l.segments = l.segments[:written]
+	switch last := l.last.number; {
+	case unreadable && last != latest.number+1 && last+1 >= latest.number:
+		l.cut = endUnknown
+	case last >= latest.number: // one that is beyond was torn where its record is
+	case last+1 == latest.number && !latest.durable:
+		l.cut = latest.end
+	default:
+		return Damaged(l.folder, fmt.Sprintf("the log was flushed up to frame %d, and frame %d is not whole", latest.number, last+1))
+	}
+	return nil
+}
+
+// replay applies the frames of a segment, and reports whether it has any.
+func (l *segmentLog) replay(s *segment, text []byte) (used bool, err error) {
+	for at := framesBegin; ; used = true {
+		f, whole := readFrame(text[at:], l.id)
+		if !whole || l.last.number > 0 && f.number != l.last.number+1 {
+			return used, nil
+		}
+		if err := l.apply(s, f, at, text[at:at+f.length]); err != nil {
+			return used, err
+		}
+		at += f.length
+		l.last, l.end = f, int64(at)
+	}
+}
+
+// apply applies a frame that is in a segment at an offset.
+func (l *segmentLog) apply(s *segment, f frame, offset int, text []byte) error {
+	switch f.kind {
+	case keepFrame:
+		l.keep(f.from, f.to)
+		return nil
+	case appendFrame:
+	default:
+		return fmt.Errorf("%w: frame %d is of kind %d", errRecord, f.number, f.kind)
+	}
+	var places []place
+	at := frameHead
+	for index := f.from; index <= f.to; index++ {
+		var entry raft.Log
+		length, err := readEntryFrom(text[at:], index, &entry)
+		if err == nil {
+			err = unsealed(index, &entry)
+		}
+		if err != nil {
+			return err
+		}
+		places = append(places, place{s, int64(offset + at), length, entry.Term})
+		at += length
+	}
+	l.add(f.from, places)
+	if last := l.lastIndex(); at != len(text) || last != f.to {
+		return fmt.Errorf("%w: frame %d has entries %d to %d, and the log ends with %d", errRecord, f.number, f.from, f.to, last)
+	}
+	return nil
+}
+
+// add adds entries from an index on, in place of those that are there.
+func (l *segmentLog) add(from uint64, places []place) {
+	if l.first == 0 || from < l.first {
+		l.first, l.places = from, nil
+	}
+	l.places = append(l.places[:min(int(from-l.first), len(l.places))], places...)
+}
+
+// keep leaves only the entries from from to to.
+func (l *segmentLog) keep(from, to uint64) {
+	if from == 0 || from > l.lastIndex() || to < l.first {
+		l.first, l.places = 0, nil
+		return
+	}
+	from, to = max(from, l.first), min(to, l.lastIndex())
+	l.first, l.places = from, slices.Clip(l.places[from-l.first:to+1-l.first])
+}
+
+// writing is the segment that is written.
+func (l *segmentLog) writing() *segment { return l.segments[len(l.segments)-1] }
+
+func (l *segmentLog) lastIndex() uint64 {
+	if l.first == 0 {
+		return 0
+	}
+	return l.first + uint64(len(l.places)) - 1
+}
+
+// begin makes durable what was read, because raft will acknowledge it to other nodes: the process before may have ended
+// without a flush, or with one that failed. A failed flush has left pages that the kernel takes for clean, and no later one
+// writes them. So the last frame, behind which none was begun before it was flushed, is written again. What follows it
+// is written over.
+func (l *segmentLog) begin() error {
+	left, err := filepath.Glob(filepath.Join(l.folder, "*"+newFileSuffix)) // of a process that ended while it made them
+	for _, path := range append(left, l.unused...) {
+		err = errors.Join(err, os.Remove(path))
+	}
+	if err != nil {
+		return err
+	}
+	s, text := l.writing(), make([]byte, l.last.length)
+	if _, err = s.ReadAt(text, l.end-int64(len(text))); err == nil {
+		_, err = s.WriteAt(text, l.end-int64(len(text)))
+	}
+	if err = errors.Join(err, s.Sync(), flush(l.folder)); err != nil {
+		return err
+	}
+	return l.write(frame{kind: keepFrame, from: l.first, to: l.lastIndex()}, nil)
+}
+
+// write writes a frame, with its record, and flushes both.
+func (l *segmentLog) write(f frame, entries []*raft.Log) (err error) {
+	f.number = l.last.number + 1
+	if l.text, err = appendFrameTo(l.text[:0], l.id, f, entries); err != nil {
+		return err
+	}
+	f.length = len(l.text)
+	if l.end+int64(f.length) > l.writing().bytes && l.end > framesBegin {
+		if err := l.rotate(); err != nil {
+			return err
+		}
+	}
+	s, record := l.writing(), tailRecord{number: f.number, end: l.endAfter(f, entries)}
+	_, err = s.WriteAt(l.text, l.end)
+	if _, recordErr := s.WriteAt(record.text(l.id), recordPlace(f.number)); err == nil {
+		err = recordErr
+	}
+	if err == nil {
+		err = syncData(s.File)
+	}
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	switch f.kind {
+	case appendFrame:
+		l.add(f.from, placesIn(s, l.end, entries))
+	case keepFrame:
+		l.keep(f.from, f.to)
+	}
+	l.mu.Unlock()
+	l.last, l.end, l.durable = f, l.end+int64(f.length), false
+	s.bytes = max(s.bytes, l.end)
+	if cap(l.text) > SegmentBytes/8 {
+		l.text = nil
+	}
+	if l.making == nil && l.end > s.bytes/2 {
+		l.prepare(nil)
+	}
+	return nil
+}
+
+// endAfter is the end of the log after a frame.
+func (l *segmentLog) endAfter(f frame, entries []*raft.Log) End {
+	switch {
+	case f.kind == appendFrame:
+		return End{Term: entries[len(entries)-1].Term, Index: f.to}
+	case f.from == 0:
+		return End{}
+	}
+	return End{Term: l.places[f.to-l.first].term, Index: f.to}
+}
+
+// placesIn are the places of entries of a frame at an offset.
+func placesIn(s *segment, offset int64, entries []*raft.Log) (places []place) {
+	offset += frameHead
+	for _, entry := range entries {
+		length := entryHead + len(entry.Extensions) + len(entry.Data)
+		places = append(places, place{s, offset, length, entry.Term})
+		offset += int64(length)
+	}
+	return places
+}
+
+// settle notes that the last frame is durable.
+func (l *segmentLog) settle() error {
+	if l.durable {
+		return nil
+	}
+	s, end := l.writing(), l.endAfter(frame{kind: keepFrame, from: l.first, to: l.lastIndex()}, nil)
+	record := tailRecord{number: l.last.number, durable: true, end: end}
+	if _, err := s.WriteAt(record.text(l.id), recordPlace(record.number)); err != nil {
+		return err
+	}
+	err := syncData(s.File)
+	l.durable = err == nil
+	return err
+}
+
+// inspect returns the term of the last entry. The entries were verified when they were read.
+func (l *segmentLog) inspect() (term uint64, err error) {
+	for i, p := range l.places {
+		if p.term < term {
+			return 0, fmt.Errorf("entry %d is of term %d, and the one before it of term %d", l.first+uint64(i), p.term, term)
+		}
+		term = p.term
+	}
+	return term, nil
+}
+
+// lost is the end of what may have been acknowledged and is not there; zero: nothing is missing.
+func (l *segmentLog) lost() End { return l.cut }
+
+// rotate continues in the next segment.
+func (l *segmentLog) rotate() error {
+	if l.making == nil {
+		l.prepare(nil)
+	}
+	next := <-l.making
+	if next.err != nil { // perhaps there is room by now
+		l.prepare(nil)
+		next = <-l.making
+	}
+	l.making = nil
+	if next.err != nil {
+		return next.err
+	}
+	l.segments, l.end = append(l.segments, next.segment), framesBegin
+	return nil
+}
+
+// prepare makes the next segment, on a goroutine of its own, of a file that has lost its name or of a new one.
+func (l *segmentLog) prepare(file *os.File) {
+	making, s := make(chan prepared, 1), &segment{file, l.writing().number + 1, SegmentBytes}
+	l.making = making
+	go func() { making <- prepared{s, l.makeSegment(s)} }()
+}
+
+func (l *segmentLog) segmentPath(number uint64) string {
+	return filepath.Join(l.folder, fmt.Sprintf("%016x%s", number, segmentSuffix))
+}
+
+// makeSegment makes the file of a segment. It gets its name when it has its head, no records, and its room on the disk.
+func (l *segmentLog) makeSegment(s *segment) (err error) {
+	path := l.segmentPath(s.number)
+	if s.File == nil {
+		if s.File, err = os.OpenFile(path+newFileSuffix, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
+			return err
+		}
+	}
+	text := make([]byte, framesBegin)
+	copy(text, segmentHead(l.id, s.number))
+	if _, err = s.WriteAt(text, 0); err == nil {
+		err = s.Truncate(SegmentBytes)
+	}
+	if err == nil {
+		err = allocate(s.File, SegmentBytes)
+	}
+	if err == nil {
+		err = s.Sync()
+	}
+	if err == nil {
+		err = rename(path+newFileSuffix, path)
+	}
+	return err
+}
+
+func (l *segmentLog) FirstIndex() (uint64, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.first, nil
+}
+
+func (l *segmentLog) LastIndex() (uint64, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.lastIndex(), nil
+}
+
+func (l *segmentLog) GetLog(index uint64, entry *raft.Log) error {
+	l.mu.RLock()
+	i := index - l.first // beyond all that there are, if there are none or it is before them
+	if i >= uint64(len(l.places)) {
+		l.mu.RUnlock()
+		return fmt.Errorf("%w: entry %d is missing", errRecord, index)
+	}
+	p := l.places[i]
+	l.mu.RUnlock()
+	text := make([]byte, p.length)
+	if _, err := p.ReadAt(text, p.offset); err != nil {
+		return err
+	}
+	length, err := readEntryFrom(text, index, entry)
+	if err == nil && length != p.length {
+		err = fmt.Errorf("%w: entry %d has another length than its place", errRecord, index)
+	}
+	return err
+}
+
+func (l *segmentLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
+
+func (l *segmentLog) StoreLogs(entries []*raft.Log) error {
+	return l.write(frame{kind: appendFrame, from: entries[0].Index, to: entries[len(entries)-1].Index}, entries)
+}
+
+func (l *segmentLog) DeleteRange(from, to uint64) error {
+	after, err := extent{l.first, l.lastIndex()}.minus(from, to)
+	if err == nil {
+		err = l.write(frame{kind: keepFrame, from: after.first, to: after.last}, nil)
+	}
+	if err != nil {
+		return err
+	}
+	return l.retire()
+}
+
+// retire takes the segments out of the log that have none of its entries any more. The next segment is made of the first,
+// unless there is one. The names go in their order, so the ones that are left follow each other.
+func (l *segmentLog) retire() error {
+	for len(l.segments) > 1 && (l.first == 0 || l.places[0].segment != l.segments[0]) {
+		s := l.segments[0]
+		l.segments = l.segments[1:]
+		path := l.segmentPath(s.number)
+		if l.making == nil {
+			if err := rename(path, l.segmentPath(l.writing().number+1)+newFileSuffix); err != nil {
+				return err
+			}
+			l.prepare(s.File)
+		} else if err := errors.Join(s.Close(), os.Remove(path), flush(l.folder)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *segmentLog) close() (err error) {
+	if l.making != nil {
+		l.segments = append(l.segments, (<-l.making).segment)
+	}
+	for _, s := range l.segments {
+		if s.File != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}
+	return err
+}

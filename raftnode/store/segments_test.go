@@ -1,0 +1,425 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+// bigEntries are entries of which a segment holds about a hundred.
+func bigEntries(term, first, last uint64) []*raft.Log {
+	logs := entries(term, first, last)
+	for _, entry := range logs {
+		entry.Data = append(make([]byte, SegmentBytes/100), entry.Data...)
+		entry.Extensions = Checksum(entry.Data)
+	}
+	return logs
+}
+
+// segmentsIn are the names of the files of a log.
+func segmentsIn(t *testing.T, cfg Config) (names []string) {
+	for _, e := range must(os.ReadDir(filepath.Join(cfg.Dir, logName))) {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// awaitNext waits until the next segment is made, if it is begun.
+func awaitNext(st *Store) {
+	if log := st.engine.(*segmentLog); log.making != nil {
+		next := <-log.making
+		log.making <- next
+	}
+}
+
+// A crashedLog is a node's log as it is on the disk before its last append and behind it, both as after a crash.
+type crashedLog struct {
+	cfg           Config
+	path          string // of the segment that is written
+	before, after []byte
+	begins        int64 // where the last frame begins
+	length        int
+	last          End // of the log, with it
+}
+
+// crashed makes a log that ends with an append of so many entries.
+func crashed(t *testing.T, random *rand.Rand, count int) *crashedLog {
+	c := &crashedLog{cfg: Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(err error) { t.Error(err) }}}
+	st := open(t, c.cfg)
+	next := uint64(1)
+	write := func(term uint64, count int) {
+		require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), term))
+		var batch []*raft.Log
+		for range count {
+			data := make([]byte, 1+random.IntN(2000))
+			for i := range data {
+				data[i] = byte(1 + random.IntN(255)) // no zeros, which look like what is missing
+			}
+			batch = append(batch, command(next, term, data))
+			next++
+		}
+		require.NoError(t, st.Logs().StoreLogs(batch))
+	}
+	for range 3 + random.IntN(9) {
+		write(2, 1+random.IntN(4))
+	}
+	st.logs.idle.Stop()
+	c.path = writtenFile(t, c.cfg)
+	c.before = must(os.ReadFile(c.path))
+	write(3, count)
+	st.logs.idle.Stop()
+	c.after = must(os.ReadFile(c.path))
+	log := st.engine.(*segmentLog)
+	c.length = log.last.length
+	c.begins = log.end - int64(c.length)
+	c.last = End{Term: 3, Index: next - 1}
+	require.NoError(t, st.Close())
+	return c
+}
+
+// reopened opens the log with another content.
+func (c *crashedLog) reopened(t *testing.T, text []byte) (last uint64, lost End, err error) {
+	require.NoError(t, os.WriteFile(c.path, text, 0o600))
+	st, err := Open(c.cfg)
+	if err != nil {
+		require.ErrorIs(t, err, ErrDamaged)
+		return 0, End{}, err
+	}
+	lost = st.engine.lost()
+	first, last := span(t, st.Logs())
+	require.EqualValues(t, 1, first)
+	for _, path := range segmentsIn(t, c.cfg) {
+		require.Equal(t, filepath.Base(c.path), path)
+	}
+	require.NoError(t, st.Close())
+	return last, lost, nil
+}
+
+// Whichever sectors of the last append a power failure leaves out, the log continues before it or has all of it. If its
+// record is there, it may have been acknowledged, and the store says so.
+func TestATornAppendIsNotDamage(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	whole, cut := 0, 0
+	for range sized(60, 20, 8) {
+		c := crashed(t, random, 1+random.IntN(8))
+		for range 10 {
+			torn, sector := bytes.Clone(c.after), []int{512, pageBytes}[random.IntN(2)]
+			share := random.IntN(4)
+			for at := 0; at < len(torn); at += sector {
+				if random.IntN(4) < share {
+					copy(torn[at:at+sector], c.before[at:])
+				}
+			}
+			end := c.begins + int64(c.length)
+			hasFrame := bytes.Equal(torn[c.begins:end], c.after[c.begins:end])
+			hasRecord := !bytes.Equal(torn[:framesBegin], c.before[:framesBegin])
+			last, lost, err := c.reopened(t, torn)
+			require.NoError(t, err)
+			switch {
+			case hasFrame:
+				whole++
+				require.Equal(t, c.last.Index, last)
+				require.Zero(t, lost)
+			case hasRecord:
+				cut++
+				require.Less(t, last, c.last.Index)
+				require.Equal(t, c.last, lost)
+			default:
+				require.Less(t, last, c.last.Index)
+				require.Zero(t, lost)
+			}
+		}
+	}
+	require.Positive(t, whole)
+	require.Positive(t, cut)
+}
+
+// Whatever becomes of the last append when it is on the disk, and be it that all behind some place is gone, is not taken
+// for an append that never was: the store knows what it may have acknowledged, or the node does not start.
+func TestALostTailIsNotSilent(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	fates := map[string]int{}
+	judge := func(c *crashedLog, what string, text []byte) {
+		last, lost, err := c.reopened(t, text)
+		switch {
+		case err != nil:
+			fates["refused"]++
+		case last == c.last.Index:
+			fates["whole"]++
+		default:
+			fates["cut"]++
+			require.GreaterOrEqual(t, lost.Term, c.last.Term, what)
+			require.GreaterOrEqual(t, lost.Index, c.last.Index, what)
+		}
+	}
+	for range sized(30, 8, 3) {
+		c := crashed(t, random, 1+random.IntN(4))
+		end := c.begins + int64(c.length)
+		for range sized(60, 30, 20) {
+			at := framesBegin + random.Int64N(end-framesBegin)
+			if random.IntN(2) == 0 {
+				at = c.begins + random.Int64N(end-c.begins)
+			}
+			text := bytes.Clone(c.after)
+			switch what := random.IntN(5); what {
+			case 0:
+				text[at] ^= 1 << random.IntN(8)
+			case 1:
+				for i := range text[at:end] {
+					text[at+int64(i)] = byte(random.Uint32())
+				}
+			case 2:
+				clear(text[at:])
+			case 3:
+				copy(text[at:], text[framesBegin:][:min(int64(len(text))-at, 4096)])
+			case 4: // a record, and perhaps a part of the frame
+				slot := recordPlace(random.Uint64())
+				text[slot+random.Int64N(recordBytes)] ^= 1 << random.IntN(8)
+				if random.IntN(2) == 0 {
+					text[at] ^= 1
+				}
+			}
+			judge(c, fmt.Sprintf("at %d of %d to %d", at, c.begins, end), text)
+		}
+	}
+	t.Log(fates)
+	require.Positive(t, fates["refused"])
+	require.Positive(t, fates["cut"])
+}
+
+// When the log was idle for a moment, what is known to be on the disk is never taken for torn.
+func TestASettledLogThatLostItsTailIsDamaged(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 0))
+	c := crashed(t, random, 3) // and closed, which settles it
+	text := must(os.ReadFile(c.path))
+	for at := c.begins; at < c.begins+int64(c.length); at += 7 {
+		text[at] ^= 1
+		_, _, err := c.reopened(t, text)
+		require.ErrorIs(t, err, ErrDamaged)
+		text[at] ^= 1
+	}
+	require.NoError(t, os.WriteFile(c.path, text, 0o600))
+	st := open(t, c.cfg)
+	require.NoError(t, st.Logs().StoreLog(command(c.last.Index+1, 3, []byte("one more"))))
+	settled := func() bool {
+		record, _ := readRecord(must(os.ReadFile(c.path)), st.Identity().Incarnation)
+		return record.durable && record.end.Index == c.last.Index+1
+	}
+	require.Eventually(t, settled, 30*time.Second, idleAfter, "a running log settles by itself")
+}
+
+// A log that is written, cut, deleted from the front, emptied, and opened again by the next process, also after a crash, in
+// any order and over many segments, has what was written and not deleted; and it has no more segments than it needs.
+func TestSegmentsHoldTheLog(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	between := func(least, most uint64) uint64 { return least + random.Uint64N(most-least+1) }
+	for range sized(30, 5, 2) {
+		cfg := Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(err error) { t.Error(err) }}
+		st := must(Open(cfg))
+		require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1<<20))
+		var model []*raft.Log
+		first, term := uint64(1), uint64(1)
+		for range sized(60, 40, 30) {
+			last := first + uint64(len(model)) - 1
+			switch op := random.IntN(8); {
+			case op < 4 || len(model) == 0:
+				batch := bigEntries(term, last+1, last+between(1, 120))
+				require.NoError(t, st.Logs().StoreLogs(batch))
+				model = append(model, batch...)
+			case op == 4:
+				from := between(first+1, last+1)
+				if from <= last {
+					require.NoError(t, st.Logs().DeleteRange(from, last))
+					model = model[:from-first]
+					term++
+				}
+			case op == 5:
+				to := between(first, last)
+				snapshot(t, st, term, to, "state")
+				if to < last {
+					require.NoError(t, st.Logs().DeleteRange(first, to))
+					model, first = model[to+1-first:], to+1
+				}
+			default:
+				if op == 6 { // as after a kill: nothing is done in order any more
+					awaitNext(st)
+					copied := t.TempDir()
+					require.NoError(t, os.CopyFS(copied, os.DirFS(cfg.Dir)))
+					require.NoError(t, st.Close())
+					cfg.Dir = copied
+				} else {
+					require.NoError(t, st.Close())
+				}
+				st = must(Open(cfg))
+				require.Zero(t, st.engine.lost())
+			}
+			begin, end, err := bounds(st.Logs())
+			require.NoError(t, err)
+			if len(model) == 0 {
+				require.Equal(t, []uint64{0, 0}, []uint64{begin, end})
+				continue
+			}
+			require.Equal(t, []uint64{first, first + uint64(len(model)) - 1}, []uint64{begin, end})
+			for _, i := range []int{0, len(model) / 2, len(model) - 1} {
+				var entry raft.Log
+				require.NoError(t, readEntry(st.engine, model[i].Index, &entry))
+				require.Equal(t, model[i].Data, entry.Data)
+				require.Equal(t, model[i].Term, entry.Term)
+			}
+			log := st.engine.(*segmentLog)
+			require.Same(t, log.places[0].segment, log.segments[0], "what is older was deleted")
+		}
+		require.NoError(t, st.Close())
+	}
+}
+
+// A process may end at each step of making the next segment and of using an old one again; the next start continues.
+func TestASegmentThatWasNotBegunGoes(t *testing.T) {
+	cfg := Config{Dir: t.TempDir()}
+	st := open(t, cfg)
+	fill(t, st, 1, 1, 5)
+	require.NoError(t, st.Logs().StoreLogs(bigEntries(1, 6, 65)))
+	require.NotNil(t, st.engine.(*segmentLog).making, "half of the segment is full")
+	awaitNext(st)
+	require.NoError(t, st.Close())
+	require.Len(t, segmentsIn(t, cfg), 2, "the next one is ready")
+	left := filepath.Join(cfg.Dir, logName, "0000000000000001.log"+newFileSuffix)
+	require.NoError(t, os.WriteFile(left, []byte("of a process that ended while it made it"), 0o600))
+
+	st = open(t, cfg)
+	require.Equal(t, []string{"0000000000000001.log"}, segmentsIn(t, cfg))
+	require.NoError(t, st.Logs().StoreLogs(bigEntries(1, 66, 110)))
+	require.NoError(t, st.Close())
+	st = open(t, cfg)
+	_, last := span(t, st.Logs())
+	require.EqualValues(t, 110, last)
+	require.NoError(t, st.Close())
+
+	// The first append to a segment is torn, and its record is there.
+	path := writtenFile(t, cfg)
+	require.Equal(t, "0000000000000002.log", filepath.Base(path))
+	killed := must(os.ReadFile(path))
+	killed[framesBegin] ^= 1
+	require.NoError(t, os.WriteFile(path, killed, 0o600))
+	_, err := Open(Config{NodeID: "n1", Dir: cfg.Dir, Fatal: func(error) {}})
+	require.ErrorIs(t, err, ErrDamaged, "more than one was written to it")
+}
+
+// A segment in the middle that is missing, or two that are exchanged, are damage.
+func TestMissingSegments(t *testing.T) {
+	cfg := Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(error) {}}
+	st := open(t, cfg)
+	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))
+	for first := uint64(1); first < 400; first += 50 {
+		require.NoError(t, st.Logs().StoreLogs(bigEntries(1, first, first+49)))
+	}
+	require.NoError(t, st.Close())
+	names := segmentsIn(t, cfg)
+	require.Greater(t, len(names), 3)
+	path := func(i int) string { return filepath.Join(cfg.Dir, logName, names[i]) }
+	for i := range len(names) - 1 {
+		aside := filepath.Join(cfg.Dir, "aside")
+		require.NoError(t, os.Rename(path(i), aside))
+		_, err := Open(cfg)
+		require.ErrorIs(t, err, ErrDamaged, names[i])
+		require.NoError(t, os.Rename(path(i+1), path(i)))
+		require.NoError(t, os.Rename(aside, path(i+1)))
+		_, err = Open(cfg)
+		require.ErrorIs(t, err, ErrDamaged, names[i])
+		require.NoError(t, errors.Join(os.Rename(path(i), aside), os.Rename(path(i+1), path(i)), os.Rename(aside, path(i+1))))
+	}
+	require.NoError(t, os.Rename(filepath.Join(cfg.Dir, logName), filepath.Join(cfg.Dir, "aside")))
+	require.NoError(t, os.Mkdir(filepath.Join(cfg.Dir, logName), 0o700))
+	_, err := Open(cfg)
+	require.ErrorIs(t, err, ErrDamaged, "an empty folder")
+}
+
+// An append that is longer than a segment gets a longer one, which is used again in its usual length.
+func TestAnAppendMayBeLongerThanASegment(t *testing.T) {
+	cfg := Config{Dir: t.TempDir()}
+	st := open(t, cfg)
+	fill(t, st, 1, 1, 5)
+	require.NoError(t, st.Logs().StoreLogs(bigEntries(1, 6, 250)))
+	require.NoError(t, st.Logs().StoreLogs(bigEntries(1, 251, 255)))
+	require.NoError(t, st.Close())
+	st = open(t, cfg)
+	_, last := span(t, st.Logs())
+	require.EqualValues(t, 255, last)
+	snapshot(t, st, 1, 255, "state")
+	for first := uint64(256); first < 500; first += 10 {
+		require.NoError(t, st.Logs().StoreLogs(bigEntries(1, first, first+9)))
+	}
+	require.NoError(t, st.Logs().DeleteRange(1, 300))
+	before := map[string]fs.FileInfo{}
+	for _, name := range segmentsIn(t, cfg) {
+		before[name] = must(os.Stat(filepath.Join(cfg.Dir, logName, name)))
+	}
+	for first := uint64(506); first < 900; first += 10 {
+		require.NoError(t, st.Logs().StoreLogs(bigEntries(1, first, first+9)))
+		snapshot(t, st, 1, first, "state")
+		require.NoError(t, st.Logs().DeleteRange(must(st.Logs().FirstIndex()), first-100))
+	}
+	reused := false
+	require.NoError(t, filepath.WalkDir(filepath.Join(cfg.Dir, logName), func(path string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			assert.EqualValues(t, SegmentBytes, must(e.Info()).Size(), path)
+			for name, info := range before {
+				reused = reused || name != e.Name() && os.SameFile(info, must(e.Info()))
+			}
+		}
+		return err
+	}))
+	require.True(t, reused)
+	require.LessOrEqual(t, len(segmentsIn(t, cfg)), 5)
+}
+
+// The reserved space must hold the segments that are made when entries were admitted.
+func TestTheReservedSpaceHoldsSegments(t *testing.T) {
+	_, err := Open(Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(error) {}, ReservedSpace: ReservedSegments*SegmentBytes - 1})
+	require.ErrorContains(t, err, "raise ReservedSpace")
+}
+
+// A log of which all was deleted is empty at the next start, and goes on where raft has it begin.
+func TestALogOfWhichAllWasDeleted(t *testing.T) {
+	cfg := Config{Dir: t.TempDir()}
+	st := open(t, cfg)
+	fill(t, st, 1, 1, 20)
+	snapshot(t, st, 1, 20, "state")
+	require.NoError(t, st.Logs().DeleteRange(1, 20))
+	require.NoError(t, st.DropStale())
+	require.NoError(t, st.Close())
+	st = open(t, cfg)
+	first, last := span(t, st.Logs())
+	assert.Equal(t, []uint64{0, 0}, []uint64{first, last})
+	fill(t, st, 1, 21, 22)
+	require.NoError(t, st.Close())
+	first, last = span(t, open(t, cfg).Logs())
+	assert.Equal(t, []uint64{21, 22}, []uint64{first, last})
+}

@@ -8,7 +8,7 @@
 //
 //	DIR/log/           the log: raft-wal, with segments of SegmentBytes and a table of them
 //	DIR/log.db         or, with log store "bolt", one bbolt file; a directory has one or the other
-//	DIR/votes.db       term and vote: one record in bbolt
+//	DIR/votes.db       term, vote, and the owed end: one record in bbolt
 //	DIR/snapshots/     the last two snapshots, one file each: the state, the metadata,
 //	                   and a checksum of both
 //	DIR/identity.json  node id, incarnation, initial members, the marker of the bootstrap
@@ -132,6 +132,10 @@
 // (S4). Nothing changes the bytes of an entry that raft has appended: writer, cache and the messages
 // to the followers read them after it was acknowledged. Why this loses nothing is in package
 // raftnode.
+//
+// S17. The end that a node owes (package tail) is on the disk, in votes.db, before the tail that it stands for is overwritten, and
+// stays there over restarts. It rises to what is higher (Owe), and sinks only from what it is (Sink), so an answer to an earlier
+// question takes nothing away. Tail counts what is on the disk: no pending entry ends what is owed.
 //
 // # What can't be distinguished from a torn write
 //

@@ -68,6 +68,9 @@ func newVotes(table Table, writer serialWriter) (*votes, error) {
 			_, err = values.number(key)
 		}
 	}
+	if err == nil {
+		_, err = values.owed()
+	}
 	v.values.Store(&values)
 	return v, err
 }
@@ -107,15 +110,18 @@ func (v *votes) put(op Op, changes Values) error {
 	if err := v.log.flush(); err != nil {
 		return err
 	}
-	return v.write(op, len(changes), func() error {
-		err := v.table.Put(changes)
-		if err == nil {
-			next := maps.Clone(*v.values.Load())
-			maps.Copy(next, changes)
-			v.values.Store(&next)
-		}
-		return err
-	})
+	return v.write(op, len(changes), func() error { return v.replace(changes) })
+}
+
+// replace changes values on the disk, and then in memory. The caller has the writer's turn.
+func (v *votes) replace(changes Values) error {
+	err := v.table.Put(changes)
+	if err == nil {
+		next := maps.Clone(*v.values.Load())
+		maps.Copy(next, changes)
+		v.values.Store(&next)
+	}
+	return err
 }
 
 // Get returns what is written. A vote of which only the term is known is not.

@@ -8,6 +8,8 @@ import (
 	"math"
 
 	"github.com/hashicorp/raft"
+
+	"zamok/raftnode/tail"
 )
 
 // A segment is a file of SegmentBytes, or more if one frame needs more:
@@ -50,15 +52,12 @@ type frame struct {
 	length   int // with its head
 }
 
-// An End is where a log ends: the term and the index of its last entry.
-type End struct{ Term, Index uint64 }
-
 // A tailRecord says which frame was written last, and where the log ends with it. It is written and flushed with that
 // frame, in another sector. The frame before it was flushed then; durable: the frame itself as well.
 type tailRecord struct {
 	number  uint64
 	durable bool
-	end     End
+	end     tail.End
 }
 
 // sum is the checksum of text in a directory of this incarnation.
@@ -178,7 +177,7 @@ func readRecord(text []byte, id ID) (latest tailRecord, unreadable bool) {
 			if number := binary.LittleEndian.Uint64(text[4:]); number > latest.number {
 				latest = tailRecord{
 					number: number, durable: text[12] == 1,
-					end: End{Index: binary.LittleEndian.Uint64(text[13:]), Term: binary.LittleEndian.Uint64(text[21:])},
+					end: tail.End{Index: binary.LittleEndian.Uint64(text[13:]), Term: binary.LittleEndian.Uint64(text[21:])},
 				}
 			}
 		}

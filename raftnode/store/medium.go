@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/raft"
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
+
+	"zamok/raftnode/tail"
 )
 
 // A medium keeps the data of a node: a directory, or a Memory. It is locked while it is open (S7).
@@ -47,7 +49,7 @@ type draft struct {
 type engine interface {
 	raft.LogStore
 	inspect() (term uint64, err error) // verifies all entries, and returns the last one's term
-	lost() End                         // the end of what may have been acknowledged and is not there; zero: nothing is missing
+	lost() tail.End                    // the end of what may have been acknowledged and is not there; zero: nothing is missing
 	begin() error                      // comes before the first write, and overwrites what is left of what was lost
 	settle() error                     // notes that what was written is durable
 	close() error

@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"github.com/hashicorp/raft"
+
+	"zamok/raftnode/tail"
 )
 
 // A Memory stands in for a data directory, for tests and for embedding. The zero
@@ -114,10 +116,10 @@ func (m *Memory) close() error {
 
 type memoryLog struct{ *raft.InmemStore }
 
-func (memoryLog) lost() End     { return End{} }
-func (memoryLog) begin() error  { return nil }
-func (memoryLog) settle() error { return nil }
-func (memoryLog) close() error  { return nil }
+func (memoryLog) lost() tail.End { return tail.End{} }
+func (memoryLog) begin() error   { return nil }
+func (memoryLog) settle() error  { return nil }
+func (memoryLog) close() error   { return nil }
 
 func (l memoryLog) inspect() (term uint64, err error) {
 	all, err := extentOf(l)

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 
 	"github.com/hashicorp/raft"
+
+	"zamok/raftnode/tail"
 )
 
 const (
@@ -101,6 +103,12 @@ func (s *Store) open(cfg Config) error {
 	}
 	if id.Bootstrapped && !s.HoldsData() {
 		return lost(s.medium, "the marker says that this node was a member of a cluster, but there is neither a log entry nor a snapshot")
+	}
+	if cut := s.engine.lost(); cut != (tail.End{}) { // on the disk before begin writes over what is left of it
+		cut.Term = min(cut.Term, s.votes.term())
+		if err := s.Owe(cut); err != nil {
+			return err
+		}
 	}
 	if err := s.engine.begin(); err != nil {
 		return err

@@ -39,15 +39,6 @@ func owe(votes Table, cut tail.End) error {
 	return votes.Put(Values{keyOwed: owedBytes(cut)})
 }
 
-// oweUnknown is owe for a log that can't tell what may have been acknowledged: anything in the terms so far.
-func oweUnknown(votes Table) error {
-	term, err := numberIn(votes, keyCurrentTerm)
-	if err != nil {
-		return err
-	}
-	return owe(votes, tail.Unknown(term))
-}
-
 // Tail returns where the log on the disk ends, or the newest snapshot if that reaches further, and which end this node owes.
 func (s *Store) Tail() tail.State { return tail.State{Log: s.logs.durableEnd(), Owed: s.votes.owed()} }
 

@@ -42,7 +42,7 @@ func TestALogThatIsCutIsOwed(t *testing.T) {
 		require.NoError(t, owe(st.votes.table, tail.End{Term: 3, Index: 8}))
 		st = reopen()
 		assert.Equal(t, tail.End{Term: 4, Index: 5}, st.Owed())
-		require.NoError(t, oweUnknown(st.votes.table))
+		require.NoError(t, st.Owe(tail.Unknown(4)))
 		st = reopen()
 		assert.Equal(t, tail.Unknown(4), st.Owed())
 		assert.True(t, st.Tail().Owes())

@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"github.com/hashicorp/raft"
+
+	"zamok/raftnode/tail"
 )
 
 const (
@@ -38,7 +40,7 @@ type segmentLog struct {
 	end      int64      // of the frames in it
 	last     frame      // the last one
 	unused   []string   // segments that no frame is in, which a process before has made
-	cut      End        // the end of what may have been acknowledged and is not there; zero: nothing is missing
+	cut      tail.End   // see lost
 	durable  bool       // the record says of the last frame that it is
 
 	making chan prepared // the next segment; nil: none is made yet
@@ -65,9 +67,6 @@ type prepared struct {
 	*segment
 	err error
 }
-
-// endUnknown is the end of what may have been acknowledged if no record says it.
-var endUnknown = End{Term: math.MaxUint64, Index: math.MaxUint64}
 
 // openSegments opens the log in folder, which has the directory's lock, and reads all of it. Nothing is written before
 // begin is called, but for a fresh log, which is made if there is none or it has no entry.
@@ -152,7 +151,7 @@ func (l *segmentLog) load(paths []string) error {
 	l.segments = l.segments[:written]
 	switch last := l.last.number; {
 	case unreadable && last != latest.number+1 && last+1 >= latest.number:
-		l.cut = endUnknown
+		l.cut = tail.Unknown(math.MaxUint64)
 	case last >= latest.number: // one that is beyond was torn where its record is
 	case last+1 == latest.number && !latest.durable:
 		l.cut = latest.end
@@ -301,14 +300,14 @@ func (l *segmentLog) write(f frame, entries []*raft.Log) (err error) {
 }
 
 // endAfter is the end of the log after a frame.
-func (l *segmentLog) endAfter(f frame, entries []*raft.Log) End {
+func (l *segmentLog) endAfter(f frame, entries []*raft.Log) tail.End {
 	switch {
 	case f.kind == appendFrame:
-		return End{Term: entries[len(entries)-1].Term, Index: f.to}
+		return tail.End{Term: entries[len(entries)-1].Term, Index: f.to}
 	case f.from == 0:
-		return End{}
+		return tail.End{}
 	}
-	return End{Term: l.places[f.to-l.first].term, Index: f.to}
+	return tail.End{Term: l.places[f.to-l.first].term, Index: f.to}
 }
 
 // placesIn are the places of entries of a frame at an offset.
@@ -348,8 +347,9 @@ func (l *segmentLog) inspect() (term uint64, err error) {
 	return term, nil
 }
 
-// lost is the end of what may have been acknowledged and is not there; zero: nothing is missing.
-func (l *segmentLog) lost() End { return l.cut }
+// lost is the end of what may have been acknowledged and is not there, of any term and index if no record says it; zero:
+// nothing is missing.
+func (l *segmentLog) lost() tail.End { return l.cut }
 
 // rotate continues in the next segment.
 func (l *segmentLog) rotate() error {

@@ -14,6 +14,8 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"zamok/raftnode/tail"
 )
 
 func must[T any](value T, err error) T {
@@ -56,7 +58,7 @@ type crashedLog struct {
 	before, after []byte
 	begins        int64 // where the last frame begins
 	length        int
-	last          End // of the log, with it
+	last          tail.End // of the log, with it
 }
 
 // crashed makes a log that ends with an append of so many entries.
@@ -89,20 +91,22 @@ func crashed(t *testing.T, random *rand.Rand, count int) *crashedLog {
 	log := st.engine.(*segmentLog)
 	c.length = log.last.length
 	c.begins = log.end - int64(c.length)
-	c.last = End{Term: 3, Index: next - 1}
+	c.last = tail.End{Term: 3, Index: next - 1}
 	require.NoError(t, st.Close())
 	return c
 }
 
 // reopened opens the log with another content.
-func (c *crashedLog) reopened(t *testing.T, text []byte) (last uint64, lost End, err error) {
+func (c *crashedLog) reopened(t *testing.T, text []byte) (last uint64, lost tail.End, err error) {
 	require.NoError(t, os.WriteFile(c.path, text, 0o600))
 	st, err := Open(c.cfg)
 	if err != nil {
 		require.ErrorIs(t, err, ErrDamaged)
-		return 0, End{}, err
+		return 0, tail.End{}, err
 	}
-	lost = st.engine.lost()
+	lost = st.Owed()
+	require.Equal(t, lost == (tail.End{}), st.engine.lost() == (tail.End{}))
+	require.NoError(t, st.Sink(lost, tail.End{}))
 	first, last := span(t, st.Logs())
 	require.EqualValues(t, 1, first)
 	for _, path := range segmentsIn(t, c.cfg) {

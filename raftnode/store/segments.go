@@ -381,20 +381,23 @@ func (l *segmentLog) segmentPath(number uint64) string {
 }
 
 // makeSegment makes the file of a segment. It gets its name when it has its head, no records, and its room on the disk.
+// A new file is written wholly, since a flush takes longer when the file system has to note what was written first, and a
+// page at a time, since one of what was written at once takes longer, too (docs/decisions.md).
 func (l *segmentLog) makeSegment(s *segment) (err error) {
-	path := l.segmentPath(s.number)
+	path, most := l.segmentPath(s.number), int64(framesBegin)
 	if s.File == nil {
+		most = SegmentBytes
 		if s.File, err = os.OpenFile(path+newFileSuffix, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
 			return err
 		}
 	}
-	text := make([]byte, framesBegin)
-	copy(text, segmentHead(l.id, s.number))
-	if _, err = s.WriteAt(text, 0); err == nil {
-		err = s.Truncate(SegmentBytes)
+	text := slices.Concat(segmentHead(l.id, s.number), make([]byte, pageBytes))[:pageBytes]
+	for at := int64(0); at < most && err == nil; at += pageBytes {
+		_, err = s.WriteAt(text, at)
+		clear(text)
 	}
 	if err == nil {
-		err = allocate(s.File, SegmentBytes)
+		err = s.Truncate(SegmentBytes)
 	}
 	if err == nil {
 		err = s.Sync()

@@ -318,7 +318,8 @@ func TestASegmentThatWasNotBegunGoes(t *testing.T) {
 	require.NoError(t, os.WriteFile(left, []byte("of a process that ended while it made it"), 0o600))
 
 	st = open(t, cfg)
-	require.Equal(t, []string{"0000000000000001.log"}, segmentsIn(t, cfg))
+	awaitNext(st)
+	require.Equal(t, []string{"0000000000000001.log", "0000000000000002.log"}, segmentsIn(t, cfg))
 	require.NoError(t, st.Logs().StoreLogs(bigEntries(1, 66, 110)))
 	require.NoError(t, st.Close())
 	st = open(t, cfg)

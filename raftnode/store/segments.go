@@ -39,7 +39,7 @@ type segmentLog struct {
 	segments []*segment // the oldest first; the last is written
 	end      int64      // of the frames in it
 	last     frame      // the last one
-	unused   []string   // segments that no frame is in, which a process before has made
+	unused   []string   // segments that no frame is in, which a process before has made; they are made anew
 	cut      tail.End   // see lost
 	durable  bool       // the record says of the last frame that it is
 
@@ -191,9 +191,6 @@ func (l *segmentLog) apply(s *segment, f frame, offset int, text []byte) error {
 	for index := f.from; index <= f.to; index++ {
 		var entry raft.Log
 		length, err := readEntryFrom(text[at:], index, &entry)
-		if err == nil {
-			err = unsealed(index, &entry)
-		}
 		if err != nil {
 			return err
 		}
@@ -241,7 +238,7 @@ func (l *segmentLog) lastIndex() uint64 {
 // is written over.
 func (l *segmentLog) begin() error {
 	left, err := filepath.Glob(filepath.Join(l.folder, "*"+newFileSuffix)) // of a process that ended while it made them
-	for _, path := range append(left, l.unused...) {
+	for _, path := range left {
 		err = errors.Join(err, os.Remove(path))
 	}
 	if err != nil {

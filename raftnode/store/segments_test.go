@@ -59,12 +59,15 @@ type crashedLog struct {
 	begins        int64 // where the last frame begins
 	length        int
 	last          tail.End // of the log, with it
+	id            ID
 }
 
 // crashed makes a log that ends with an append of so many entries.
 func crashed(t *testing.T, random *rand.Rand, count int) *crashedLog {
 	c := &crashedLog{cfg: Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(err error) { t.Error(err) }}}
 	st := open(t, c.cfg)
+	st.logs.idle.Stop()
+	st.logs.idle = nil // it is not settled before it is closed
 	next := uint64(1)
 	write := func(term uint64, count int) {
 		require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), term))
@@ -82,14 +85,12 @@ func crashed(t *testing.T, random *rand.Rand, count int) *crashedLog {
 	for range 3 + random.IntN(9) {
 		write(2, 1+random.IntN(4))
 	}
-	st.logs.idle.Stop()
 	c.path = writtenFile(t, c.cfg)
 	c.before = must(os.ReadFile(c.path))
 	write(3, count)
-	st.logs.idle.Stop()
 	c.after = must(os.ReadFile(c.path))
 	log := st.engine.(*segmentLog)
-	c.length = log.last.length
+	c.id, c.length = log.id, log.last.length
 	c.begins = log.end - int64(c.length)
 	c.last = tail.End{Term: 3, Index: next - 1}
 	require.NoError(t, st.Close())
@@ -136,7 +137,8 @@ func TestATornAppendIsNotDamage(t *testing.T) {
 			}
 			end := c.begins + int64(c.length)
 			hasFrame := bytes.Equal(torn[c.begins:end], c.after[c.begins:end])
-			hasRecord := !bytes.Equal(torn[:framesBegin], c.before[:framesBegin])
+			record, _ := readRecord(torn, c.id)
+			hasRecord := record.end == c.last
 			last, lost, err := c.reopened(t, torn)
 			require.NoError(t, err)
 			switch {
@@ -214,6 +216,26 @@ func TestALostTailIsNotSilent(t *testing.T) {
 	require.Positive(t, fates["cut"])
 }
 
+// What is cut is owed before what is left of it is written over: also if the process ends between the two.
+func TestWhatIsCutIsOwedFirst(t *testing.T) {
+	c := crashed(t, rand.New(rand.NewPCG(1, 0)), 3)
+	torn := bytes.Clone(c.after)
+	torn[c.begins] ^= 1
+	require.NoError(t, os.WriteFile(c.path, torn, 0o600))
+	failing := c.cfg
+	failing.Fatal = func(error) {}
+	failing.Wrap.Votes = func(inner Table) Table { return unwritable{inner} }
+	_, err := Open(failing)
+	require.ErrorIs(t, err, ErrBroken)
+	st := open(t, c.cfg)
+	assert.Equal(t, c.last, st.Owed())
+}
+
+// unwritable is a table that can't be written.
+type unwritable struct{ Table }
+
+func (unwritable) Put(Values) error { return errors.New("input/output error") }
+
 // When the log was idle for a moment, what is known to be on the disk is never taken for torn.
 func TestASettledLogThatLostItsTailIsDamaged(t *testing.T) {
 	t.Parallel()
@@ -244,32 +266,35 @@ func TestSegmentsHoldTheLog(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	between := func(least, most uint64) uint64 { return least + random.Uint64N(most-least+1) }
-	for range sized(30, 5, 2) {
+	for range sized(20, 3, 1) {
 		cfg := Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(err error) { t.Error(err) }}
 		st := must(Open(cfg))
 		require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1<<20))
 		var model []*raft.Log
-		first, term := uint64(1), uint64(1)
+		first, term, covered := uint64(1), uint64(1), uint64(0) // covered: by a snapshot
 		for range sized(60, 40, 30) {
 			last := first + uint64(len(model)) - 1
 			switch op := random.IntN(8); {
 			case op < 4 || len(model) == 0:
-				batch := bigEntries(term, last+1, last+between(1, 120))
+				batch := bigEntries(term, last+1, last+between(1, 80))
 				require.NoError(t, st.Logs().StoreLogs(batch))
 				model = append(model, batch...)
 			case op == 4:
-				from := between(first+1, last+1)
+				from := between(max(first, covered)+1, last+1)
 				if from <= last {
 					require.NoError(t, st.Logs().DeleteRange(from, last))
 					model = model[:from-first]
 					term++
 				}
 			case op == 5:
-				to := between(first, last)
-				snapshot(t, st, term, to, "state")
+				to := between(max(first, covered), last)
+				covered = to
+				snapshot(t, st, model[to-first].Term, to, "state")
 				if to < last {
 					require.NoError(t, st.Logs().DeleteRange(first, to))
 					model, first = model[to+1-first:], to+1
+					log := st.engine.(*segmentLog)
+					require.Same(t, log.places[0].segment, log.segments[0], "what is older was deleted")
 				}
 			default:
 				if op == 6 { // as after a kill: nothing is done in order any more
@@ -297,15 +322,13 @@ func TestSegmentsHoldTheLog(t *testing.T) {
 				require.Equal(t, model[i].Data, entry.Data)
 				require.Equal(t, model[i].Term, entry.Term)
 			}
-			log := st.engine.(*segmentLog)
-			require.Same(t, log.places[0].segment, log.segments[0], "what is older was deleted")
 		}
 		require.NoError(t, st.Close())
 	}
 }
 
 // A process may end at each step of making the next segment and of using an old one again; the next start continues.
-func TestASegmentThatWasNotBegunGoes(t *testing.T) {
+func TestASegmentThatWasNotBegunIsMadeAnew(t *testing.T) {
 	cfg := Config{Dir: t.TempDir()}
 	st := open(t, cfg)
 	fill(t, st, 1, 1, 5)
@@ -325,8 +348,28 @@ func TestASegmentThatWasNotBegunGoes(t *testing.T) {
 	st = open(t, cfg)
 	_, last := span(t, st.Logs())
 	require.EqualValues(t, 110, last)
-	require.NoError(t, st.Close())
+	require.NoError(t, st.Logs().StoreLogs(bigEntries(1, 111, 210)))
 
+	// The first is made to be the next, and is not begun: what it held is gone.
+	snapshot(t, st, 1, 200, "state")
+	require.NoError(t, st.Logs().DeleteRange(1, 200))
+	awaitNext(st)
+	require.NoError(t, st.Close())
+	st = open(t, cfg)
+	first, last := span(t, st.Logs())
+	require.Equal(t, []uint64{201, 210}, []uint64{first, last})
+	require.NoError(t, st.Close())
+}
+
+// An append to a segment that others follow is not torn.
+func TestOnlyTheLastAppendMayBeTorn(t *testing.T) {
+	cfg := Config{Dir: t.TempDir()}
+	st := open(t, cfg)
+	fill(t, st, 1, 1, 5)
+	require.NoError(t, st.Logs().StoreLogs(bigEntries(1, 6, 65)))
+	require.NoError(t, st.Logs().StoreLogs(bigEntries(1, 66, 110)))
+	require.NoError(t, st.Close())
+	require.NoError(t, open(t, cfg).Close())
 	// The first append to a segment is torn, and its record is there.
 	path := writtenFile(t, cfg)
 	require.Equal(t, "0000000000000002.log", filepath.Base(path))

@@ -166,7 +166,11 @@ func (l *raftLog) write(op Op, count int, do func() error) error {
 
 // settleWhenIdle has the log's record say of the last write that it is durable when no other follows it soon.
 func (l *raftLog) settleWhenIdle(settle func() error) {
-	l.idle = time.AfterFunc(idleAfter, func() { _ = l.serialWriter.write(OpSettle, 0, settle) })
+	l.idle = time.AfterFunc(idleAfter, func() {
+		if l.record.ended() == nil {
+			_ = l.serialWriter.write(OpSettle, 0, settle)
+		}
+	})
 }
 
 // StoreLog implements raft.LogStore.

@@ -172,54 +172,51 @@ func (l *segmentLog) replay(s *segment, text []byte) (used bool, err error) {
 			return used, err
 		}
 		at += f.length
-		l.last, l.end = f, int64(at)
 	}
 }
 
-// apply applies a frame that is in a segment at an offset.
+// apply applies a frame that is in a segment at an offset. It is the last one then.
 func (l *segmentLog) apply(s *segment, f frame, offset int, text []byte) error {
+	at := frameHead
 	switch f.kind {
 	case keepFrame:
 		l.keep(f.from, f.to)
-		return nil
 	case appendFrame:
-	default:
-		return fmt.Errorf("%w: frame %d is of kind %d", errRecord, f.number, f.kind)
-	}
-	var places []place
-	at := frameHead
-	for index := f.from; index <= f.to; index++ {
-		var entry raft.Log
-		length, err := readEntryFrom(text[at:], index, &entry)
-		if err != nil {
-			return err
+		if f.from <= l.lastIndex() {
+			l.keep(l.first, f.from-1)
 		}
-		places = append(places, place{s, int64(offset + at), length, entry.Term})
-		at += length
+		if len(l.places) == 0 {
+			l.first = f.from
+		}
+		for index := f.from; index <= f.to; index++ {
+			var entry raft.Log
+			length, err := readEntryFrom(text[at:], index, &entry)
+			if err != nil {
+				return err
+			}
+			l.places = append(l.places, place{s, int64(offset + at), length, entry.Term})
+			at += length
+		}
 	}
-	l.add(f.from, places)
-	if last := l.lastIndex(); at != len(text) || last != f.to {
-		return fmt.Errorf("%w: frame %d has entries %d to %d, and the log ends with %d", errRecord, f.number, f.from, f.to, last)
+	if at != len(text) || f.kind == appendFrame && l.lastIndex() != f.to {
+		return fmt.Errorf("%w: frame %d, of kind %d, does not fit the log, which ends with entry %d", errRecord, f.number, f.kind, l.lastIndex())
 	}
+	l.last, l.end = f, int64(offset+at)
 	return nil
-}
-
-// add adds entries from an index on, in place of those that are there.
-func (l *segmentLog) add(from uint64, places []place) {
-	if l.first == 0 || from < l.first {
-		l.first, l.places = from, nil
-	}
-	l.places = append(l.places[:min(int(from-l.first), len(l.places))], places...)
 }
 
 // keep leaves only the entries from from to to.
 func (l *segmentLog) keep(from, to uint64) {
-	if from == 0 || from > l.lastIndex() || to < l.first {
+	if from == 0 || from > min(to, l.lastIndex()) || to < l.first {
 		l.first, l.places = 0, nil
 		return
 	}
 	from, to = max(from, l.first), min(to, l.lastIndex())
-	l.first, l.places = from, slices.Clip(l.places[from-l.first:to+1-l.first])
+	kept := l.places[from-l.first : to+1-l.first]
+	if from > l.first {
+		kept = slices.Clone(kept) // without room for those that are gone
+	}
+	l.first, l.places = from, kept
 }
 
 // writing is the segment that is written.
@@ -266,56 +263,37 @@ func (l *segmentLog) write(f frame, entries []*raft.Log) (err error) {
 			return err
 		}
 	}
-	s, record := l.writing(), tailRecord{number: f.number, end: l.endAfter(f, entries)}
-	_, err = s.WriteAt(l.text, l.end)
-	if _, recordErr := s.WriteAt(record.text(l.id), recordPlace(f.number)); err == nil {
-		err = recordErr
+	s, at := l.writing(), l.end
+	l.mu.Lock() // raft sees nothing of it until it is written
+	err = l.apply(s, f, int(at), l.text)
+	l.mu.Unlock()
+	if err == nil {
+		_, err = s.WriteAt(l.text, at)
 	}
 	if err == nil {
-		err = syncData(s.File)
+		err = l.note(false)
 	}
-	if err != nil {
-		return err
-	}
-	l.mu.Lock()
-	switch f.kind {
-	case appendFrame:
-		l.add(f.from, placesIn(s, l.end, entries))
-	case keepFrame:
-		l.keep(f.from, f.to)
-	}
-	l.mu.Unlock()
-	l.last, l.end, l.durable = f, l.end+int64(f.length), false
-	s.bytes = max(s.bytes, l.end)
 	if cap(l.text) > SegmentBytes/8 {
 		l.text = nil
 	}
-	if l.making == nil && l.end > s.bytes/2 {
+	if s.bytes = max(s.bytes, l.end); l.making == nil && l.end > s.bytes/2 {
 		l.prepare(nil)
 	}
-	return nil
+	return err
 }
 
-// endAfter is the end of the log after a frame.
-func (l *segmentLog) endAfter(f frame, entries []*raft.Log) tail.End {
-	switch {
-	case f.kind == appendFrame:
-		return tail.End{Term: entries[len(entries)-1].Term, Index: f.to}
-	case f.from == 0:
-		return tail.End{}
+// note writes the record of the last frame, and flushes it, with the frame if that was just written.
+func (l *segmentLog) note(durable bool) error {
+	record := tailRecord{number: l.last.number, durable: durable}
+	if n := len(l.places); n > 0 {
+		record.end = tail.End{Term: l.places[n-1].term, Index: l.lastIndex()}
 	}
-	return tail.End{Term: l.places[f.to-l.first].term, Index: f.to}
-}
-
-// placesIn are the places of entries of a frame at an offset.
-func placesIn(s *segment, offset int64, entries []*raft.Log) (places []place) {
-	offset += frameHead
-	for _, entry := range entries {
-		length := entryHead + len(entry.Extensions) + len(entry.Data)
-		places = append(places, place{s, offset, length, entry.Term})
-		offset += int64(length)
+	_, err := l.writing().WriteAt(record.text(l.id), recordPlace(record.number))
+	if err == nil {
+		err = syncData(l.writing().File)
 	}
-	return places
+	l.durable = durable
+	return err
 }
 
 // settle notes that the last frame is durable.
@@ -323,14 +301,7 @@ func (l *segmentLog) settle() error {
 	if l.durable {
 		return nil
 	}
-	s, end := l.writing(), l.endAfter(frame{kind: keepFrame, from: l.first, to: l.lastIndex()}, nil)
-	record := tailRecord{number: l.last.number, durable: true, end: end}
-	if _, err := s.WriteAt(record.text(l.id), recordPlace(record.number)); err != nil {
-		return err
-	}
-	err := syncData(s.File)
-	l.durable = err == nil
-	return err
+	return l.note(true)
 }
 
 // inspect returns the term of the last entry. The entries were verified when they were read.
@@ -405,17 +376,9 @@ func (l *segmentLog) makeSegment(s *segment) (err error) {
 	return err
 }
 
-func (l *segmentLog) FirstIndex() (uint64, error) {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.first, nil
-}
-
-func (l *segmentLog) LastIndex() (uint64, error) {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.lastIndex(), nil
-}
+// FirstIndex and LastIndex are asked when the log is opened.
+func (l *segmentLog) FirstIndex() (uint64, error) { return l.first, nil }
+func (l *segmentLog) LastIndex() (uint64, error)  { return l.lastIndex(), nil }
 
 func (l *segmentLog) GetLog(index uint64, entry *raft.Log) error {
 	l.mu.RLock()

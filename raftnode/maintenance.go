@@ -55,14 +55,21 @@ func (n *Node) maintain() {
 		if n.instance.Load() != in {
 			continue // raft was started again, to hand over; the next tick does the rest
 		}
-		if n.store.IsLowSpace() && time.Since(snapshotted) > snapshotWhenLow && truncating.CompareAndSwap(false, true) {
+		isLow := n.store.IsLowSpace() && time.Since(snapshotted) > snapshotWhenLow
+		if isLow {
 			snapshotted = time.Now()
 			n.log.Warn("low disk space: taking a snapshot to compact the log")
+		}
+		needsSnapshot := isLow || n.store.WantsSnapshot()
+		if (needsSnapshot || n.store.IsLong()) && truncating.CompareAndSwap(false, true) {
 			// Raft accepts the request when the previous snapshot is complete, which a stalled disk may delay: nothing
 			// waits for that, and the goroutine ends with raft. Raft logs the outcome.
 			go func() {
 				defer truncating.Store(false)
-				in.raft.Snapshot()
+				if needsSnapshot && in.raft.Snapshot().Error() != nil {
+					return
+				}
+				_ = n.store.Shrink() // an error ends the process
 			}()
 		}
 	}

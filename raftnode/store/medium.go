@@ -51,6 +51,7 @@ type engine interface {
 	inspect() (term uint64, err error) // verifies all entries, and returns the last one's term
 	lost() tail.End                    // the end of what may have been acknowledged and is not there; zero: nothing is missing
 	begin() error                      // comes before the first write, and overwrites what is left of what was lost
+	latest(bytes int) (from uint64)    // where the latest entries begin that take no more bytes than these
 	settle() error                     // notes that what was written is durable
 	close() error
 }

@@ -315,6 +315,17 @@ func (l *segmentLog) inspect() (term uint64, err error) {
 	return term, nil
 }
 
+// latest returns where the latest entries begin that take no more bytes than these.
+func (l *segmentLog) latest(bytes int) (from uint64) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	i := len(l.places)
+	for ; i > 0 && l.places[i-1].length <= bytes; i-- {
+		bytes -= l.places[i-1].length
+	}
+	return l.first + uint64(i)
+}
+
 // lost is the end of what may have been acknowledged and is not there, of any term and index if no record says it; zero:
 // nothing is missing.
 func (l *segmentLog) lost() tail.End { return l.cut }

@@ -471,3 +471,39 @@ func TestALogOfWhichAllWasDeleted(t *testing.T) {
 	first, last = span(t, open(t, cfg).Logs())
 	assert.Equal(t, []uint64{21, 22}, []uint64{first, last})
 }
+
+// The log keeps as many of the latest bytes as it may, and wants a snapshot before those that none has are more.
+func TestALogIsKeptByBytes(t *testing.T) {
+	cfg := Config{Dir: t.TempDir()}
+	st := open(t, cfg)
+	const perSegment = 98
+	fill(t, st, 1, 1, 5)
+	for first := uint64(6); !st.WantsSnapshot(); first += 10 {
+		require.False(t, st.IsLong())
+		require.NoError(t, st.Logs().StoreLogs(bigEntries(1, first, first+9)))
+		require.Less(t, first, uint64(3*perSegment))
+	}
+	last := must(st.Logs().LastIndex())
+	require.Greater(t, last, uint64(LogBytes/2/SegmentBytes*perSegment-20))
+	snapshot(t, st, 1, last-5, "state")
+	require.False(t, st.WantsSnapshot())
+	for range 3 * perSegment / 10 {
+		last := must(st.Logs().LastIndex())
+		require.NoError(t, st.Logs().StoreLogs(bigEntries(1, last+1, last+10)))
+	}
+	require.True(t, st.WantsSnapshot())
+	require.True(t, st.IsLong())
+	require.NoError(t, st.Shrink())
+	require.False(t, st.IsLong())
+	first := must(st.Logs().FirstIndex())
+	require.LessOrEqual(t, first, last-4, "what the snapshot has not is kept")
+	snapshot(t, st, 1, must(st.Logs().LastIndex()), "state")
+	require.NoError(t, st.Shrink())
+	first, last = span(t, st.Logs())
+	bytes := uint64(len(bigEntries(1, 1, 1)[0].Data)) * (last - first + 1)
+	require.LessOrEqual(t, bytes, uint64(LogBytes))
+	require.Greater(t, bytes, uint64(LogBytes*9/10))
+	require.NoError(t, st.Close())
+	again, end := span(t, open(t, cfg).Logs())
+	require.Equal(t, []uint64{first, last}, []uint64{again, end})
+}

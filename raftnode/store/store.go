@@ -143,6 +143,32 @@ func (s *Store) IsLowSpace() bool { return s.FreeBytes() < s.space.lowSpace }
 // CheckSpace returns why entries are refused now (S5), or nil.
 func (s *Store) CheckSpace() error { return s.space.admit(0) }
 
+// LogBytes is how many bytes of the latest entries the log keeps, and those that no snapshot has. They are so many, at most, when
+// there is a snapshot each time that it wants one.
+const LogBytes = 32 << 20
+
+// WantsSnapshot reports whether the entries that no snapshot has take more than half of LogBytes.
+func (s *Store) WantsSnapshot() bool {
+	return s.engine.latest(LogBytes/2) > s.logs.snapshots.newest().Index+1
+}
+
+// IsLong reports whether Shrink has something to do.
+func (s *Store) IsLong() bool { return s.superfluous() >= max(1, s.logs.extent.Load().first) }
+
+// Shrink deletes what the log has beyond LogBytes of what the newest snapshot has, too. Raft, which keeps a number of entries behind
+// its snapshot, reads the log before it relies on it: it sends its snapshot to who needs more.
+func (s *Store) Shrink() error {
+	if err := s.logs.flush(); err != nil {
+		return err
+	}
+	return s.logs.remove(0, s.superfluous())
+}
+
+// superfluous is the last entry that the log need not keep; 0: it needs all.
+func (s *Store) superfluous() uint64 {
+	return min(max(s.engine.latest(LogBytes), 1)-1, s.logs.snapshots.newest().Index)
+}
+
 // Writing returns the write of log or vote that has been in progress for
 // longest. A watchdog on another goroutine sees here a disk that hangs (S4).
 func (s *Store) Writing() (InProgress, bool) { return s.record.oldest() }

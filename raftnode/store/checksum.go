@@ -17,8 +17,7 @@ import (
 //
 // The store's seal is computed over all that raft acts on: index, term, type,
 // data and extensions. It is added when the entry is written and taken off when
-// it is read, so nothing above the store sees it. AppendedAt is not covered: it
-// decides nothing, and its encoding changes on the way to the disk and back.
+// it is read, so nothing above the store sees it. AppendedAt is not covered, since it is not stored.
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 

@@ -6,8 +6,7 @@
 //
 // # Files
 //
-//	DIR/log/           the log: raft-wal, with segments of SegmentBytes and a table of them
-//	DIR/log.db         or, with log store "bolt", one bbolt file; a directory has one or the other
+//	DIR/log/           the log, in segments of SegmentBytes
 //	DIR/votes.db       term, vote, and the owed end: one record in bbolt
 //	DIR/snapshots/     the last two snapshots, one file each: the state, the metadata,
 //	                   and a checksum of both
@@ -21,21 +20,26 @@
 //
 // # Structure
 //
-//	raft ─┬─ raftLog ──── engine: boltLog, segmentLog (raft-wal), memoryLog
+//	raft ─┬─ raftLog ──── engine: segmentLog, memoryLog
 //	      ├─ votes ────── Table: boltTable, memoryTable
 //	      └─ snapshots ── medium: directory, Memory
 //
-// raftLog (log.go) does for the log's file what the package promises: it admits an append (free space,
+// raftLog (log.go) does for the log's files what the package promises: it admits an append (free space,
 // the proposer's checksum), seals each entry with the store's checksum, and hands it to the writer of
-// the file (writer.go), which makes one write at a time, measures it, and makes no more after one that
+// the files (writer.go), which makes one write at a time, measures it, and makes no more after one that
 // failed. Then the entries are in the cache and in the log's extent, which is what raft sees. An engine
 // only stores and deletes. A pending entry (S16) is visible first, and written by a goroutine that takes
 // all that has gathered (pending.go). votes (votes.go) is the same for votes.db. Config.Wrap puts the
 // faults of a test below all of this.
 //
+// segmentLog (segments.go) writes each append, and each deletion, as one frame behind the one before (frames.go), and
+// reads them all, in order, when it is opened. So nothing is written over what is in use, and a deletion of any range is one
+// small write. The next segment is made before it is needed, of one that has none of the log's entries any more if there
+// is one.
+//
 // Open (open.go) goes one way for both mediums: lock, identity, votes, log, snapshots, and then
-// everything is read and verified. What is written of identity and votes, and the metadata of the
-// snapshots, stays in memory, so that to ask for it never waits for the disk.
+// everything is read and verified; what the log has lost is owed (S17) before it is written to. What is written of identity
+// and votes, and the metadata of the snapshots, stays in memory, so that to ask for it never waits for the disk.
 //
 // # Promises
 //
@@ -63,10 +67,7 @@
 // term, and deletions make space. They use the reserved space (Config.ReservedSpace), and
 // the vote's file is allocated in advance.
 //
-// S6. However long the range, a deletion keeps no other write waiting for more
-// than DeleteChunk entries, and waiting writes go first. A crash in the middle
-// leaves a log without a hole: old entries are deleted from the front, conflicting ones
-// from the back. Segments need no chunks: one small write deletes any range.
+// S6. A deletion of any range is one write, wholly done or not at all after a crash. So no crash leaves a hole.
 //
 // S7. One process at a time has the directory open; a second one is refused
 // with ErrLocked.
@@ -75,12 +76,11 @@
 // carries the incarnation, a random number drawn when the directory was made. A
 // node whose log, votes or identity are missing, exchanged or older than the
 // rest is refused with ErrLost, because a node that has forgotten what it
-// acknowledged can elect a leader that never had it. For the same reason a node does not
-// start with the other log store and an empty log (ErrOtherLog). A directory whose log and snapshots another binary wrote,
+// acknowledged can elect a leader that never had it. A directory whose log and snapshots another binary wrote,
 // in another format (Config.Format), is refused with ErrOtherFormat: what is in it is whole, and this binary may misread it.
 //
 // A file gets its name when it is complete and flushed (makeBolt, draft). So a process may end at any
-// step of making a directory, and a file that has its name and is incomplete is damaged.
+// step of making a directory, or a segment, and a file that has its name and is incomplete is damaged.
 //
 // S9. A marker without a log refuses to start (ErrLost). A log without a marker
 // is a bootstrap, or a join, that was cut short; RecordCluster completes it.
@@ -89,21 +89,21 @@
 // is removed and closed at once. None is completed once writing has ended (S3, Close). Open removes the
 // unfinished files that a crash left.
 //
-// S11. A process may end between any two steps of changing a segment, and the log
-// continues at the next start. By itself raft-wal refuses every write after some of
-// them (completeRotation), continues with a segment that is too short, and leaves the rest of a torn
-// write behind the next one, where both look like damage later (inspectTail).
+// S11. An append is acknowledged when its frame is on the disk, and beside it, in another sector, the record that names it
+// and where the log ends with it. The next frame is begun after that, so the record also says that the one before is
+// there. When nothing was written for a moment, it says so of the last one. At the start, a frame that the record says is
+// there and is not whole is damage. Only the last one may not be whole: that is cut off, and what it ended with is owed (S17), unless the
+// record does not name it, so that it was never acknowledged. A record that can't be read may have named anything.
 //
 // S12. What is read is what was written, or the node ends. Every entry carries a
 // checksum over all that raft acts on (Seal); term and vote are one record with one
-// checksum, and so are the two tables of the log; identity.json and each snapshot
+// checksum, and so are each frame and each record of the log; identity.json and each snapshot
 // have theirs. They are verified on every read, and Open reads the whole log, all
-// snapshots, and every page of a bbolt file before bbolt maps it
-// (boltpages.go). Which entries there are is on record with a checksum too, since
+// snapshots, and every page of votes.db before bbolt maps it
+// (boltpages.go). Which entries there are is on record with a checksum too (S11), since
 // a missing entry has none. Open refuses with ErrDamaged; a running node calls
 // Fatal. A panic of a library below, or a fault on its mapped memory, is damage as
-// well. What can't be distinguished from a write that was torn when the power failed is
-// listed below.
+// well. What is not noticed is listed below.
 //
 // S13. An entry is stored only if it fits its proposer's checksum (Checksum, in
 // raft.Log.Extensions): every command has one, raft's own entries none. One that
@@ -137,27 +137,19 @@
 // stays there over restarts. It rises to what is higher (Owe), and sinks only from what it is (Sink), so an answer to an earlier
 // question takes nothing away. Tail counts what is on the disk: no pending entry ends what is owed.
 //
-// # What can't be distinguished from a torn write
+// S18. The log keeps what no snapshot has, and of the rest no more than LogBytes. It wants a snapshot (WantsSnapshot) when that is
+// half of them, however few entries they are.
 //
-// A write of log.db counts from the moment at which a meta page names it, and that
-// page names, under a checksum, which entries there are. So nothing is ambiguous in bbolt's files.
-// A segment ends where its last whole write ends. If something
-// follows that is not whole, there are two explanations: the power failed, and then that write was not
-// acknowledged; or it was whole, was acknowledged, and is damaged. It is called damage
-// if a whole write follows, if no sector of it is missing (a disk writes sectors of
-// 512 bytes wholly or not at all, and what is missing is zero), if the log ends
-// below the entry that it had reached when the process began, was last stopped in
-// order, or first wrote to its last segment. Otherwise it is
-// taken for torn: of single bits that flip in the last write, one in a thousand or
-// so (TestAFlippedBitInASegmentIsDamage). So after a kill -9 or a power failure, damage that looks like
-// missing sectors can cost what was written to the last segment since the start
-// before. The leader of the same term notices (package peer, "What was
-// acknowledged"); another one does not.
+// # What is not noticed
 //
-// Two more things are not noticed. AppendedAt has no checksum, and decides nothing. And
-// a flipped bit in a branch of log.db that makes it name an older copy of the very
-// same page, with the same entries' numbers and an entry that was since overwritten,
-// would bring that entry back.
+// A disk that reports a flush and forgets all of it, the frame and the record, leaves a log that never had the append. So
+// does an older copy of the whole directory. The leader of the same term notices (package peer, "What was acknowledged"); another
+// one does not.
+//
+// If the last frame and both records of a segment are damaged, one of them so that it reads as zeros, the append is taken for one that was
+// never acknowledged.
+//
+// AppendedAt is not stored: it decides nothing.
 //
 // # What raft makes of a refusal
 //

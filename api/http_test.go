@@ -44,7 +44,7 @@ var contractMetrics = map[string]string{
 	"zamok_audit_omitted_total": "counter",
 	"zamok_quota_used":          "gauge", "zamok_quota_limit": "gauge", "zamok_quota_identity_limit": "gauge", "zamok_limit_refusals_total": "counter",
 	"zamok_peer_last_contact_seconds": "gauge", "zamok_peer_lag_entries": "gauge",
-	"zamok_raft_leader": "gauge", "zamok_raft_term": "gauge", "zamok_raft_election_timeout_seconds": "gauge", "zamok_raft_leader_changes_total": "counter",
+	"zamok_raft_leader": "gauge", "zamok_raft_term": "gauge", "zamok_raft_election_timeout_seconds": "gauge", "zamok_raft_leader_changes_total": "counter", "zamok_leader_gave_way_total": "counter",
 	"zamok_sessions_short_ttl": "gauge",
 	"zamok_applied_index":      "gauge", "zamok_cluster_time_seconds": "gauge", "zamok_disk_write_seconds": "histogram",
 	"zamok_disk_free_bytes": "gauge", "zamok_build_info": "gauge",

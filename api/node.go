@@ -60,6 +60,7 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	n.serveHTTP() // before the node starts, which may have to wait
 	s, c := n.server, cfg.Config
 	c.Timing, c.Store.Observe, c.Fatal, c.Applied, c.Restored = s.metrics.Entry, s.metrics.DiskWrite, n.fatal, s.applied, s.restored
+	c.GaveWay = s.metrics.GaveWay
 	c.Epoch = func(leads bool) {
 		s.hub.SetLeading(leads)
 		s.metrics.SetLeading(leads)

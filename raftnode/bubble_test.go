@@ -39,6 +39,10 @@ type bubbleNode struct {
 	disk  *sickDisk
 	ended chan error // what it ended itself for
 	diary diary
+	door  *door
+
+	mu       sync.Mutex // guards outcomes
+	outcomes []string   // of the progress rule; see Config.GaveWay
 }
 
 // diary is what a node logged.
@@ -111,7 +115,13 @@ func (b *bubble) open(n *bubbleNode) (err error) {
 			}
 		},
 		Logger: slog.New(slog.NewTextHandler(io.MultiWriter(b.Output(), &n.diary), nil)),
+		GaveWay: func(outcome string) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.outcomes = append(n.outcomes, outcome)
+		},
 	}
+	n.door = d
 	if b.tune != nil {
 		b.tune(&cfg)
 	}
@@ -168,14 +178,25 @@ type network struct {
 	trip  atomic.Int64 // how long a question and its answer take longer, in ns
 }
 
-// farConn is the calling end of a connection between nodes that are far apart.
+// farConn is the calling end of a connection between nodes that may be far apart, on a slow line, or behind a black hole.
 type farConn struct {
 	net.Conn
 	trip *atomic.Int64
+	from *door
+	lost bool // some of what was sent, so nothing arrives behind it
 }
 
-func (c farConn) Write(b []byte) (int, error) {
+// passes is the longest message that passes a black hole.
+const passes = 1400
+
+func (c *farConn) Write(b []byte) (int, error) {
 	time.Sleep(time.Duration(c.trip.Load()))
+	if rate := c.from.bytesPerSecond.Load(); rate > 0 {
+		time.Sleep(time.Duration(len(b)) * time.Second / time.Duration(rate))
+	}
+	if c.lost = c.lost || c.from.blackHole.Load() && len(b) > passes; c.lost {
+		return len(b), nil
+	}
 	return c.Conn.Write(b)
 }
 
@@ -184,6 +205,9 @@ type door struct {
 	address string
 	calls   chan net.Conn
 	closed  chan struct{}
+
+	blackHole      atomic.Bool  // large messages of this node are lost
+	bytesPerSecond atomic.Int64 // of each connection from this node; 0 = any number
 
 	mu    sync.Mutex
 	shut  bool
@@ -214,7 +238,7 @@ func (w *network) dialer(from *door) func(context.Context, string) (net.Conn, er
 		}
 		select {
 		case to.calls <- far:
-			return farConn{near, &w.trip}, nil
+			return &farConn{Conn: near, trip: &w.trip, from: from}, nil
 		case <-to.closed:
 		case <-ctx.Done():
 		}

@@ -46,6 +46,8 @@ type Config struct {
 	// was. Entries in flight then may still be applied, and answered. The calls alternate, on one goroutine, and must
 	// not block for long. Nil: not called.
 	Epoch func(open bool)
+	// GaveWay is called when this leader gives way by itself (Moved), or would and stays: once for each reason. It must not block. Nil: not called.
+	GaveWay func(outcome string)
 	// Timing is called with the timing of each entry that this node proposed, usually on the goroutine that applies
 	// entries: it must not block. Nil: not called.
 	Timing func(ProposalTiming)
@@ -89,6 +91,9 @@ func (c Config) settled() (Config, error) {
 	}
 	if c.Epoch == nil {
 		c.Epoch = func(bool) {}
+	}
+	if c.GaveWay == nil {
+		c.GaveWay = func(string) {}
 	}
 	if c.Timing == nil {
 		c.Timing = func(ProposalTiming) {}

@@ -29,6 +29,7 @@ const (
 // seen to refuse everything when a leader that transferred its leadership is elected again (hashicorp/raft#696).
 type instance struct {
 	node       *Node
+	opened     time.Time
 	raft       *raft.Raft
 	transport  *peer.Transport
 	notices    chan bool
@@ -61,7 +62,7 @@ func (n *Node) startInstance() error {
 		return err
 	}
 	in := &instance{
-		node: n, transport: transport, shortest: n.shortest(), notices: make(chan bool, noticesMax),
+		node: n, opened: time.Now(), transport: transport, shortest: n.shortest(), notices: make(chan bool, noticesMax),
 		supervised: make(chan struct{}), over: make(chan struct{}),
 	}
 	in.life, in.endLife = context.WithCancel(context.Background())
@@ -123,6 +124,20 @@ func (in *instance) reloadTimeout() {
 	if err := in.raft.ReloadConfig(c); err != nil {
 		n.log.Error("could not change the election timeout; the previous one stays in force", "error", err)
 	}
+}
+
+// mayCampaign reports whether this node may ask for votes. One that gave way a short time ago lets the others come first: it votes for them,
+// and campaigns itself if no leader is heard of for longer.
+func (n *Node) mayCampaign() bool {
+	if !n.moves.gaveWay(time.Now()) {
+		return true
+	}
+	in := n.instance.Load()
+	heard := in.opened
+	if contact := in.raft.LastContact(); contact.After(heard) {
+		heard = contact
+	}
+	return time.Since(heard) >= reserved*n.timeout()
 }
 
 // led is since when this node leads, as far as raft has said; zero = it does not.

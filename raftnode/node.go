@@ -36,17 +36,18 @@ type Node struct {
 	listedAt uint64
 	// opened is the latest configuration then, and with it the servers of the one before: raft says only which is the
 	// latest, and that need not be committed. Never changed.
-	opened       configuration
-	reported     atomic.Pointer[reported] // a later configuration that a known server reported; nil = none
-	joins        atomic.Pointer[[]string] // names of the cluster that this node waits for, as that reported them; nil = none
-	cut          atomic.Int64             // cluster time that stalls of this leader cut off, in ns
-	noRoom       atomic.Pointer[string]   // why this leader admits nothing new; nil or empty = it does
-	stalls       peer.Repeated            // how long this process was kept from running
-	chosen       atomic.Int64             // this node's timeout, in ns
-	reloading    sync.Mutex               // held while raft takes it
-	short        shortTTLs
-	known        atomic.Int64 // the timeout of a majority of the nodes with a vote, in ns
-	steppedAside time.Time    // when this leader last handed over by itself; of the maintenance loop
+	opened    configuration
+	reported  atomic.Pointer[reported] // a later configuration that a known server reported; nil = none
+	joins     atomic.Pointer[[]string] // names of the cluster that this node waits for, as that reported them; nil = none
+	cut       atomic.Int64             // cluster time that stalls of this leader cut off, in ns
+	noRoom    atomic.Pointer[string]   // why this leader admits nothing new; nil or empty = it does
+	stalls    peer.Repeated            // how long this process was kept from running
+	chosen    atomic.Int64             // this node's timeout, in ns
+	reloading sync.Mutex               // held while raft takes it
+	short     shortTTLs
+	known     atomic.Int64 // the timeout of a majority of the nodes with a vote, in ns
+	writes    writes
+	moves     moves
 
 	maintainWake chan struct{}   // capacity 1
 	notifying    atomic.Bool     // a node is being notified that its log lost entries
@@ -88,6 +89,13 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	cfg.Store.Format, cfg.Peers.Format = fsm.Format(), fsm.Format()
 	cfg.Store.NodeID, cfg.Store.Fatal = cfg.ID, cfg.Fatal
 	cfg.Store.Postpone, cfg.Store.Written = n.mayPostpone, n.proposals.written
+	observe := cfg.Store.Observe
+	cfg.Store.Observe = func(took time.Duration) {
+		n.writes.add(took)
+		if observe != nil {
+			observe(took)
+		}
+	}
 	n.store, err = store.Open(cfg.Store)
 	if err != nil {
 		return nil, err
@@ -113,7 +121,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	peers := &cfg.Peers
 	peers.ID, peers.Incarnation, peers.Cluster, peers.Logger = cfg.ID, n.self.Incarnation, peer.ClusterID(cluster), cfg.Logger
 	peers.Knows, peers.Condition, peers.Term, peers.Handle, peers.Lost = n.knows, n.condition, n.store.Term, n.handleCall, n.reportLoss
-	peers.WaitWritten = n.store.WaitWritten
+	peers.WaitWritten, peers.Report, peers.MayCampaign = n.store.WaitWritten, n.report, n.mayCampaign
 	n.network, err = peer.New(cfg.Peers)
 	if err != nil {
 		return nil, err
@@ -125,6 +133,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	undo = nil
 	n.busy.Go(n.maintain)
 	n.busy.Go(n.watch)
+	n.busy.Go(n.watchProgress)
 	n.busy.Go(n.measurePauses)
 	return n, nil
 }

@@ -14,9 +14,11 @@ import (
 
 // sickDisk is a disk that a test can make ill while a node writes to it.
 type sickDisk struct {
-	fails  atomic.Bool
-	free   atomic.Uint64 // what it says is free
-	refuse atomic.Int32  // so many times it says that nothing is
+	fails    atomic.Bool
+	free     atomic.Uint64 // what it says is free
+	refuse   atomic.Int32  // so many times it says that nothing is
+	slower   atomic.Int64  // how much longer each write takes, in ns
+	slowOnce atomic.Int64  // how much longer the next one takes
 
 	mu    sync.Mutex
 	hangs chan struct{} // writes wait until it is closed; nil = they don't
@@ -70,6 +72,7 @@ func (d *sickDisk) heal() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.free.Store(plenty)
+	d.slower.Store(0)
 	if d.hangs != nil {
 		close(d.hangs)
 		d.hangs = nil
@@ -107,6 +110,9 @@ func (l sickLog) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}
 func (l sickLog) StoreLogs(entries []*raft.Log) error {
 	if hanging := l.disk.hanging(); hanging != nil {
 		<-hanging
+	}
+	if slower := time.Duration(l.disk.slower.Load() + l.disk.slowOnce.Swap(0)); slower > 0 {
+		<-time.NewTimer(slower).C
 	}
 	if l.disk.fails.Load() {
 		return syscall.EIO

@@ -228,6 +228,22 @@ func (ps *proposals) stalled(committed uint64, now time.Time) (oldest time.Time)
 	return oldest
 }
 
+// uncommitted is since when the oldest entry waits to be committed, and the bytes of all that do. Zero = none does.
+func (ps *proposals) uncommitted(committed uint64) (oldest time.Time, bytes int) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, p := range ps.byBytes {
+		if p.index != 0 && p.index <= committed {
+			continue
+		}
+		bytes += len(p.bytes)
+		if oldest.IsZero() || p.sent.Before(oldest) {
+			oldest = p.sent
+		}
+	}
+	return oldest, bytes
+}
+
 // StoreLog implements raft.LogStore.
 func (ps *proposals) StoreLog(l *raft.Log) error { return ps.StoreLogs([]*raft.Log{l}) }
 

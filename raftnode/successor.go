@@ -18,9 +18,6 @@ const (
 	// contactMin is the shortest time after which a voter that has not answered this leader counts as silent. The
 	// leader sends something many times within it.
 	contactMin = time.Second
-	// stepAsidePause is how long a leader that stepped aside by itself does not do so again. It bounds how often the
-	// leadership moves when disks fill up and are emptied in turn.
-	stepAsidePause = time.Minute
 	// stepAsideAfter is how long a leader leads before it does: the voters that answer have done so by then.
 	stepAsideAfter = 5 * time.Second
 )
@@ -32,6 +29,7 @@ type voter struct {
 	acknowledged uint64        // up to this entry, in this term; of this node all
 	silent       time.Duration // how long it has not answered this leader; 0 = it answers
 	trip, slow   time.Duration // how long it takes to answer: see peer.Contact
+	report       peer.Report   // its latest
 }
 
 func (v voter) name() string            { return peer.NameOf(v.ID) }
@@ -50,7 +48,7 @@ func (in *instance) voters() (all, others []voter) {
 			v.acknowledged, v.announced = in.raft.LastIndex(), n.announcement(in)
 		} else {
 			contact := in.contact(s.ID, led)
-			v.acknowledged, v.trip, v.slow = contact.Acknowledged, contact.Trip, contact.Slow
+			v.acknowledged, v.trip, v.slow, v.report = contact.Acknowledged, contact.Trip, contact.Slow, contact.Report
 			if silent := time.Since(contact.At); silent > max(contactMin, n.timeout()) {
 				v.silent = silent
 			}
@@ -86,12 +84,18 @@ func (v voter) unfitReason(last uint64) string {
 
 // successor picks the next leader: a voter that answers, has free disk space, is not far behind and replays no log, of several
 // the one whose log is longest; no server = none. It takes a round trip, or as long as an election.
-func (in *instance) successor() (best raft.Server, err error) {
-	last, furthest := in.raft.LastIndex(), uint64(0)
+func (in *instance) successor() (raft.Server, error) {
+	_, others := in.voters()
+	return in.fittest(others, func(v, than voter) bool { return v.acknowledged > than.acknowledged })
+}
+
+// fittest picks the best of these voters that are fit to lead.
+func (in *instance) fittest(voters []voter, better func(v, than voter) bool) (raft.Server, error) {
+	last := in.raft.LastIndex()
+	var best voter
 	var against []string
 	var able []voter
-	_, others := in.voters()
-	for _, v := range others {
+	for _, v := range voters {
 		if reason := v.unfitReason(last); reason != "" {
 			against = append(against, reason)
 		} else {
@@ -102,17 +106,17 @@ func (in *instance) successor() (best raft.Server, err error) {
 	for _, v := range able {
 		if reason := unready[v.ID]; reason != "" {
 			against = append(against, v.name()+" "+reason)
-		} else if best.ID == "" || v.acknowledged > furthest {
-			best, furthest = v.Server, v.acknowledged
+		} else if best.ID == "" || better(v, best) {
+			best = v
 		}
 	}
 	switch {
 	case best.ID != "":
-		return best, nil
+		return best.Server, nil
 	case len(against) == 0:
-		return best, fmt.Errorf("this is the only voter; %w", ErrRefused)
+		return best.Server, fmt.Errorf("this is the only voter; %w", ErrRefused)
 	}
-	return best, fmt.Errorf("no other node is fit to lead: %s; %w; name one to hand over all the same", strings.Join(against, "; "), ErrRefused)
+	return best.Server, fmt.Errorf("no other node is fit to lead: %s; %w; name one to hand over all the same", strings.Join(against, "; "), ErrRefused)
 }
 
 // unready asks voters why they could not lead at once: one whose process was restarted acknowledges entries long before it has
@@ -160,12 +164,15 @@ func (n *Node) Transfer(ctx context.Context, name string) error {
 // proposes an entry, so that the change of leader loses no cluster time, with a time limit of its own: if that is slow, the
 // transfer has no less.
 func (in *instance) transfer(ctx context.Context, to raft.Server) error {
-	checkpoint, cancel := context.WithTimeout(context.Background(), in.node.timeout())
-	defer cancel()
-	if _, _, err := in.node.ReadBarrier(checkpoint); err != nil {
-		in.node.log.Debug("could not write a checkpoint before the leadership transfer", "error", err)
+	limit := in.node.timeout()
+	if waits, _ := in.oldestWait(time.Now()); waits < limit { // else it would not be committed in time
+		checkpoint, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		if _, _, err := in.node.ReadBarrier(checkpoint); err != nil {
+			in.node.log.Debug("could not write a checkpoint before the leadership transfer", "error", err)
+		}
 	}
-	ctx, cancel = context.WithTimeout(ctx, in.node.timeout()+transferWait)
+	ctx, cancel := context.WithTimeout(ctx, in.node.timeout()+transferWait)
 	defer cancel()
 	if to.ID == "" {
 		return in.waitFor(ctx, in.raft.LeadershipTransfer())
@@ -211,29 +218,6 @@ func (in *instance) leave() {
 	}
 }
 
-// stepAside transfers the leadership to a voter that has room, if there is one, no change of the members is under way, whose
-// outcome would be unknown, and it was not called a moment ago.
-func (n *Node) stepAside(ctx context.Context, in *instance) {
-	if time.Since(n.steppedAside) < stepAsidePause {
-		return
-	}
-	select {
-	case n.membership <- struct{}{}:
-		defer func() { <-n.membership }()
-	default:
-		return
-	}
-	to, err := in.successor()
-	if err != nil {
-		return
-	}
-	n.steppedAside = time.Now()
-	n.log.Warn("low disk space on this leader: transferring leadership", "to", peer.NameOf(to.ID))
-	if err := n.transferTo(ctx, in, to); err != nil {
-		n.log.Warn("leadership transfer failed or is unconfirmed", "to", peer.NameOf(to.ID), "error", err)
-	}
-}
-
 // checkFreeSpace decides whether this leader admits new sessions and acquisitions, and steps aside if its own disk is
 // nearly full while a majority has room: it would be the first to refuse entries.
 func (n *Node) checkFreeSpace(ctx context.Context) {
@@ -248,7 +232,7 @@ func (n *Node) checkFreeSpace(ctx context.Context) {
 	if !n.store.IsLowSpace() || reason != "" || led.IsZero() || time.Since(led) < stepAsideAfter {
 		return
 	}
-	n.stepAside(ctx, in)
+	n.giveWay(ctx, in, in.successor, "cause", "its disk is nearly full")
 }
 
 // noRoom is why nothing new is admitted; "" = it is. What is admitted has to be renewed and ended, by entries that a

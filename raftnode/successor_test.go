@@ -97,7 +97,7 @@ func TestALeaderWithALowDiskHandsOver(t *testing.T) {
 
 		// The next one's disk gets low, too: only the third has room, and a majority has none.
 		b.lowered(next)
-		time.Sleep(stepAsidePause + stepAsideAfter)
+		time.Sleep(movePause + stepAsideAfter)
 		require.Equal(b, term, next.Status().Term, "nothing is won by another leader")
 
 		// The first has room again: the second gives way, once.
@@ -106,12 +106,12 @@ func TestALeaderWithALowDiskHandsOver(t *testing.T) {
 		last := b.leader(b.nodes...)
 		require.NotEqual(b, next.self.ID, last.self.ID)
 		term = last.Status().Term
-		time.Sleep(stepAsidePause + stepAsideAfter)
+		time.Sleep(movePause + stepAsideAfter)
 		require.Equal(b, term, last.Status().Term)
 
 		b.lowered(b.others(last)...)
 		b.lowered(last)
-		time.Sleep(stepAsidePause + stepAsideAfter)
+		time.Sleep(movePause + stepAsideAfter)
 		require.Equal(b, term, last.Status().Term, "no node is better")
 	})
 }

@@ -13,11 +13,19 @@ import (
 // settled is when a watchdog may end its process.
 const settled = stuckPause + time.Second
 
+// noMoves has no leader give way by itself, so that the watchdog is what is left.
+func (b *bubble) noMoves() {
+	for _, n := range b.nodes {
+		n.moves.note(time.Now().Add(time.Hour))
+	}
+}
+
 // A leader whose disk hangs stays leader: its heartbeats continue. So it ends its own process, within
 // five seconds and a little, and another leads.
 func TestALeaderWhoseDiskHangsMakesRoom(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		time.Sleep(settled)
+		b.noMoves()
 		stuck := b.leader(b.nodes...)
 		stuck.disk.hang()
 		began := time.Now()
@@ -74,6 +82,7 @@ func TestNodesOfOneDiskHaveDifferentWriteLimits(t *testing.T) {
 // A process that has just started is not ended again at once: a sick machine would restart in circles.
 func TestAYoungLeaderIsNotEnded(t *testing.T) {
 	inBubble(t, func(b *bubble) {
+		b.noMoves()
 		stuck := b.leader(b.nodes...)
 		stuck.disk.hang()
 		began := time.Now()

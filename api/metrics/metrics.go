@@ -33,6 +33,7 @@ type Metrics struct {
 	cuts             *prometheus.CounterVec // by zamokpb.Code
 	limits           *prometheus.CounterVec // by the limit or quota that was met
 	denials          *prometheus.CounterVec // by verb
+	gaveWay          *prometheus.CounterVec // by outcome
 	unauthenticated  prometheus.Counter
 	unaudited        prometheus.Counter
 	omitted          prometheus.Counter
@@ -124,6 +125,11 @@ func New() *Metrics {
 	}
 	m.epochs = counter("zamok_raft_leader_changes_total",
 		"Leadership epochs begun on this node; the sum over all nodes is the number of leader changes.")
+	m.gaveWay = counters("zamok_leader_gave_way_total",
+		"Times that this leader made no progress: it gave way by itself (moved), or stayed and why.", "outcome")
+	for _, outcome := range []string{raftnode.Moved, raftnode.StayedWithoutMajority, raftnode.StayedUnfit, raftnode.StayedRecent, raftnode.StayedMembers} {
+		m.gaveWay.WithLabelValues(outcome)
+	}
 	return m
 }
 
@@ -158,6 +164,9 @@ func (m *Metrics) Unauthenticated()   { m.unauthenticated.Inc() }
 // Unaudited counts a line that could not be written to the audit log; Omitted a denial that got no line of its own.
 func (m *Metrics) Unaudited() { m.unaudited.Inc() }
 func (m *Metrics) Omitted()   { m.omitted.Inc() }
+
+// GaveWay counts what became of a leader that made no progress.
+func (m *Metrics) GaveWay(outcome string) { m.gaveWay.WithLabelValues(outcome).Inc() }
 
 // Waited counts how long an acquisition that was granted took, from its arrival at this node to the grant.
 func (m *Metrics) Waited(items []fsm.Item, d time.Duration) {

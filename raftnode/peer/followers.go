@@ -27,6 +27,7 @@ type Contact struct {
 	// Trip is about the shortest round trip of late; 0 = none seen. Load and pauses make some longer, distance makes
 	// all of them so. Slow is how long several took within one of the latest seconds.
 	Trip, Slow time.Duration
+	Report     Report // of its latest heartbeat; zero = none with a report was answered
 }
 
 // follower is a server that this node sends appends to. The mutex of its Transport guards all of it.
@@ -35,6 +36,7 @@ type follower struct {
 	at          time.Time // see Contact
 	lastLog     uint64    // see Contact
 	slow        Repeated  // see Contact
+	report      Report    // see Contact
 	throttle    throttle
 	pausedUntil time.Time // until when no entries are sent, since the server did not take the last ones
 	removing    bool      // see Removing
@@ -75,7 +77,7 @@ func (t *Transport) Contact(id raft.ServerID) Contact {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := t.follower(id)
-	c := Contact{At: f.at, LastLog: f.lastLog, Trip: f.throttle.roundTrip, Slow: f.slow.Now(time.Now())}
+	c := Contact{At: f.at, LastLog: f.lastLog, Trip: f.throttle.roundTrip, Slow: f.slow.Now(time.Now()), Report: f.report}
 	if f.term == t.term {
 		c.Acknowledged = f.matchIndex
 	}
@@ -185,6 +187,7 @@ func (t *Transport) observeAppend(f *follower, at raft.ServerAddress, sent time.
 		f.throttle.observeRoundTrip(took)
 		if isHeartbeat(args) { // it waits for no disk
 			f.slow.Add(now, took)
+			f.report = readReport(resp.Addr)
 		}
 	}
 	if err == nil && resp.Success && resp.Term == args.Term {

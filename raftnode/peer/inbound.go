@@ -78,7 +78,7 @@ func (t *Transport) serve(s *stream) {
 	layer.conn <- c
 	reader := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Logger: t.logger, Stream: layer})
 	defer reader.Close()
-	reader.SetHeartbeatHandler(func(request raft.RPC) { t.handleHeartbeat(c, request) })
+	reader.SetHeartbeatHandler(func(request raft.RPC) { t.answerHeartbeat(c, request) })
 	for {
 		select {
 		case request := <-reader.Consumer():

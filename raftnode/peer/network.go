@@ -63,6 +63,13 @@ type Config struct {
 	// ends below the entry that it acknowledged. It is called from many goroutines and must not block.
 	Lost func(server Node, acknowledged uint64)
 
+	// Report returns what this node tells its leader with each answer to a heartbeat. It is called from many goroutines, and must
+	// not block. Nil: nothing.
+	Report func() Report
+
+	// MayCampaign reports whether this node may ask others for votes. Nil: it always may.
+	MayCampaign func() bool
+
 	// WaitWritten returns nil once this node's disk has every entry up to index. It returns an error if ctx ends, or
 	// it is known that the disk will not have them. Nil: the disk has what Raft reads from its log.
 	WaitWritten func(ctx context.Context, index uint64) error

@@ -15,9 +15,9 @@ const (
 	// Heartbeats and votes share the line with them. The rate follows when an append takes less than half of
 	// it, or more than twice.
 	appendTimeTarget = 200 * time.Millisecond
-	// rateMin and rateMax bound the rate, in bytes a second, that appends to a server are cut for;
+	// RateMin and rateMax bound the rate, in bytes a second, that appends to a server are cut for;
 	// rateInitial is where it begins.
-	rateMin, rateInitial, rateMax = 32 << 10, 5 << 20, 80 << 20
+	RateMin, rateInitial, rateMax = 32 << 10, 5 << 20, 80 << 20
 	// entryOverheadBytes is about what an entry takes on the line beside its data.
 	entryOverheadBytes = 64
 	// progressEvery is how often the progress of a server that is being caught up is logged.
@@ -81,9 +81,9 @@ func (p *throttle) observeAppend(took time.Duration, err error) {
 	measured, full := float64(p.inFlightBytes)/took.Seconds(), p.inFlightBytes >= p.batchBytes()/2
 	switch took -= min(took, p.roundTrip); {
 	case err != nil && !p.deadline.IsZero() && !time.Now().Before(p.deadline):
-		p.rate = max(min(p.rate/4, measured), rateMin)
+		p.rate = max(min(p.rate/4, measured), RateMin)
 	case err == nil && full && took > 2*appendTimeTarget && measured < p.rate:
-		p.rate = max(measured, p.rate/4, rateMin)
+		p.rate = max(measured, p.rate/4, RateMin)
 	case err == nil && full && took < appendTimeTarget/2:
 		p.rate = min(2*p.rate, rateMax)
 	}

@@ -183,9 +183,15 @@ func (t *Transport) RequestVote(id raft.ServerID, at raft.ServerAddress,
 	return retryDead(t, "vote", t.NetworkTransport.RequestVote, id, at, args, resp, &resp.Term)
 }
 
+// errReserved is why no pre-vote is asked for. The node that would have asked votes for others all the same.
+var errReserved = errors.New("not asked: this node lets others lead, as long as one may")
+
 // RequestPreVote implements raft.WithPreVote.
 func (t *Transport) RequestPreVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	if may := t.network.config.MayCampaign; may != nil && !may() {
+		return errReserved
+	}
 	return retryDead(t, "pre-vote", t.NetworkTransport.RequestPreVote, id, at, args, resp, &resp.Term)
 }
 

@@ -29,6 +29,7 @@ type Disk struct {
 	logs            raft.LogStore // of the latest process; guarded by landMu
 
 	writeTimeMax      setting[time.Duration] // a write takes at most so long before it lands
+	slower            setting[time.Duration] // and so much longer
 	snapshotWriteTime setting[time.Duration] // what each write into a snapshot takes
 	corruptRead       setting[func(*raft.Log)]
 	writeErr          setting[error]  // of every write from now on
@@ -109,6 +110,9 @@ func (d *Disk) Stall() { d.stalled.shut() }
 // Resume lets the writes that hang land.
 func (d *Disk) Resume() { d.stalled.open() }
 
+// SlowDown has each write that begins from now on take so much longer.
+func (d *Disk) SlowDown(by time.Duration) { d.slower.set(by) }
+
 // SlowSnapshots sets what each write into a snapshot takes.
 func (d *Disk) SlowSnapshots(each time.Duration) { d.snapshotWriteTime.set(each) }
 
@@ -161,6 +165,7 @@ func (d *Disk) begin(w *write) {
 	if most := d.writeTimeMax.get(); most > 0 {
 		w.takes = max(w.takes, time.Duration(d.random.Int64N(int64(most))))
 	}
+	w.takes += d.slower.get()
 }
 
 func (d *Disk) end(w *write) {

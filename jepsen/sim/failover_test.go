@@ -213,8 +213,6 @@ func (s *Sim) timeouts() (all []time.Duration) {
 }
 
 // withSmallLogs lets nodes make snapshots soon, so that a node that was away needs one.
-const smallLog = 64 // entries
-
 func withSmallLogs(c *raftnode.Config) { c.SnapshotEntries, c.SnapshotEvery = smallLog, time.Second }
 
 // backoffMax is how long raft may wait before it tries again to replicate to a node that was away.

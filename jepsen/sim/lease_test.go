@@ -133,21 +133,27 @@ func TestLeaseIsNotShortenedByTick(t *testing.T) {
 func TestStalledLeaderExpiresNoLease(t *testing.T) {
 	t.Parallel()
 	const ttl, pause = 5 * time.Second, 10 * time.Second
-	for of, stall := range map[string]func(*Node){
-		"its epoch": func(leader *Node) { leader.Clock.Freeze() },
-		"its disk":  func(leader *Node) { leader.Disk.Stall() },
+	for of, stall := range map[string]func(*Sim, *Node){
+		"its epoch": func(_ *Sim, leader *Node) { leader.Clock.Freeze() },
+		"its disk": func(s *Sim, _ *Node) { // and the others', or another would lead
+			for _, n := range s.Members() {
+				n.Disk.Stall()
+			}
+		},
 	} {
 		Run(t, Config{}, func(s *Sim) {
 			leader := s.Start()
 			alive, dead := s.Holder("alive", "kept", ttl), s.Holder("dead", "lost", ttl)
 			time.Sleep(time.Second)
 			dead.Die()
-			stall(leader)
+			stall(s, leader)
 			time.Sleep(pause)
 			assert.False(s, dead.Ended(), "%s: nothing can end meanwhile", of)
 			require.Zero(s, leader.Fatal(), "%s", of)
 			leader.Clock.Thaw()
-			leader.Disk.Resume()
+			for _, n := range s.Members() {
+				n.Disk.Resume()
+			}
 			s.Await(2*ttl, "the dead session has ended", dead.Ended)
 			at, _ := s.Audit.Ended(dead.Ref.Session)
 			took, cut := at-dead.LastConfirmedSend(), leader.Status().Cut.Duration()

@@ -369,3 +369,8 @@ func (s *Sim) routes(host string) (all []route) {
 	}
 	return all
 }
+
+// routesFrom are those from a host to the nodes.
+func (s *Sim) routesFrom(host string) []route {
+	return slices.DeleteFunc(s.routes(host), func(r route) bool { return r.from != host })
+}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -35,6 +36,11 @@ const (
 	// faultsPerMinute is what a run must have at least.
 	faultsPerMinute = 5
 )
+
+// rareStates are what became of leaders that made no progress, and the virtual time in which each must have happened.
+var rareStates = map[string]time.Duration{
+	raftnode.Moved: 15 * time.Minute, raftnode.StayedWithoutMajority: 15 * time.Minute, raftnode.StayedRecent: time.Hour,
+}
 
 // simulatedDuration is how long each half of the hours is.
 func simulatedDuration(t *testing.T) time.Duration {
@@ -87,13 +93,22 @@ type faultRun struct {
 	drift    float64
 	adaptive bool       // timeouts adapt in every second run
 	last     func(*Sim) // happens after the faults; nil = nothing
+	moves    *sync.Map  // what became of leaders that made no progress, in any of the runs
 }
 
 // randomFaults makes runs that last so long together.
 func randomFaults(t *testing.T, total time.Duration, r faultRun) {
 	t.Helper()
 	var faults atomic.Int64
-	t.Cleanup(func() { t.Logf("%v of virtual time, %d faults", total, faults.Load()) })
+	r.moves = &sync.Map{}
+	t.Cleanup(func() {
+		t.Logf("%v of virtual time, %d faults", total, faults.Load())
+		for outcome, within := range rareStates {
+			if _, happened := r.moves.Load(outcome); !happened && total >= within {
+				t.Errorf("in %v no leader that made no progress came to this: %s", total, outcome)
+			}
+		}
+	})
 	pieces := int((total + pieceDurationMax - 1) / pieceDurationMax)
 	for i := range pieces {
 		t.Run(fmt.Sprint("piece", i+1), func(t *testing.T) {
@@ -133,7 +148,10 @@ func (r faultRun) run(t *testing.T, piece int, lasts time.Duration) (happened in
 			plan.Faults = append(plan.Faults, kind)
 			happened += int64(times)
 		}
-		s.Logf("faults: %v; %d processes ended themselves", faults.Counts(), faults.unexpectedExits)
+		s.Logf("faults: %v; %d processes ended themselves; leaders without progress: %v", faults.Counts(), faults.unexpectedExits, s.Moves())
+		for outcome := range s.Moves() {
+			r.moves.Store(outcome, true)
+		}
 		s.checkNodes()
 		s.Logf("the watch showed %d events; %d leaders were elected", load.checkWatch(), load.checkLeaders())
 	})
@@ -225,8 +243,8 @@ func (s *Sim) askEveryNode() (stop func()) {
 	return stop
 }
 
-// installAndHang is what chance may leave out: a follower that is sent a snapshot, and a leader whose watchdog
-// ends it, which it does only when the process has lived for a minute.
+// installAndHang is what chance may leave out: a follower that is sent a snapshot, a leader that gives way since its disk hangs, and one
+// whose watchdog ends it, which it does only when the process has lived for a minute, and not before a leader may give way again.
 func installAndHang(s *Sim) {
 	time.Sleep(backoffMax)
 	away := s.Others(s.Leader())[0]
@@ -239,18 +257,19 @@ func installAndHang(s *Sim) {
 	assert.Greater(s, after, before, "no snapshot was installed over the network")
 
 	time.Sleep(time.Minute)
+	moved := s.Moves()[raftnode.Moved]
+	hangs := s.Leader()
+	hangs.Disk.Stall()
+	next := s.LeaderOtherThan(hangs)
+	assert.Equal(s, moved+1, s.Moves()[raftnode.Moved])
+	assert.NoError(s, hangs.Fatal())
+	hangs.Disk.Resume()
+	time.Sleep(backoffMax)
 	stuck := s.Leader()
-	for stuck.Disk.Stall(); ; stuck.Disk.Stall() {
-		s.Await(2*hangDuration, "the watchdog ends a leader whose disk hangs", func() bool {
-			return stuck.processEnded() || stuck.Running() != nil && !stuck.Status().Leading
-		})
-		if stuck.processEnded() {
-			break
-		}
-		stuck.Disk.Resume() // it was just handing over, to change its timeout
-		time.Sleep(backoffMax)
-		stuck = s.Leader()
-	}
+	assert.Same(s, next, stuck)
+	stuck.Disk.Stall()
+	s.Await(2*hangDuration, "the watchdog ends a leader whose disk hangs", stuck.processEnded)
+	assert.Positive(s, s.Moves()[raftnode.StayedRecent])
 	assert.ErrorIs(s, stuck.Fatal(), raftnode.ErrStuck)
 	s.LeaderOtherThan(stuck).MustPropose(nil)
 	stuck.Start()

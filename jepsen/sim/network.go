@@ -27,6 +27,10 @@ const (
 	synRetry = time.Second
 	// retransmitDelayMax bounds how long after a heal the bytes that were held back arrive.
 	retransmitDelayMax = 200 * time.Millisecond
+	// retransmitTimeout is how much later a segment arrives that was lost once.
+	retransmitTimeout = 200 * time.Millisecond
+	// passesMax is how much is sent at once and passes a black hole: a node's heartbeats and votes do.
+	passesMax = 1400
 	// backlogMax is how many calls wait at a port to be accepted.
 	backlogMax = 128
 )
@@ -50,6 +54,8 @@ type link struct {
 	spread         time.Duration // and up to so much more
 	bytesPerSecond int           // bytes; 0 = without limit
 	cutAt          time.Time     // since when nothing passes; zero = all passes
+	loss           float64       // how probably a segment is lost, and sent again
+	blackHole      bool          // what is sent at once and is longer than passesMax is lost, each time that it is sent
 	streams        map[*stream]struct{}
 }
 
@@ -220,6 +226,31 @@ func (n *Network) SetDelay(delay, spread time.Duration, routes ...route) {
 	n.changeLinks(routes, func(l *link) { l.delay, l.spread = delay, spread })
 }
 
+// Lose loses segments in these directions, so probably; they are sent again. 0 = none.
+func (n *Network) Lose(probability float64, routes ...route) {
+	n.changeLinks(routes, func(l *link) { l.loss = probability })
+}
+
+// BlackHole loses what is large in these directions, as where a part of the way takes only smaller packets and does not say so. What
+// follows on the same connection does not arrive either.
+func (n *Network) BlackHole(routes ...route) {
+	n.changeLinks(routes, func(l *link) { l.blackHole = true })
+}
+
+// FillBlackHole undoes BlackHole. What was lost arrives a moment later, in order.
+func (n *Network) FillBlackHole(routes ...route) { n.changeLinks(routes, n.fillHole) }
+
+func (n *Network) fillHole(l *link) {
+	l.blackHole = false
+	resent := time.Now().Add(n.transmissionTime(l) + retransmitTimeout)
+	for s := range l.streams {
+		if !s.lostFrom.IsZero() {
+			s.delayRetransmitted(s.lostFrom.Add(-1), resent)
+			s.lostFrom = time.Time{}
+		}
+	}
+}
+
 // LimitRate sets how many bytes a second one connection takes from one host to the other; 0 = any.
 func (n *Network) LimitRate(from, to string, perSecond int) {
 	n.changeLinks([]route{{from, to}}, func(l *link) { l.bytesPerSecond = perSecond })
@@ -231,7 +262,8 @@ func (n *Network) HealAll() {
 	defer n.mu.Unlock()
 	for _, l := range n.links {
 		n.heal(l)
-		l.delay, l.spread, l.bytesPerSecond = delayMin, delaySpread, 0
+		n.fillHole(l)
+		l.delay, l.spread, l.bytesPerSecond, l.loss = delayMin, delaySpread, 0, 0
 	}
 }
 
@@ -308,8 +340,9 @@ type stream struct {
 	link           *link
 	segments       []segment
 	size           int
-	closedByWriter bool // the writer has closed; the end is under way as a segment
-	closedByReader bool // the reader has closed
+	lostFrom       time.Time // what would arrive from then on is lost in a black hole, or behind such; zero = nothing
+	closedByWriter bool      // the writer has closed; the end is under way as a segment
+	closedByReader bool      // the reader has closed
 	readDeadline   time.Time
 	writeDeadline  time.Time
 	changed        *sync.Cond // of the network's lock
@@ -372,7 +405,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 		}
 		head := &s.segments[0]
 		switch held := !s.link.cutAt.IsZero() && head.at.After(s.link.cutAt); {
-		case held: // Heal signals
+		case held, !s.lostFrom.IsZero() && !head.at.Before(s.lostFrom): // Heal signals
 			return false, again, nil
 		case head.at.After(now):
 			return false, head.at, nil
@@ -419,6 +452,13 @@ func (s *stream) send(data []byte) {
 		if last := s.segments[len(s.segments)-1].at; last.After(at) {
 			at = last
 		}
+	}
+	for s.link.loss > 0 && s.network.rand.Float64() < s.link.loss {
+		at = at.Add(retransmitTimeout)
+	}
+	if s.link.blackHole && len(data) > passesMax && s.lostFrom.IsZero() {
+		at = at.Add(1) // behind all that was sent before
+		s.lostFrom = at
 	}
 	if s.link.bytesPerSecond > 0 {
 		at = at.Add(time.Duration(len(data)) * time.Second / time.Duration(s.link.bytesPerSecond))

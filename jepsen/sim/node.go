@@ -186,7 +186,7 @@ func (n *Node) StartProcess(tune ...Tune) {
 				n.sim.Audit.restored(n.ID, m)
 			}
 		},
-		Version: "sim", Logger: n.sim.Trace.logger(n.ID), Source: n.Clock, ElectionTimeout: electionTimeout,
+		Version: "sim", Logger: n.sim.Trace.logger(n.ID, n.sim.countMoves), Source: n.Clock, ElectionTimeout: electionTimeout,
 		Fatal: func(err error) { n.exitProcess(p, err) },
 	}}
 	if n.joinedCluster != (store.ID{}) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -19,6 +20,7 @@ import (
 
 	"zamok/clock"
 	"zamok/jepsen/workload"
+	"zamok/raftnode"
 )
 
 // SeedVariable is the environment variable that repeats the random choices of a run.
@@ -64,8 +66,9 @@ type Sim struct {
 	began          time.Time
 	initialMembers int // so many nodes of the first
 
-	mu    sync.Mutex // guards nodes: a story may add one while clients look for a leader
-	nodes []*Node    // in the order in which they were added
+	mu    sync.Mutex     // guards what follows: a story may add a node while clients look for a leader
+	nodes []*Node        // in the order in which they were added
+	moves map[string]int // what became of leaders that made no progress, by what they logged
 }
 
 // Run runs a story in a bubble of testing/synctest: a cluster that is not started yet, on a network
@@ -123,7 +126,7 @@ func newSim(t testing.TB, c Config, seed uint64) *Sim {
 	began := time.Now()
 	s := &Sim{
 		TB: t, Seed: seed, Audit: &Audit{began: began, byIndex: map[uint64]int{}, inLogs: map[clock.Stamp]storedEntry{}}, Trace: &Trace{began: began},
-		config: c, began: began, initialMembers: c.Nodes,
+		config: c, began: began, initialMembers: c.Nodes, moves: map[string]int{},
 	}
 	s.record = newRecorder(s)
 	s.Network = newNetwork(s.Random("network"))
@@ -167,6 +170,28 @@ func (s *Sim) Random(purpose string) *rand.Rand {
 
 // Elapsed is the virtual time since the beginning of the run.
 func (s *Sim) Elapsed() time.Duration { return time.Since(s.began) }
+
+// countMoves counts the lines of leaders that make no progress.
+func (s *Sim) countMoves(line string) {
+	outcome := raftnode.Moved
+	if !strings.Contains(line, "this leader gives way") {
+		if !strings.Contains(line, "makes no progress, and stays") {
+			return
+		}
+		_, outcome, _ = strings.Cut(line, "because=")
+		outcome, _, _ = strings.Cut(outcome, " ")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.moves[outcome]++
+}
+
+// Moves are what became of leaders that made no progress: how often one gave way (raftnode.Moved), and stayed and why.
+func (s *Sim) Moves() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.moves)
+}
 
 // historyTime is the present in a recorded history, where no moment is 0.
 func (s *Sim) historyTime() time.Duration { return s.Elapsed() + historyBegin }

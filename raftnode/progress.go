@@ -28,8 +28,8 @@ const (
 	// movePause is how long no leader gives way by itself after one has, as far as its voters know. It bounds how often the leadership
 	// moves when disks get slow, or fill up and are emptied, in turn.
 	movePause = time.Minute
-	// reserved is how many T without a leader a node that gave way recently waits before it campaigns: the others wait for one to two.
-	reserved = 4
+	// reserved is how many T without a leader a node that gave way recently waits before it campaigns: the others wait for one to two, a few times.
+	reserved = 6
 	// A leader makes no progress when that shows for progressSpell of the latest progressWindow. Ticks are counted, so a pause of the
 	// process counts as one.
 	progressSpell, progressWindow = 2 * time.Second, 10 * time.Second

@@ -31,6 +31,7 @@ type cluster struct {
 	record    *recorder
 	resource  net.Listener    // of what the locks guard
 	disks     *disk.Pool      // nil: the machine's own
+	throttled *cgroup         // nil: not possible here
 	done      context.Context // ends with the run
 	cancel    context.CancelFunc
 	running   sync.WaitGroup
@@ -264,6 +265,11 @@ func (c *cluster) close() {
 	c.resource.Close()
 	c.network.close()
 	c.closeDisks()
+	if c.throttled != nil {
+		if err := c.throttled.remove(); err != nil {
+			c.logf("%v", err)
+		}
+	}
 }
 
 // openDisks prepares disks that can fail. Where they are not supported the run continues without, with a note in its report.

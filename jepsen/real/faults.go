@@ -28,6 +28,8 @@ func faultKinds() []faultKind {
 		{"pause follower", nothing, onNodes(followerNode, (*injection).pauseRandomly)},
 		{"pause all nodes", nothing, onNodes(everyNode, (*injection).pause)},
 		{"two killed, one paused", fiveNodes, (*injection).killTwoPauseOne},
+		{"throttle leader", throttling, onNodes(leaderNode, (*injection).throttle)},
+		{"throttle follower", throttling, onNodes(followerNode, (*injection).throttle)},
 		{"pause program", nothing, (*injection).pauseProgram},
 		{"pause all programs", nothing, (*injection).pauseAllPrograms},
 		{"kill program", nothing, (*injection).killProgram},
@@ -41,6 +43,7 @@ func faultKinds() []faultKind {
 		{"isolate follower", nothing, onLinks(follower, members, bothWays, hole)},
 		{"slow links of the leader", nothing, onLinks(leader, members, bothWays, slow)},
 		{"narrow links of the leader", nothing, onLinks(leader, members, oneWay, linkFault{rate: 64 << 10})},
+		{"large messages of the leader are lost", nothing, lasting(onLinks(leader, members, oneWay, linkFault{passes: 1400}))},
 		{"flapping link", nothing, (*injection).flapLink},
 		{"reset links of nodes", nothing, resetOften(members)},
 		{"cut program from leader", nothing, onLinks(program, leader, bothWays, hole)},
@@ -55,6 +58,7 @@ func faultKinds() []faultKind {
 
 		{"slow disk of a follower", disks, onNodes(followerNode, (*injection).slowDisks)},
 		{"slow disk of the leader", disks, onNodes(leaderNode, (*injection).slowDisks)},
+		{"disk of the leader takes seconds", disks, onNodes(leaderNode, (*injection).slowDisksBySeconds)},
 		{"hung disk of a follower", disks, onNodes(followerNode, (*injection).hangDisks)},
 		{"hung disk of the leader", disks, onNodes(leaderNode, (*injection).hangDisks)},
 		{"all disks hang", disks, onNodes(everyNode, (*injection).hangAllDisks)},
@@ -402,6 +406,23 @@ func breakDisks(faults disk.Faults) action {
 
 func (t *injection) slowDisks(nodes []*node) error {
 	return breakDisks(disk.Faults{FsyncDelay: 10*time.Millisecond + t.upTo(200*time.Millisecond)})(t, nodes)
+}
+
+// slowDisksBySeconds makes flushes take so long that a leader gives way.
+func (t *injection) slowDisksBySeconds(nodes []*node) error {
+	t.duration = givesWayWithin
+	return breakDisks(disk.Faults{FsyncDelay: time.Second + t.upTo(1500*time.Millisecond)})(t, nodes)
+}
+
+// givesWayWithin is longer than a leader leads on that makes no progress.
+const givesWayWithin = 8 * time.Second
+
+// lasting makes a fault last so long that a leader gives way.
+func lasting(inject func(*injection) string) func(*injection) string {
+	return func(t *injection) string {
+		t.duration = givesWayWithin
+		return inject(t)
+	}
 }
 
 // hangDisks makes all writes hang, sometimes for longer than a leader may endure.

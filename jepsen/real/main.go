@@ -136,14 +136,14 @@ func (o *options) reproduceCommand() string {
 	return fmt.Sprintf("%s -minutes 0 -seed %d", strings.Join(args, " "), o.seed)
 }
 
-// selectKinds are the kinds of faults that the run is to have.
-func (o *options) selectKinds(hasDisks bool) (all []faultKind, err error) {
+// selectKinds are the kinds of faults that the run is to have, where something is lacking.
+func (o *options) selectKinds(lacks ...requirement) (all []faultKind, err error) {
 	only, err := regexp.Compile(o.kindPattern)
 	if err != nil {
 		return nil, err
 	}
 	for _, k := range faultKinds() {
-		if only.MatchString(k.name) && k.possible(o, hasDisks) {
+		if only.MatchString(k.name) && k.possible(o, lacks) {
 			all = append(all, k)
 		}
 	}
@@ -159,7 +159,14 @@ func (o *options) runOnce(ctx context.Context) (*runReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	kinds, err := o.selectKinds(c.disks != nil)
+	var lacks []requirement
+	if c.disks == nil {
+		lacks = append(lacks, disks)
+	}
+	if c.throttled == nil {
+		lacks = append(lacks, throttling)
+	}
+	kinds, err := o.selectKinds(lacks...)
 	if err != nil {
 		return nil, err
 	}
@@ -231,6 +238,7 @@ func (o *options) prepare(ctx context.Context) (*cluster, error) {
 		return nil, err
 	}
 	c.logf("seed %d, in %s", o.seed, dir)
+	c.openCgroup()
 	if o.disks {
 		return c, c.openDisks(ctx)
 	}

@@ -32,15 +32,16 @@ const (
 	nothing   requirement = iota
 	long                  // it takes long, and is made by a worker of its own
 	disks                 // disks that fail
+	throttling            // control groups
 	fiveNodes             // at least
 	byName                // a run that asks for this kind only, since it needs a leader that stays; it takes long
 )
 
 func (k faultKind) isSlow() bool { return k.needs == long || k.needs == byName }
 
-// possible reports whether a run can have a kind of fault.
-func (k faultKind) possible(o *options, hasDisks bool) bool {
-	return (k.needs != disks || hasDisks) && (k.needs != fiveNodes || o.nodes >= 5) &&
+// possible reports whether a run that lacks something can have a kind of fault.
+func (k faultKind) possible(o *options, lacks []requirement) bool {
+	return !slices.Contains(lacks, k.needs) && (k.needs != fiveNodes || o.nodes >= 5) &&
 		(k.needs != byName || o.kindPattern == k.name)
 }
 

@@ -47,6 +47,7 @@ type linkFault struct {
 	delay     time.Duration // and up to jitter more
 	jitter    time.Duration
 	rate      int // bytes a second; 0 = as fast as it goes
+	passes    int // what is sent at once and has more bytes is held, and all that follows it; 0 = all passes
 }
 
 const (
@@ -101,6 +102,9 @@ func (f *proxyNetwork) effectiveFault(l linkID) (sum linkFault, changed <-chan s
 		sum.jitter += c.jitter
 		if c.rate > 0 && (sum.rate == 0 || c.rate < sum.rate) {
 			sum.rate = c.rate
+		}
+		if c.passes > 0 && (sum.passes == 0 || c.passes < sum.passes) {
+			sum.passes = c.passes
 		}
 	}
 	return sum, f.changed
@@ -234,7 +238,7 @@ func (f *proxyNetwork) awaitDelivery(ctx context.Context, l linkID, sent time.Ti
 		switch {
 		case is.refuse:
 			return false
-		case is.blackhole:
+		case is.blackhole, is.passes > 0 && bytes > is.passes:
 			wait = time.Hour // until it changes
 		case wait <= 0:
 			return true

@@ -85,20 +85,20 @@ func TestRecordedCalls(t *testing.T) {
 
 // The kinds that a run has depend on its nodes, its disks, and what it asks for.
 func TestSelectKinds(t *testing.T) {
-	names := func(o options, hasDisks bool) (all []string) {
-		kinds, err := o.selectKinds(hasDisks)
+	names := func(o options, lacks ...requirement) (all []string) {
+		kinds, err := o.selectKinds(lacks...)
 		require.NoError(t, err)
 		for _, k := range kinds {
 			all = append(all, k.name)
 		}
 		return all
 	}
-	assert.Len(t, faultKinds(), 47)
-	assert.Len(t, names(options{nodes: 3, kindPattern: "."}, false), 32)
-	assert.Len(t, names(options{nodes: 5, kindPattern: "."}, true), 46)
-	assert.Equal(t, []string{"wipe node"}, names(options{nodes: 3, kindPattern: "wipe node"}, true))
-	assert.Equal(t, []string{"two killed, one paused"}, names(options{nodes: 5, kindPattern: "two killed"}, false))
-	_, err := (&options{kindPattern: "flood"}).selectKinds(true)
+	assert.Len(t, faultKinds(), 51)
+	assert.Len(t, names(options{nodes: 3, kindPattern: "."}, disks, throttling), 33)
+	assert.Len(t, names(options{nodes: 5, kindPattern: "."}), 50)
+	assert.Equal(t, []string{"wipe node"}, names(options{nodes: 3, kindPattern: "wipe node"}))
+	assert.Equal(t, []string{"two killed, one paused"}, names(options{nodes: 5, kindPattern: "two killed"}, disks))
+	_, err := (&options{kindPattern: "flood"}).selectKinds()
 	assert.ErrorContains(t, err, "flood")
 }
 

@@ -23,6 +23,7 @@
 //	                   all disks, adapts election timeouts (timeout.go), and asks the others, while no leader
 //	                   lasts, whether this node was removed and how slowly they answer
 //	loss notice        notifies a follower that its log lost entries that it had acknowledged (nodecall.go)
+//	progress           has a leader give way that makes no progress while others could
 //	watchdog           ends the process of a leader that stalls
 //	pause measurement  measures how long this process is kept from running
 //
@@ -119,6 +120,7 @@
 //	queue.go                         requests, the entries that they make, and their answers (order: package fair)
 //	epoch.go, proposal.go            from a batch of requests to an entry in raft, and back
 //	statemachine.go                  the applied entry
+//	progress.go                      leaders that give way
 //	watchdog.go                      what the disk or raft does not finish
 //	bootstrap.go, members.go, join.go how a cluster begins and changes
 //	successor.go, timeout.go         which node leads next, and when nodes elect another

@@ -15,28 +15,33 @@ import (
 
 // # Progress
 //
-// A leader may hinder a cluster that would do well without it, and raft sees nothing wrong, since its heartbeats are answered: its disk is
-// slow, and no commit is quicker; or what it sends is lost if it is large (a path-MTU black hole), and nothing is committed.
+// A leader may hinder a cluster that would do well without it, and raft sees nothing wrong, since its
+// heartbeats are answered: its disk is slow, and no commit is quicker; or what it sends is lost if it
+// is large (a path-MTU black hole), and nothing is committed.
 //
-// So a leader gives way that makes no progress: its oldest entry is not committed within a bound, or it writes many times as slowly as
-// the others; and a majority of the voters without this node answers, and writes quickly. How the others fare follows from the answers
-// to heartbeats, which are small, and from what they report there of their own writes (peer.Report): none of this depends on what this leader
-// sends. If anything of it is missing, another leader would do no better, and this one stays.
+// So a leader gives way if its oldest entry is not committed within a bound, or it writes many times
+// as slowly as the others; and if a majority of the voters without this node answers, and writes
+// quickly. How the others fare follows from the answers to heartbeats, which are small, and from what
+// they report there of their own writes (peer.Report): it does not depend on the large messages of
+// this leader. Where no such majority is, another leader would do no better, and this one stays.
 
 const (
 	progressTick = 250 * time.Millisecond
-	// movePause is how long no leader gives way by itself after one has, as far as its voters know. It bounds how often the leadership
-	// moves when disks get slow, or fill up and are emptied, in turn.
+	// movePause is how long no leader gives way by itself after one has, as far as its voters know.
+	// It bounds how often the leadership moves when disks get slow, or fill up and are emptied, in
+	// turn.
 	movePause = time.Minute
-	// reserved is how many T without a leader a node that gave way recently waits before it campaigns: the others wait for one to two, a few times.
+	// reserved is how many T without a leader a node that gave way recently waits before it
+	// campaigns: the others wait for one to two, a few times.
 	reserved = 6
-	// A leader makes no progress when that shows for progressSpell of the latest progressWindow. Ticks are counted, so a pause of the
-	// process counts as one.
+	// A leader makes no progress when that shows for progressSpell of the latest progressWindow.
+	// Ticks are counted, so a pause of the process counts as one.
 	progressSpell, progressWindow = 2 * time.Second, 10 * time.Second
-	// commitBound is how long a commit may take, or T if that is longer, and beyond it what its bytes take on the slowest line (peer.RateMin).
+	// commitBound is how long a commit may take, or T if that is longer, and beyond it what its
+	// bytes take on the slowest line (peer.RateMin).
 	commitBound = time.Second
-	// A leader's writes are slow from slowWriteMin on, if they take slowFactor times as long as those of the others. With them the others must
-	// also be quicker than the bound of a commit.
+	// A leader's writes are slow from slowWriteMin on, if they take slowFactor times as long as
+	// those of the others. With them the others must also be quicker than the bound of a commit.
 	slowWriteMin, slowFactor = 200 * time.Millisecond, 10
 	// takesNone is what a node reports whose log takes no entries.
 	takesNone = time.Hour
@@ -61,7 +66,8 @@ func (w *writes) add(took time.Duration) {
 	w.next = (w.next + 1) % writesKept
 }
 
-// recent are the quickest and the slowest of the latest writes that ended within progressWindow; quickest is 0 if they are too few.
+// recent are the quickest and the slowest of the latest writes that ended within progressWindow;
+// quickest is 0 if they are too few.
 func (w *writes) recent(now time.Time) (quickest, slowest time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,7 +81,8 @@ func (w *writes) recent(now time.Time) (quickest, slowest time.Duration) {
 	return quickest, slowest
 }
 
-// writeTimes are for how long this node writes at least, and at most, of late; the write that is going on counts for both.
+// writeTimes are for how long this node writes at least, and at most, of late; the write that is
+// going on counts for both.
 func (n *Node) writeTimes(now time.Time) (least, most time.Duration) {
 	least, most = n.writes.recent(now)
 	if w, writing := n.store.Writing(); writing {
@@ -170,8 +177,8 @@ func (n *Node) watchProgress() {
 	}
 }
 
-// checkProgress has this node give way if it leads without progress. It returns why it stays all the same; "" = there is no reason to
-// give way, or it has given way.
+// checkProgress has this node give way if it leads without progress. It returns why it stays all
+// the same; "" = there is no reason to give way, or it has given way.
 func (n *Node) checkProgress(in *instance, now time.Time, late, slow *spell) (refused string) {
 	own, _ := n.writeTimes(now)
 	waits, may := in.oldestWait(now)
@@ -196,21 +203,25 @@ func (n *Node) checkProgress(in *instance, now time.Time, late, slow *spell) (re
 	default:
 		return ""
 	}
-	figures := []any{"cause", cause, "oldest_entry", waits.Round(time.Millisecond), "own_write", own.Round(time.Millisecond)}
+	const ms = time.Millisecond
+	figures := []any{"cause", cause, "oldest_entry", waits.Round(ms), "own_write", own.Round(ms)}
 	for _, v := range others {
-		figures = append(figures, slog.Group(v.name(), "write", v.report.Write, "round_trip", v.trip, "silent", v.silent))
+		figures = append(figures, slog.Group(v.name(),
+			"write", v.report.Write, "round_trip", v.trip, "silent", v.silent))
 	}
 	if refused = StayedWithoutMajority; 2*len(able) > len(all) {
-		refused = n.giveWay(n.life, in, func() (raft.Server, error) { return in.fittest(able, voter.answersSooner) }, figures...)
+		quickest := func() (raft.Server, error) { return in.fittest(able, voter.answersSooner) }
+		refused = n.giveWay(n.life, in, quickest, figures...)
 	}
 	if refused != "" {
-		n.limitedLog.Log(slog.LevelWarn, "stays "+refused, "this leader makes no progress, and stays", append(figures, "because", refused)...)
+		n.limitedLog.Log(slog.LevelWarn, "stays "+refused, "this leader makes no progress, and stays",
+			append(figures, "because", refused)...)
 	}
 	return refused
 }
 
-// oldestWait is for how long the oldest entry, or the opening of the epoch, has been waiting to be committed, and for how long it may. What an
-// entry takes on a slow line is no fault of this node.
+// oldestWait is for how long the oldest entry, or the opening of the epoch, has been waiting to be
+// committed, and for how long it may. What an entry takes on a slow line is no fault of this node.
 func (in *instance) oldestWait(now time.Time) (waits, may time.Duration) {
 	n := in.node
 	since, bytes := n.proposals.uncommitted(in.raft.CommitIndex())
@@ -233,7 +244,8 @@ func quick(voters []voter, most time.Duration) (able []voter) {
 	return able
 }
 
-// answersSooner reports whether a voter acknowledges an entry sooner than another one: after a round trip and a write.
+// answersSooner reports whether a voter acknowledges an entry sooner than another one: after a
+// round trip and a write.
 func (v voter) answersSooner(than voter) bool {
 	return v.trip+v.report.Write < than.trip+than.report.Write
 }
@@ -247,11 +259,13 @@ const (
 	StayedMembers         = "members"
 )
 
-// giveWay transfers the leadership to the server that choose returns, unless a leader did so by itself a moment ago, or a change of the
-// members is under way, whose outcome would be unknown. If the transfer does not end within an election timeout this node ceases to lead all
-// the same, since raft starts again, and the others elect; what is in flight is then unknown. It lets the others campaign first (reserved). It returns why
-// this leader stays; "" = it gave way.
-func (n *Node) giveWay(ctx context.Context, in *instance, choose func() (raft.Server, error), figures ...any) (stays string) {
+// giveWay transfers the leadership to the server that choose returns, unless a leader did so by
+// itself a moment ago, or a change of the members is under way, whose outcome would be unknown. If
+// the transfer does not end within an election timeout this node ceases to lead all the same, since
+// raft starts again, and the others elect; what is in flight is then unknown. It lets the others
+// campaign first (reserved). It returns why this leader stays; "" = it gave way.
+func (n *Node) giveWay(ctx context.Context, in *instance, choose func() (raft.Server, error),
+	figures ...any) (stays string) {
 	select {
 	case n.membership <- struct{}{}:
 		defer func() { <-n.membership }()
@@ -270,7 +284,8 @@ func (n *Node) giveWay(ctx context.Context, in *instance, choose func() (raft.Se
 	n.cfg.GaveWay(Moved)
 	n.log.Warn("this leader gives way to another node", append(figures, "to", peer.NameOf(to.ID))...)
 	if err := n.transferTo(ctx, in, to); err != nil {
-		n.log.Warn("the leadership transfer failed or is unconfirmed; this node has ceased to lead, and the others elect", "error", err)
+		n.log.Warn("the leadership transfer failed or is unconfirmed; this node has ceased to lead, and "+
+			"the others elect", "error", err)
 	}
 	return ""
 }

@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// outageMax is how long service may be interrupted by a leader that makes no progress: then no lock of ttl 10 s is lost.
+	// outageMax is how long service may be interrupted by a leader that makes no progress: then no
+	// lock of ttl 10 s is lost.
 	outageMax = 5 * time.Second
 	entryMax  = 4 << 10 // more than passes a black hole
 )
@@ -90,7 +91,8 @@ func (b *bubble) moved() (times int) {
 	return times
 }
 
-// A leader whose disk gets slow, or whose large messages are lost, hands over, and service continues.
+// A leader whose disk gets slow, or whose large messages are lost, hands over, and service
+// continues.
 func TestALeaderWithoutProgressGivesWay(t *testing.T) {
 	for name, ail := range map[string]func(*bubbleNode){
 		"flushes take 1 s longer":    func(n *bubbleNode) { n.disk.slower.Store(int64(time.Second)) },
@@ -300,7 +302,8 @@ func TestALeaderWithoutProgressWaitsForAChangeOfTheMembers(t *testing.T) {
 	})
 }
 
-// The leadership goes to the voter that acknowledges soonest, and to none whose disk is nearly full.
+// The leadership goes to the voter that acknowledges soonest, and to none whose disk is nearly
+// full.
 func TestTheLeadershipGoesToTheQuickest(t *testing.T) {
 	for _, low := range []bool{false, true} {
 		inBubble(t, func(b *bubble) {

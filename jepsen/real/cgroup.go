@@ -48,7 +48,8 @@ func moveProcess(dir string, pid int) error {
 
 func (g *cgroup) remove() error { return os.Remove(g.dir) }
 
-// openCgroup prepares the throttling of nodes. Where it is not allowed the run continues without, with a note in its report.
+// openCgroup prepares the throttling of nodes. Where it is not allowed the run continues without,
+// with a note in its report.
 func (c *cluster) openCgroup() {
 	g, err := newCgroup(fmt.Sprintf("zamok-jepsen-%d", os.Getpid()))
 	if err != nil {

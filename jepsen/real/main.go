@@ -26,6 +26,7 @@ type options struct {
 	seed        uint64
 	duration    time.Duration
 	durationMax time.Duration
+	measure     bool
 	nodes       int
 	programs    int
 	out         string
@@ -67,6 +68,7 @@ func main() {
 	flag.BoolVar(&o.disks, "disks", false, "include disk faults, where root and /dev/fuse are available")
 	flag.IntVar(&o.minutes, "minutes", 0, "repeat runs with successive seeds for this many minutes (default: one run)")
 	flag.IntVar(&o.attempts, "tries", 1, "maximum number of attempts while a run is invalid, as on a busy machine")
+	flag.BoolVar(&o.measure, "measure-leader", false, "measure what clients see when the leader makes no progress, and nothing else")
 	flag.BoolVar(&o.recheck, "recheck", false, "check the recorded histories that the arguments name, and write a report")
 	flag.Parse()
 	if o.recheck {
@@ -89,7 +91,16 @@ func main() {
 		o.seed = rand.Uint64() >> 32
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ok := o.runAll(ctx)
+	ok := true
+	if o.measure {
+		err := o.measureLeader(ctx)
+		ok = err == nil
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "jepsen:", err)
+		}
+	} else {
+		ok = o.runAll(ctx)
+	}
 	stop()
 	if !ok {
 		os.Exit(1)

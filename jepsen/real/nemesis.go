@@ -29,12 +29,12 @@ type faultKind struct {
 type requirement int
 
 const (
-	nothing   requirement = iota
-	long                  // it takes long, and is made by a worker of its own
-	disks                 // disks that fail
-	throttling            // control groups
-	fiveNodes             // at least
-	byName                // a run that asks for this kind only, since it needs a leader that stays; it takes long
+	nothing    requirement = iota
+	long                   // it takes long, and is made by a worker of its own
+	disks                  // disks that fail
+	throttling             // control groups
+	fiveNodes              // at least
+	byName                 // a run that asks for this kind only, since it needs a leader that stays; it takes long
 )
 
 func (k faultKind) isSlow() bool { return k.needs == long || k.needs == byName }

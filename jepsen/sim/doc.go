@@ -75,6 +75,7 @@
 //	leak_test.go           what comes and goes leaves nothing behind
 //	failover_test.go       how long a cluster is without a leader; timeouts that follow the latency of the network;
 //	                       followers that were away, and installs that take long; the log in segments
+//	progress_test.go       leaders on slow disks, behind black holes and on throttled processors
 //	longrun_test.go        hours of random faults under load, judged by package check; they fail also when a kind
 //	                       of fault never happened, or when there was too little load, or too few faults. One hour
 //	                       in make test, as many as wanted with make sim HOURS=n; ZAMOK_SIM_KEEP=dir keeps the

@@ -11,7 +11,8 @@ import (
 	"zamok/raftnode"
 )
 
-// A leader that makes no progress hands over in time: no program loses a lock with a ttl of 10 s, and others are granted soon.
+// A leader that makes no progress hands over in time: no program loses a lock with a ttl of 10 s,
+// and others are granted soon.
 func TestNoLockIsLostToALeaderWithoutProgress(t *testing.T) {
 	for name, ail := range map[string]func(*Sim, *Node){
 		"flushes take 1 s longer": func(_ *Sim, n *Node) { n.Disk.SlowDown(time.Second) },
@@ -49,8 +50,9 @@ func TestNoLockIsLostToALeaderWithoutProgress(t *testing.T) {
 	}
 }
 
-// Segments of a leader that are lost and sent again, and a leader whose process runs for a tenth of the time, cost no lock either. The leader
-// need not give way, and the leadership does not move to and fro.
+// Segments of a leader that are lost and sent again, and a leader whose process runs for a tenth of
+// the time, cost no lock either. The leader need not give way, and the leadership does not move to
+// and fro.
 func TestALeaderThatIsHinderedLosesNoLock(t *testing.T) {
 	for name, ail := range map[string]func(*Sim, *Node) (heal func()){
 		"a third is lost one way": func(s *Sim, n *Node) func() {

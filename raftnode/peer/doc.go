@@ -294,7 +294,7 @@
 //	relay.go                   connections for relayed calls of clients
 //	requests.go                which requests Raft does not get
 //	followers.go, throttle.go  what this node as leader knows of the others; slow lines, and round trips
-//	heartbeats.go              the lease of a leader
+//	heartbeats.go, report.go   the lease of a leader; what nodes report with their answers
 //	ratelimitedlog.go          messages that are not repeated
 //	tcp_*.go                   detection of computers that vanished
 package peer

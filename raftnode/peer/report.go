@@ -7,15 +7,16 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Report is what a node tells its leader of itself. It comes with each answer to a heartbeat: it is new many times a second, costs no
-// message, and passes where large messages do not.
+// Report is what a node tells its leader of itself. It comes with each answer to a heartbeat: it is
+// new many times a second, costs no message, and passes where large messages do not.
 type Report struct {
 	At    time.Time     // when it was received; zero = never
 	Write time.Duration // the longest of its latest writes to its disk
 	Moved time.Duration // how long ago it knows that a leader gave way by itself; 0 = it knows of none
 }
 
-// reportMark begins a report. The field is Raft's for the address of who answers, which it does not read; no address begins so.
+// reportMark begins a report. The field is Raft's for the address of who answers, which it does not
+// read; no address begins so.
 const reportMark = 0
 
 func (r Report) append(b []byte) []byte {

@@ -55,8 +55,8 @@ type hindrance struct {
 }
 
 // measureLeader measures what clients see when a leader is hindered: when another leads, how many
-// cycles of lock and unlock there are before and after that, the longest time without any, and
-// whether a lock with a ttl of 10 s is lost.
+// cycles of lock and unlock there are before and after that, the longest time without any, and whether
+// a lock with a ttl of 10 s is lost.
 func (o *options) measureLeader(ctx context.Context) error {
 	c, err := o.prepare(ctx)
 	if err != nil {
@@ -66,38 +66,22 @@ func (o *options) measureLeader(ctx context.Context) error {
 	if err := c.start(o.nodes); err != nil {
 		return err
 	}
+	m := &measurement{cluster: c}
+	m.last.Store(int64(monotonicNow()))
 	var loops sync.WaitGroup
 	defer loops.Wait()
-	loopCtx, stop := context.WithCancel(c.done)
+	ctx, stop := context.WithCancel(c.done)
 	defer stop()
-	var cycles, last, gap atomic.Int64
-	last.Store(int64(monotonicNow()))
 	for i := range measuredClients {
 		p, err := c.measuringClient()
 		if err != nil {
 			return err
 		}
 		loops.Go(func() {
-			for loopCtx.Err() == nil {
-				l, err := p.Lock(loopCtx, fmt.Sprint("cycle ", i), client.WithMetadata(make([]byte, 2000)))
-				if err == nil {
-					err = l.Unlock(loopCtx)
-				}
-				if err != nil {
-					workload.Sleep(loopCtx, 10*time.Millisecond)
-					continue
-				}
-				cycles.Add(1)
-				now := int64(monotonicNow())
-				gap.Store(max(gap.Load(), now-last.Swap(now)))
+			for m.cycle(ctx, p, fmt.Sprint("cycle ", i)) {
 			}
 			_ = p.Close()
 		})
-	}
-	perSecond := func() float64 {
-		before := cycles.Load()
-		workload.Sleep(c.done, measuredFor)
-		return float64(cycles.Load()-before) / measuredFor.Seconds()
 	}
 	holder, err := c.measuringClient()
 	if err != nil {
@@ -105,30 +89,66 @@ func (o *options) measureLeader(ctx context.Context) error {
 	}
 	defer holder.Close()
 	for _, h := range c.hindrances() {
-		held, err := holder.Lock(c.done, "held "+h.name)
-		if err != nil {
-			return err
-		}
-		before, leader := perSecond(), c.leader()
-		gap.Store(0)
-		began := monotonicNow()
-		heal, err := h.begin(leader)
-		if err != nil {
-			return errors.Join(err, heal())
-		}
-		moved := await(c.done, 30*time.Second, epochPollInterval/10, func() bool { l := c.leader(); return l != nil && l != leader })
-		took := monotonicNow() - began
-		after := perSecond()
-		workload.Sleep(c.done, measuredFor)
-		lost := held.Err()
-		c.logf("%s: another leads: %v, after %v; %.0f cycles/s before, %.0f after; at most %v without one; the lock of ttl 10 s: %v",
-			h.name, moved, took.Round(10*time.Millisecond), before, after, time.Duration(gap.Load()).Round(10*time.Millisecond), lost)
-		if err := heal(); err != nil {
+		if err := m.under(h, holder); err != nil {
 			return err
 		}
 		workload.Sleep(c.done, betweenMeasurements)
 	}
 	return nil
+}
+
+// measurement counts cycles of lock and unlock.
+type measurement struct {
+	*cluster
+	cycles, last, gap atomic.Int64 // how many; when the last one ended; the longest time without one
+}
+
+// cycle makes one, and reports whether another one may follow.
+func (m *measurement) cycle(ctx context.Context, p *client.Client, name string) bool {
+	l, err := p.Lock(ctx, name, client.WithMetadata(make([]byte, 2000))) // more than passes a black hole
+	if err == nil {
+		err = l.Unlock(ctx)
+	}
+	if err != nil {
+		return workload.Sleep(ctx, 10*time.Millisecond)
+	}
+	m.cycles.Add(1)
+	now := int64(monotonicNow())
+	m.gap.Store(max(m.gap.Load(), now-m.last.Swap(now)))
+	return ctx.Err() == nil
+}
+
+func (m *measurement) perSecond() float64 {
+	before := m.cycles.Load()
+	workload.Sleep(m.done, measuredFor)
+	return float64(m.cycles.Load()-before) / measuredFor.Seconds()
+}
+
+// under hinders the leader, and logs what clients saw.
+func (m *measurement) under(h hindrance, holder *client.Client) error {
+	held, err := holder.Lock(m.done, "held "+h.name)
+	if err != nil {
+		return err
+	}
+	before, leader := m.perSecond(), m.leader()
+	m.gap.Store(0)
+	began := monotonicNow()
+	heal, err := h.begin(leader)
+	if err != nil {
+		return errors.Join(err, heal())
+	}
+	moved := await(m.done, 30*time.Second, epochPollInterval/10, func() bool {
+		l := m.leader()
+		return l != nil && l != leader
+	})
+	took := monotonicNow() - began
+	after := m.perSecond()
+	workload.Sleep(m.done, measuredFor)
+	const unit = 10 * time.Millisecond
+	m.logf("%s: another leads: %v, after %v; %.0f cycles/s before, %.0f after; at most %v without one; "+
+		"the lock with a ttl of 10 s: %v", h.name, moved, took.Round(unit), before, after,
+		time.Duration(m.gap.Load()).Round(unit), held.Err())
+	return heal()
 }
 
 func (c *cluster) measuringClient() (*client.Client, error) {

@@ -377,7 +377,9 @@ func (s *rawClient) lock(name string) {
 func (s *rawClient) check(op check.Op, token uint64) {
 	op.Kind, op.Token = check.OpCheck, token
 	_ = s.record.Call(op, func(op *check.Op) error {
-		answer, err := rawCall(s, callTimeout, zamokpb.ZamokClient.Check, &zamokpb.CheckRequest{
+		// no longer than its lease, at whose end it does not consider itself a holder any more
+		left := s.localDeadline.Since(s.clock.Now()).Duration() * 9 / 10
+		answer, err := rawCall(s, min(left, callTimeout), zamokpb.ZamokClient.Check, &zamokpb.CheckRequest{
 			Name: op.Items[0].Name, Token: token, Session: op.Ref.Session, Ticket: op.Ref.Ticket,
 		})
 		op.Held = answer.GetHeld()

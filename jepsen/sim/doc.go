@@ -29,6 +29,7 @@
 //	load.go       machines on which a program with package client runs, pauses and dies; programs under load, and an
 //	              operator, which run the workers of package workload
 //	faults.go     the kinds of faults; random faults, counted, and what they need afterwards
+//	hindrances.go what hinders a leader that answers all the same; loss.go: segments that are lost
 //	audit.go      what the nodes apply, compared between them while they do it; Check, and the history of a run for
 //	              package check
 //

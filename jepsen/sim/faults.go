@@ -44,19 +44,9 @@ const (
 	flapMax = 300 * time.Millisecond
 	// writeTimeMax is what a write to a disk takes at most while there are faults.
 	writeTimeMax = 5 * time.Millisecond
-	// slowDown is by how much the flushes of a leader's disk are longer, at least and at most, which lasts for slowDuration.
-	slowDownMin, slowDownMax = 200 * time.Millisecond, 2500 * time.Millisecond
-	slowDuration             = 20 * time.Second
-	// lossMax is how probably a segment is lost at most.
-	lossMax = 0.5
-	// A throttled process runs for a tenth of each throttlePeriod.
-	throttlePeriod = 100 * time.Millisecond
 	// restartPollInterval is how often the nemesis looks for processes that ended.
 	restartPollInterval = 100 * time.Millisecond
 )
-
-// smallLog is how many entries make a snapshot where logs are small.
-const smallLog = 64
 
 var errDisk = errors.New("input/output error")
 
@@ -106,35 +96,6 @@ var nodeFaults = []fault{
 	{"hang the leader's disk", func(i *injection) bool {
 		return i.leader != nil && i.stop(i.leader, hangDuration, i.leader.Disk.Stall, i.leader.Disk.Resume)
 	}},
-	{"slow disk under the leader", func(i *injection) bool {
-		if i.leader == nil {
-			return false
-		}
-		slower := slowDownMin + time.Duration(i.Int64N(int64(slowDownMax-slowDownMin)))
-		return i.stop(i.leader, slowDuration, func() { i.leader.Disk.SlowDown(slower) }, func() { i.leader.Disk.SlowDown(0) })
-	}},
-	{"slow disk", func(i *injection) bool {
-		return i.stop(i.a, i.lasts, func() { i.a.Disk.SlowDown(slowDownMin) }, func() { i.a.Disk.SlowDown(0) })
-	}},
-	{"black hole", func(i *injection) bool { // at the leader if there is one: elsewhere little is sent that is large
-		from := i.a
-		if i.leader != nil {
-			from = i.leader
-		}
-		routes := i.sim.routesFrom(from.Host)
-		i.trace("%v", routes)
-		return i.during(slowDuration, func() { i.sim.Network.BlackHole(routes...) }, func() { i.sim.Network.FillBlackHole(routes...) })
-	}},
-	{"one-way loss", func(i *injection) bool {
-		routes, loss := i.sim.routesFrom(i.a.Host), lossMax*i.Float64()
-		i.trace("%v, %.2f", routes, loss)
-		return i.during(i.lasts, func() { i.sim.Network.Lose(loss, routes...) }, func() { i.sim.Network.Lose(0, routes...) })
-	}},
-	{"throttle a processor", func(i *injection) bool {
-		var heal func()
-		return i.stop(i.a, 2*i.lasts, func() { heal = i.a.throttle() }, func() { heal() })
-	}},
-	{"two snapshots in a row", (*injection).twoSnapshots},
 	{"freeze an epoch", func(i *injection) bool { return i.stop(i.a, i.lasts, i.a.Clock.Freeze, i.a.Clock.Thaw) }},
 	{"clock stands and lags", func(i *injection) bool { return i.stop(i.a, i.lasts, i.a.Clock.Stop, i.a.Clock.ResumeBehind) }},
 	{"bend a clock", func(i *injection) bool { // slow first, and then fast enough to catch up
@@ -283,66 +244,6 @@ func (i *injection) stop(n *Node, lasts time.Duration, begin, end func()) bool {
 	to := i.sim.historyTime()
 	i.sim.record.put(check.Record{Stall: &check.Stall{Reason: i.kind, From: from, To: to, LostTime: to - from}})
 	return true
-}
-
-// throttle has the process here run for a tenth of the time, and reach its disk and the network only then.
-func (n *Node) throttle() (heal func()) {
-	const stands = throttlePeriod * 9 / 10
-	n.Disk.SlowDown(stands)
-	routes := n.sim.routes(n.Host)
-	n.sim.Network.SetDelay(delayMin, stands, routes...)
-	stop := background(func(ctx context.Context) {
-		for ctx.Err() == nil {
-			n.Clock.Freeze()
-			workload.Sleep(ctx, stands)
-			n.Clock.Thaw()
-			workload.Sleep(ctx, throttlePeriod-stands)
-		}
-	})
-	return func() {
-		stop()
-		n.sim.Network.SetDelay(delayMin, delaySpread, routes...)
-		n.Disk.SlowDown(0)
-	}
-}
-
-// twoSnapshots cuts a follower off, twice in a row, for so long that it needs a snapshot of the leader each time.
-func (i *injection) twoSnapshots() bool {
-	if i.leader == nil || i.a == i.leader || i.a.Running() == nil {
-		return false
-	}
-	furthest := func() (index uint64) {
-		for _, n := range i.sim.Members() {
-			index = max(index, n.Status().RaftIndex)
-		}
-		return index
-	}
-	routes := i.sim.routes(i.a.Host)
-	for range 2 {
-		missed := furthest()
-		i.trace("%v", routes)
-		i.sim.Network.Cut(routes...)
-		behind := i.await(2*slowDuration, func() bool { return furthest() > missed+3*smallLog })
-		i.sim.Network.Heal(routes...)
-		_, before := i.sim.Audit.Compared()
-		if !behind || !i.await(slowDuration, func() bool {
-			_, after := i.sim.Audit.Compared()
-			return after > before && i.a.Status().RaftIndex > missed
-		}) {
-			return false
-		}
-	}
-	return true
-}
-
-// await waits until something holds, for so long at most, and reports whether it does.
-func (i *injection) await(most time.Duration, holds func() bool) bool {
-	for until := time.Now().Add(most); time.Now().Before(until) && i.ctx.Err() == nil; i.wait(restartPollInterval) {
-		if holds() {
-			return true
-		}
-	}
-	return false
 }
 
 // endHangingLeader ends a leader whose disk has just begun to hang: it loses the entries that have gathered, and

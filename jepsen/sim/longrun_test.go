@@ -64,7 +64,7 @@ func TestRandomFaults(t *testing.T) {
 	t.Parallel()
 	randomFaults(t, simulatedDuration(t), faultRun{
 		name: "nodes", parallel: 2, adaptive: true, last: installAndHang,
-		faults: nodeFaults,
+		faults: slices.Concat(nodeFaults, hindrances),
 	})
 }
 
@@ -72,7 +72,7 @@ func TestRandomFaults(t *testing.T) {
 func TestFullStackRandomFaults(t *testing.T) {
 	t.Parallel()
 	randomFaults(t, max(simulatedDuration(t), allFaultsDurationMin), faultRun{
-		name: "whole", parallel: 3, faults: slices.Concat(nodeFaults, clientFaults), drift: driftMax,
+		name: "whole", parallel: 3, faults: slices.Concat(nodeFaults, hindrances, clientFaults), drift: driftMax,
 	})
 }
 
@@ -81,7 +81,7 @@ func TestFullStackRandomFaults(t *testing.T) {
 func TestExcessiveDriftBreaksOnlyHolds(t *testing.T) {
 	t.Parallel()
 	randomFaults(t, max(simulatedDuration(t)/10, allFaultsDurationMin), faultRun{
-		name: "whole", parallel: 3, faults: slices.Concat(nodeFaults, clientFaults), drift: 8 * driftMax,
+		name: "whole", parallel: 3, faults: slices.Concat(nodeFaults, hindrances, clientFaults), drift: 8 * driftMax,
 	})
 }
 

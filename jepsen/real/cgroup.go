@@ -28,7 +28,7 @@ func newCgroup(name string) (*cgroup, error) {
 		g.dir = filepath.Join(g.parent, name)
 		err := os.Mkdir(g.dir, 0o755)
 		if err == nil {
-			if err = os.WriteFile(filepath.Join(g.dir, g.limit), []byte(g.value), 0); err == nil {
+			if err = writeExisting(filepath.Join(g.dir, g.limit), g.value); err == nil {
 				return &g, nil
 			}
 			err = errors.Join(err, g.remove())
@@ -43,7 +43,17 @@ func (g *cgroup) add(pid int) error     { return moveProcess(g.dir, pid) }
 func (g *cgroup) release(pid int) error { return moveProcess(g.parent, pid) }
 
 func moveProcess(dir string, pid int) error {
-	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
+	return writeExisting(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid))
+}
+
+// writeExisting writes to a file of the kernel, and makes none where the directory is an ordinary one.
+func writeExisting(name, text string) error {
+	file, err := os.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(text)
+	return errors.Join(err, file.Close())
 }
 
 func (g *cgroup) remove() error { return os.Remove(g.dir) }

@@ -5,13 +5,15 @@
 //	make jepsen MINUTES=120                               run after run
 //	go run ./jepsen/real -for 1m                          one run; -h lists the options
 //	go run ./jepsen/real -seed 7 -only 'kill|pause'       the choices of an earlier run, some kinds of faults
+//	go run ./jepsen/real -measure-leader -disks           how soon a hindered leader gives way
 //	go run ./jepsen/real -recheck -out DIR history.jsonl  check a recorded history again
 //
 // Nodes are processes of the built `zamok server`; programs that use locks are processes of their own,
 // each with several clients of several goroutines, and so is the audit, which watches all locks. All of it
 // runs on loopback addresses that belong to this run, and needs no root. With -disks, as root and with
 // /dev/fuse, nodes have disks that hang, fail, fill up and lose what was not flushed; where these are not
-// supported, the run continues without, with a note in its report.
+// supported, the run continues without, with a note in its report. So it does without throttled
+// processors where control groups may not be written.
 //
 // Each run leaves a directory: read its summary.md first. The nodes' data stays only if something was wrong.
 // A run is invalid if it proves too little: too few operations or faults, a kind of fault that never
@@ -25,6 +27,7 @@
 //	proxy.go     the network: a proxy for every port of every node, and which process a connection is of
 //	nemesis.go   when faults happen, and those that take long; faults.go: the table of all kinds
 //	subprocess.go   the run's own processes and their clients; audit.go: the audit and the operator
+//	cgroup.go    nodes with little processor time; measure.go: what clients see of a hindered leader
 //	recorder.go  their parts of the history, and what the locks guard
 //	verdict.go   the whole history, and its check; report.go: the report
 //

@@ -68,7 +68,7 @@ func main() {
 	flag.BoolVar(&o.disks, "disks", false, "include disk faults, where root and /dev/fuse are available")
 	flag.IntVar(&o.minutes, "minutes", 0, "repeat runs with successive seeds for this many minutes (default: one run)")
 	flag.IntVar(&o.attempts, "tries", 1, "maximum number of attempts while a run is invalid, as on a busy machine")
-	flag.BoolVar(&o.measure, "measure-leader", false, "measure what clients see when the leader makes no progress, and nothing else")
+	flag.BoolVar(&o.measure, "measure-leader", false, "measure what clients see when the leader makes no progress, under the hindrances that -only names, and nothing else")
 	flag.BoolVar(&o.recheck, "recheck", false, "check the recorded histories that the arguments name, and write a report")
 	flag.Parse()
 	if o.recheck {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,7 +89,14 @@ func (o *options) measureLeader(ctx context.Context) error {
 		return err
 	}
 	defer holder.Close()
+	only, err := regexp.Compile(o.kindPattern)
+	if err != nil {
+		return err
+	}
 	for _, h := range c.hindrances() {
+		if !only.MatchString(h.name) {
+			continue
+		}
 		if err := m.under(h, holder); err != nil {
 			return err
 		}

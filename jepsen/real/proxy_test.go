@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -198,4 +199,31 @@ func TestSocketBetween(t *testing.T) {
 	assert.False(t, hasSocket(os.Getpid(), "1"))
 	assert.NotEqual(t, inode, between(to, from), "that is the other end")
 	assert.Empty(t, between(from, &net.TCPAddr{IP: to.IP, Port: 1}), "the same port, towards another one")
+}
+
+// In a black hole for large messages a large one does not arrive, nor what follows it on the same
+// connection; small ones do. When it is healed all arrives in order.
+func TestLargeMessagesAreLost(t *testing.T) {
+	e := newEcho(t)
+	heal := e.inject(linkFault{passes: 10}, linkID{"a", "b"})
+	small, large := e.open(), e.open()
+	e.send(large, "more than ten bytes")
+	e.requireSilence(large)
+	e.send(large, "!")
+	e.requireSilence(large)
+	e.send(small, "two")
+	e.requireReceived(small, "two")
+	heal()
+	all := make([]byte, len("more than ten bytes!"))
+	require.NoError(t, large.SetReadDeadline(time.Now().Add(deliveryTimeout)))
+	_, err := io.ReadFull(large, all)
+	require.NoError(t, err)
+	assert.Equal(t, "more than ten bytes!", string(all))
+}
+
+// Where there are no control groups no file is made that looks like one.
+func TestNoControlGroupIsMadeOfFiles(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "cpu.max")
+	assert.ErrorIs(t, writeExisting(name, "1"), os.ErrNotExist)
+	assert.NoFileExists(t, name)
 }

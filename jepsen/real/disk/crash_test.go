@@ -108,7 +108,6 @@ func (w *writer) requireHolds(least uint64) (last uint64) {
 // What a node has acknowledged is there after a power failure, whenever it comes and whatever of the rest
 // reached the disk (store's S1, S2, S6, S8, S10). The process may have been killed before, or meets a disk that is gone.
 func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
-	t.Parallel()
 	w := newWriter(t, plainWriter)
 	var all CrashLoss
 	const most = 60 // whether a crash takes anything is chance
@@ -132,7 +131,6 @@ func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
 // What a node finds when it starts again, it will report to the leader as stored. So that must survive a power
 // failure too, though the process before did not flush it, or failed to.
 func TestEntriesFoundAfterRestartAreDurable(t *testing.T) {
-	t.Parallel()
 	w := newWriter(t, plainWriter)
 	for life := range rounds(9) {
 		w.disk.set(Faults{FsyncDelay: 5 * time.Millisecond})

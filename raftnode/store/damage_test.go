@@ -224,7 +224,7 @@ func TestDamageIsFoundAtTheStart(t *testing.T) {
 	if text := os.Getenv("ZAMOK_SEED"); text != "" {
 		seed = must(strconv.ParseUint(text, 10, 64))
 	}
-	times := sized(1200, 300, 120)
+	times := sized(600, 150, 60)
 	for _, c := range []struct {
 		end         string
 		reachesBack bool

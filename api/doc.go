@@ -64,7 +64,8 @@
 //	    queuesBytesMax, is disconnected and never waited for.
 //	A3  KeepAliveAck and SessionState carry the `sent` of the very frame that was applied, never another's, and
 //	    only after it was applied. Changes are numbered, and KeepAliveAck has the number queued before it, so a
-//	    client detects a violation of A2.
+//	    client detects a violation of A2. A KeepAlive that comes behind something unanswered is acknowledged at
+//	    once, without `sent`: a client that waits for a slow commit learns that its stream stands.
 //	A4  Every command is answered, by its own Change or by an Answer. Because the node answers after the state
 //	    machine has emitted its events, a Change precedes the Answer of the command that made it, and of two states of
 //	    a ticket the later one is true.

@@ -427,9 +427,13 @@ func (st *stream) answer(c push.Command, a *raftnode.Answer, refusal *wire.Error
 }
 
 // renew submits the renewal of a frame, unless too many commands wait for their answers: a frame before it
-// confirms nearly as much.
+// confirms nearly as much. If anything waits, the client learns that the stream stands.
 func (st *stream) renew(frame push.Frame) {
-	if st.pending.Add(1) > pendingMax {
+	pending := st.pending.Add(1)
+	if pending > 1 {
+		st.queue.Received()
+	}
+	if pending > pendingMax {
 		st.pending.Add(-1)
 		return
 	}

@@ -57,20 +57,32 @@ func call[Q proto.Message, R any](ctx context.Context, c *Client, effect effect,
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errRequestTimeout)
 	defer cancel()
 	outcome := NotDone
-	attempt := func(one *node) (err error) {
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		r, err = method(one, ctx, request)
-		if effect != reads && err != nil && !notDone(err) && refusal(err) == nil {
-			if outcome = Unknown; effect == changesOnce {
-				return finalError{&Error{Kind: ErrUnavailable, cause: plain(err)}}
-			}
+	doubt := func(err error) bool {
+		if effect == reads || err == nil || notDone(err) || refusal(err) != nil {
+			return false
 		}
-		return err
+		outcome = Unknown
+		return true
+	}
+	tries := attempts[R]{begin: func(ctx context.Context, _ context.CancelCauseFunc, one *node) (R, error) {
+		return method(one, ctx, request)
+	}}
+	defer tries.end()
+	ask := func(one *node) error {
+		e := tries.ask(ctx, one, patience)
+		if r = e.value; e.err != errNoAnswer && doubt(e.err) && effect == changesOnce {
+			return finalError{&Error{Kind: ErrUnavailable, cause: plain(e.err)}}
+		}
+		return e.result(one)
 	}
 	var between pause
 	for ; ; patience = max(patience, min(2*patience, patienceMax)) {
-		err := c.ask(ctx, theLeader, attempt)
+		err := c.ask(ctx, theLeader, ask)
+		if err != errNotAnswered || ctx.Err() != nil {
+			for _, e := range tries.end() {
+				doubt(cmp.Or(e.err, errNoAnswer)) // what is done twice is in doubt
+			}
+		}
 		switch {
 		case err != errNotAnswered && outcome == Unknown:
 			return r, true, withOutcome(err, Unknown)

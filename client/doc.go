@@ -132,7 +132,7 @@
 // # How it is built
 //
 //	client.go   Client: construction, its one session, its end
-//	nodes.go    connections to every node, who leads, and a round of asking them
+//	nodes.go    connections to every node, who leads, and a round of asking them; attempts.go: asking one beside another
 //	nodeerrors.go  why a node could not do it, in words
 //	resolve.go  endpoints that are names of several addresses
 //	cluster.go  which cluster the client belongs to, and what comes from another

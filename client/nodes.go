@@ -294,6 +294,9 @@ func (n *nodes) askInTurn(ctx context.Context, whom whom, ask func(*node) error)
 		}
 		asked[one] = true
 		err, info := ask(one), (*zamokpb.ErrorInfo)(nil)
+		if other, is := err.(byOther); is {
+			one, err = other.node, other.error
+		}
 		if whom != anyNode || ctx.Err() == nil { // a watch that its caller ends says nothing of the node
 			leader := n.note(one, err, whom != anyNode)
 			if info = infoOf(err); info.GetCode() == zamokpb.Code_CODE_NOT_LEADER && info.GetLeader() != "" && one.relay != nil {
@@ -338,13 +341,16 @@ func (n *nodes) next(asked map[*node]bool, named map[*node]*node, whom whom) *no
 	if n.leader != nil && !asked[n.leader] && (whom == theLeader || whom == theLeaderItself && n.leader.relay != nil) {
 		return n.leader
 	}
+	left := slices.DeleteFunc(slices.Clone(n.all), func(one *node) bool { return asked[one] })
 	for one, leader := range named {
-		silent := leader == nil || leader == one || asked[leader] && leader.last != nil && infoOf(leader.last) == nil
+		silent := leader == one || asked[leader] && leader.last != nil && infoOf(leader.last) == nil
+		if leader == nil { // it may be any of the others
+			silent = len(left) == 0
+		}
 		if whom == theLeader && silent && !asked[one.relay] {
 			return one.relay
 		}
 	}
-	left := slices.DeleteFunc(slices.Clone(n.all), func(one *node) bool { return asked[one] })
 	if len(left) == 0 {
 		return nil
 	}

@@ -70,7 +70,8 @@ func TestALeftWatchLeavesTheLeaderKnown(t *testing.T) {
 	require.NoError(t, leader.last)
 }
 
-// A node that names the leader is asked to relay if that leader has not answered in the round, and not otherwise. What it says
+// A node that names the leader is asked to relay if that leader has not answered in the round, and not otherwise; one that
+// does not know the leader's address, when all others were asked: one of them may lead. What it says
 // then is part of the error; a limit of its own is not final.
 func TestARoundAsksForARelay(t *testing.T) {
 	says := func(info *zamokpb.ErrorInfo) error {
@@ -81,6 +82,7 @@ func TestARoundAsksForARelay(t *testing.T) {
 	follower := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_NOT_LEADER, Message: "b leads", Leader: "b", LeaderAddress: "b:1"})
 	limit := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_LIMIT_EXCEEDED, Message: "full", Field: "relayed-bytes-per-identity", RetryAfter: 1})
 	busy := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_OVERLOADED, Message: "busy"})
+	nameless := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_NOT_LEADER, Message: "b leads", Leader: "b"})
 	for name, test := range map[string]struct {
 		follower, leader, relay error
 		asked                   int
@@ -90,6 +92,7 @@ func TestARoundAsksForARelay(t *testing.T) {
 		"it relays":               {follower, errNoAnswer, nil, 3, ""},
 		"its own limit":           {follower, errNoAnswer, limit, 3, "asked to relay to it: full"},
 		"a leader that answers":   {follower, busy, nil, 2, "b:1: busy"},
+		"an unknown address":      {nameless, errNoAnswer, nil, 3, ""},
 		"nobody names the leader": {errNoAnswer, errNoAnswer, nil, 2, "a:1: no answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -102,6 +105,7 @@ func TestARoundAsksForARelay(t *testing.T) {
 				return map[*node]error{n.all[0]: test.follower, n.all[1]: test.leader, n.all[0].relay: test.relay}[one]
 			})
 			require.Len(t, asked, test.asked)
+			require.Equal(t, test.asked == 3, slices.Contains(asked, n.all[0].relay))
 			if test.says == "" {
 				require.NoError(t, err)
 				require.Same(t, n.all[0].relay, n.leader, "it is asked first the next time")

@@ -73,7 +73,8 @@ func (s *session) renewalTick() clock.Span {
 		case now.Reached(s.silentAt.Add(patience)):
 			s.link.cancel(errSilent)
 		case now.Reached(s.silentAt.Add(patience/2)) && !s.probed:
-			// Not every answer is a confirmation, so silence may mean only that nothing was applied. Probe the stream.
+			// Not every answer is a confirmation, and one may take long. Probe the stream: the leader acknowledges at once
+			// what comes behind something unanswered.
 			s.probed, s.alive = true, true
 			signal(s.wake)
 			fallthrough
@@ -113,7 +114,7 @@ func (s *session) checkDeadlines(now clock.Instant) (left clock.Span) {
 // confirmRenewal applies a confirmation, which also shows that the stream works.
 func (s *session) confirmRenewal(sent []byte, at int64) {
 	now := s.c.clock.Now()
-	s.silentAt = now
+	s.silentAt, s.probed = now, false
 	if len(sent) != instantBytes { // not an instant of this client: it confirms nothing
 		return
 	}
@@ -121,7 +122,7 @@ func (s *session) confirmRenewal(sent []byte, at int64) {
 	s.checkDeadlines(now) // a lock whose deadline passed meanwhile stays lost
 	before := s.lease.Valid(now)
 	s.lease.Confirm(clock.Confirmation{Sent: instant, At: clock.Time(at)})
-	s.silent, s.probed = instant != s.sent, false
+	s.silent = instant != s.sent
 	if instant.After(s.confirmed) {
 		s.confirmed = instant
 		s.drawRenewal()

@@ -31,8 +31,11 @@ type session struct {
 	// confirmed is when the frame was sent that the newest confirmation answers.
 	confirmed clock.Instant
 
-	link    *stream // nil while not attached
-	attempt uint64  // the number of the latest OpenStream; none has it twice
+	link *stream // nil while not attached
+	// attempt is the number of the latest OpenStreams. Those that are pending together share one, so that one of them takes
+	// effect. Of those with this number unanswered may have. opens is how many were sent that may have opened the session.
+	attempt           uint64
+	opens, unanswered int
 
 	fresh        list.List          // of tickets not sent yet: without a number, in order
 	tickets      map[uint64]*ticket // sent, and not known to have ended
@@ -83,14 +86,28 @@ func newSession(c *Client) *session {
 func (s *session) run() {
 	var between pause
 	patience, detached, warned := patienceMin, s.c.clock.Now(), false
+	tries := attempts[*stream]{begin: s.openStream}
+	defer tries.end()
 	for ; s.ctx.Err() == nil; between.wait(s.ctx) {
 		var st *stream
-		err := s.c.nodes.askInTurn(s.ctx, theLeader, func(one *node) (err error) {
-			st, err = s.openStream(one, patience)
-			return err
+		err := s.c.nodes.askInTurn(s.ctx, theLeader, func(one *node) error {
+			if len(tries.pending) == 0 {
+				s.mu.Lock()
+				s.attempt, s.unanswered = s.attempt+1, 0
+				s.mu.Unlock()
+			}
+			e := s.opened(tries.ask(s.ctx, one, patience))
+			for e.err == errOtherAttached && len(tries.pending) > 0 { // its answer is on its way, or lost
+				if e = s.opened(tries.wait(s.ctx, one, patienceMin)); e.err == errNoAnswer {
+					tries.end()
+				}
+			}
+			st = e.value
+			return e.result(one)
 		})
 		switch {
 		case err == nil:
+			tries.end()
 			s.c.running.Go(func() { s.c.nodes.discover(s.ctx, st.node) })
 			began := s.c.clock.Now()
 			s.streamEnded(st, st.serve())

@@ -29,6 +29,7 @@ var (
 	errMissing        = errors.New("a change is missing on the stream")
 	errBypassed       = errors.New("the leader can be reached without the node that relays")
 	errNoSessionState = errors.New("the node's first message was no session state")
+	errOtherAttached  = errors.New("another attempt of this client has attached the session")
 )
 
 // stream is one connection of the session. The session's run goroutine sends on it, another one receives.
@@ -37,72 +38,92 @@ type stream struct {
 	node   *node
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	rpc    grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame]
+	rpc    grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame] // nil while nothing was sent
+	first  bool                                                               // when it was begun, nothing can have opened the session
+	begin  *zamokpb.ServerFrame                                               // what opened applies
 }
 
-// openStream opens a stream at a node and applies its SessionState.
-func (s *session) openStream(one *node, patience time.Duration) (st *stream, err error) {
-	ctx, cancel := context.WithCancelCause(s.ctx)
-	st = &stream{s: s, node: one, ctx: ctx, cancel: cancel}
-	timer := time.AfterFunc(patience, func() { cancel(errNoAnswer) })
-	defer timer.Stop()
-	defer func() {
-		if err == nil {
-			return
-		}
-		cancel(err)
-		if errors.Is(context.Cause(ctx), errNoAnswer) {
-			err = fmt.Errorf("%w within %v", errNoAnswer, patience)
-		}
-	}()
+// openStream opens a stream at a node, and receives its first frame, which opened applies. It is given up when its answer
+// would confirm nothing any more.
+func (s *session) openStream(ctx context.Context, cancel context.CancelCauseFunc, one *node) (*stream, error) {
+	st := &stream{s: s, node: one, ctx: ctx, cancel: cancel}
 	s.mu.Lock()
-	first := s.state == unopened
+	late := time.AfterFunc(s.ttl.Duration(), func() { cancel(errNoAnswer) })
+	st.first = s.state == unopened
 	s.mu.Unlock()
-	if first { // no earlier attempt can have opened it
+	defer late.Stop()
+	if st.first { // no earlier attempt can have opened it
 		ctx = metadata.AppendToOutgoingContext(ctx, firstKey, "1")
 	}
+	var err error
 	if st.rpc, err = one.Session(ctx); err != nil {
-		return nil, err
+		return st, err
 	}
 	s.mu.Lock()
 	s.become(openSent)
+	s.opens++
+	s.unanswered++
 	open := s.openFrame()
 	s.mu.Unlock()
 	// If Send fails, Recv returns the reason.
 	_ = st.rpc.Send(open)
-	frame, err := st.rpc.Recv()
+	if st.begin, err = st.rpc.Recv(); err != nil && context.Cause(ctx) == errNoAnswer {
+		err = errNoAnswer
+	}
+	return st, err
+}
+
+// opened applies the first frame of a stream, or why there is none.
+func (s *session) opened(e attempt[*stream]) attempt[*stream] {
+	if e.value != nil {
+		if e.err = s.begun(e.value, e.err); e.err != nil {
+			e.value.cancel(e.err)
+		}
+	}
+	return e
+}
+
+func (s *session) begun(st *stream, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil && first && notDone(err) {
-		s.become(openRefused)
+	info := infoOf(err)
+	superseded := info.GetCode() == zamokpb.Code_CODE_SUPERSEDED
+	if st.rpc != nil && (superseded || notDone(err)) {
+		s.unanswered--
 	}
-	switch info := infoOf(err); info.GetCode() {
-	case zamokpb.Code_CODE_NO_SESSION:
+	if st.first && s.opens == 1 && notDone(err) {
+		s.become(openRefused)
+		s.opens = 0
+	}
+	switch {
+	case info.GetCode() == zamokpb.Code_CODE_NO_SESSION:
 		s.finish(endReported, definite(info))
-	case zamokpb.Code_CODE_SUPERSEDED:
-		return nil, finalError{errTakenOver}
-	case zamokpb.Code_CODE_UNAUTHENTICATED:
+	case superseded && s.unanswered > 0:
+		return errOtherAttached
+	case superseded:
+		return finalError{errTakenOver}
+	case info.GetCode() == zamokpb.Code_CODE_UNAUTHENTICATED:
 		if s.lease != nil && s.lease.Valid(s.c.clock.Now()) { // its next token may be late
-			return nil, errors.New(info.GetMessage())
+			return errors.New(info.GetMessage())
 		}
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	messages := frame.GetMessages()
+	messages := st.begin.GetMessages()
+	st.begin = nil
 	if len(messages) == 0 || messages[0].GetSession().GetTtl() < int64(TTLMin) { // without a SessionState it is 0
-		return nil, errNoSessionState
+		return errNoSessionState
 	}
 	s.applySessionState(st, messages[0].GetSession())
 	for _, m := range messages[1:] {
 		s.handle(st, m)
 	}
-	return st, nil
+	return nil
 }
 
 // openFrame is the first frame of a stream.
 func (s *session) openFrame() *zamokpb.ClientFrame {
-	s.attempt++
 	cfg := &s.c.cfg
 	open := &zamokpb.OpenStream{Secret: s.secret, Session: s.id, Attempt: s.attempt, Settings: &zamokpb.SessionSettings{
 		Ttl: int64(cfg.TTL), Label: cfg.Label, Metadata: cfg.Metadata,
@@ -133,9 +154,10 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 	}
 	s.ttlMin = clock.Span(w.GetTtlMin())
 	s.id, s.link, s.reported = w.GetSession(), st, 0
-	s.silent, s.closed = false, false
+	s.closed = false
 	s.outgoing, s.retryQueue = nil, nil
 	s.confirmRenewal(w.GetSent(), w.GetTime())
+	s.silent = false // what was sent later was sent to other nodes
 
 	reported := make(map[uint64]bool, len(w.GetTickets()))
 	for _, state := range w.GetTickets() {

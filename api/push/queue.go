@@ -240,6 +240,16 @@ func (q *Queue) Renewed(f Frame, a *raftnode.Answer, refusal *wire.Error) {
 	}
 }
 
+// Received tells the client that its stream is read, by an acknowledgement that confirms nothing.
+func (q *Queue) Received() {
+	q.hub.mu.Lock()
+	defer q.hub.mu.Unlock()
+	if !q.ended {
+		q.ackDue = true
+		signal(q.wake)
+	}
+}
+
 func (q *Queue) endUnlessLeading(refusal *wire.Error) {
 	if code := refusal.Code(); code == zamokpb.Code_CODE_NOT_LEADER || code == zamokpb.Code_CODE_STOPPING {
 		q.hub.end(q, wire.StreamEnded(code, "%v", refusal))

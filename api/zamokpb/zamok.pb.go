@@ -1941,10 +1941,11 @@ func (x *Answer) GetThrough() uint64 {
 	return 0
 }
 
-// KeepAliveAck confirms a renewal: the frame sent at `sent` was committed and applied at cluster time `time`.
+// KeepAliveAck confirms a renewal: the frame sent at `sent` was committed and applied at cluster time `time`. Without
+// `sent` it answers a KeepAlive that came while something else of the stream was not answered: the stream stands.
 type KeepAliveAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// `sent` of the frame that renewed the session. With `time`, a confirmation.
+	// `sent` of the frame that renewed the session. With `time`, a confirmation. Empty: nothing is confirmed.
 	Sent []byte `protobuf:"bytes,1,opt,name=sent,proto3" json:"sent,omitempty"`
 	// The cluster time, in nanoseconds, at which the renewal was applied.
 	Time int64 `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`

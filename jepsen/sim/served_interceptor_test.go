@@ -47,10 +47,13 @@ func (m *interceptor) cut() {
 func (m *interceptor) up(f *zamokpb.ClientFrame) (pass bool, end error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	pass = m.toServer == nil || m.toServer(f)
 	if f.Messages[0].GetOpen() != nil {
-		m.opened++
+		if m.opened++; !pass {
+			return false, slowFrames() // its connection breaks
+		}
 	}
-	return m.toServer == nil || m.toServer(f), nil
+	return pass, nil
 }
 
 func (m *interceptor) down(f *zamokpb.ServerFrame) (pass bool, end error) {
@@ -339,7 +342,7 @@ func TestLateOpenStreamIsNotAClone(t *testing.T) {
 				var late *zamokpb.ClientFrame
 				m := &interceptor{}
 				m.toServer = func(f *zamokpb.ClientFrame) bool {
-					if f.Messages[0].GetOpen() != nil && m.opened == 2 {
+					if f.Messages[0].GetOpen() != nil && m.opened == 1 {
 						late = f
 						return false
 					}

@@ -1,0 +1,76 @@
+package client
+
+import (
+	"context"
+	"time"
+)
+
+// attempts are those at several nodes for one thing. The first that succeeds counts: an attempt without an answer continues
+// while another node is asked, since a node whose disk is slow may answer in time. One goroutine calls the methods.
+type attempts[T any] struct {
+	begin   func(context.Context, context.CancelCauseFunc, *node) (T, error) // in a goroutine of its own
+	pending map[*node]context.CancelCauseFunc
+	ended   chan attempt[T]
+}
+
+// attempt is one that has ended.
+type attempt[T any] struct {
+	node  *node
+	value T
+	err   error
+}
+
+// byOther is how an attempt at a node ended that was asked before the node which is asked now.
+type byOther struct {
+	error
+	node *node
+}
+
+// ask begins an attempt at a node, unless one is pending there, and waits for any to end. If none does in time, the error is
+// errNoAnswer.
+func (a *attempts[T]) ask(ctx context.Context, one *node, patience time.Duration) attempt[T] {
+	if a.pending == nil {
+		a.pending, a.ended = make(map[*node]context.CancelCauseFunc), make(chan attempt[T])
+	}
+	if a.pending[one] == nil {
+		ctx, cancel := context.WithCancelCause(ctx)
+		a.pending[one] = cancel
+		go func() { // ends when its end is received: by wait or by end
+			value, err := a.begin(ctx, cancel, one)
+			a.ended <- attempt[T]{one, value, err}
+		}()
+	}
+	return a.wait(ctx, one, patience)
+}
+
+func (a *attempts[T]) wait(ctx context.Context, one *node, patience time.Duration) attempt[T] {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	select {
+	case ended := <-a.ended:
+		delete(a.pending, ended.node)
+		return ended
+	case <-ctx.Done():
+		return attempt[T]{node: one, err: errNoAnswer}
+	}
+}
+
+// end cancels what is pending, and returns how it ended.
+func (a *attempts[T]) end() (all []attempt[T]) {
+	for _, cancel := range a.pending {
+		cancel(errNoAnswer)
+	}
+	for range a.pending {
+		all = append(all, <-a.ended)
+	}
+	clear(a.pending)
+	return all
+}
+
+// result is what askInTurn is told of an attempt that ended while a node was asked.
+func (e attempt[T]) result(asked *node) error {
+	if e.node != asked {
+		return byOther{e.err, e.node}
+	}
+	return e.err
+}

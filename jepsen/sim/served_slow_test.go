@@ -1,0 +1,92 @@
+package sim
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/client"
+	"zamok/fsm"
+)
+
+// What Go programs see of a cluster whose commits take long, and are in time for their leases.
+
+// slowAppends lets each write to the log of every node take so long, so that no other would lead better.
+func (s *Sim) slowAppends(takes time.Duration) {
+	for _, n := range s.InitialMembers() {
+		n.Disk.onWrite.set(func(op diskOp, returned bool) time.Duration {
+			if op == opAppend && !returned {
+				return takes
+			}
+			return 0
+		})
+	}
+}
+
+// attachment is that of the session which holds a lock; 0: nobody holds it.
+func (s *Sim) attachment(l *client.Lock) (at uint64) {
+	for _, leader := range s.Leaders() {
+		leader.View(func(m *fsm.Machine) {
+			for _, live := range m.Sessions(0, 100) {
+				if uint64(live.ID) == l.Session() {
+					at = live.Attachment
+				}
+			}
+		})
+	}
+	return at
+}
+
+// A client waits for commits that take long: locks are acquired and released in about the time of a commit, calls are
+// answered, and a session keeps its stream. A stream that breaks is replaced by one other, though the client has asked at
+// several nodes; so is one to a leader that it can't reach any more.
+func TestClientsWaitForSlowCommits(t *testing.T) {
+	t.Parallel()
+	for _, takes := range []time.Duration{time.Second, 1500 * time.Millisecond} {
+		t.Run(fmt.Sprint(takes), func(t *testing.T) {
+			runStarted(t, Config{}, func(s *Sim, leader *Node) {
+				a, b := s.program("a", nil), s.program("b", nil)
+				held := s.lock(a, "x")
+				require.NoError(s, s.lock(b, "y").Unlock(s.Within(time.Second)))
+				attached := s.attachment(held)
+				s.slowAppends(takes)
+				commit := 4 * takes // one that is under way goes first
+				began := s.Elapsed()
+				for range 5 {
+					y, err := b.Lock(s.Within(commit), "y")
+					require.NoError(s, err)
+					require.NoError(s, y.Unlock(s.Within(commit)))
+					_, err = b.Now(s.Within(commit))
+					require.NoError(s, err)
+				}
+				s.Logf("%v for 15 commits", s.Elapsed()-began)
+				began = s.Elapsed()
+				z := s.lock(s.program("c", nil), "z")
+				s.Logf("%v for the first lock of a client", s.Elapsed()-began)
+				require.Less(s, s.Elapsed()-began, 3*commit, "it opens its session, attaches and acquires")
+				require.NoError(s, z.Unlock(s.Within(commit)))
+				require.Equal(s, attached, s.attachment(held))
+
+				require.NoError(s, held.Err())
+
+				// A lease that has room for a break.
+				d := s.program("d", func(c *client.Config) { c.TTL = 30 * time.Second })
+				held = s.lock(d, "z")
+				for what, breaks := range map[string]func(){"all connections": d.stack.closeConns, "the line": func() { s.cutLink("d", leader.Host) }} {
+					attached, began = s.attachment(held), s.Elapsed()
+					breaks()
+					s.Await(10*time.Second, "it attaches again after the break of "+what, func() bool { return s.attachment(held) != attached })
+					s.Logf("%v for another stream after the break of %s", s.Elapsed()-began, what)
+					attached = s.attachment(held)
+					time.Sleep(12 * time.Second) // less than until the leader itself is sought again
+					require.NoError(s, held.Err())
+					require.Equal(s, attached, s.attachment(held), "it attaches once")
+					s.Network.HealAll()
+					time.Sleep(30 * time.Second)
+				}
+			})
+		})
+	}
+}

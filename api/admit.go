@@ -35,6 +35,9 @@ func (s *Server) settle(ctx context.Context, request any, uncount func()) (end f
 	if conn == nil {
 		return uncount, nil
 	}
+	if _, waits := request.(*zamokpb.AcquireRequest); waits {
+		conn.Probe(probes(tcpWaiting))
+	}
 	_, relayed := relayedBy(ctx)
 	leave, limit := conn.Admitted(relayed || caller.IsAuthenticated(), func() bool {
 		guard := access.Guard{Rules: s.cfg.Rules} // s.guard has them when the node has started

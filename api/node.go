@@ -290,20 +290,24 @@ func isEmptyDir(dir string) bool {
 	return os.IsNotExist(err) || err == nil && len(entries) == 0
 }
 
-// A client's computer that vanishes is noticed within vanishedAfter: by probes on a connection that was idle for tcpIdle,
-// and by TCP_USER_TIMEOUT while something that was sent to it is not acknowledged, when there are no probes. The latter
-// is a matter of the kernel; other systems than Linux take minutes.
+// A client's computer that vanishes is noticed within vanishedAfter: by TCP_USER_TIMEOUT while something that was sent to it is not
+// acknowledged, and by probes while a call waits on an idle connection, or its break releases locks. Nothing depends on other
+// connections: they are probed each tcpIdle, which is what thousands of idle ones cost. TCP_USER_TIMEOUT is a matter of the
+// kernel; other systems than Linux take minutes.
 const (
-	tcpIdle       = time.Second
-	tcpProbes     = 9
-	vanishedAfter = tcpIdle * (1 + tcpProbes)
+	vanishedAfter = 10 * time.Second
+	tcpWaiting    = vanishedAfter / 2 // the second probe is the last
+	tcpIdle       = time.Minute
+	tcpProbes     = 3
 )
+
+func probes(every time.Duration) net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: every, Interval: min(every, vanishedAfter), Count: tcpProbes}
+}
 
 // listenTCP listens for clients.
 func listenTCP(ctx context.Context, address string) (net.Listener, error) {
-	config := net.ListenConfig{Control: peer.UserTimeout(vanishedAfter), KeepAliveConfig: net.KeepAliveConfig{
-		Enable: true, Idle: tcpIdle, Interval: tcpIdle, Count: tcpProbes,
-	}}
+	config := net.ListenConfig{Control: peer.UserTimeout(vanishedAfter), KeepAliveConfig: probes(tcpIdle)}
 	config.SetMultipathTCP(false) // TCP_USER_TIMEOUT can not be set on such a socket
 	return config.Listen(ctx, "tcp", address)
 }

@@ -63,7 +63,7 @@ const (
 	openTimeout = 10 * time.Second
 	// pingIdle is after how long of silence a client is probed, pingTimeout how long it may take to
 	// answer. TCP's keepalives, which cost no goroutine, notice a vanished computer earlier.
-	pingIdle    = 30 * time.Second
+	pingIdle    = time.Minute
 	pingTimeout = 10 * time.Second
 	// pingMin is how often clients may probe this node, also without a call.
 	pingMin = time.Second

@@ -302,6 +302,9 @@ func (st *stream) attach(command *fsm.Attach, sent []byte) error {
 	})
 	select {
 	case err := <-attached:
+		if err == nil && st.queue.Grace > 0 && conns.Of(st.ctx) != nil {
+			conns.Of(st.ctx).Probe(probes(tcpWaiting))
+		}
 		return err
 	case <-s.stopping:
 		return errStopping()

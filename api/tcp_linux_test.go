@@ -3,14 +3,18 @@ package api
 import (
 	"net"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"zamok/api/conns"
+	"zamok/clock"
 )
 
 // TestVanishedComputersAreNoticed reads from the kernel how: on connections of clients and of HTTP. Those of nodes are
-// package peer's.
+// package peer's. An idle connection is probed now and then, and one on which a call waits so that it is noticed in time.
 func TestVanishedComputersAreNoticed(t *testing.T) {
 	t.Parallel()
 	for name, listen := range map[string]func(*NodeConfig) net.Listener{
@@ -23,18 +27,46 @@ func TestVanishedComputersAreNoticed(t *testing.T) {
 		require.NoError(t, cfg.listen(t.Context()))
 		near, err := net.Dial("tcp", listen(&cfg).Addr().String())
 		require.NoError(t, err)
-		far, err := listen(&cfg).Accept()
+		far, err := conns.NewBudget(1, nil).Listen(listen(&cfg), 1, nil).Accept()
 		require.NoError(t, err)
-		assert.Equal(t, 1, option(t, far, unix.SOL_SOCKET, unix.SO_KEEPALIVE), name)
-		for _, o := range []int{unix.TCP_KEEPIDLE, unix.TCP_KEEPINTVL} {
-			assert.EqualValues(t, tcpIdle.Seconds(), option(t, far, unix.IPPROTO_TCP, o), name)
+		tcp := far.(*conns.Conn).Conn
+		probed := func(every time.Duration) {
+			assert.Equal(t, 1, option(t, tcp, unix.SOL_SOCKET, unix.SO_KEEPALIVE), name)
+			assert.EqualValues(t, every.Seconds(), option(t, tcp, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE), name)
+			assert.EqualValues(t, min(every, vanishedAfter).Seconds(), option(t, tcp, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL), name)
+			assert.Equal(t, tcpProbes, option(t, tcp, unix.IPPROTO_TCP, unix.TCP_KEEPCNT), name)
+			assert.EqualValues(t, vanishedAfter.Milliseconds(), option(t, tcp, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT), name)
 		}
-		assert.Equal(t, tcpProbes, option(t, far, unix.IPPROTO_TCP, unix.TCP_KEEPCNT), name)
-		assert.EqualValues(t, vanishedAfter.Milliseconds(), option(t, far, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT), name)
+		probed(tcpIdle)
+		far.(*conns.Conn).Probe(probes(tcpWaiting))
+		probed(tcpWaiting)
 		require.NoError(t, near.Close())
 		require.NoError(t, far.Close())
 		require.NoError(t, cfg.closeListeners())
 	}
+}
+
+// Probed so that it is noticed in time is the computer of a call that waits for a lock, and of a stream whose break releases.
+func TestWhoIsProbedOften(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	accepted := make(chan net.Conn, 10)
+	n := startCluster(t, 1, func(c *NodeConfig) { c.Listener = caught{l, accepted} }).leader()
+	often := func(conn net.Conn) func() bool {
+		return func() bool {
+			return option(t, conn, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE) == int(tcpWaiting.Seconds())
+		}
+	}
+	openStream(t, call(t, n), settings(clock.Minute))
+	assert.False(t, often(<-accepted)(), "a session that ends with its ttl")
+	openStream(t, call(t, n), graceful(clock.Minute))
+	assert.Eventually(t, often(<-accepted), patience, time.Millisecond, "a session that ends with its stream")
+	s := openSession(t, soon(t), call(t, n))
+	conn := <-accepted
+	assert.False(t, often(conn)(), "a session without a stream")
+	s.hold("x")
+	assert.True(t, often(conn)(), "a call that may wait")
 }
 
 func option(t *testing.T, conn net.Conn, level, name int) (value int) {

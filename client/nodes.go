@@ -39,7 +39,10 @@ const (
 	// under a watch. gRPC takes no less than 10 s for the first.
 	pingAfter    = 10 * time.Second
 	pingPatience = 5 * time.Second
-	bufferBytes  = 4 << 10
+	// idleAfter is after how long without a call a connection is closed, until the next call, or until it may be needed soon
+	// (warm): a cluster of a thousand clients has one connection of each, to the leader.
+	idleAfter   = time.Minute
+	bufferBytes = 4 << 10
 	// windowBytes and connWindowBytes are what a node may send ahead on one stream, and on all of a
 	// connection. Fixed: gRPC would measure what the line takes with a ping for nearly every frame.
 	windowBytes     = 256 << 10
@@ -130,7 +133,7 @@ func newNodes(cfg Config) (*nodes, error) {
 		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerBytesMax)),
-		grpc.WithIdleTimeout(0), // a connection that went to sleep costs its dial when it is needed most
+		grpc.WithIdleTimeout(idleAfter),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithUserAgent("zamok-go"),
 		grpc.WithUnaryInterceptor(n.nameUnary), grpc.WithStreamInterceptor(n.nameStream),

@@ -15,7 +15,7 @@ const (
 	checkEvery   = 100 * clock.Millisecond
 	checkIdleMax = clock.Second // between reads when nothing is held
 
-	renewals = 3  // in a ttl
+	renewals = 3  // in a ttl; half as long again apart while nothing is held
 	retries  = 12 // in a ttl, when a renewal is not answered
 	// A stream on which nothing is received after something was sent is closed after a part of the ttl, within these
 	// bounds.
@@ -61,7 +61,11 @@ func (s *session) renewalTick() clock.Span {
 	if s.c.nodes.bypassed(s.link.node) {
 		s.link.cancel(errBypassed)
 	}
-	due := s.confirmed.Add(s.renewSpan).Later(s.sent.Add(s.ttl / retries))
+	span := s.renewSpan
+	if s.heldCount == 0 {
+		span += span / 2
+	}
+	due := s.confirmed.Add(span).Later(s.sent.Add(s.ttl / retries))
 	if now.Reached(due) {
 		s.alive = true
 		signal(s.wake)
@@ -77,6 +81,7 @@ func (s *session) renewalTick() clock.Span {
 			// what comes behind something unanswered.
 			s.probed, s.alive = true, true
 			signal(s.wake)
+			s.c.running.Go(s.c.nodes.warm) // for the stream at another one
 			fallthrough
 		default:
 			rest = min(rest, patience/4)

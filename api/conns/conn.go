@@ -27,6 +27,7 @@ type Conn struct {
 	closed   atomic.Bool // this end closed it or gave it up
 	framed   *framed     // of gRPC; set by the handshake
 	requests atomic.Uint32
+	probed   atomic.Bool // Probe was called
 
 	mu    sync.Mutex       // guards what follows, and the calls
 	calls map[uint32]*call // by the ids of their streams; of HTTP, by the number of the request
@@ -99,6 +100,13 @@ func (c *Conn) Close() error {
 
 // RemoteAddr returns an Addr, through which a call finds its connection.
 func (c *Conn) RemoteAddr() net.Addr { return Addr{c.Conn.RemoteAddr(), c} }
+
+// Probe lets the kernel probe the connection so from now on, whatever it is used for later. Only the first call counts.
+func (c *Conn) Probe(config net.KeepAliveConfig) {
+	if tcp, is := c.Conn.(*net.TCPConn); is && !c.probed.Swap(true) {
+		_ = tcp.SetKeepAliveConfig(config) // it fails if the connection is closed
+	}
+}
 
 // Network is what stands for the client's address where addresses are counted.
 func (c *Conn) Network() string { return c.network }

@@ -2,13 +2,16 @@ package client
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
-// attempts are those at several nodes for one thing. The first that succeeds counts: an attempt without an answer continues
-// while another node is asked, since a node whose disk is slow may answer in time. One goroutine calls the methods.
+// attempts are those at several nodes for one thing. The first that succeeds counts: an attempt
+// without an answer continues while another node is asked, since a node whose disk is slow may
+// answer in time. One goroutine calls the methods.
 type attempts[T any] struct {
-	begin   func(context.Context, context.CancelCauseFunc, *node) (T, error) // in a goroutine of its own
+	// begin is called in a goroutine of its own.
+	begin   func(context.Context, context.CancelCauseFunc, *node) (T, error)
 	pending map[*node]context.CancelCauseFunc
 	ended   chan attempt[T]
 }
@@ -26,8 +29,8 @@ type byOther struct {
 	node *node
 }
 
-// ask begins an attempt at a node, unless one is pending there, and waits for any to end. If none does in time, the error is
-// errNoAnswer.
+// ask begins an attempt at a node, unless one is pending there, and waits for any to end. If none
+// does in time, the error is errNoAnswer.
 func (a *attempts[T]) ask(ctx context.Context, one *node, patience time.Duration) attempt[T] {
 	if a.pending == nil {
 		a.pending, a.ended = make(map[*node]context.CancelCauseFunc), make(chan attempt[T])
@@ -73,4 +76,22 @@ func (e attempt[T]) result(asked *node) error {
 		return byOther{e.err, e.node}
 	}
 	return e.err
+}
+
+// pause is a wait between attempts that grows, with jitter: a thousand clients that lost one leader must
+// not come to the next in one moment.
+type pause struct{ next time.Duration }
+
+const (
+	pauseMin = 20 * time.Millisecond
+	pauseMax = 500 * time.Millisecond
+)
+
+// wait returns false if the context ended first.
+func (p *pause) wait(ctx context.Context) bool {
+	p.next = min(max(2*p.next, pauseMin), pauseMax)
+	over, cancel := context.WithTimeout(ctx, p.next/2+rand.N(p.next))
+	defer cancel()
+	<-over.Done()
+	return ctx.Err() == nil
 }

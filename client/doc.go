@@ -39,7 +39,7 @@
 // # What a lock is
 //
 // A client has one session with the cluster, a lease that it renews with one message for all of its locks, every third
-// of [Config.TTL]. The first acquisition opens the session. Each successful call returns a handle of its own, [Lock]:
+// of [Config.TTL], or half while it holds nothing. The first acquisition opens the session. Each successful call returns a handle of its own, [Lock]:
 // two goroutines that request the same name exclude each other, and one that requests it twice waits for itself. Locks
 // are *not reentrant*; with an owner ([WithOwner]) the second call is refused as the shortest deadlock.
 //

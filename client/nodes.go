@@ -485,21 +485,3 @@ func (n *nodes) close() error {
 	defer n.mu.Unlock()
 	return errors.Join(each(n.all, func(one *node) error { return one.conn.Close() })...)
 }
-
-// pause is a wait between attempts that grows, with jitter: a thousand clients that lost one leader must
-// not come to the next in one moment.
-type pause struct{ next time.Duration }
-
-const (
-	pauseMin = 20 * time.Millisecond
-	pauseMax = 500 * time.Millisecond
-)
-
-// wait returns false if the context ended first.
-func (p *pause) wait(ctx context.Context) bool {
-	p.next = min(max(2*p.next, pauseMin), pauseMax)
-	over, cancel := context.WithTimeout(ctx, p.next/2+rand.N(p.next))
-	defer cancel()
-	<-over.Done()
-	return ctx.Err() == nil
-}

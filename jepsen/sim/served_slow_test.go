@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"zamok/client"
 	"zamok/fsm"
+	"zamok/session"
 )
 
 // What Go programs see of a cluster whose commits take long, and are in time for their leases.
@@ -25,17 +27,15 @@ func (s *Sim) slowAppends(takes time.Duration) {
 	}
 }
 
-// attachment is that of the session which holds a lock; 0: nobody holds it.
-func (s *Sim) attachment(l *client.Lock) (at uint64) {
-	for _, leader := range s.Leaders() {
-		leader.View(func(m *fsm.Machine) {
-			for _, live := range m.Sessions(0, 100) {
-				if uint64(live.ID) == l.Session() {
-					at = live.Attachment
-				}
-			}
-		})
-	}
+// attachment is that of a lock's session, as the leader knows it.
+func (s *Sim) attachment(l *client.Lock) uint64 { return s.attachmentAt(s.Leader(), l) }
+
+func (s *Sim) attachmentAt(n *Node, l *client.Lock) (at uint64) {
+	n.View(func(m *fsm.Machine) {
+		if live, alive := m.Session(session.ID(l.Session())); alive {
+			at = live.Attachment
+		}
+	})
 	return at
 }
 
@@ -85,6 +85,61 @@ func TestClientsWaitForSlowCommits(t *testing.T) {
 					require.Equal(s, attached, s.attachment(held), "it attaches once")
 					s.Network.HealAll()
 					time.Sleep(30 * time.Second)
+				}
+			})
+		})
+	}
+}
+
+// open is how many connections a program has.
+func (p *program) open() int {
+	p.stack.network.mu.Lock()
+	defer p.stack.network.mu.Unlock()
+	return len(p.stack.conns)
+}
+
+// A client has one connection after a while. When the leader ends, it has others in time: it attaches as soon as there is
+// another leader, and before it gives up a leader that says nothing any more, it has connected to the others.
+func TestIdleConnectionsAreOpenedInTime(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*Sim, *Node){
+		"killed":   func(_ *Sim, n *Node) { n.Kill() },
+		"vanished": func(s *Sim, n *Node) { s.Network.Isolate(n.Host) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			runStarted(t, Config{}, func(s *Sim, leader *Node) {
+				var programs []*program
+				var locks []*client.Lock
+				before := make(map[*client.Lock]uint64)
+				for i := range 10 {
+					p := s.program(fmt.Sprint("p", i), nil)
+					l := s.lock(p, fmt.Sprint("x", i))
+					programs, locks = append(programs, p), append(locks, l)
+				}
+				time.Sleep(3 * time.Minute)
+				for i, p := range programs {
+					require.Equal(s, 1, p.open(), "to the leader")
+					before[locks[i]] = s.attachment(locks[i])
+				}
+				end(s, leader)
+				began := s.Elapsed()
+				next := s.LeaderOtherThan(leader)
+				elected, opened := s.Elapsed(), time.Duration(0)
+				s.Await(10*time.Second, "all attach", func() bool {
+					if opened == 0 && !slices.ContainsFunc(programs, func(p *program) bool { return p.open() == 1 }) {
+						opened = s.Elapsed()
+					}
+					return !slices.ContainsFunc(locks, func(l *client.Lock) bool { return s.attachmentAt(next, l) == before[l] })
+				})
+				s.Logf("%v until there was a leader, %v until all had connected, %v until all had attached", elected-began, opened-began, s.Elapsed()-began)
+				switch name {
+				case "killed":
+					require.Less(s, s.Elapsed()-elected, time.Second, "the longest pause between two rounds is 0.75 s")
+				case "vanished":
+					require.Less(s, opened, s.Elapsed()-500*time.Millisecond)
+				}
+				for _, l := range locks {
+					require.NoError(s, l.Err())
 				}
 			})
 		})

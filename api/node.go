@@ -290,10 +290,11 @@ func isEmptyDir(dir string) bool {
 	return os.IsNotExist(err) || err == nil && len(entries) == 0
 }
 
-// A client's computer that vanishes is noticed within vanishedAfter: by TCP_USER_TIMEOUT while something that was sent to it is not
-// acknowledged, and by probes while a call waits on an idle connection, or its break releases locks. Nothing depends on other
-// connections: they are probed each tcpIdle, which is what thousands of idle ones cost. TCP_USER_TIMEOUT is a matter of the
-// kernel; other systems than Linux take minutes.
+// A client's computer that vanishes is noticed within vanishedAfter: by TCP_USER_TIMEOUT while
+// something that was sent to it is not acknowledged, and by probes on connections of HTTP and while a
+// call waits, or where the break releases locks. Nothing depends on other connections: they are probed
+// each tcpIdle, since there are thousands. TCP_USER_TIMEOUT is a matter of the kernel; other systems
+// than Linux take minutes.
 const (
 	vanishedAfter = 10 * time.Second
 	tcpWaiting    = vanishedAfter / 2 // the second probe is the last
@@ -306,8 +307,8 @@ func probes(every time.Duration) net.KeepAliveConfig {
 }
 
 // listenTCP listens for clients.
-func listenTCP(ctx context.Context, address string) (net.Listener, error) {
-	config := net.ListenConfig{Control: peer.UserTimeout(vanishedAfter), KeepAliveConfig: probes(tcpIdle)}
+func listenTCP(ctx context.Context, address string, probed time.Duration) (net.Listener, error) {
+	config := net.ListenConfig{Control: peer.UserTimeout(vanishedAfter), KeepAliveConfig: probes(probed)}
 	config.SetMultipathTCP(false) // TCP_USER_TIMEOUT can not be set on such a socket
 	return config.Listen(ctx, "tcp", address)
 }
@@ -320,12 +321,12 @@ func (s *NodeConfig) listen(ctx context.Context) (err error) {
 		}
 	}
 	if s.Listener == nil {
-		if s.Listener, err = listenTCP(ctx, s.Listen); err != nil {
+		if s.Listener, err = listenTCP(ctx, s.Listen, tcpIdle); err != nil {
 			return wrong("Listen", "can't listen for clients on %s: %w", s.Listen, err)
 		}
 	}
 	if s.ListenHTTP != "" {
-		if s.httpListener, err = listenTCP(ctx, s.ListenHTTP); err != nil {
+		if s.httpListener, err = listenTCP(ctx, s.ListenHTTP, tcpWaiting); err != nil {
 			return wrong("ListenHTTP", "can't listen for HTTP on %s: %w", s.ListenHTTP, err)
 		}
 		s.HTTP = s.httpListener.Addr().String()

@@ -14,20 +14,23 @@ import (
 )
 
 // TestVanishedComputersAreNoticed reads from the kernel how: on connections of clients and of HTTP. Those of nodes are
-// package peer's. An idle connection is probed now and then, and one on which a call waits so that it is noticed in time.
+// package peer's. An idle connection of gRPC is probed now and then, the others so that it is noticed in time.
 func TestVanishedComputersAreNoticed(t *testing.T) {
 	t.Parallel()
-	for name, listen := range map[string]func(*NodeConfig) net.Listener{
-		"clients": func(cfg *NodeConfig) net.Listener { return cfg.Listener },
-		"HTTP":    func(cfg *NodeConfig) net.Listener { return cfg.httpListener },
+	for name, test := range map[string]struct {
+		listen func(*NodeConfig) net.Listener
+		idle   time.Duration
+	}{
+		"clients": {func(cfg *NodeConfig) net.Listener { return cfg.Listener }, tcpIdle},
+		"HTTP":    {func(cfg *NodeConfig) net.Listener { return cfg.httpListener }, tcpWaiting},
 	} {
 		cfg := nodeConfig("n1", "")
 		cfg.ListenHTTP = "127.0.0.1:0"
 		require.NoError(t, cfg.settle())
 		require.NoError(t, cfg.listen(t.Context()))
-		near, err := net.Dial("tcp", listen(&cfg).Addr().String())
+		near, err := net.Dial("tcp", test.listen(&cfg).Addr().String())
 		require.NoError(t, err)
-		far, err := conns.NewBudget(1, nil).Listen(listen(&cfg), 1, nil).Accept()
+		far, err := conns.NewBudget(1, nil).Listen(test.listen(&cfg), 1, nil).Accept()
 		require.NoError(t, err)
 		tcp := far.(*conns.Conn).Conn
 		probed := func(every time.Duration) {
@@ -37,7 +40,7 @@ func TestVanishedComputersAreNoticed(t *testing.T) {
 			assert.Equal(t, tcpProbes, option(t, tcp, unix.IPPROTO_TCP, unix.TCP_KEEPCNT), name)
 			assert.EqualValues(t, vanishedAfter.Milliseconds(), option(t, tcp, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT), name)
 		}
-		probed(tcpIdle)
+		probed(test.idle)
 		far.(*conns.Conn).Probe(probes(tcpWaiting))
 		probed(tcpWaiting)
 		require.NoError(t, near.Close())

@@ -8,6 +8,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/zamokpb"
 )
 
 // An attempt continues while others are asked: it is begun once, and whichever ends first is the answer. Of those that are
@@ -40,5 +45,60 @@ func TestAttemptsContinueWhileOthersAreAsked(t *testing.T) {
 		require.Equal(t, []attempt[string]{{node: silent, err: errNoAnswer}}, a.end())
 		require.Equal(t, map[*node]int{slow: 1, refuses: 1, silent: 1}, begun)
 		require.Empty(t, a.end())
+	})
+}
+
+// A call that is refused while another attempt has no answer may have taken effect, unless it only reads. A slow answer that
+// comes before the call's time is over is its result.
+func TestACallWaitsForASlowAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, err := newNodes(Config{Endpoints: []string{"slow:1", "other:1"}, Cluster: "c", RequestTimeout: 5 * time.Second})
+		require.NoError(t, err)
+		c := &Client{cfg: Config{RequestTimeout: 5 * time.Second}, nodes: nodes}
+		defer func() { require.NoError(t, nodes.close()) }()
+		answers := 4 * time.Second
+		refused := &zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_INVALID, Message: "no", Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE}
+		follower := &zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_NOT_LEADER, Message: "slow leads", Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE}
+		other := follower
+		ask := func(effect effect) (bool, error) {
+			nodes.leader = nodes.all[0]
+			done, inDoubt, err := call(t.Context(), c, effect, func(one *node, ctx context.Context, _ *zamokpb.NowRequest, _ ...grpc.CallOption) (bool, error) {
+				if one.address == "other:1" {
+					s, err := status.New(codes.Unavailable, other.Message).WithDetails(other)
+					require.NoError(t, err)
+					return false, s.Err()
+				}
+				select {
+				case <-time.After(answers):
+					return true, nil
+				case <-ctx.Done():
+					return false, ctx.Err()
+				}
+			}, &zamokpb.NowRequest{})
+			require.Equal(t, done, err == nil)
+			return inDoubt, err
+		}
+		began := time.Now()
+		inDoubt, err := ask(repeats)
+		require.NoError(t, err)
+		require.False(t, inDoubt, "the other has done nothing")
+		require.Equal(t, answers, time.Since(began))
+
+		other = refused
+		inDoubt, err = ask(repeats)
+		require.True(t, inDoubt)
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, Unknown, e.Outcome)
+		inDoubt, err = ask(reads)
+		require.False(t, inDoubt)
+		require.ErrorIs(t, err, ErrInvalid)
+
+		answers, other = time.Hour, follower
+		began = time.Now()
+		_, err = ask(repeats)
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, Unknown, e.Outcome)
+		require.Equal(t, 5*time.Second, time.Since(began))
 	})
 }

@@ -100,5 +100,10 @@ func TestACallWaitsForASlowAnswer(t *testing.T) {
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, Unknown, e.Outcome)
 		require.Equal(t, 5*time.Second, time.Since(began))
+
+		c.cfg.RequestTimeout = patienceMin + pauseMin/4 // it ends in the pause before the next round
+		_, err = ask(repeats)
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, Unknown, e.Outcome)
 	})
 }

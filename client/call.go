@@ -67,7 +67,6 @@ func call[Q proto.Message, R any](ctx context.Context, c *Client, effect effect,
 	tries := attempts[R]{begin: func(ctx context.Context, _ context.CancelCauseFunc, one *node) (R, error) {
 		return method(one, ctx, request)
 	}}
-	defer tries.end()
 	ask := func(one *node) error {
 		e := tries.ask(ctx, one, patience)
 		if r = e.value; e.err != errNoAnswer && doubt(e.err) && effect == changesOnce {
@@ -76,22 +75,20 @@ func call[Q proto.Message, R any](ctx context.Context, c *Client, effect effect,
 		return e.result(one)
 	}
 	var between pause
-	for ; ; patience = max(patience, min(2*patience, patienceMax)) {
-		err := c.ask(ctx, theLeader, ask)
-		if err != errNotAnswered || ctx.Err() != nil {
-			for _, e := range tries.end() {
-				doubt(cmp.Or(e.err, errNoAnswer)) // what is done twice is in doubt
-			}
-		}
-		switch {
-		case err != errNotAnswered && outcome == Unknown:
-			return r, true, withOutcome(err, Unknown)
-		case err != errNotAnswered:
-			return r, false, err
-		case ctx.Err() != nil || !between.wait(ctx):
-			return r, outcome == Unknown, c.nodes.unavailable(outcome, contextEnd(ctx))
-		}
+	for err = c.ask(ctx, theLeader, ask); err == errNotAnswered && ctx.Err() == nil && between.wait(ctx); {
+		patience = max(patience, min(2*patience, patienceMax))
+		err = c.ask(ctx, theLeader, ask)
 	}
+	for _, e := range tries.end() {
+		doubt(cmp.Or(e.err, errNoAnswer)) // what is done twice is in doubt
+	}
+	switch {
+	case err == errNotAnswered:
+		return r, outcome == Unknown, c.nodes.unavailable(outcome, contextEnd(ctx))
+	case outcome == Unknown:
+		return r, true, withOutcome(err, Unknown)
+	}
+	return r, false, err
 }
 
 // Get returns a lock's holders and waiters, in order. It names at most 100 of each, or as many

@@ -217,6 +217,8 @@ func (s *Server) notReady(raft *raftnode.Node) string {
 		return "the node is starting; a new cluster begins when all of its nodes have answered"
 	}
 	switch status := raft.Status(); {
+	case status.Owes != "":
+		return status.Owes
 	case status.Leader == "":
 		return "no leader is known"
 	case status.Leader == status.ID && !status.Leading:

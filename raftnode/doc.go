@@ -22,8 +22,8 @@
 //	maintenance loop   records the cluster id, announces this node, reports digests, watches the free space of
 //	                   all disks, adapts election timeouts (timeout.go), and asks the others, while no leader
 //	                   lasts, whether this node was removed and how slowly they answer
-//	loss notice        notifies a follower that its log lost entries that it had acknowledged (nodecall.go)
 //	progress           has a leader give way that makes no progress while others could
+//	repayment          asks the others, while the log lacks an end that it had (owed.go)
 //	watchdog           ends the process of a leader that stalls
 //	pause measurement  measures how long this process is kept from running
 //
@@ -68,6 +68,9 @@
 //	N13 A leader gives way by itself for want of progress only if a majority of the voters without it answers and
 //	    writes quickly; and for that reason, or for want of space, only if none did within a minute, as far as it
 //	    and the voters that answer know.
+//	N14 A node whose log has lost its end (package tail) says so in its log, and in its status what it waits for. It asks the
+//	    leader, or without one all voters, in rounds that begin anew. A voter that is asked enters a later term first, unless it
+//	    hears a leader. Only members may ask, and only the leader of its term may make a node owe something.
 //
 // # Leadership in three steps
 //
@@ -129,7 +132,9 @@
 //	successor.go, timeout.go         which node leads next, and when nodes elect another
 //	maintenance.go, nodecall.go      announcements, and calls between nodes
 //	digests.go                       replicas that differ
+//	owed.go                          a log that has lost its end
 //	restore.go                       a new cluster from a backup, and where its tokens begin
 //
-// Package peer connects the nodes, package store keeps log, votes and snapshots, package fair orders waiting commands.
+// Package peer connects the nodes, package store keeps log, votes and snapshots, package tail has the rule for a log that was cut,
+// package fair orders waiting commands.
 package raftnode

@@ -49,9 +49,10 @@ type Node struct {
 	writes    writes
 	moves     moves
 
-	maintainWake chan struct{}   // capacity 1
-	notifying    atomic.Bool     // a node is being notified that its log lost entries
-	life         context.Context // until Close or Kill
+	maintainWake chan struct{}          // capacity 1
+	owed         chan struct{}          // capacity 1: this node owes something
+	owes         atomic.Pointer[string] // what it waits for; nil = it owes nothing, or was not refused yet
+	life         context.Context        // until Close or Kill
 	endLife      context.CancelFunc
 	closeOnce    sync.Once
 	closed       error
@@ -74,7 +75,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	n := &Node{
 		cfg: cfg, log: cfg.Logger, limitedLog: peer.NewRateLimitedLog(cfg.Logger), queue: newQueue(), proposals: proposals{byBytes: make(map[*byte]*proposal)},
-		maintainWake: make(chan struct{}, 1), changing: make(chan struct{}, 1), membership: make(chan struct{}, 1),
+		maintainWake: make(chan struct{}, 1), owed: make(chan struct{}, 1), changing: make(chan struct{}, 1), membership: make(chan struct{}, 1),
 	}
 	n.life, n.endLife = context.WithCancel(context.Background())
 	n.state.node, n.proposals.fatal = n, n.fatal
@@ -120,8 +121,9 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	peers := &cfg.Peers
 	peers.ID, peers.Incarnation, peers.Cluster, peers.Logger = cfg.ID, n.self.Incarnation, peer.ClusterID(cluster), cfg.Logger
-	peers.Knows, peers.Condition, peers.Term, peers.Handle, peers.Lost = n.knows, n.condition, n.store.Term, n.handleCall, n.reportLoss
+	peers.Knows, peers.Condition, peers.Term, peers.Handle = n.knows, n.condition, n.store.Term, n.handleCall
 	peers.WaitWritten, peers.Report, peers.MayCampaign = n.store.WaitWritten, n.report, n.mayCampaign
+	peers.Tail, peers.Owe = n.store.Tail, n.makeOwe
 	n.network, err = peer.New(cfg.Peers)
 	if err != nil {
 		return nil, err
@@ -132,6 +134,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	undo = nil
 	n.busy.Go(n.maintain)
+	n.busy.Go(n.repay)
 	n.busy.Go(n.watch)
 	n.busy.Go(n.watchProgress)
 	n.busy.Go(n.measurePauses)
@@ -259,6 +262,7 @@ type Status struct {
 	DiskFree    uint64        // math.MaxUint64 if it is not known
 	Writing     time.Duration // how long the oldest write to the disk has been going on; 0 = there is none
 	Refusing    string        // why this node's log takes no entries; "" = it takes them
+	Owes        string        // what a node waits for whose log has lost its end; "" = it has not, or waits for nobody
 	Incarnation store.ID
 }
 
@@ -272,6 +276,9 @@ func (n *Node) Status() Status {
 	n.View(func(m *fsm.Machine) { s.Applied, s.HoldOff = m.Stamp(), m.HoldOff() })
 	if err := cmp.Or(n.proposals.refusing(), n.store.CheckSpace()); err != nil {
 		s.Refusing = err.Error()
+	}
+	if waits := n.owes.Load(); waits != nil {
+		s.Owes = *waits
 	}
 	if w, writing := n.store.Writing(); writing {
 		s.Writing = time.Since(w.Since)

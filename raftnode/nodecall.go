@@ -6,28 +6,33 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/raft"
 
 	"zamok/fsm"
 	"zamok/raftnode/peer"
-	"zamok/raftnode/store"
+	"zamok/raftnode/tail"
 )
 
-// call is what a node asks of another one beside raft: one of the fields. The reply is a refusal; empty = the call was
-// not refused.
+// call is what a node asks of another one beside raft: one of the fields.
 type call struct {
 	// Entry has one Member or Digest of the caller's own.
 	Entry []byte `json:",omitempty"`
-	// Lost is the index of an entry that the leader has this node's acknowledgement of. A node that has lost it ends and
-	// does not reply.
-	Lost uint64 `json:",omitempty"`
+	// Owe is the end of what the leader has this node's acknowledgement of, and this node's log has lost.
+	Owe *tail.End `json:",omitempty"`
+	// Owed is what the caller owes. The reply is a debt.
+	Owed *tail.End `json:",omitempty"`
 	// Timeout is the leader's, in ms.
 	Timeout uint32 `json:",omitempty"`
 	// Join is the peer address of the caller, which asks to be added to the cluster. Only this call is for nodes that are no
 	// members, too.
 	Join string `json:",omitempty"`
+}
+
+// reply is what a node answers; empty = the call was not refused.
+type reply struct {
+	Refusal *refusal `json:",omitempty"`
+	Debt    *debt    `json:",omitempty"`
 }
 
 // refusal is why a node refused a call.
@@ -41,25 +46,35 @@ func (r *refusal) Error() string { return r.Reason }
 
 func (r *refusal) Is(target error) bool { return r.Final && target == ErrRefused }
 
-// callNode calls another node.
+// callNode calls another node, which has nothing to answer.
 func (n *Node) callNode(ctx context.Context, id raft.ServerID, address raft.ServerAddress, c call) error {
+	_, err := n.query(ctx, id, address, c)
+	return err
+}
+
+// query calls another node.
+func (n *Node) query(ctx context.Context, id raft.ServerID, address raft.ServerAddress, c call) (reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
 	defer cancel()
 	body, _ := json.Marshal(c) // bytes and numbers
-	reply, err := n.network.Call(ctx, peer.Node{ID: string(id), Address: string(address)}, body)
-	if err != nil || len(reply) == 0 {
-		return err
+	var r reply
+	body, err := n.network.Call(ctx, peer.Node{ID: string(id), Address: string(address)}, body)
+	if err != nil || len(body) == 0 {
+		return r, err
 	}
-	refused := &refusal{}
-	if json.Unmarshal(reply, refused) != nil {
-		refused.Reason = "it refused in a form that this release does not know"
+	if json.Unmarshal(body, &r) != nil {
+		r.Refusal = &refusal{Reason: "it answered in a form that this release does not know"}
 	}
-	return fmt.Errorf("raftnode: %s: %w", peer.NameOf(id), refused)
+	if r.Refusal != nil {
+		return r, fmt.Errorf("raftnode: %s: %w", peer.NameOf(id), r.Refusal)
+	}
+	return r, nil
 }
 
 // handleCall answers another node.
 func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []byte {
 	var c call
+	var r reply
 	err, in := json.Unmarshal(body, &c), n.instance.Load()
 	switch {
 	case err != nil:
@@ -69,24 +84,29 @@ func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []
 		err = n.handleJoin(ctx, in, from, c.Join)
 	case c.Entry != nil:
 		err = n.handleCommand(ctx, in, from, c.Entry)
+	case c.Owed != nil:
+		r.Debt, err = n.handleOwed(ctx, in, from, *c.Owed)
 	case in.leader() != from.ID():
 		err = fmt.Errorf("%s does not lead, as far as %s knows", from.Name, n.cfg.ID)
 	case c.Timeout != 0:
 		err = n.handleRetune(in, timeoutOf(c.Timeout))
-	case c.Lost != 0:
-		n.handleLoss(in, from, c.Lost)
+	case c.Owe != nil:
+		err = n.handleOwe(in, from, *c.Owe)
 	default:
 		err = errors.New("unknown to this version")
 	}
-	if err == nil {
+	if err != nil {
+		refused, redirected := errors.AsType[*refusal](err)
+		if !redirected {
+			refused = &refusal{Reason: strings.TrimPrefix(err.Error(), "raftnode: "), Final: errors.Is(err, ErrRefused)}
+		}
+		r = reply{Refusal: refused}
+	}
+	if r == (reply{}) {
 		return nil
 	}
-	refused, redirected := errors.AsType[*refusal](err)
-	if !redirected {
-		refused = &refusal{Reason: strings.TrimPrefix(err.Error(), "raftnode: "), Final: errors.Is(err, ErrRefused)}
-	}
-	reply, _ := json.Marshal(refused)
-	return reply
+	body, _ = json.Marshal(r)
+	return body
 }
 
 // handleCommand proposes what another node announces of itself, and nothing else.
@@ -108,33 +128,4 @@ func (n *Node) handleCommand(ctx context.Context, in *instance, from peer.Server
 		return errors.New("a node may only announce itself, and as a member")
 	}
 	return n.proposeOwn(ctx, entry.Commands[0])
-}
-
-// A node whose log ends below what it acknowledged to its leader gets nothing more from that leader (package peer). It
-// would still vote, for candidates that lack the same entries. So the leader notifies it, and it ends its process.
-
-// reportLoss notifies a node of what it has lost. Package peer calls it for each append that it does not send, so one call
-// at a time is enough.
-//
-// It is no part of the maintenance loop, which a slow disk of this node may hold up: the other node's votes are wrong
-// until it is notified.
-func (n *Node) reportLoss(node peer.Node, index uint64) {
-	if !n.notifying.CompareAndSwap(false, true) {
-		return
-	}
-	n.untilClose(func() {
-		defer n.notifying.Store(false)
-		if err := n.callNode(n.life, raft.ServerID(node.ID), raft.ServerAddress(node.Address), call{Lost: index}); err != nil {
-			n.log.Debug("could not notify a node that its log lost entries (its process may have exited for that reason)", "id", node.ID, "error", err)
-		}
-		_ = pause(n.life, time.Second)
-	})
-}
-
-// handleLoss ends the process if this node has acknowledged an entry to the leader that is not in its log.
-func (n *Node) handleLoss(in *instance, from peer.Server, index uint64) {
-	if last := in.raft.LastIndex(); last < index {
-		n.fatal(fmt.Errorf("raftnode: %w", store.Damaged(n.store.LogName(),
-			fmt.Sprintf("the log ends with entry %d, and the leader, %s, has this node's acknowledgement of entry %d", last, from.Name, index))))
-	}
 }

@@ -278,7 +278,7 @@ func until(t testing.TB, what string, so func() bool) {
 // showLogs prints the end of what each process logged.
 func (c *cluster) showLogs() {
 	for _, p := range c.parts {
-		c.t.Logf("the log of %s ends with\n%s", p.ID, tail(c.logOf(p), 6000))
+		c.t.Logf("the log of %s ends with\n%s", p.ID, lastLines(c.logOf(p), 6000))
 	}
 }
 
@@ -288,7 +288,7 @@ func (c *cluster) logOf(p *part) string {
 	return string(text)
 }
 
-func tail(text string, bytes int) string { return text[max(0, len(text)-bytes):] }
+func lastLines(text string, bytes int) string { return text[max(0, len(text)-bytes):] }
 
 // noAlarms looks for what no log may hold.
 func (c *cluster) noAlarms() {

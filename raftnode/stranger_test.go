@@ -21,6 +21,7 @@ import (
 
 	"zamok/fsm"
 	"zamok/raftnode/peer"
+	"zamok/raftnode/tail"
 )
 
 // authority signs the certificates of peers, and perhaps of others.
@@ -217,7 +218,7 @@ func TestAStrangerWithACertificate(t *testing.T) {
 			Format: fsm.Format(),
 			ID:     "client", Incarnation: peer.Incarnation{9}, Cluster: cluster, Listener: door, Dial: b.dialer(door), TLS: a.names(b.T, "client"),
 			Knows: func(peer.Server) bool { return true }, Condition: func(peer.Server) peer.Condition { return peer.Condition{} },
-			Term: func() uint64 { return math.MaxUint64 }, Lost: func(peer.Node, uint64) {}, Logger: leader.log,
+			Term: func() uint64 { return math.MaxUint64 }, Tail: func() tail.State { return tail.State{} }, Logger: leader.log,
 		})
 		require.NoError(b, err)
 		defer network.Close()

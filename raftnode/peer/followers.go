@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"zamok/raftnode/tail"
 )
 
-// ErrExcluded is what a call to a node returns whose log has lost what it acknowledged to this leader.
-var ErrExcluded = errors.New("the log of this node ends below an entry that it acknowledged")
+// errLost is how an append ends whose answer shows that the server's log has lost what it acknowledged to this leader.
+var errLost = errors.New("the log of this node ends below an entry that it acknowledged")
 
 // unreachableAfter is for how long calls to a follower must fail before that is logged: a connection that
 // broke is made again within that time.
@@ -50,15 +52,16 @@ const refusedPause = time.Second
 //
 // Within a term nothing takes an acknowledged entry out of a follower's log, so one whose log ends below has
 // lost it: to a damaged disk, to a disk that did not keep what it had flushed, or to an older copy of the
-// directory. Raft would send the entries again and not report it. But a vote that the follower gave meanwhile
-// was given without them, and a disk that loses one write loses others. So it gets nothing more from this
-// leader in this term, and is notified (Config.Lost).
+// directory. Raft would send the entries again and not report it, and if this leader failed before they are there, the vote of the
+// follower would elect one without them. So the follower first has to owe them (Config.Owe), on its disk. Then it is like one
+// that has noticed by itself what it lost: what it had acknowledged is forgotten here, and sent again. Raft counts it as before, which
+// package tail allows.
 type inTerm struct {
 	term          uint64    // of the latest append
 	began         time.Time // when that was sent first
 	beat          *beat     // the latest heartbeat that was sent beside raft; nil = none
 	matchIndex    uint64    // it has acknowledged everything up to here
-	excluded      bool      // its log ended below matchIndex
+	lost          bool      // its log ended below matchIndex, and it does not owe that yet
 	failingSince  time.Time
 	unreachable   bool      // it has failed for long, which was logged
 	refusingSince time.Time // as failingSince, of appends with entries: a node may answer and take none
@@ -101,9 +104,9 @@ func (t *Transport) Removing(id raft.ServerID) {
 }
 
 // enterTerm begins a call of a term to a server, and returns what the server has acknowledged in this term
-// before, and whether it is excluded. A call of an earlier term, which raft's pause after a failure can delay
+// before, and whether it lost some of it. A call of an earlier term, which raft's pause after a failure can delay
 // until this node leads again, forgets nothing: the follower refuses it for its term. The mutex is held.
-func (t *Transport) enterTerm(f *follower, term uint64) (acknowledged uint64, excluded bool) {
+func (t *Transport) enterTerm(f *follower, term uint64) (acknowledged uint64, lost bool) {
 	t.term = max(t.term, term)
 	if f.term > term {
 		return 0, false
@@ -111,7 +114,7 @@ func (t *Transport) enterTerm(f *follower, term uint64) (acknowledged uint64, ex
 	if f.term < term {
 		f.inTerm = inTerm{term: term, began: time.Now()}
 	}
-	return f.matchIndex, f.excluded
+	return f.matchIndex, f.lost
 }
 
 // acknowledge notes that a server has everything up to index. The mutex is held.
@@ -125,7 +128,7 @@ func (f *follower) acknowledge(term, index uint64) {
 // before an entry that the server must not get, and to what its line takes. Raft continues from what was sent:
 // it looks at the entries again after the call.
 func (t *Transport) beginAppend(id raft.ServerID, args *raft.AppendEntriesRequest) (
-	f *follower, acknowledged uint64, excluded bool) {
+	f *follower, acknowledged uint64, lost bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f = t.follower(id)
@@ -134,7 +137,7 @@ func (t *Transport) beginAppend(id raft.ServerID, args *raft.AppendEntriesReques
 		pause(t.ctx, wait)
 		t.mu.Lock()
 	}
-	acknowledged, excluded = t.enterTerm(f, args.Term)
+	acknowledged, lost = t.enterTerm(f, args.Term)
 	if i := slices.IndexFunc(args.Entries, func(entry *raft.Log) bool {
 		// The log was deleted up to here while Raft read it (package store); it looks again, and sends its
 		// snapshot.
@@ -145,7 +148,7 @@ func (t *Transport) beginAppend(id raft.ServerID, args *raft.AppendEntriesReques
 	if len(args.Entries) > 0 {
 		f.throttle.limit(args)
 	}
-	return f, acknowledged, excluded
+	return f, acknowledged, lost
 }
 
 // isRemoval reports whether an entry is a configuration without this server.
@@ -157,18 +160,30 @@ func (f *follower) isRemoval(entry *raft.Log) bool {
 	return !slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID == f.id })
 }
 
-// exclude ends the appends of a term to a server whose log ends below what it had acknowledged when the append
-// was sent. That counts, and not what it has acknowledged by now: the answers to appends and to heartbeats may
-// overtake each other.
-func (t *Transport) exclude(f *follower, term, acknowledged, lastLog uint64) error {
+// noteLoss notes that the log of a server ends below what it had acknowledged when the append was sent. That
+// counts, and not what it has acknowledged by now: the answers to appends and to heartbeats may overtake each other.
+func (t *Transport) noteLoss(f *follower, term, acknowledged, lastLog uint64) error {
 	t.mu.Lock()
-	f.excluded = f.excluded || f.term == term
+	f.lost = f.lost || f.term == term
 	t.mu.Unlock()
-	t.network.log.Log(slog.LevelError, "lost "+string(f.id), "ALARM: a node lost entries that it acknowledged; this leader stops "+
-		"replicating to it; replace the node: start it with an empty directory and --join, and keep the old one",
-		"node", f.id, "acknowledged_index", acknowledged, "last_index", lastLog)
+	t.network.log.warn("lost "+string(f.id), "a node lost entries that it acknowledged; it gets them again, and votes as if it had "+
+		"them", "node", f.id, "acknowledged_index", acknowledged, "last_index", lastLog)
 	return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d",
-		f.id, ErrExcluded, acknowledged, lastLog)
+		f.id, errLost, acknowledged, lastLog)
+}
+
+// makeOwe has a server owe what it acknowledged in this term and lost, and then forgets that it acknowledged it.
+func (t *Transport) makeOwe(f *follower, at raft.ServerAddress, term, acknowledged uint64) error {
+	err := t.network.config.Owe(t.ctx, Node{string(f.id), string(at)}, tail.End{Term: term, Index: acknowledged})
+	if err != nil {
+		return fmt.Errorf("peer: %s gets no entries until its disk has a note of what it lost: %w", f.id, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f.term == term && f.lost && f.matchIndex == acknowledged {
+		f.lost, f.matchIndex = false, 0
+	}
+	return nil
 }
 
 // observeAppend notes what became of an append. It logs once that a server does not answer and once that it

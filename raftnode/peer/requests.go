@@ -2,14 +2,18 @@ package peer
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"zamok/raftnode/tail"
 )
 
 const (
@@ -86,7 +90,76 @@ func (t *Transport) prepareRequest(c *inboundConn, request *raft.RPC) bool {
 		return false
 	}
 	snapshot, ok := request.Reader.(*incomingSnapshot)
-	return !ok || !t.answerKnown(*request, snapshot)
+	return (!ok || !t.answerKnown(*request, snapshot)) && !t.refuseOwing(*request, from)
+}
+
+// refuseOwing refuses a vote, a pre-vote, or a leadership that is handed over, if this node owes what the candidate may lack,
+// and reports whether it did. The term of a candidate that is refused is not adopted.
+func (t *Transport) refuseOwing(request raft.RPC, from raft.RPCHeader) bool {
+	n := t.network
+	var candidate tail.End
+	var response any
+	var err error
+	switch r := request.Command.(type) {
+	case *raft.RequestVoteRequest:
+		candidate, response = tail.End{Term: r.LastLogTerm, Index: r.LastLogIndex}, &raft.RequestVoteResponse{Term: n.config.Term()}
+	case *raft.RequestPreVoteRequest:
+		candidate, response = tail.End{Term: r.LastLogTerm, Index: r.LastLogIndex}, &raft.RequestPreVoteResponse{Term: n.config.Term()}
+	case *raft.TimeoutNowRequest:
+		err = fmt.Errorf("%s takes no leadership before it has again what its log has lost", n.config.ID)
+	default:
+		return false
+	}
+	state := n.config.Tail()
+	if state.MayVoteFor(candidate) {
+		return false
+	}
+	n.log.warn("owes "+string(from.ID), "refused a vote or the leadership: this node has lost the end of its log, and the "+
+		"candidate may lack the same entries", "node", excerpt(from.ID), "owed_index", state.Owed.Index, "owed_term", state.Owed.Term,
+		"candidate_index", candidate.Index, "candidate_term", candidate.Term)
+	t.answer(request, func() (any, error) { return response, err })
+	return true
+}
+
+// RaiseTerm has this node enter a term above another one, on its disk, unless it is in one. So it takes nothing more from the
+// leader of that other term, and leads no longer if it does. Raft gets a request for a vote, in this node's own name, that it has
+// to refuse, and adopts its term. Only a node whose log is empty votes for itself, in a term in which it does not campaign.
+func (t *Transport) RaiseTerm(ctx context.Context, above uint64) error {
+	n := t.network
+	if fault := n.termFault(above); fault != "" || above == math.MaxUint64 {
+		return fmt.Errorf("peer: the term was not raised: %w: %s", ErrImplausible, fault)
+	}
+	self := raft.RPCHeader{
+		ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(n.server().ID()),
+		Addr: t.EncodePeer(raft.ServerID(n.server().ID()), t.LocalAddr()),
+	}
+	answered := make(chan raft.RPCResponse, 1)
+	request := raft.RPC{
+		Command: &raft.RequestVoteRequest{RPCHeader: self, Term: above + 1, LeadershipTransfer: true}, RespChan: answered,
+	}
+	for n.config.Term() <= above {
+		select {
+		case t.requests <- request:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-t.ctx.Done():
+			return ErrClosed
+		}
+		select {
+		case response := <-answered:
+			if response.Error != nil {
+				return response.Error
+			}
+			if term := n.config.Term(); term <= above {
+				return fmt.Errorf("peer: %s is no member, and remains in term %d", n.config.ID, term)
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-t.ctx.Done():
+			return ErrClosed
+		}
+	}
+	return nil
 }
 
 // presentAsVoter has Raft vote for a server that was given its vote and of which this node knows only that it

@@ -15,6 +15,8 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"zamok/raftnode/tail"
 )
 
 // nodeData is what of a node outlives its process.
@@ -28,8 +30,10 @@ type nodeData struct {
 	neverCampaigns bool // it never stands for election
 	waitWritten    func(context.Context, uint64) error
 
-	mu      sync.Mutex // guards initial members
-	initial InitialMembers
+	mu       sync.Mutex // guards what follows
+	initial  InitialMembers
+	owed     tail.End
+	owesLess error // why it can't be made to owe anything
 }
 
 func newNodeData(server Server, list List) *nodeData {
@@ -58,6 +62,22 @@ func (d *nodeData) condition(Server) Condition {
 func (d *nodeData) term() uint64 {
 	term, _ := d.logs.GetUint64([]byte("CurrentTerm"))
 	return term
+}
+
+// tail is where the log ends, and what the node owes.
+func (d *nodeData) tail() tail.State {
+	var last raft.Log
+	index, _ := d.logs.LastIndex()
+	_ = d.logs.GetLog(index, &last)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return tail.State{Log: tail.End{Term: last.Term, Index: last.Index}, Owed: d.owed}
+}
+
+func (d *nodeData) owe(end tail.End) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.owed = end
 }
 
 // config is Raft at the settings of the project.
@@ -177,8 +197,25 @@ func (w *testCluster) start(d *nodeData) *raftProcess {
 	}
 	return w.run(d, openNode(w, w.testNetwork, Config{
 		ID: d.Name, Incarnation: d.Incarnation, Cluster: d.cluster, List: d.list, Advertise: d.address,
-		Condition: d.condition, Term: d.term, WaitWritten: d.waitWritten,
+		Condition: d.condition, Term: d.term, WaitWritten: d.waitWritten, Tail: d.tail, Owe: w.makeOwe,
 	}))
+}
+
+// makeOwe is how the leader among the running has another one owe something.
+func (w *testCluster) makeOwe(_ context.Context, server Node, end tail.End) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for p := range w.running {
+		if p.ID() == raft.ServerID(server.ID) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if p.owesLess == nil {
+				p.owed = end
+			}
+			return p.owesLess
+		}
+	}
+	return errors.New("it does not run")
 }
 
 // run starts Raft on a network.

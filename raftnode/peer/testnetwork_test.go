@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+
+	"zamok/raftnode/tail"
 )
 
 // testNetwork is a network in memory whose connections are pipes, so that it runs in a bubble of
@@ -220,8 +222,8 @@ func openNode(t testing.TB, f *testNetwork, c Config) testNode {
 	if c.Handle == nil {
 		c.Handle = noReply
 	}
-	if c.Lost == nil {
-		c.Lost = func(Node, uint64) {}
+	if c.Tail == nil {
+		c.Tail = func() tail.State { return tail.State{} }
 	}
 	if c.Listener == nil {
 		c.Listener = f.listen(c.Advertise)

@@ -143,10 +143,12 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 
 func (t *Transport) sendAppend(id raft.ServerID, at raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	f, acknowledged, excluded := t.beginAppend(id, args)
-	if excluded {
-		t.network.config.Lost(Node{string(id), string(at)}, acknowledged)
-		return fmt.Errorf("peer: %s is excluded from replication: %w", id, ErrExcluded)
+	f, acknowledged, lost := t.beginAppend(id, args)
+	if lost {
+		if err := t.makeOwe(f, at, args.Term, acknowledged); err != nil {
+			return err
+		}
+		acknowledged = 0
 	}
 	to := addressed(id, at)
 	if len(args.Entries) > 0 {
@@ -159,7 +161,7 @@ func (t *Transport) sendAppend(id raft.ServerID, at raft.ServerAddress,
 	}
 	if err == nil && resp.Term == args.Term {
 		if resp.LastLog < acknowledged {
-			return t.exclude(f, args.Term, acknowledged, resp.LastLog)
+			return t.noteLoss(f, args.Term, acknowledged, resp.LastLog)
 		}
 		if len(args.Entries) > 0 && !resp.Success && !resp.NoRetryBackoff {
 			err = errEntriesRefused
@@ -177,20 +179,29 @@ func (t *Transport) sendAppend(id raft.ServerID, at raft.ServerAddress,
 	return err
 }
 
-// RequestVote implements raft.Transport.
+// RequestVote implements raft.Transport. A node that owes something asks nobody, and is refused; Raft can't be told not to
+// campaign.
 func (t *Transport) RequestVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	if t.network.config.Tail().Owes() {
+		*resp = raft.RequestVoteResponse{Term: args.Term}
+		return nil
+	}
 	return retryDead(t, "vote", t.NetworkTransport.RequestVote, id, at, args, resp, &resp.Term)
 }
 
 // errReserved is why no pre-vote is asked for. The node that would have asked votes for others all the same.
 var errReserved = errors.New("not asked: this node lets others lead, as long as one may")
 
-// RequestPreVote implements raft.WithPreVote.
+// RequestPreVote implements raft.WithPreVote. See RequestVote.
 func (t *Transport) RequestPreVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
 	if may := t.network.config.MayCampaign; may != nil && !may() {
 		return errReserved
+	}
+	if t.network.config.Tail().Owes() {
+		*resp = raft.RequestPreVoteResponse{Term: args.Term}
+		return nil
 	}
 	return retryDead(t, "pre-vote", t.NetworkTransport.RequestPreVote, id, at, args, resp, &resp.Term)
 }

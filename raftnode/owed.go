@@ -1,0 +1,186 @@
+package raftnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/hashicorp/raft"
+
+	"zamok/raftnode/peer"
+	"zamok/raftnode/tail"
+)
+
+// A node that has lost the end of its log owes it (package tail). Package peer refuses its votes and campaigns meanwhile. What is
+// here makes it owe nothing again: its log gets what it lost from a leader, or it asks the other voters.
+
+// debt is an answer to a node that owes something; see tail.Answer.
+type debt struct {
+	Term   uint64
+	Log    tail.End
+	Leads  bool
+	Voters servers
+	Leader raft.ServerID `json:",omitempty"` // it hears this leader, and the answer says nothing else
+}
+
+// repay strikes out what this node owes once its log has it, and asks the others as long as it does not.
+func (n *Node) repay() {
+	logged := tail.End{}
+	for {
+		state := n.store.Tail()
+		switch {
+		case state.Owed == tail.End{}:
+			n.owes.Store(nil)
+			select {
+			case <-n.owed:
+				continue
+			case <-n.life.Done():
+				return
+			}
+		case !state.Owes():
+			if n.store.Sink(state.Owed, tail.End{}) != nil {
+				return // the process ends
+			}
+			n.log.Info("the log has what it had lost, or what took its place; this node votes and leads like any other", "last_index", state.Log.Index)
+			continue
+		case state.Owed != logged:
+			logged = state.Owed
+			n.log.Warn("the log has lost its end: until it has that again, or the other voters answer that nothing of it counts, this node does not "+
+				"lead, and votes only for nodes that have it", "last_index", state.Log.Index, "last_term", state.Log.Term,
+				"owed_index", state.Owed.Index, "owed_term", state.Owed.Term)
+		}
+		n.askRound(state.Owed)
+		if pause(n.life, n.timeout()) != nil {
+			return
+		}
+	}
+}
+
+// askRound asks the leader, or all voters if this node hears none, and lowers what it owes if all have answered.
+func (n *Node) askRound(owed tail.End) {
+	in := n.instance.Load()
+	voters := in.servers().voters()
+	if len(voters) == 0 {
+		return
+	}
+	toAsk := voters.without(n.self.ID())
+	if leader := in.leader(); leader != "" {
+		toAsk = slices.DeleteFunc(toAsk, func(s raft.Server) bool { return s.ID != leader })
+	} else if len(toAsk) == 0 {
+		n.log.Error("ALARM: the log of the only voter has lost its end: entries up to this one may have been acknowledged, and no other node has them",
+			"owed_index", owed.Index, "owed_term", owed.Term)
+	}
+	var answers []tail.Answer[raft.ServerID]
+	var silent []string
+	for known := toAsk; len(toAsk) > 0; {
+		debts, errs := n.askDebts(toAsk, owed)
+		toAsk = nil
+		for from, d := range debts {
+			answers = append(answers, tail.Answer[raft.ServerID]{From: from, Term: d.Term, Log: d.Log, Leads: d.Leads, Voters: idsOf(d.Voters)})
+			for _, s := range d.Voters.without(n.self.ID()) { // what was lost may have made them voters
+				if !known.has(s.ID) {
+					known, toAsk = append(known, s), append(toAsk, s)
+				}
+			}
+		}
+		silent = append(silent, errs...)
+	}
+	sunk, missing := tail.Sink(owed, n.self.ID(), idsOf(voters), answers)
+	if len(missing) > 0 {
+		waits := "the log of this node has lost its end; it waits for a leader that has it, or for the answers of all other voters: " +
+			strings.Join(silent, "; ")
+		n.owes.Store(&waits)
+		n.limitedLog.Log(slog.LevelWarn, "owes", waits)
+		return
+	}
+	n.owes.Store(nil)
+	if sunk != owed && n.store.Sink(owed, sunk) == nil {
+		n.log.Info("the other voters have answered: less of what the log has lost counts", "owed_index", sunk.Index, "owed_term", sunk.Term)
+	}
+}
+
+// askDebts asks some servers at once. An error names the server.
+func (n *Node) askDebts(all servers, owed tail.End) (debts map[raft.ServerID]*debt, silent []string) {
+	debts = map[raft.ServerID]*debt{}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for _, s := range all {
+		asking.Go(func() {
+			r, err := n.query(n.life, s.ID, s.Address, call{Owed: &owed})
+			switch {
+			case err == nil && r.Debt == nil:
+				err = errors.New("it does not know the question")
+			case err == nil && r.Debt.Leader != "":
+				err = fmt.Errorf("it follows %s", peer.NameOf(r.Debt.Leader))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				silent = append(silent, fmt.Sprintf("%s: %v", peer.NameOf(s.ID), err))
+				return
+			}
+			debts[s.ID] = r.Debt
+		})
+	}
+	asking.Wait()
+	slices.Sort(silent)
+	return debts, silent
+}
+
+func idsOf(all servers) (ids []raft.ServerID) {
+	for _, s := range all {
+		ids = append(ids, s.ID)
+	}
+	return ids
+}
+
+// handleOwed answers a member that owes something. A node that hears a leader of that term, or of a later one, leaves the answer to
+// that. Otherwise it enters a later term first, so it takes nothing more from the leader of that term.
+func (n *Node) handleOwed(ctx context.Context, in *instance, from peer.Server, owed tail.End) (*debt, error) {
+	if !in.servers().has(from.ID()) {
+		return nil, fmt.Errorf("%s is no member, as far as %s knows", from.Name, n.cfg.ID)
+	}
+	term, leader := in.raft.CurrentTerm(), in.leader()
+	leads := term >= owed.Term && in.raft.State() == raft.Leader
+	if term >= owed.Term && leader != "" && leader != n.self.ID() {
+		return &debt{Leader: leader}, nil
+	}
+	if !leads {
+		if err := in.transport.RaiseTerm(ctx, owed.Term); err != nil {
+			return nil, err
+		}
+		term = n.store.Term()
+	}
+	if err := n.store.WaitWritten(ctx, in.raft.LastIndex()); err != nil {
+		return nil, err
+	}
+	d := &debt{Term: term, Log: n.store.Tail().Log, Voters: in.servers().voters()}
+	d.Leads = leads && in.raft.State() == raft.Leader && in.raft.CurrentTerm() == term
+	return d, nil
+}
+
+// makeOwe has a follower of this leader owe what it acknowledged and lost. Package peer calls it.
+func (n *Node) makeOwe(ctx context.Context, server peer.Node, acknowledged tail.End) error {
+	return n.callNode(ctx, raft.ServerID(server.ID), raft.ServerAddress(server.Address), call{Owe: &acknowledged})
+}
+
+// handleOwe makes this node owe what its leader has its acknowledgement of, unless it has that. It has noticed the loss by itself if
+// it owes as much already.
+func (n *Node) handleOwe(in *instance, from peer.Server, acknowledged tail.End) error {
+	state := n.store.Tail()
+	switch {
+	case acknowledged.Term != in.raft.CurrentTerm():
+		return errors.New("it is of another term")
+	case state.Log.Reaches(acknowledged) || state.Owed.Reaches(acknowledged):
+		return nil
+	}
+	n.log.Error("ALARM: the disk of this node lost entries that it had acknowledged, and did not notice; the leader sends them again; if this "+
+		"is repeated, replace the disk", "last_index", state.Log.Index, "acknowledged_index", acknowledged.Index, "leader", from.Name)
+	err := n.store.Owe(acknowledged)
+	offer(n.owed, struct{}{})
+	return err
+}

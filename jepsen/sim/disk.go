@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"zamok/raftnode/store"
+	"zamok/raftnode/tail"
 )
 
 // Disk is where a node's data lives. It survives the process, and can hang, be slow, be full, fail, or lose its
@@ -26,6 +27,7 @@ type Disk struct {
 	landMu          sync.Mutex
 	voteHalfWritten bool          // the latest vote is on the disk by half; guarded by landMu
 	image           *diskImage    // what a process left that did not end in order, for the next one. Guarded by landMu
+	damaged         bool          // its tail was cut; guarded by landMu
 	logs            raft.LogStore // of the latest process; guarded by landMu
 
 	writeTimeMax      setting[time.Duration] // a write takes at most so long before it lands
@@ -82,8 +84,9 @@ type write struct {
 	op        diskOp
 	takes     time.Duration
 	apply     func() error
-	completed bool  // or it failed; guarded by landMu, as err is
-	err       error // that the disk returns
+	end       tail.End // of an append, that of the log behind it
+	completed bool     // or it failed; guarded by landMu, as err is
+	err       error    // that the disk returns
 }
 
 // writeHook is called before each write, which takes at least as long as it returns, and again after it; nil = nothing is.
@@ -142,8 +145,10 @@ func (d *Disk) hookNextWrite(op diskOp, takes time.Duration, do func()) {
 }
 
 // write makes one write: it hangs, takes its time, lands or fails.
-func (d *Disk) write(op diskOp, land func() error) error {
-	w := &write{op: op, apply: land}
+func (d *Disk) write(op diskOp, land func() error) error { return d.do(&write{op: op, apply: land}) }
+
+func (d *Disk) do(w *write) error {
+	op := w.op
 	if onWrite := d.onWrite.get(); onWrite != nil {
 		w.takes = onWrite(op, false)
 		defer onWrite(op, true)
@@ -228,12 +233,13 @@ func (l diskLogs) GetLog(index uint64, log *raft.Log) error {
 func (l diskLogs) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
 
 func (l diskLogs) StoreLogs(logs []*raft.Log) error {
-	return l.disk.write(opAppend, func() error {
+	last := logs[len(logs)-1]
+	return l.disk.do(&write{op: opAppend, end: tail.End{Term: last.Term, Index: last.Index}, apply: func() error {
 		if l.disk.image == nil { // else no process will read what is written
 			l.disk.sim.Audit.stored(l.disk.id, logs)
 		}
 		return l.LogStore.StoreLogs(logs)
-	})
+	}})
 }
 
 func (l diskLogs) DeleteRange(least, most uint64) error {

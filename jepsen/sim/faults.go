@@ -11,9 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"zamok/client"
 	"zamok/clock"
-	"zamok/fsm"
 	"zamok/jepsen/check"
 	"zamok/jepsen/workload"
 	"zamok/raftnode"
@@ -91,6 +89,8 @@ var nodeFaults = []fault{
 		return i.leader != nil && i.end((*Node).Kill, i.leader) &&
 			i.losePowerDuring(opVote, hangDuration, i.sim.Others(i.leader)...)
 	}},
+	{"cut a tail", func(i *injection) bool { return i.cutTail() }},
+	{"cut a tail, lose power everywhere", func(i *injection) bool { return i.cutTail(i.sim.Others(i.a)...) }},
 	{"end a leader whose disk hangs", (*injection).endHangingLeader}, // with entries that are not written
 	{"stall a disk", func(i *injection) bool { return i.stop(i.a, i.lasts, i.a.Disk.Stall, i.a.Disk.Resume) }},
 	{"hang the leader's disk", func(i *injection) bool {
@@ -424,75 +424,27 @@ func (f *Nemesis) restartLoop(ctx context.Context) {
 	}
 }
 
-// replacement is a node whose disk was lost, and the one that replaces it: under its name, or under a new one
-// after the lost one was removed.
-type replacement struct {
-	mu       sync.Mutex // one at a time; guards what follows
-	old, new *Node      // nil = none is under way
-	serial   int
-	rejoined map[string]bool // names that have come back: a cluster takes one back once in ten minutes
-}
-
-// replaceNode loses a node with its disk, and has the operator replace it. What faults prevent now is done
-// after they have ended.
-func (i *injection) replaceNode() bool {
+// cutTail damages the end of a node's log while the power of some others fails. No other node may lack what it had acknowledged.
+func (i *injection) cutTail(others ...*Node) bool {
 	r := &i.replacement
 	if !r.mu.TryLock() {
 		return false
 	}
 	defer r.mu.Unlock()
-	if r.old == nil {
-		var cluster store.ID
-		i.a.View(func(m *fsm.Machine) { cluster = store.ID(m.Cluster()) })
-		if cluster == (store.ID{}) {
-			return false // it is down, or has just started and has not read its log yet
-		}
-		id := i.a.ID
-		if i.IntN(2) == 0 || r.rejoined[id] {
-			r.serial++
-			id = fmt.Sprintf("n%d", len(i.sim.InitialMembers())+r.serial)
-		} else {
-			r.rejoined[id] = true
-		}
-		r.old, r.new = i.a, i.sim.Replace(i.a, id, cluster)
-		i.trace("%s by %s", r.old.ID, r.new.ID)
-		r.old.Kill()
+	if r.old != nil || i.a.Running() == nil || i.anyDamaged() {
+		return false
 	}
-	return i.finishReplacement(i.ctx)
+	i.end((*Node).LosePower, others...)
+	i.trace("%s", i.a.ID)
+	i.leaveAlone(i.a, i.lasts)
+	i.a.CutTail(uint64(1 + i.IntN(5)))
+	return true
 }
 
-// finishReplacement has the operator do what is left to do, until it is done or ctx ends.
-func (f *Nemesis) finishReplacement(ctx context.Context) bool {
-	r := &f.replacement
-	for ; ctx.Err() == nil; workload.Sleep(ctx, 300*time.Millisecond) {
-		op := f.load.operator.running()
-		members, _, err := op.Members(ctx)
-		isMember := slices.ContainsFunc(members, func(m client.Member) bool { return m.ID == r.old.ID })
-		limited, cancel := context.WithTimeout(ctx, callTimeout)
-		switch {
-		case err != nil:
-		case r.new.ID != r.old.ID && isMember:
-			err = op.Remove(limited, r.old.ID)
-		case r.new.latest() == nil:
-			r.new.StartProcess()
-		case !r.new.isVoter():
-			err = op.Join(limited, r.new.ID, r.new.Address())
-		default:
-			f.sim.Trace.Note("op", "%s replaced %s", r.new.ID, r.old.ID)
-			r.old, r.new = nil, nil
-			cancel()
-			return true
-		}
-		cancel()
-		if err != nil {
-			f.sim.Trace.Note("op", "%v", err)
-		}
-	}
-	return false
-}
-
-// isVoter reports whether the node runs and knows that it has a vote.
-func (n *Node) isVoter() bool {
-	up := n.Running()
-	return up != nil && up.Voter()
+// anyDamaged reports whether a node's tail was cut, and the node has not got it back.
+func (f *Nemesis) anyDamaged() bool {
+	return slices.ContainsFunc(f.sim.Members(), func(n *Node) bool {
+		_, damaged := n.Disk.owes()
+		return damaged
+	})
 }

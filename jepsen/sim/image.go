@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"zamok/raftnode/store"
+	"zamok/raftnode/tail"
 )
 
 // # What a kill and a power failure leave
@@ -27,7 +28,8 @@ import (
 // writes is wrong. What package store has not asked for yet is lost: above all a leader's entries that gather
 // while the write before them is under way.
 //
-// In memory a write is there or not: it stands for one transaction of bbolt. On a real disk the pages of
+// In memory a write is there or not: it stands for one transaction of bbolt. An append that is not there may have left a part
+// behind, and then the next process owes its end, which it can't tell from one that was acknowledged. On a real disk the pages of
 // one are torn as bbolt's order of writing and flushing allows: any of the new pages without the page
 // that makes them count, or all of them with it or without it. Of an append to a segment any sectors are missing.
 // What lies in the folder of a snapshot that is not complete is lost, or cut anywhere.
@@ -63,6 +65,7 @@ func (d *Disk) capture(counted uint64, powerFails bool) {
 
 	torn := map[string][]byte{} // of files that are torn, what is left
 	over := map[string]bool{}   // files of which a write was lost, and so all those behind it
+	owed := tail.End{}          // of an append of which a part is left
 	for _, w := range under {
 		if w.completed {
 			continue
@@ -74,7 +77,7 @@ func (d *Disk) capture(counted uint64, powerFails bool) {
 		became := writeLost
 		switch file := fileOf[w.op]; {
 		case over[file], decided == writeLost:
-		case decided == writeKept, random.IntN(2) == 0:
+		case decided == writeKept, decided == "" && random.IntN(2) == 0:
 			became = writeKept
 			d.complete(w)
 		case d.canTear(w.op) && random.IntN(3) > 0:
@@ -83,6 +86,9 @@ func (d *Disk) capture(counted uint64, powerFails bool) {
 			over[file] = true
 		default:
 			over[file] = true
+			if d.memory != nil && w.op == opAppend && (decided == writeTorn || random.IntN(2) == 0) {
+				became, owed = writeTorn, w.end
+			}
 		}
 		d.sim.Trace.Fault("the power of %s fails, %s: %s", d.id, w.op, became)
 		d.mu.Lock()
@@ -98,6 +104,9 @@ func (d *Disk) capture(counted uint64, powerFails bool) {
 	if d.memory != nil {
 		d.image = &diskImage{}
 		d.image.memory, err = d.memory.Copy()
+		if err == nil && owed != (tail.End{}) {
+			err = d.image.memory.Owe(owed)
+		}
 	} else {
 		d.image = &diskImage{dir: d.sim.TempDir()}
 		err = copyDir(d.dir, d.image.dir, torn, random)
@@ -105,6 +114,33 @@ func (d *Disk) capture(counted uint64, powerFails bool) {
 	if err != nil {
 		d.sim.Audit.Violation("the simulation can't take the image of %s: %v", d.id, err)
 	}
+}
+
+// cutImage damages the last entries of the log in an image, in memory.
+func (d *Disk) cutImage(entries uint64) {
+	d.landMu.Lock()
+	defer d.landMu.Unlock()
+	if d.image == nil || d.image.memory == nil {
+		return
+	}
+	d.damaged = true
+	if err := d.image.memory.Cut(entries); err != nil {
+		d.sim.Audit.Violation("the simulation can't cut the log of %s: %v", d.id, err)
+	}
+	d.sim.Trace.Fault("the log of %s loses %d entries, and it owes entry %d of term %d", d.id, entries,
+		d.image.memory.Owed().Index, d.image.memory.Owed().Term)
+}
+
+// owes reports whether the node owes something, and whether that is because its tail was cut.
+func (d *Disk) owes() (owes, damaged bool) {
+	d.landMu.Lock()
+	defer d.landMu.Unlock()
+	if d.memory == nil {
+		return false, false
+	}
+	owes = d.memory.Owed() != tail.End{}
+	d.damaged = d.damaged && (owes || d.image != nil)
+	return owes, d.damaged
 }
 
 // countUnbegun counts the entries that raft counted as stored and that are not on the disk. The caller holds landMu.

@@ -252,6 +252,16 @@ func (n *Node) LosePower() {
 	}
 }
 
+// CutTail ends the process as LosePower does, and damages the last entries of the log, which the next process notices.
+func (n *Node) CutTail(entries uint64) {
+	if p := n.latest(); p != nil {
+		n.endProcess(p, func(p *process) {
+			n.leave(p, true)
+			n.Disk.cutImage(entries)
+		}, p.kill)
+	}
+}
+
 func (n *Node) leaveKilled(p *process) { n.leave(p, false) }
 
 // leave takes what a process leaves that ends at this moment.

@@ -370,6 +370,18 @@ func (t *Trace) Has(source string, words ...string) bool {
 	})
 }
 
+// Count is how many lines, of those that were not dropped, contain this word.
+func (t *Trace) Count(word string) (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.lines {
+		if strings.Contains(l.text, word) {
+			n++
+		}
+	}
+	return n
+}
+
 // logger is a node's logger, which writes into the trace, and calls each of watch with each line.
 func (t *Trace) logger(source string, watch ...func(line string)) *slog.Logger {
 	return slog.New(slog.NewTextHandler(traceWriter{t, source, watch}, &slog.HandlerOptions{
@@ -398,4 +410,4 @@ func (w traceWriter) Write(line []byte) (int, error) {
 }
 
 // keptWords are in the few messages without which a run can't be understood.
-var keptWords = []string{"ALARM", "leading", "Installed remote snapshot", "two processes", "clone detected"}
+var keptWords = []string{"ALARM", "leading", "Installed remote snapshot", "two processes", "clone detected", "lost its end", "have answered"}

@@ -99,8 +99,19 @@ func (l *raftLog) durableEnd() tail.End {
 	}
 }
 
-// Cut is damage that took the last entries of the log, as far as there are more than one, with a record of what they were. No
-// Store uses the Memory.
+// Owed is what the node of this Memory owes.
+func (m *Memory) Owed() tail.End {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	owed, _ := m.votes.owed() // whoever opens it looks for an error
+	return owed
+}
+
+// Owe is what Open does for a log in files that it has to cut. No Store uses the Memory.
+func (m *Memory) Owe(end tail.End) error { return owe(memoryTable{m}, end) }
+
+// Cut is damage to the last entries of the log, as far as there are more than one, which the next process notices. No Store uses the
+// Memory.
 func (m *Memory) Cut(entries uint64) error {
 	if m.logs == nil {
 		return nil
@@ -113,7 +124,7 @@ func (m *Memory) Cut(entries uint64) error {
 	if err := m.logs.GetLog(all.last, &last); err != nil {
 		return err
 	}
-	if err := owe(memoryTable{m}, tail.End{Term: last.Term, Index: last.Index}); err != nil {
+	if err := m.Owe(tail.End{Term: last.Term, Index: last.Index}); err != nil {
 		return err
 	}
 	return m.logs.DeleteRange(all.last-min(entries, all.last-all.first)+1, all.last)

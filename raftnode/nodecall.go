@@ -91,7 +91,7 @@ func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []
 	case c.Timeout != 0:
 		err = n.handleRetune(in, timeoutOf(c.Timeout))
 	case c.Owe != nil:
-		err = n.handleOwe(in, from, *c.Owe)
+		err = n.handleOwe(ctx, in, from, *c.Owe)
 	default:
 		err = errors.New("unknown to this version")
 	}

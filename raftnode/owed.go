@@ -60,53 +60,64 @@ func (n *Node) repay() {
 	}
 }
 
-// askRound asks the leader, or all voters if this node hears none, and lowers what it owes if all have answered.
+// askRound asks the leader, or all voters if this node hears none, and lowers what it owes if they have answered.
 func (n *Node) askRound(owed tail.End) {
 	in := n.instance.Load()
-	voters := in.servers().voters()
-	if len(voters) == 0 {
-		return
-	}
+	voters, leader := in.servers().voters(), in.leader()
 	toAsk := voters.without(n.self.ID())
-	if leader := in.leader(); leader != "" {
+	switch {
+	case len(voters) == 0:
+		return
+	case len(toAsk) == 0:
+		n.log.Error("ALARM: the log of the only voter has lost its end; what was acknowledged of it is lost", "owed_index", owed.Index, "owed_term", owed.Term)
+	case leader != "":
 		toAsk = slices.DeleteFunc(toAsk, func(s raft.Server) bool { return s.ID != leader })
-	} else if len(toAsk) == 0 {
-		n.log.Error("ALARM: the log of the only voter has lost its end: entries up to this one may have been acknowledged, and no other node has them",
-			"owed_index", owed.Index, "owed_term", owed.Term)
 	}
 	var answers []tail.Answer[raft.ServerID]
-	var silent []string
+	silent := map[raft.ServerID]error{}
 	for known := toAsk; len(toAsk) > 0; {
-		debts, errs := n.askDebts(toAsk, owed)
+		debts := n.askDebts(toAsk, owed, silent)
 		toAsk = nil
 		for from, d := range debts {
 			answers = append(answers, tail.Answer[raft.ServerID]{From: from, Term: d.Term, Log: d.Log, Leads: d.Leads, Voters: idsOf(d.Voters)})
 			for _, s := range d.Voters.without(n.self.ID()) { // what was lost may have made them voters
-				if !known.has(s.ID) {
+				if leader == "" && !known.has(s.ID) {
 					known, toAsk = append(known, s), append(toAsk, s)
 				}
 			}
 		}
-		silent = append(silent, errs...)
 	}
 	sunk, missing := tail.Sink(owed, n.self.ID(), idsOf(voters), answers)
 	if len(missing) > 0 {
-		waits := "the log of this node has lost its end; it waits for a leader that has it, or for the answers of all other voters: " +
-			strings.Join(silent, "; ")
-		n.owes.Store(&waits)
-		n.limitedLog.Log(slog.LevelWarn, "owes", waits)
+		n.reportSilent(missing, silent)
 		return
 	}
 	n.owes.Store(nil)
 	if sunk != owed && n.store.Sink(owed, sunk) == nil {
-		n.log.Info("the other voters have answered: less of what the log has lost counts", "owed_index", sunk.Index, "owed_term", sunk.Term)
+		n.log.Info("nothing above this end was committed: all others that may have it have answered", "owed_index", sunk.Index, "owed_term", sunk.Term)
 	}
 }
 
-// askDebts asks some servers at once. An error names the server.
-func (n *Node) askDebts(all servers, owed tail.End) (debts map[raft.ServerID]*debt, silent []string) {
-	debts = map[raft.ServerID]*debt{}
-	var mu sync.Mutex
+// reportSilent says for whom this node waits.
+func (n *Node) reportSilent(missing []raft.ServerID, silent map[raft.ServerID]error) {
+	var each []string
+	for _, id := range missing {
+		if err := silent[id]; err != nil {
+			each = append(each, fmt.Sprintf("%s: %v", peer.NameOf(id), err))
+		} else {
+			each = append(each, peer.NameOf(id))
+		}
+	}
+	slices.Sort(each)
+	waits := "the log of this node has lost its end; it waits for a leader, or for the answers of these voters: " + strings.Join(each, "; ")
+	n.owes.Store(&waits)
+	n.limitedLog.Log(slog.LevelWarn, "owes", waits)
+}
+
+// askDebts asks some servers at once, and notes why some do not answer.
+func (n *Node) askDebts(all servers, owed tail.End, silent map[raft.ServerID]error) map[raft.ServerID]*debt {
+	debts := map[raft.ServerID]*debt{}
+	var mu sync.Mutex // guards both maps
 	var asking sync.WaitGroup
 	for _, s := range all {
 		asking.Go(func() {
@@ -119,16 +130,15 @@ func (n *Node) askDebts(all servers, owed tail.End) (debts map[raft.ServerID]*de
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
-				silent = append(silent, fmt.Sprintf("%s: %v", peer.NameOf(s.ID), err))
-				return
+			if err == nil {
+				debts[s.ID] = r.Debt
+			} else {
+				silent[s.ID] = err
 			}
-			debts[s.ID] = r.Debt
 		})
 	}
 	asking.Wait()
-	slices.Sort(silent)
-	return debts, silent
+	return debts
 }
 
 func idsOf(all servers) (ids []raft.ServerID) {
@@ -170,7 +180,7 @@ func (n *Node) makeOwe(ctx context.Context, server peer.Node, acknowledged tail.
 
 // handleOwe makes this node owe what its leader has its acknowledgement of, unless it has that. It has noticed the loss by itself if
 // it owes as much already.
-func (n *Node) handleOwe(in *instance, from peer.Server, acknowledged tail.End) error {
+func (n *Node) handleOwe(ctx context.Context, in *instance, from peer.Server, acknowledged tail.End) error {
 	state := n.store.Tail()
 	switch {
 	case acknowledged.Term != in.raft.CurrentTerm():
@@ -180,7 +190,15 @@ func (n *Node) handleOwe(in *instance, from peer.Server, acknowledged tail.End) 
 	}
 	n.log.Error("ALARM: the disk of this node lost entries that it had acknowledged, and did not notice; the leader sends them again; if this "+
 		"is repeated, replace the disk", "last_index", state.Log.Index, "acknowledged_index", acknowledged.Index, "leader", from.Name)
-	err := n.store.Owe(acknowledged)
-	offer(n.owed, struct{}{})
-	return err
+	written := make(chan error, 1)
+	go func() {
+		written <- n.store.Owe(acknowledged)
+		offer(n.owed, struct{}{})
+	}()
+	select {
+	case err := <-written:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

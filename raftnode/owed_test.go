@@ -183,9 +183,9 @@ func TestWhoMayAskForWhatIsOwed(t *testing.T) {
 		end := tail.End{Term: term, Index: leader.store.Tail().Log.Index + 7}
 		before := other.store.Owed()
 		require.NotEmpty(b, other.handleCall(b.Context(), b.others(leader)[1].Node.self, []byte(`{"Owe":{"Term":1,"Index":99}}`)))
-		require.Error(b, other.handleOwe(in, leader.Node.self, tail.End{Term: term - 1, Index: 99}))
+		require.Error(b, other.handleOwe(b.Context(), in, leader.Node.self, tail.End{Term: term - 1, Index: 99}))
 		require.Equal(b, before, other.store.Owed())
-		require.NoError(b, other.handleOwe(in, leader.Node.self, end))
+		require.NoError(b, other.handleOwe(b.Context(), in, leader.Node.self, end))
 		b.settled(other)
 		logged := strings.Join(other.diary.new(), "")
 		require.Contains(b, logged, "ALARM: the disk of this node lost entries")

@@ -431,7 +431,7 @@ func (i *injection) cutTail(others ...*Node) bool {
 		return false
 	}
 	defer r.mu.Unlock()
-	if r.old != nil || i.a.Running() == nil || i.anyDamaged() {
+	if r.old != nil || i.a.Running() == nil || i.any(func(d *Disk) bool { _, damaged := d.owes(); return damaged }) {
 		return false
 	}
 	i.end((*Node).LosePower, others...)
@@ -441,10 +441,7 @@ func (i *injection) cutTail(others ...*Node) bool {
 	return true
 }
 
-// anyDamaged reports whether a node's tail was cut, and the node has not got it back.
-func (f *Nemesis) anyDamaged() bool {
-	return slices.ContainsFunc(f.sim.Members(), func(n *Node) bool {
-		_, damaged := n.Disk.owes()
-		return damaged
-	})
+// any reports whether something is true of the disk of a member.
+func (f *Nemesis) any(is func(*Disk) bool) bool {
+	return slices.ContainsFunc(f.sim.Members(), func(n *Node) bool { return is(n.Disk) })
 }

@@ -86,7 +86,7 @@ func (d *Disk) capture(counted uint64, powerFails bool) {
 			over[file] = true
 		default:
 			over[file] = true
-			if d.memory != nil && w.op == opAppend && (decided == writeTorn || random.IntN(2) == 0) {
+			if d.memory != nil && w.op == opAppend && !d.sim.noneTorn.Load() && (decided == writeTorn || random.IntN(2) == 0) {
 				became, owed = writeTorn, w.end
 			}
 		}
@@ -123,23 +123,24 @@ func (d *Disk) cutImage(entries uint64) {
 	if d.image == nil || d.image.memory == nil {
 		return
 	}
-	d.damaged = true
 	if err := d.image.memory.Cut(entries); err != nil {
 		d.sim.Audit.Violation("the simulation can't cut the log of %s: %v", d.id, err)
 	}
+	d.damaged = true
 	d.sim.Trace.Fault("the log of %s loses %d entries, and it owes entry %d of term %d", d.id, entries,
 		d.image.memory.Owed().Index, d.image.memory.Owed().Term)
 }
 
-// owes reports whether the node owes something, and whether that is because its tail was cut.
+// owes reports whether the node, or the next process on this disk, owes something, and whether that is because its tail was cut.
 func (d *Disk) owes() (owes, damaged bool) {
 	d.landMu.Lock()
 	defer d.landMu.Unlock()
-	if d.memory == nil {
-		return false, false
+	memory := d.memory
+	if d.image != nil {
+		memory = d.image.memory
 	}
-	owes = d.memory.Owed() != tail.End{}
-	d.damaged = d.damaged && (owes || d.image != nil)
+	owes = memory != nil && memory.Owed() != tail.End{}
+	d.damaged = d.damaged && owes
 	return owes, d.damaged
 }
 

@@ -30,13 +30,17 @@ func (i *injection) replaceNode() bool {
 		return false
 	}
 	defer r.mu.Unlock()
-	if r.old == nil && i.anyDamaged() {
-		return false
-	}
 	if r.old == nil {
+		// A node that owes something waits for each voter, and this one does not come back.
+		i.sim.noneTorn.Store(true)
+		if i.any(func(d *Disk) bool { owes, _ := d.owes(); return owes }) {
+			i.sim.noneTorn.Store(false)
+			return false
+		}
 		var cluster store.ID
 		i.a.View(func(m *fsm.Machine) { cluster = store.ID(m.Cluster()) })
 		if cluster == (store.ID{}) {
+			i.sim.noneTorn.Store(false)
 			return false // it is down, or has just started and has not read its log yet
 		}
 		id := i.a.ID
@@ -72,6 +76,7 @@ func (f *Nemesis) finishReplacement(ctx context.Context) bool {
 		default:
 			f.sim.Trace.Note("op", "%s replaced %s", r.new.ID, r.old.ID)
 			r.old, r.new = nil, nil
+			f.sim.noneTorn.Store(false)
 			cancel()
 			return true
 		}

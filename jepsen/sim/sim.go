@@ -64,7 +64,8 @@ type Sim struct {
 	record         *recorder
 	unanswered     atomic.Int64 // proposals without an answer
 	began          time.Time
-	initialMembers int // so many nodes of the first
+	initialMembers int         // so many nodes of the first
+	noneTorn       atomic.Bool // an append that is lost in a power failure leaves nothing behind
 
 	mu    sync.Mutex     // guards what follows: a story may add a node while clients look for a leader
 	nodes []*Node        // in the order in which they were added

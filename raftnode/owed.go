@@ -15,8 +15,9 @@ import (
 	"zamok/raftnode/tail"
 )
 
-// A node that has lost the end of its log owes it (package tail). Package peer refuses its votes and campaigns meanwhile. What is
-// here makes it owe nothing again: its log gets what it lost from a leader, or it asks the other voters.
+// A node that has lost the end of its log owes it (package tail). Package peer refuses its votes
+// and campaigns meanwhile. What is here makes it owe nothing again: its log gets what it lost from
+// a leader, or it asks the other voters.
 
 // debt is an answer to a node that owes something; see tail.Answer.
 type debt struct {
@@ -24,10 +25,12 @@ type debt struct {
 	Log    tail.End
 	Leads  bool
 	Voters servers
-	Leader raft.ServerID `json:",omitempty"` // it hears this leader, and the answer says nothing else
+	// Leader is one that it hears. Then the answer says nothing else.
+	Leader raft.ServerID `json:",omitempty"`
 }
 
-// repay strikes out what this node owes once its log has it, and asks the others as long as it does not.
+// repay strikes out what this node owes once its log has it, and asks the others as long as it does
+// not.
 func (n *Node) repay() {
 	logged := tail.End{}
 	for {
@@ -45,12 +48,14 @@ func (n *Node) repay() {
 			if n.store.Sink(state.Owed, tail.End{}) != nil {
 				return // the process ends
 			}
-			n.log.Info("the log has what it had lost, or what took its place; this node votes and leads like any other", "last_index", state.Log.Index)
+			n.log.Info("the log has what it had lost, or what took its place; this node votes and leads "+
+				"like any other", "last_index", state.Log.Index)
 			continue
 		case state.Owed != logged:
 			logged = state.Owed
-			n.log.Warn("the log has lost its end: until it has that again, or the other voters answer that nothing of it counts, this node does not "+
-				"lead, and votes only for nodes that have it", "last_index", state.Log.Index, "last_term", state.Log.Term,
+			n.log.Warn("the log has lost its end: until it has that again, or the other voters answer that "+
+				"nothing of it counts, this node does not lead, and votes only for nodes that have it",
+				"last_index", state.Log.Index, "last_term", state.Log.Term,
 				"owed_index", state.Owed.Index, "owed_term", state.Owed.Term)
 		}
 		n.askRound(state.Owed)
@@ -60,7 +65,8 @@ func (n *Node) repay() {
 	}
 }
 
-// askRound asks the leader, or all voters if this node hears none, and lowers what it owes if they have answered.
+// askRound asks the leader, or all voters if this node hears none, and lowers what it owes if they
+// have answered.
 func (n *Node) askRound(owed tail.End) {
 	in := n.instance.Load()
 	voters, leader := in.servers().voters(), in.leader()
@@ -69,7 +75,8 @@ func (n *Node) askRound(owed tail.End) {
 	case len(voters) == 0:
 		return
 	case len(toAsk) == 0:
-		n.log.Error("ALARM: the log of the only voter has lost its end; what was acknowledged of it is lost", "owed_index", owed.Index, "owed_term", owed.Term)
+		n.log.Error("ALARM: the log of the only voter has lost its end; what was acknowledged of it is lost",
+			"owed_index", owed.Index, "owed_term", owed.Term)
 	case leader != "":
 		toAsk = slices.DeleteFunc(toAsk, func(s raft.Server) bool { return s.ID != leader })
 	}
@@ -79,8 +86,11 @@ func (n *Node) askRound(owed tail.End) {
 		debts := n.askDebts(toAsk, owed, silent)
 		toAsk = nil
 		for from, d := range debts {
-			answers = append(answers, tail.Answer[raft.ServerID]{From: from, Term: d.Term, Log: d.Log, Leads: d.Leads, Voters: idsOf(d.Voters)})
-			for _, s := range d.Voters.without(n.self.ID()) { // what was lost may have made them voters
+			answers = append(answers, tail.Answer[raft.ServerID]{
+				From: from, Term: d.Term, Log: d.Log, Leads: d.Leads, Voters: idsOf(d.Voters),
+			})
+			// What was lost may have made others voters.
+			for _, s := range d.Voters.without(n.self.ID()) {
 				if leader == "" && !known.has(s.ID) {
 					known, toAsk = append(known, s), append(toAsk, s)
 				}
@@ -94,7 +104,8 @@ func (n *Node) askRound(owed tail.End) {
 	}
 	n.owes.Store(nil)
 	if sunk != owed && n.store.Sink(owed, sunk) == nil {
-		n.log.Info("nothing above this end was committed: all others that may have it have answered", "owed_index", sunk.Index, "owed_term", sunk.Term)
+		n.log.Info("nothing above this end was committed: all others that may have it have answered",
+			"owed_index", sunk.Index, "owed_term", sunk.Term)
 	}
 }
 
@@ -109,13 +120,15 @@ func (n *Node) reportSilent(missing []raft.ServerID, silent map[raft.ServerID]er
 		}
 	}
 	slices.Sort(each)
-	waits := "the log of this node has lost its end; it waits for a leader, or for the answers of these voters: " + strings.Join(each, "; ")
+	waits := "the log of this node has lost its end; it waits for a leader, or for the answers of these " +
+		"voters: " + strings.Join(each, "; ")
 	n.owes.Store(&waits)
 	n.limitedLog.Log(slog.LevelWarn, "owes", waits)
 }
 
 // askDebts asks some servers at once, and notes why some do not answer.
-func (n *Node) askDebts(all servers, owed tail.End, silent map[raft.ServerID]error) map[raft.ServerID]*debt {
+func (n *Node) askDebts(
+	all servers, owed tail.End, silent map[raft.ServerID]error) map[raft.ServerID]*debt {
 	debts := map[raft.ServerID]*debt{}
 	var mu sync.Mutex // guards both maps
 	var asking sync.WaitGroup
@@ -148,9 +161,11 @@ func idsOf(all servers) (ids []raft.ServerID) {
 	return ids
 }
 
-// handleOwed answers a member that owes something. A node that hears a leader of that term, or of a later one, leaves the answer to
-// that. Otherwise it enters a later term first, so it takes nothing more from the leader of that term.
-func (n *Node) handleOwed(ctx context.Context, in *instance, from peer.Server, owed tail.End) (*debt, error) {
+// handleOwed answers a member that owes something. A node that hears a leader of that term, or of a
+// later one, leaves the answer to that. Otherwise it enters a later term first, so it takes nothing
+// more from the leader of that term.
+func (n *Node) handleOwed(
+	ctx context.Context, in *instance, from peer.Server, owed tail.End) (*debt, error) {
 	if !in.servers().has(from.ID()) {
 		return nil, fmt.Errorf("%s is no member, as far as %s knows", from.Name, n.cfg.ID)
 	}
@@ -175,12 +190,14 @@ func (n *Node) handleOwed(ctx context.Context, in *instance, from peer.Server, o
 
 // makeOwe has a follower of this leader owe what it acknowledged and lost. Package peer calls it.
 func (n *Node) makeOwe(ctx context.Context, server peer.Node, acknowledged tail.End) error {
-	return n.callNode(ctx, raft.ServerID(server.ID), raft.ServerAddress(server.Address), call{Owe: &acknowledged})
+	id, address := raft.ServerID(server.ID), raft.ServerAddress(server.Address)
+	return n.callNode(ctx, id, address, call{Owe: &acknowledged})
 }
 
-// handleOwe makes this node owe what its leader has its acknowledgement of, unless it has that. It has noticed the loss by itself if
-// it owes as much already.
-func (n *Node) handleOwe(ctx context.Context, in *instance, from peer.Server, acknowledged tail.End) error {
+// handleOwe makes this node owe what its leader has its acknowledgement of, unless it has that. It
+// has noticed the loss by itself if it owes as much already.
+func (n *Node) handleOwe(
+	ctx context.Context, in *instance, from peer.Server, acknowledged tail.End) error {
 	state := n.store.Tail()
 	switch {
 	case acknowledged.Term != in.raft.CurrentTerm():
@@ -188,8 +205,9 @@ func (n *Node) handleOwe(ctx context.Context, in *instance, from peer.Server, ac
 	case state.Log.Reaches(acknowledged) || state.Owed.Reaches(acknowledged):
 		return nil
 	}
-	n.log.Error("ALARM: the disk of this node lost entries that it had acknowledged, and did not notice; the leader sends them again; if this "+
-		"is repeated, replace the disk", "last_index", state.Log.Index, "acknowledged_index", acknowledged.Index, "leader", from.Name)
+	n.log.Error("ALARM: the disk of this node lost entries that it had acknowledged, and did not notice; the "+
+		"leader sends them again; if this is repeated, replace the disk", "last_index", state.Log.Index,
+		"acknowledged_index", acknowledged.Index, "leader", from.Name)
 	written := make(chan error, 1)
 	go func() {
 		written <- n.store.Owe(acknowledged)

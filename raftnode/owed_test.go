@@ -56,7 +56,8 @@ func (n *bubbleNode) logged(word string) bool {
 	return strings.Contains(strings.Join(n.diary.new(), ""), word)
 }
 
-// The power of all nodes fails, and each cuts its log. When all are back the cluster goes on by itself.
+// The power of all nodes fails, and each cuts its log. When all are back the cluster goes on by
+// itself.
 func TestACutTailOnAllNodes(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string][3]uint64{"the same": {1, 1, 1}, "different ends": {3, 1, 5}, "two of three": {0, 2, 2}} {
@@ -82,8 +83,9 @@ func TestACutTailOnAllNodes(t *testing.T) {
 	}
 }
 
-// Two nodes have acknowledged entries. One of them has lost them, and the other one is away: there is no leader until it is back, and
-// then nothing is lost. With a third node that has the entries, the cluster does not wait.
+// Two nodes have acknowledged entries. One of them has lost them, and the other one is away: there
+// is no leader until it is back, and then nothing is lost. With a third node that has the entries,
+// the cluster does not wait.
 func TestALostTailWaitsForANodeThatHasIt(t *testing.T) {
 	t.Parallel()
 	for name, others := range map[string]bool{"the other one is away": false, "a third one has it": true} {
@@ -147,7 +149,8 @@ func TestALeaderRefillsAFollowerThatOwes(t *testing.T) {
 	})
 }
 
-// A node does not know what it acknowledged in the terms so far. The leader of such a term tells it.
+// A node does not know what it acknowledged in the terms so far. The leader of such a term tells
+// it.
 func TestALeaderKnowsWhatIsOwed(t *testing.T) {
 	t.Parallel()
 	inBubbleOnMemory(t, func(b *bubble, _ disks) {
@@ -164,7 +167,8 @@ func TestALeaderKnowsWhatIsOwed(t *testing.T) {
 	})
 }
 
-// Only a member may have a node raise its term, and only the leader of its term may make it owe something.
+// Only a member may have a node raise its term, and only the leader of its term may make it owe
+// something.
 func TestWhoMayAskForWhatIsOwed(t *testing.T) {
 	t.Parallel()
 	inBubbleOnMemory(t, func(b *bubble, _ disks) {

@@ -9,8 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The power fails everywhere, again and again. The end of one node's log is damaged each time, and the appends of the others are
-// torn. Nothing that was acknowledged is lost, and the cluster comes back by itself.
+// The power fails everywhere, again and again. The end of one node's log is damaged each time, and
+// the appends of the others are torn. Nothing that was acknowledged is lost, and the cluster comes
+// back by itself.
 func TestCutTailsLoseNothing(t *testing.T) {
 	RunParallel(t, Config{WriteTimeMax: 40 * time.Millisecond, Tune: withTinyLogs}, func(s *Sim) {
 		s.Start()

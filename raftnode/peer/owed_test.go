@@ -14,8 +14,8 @@ import (
 	"zamok/raftnode/tail"
 )
 
-// The leader and n3 have acknowledged entries, n2 has not got them yet. The leader fails, and n3 has lost them. Neither leads
-// before a node is back that has them.
+// The leader and n3 have acknowledged entries, n2 has not got them yet. The leader fails, and n3
+// has lost them. Neither leads before a node is back that has them.
 func TestALostTailElectsNobodyWithoutIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, all := threeRunning(t)
@@ -93,7 +93,8 @@ func TestRaisingATerm(t *testing.T) {
 	})
 }
 
-// A node that owes refuses votes and pre-votes as raft does, without an error, and to candidates whose logs end below.
+// A node that owes refuses votes and pre-votes as raft does, without an error, and to candidates
+// whose logs end below.
 func TestWhomANodeThatOwesVotesFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, all := threeRunning(t)

@@ -9,7 +9,8 @@ import (
 	"zamok/raftnode/tail"
 )
 
-// keyOwed is where votes.db keeps the end that this node owes (package tail); no value, or zeros: it owes nothing.
+// keyOwed is where votes.db keeps the end that this node owes (package tail); no value, or zeros:
+// it owes nothing.
 const keyOwed = "OwedEnd"
 
 func (v Values) owed() (tail.End, error) {
@@ -18,15 +19,19 @@ func (v Values) owed() (tail.End, error) {
 		return tail.End{}, nil
 	}
 	if len(value) != 16 {
-		return tail.End{}, fmt.Errorf("%w: the value of %s has %d bytes, an end has 16", errRecord, keyOwed, len(value))
+		return tail.End{}, fmt.Errorf("%w: the value of %s has %d bytes, an end has 16",
+			errRecord, keyOwed, len(value))
 	}
-	return tail.End{Term: binary.BigEndian.Uint64(value), Index: binary.BigEndian.Uint64(value[8:])}, nil
+	term, index := binary.BigEndian.Uint64(value), binary.BigEndian.Uint64(value[8:])
+	return tail.End{Term: term, Index: index}, nil
 }
 
-func owedBytes(end tail.End) []byte { return append(numberBytes(end.Term), numberBytes(end.Index)...) }
+func owedBytes(end tail.End) []byte {
+	return append(numberBytes(end.Term), numberBytes(end.Index)...)
+}
 
-// owe makes a node owe the end of what it may have acknowledged, as long as nothing but Open uses its votes. It comes before
-// the tail is overwritten.
+// owe makes a node owe the end of what it may have acknowledged, as long as nothing but Open uses
+// its votes. It comes before the tail is overwritten.
 func owe(votes Table, cut tail.End) error {
 	values, err := votes.Values()
 	if err != nil {
@@ -39,8 +44,11 @@ func owe(votes Table, cut tail.End) error {
 	return votes.Put(Values{keyOwed: owedBytes(cut)})
 }
 
-// Tail returns where the log on the disk ends, or the newest snapshot if that reaches further, and which end this node owes.
-func (s *Store) Tail() tail.State { return tail.State{Log: s.logs.durableEnd(), Owed: s.votes.owed()} }
+// Tail returns where the log on the disk ends, or the newest snapshot if that reaches further, and
+// which end this node owes.
+func (s *Store) Tail() tail.State {
+	return tail.State{Log: s.logs.durableEnd(), Owed: s.votes.owed()}
+}
 
 // Owed is the end that this node owes. It never waits for the disk.
 func (s *Store) Owed() tail.End { return s.votes.owed() }
@@ -50,7 +58,8 @@ func (s *Store) Owe(end tail.End) error {
 	return s.votes.changeOwed(func(owed tail.End) tail.End { return tail.Higher(owed, end) })
 }
 
-// Sink lowers what this node owes; to zero, it owes nothing any more. It does nothing if that is not owed any more.
+// Sink lowers what this node owes; to zero, it owes nothing any more. It does nothing if that is
+// not owed any more.
 func (s *Store) Sink(owed, sunk tail.End) error {
 	return s.votes.changeOwed(func(now tail.End) tail.End {
 		if now == owed {
@@ -76,7 +85,8 @@ func (v *votes) changeOwed(change func(tail.End) tail.End) error {
 	})
 }
 
-// durableEnd is where the log on the disk ends. If it can't be read it is taken for empty: the node ends.
+// durableEnd is where the log on the disk ends. If it can't be read it is taken for empty: the node
+// ends.
 func (l *raftLog) durableEnd() tail.End {
 	for {
 		newest := l.snapshots.newest()
@@ -110,8 +120,8 @@ func (m *Memory) Owed() tail.End {
 // Owe is what Open does for a log in files that it has to cut. No Store uses the Memory.
 func (m *Memory) Owe(end tail.End) error { return owe(memoryTable{m}, end) }
 
-// Cut is damage to the last entries of the log, as far as there are more than one, which the next process notices. No Store uses the
-// Memory.
+// Cut is damage to the last entries of the log, as far as there are more than one, which the next
+// process notices. No Store uses the Memory.
 func (m *Memory) Cut(entries uint64) error {
 	if m.logs == nil {
 		return nil

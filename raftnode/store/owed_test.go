@@ -9,7 +9,8 @@ import (
 	"zamok/raftnode/tail"
 )
 
-// What a node owes is kept over restarts. It rises to what is higher, and sinks only from what it is.
+// What a node owes is kept over restarts. It rises to what is higher, and sinks only from what it
+// is.
 func TestWhatIsOwedIsKept(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()
@@ -53,7 +54,8 @@ func TestALogThatIsCutIsOwed(t *testing.T) {
 	})
 }
 
-// Entries that are not on the disk yet do not count, nor does a log that ends below the newest snapshot.
+// Entries that are not on the disk yet do not count, nor does a log that ends below the newest
+// snapshot.
 func TestTheTailIsWhatIsOnTheDisk(t *testing.T) {
 	onPending(t, func(t *testing.T, st *pendingTest) {
 		st.hold()

@@ -5,13 +5,16 @@ import (
 	"math/bits"
 )
 
-// The model is Raft as far as a vote, an append and a commit go, on disks that lose the ends of logs. Every state that can be
-// reached within the bounds is visited, and in each the rule of this package decides, or another one, which must fail.
+// The model is Raft as far as a vote, an append and a commit go, on disks that lose the ends of
+// logs. Every state that can be reached within the bounds is visited, and in each the rule of this
+// package decides, or another one, which must fail.
 //
-// A message of a leader is delivered at any later time or never, also when that leader has ended: what a leader of a term has in
-// its log is kept for each term. Its acknowledgement counts at once and for ever, also when the follower has lost the entry, and
-// an entry is committed as soon as a majority has acknowledged it, also when the leader does not learn of it. So more
-// counts as committed than in a cluster. A vote is counted when it is given. A node that starts again does so in one step.
+// A message of a leader is delivered at any later time or never, also when that leader has ended:
+// what a leader of a term has in its log is kept for each term. Its acknowledgement counts at once
+// and for ever, also when the follower has lost the entry, and an entry is committed as soon as a
+// majority has acknowledged it, also when the leader does not learn of it. So more counts as
+// committed than in a cluster. A vote is counted when it is given. A node that starts again does so
+// in one step.
 const (
 	nodesMax = 5
 	termsMax = 3

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// emit is called with each state to which a step leads, which is m.next, and with the step in words.
+// emit is called with each state to which a step leads, which is m.next, and with the step in
+// words.
 func (m *model) emit(step string, about ...int) {
 	failed := m.commit(&m.next)
 	if m.wanted != nil {
@@ -146,8 +147,8 @@ func (m *model) trace() string {
 	return strings.Join(append(path, again.failed), "\n")
 }
 
-// recovers reports whether a cluster elects a leader that every node follows, and none owes anything in the end, once all
-// nodes run, reach each other and lose nothing more.
+// recovers reports whether a cluster elects a leader that every node follows, and none owes
+// anything in the end, once all nodes run, reach each other and lose nothing more.
 func (m *model) recovers(s modelState) bool {
 	highest := uint8(0)
 	for i := range m.nodes {
@@ -196,7 +197,8 @@ func (m *model) askAll(s *modelState, i int) {
 	m.round(s, i)
 }
 
-// wins reports whether a majority elects a candidate, in a pre-vote and in the vote that follows at once.
+// wins reports whether a majority elects a candidate, in a pre-vote and in the vote that follows at
+// once.
 func (m *model) wins(s *modelState, i int) bool {
 	c := &s.nodes[i]
 	votes := uint8(1) << i
@@ -209,8 +211,8 @@ func (m *model) wins(s *modelState, i int) bool {
 	return majority(m.voters(s, &c.log, c.len), votes)
 }
 
-// allFollow reports whether no node owes anything once it has the leader's log, which then ends with an entry of its term: it
-// may be an earlier one.
+// allFollow reports whether no node owes anything once it has the leader's log, which then ends
+// with an entry of its term: it may be an earlier one.
 func (m *model) allFollow(s *modelState, i int) bool {
 	l := &s.nodes[i]
 	for k := range m.nodes {

@@ -87,7 +87,8 @@ func (m *model) append(s *modelState, i int) {
 	if m.changes == 0 || s.confChanges() >= m.changes {
 		return
 	}
-	// A change of one server, when the one before and an entry of this term are committed; raft's rule.
+	// A change of one server, when the one before and an entry of this term are committed; raft's
+	// rule.
 	voters := m.voters(s, &n.log, n.len)
 	if s.committed[t] < n.len && (s.committed[t] == 0 || m.voters(s, &n.log, s.committed[t]) != voters) ||
 		s.committed[t] == 0 && n.len > 0 && m.changes > 1 {
@@ -128,7 +129,8 @@ func (m *model) extend(s *modelState, i int, conf uint8) {
 	m.emit("n%d appends entry %d, term %d, configuration %d", i+1, int(n.len), int(t)+1, int(conf))
 }
 
-// deliver has a node take a message of the leader of a term. It is whole, or the power fails meanwhile.
+// deliver has a node take a message of the leader of a term. It is whole, or the power fails
+// meanwhile.
 func (m *model) deliver(s *modelState, t, i int) {
 	n := &s.nodes[i]
 	if s.led[t] == 0 || int(s.led[t]) == i+1 || int(n.term) > t+1 {

@@ -21,7 +21,8 @@ func Higher(a, b End) End {
 	return b
 }
 
-// Unknown is what a node owes that does not know what it may have acknowledged, in the terms up to this one.
+// Unknown is what a node owes that does not know what it may have acknowledged, in the terms up to
+// this one.
 func Unknown(term uint64) End { return End{term, math.MaxUint64} }
 
 // State is what a node knows of the end of its log.
@@ -30,11 +31,12 @@ type State struct {
 	Owed End // what it may have acknowledged
 }
 
-// Owes reports whether the log ends below what the node may have acknowledged. If so it does not campaign, and takes no
-// leadership that is handed over.
+// Owes reports whether the log ends below what the node may have acknowledged. If so it does not
+// campaign, and takes no leadership that is handed over.
 func (s State) Owes() bool { return !s.Log.Reaches(s.Owed) }
 
-// MayVoteFor reports whether this node may elect a candidate whose log ends there. Raft has its own conditions beside.
+// MayVoteFor reports whether this node may elect a candidate whose log ends there. Raft has its own
+// conditions beside.
 func (s State) MayVoteFor(candidate End) bool { return !s.Owes() || candidate.Reaches(s.Owed) }
 
 // An Answer is what a voter says to a node that owes.
@@ -46,16 +48,19 @@ type Answer[ID comparable] struct {
 	Voters []ID   // of the latest configuration in its log
 }
 
-// counts reports whether nothing above the log of the answer will come from the leader of the owed end's term.
+// counts reports whether nothing above the log of the answer will come from the leader of the owed
+// end's term.
 func (a *Answer[ID]) counts(owed End) bool {
 	return a.Term > owed.Term || a.leads(owed)
 }
 
 func (a *Answer[ID]) leads(owed End) bool { return a.Leads && a.Term >= owed.Term }
 
-// Sink returns what a node owes after one round of answers, and which voters have to answer still in the same round for it to
-// sink. The voters are those of the latest configuration in its log. It must have owed this before the round began.
-func Sink[ID comparable](owed End, self ID, voters []ID, answers []Answer[ID]) (sunk End, missing []ID) {
+// Sink returns what a node owes after one round of answers, and which voters have to answer still
+// in the same round for it to sink. The voters are those of the latest configuration in its log. It
+// must have owed this before the round began.
+func Sink[ID comparable](
+	owed End, self ID, voters []ID, answers []Answer[ID]) (sunk End, missing []ID) {
 	var highest End
 	need := slices.Clone(voters)
 	for i := range answers {
@@ -69,7 +74,9 @@ func Sink[ID comparable](owed End, self ID, voters []ID, answers []Answer[ID]) (
 		}
 	}
 	for _, id := range need {
-		answered := slices.ContainsFunc(answers, func(a Answer[ID]) bool { return a.From == id && a.counts(owed) })
+		answered := slices.ContainsFunc(answers, func(a Answer[ID]) bool {
+			return a.From == id && a.counts(owed)
+		})
 		if id != self && !answered && !slices.Contains(missing, id) {
 			missing = append(missing, id)
 		}

@@ -82,7 +82,8 @@ func skipModel(t *testing.T, takes int) {
 	}
 }
 
-// Within these bounds no reachable state has lost what was committed, and a cluster whose nodes all run recovers from each.
+// Within these bounds no reachable state has lost what was committed, and a cluster whose nodes all
+// run recovers from each.
 func TestNothingIsLost(t *testing.T) {
 	for _, test := range []struct {
 		name  string

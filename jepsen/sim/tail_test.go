@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -9,23 +10,33 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The power fails everywhere, again and again. The end of one node's log is damaged each time, and
-// the appends of the others are torn. Nothing that was acknowledged is lost, and the cluster comes
-// back by itself.
+// The power fails everywhere, again and again. The ends of the logs of a minority are damaged each
+// time, and the appends of the others are torn. Nothing that was acknowledged is lost, and the
+// cluster comes back by itself.
 func TestCutTailsLoseNothing(t *testing.T) {
-	RunParallel(t, Config{WriteTimeMax: 40 * time.Millisecond, Tune: withTinyLogs}, func(s *Sim) {
+	t.Parallel()
+	for _, nodes := range []int{3, 5} {
+		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) { cutTailsLoseNothing(t, nodes) })
+	}
+}
+
+func cutTailsLoseNothing(t *testing.T, nodes int) {
+	config := Config{Nodes: nodes, WriteTimeMax: 40 * time.Millisecond, Tune: withTinyLogs}
+	RunParallel(t, config, func(s *Sim) {
 		s.Start()
 		load := s.Load(5, 100*time.Millisecond)
 		random := s.Random("cut tails")
 		const least, most = 30, 90
-		owing := map[int]int{} // how often so many nodes owed something when they started
+		damaged := (nodes - 1) / 2
+		owing := make([]int, nodes+1) // how often so many nodes owed something when they started
 		occurred := func() bool {
-			return owing[1] > 0 && owing[2] > 0 && owing[3] > 0 && s.Trace.Count("have answered") > 0 && s.Trace.Count("has what it had lost") > 0
+			return owing[damaged] > 0 && owing[damaged+1] > 0 && owing[damaged+2] > 0 &&
+				s.Trace.Count("have answered") > 0 && s.Trace.Count("has what it had lost") > 0
 		}
 		times := 0
 		for ; times < least || !occurred() && times < most; times++ {
 			time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
-			cutTails(s, random)
+			cutTails(s, random, damaged)
 			n := 0
 			for _, node := range s.Members() {
 				if owes, _ := node.Disk.owes(); owes {
@@ -38,17 +49,18 @@ func TestCutTailsLoseNothing(t *testing.T) {
 		}
 		stopAndCheck(s, load)
 		require.True(s, occurred(), "so many nodes owed something: %v", owing)
-		s.Logf("%d times: so many nodes owed something: %v; %d gave up a part of it", times, owing, s.Trace.Count("have answered"))
+		s.Logf("%d times: so many nodes owed something: %v; %d gave up a part of it",
+			times, owing, s.Trace.Count("have answered"))
 	})
 }
 
-// cutTails has the power of all nodes fail, and damages the log of one.
-func cutTails(s *Sim, random *rand.Rand) {
-	struck, entries := random.IntN(len(s.Members())), uint64(1+random.IntN(4))
+// cutTails has the power of all nodes fail, and damages the logs of so many.
+func cutTails(s *Sim, random *rand.Rand, damaged int) {
 	torn := []writeOutcome{"", writeTorn}[random.IntN(2)]
 	var down sync.WaitGroup
-	for i, n := range s.Members() {
-		if i == struck {
+	for place, i := range random.Perm(len(s.Members())) {
+		n, entries := s.Members()[i], uint64(1+random.IntN(4))
+		if place < damaged {
 			down.Go(func() { n.CutTail(entries) })
 		} else {
 			n.Disk.forcedOutcome.set(torn)

@@ -68,9 +68,10 @@
 //	N13 A leader gives way by itself for want of progress only if a majority of the voters without it answers and
 //	    writes quickly; and for that reason, or for want of space, only if none did within a minute, as far as it
 //	    and the voters that answer know.
-//	N14 A node whose log has lost its end (package tail) says so in its log, and in its status what it waits for. It asks the
-//	    leader, or without one all voters, in rounds that begin anew. A voter that is asked enters a later term first, unless it
-//	    hears a leader. Only members may ask, and only the leader of its term may make a node owe something.
+//	N14 A node whose log has lost its end (package tail) says so in its log, and in its status what
+//	    it waits for. It asks the leader, or without one all voters, in rounds that begin anew. A
+//	    voter that is asked enters a later term first, unless it hears a leader. Only members may
+//	    ask, and only the leader of its term may make a node owe something.
 //
 // # Leadership in three steps
 //
@@ -135,6 +136,6 @@
 //	owed.go                          a log that has lost its end
 //	restore.go                       a new cluster from a backup, and where its tokens begin
 //
-// Package peer connects the nodes, package store keeps log, votes and snapshots, package tail has the rule for a log that was cut,
-// package fair orders waiting commands.
+// Package peer connects the nodes, package store keeps log, votes and snapshots, package tail has
+// the rule for a log that was cut, package fair orders waiting commands.
 package raftnode

@@ -75,7 +75,8 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	n := &Node{
 		cfg: cfg, log: cfg.Logger, limitedLog: peer.NewRateLimitedLog(cfg.Logger), queue: newQueue(), proposals: proposals{byBytes: make(map[*byte]*proposal)},
-		maintainWake: make(chan struct{}, 1), owed: make(chan struct{}, 1), changing: make(chan struct{}, 1), membership: make(chan struct{}, 1),
+		maintainWake: make(chan struct{}, 1), changing: make(chan struct{}, 1), membership: make(chan struct{}, 1),
+		owed: make(chan struct{}, 1),
 	}
 	n.life, n.endLife = context.WithCancel(context.Background())
 	n.state.node, n.proposals.fatal = n, n.fatal

@@ -18,7 +18,8 @@ import (
 type call struct {
 	// Entry has one Member or Digest of the caller's own.
 	Entry []byte `json:",omitempty"`
-	// Owe is the end of what the leader has this node's acknowledgement of, and this node's log has lost.
+	// Owe is the end of what the leader has this node's acknowledgement of, and this node's log has
+	// lost.
 	Owe *tail.End `json:",omitempty"`
 	// Owed is what the caller owes. The reply is a debt.
 	Owed *tail.End `json:",omitempty"`

@@ -145,7 +145,9 @@ func (d *Disk) hookNextWrite(op diskOp, takes time.Duration, do func()) {
 }
 
 // write makes one write: it hangs, takes its time, lands or fails.
-func (d *Disk) write(op diskOp, land func() error) error { return d.do(&write{op: op, apply: land}) }
+func (d *Disk) write(op diskOp, land func() error) error {
+	return d.do(&write{op: op, apply: land})
+}
 
 func (d *Disk) do(w *write) error {
 	op := w.op
@@ -234,7 +236,8 @@ func (l diskLogs) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log
 
 func (l diskLogs) StoreLogs(logs []*raft.Log) error {
 	last := logs[len(logs)-1]
-	return l.disk.do(&write{op: opAppend, end: tail.End{Term: last.Term, Index: last.Index}, apply: func() error {
+	end := tail.End{Term: last.Term, Index: last.Index}
+	return l.disk.do(&write{op: opAppend, end: end, apply: func() error {
 		if l.disk.image == nil { // else no process will read what is written
 			l.disk.sim.Audit.stored(l.disk.id, logs)
 		}

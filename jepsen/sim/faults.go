@@ -90,7 +90,9 @@ var nodeFaults = []fault{
 			i.losePowerDuring(opVote, hangDuration, i.sim.Others(i.leader)...)
 	}},
 	{"cut a tail", func(i *injection) bool { return i.cutTail() }},
-	{"cut a tail, lose power everywhere", func(i *injection) bool { return i.cutTail(i.sim.Others(i.a)...) }},
+	{"cut a tail, lose power everywhere", func(i *injection) bool {
+		return i.cutTail(i.sim.Others(i.a)...)
+	}},
 	{"end a leader whose disk hangs", (*injection).endHangingLeader}, // with entries that are not written
 	{"stall a disk", func(i *injection) bool { return i.stop(i.a, i.lasts, i.a.Disk.Stall, i.a.Disk.Resume) }},
 	{"hang the leader's disk", func(i *injection) bool {
@@ -424,14 +426,19 @@ func (f *Nemesis) restartLoop(ctx context.Context) {
 	}
 }
 
-// cutTail damages the end of a node's log while the power of some others fails. No other node may lack what it had acknowledged.
+// cutTail damages the end of a node's log while the power of some others fails. No other node may
+// lack what it had acknowledged.
 func (i *injection) cutTail(others ...*Node) bool {
 	r := &i.replacement
 	if !r.mu.TryLock() {
 		return false
 	}
 	defer r.mu.Unlock()
-	if r.old != nil || i.a.Running() == nil || i.any(func(d *Disk) bool { _, damaged := d.owes(); return damaged }) {
+	damaged := func(d *Disk) bool {
+		_, damaged := d.owes()
+		return damaged
+	}
+	if r.old != nil || i.a.Running() == nil || i.any(damaged) {
 		return false
 	}
 	i.end((*Node).LosePower, others...)

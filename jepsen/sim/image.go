@@ -28,11 +28,12 @@ import (
 // writes is wrong. What package store has not asked for yet is lost: above all a leader's entries that gather
 // while the write before them is under way.
 //
-// In memory a write is there or not: it stands for one transaction of bbolt. An append that is not there may have left a part
-// behind, and then the next process owes its end, which it can't tell from one that was acknowledged. On a real disk the pages of
-// one are torn as bbolt's order of writing and flushing allows: any of the new pages without the page
-// that makes them count, or all of them with it or without it. Of an append to a segment any sectors are missing.
-// What lies in the folder of a snapshot that is not complete is lost, or cut anywhere.
+// In memory a write is there or not: it stands for one transaction of bbolt. An append that is not
+// there may have left a part behind, and then the next process owes its end, which it can't tell
+// from one that was acknowledged. On a real disk the pages of one are torn as bbolt's order of
+// writing and flushing allows: any of the new pages without the page that makes them count, or all
+// of them with it or without it. Of an append to a segment any sectors are missing. What lies in
+// the folder of a snapshot that is not complete is lost, or cut anywhere.
 //
 // Not seen is what the layers below package store do with flushes: that bbolt, raft-wal and the snapshots of
 // package store really ask for them, and in that order, and that identity.json and the names in directories are
@@ -86,7 +87,8 @@ func (d *Disk) capture(counted uint64, powerFails bool) {
 			over[file] = true
 		default:
 			over[file] = true
-			if d.memory != nil && w.op == opAppend && !d.sim.noneTorn.Load() && (decided == writeTorn || random.IntN(2) == 0) {
+			if d.memory != nil && w.op == opAppend && !d.sim.noneTorn.Load() &&
+				(decided == writeTorn || random.IntN(2) == 0) {
 				became, owed = writeTorn, w.end
 			}
 		}
@@ -131,7 +133,8 @@ func (d *Disk) cutImage(entries uint64) {
 		d.image.memory.Owed().Index, d.image.memory.Owed().Term)
 }
 
-// owes reports whether the node, or the next process on this disk, owes something, and whether that is because its tail was cut.
+// owes reports whether the node, or the next process on this disk, owes something, and whether that
+// is because its tail was cut.
 func (d *Disk) owes() (owes, damaged bool) {
 	d.landMu.Lock()
 	defer d.landMu.Unlock()

@@ -252,7 +252,8 @@ func (n *Node) LosePower() {
 	}
 }
 
-// CutTail ends the process as LosePower does, and damages the last entries of the log, which the next process notices.
+// CutTail ends the process as LosePower does, and damages the last entries of the log, which the
+// next process notices.
 func (n *Node) CutTail(entries uint64) {
 	if p := n.latest(); p != nil {
 		n.endProcess(p, func(p *process) {

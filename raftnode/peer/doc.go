@@ -219,9 +219,9 @@
 //	    because it was a member once; it sends an append of a later term, the leader steps down, and entries of C are
 //	    applied.
 //
-//	P15 A node that owes something (Config.Tail) elects nobody whose log ends below that, and neither campaigns nor takes a
-//	    leadership. Otherwise: its disk has lost an entry that it acknowledged, the leader fails, and its vote elects a node that
-//	    never had it.
+//	P15 A node that owes something (Config.Tail) elects nobody whose log ends below that, and
+//	    neither campaigns nor takes a leadership. Otherwise: its disk has lost an entry that it
+//	    acknowledged, the leader fails, and its vote elects a node that never had it.
 //
 // # Terms that leap
 //
@@ -246,19 +246,22 @@
 //
 // # What was acknowledged
 //
-// A node whose log has lost its end owes it (package tail, Config.Tail). Then this package refuses votes and pre-votes to candidates
-// whose logs end below, as raft refuses them, and a leadership that is handed over; and its own campaigns end here. Nothing else
-// changes. [Transport.RaiseTerm] has a node enter a later term because another one that owes something asks it (package raftnode).
+// A node whose log has lost its end owes it (package tail, Config.Tail). Then this package refuses
+// votes and pre-votes to candidates whose logs end below, as raft refuses them, and a leadership
+// that is handed over; and its own campaigns end here. Nothing else changes. [Transport.RaiseTerm]
+// has a node enter a later term because another one that owes something asks it (package raftnode).
 //
-// A node notices most losses by itself. Its leader notices the others: within one term of one leader, nothing takes an acknowledged
-// entry out of a follower's log. So a follower that acknowledged entries up to i, and later answers that its log ends below i,
-// has lost what it promised. It gets no append and no heartbeat of that leader in that term until it owes that, on its disk
-// (Config.Owe, followers.go). Then the leader forgets what it acknowledged, and sends it again. The record is by incarnation: a node
-// that is replaced starts over.
+// A node notices most losses by itself. Its leader notices the others: within one term of one
+// leader, nothing takes an acknowledged entry out of a follower's log. So a follower that
+// acknowledged entries up to i, and later answers that its log ends below i, has lost what it
+// promised. It gets no append and no heartbeat of that leader in that term until it owes that, on
+// its disk (Config.Owe, followers.go). Then the leader forgets what it acknowledged, and sends it
+// again. The record is by incarnation: a node that is replaced starts over.
 //
-// What this does not give: the leader knows only what was acknowledged to itself, in its term. A follower whose disk forgot, without a
-// trace, while no leader stood, or before the leader changed, is sent what it lacks like any that lags, and its vote in between
-// may have elected a candidate without these entries.
+// What this does not give: the leader knows only what was acknowledged to itself, in its term. A
+// follower whose disk forgot, without a trace, while no leader stood, or before the leader changed,
+// is sent what it lacks like any that lags, and its vote in between may have elected a candidate
+// without these entries.
 //
 // # What is not detected
 //

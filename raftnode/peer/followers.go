@@ -12,7 +12,8 @@ import (
 	"zamok/raftnode/tail"
 )
 
-// errLost is how an append ends whose answer shows that the server's log has lost what it acknowledged to this leader.
+// errLost is how an append ends whose answer shows that the server's log has lost what it
+// acknowledged to this leader.
 var errLost = errors.New("the log of this node ends below an entry that it acknowledged")
 
 // unreachableAfter is for how long calls to a follower must fail before that is logged: a connection that
@@ -50,12 +51,13 @@ const refusedPause = time.Second
 
 // inTerm is what a follower did while this node leads in one term.
 //
-// Within a term nothing takes an acknowledged entry out of a follower's log, so one whose log ends below has
-// lost it: to a damaged disk, to a disk that did not keep what it had flushed, or to an older copy of the
-// directory. Raft would send the entries again and not report it, and if this leader failed before they are there, the vote of the
-// follower would elect one without them. So the follower first has to owe them (Config.Owe), on its disk. Then it is like one
-// that has noticed by itself what it lost: what it had acknowledged is forgotten here, and sent again. Raft counts it as before, which
-// package tail allows.
+// Within a term nothing takes an acknowledged entry out of a follower's log, so one whose log ends
+// below has lost it: to a damaged disk, to a disk that did not keep what it had flushed, or to an
+// older copy of the directory. Raft would send the entries again and not report it, and if this
+// leader failed before they are there, the vote of the follower would elect one without them. So
+// the follower first has to owe them (Config.Owe), on its disk. Then it is like one that has
+// noticed by itself what it lost: what it had acknowledged is forgotten here, and sent again. Raft
+// counts it as before, which package tail allows.
 type inTerm struct {
 	term          uint64    // of the latest append
 	began         time.Time // when that was sent first
@@ -103,9 +105,10 @@ func (t *Transport) Removing(id raft.ServerID) {
 	t.follower(id).removing = true
 }
 
-// enterTerm begins a call of a term to a server, and returns what the server has acknowledged in this term
-// before, and whether it lost some of it. A call of an earlier term, which raft's pause after a failure can delay
-// until this node leads again, forgets nothing: the follower refuses it for its term. The mutex is held.
+// enterTerm begins a call of a term to a server, and returns what the server has acknowledged in
+// this term before, and whether it lost some of it. A call of an earlier term, which raft's pause
+// after a failure can delay until this node leads again, forgets nothing: the follower refuses it
+// for its term. The mutex is held.
 func (t *Transport) enterTerm(f *follower, term uint64) (acknowledged uint64, lost bool) {
 	t.term = max(t.term, term)
 	if f.term > term {
@@ -160,23 +163,27 @@ func (f *follower) isRemoval(entry *raft.Log) bool {
 	return !slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID == f.id })
 }
 
-// noteLoss notes that the log of a server ends below what it had acknowledged when the append was sent. That
-// counts, and not what it has acknowledged by now: the answers to appends and to heartbeats may overtake each other.
+// noteLoss notes that the log of a server ends below what it had acknowledged when the append was
+// sent. That counts, and not what it has acknowledged by now: the answers to appends and to
+// heartbeats may overtake each other.
 func (t *Transport) noteLoss(f *follower, term, acknowledged, lastLog uint64) error {
 	t.mu.Lock()
 	f.lost = f.lost || f.term == term
 	t.mu.Unlock()
-	t.network.log.warn("lost "+string(f.id), "a node lost entries that it acknowledged; it gets them again, and votes as if it had "+
-		"them", "node", f.id, "acknowledged_index", acknowledged, "last_index", lastLog)
+	t.network.log.warn("lost "+string(f.id), "a node lost entries that it acknowledged; it gets them "+
+		"again, and votes as if it had them", "node", f.id, "acknowledged_index", acknowledged, "last_index", lastLog)
 	return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d",
 		f.id, errLost, acknowledged, lastLog)
 }
 
-// makeOwe has a server owe what it acknowledged in this term and lost, and then forgets that it acknowledged it.
+// makeOwe has a server owe what it acknowledged in this term and lost, and then forgets that it
+// acknowledged it.
 func (t *Transport) makeOwe(f *follower, at raft.ServerAddress, term, acknowledged uint64) error {
-	err := t.network.config.Owe(t.ctx, Node{string(f.id), string(at)}, tail.End{Term: term, Index: acknowledged})
+	end := tail.End{Term: term, Index: acknowledged}
+	err := t.network.config.Owe(t.ctx, Node{string(f.id), string(at)}, end)
 	if err != nil {
-		return fmt.Errorf("peer: %s gets no entries until its disk has a note of what it lost: %w", f.id, err)
+		return fmt.Errorf("peer: %s gets no entries until its disk has a note of what it lost: %w",
+			f.id, err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A follower comes back, and its log ends below what it acknowledged to the leader that still leads. The leader has it owe that
-// first, and sends it nothing until it does. Then it gets everything again, and acknowledges as ever.
+// A follower comes back, and its log ends below what it acknowledged to the leader that still
+// leads. The leader has it owe that first, and sends it nothing until it does. Then it gets
+// everything again, and acknowledges as ever.
 func TestAFollowerOwesWhatItAcknowledgedAndLost(t *testing.T) {
 	for name, lost := range map[string]uint64{"whole": 0, "one entry": 1, "many entries": 10} {
 		t.Run(name, func(t *testing.T) {

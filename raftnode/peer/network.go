@@ -61,11 +61,12 @@ type Config struct {
 	// Handle answers a Call of another node. It is called from many goroutines, must end
 	// when ctx does, and returns at most 16 KiB.
 	Handle func(ctx context.Context, from Server, request []byte) []byte
-	// Tail returns where this node's log ends, and what it owes (package tail). It is called from many goroutines, for each
-	// vote.
+	// Tail returns where this node's log ends, and what it owes (package tail). It is called from
+	// many goroutines, for each vote.
 	Tail func() tail.State
-	// Owe has another server owe the end of what it acknowledged to this node as its leader, since its log ends below that.
-	// It returns nil when that is on the server's disk. It is called from many goroutines, and must end when ctx does.
+	// Owe has another server owe the end of what it acknowledged to this node as its leader, since
+	// its log ends below that. It returns nil when that is on the server's disk. It is called from
+	// many goroutines, and must end when ctx does.
 	Owe func(ctx context.Context, server Node, acknowledged tail.End) error
 
 	// Report returns what this node tells its leader with each answer to a heartbeat. It is called from many goroutines, and must

@@ -93,8 +93,9 @@ func (t *Transport) prepareRequest(c *inboundConn, request *raft.RPC) bool {
 	return (!ok || !t.answerKnown(*request, snapshot)) && !t.refuseOwing(*request, from)
 }
 
-// refuseOwing refuses a vote, a pre-vote, or a leadership that is handed over, if this node owes what the candidate may lack,
-// and reports whether it did. The term of a candidate that is refused is not adopted.
+// refuseOwing refuses a vote, a pre-vote, or a leadership that is handed over, if this node owes
+// what the candidate may lack, and reports whether it did. The term of a candidate that is refused
+// is not adopted.
 func (t *Transport) refuseOwing(request raft.RPC, from raft.RPCHeader) bool {
 	n := t.network
 	var candidate tail.End
@@ -121,9 +122,10 @@ func (t *Transport) refuseOwing(request raft.RPC, from raft.RPCHeader) bool {
 	return true
 }
 
-// RaiseTerm has this node enter a term above another one, on its disk, unless it is in one. So it takes nothing more from the
-// leader of that other term, and leads no longer if it does. Raft gets a request for a vote, in this node's own name, that it has
-// to refuse, and adopts its term. Only a node whose log is empty votes for itself, in a term in which it does not campaign.
+// RaiseTerm has this node enter a term above another one, on its disk, unless it is in one. So it
+// takes nothing more from the leader of that other term, and leads no longer if it does. Raft gets
+// a request for a vote, in this node's own name, that it has to refuse, and adopts its term. Only a
+// node whose log is empty votes for itself, in a term in which it does not campaign.
 func (t *Transport) RaiseTerm(ctx context.Context, above uint64) error {
 	n := t.network
 	if fault := n.termFault(above); fault != "" || above == math.MaxUint64 {

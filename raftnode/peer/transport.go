@@ -179,8 +179,8 @@ func (t *Transport) sendAppend(id raft.ServerID, at raft.ServerAddress,
 	return err
 }
 
-// RequestVote implements raft.Transport. A node that owes something asks nobody, and is refused; Raft can't be told not to
-// campaign.
+// RequestVote implements raft.Transport. A node that owes something asks nobody, and is refused;
+// Raft can't be told not to campaign.
 func (t *Transport) RequestVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
 	if t.network.config.Tail().Owes() {

@@ -133,9 +133,10 @@
 // to the followers read them after it was acknowledged. Why this loses nothing is in package
 // raftnode.
 //
-// S17. The end that a node owes (package tail) is on the disk, in votes.db, before the tail that it stands for is overwritten, and
-// stays there over restarts. It rises to what is higher (Owe), and sinks only from what it is (Sink), so an answer to an earlier
-// question takes nothing away. Tail counts what is on the disk: no pending entry ends what is owed.
+// S17. The end that a node owes (package tail) is on the disk, in votes.db, before the tail that it
+// stands for is overwritten, and stays there over restarts. It rises to what is higher (Owe), and
+// sinks only from what it is (Sink), so an answer to an earlier question takes nothing away. Tail
+// counts what is on the disk: no pending entry ends what is owed.
 //
 // S18. The log keeps what no snapshot has, and of the rest no more than LogBytes. It wants a snapshot (WantsSnapshot) when that is
 // half of them, however few entries they are.

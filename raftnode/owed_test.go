@@ -3,6 +3,7 @@ package raftnode
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -209,5 +210,30 @@ func TestWhoMayAskForWhatIsOwed(t *testing.T) {
 		assert.False(b, d.Leads)
 		assert.Len(b, d.Voters, 3)
 		b.start(leader, b.others(leader)[1])
+	})
+}
+
+// The only voter has nobody to ask. It goes on, and says what that means.
+func TestTheOnlyVoterOwesNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		list, err := peer.ParseList("n1=h1:1")
+		require.NoError(t, err)
+		memory := new(store.Memory)
+		b := &bubble{
+			T: t, network: network{doors: make(map[string]*door)}, list: list,
+			tune: func(cfg *Config) { cfg.Store = store.Config{Memory: memory, Wrap: cfg.Store.Wrap} },
+		}
+		n := &bubbleNode{self: list.Nodes()[0], disk: newSickDisk(), ended: make(chan error, 1)}
+		b.nodes = append(b.nodes, n)
+		b.start(n)
+		b.write(b.leader(n), 5)
+		b.kill(n)
+		require.NoError(t, memory.Cut(2))
+		b.start(n)
+		b.write(b.leader(n), 1)
+		b.settled(n)
+		require.True(t, n.logged("ALARM: the log of the only voter has lost its end"))
+		b.kill(n)
 	})
 }

@@ -17,7 +17,7 @@ import (
 // in one step.
 const (
 	nodesMax = 5
-	termsMax = 3
+	termsMax = 4
 	lenMax   = 3
 	endless  = 7 // the index of an end that is unknown
 )
@@ -83,7 +83,8 @@ type bounds struct {
 	changes               int   // of the configuration, in all
 	snapshots, lostRecord bool
 	liveness              bool
-	mustLead              bool // to commit
+	first                 *modelState // where it begins; nil = with empty nodes
+	mustLead              bool        // to commit
 }
 
 // modelRule is what a node does. The one to be tested is this package's.
@@ -96,6 +97,7 @@ type modelRule struct {
 	forgets   bool // what is owed is forgotten by the next start
 	campaigns bool // a node that owes does
 	keeps     bool // answers of earlier rounds count
+	alone     bool // only the voters of a node's own configuration are asked
 }
 
 func theRule() modelRule {

@@ -75,7 +75,7 @@ func (m *model) hash(s *modelState) uint64 {
 	for t := range m.terms {
 		word := uint64(s.leaderLen[t]) | uint64(s.committed[t])<<4
 		for k, term := range s.leaderLog[t] {
-			word |= uint64(term)<<(8+2*k) | set(s.conf[t][k])<<(16+5*k)
+			word |= uint64(term)<<(8+3*k) | set(s.conf[t][k])<<(17+5*k)
 		}
 		if s.led[t] > 0 {
 			word |= uint64(place[s.led[t]-1]+1) << 40
@@ -92,26 +92,30 @@ func (n *modelNode) word(s *modelState, i int) uint64 {
 	w := uint64(n.len) | uint64(n.pending)<<2 | uint64(n.term)<<4 | uint64(n.role)<<7 | uint64(n.owed)<<9 |
 		uint64(n.best)<<15 | uint64(n.base)<<21
 	for k, term := range n.log {
-		w |= uint64(term) << (23 + 2*k)
+		w |= uint64(term) << (23 + 3*k)
 	}
 	for t, q := range n.acked {
-		w |= uint64(q) << (29 + 2*t)
+		w |= uint64(q) << (32 + 2*t)
 	}
 	for t, l := range s.led {
 		if int(l) == i+1 {
-			w |= 1 << (35 + t)
+			w |= 1 << (40 + t)
 		}
 	}
-	w |= uint64(s.rotten>>i&1) << 38
+	w |= uint64(s.rotten>>i&1) << 44
 	if n.voted == uint8(i+1) {
-		w |= 1 << 39
+		w |= 1 << 45
 	}
 	return w
 }
 
 // explore visits the states, nearest first, until nothing is new or one has failed.
 func (m *model) explore() {
-	m.next = modelState{crashes: uint8(m.crashes), rots: uint8(m.rots)}
+	m.next = modelState{}
+	if m.first != nil {
+		m.next = *m.first
+	}
+	m.next.crashes, m.next.rots = uint8(m.crashes), uint8(m.rots)
 	m.emit("")
 	for end := len(m.states); m.at < len(m.states) && m.failed == "" && (m.depth == 0 || m.level < m.depth); m.level++ {
 		for ; m.at < end && m.failed == ""; m.at++ {

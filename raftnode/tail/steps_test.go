@@ -297,7 +297,7 @@ func (m *model) answer(x *modelState, i, k int) {
 	}
 	n.answered |= 1 << k
 	n.best = packEnd(Higher(n.best.end(), v.endAt(v.durable()).end()))
-	if m.changes > 0 {
+	if m.changes > 0 && !m.rule.alone {
 		n.need |= m.voters(x, &v.log, v.durable())
 	}
 }

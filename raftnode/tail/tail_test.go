@@ -193,6 +193,46 @@ func TestSimplerRulesFail(t *testing.T) {
 	}
 }
 
+// What a node cut off had changed the configuration, twice. It asks the voters that it finds in the
+// answers, too; those of its own log do not know what the later ones committed.
+func TestVotersThatWereCutOffAreAsked(t *testing.T) {
+	const n1, n2, n3, n4, n5 = 0, 1, 2, 3, 4
+	// n1 leads in term 1, and adds n4. n3 and n4 have that. n4 leads in term 2, and adds n5. n3 and n5
+	// have that.
+	var s modelState
+	s.conf[0][0], s.conf[1][1] = 0b01111, 0b11111
+	for i, n := range map[int]modelNode{
+		n1: {log: [lenMax]uint8{1}, len: 1, term: 2, voted: n4 + 1, acked: [termsMax]uint8{1}},
+		n2: {term: 1, voted: n1 + 1},
+		n3: {log: [lenMax]uint8{1, 2}, len: 2, term: 2, voted: n4 + 1, acked: [termsMax]uint8{1, 2}},
+		n4: {
+			log: [lenMax]uint8{1, 2}, len: 2, term: 2, voted: n4 + 1, role: leader, acked: [termsMax]uint8{1, 2},
+		},
+		n5: {log: [lenMax]uint8{1, 2}, len: 2, term: 2, acked: [termsMax]uint8{0, 2}},
+	} {
+		s.nodes[i] = n
+	}
+	s.led[0], s.leaderLen[0], s.leaderLog[0] = n1+1, 1, s.nodes[n1].log
+	s.led[1], s.leaderLen[1], s.leaderLog[1] = n4+1, 2, s.nodes[n4].log
+	for _, alone := range []bool{true, false} {
+		if !alone {
+			skipModel(t, slow)
+		}
+		rule := theRule()
+		rule.alone = alone
+		m := newModel(bounds{
+			nodes: 5, terms: 4, length: 2, crashes: 1, rots: 1, initial: 0b00111, changes: 2, depth: 7, first: &s,
+		}, rule)
+		m.explore()
+		if alone {
+			require.Contains(t, m.failed, "was committed")
+		} else if m.failed != "" {
+			t.Fatal(m.trace())
+		}
+		t.Logf("%d states, %d steps deep", len(m.seen), m.level)
+	}
+}
+
 // The states that the model distinguishes do not depend on the names of its nodes.
 func TestTheModelRenamesItsNodes(t *testing.T) {
 	b := bounds{nodes: 3, terms: 2, length: 1, crashes: 1, rots: 1, depth: 7}

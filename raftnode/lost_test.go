@@ -8,8 +8,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"zamok/raftnode/store"
 )
 
 // A follower's log is an older copy, without its last entries, and its node can't know. The leader, which has the

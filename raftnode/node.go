@@ -88,18 +88,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 			err = errors.Join(err, undo())
 		}
 	}()
-	cfg.Store.Format, cfg.Peers.Format = fsm.Format(), fsm.Format()
-	cfg.Store.NodeID, cfg.Store.Fatal = cfg.ID, cfg.Fatal
-	cfg.Store.Postpone, cfg.Store.Written = n.mayPostpone, n.proposals.written
-	observe := cfg.Store.Observe
-	cfg.Store.Observe = func(took time.Duration) {
-		n.writes.add(took)
-		if observe != nil {
-			observe(took)
-		}
-	}
-	n.store, err = store.Open(cfg.Store)
-	if err != nil {
+	if err := n.openStore(cfg.Store); err != nil {
 		return nil, err
 	}
 	undo = func() error { return errors.Join(cfg.Peers.Listener.Close(), n.store.Close()) }
@@ -121,6 +110,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		return nil, err
 	}
 	peers := &cfg.Peers
+	peers.Format = fsm.Format()
 	peers.ID, peers.Incarnation, peers.Cluster, peers.Logger = cfg.ID, n.self.Incarnation, peer.ClusterID(cluster), cfg.Logger
 	peers.Knows, peers.Condition, peers.Term, peers.Handle = n.knows, n.condition, n.store.Term, n.handleCall
 	peers.WaitWritten, peers.Report, peers.MayCampaign = n.store.WaitWritten, n.report, n.mayCampaign
@@ -140,6 +130,21 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	n.busy.Go(n.watchProgress)
 	n.busy.Go(n.measurePauses)
 	return n, nil
+}
+
+// openStore opens this node's data, and has the time of its writes noted.
+func (n *Node) openStore(cfg store.Config) (err error) {
+	cfg.Format, cfg.NodeID, cfg.Fatal = fsm.Format(), n.cfg.ID, n.cfg.Fatal
+	cfg.Postpone, cfg.Written = n.mayPostpone, n.proposals.written
+	observe := cfg.Observe
+	cfg.Observe = func(took time.Duration) {
+		n.writes.add(took)
+		if observe != nil {
+			observe(took)
+		}
+	}
+	n.store, err = store.Open(cfg)
+	return err
 }
 
 // fatal ends the process, and at least this goroutine, so that it does not continue.

@@ -23,7 +23,7 @@ func inBubbleOnMemory(t *testing.T, test func(*bubble, disks)) {
 	tune := func(cfg *Config) {
 		cfg.Store = store.Config{Memory: d[cfg.ID], Wrap: cfg.Store.Wrap}
 	}
-	inBubbleTuned(t, "", tune, func(b *bubble) { test(b, d) })
+	inBubbleTuned(t, tune, func(b *bubble) { test(b, d) })
 }
 
 func (d disks) cut(b *bubble, n *bubbleNode, entries uint64) {

@@ -36,7 +36,6 @@ type options struct {
 	faults      int
 	all         bool
 	disks       bool
-	log         string
 	minutes     int
 	attempts    int
 	recheck     bool

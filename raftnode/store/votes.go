@@ -41,14 +41,6 @@ func (v Values) number(key string) (uint64, error) {
 	return binary.BigEndian.Uint64(value), nil
 }
 
-func numberIn(table Table, key string) (uint64, error) {
-	values, err := table.Values()
-	if err != nil {
-		return 0, err
-	}
-	return values.number(key)
-}
-
 func numberBytes(number uint64) []byte { return binary.BigEndian.AppendUint64(nil, number) }
 
 // votes implements raft.StableStore, with votes that can't be torn (S1).

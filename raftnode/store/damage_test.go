@@ -111,8 +111,6 @@ func lived(t *testing.T, dir string, reachesBack bool, random *rand.Rand) *Store
 	require.NoError(t, st.RecordCluster(NewID()))
 	require.NoError(t, st.Close())
 	st = open(t, Config{Dir: dir})
-	st.logs.idle.Stop()
-	st.logs.idle = nil // the log is settled when it is closed, not before
 	vote(4)
 	for range sinceStart / 3 {
 		write(4, 3)

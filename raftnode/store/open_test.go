@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
@@ -42,7 +43,7 @@ func sized(all, quick, short int) int {
 	return all
 }
 
-// open opens node n1 on cfg, and closes it when the test ends. Fatal, if the
+// open opens node n1 on cfg, and closes it when the test ends. Its log is not settled before that. Fatal, if the
 // test has none of its own, fails the test.
 func open(t testing.TB, cfg Config) *Store {
 	t.Helper()
@@ -55,7 +56,20 @@ func open(t testing.TB, cfg Config) *Store {
 	st, err := Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
+	unsettled(t, st)
 	return st
+}
+
+// unsettled has a log settled when it is closed, and not when it is idle: that would be a write that a test does not expect.
+func unsettled(t testing.TB, st *Store) {
+	if st.logs.idle != nil && !st.logs.idle.Stop() { // it is being settled now
+		require.Eventually(t, func() bool {
+			st.logs.mu.Lock()
+			defer st.logs.mu.Unlock()
+			return st.engine.(*segmentLog).durable
+		}, 30*time.Second, time.Millisecond)
+	}
+	st.logs.idle = nil
 }
 
 // entries returns the entries from first to last of one term.

@@ -32,8 +32,6 @@ type crashedLog struct {
 func crashed(t *testing.T, random *rand.Rand, count int) *crashedLog {
 	c := &crashedLog{cfg: Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(err error) { t.Error(err) }}}
 	st := open(t, c.cfg)
-	st.logs.idle.Stop()
-	st.logs.idle = nil // it is not settled before it is closed
 	next := uint64(1)
 	write := func(term uint64, count int) {
 		require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), term))
@@ -215,7 +213,8 @@ func TestASettledLogThatLostItsTailIsDamaged(t *testing.T) {
 		text[at] ^= 1
 	}
 	require.NoError(t, os.WriteFile(c.path, text, 0o600))
-	st := open(t, c.cfg)
+	st := must(Open(c.cfg))
+	defer st.Close()
 	require.NoError(t, st.Logs().StoreLog(command(c.last.Index+1, 3, []byte("one more"))))
 	settled := func() bool {
 		record, _ := readRecord(must(os.ReadFile(c.path)), st.Identity().Incarnation)

@@ -144,6 +144,25 @@ func TestSmallDiskIsNeverFilled(t *testing.T) {
 	span(t, st.Logs())
 }
 
+// There was no room for the next segment when it was to be made, and there is when it is needed.
+func TestASegmentIsMadeWhenThereIsRoom(t *testing.T) {
+	dir := smallDisk(t, 32<<20)
+	cfg := Config{Dir: filepath.Join(dir, "data"), ReservedSpace: 2 * SegmentBytes, LowSpace: 3 * SegmentBytes}
+	cfg.Wrap.Free = func() uint64 { return 1 << 40 }
+	st := open(t, cfg)
+	fillWithBallast(t, dir)
+	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))
+	require.NoError(t, st.Logs().StoreLogs(bigEntries(1, 1, 60)))
+	awaitNext(st)
+	ballast, err := filepath.Glob(filepath.Join(dir, "ballast-*"))
+	require.NoError(t, err)
+	for _, path := range ballast {
+		require.NoError(t, os.Remove(path))
+	}
+	require.NoError(t, st.Logs().StoreLogs(bigEntries(1, 61, 120)))
+	span(t, st.Logs())
+}
+
 // The vote's file has its room from the start: on a disk without a single free
 // block it is written on and on.
 func TestVotesNeedNoFreeSpace(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/hashicorp/raft"
 
@@ -336,7 +337,7 @@ func (l *segmentLog) rotate() error {
 		l.prepare(nil)
 	}
 	next := <-l.making
-	if next.err != nil { // perhaps there is room by now
+	if errors.Is(next.err, syscall.ENOSPC) { // perhaps there is room by now
 		l.prepare(nil)
 		next = <-l.making
 	}

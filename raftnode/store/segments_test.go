@@ -149,6 +149,22 @@ func TestASegmentThatWasNotBegunIsMadeAnew(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
+// A segment that could not be made is not made again, but for want of room: the disk is ill, and the process ends when the
+// segment is needed.
+func TestASegmentThatCanNotBeMadeEndsTheProcess(t *testing.T) {
+	var fatal []error
+	cfg := Config{Dir: t.TempDir(), Fatal: func(err error) { fatal = append(fatal, err) }}
+	st := open(t, cfg)
+	require.NoError(t, os.Mkdir(filepath.Join(cfg.Dir, logName, "0000000000000002.log"+newFileSuffix), 0o700))
+	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))
+	require.NoError(t, st.Logs().StoreLogs(bigEntries(1, 1, 60)))
+	awaitNext(st)
+	require.NoError(t, os.Remove(filepath.Join(cfg.Dir, logName, "0000000000000002.log"+newFileSuffix)))
+	require.Empty(t, fatal)
+	require.ErrorIs(t, st.Logs().StoreLogs(bigEntries(1, 61, 120)), ErrBroken)
+	require.Len(t, fatal, 1)
+}
+
 // An append to a segment that others follow is not torn.
 func TestOnlyTheLastAppendMayBeTorn(t *testing.T) {
 	cfg := Config{Dir: t.TempDir()}

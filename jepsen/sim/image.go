@@ -35,7 +35,7 @@ import (
 // of them with it or without it. Of an append to a segment any sectors are missing. What lies in
 // the folder of a snapshot that is not complete is lost, or cut anywhere.
 //
-// Not seen is what the layers below package store do with flushes: that bbolt, raft-wal and the snapshots of
+// Not seen is what the layers below package store do with flushes: that bbolt, the log and the snapshots of
 // package store really ask for them, and in that order, and that identity.json and the names in directories are
 // flushed. That takes a file system which counts them.
 
@@ -233,7 +233,7 @@ func (d *Disk) files(part string) (map[string][]byte, error) {
 		name, relErr := filepath.Rel(d.dir, path)
 		text, readErr := os.ReadFile(path)
 		if errors.Is(readErr, fs.ErrNotExist) {
-			continue // raft-wal removes what was deleted on a goroutine of its own
+			continue // the next segment gets its name on a goroutine of its own
 		}
 		files[name] = text
 		err = errors.Join(err, relErr, readErr)

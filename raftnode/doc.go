@@ -23,7 +23,7 @@
 //	                   all disks, adapts election timeouts (timeout.go), and asks the others, while no leader
 //	                   lasts, whether this node was removed and how slowly they answer
 //	progress           has a leader give way that makes no progress while others could
-//	repayment          asks the others, while the log lacks an end that it had (owed.go)
+//	lost tail          asks the others, while the log lacks an end that it had (owed.go)
 //	watchdog           ends the process of a leader that stalls
 //	pause measurement  measures how long this process is kept from running
 //
@@ -99,7 +99,7 @@
 //	    log asks W2 and makes the entry pending under one lock, which the writer of the term takes to see what is pending.
 //	    So entries are pending only in the term of the leader that proposed them.
 //	    Otherwise: A has 7 and leads in term 2. L is sent 7, which raft has, so it answers without a write. The power of L
-//	    fails; it lacks what it acknowledged, and is shut out.
+//	    fails; it lacks what it acknowledged, and its vote may elect a node without it.
 //	W4  An append that may not be pending, a deletion, the next run of raft and the end of the store come after what was
 //	    pending.
 //	    Otherwise: L deletes 7, and then the writer brings it back.

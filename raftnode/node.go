@@ -125,7 +125,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	undo = nil
 	n.busy.Go(n.maintain)
-	n.busy.Go(n.repay)
+	n.busy.Go(n.regainTail)
 	n.busy.Go(n.watch)
 	n.busy.Go(n.watchProgress)
 	n.busy.Go(n.measurePauses)

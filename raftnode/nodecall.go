@@ -21,7 +21,7 @@ type call struct {
 	// Owe is the end of what the leader has this node's acknowledgement of, and this node's log has
 	// lost.
 	Owe *tail.End `json:",omitempty"`
-	// Owed is what the caller owes. The reply is a debt.
+	// Owed is what the caller owes. The reply has a tailAnswer.
 	Owed *tail.End `json:",omitempty"`
 	// Timeout is the leader's, in ms.
 	Timeout uint32 `json:",omitempty"`
@@ -32,8 +32,8 @@ type call struct {
 
 // reply is what a node answers; empty = the call was not refused.
 type reply struct {
-	Refusal *refusal `json:",omitempty"`
-	Debt    *debt    `json:",omitempty"`
+	Refusal *refusal    `json:",omitempty"`
+	Tail    *tailAnswer `json:",omitempty"`
 }
 
 // refusal is why a node refused a call.
@@ -86,7 +86,7 @@ func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []
 	case c.Entry != nil:
 		err = n.handleCommand(ctx, in, from, c.Entry)
 	case c.Owed != nil:
-		r.Debt, err = n.handleOwed(ctx, in, from, *c.Owed)
+		r.Tail, err = n.answerOwing(ctx, in, from, *c.Owed)
 	case in.leader() != from.ID():
 		err = fmt.Errorf("%s does not lead, as far as %s knows", from.Name, n.cfg.ID)
 	case c.Timeout != 0:

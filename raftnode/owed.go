@@ -19,8 +19,8 @@ import (
 // and campaigns meanwhile. What is here makes it owe nothing again: its log gets what it lost from
 // a leader, or it asks the other voters.
 
-// debt is an answer to a node that owes something; see tail.Answer.
-type debt struct {
+// tailAnswer is an answer to a node that owes something; see tail.Answer.
+type tailAnswer struct {
 	Term   uint64
 	Log    tail.End
 	Leads  bool
@@ -29,9 +29,9 @@ type debt struct {
 	Leader raft.ServerID `json:",omitempty"`
 }
 
-// repay strikes out what this node owes once its log has it, and asks the others as long as it does
-// not.
-func (n *Node) repay() {
+// regainTail ends what this node owes once its log reaches the owed end, and asks the others as long
+// as it does not.
+func (n *Node) regainTail() {
 	logged := tail.End{}
 	for {
 		state := n.store.Tail()
@@ -75,7 +75,8 @@ func (n *Node) askRound(owed tail.End) {
 	case len(voters) == 0:
 		return
 	case len(toAsk) == 0:
-		n.log.Error("ALARM: the log of the only voter has lost its end; what was acknowledged of it is lost",
+		n.log.Error("ALARM: the log of the only voter has lost its end; if its last write was acknowledged, "+
+			"that is lost, and locks may be granted again; unless the power failed, check the disk",
 			"owed_index", owed.Index, "owed_term", owed.Term)
 	case leader != "":
 		toAsk = slices.DeleteFunc(toAsk, func(s raft.Server) bool { return s.ID != leader })
@@ -83,9 +84,9 @@ func (n *Node) askRound(owed tail.End) {
 	var answers []tail.Answer[raft.ServerID]
 	silent := map[raft.ServerID]error{}
 	for known := toAsk; len(toAsk) > 0; {
-		debts := n.askDebts(toAsk, owed, silent)
+		tails := n.askTails(toAsk, owed, silent)
 		toAsk = nil
-		for from, d := range debts {
+		for from, d := range tails {
 			answers = append(answers, tail.Answer[raft.ServerID]{
 				From: from, Term: d.Term, Log: d.Log, Leads: d.Leads, Voters: idsOf(d.Voters),
 			})
@@ -104,12 +105,13 @@ func (n *Node) askRound(owed tail.End) {
 	}
 	n.owes.Store(nil)
 	if sunk != owed && n.store.Sink(owed, sunk) == nil {
-		n.log.Info("nothing above this end was committed: all others that may have it have answered",
+		n.log.Info("a leader, or all other voters, answered that nothing above this end was committed; this "+
+			"node owes no more than that",
 			"owed_index", sunk.Index, "owed_term", sunk.Term)
 	}
 }
 
-// reportSilent says for whom this node waits.
+// reportSilent logs which voters this node waits for, and has Status and /readyz say so.
 func (n *Node) reportSilent(missing []raft.ServerID, silent map[raft.ServerID]error) {
 	var each []string
 	for _, id := range missing {
@@ -120,38 +122,38 @@ func (n *Node) reportSilent(missing []raft.ServerID, silent map[raft.ServerID]er
 		}
 	}
 	slices.Sort(each)
-	waits := "the log of this node has lost its end; it waits for a leader, or for the answers of these " +
-		"voters: " + strings.Join(each, "; ")
+	waits := "the log of this node has lost its end; it waits for a leader, or for the answers of all of these " +
+		"voters, which have to run: " + strings.Join(each, "; ")
 	n.owes.Store(&waits)
 	n.limitedLog.Log(slog.LevelWarn, "owes", waits)
 }
 
-// askDebts asks some servers at once, and notes why some do not answer.
-func (n *Node) askDebts(
-	all servers, owed tail.End, silent map[raft.ServerID]error) map[raft.ServerID]*debt {
-	debts := map[raft.ServerID]*debt{}
+// askTails asks some servers at once, and notes why some do not answer.
+func (n *Node) askTails(
+	all servers, owed tail.End, silent map[raft.ServerID]error) map[raft.ServerID]*tailAnswer {
+	tails := map[raft.ServerID]*tailAnswer{}
 	var mu sync.Mutex // guards both maps
 	var asking sync.WaitGroup
 	for _, s := range all {
 		asking.Go(func() {
 			r, err := n.query(n.life, s.ID, s.Address, call{Owed: &owed})
 			switch {
-			case err == nil && r.Debt == nil:
-				err = errors.New("it does not know the question")
-			case err == nil && r.Debt.Leader != "":
-				err = fmt.Errorf("it follows %s", peer.NameOf(r.Debt.Leader))
+			case err == nil && r.Tail == nil:
+				err = errors.New("its answer is of a form that this release does not know")
+			case err == nil && r.Tail.Leader != "":
+				err = fmt.Errorf("it follows %s", peer.NameOf(r.Tail.Leader))
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
-				debts[s.ID] = r.Debt
+				tails[s.ID] = r.Tail
 			} else {
 				silent[s.ID] = err
 			}
 		})
 	}
 	asking.Wait()
-	return debts
+	return tails
 }
 
 func idsOf(all servers) (ids []raft.ServerID) {
@@ -161,18 +163,18 @@ func idsOf(all servers) (ids []raft.ServerID) {
 	return ids
 }
 
-// handleOwed answers a member that owes something. A node that hears a leader of that term, or of a
+// answerOwing answers a member that owes something. A node that hears a leader of that term, or of a
 // later one, leaves the answer to that. Otherwise it enters a later term first, so it takes nothing
 // more from the leader of that term.
-func (n *Node) handleOwed(
-	ctx context.Context, in *instance, from peer.Server, owed tail.End) (*debt, error) {
+func (n *Node) answerOwing(
+	ctx context.Context, in *instance, from peer.Server, owed tail.End) (*tailAnswer, error) {
 	if !in.servers().has(from.ID()) {
 		return nil, fmt.Errorf("%s is no member, as far as %s knows", from.Name, n.cfg.ID)
 	}
 	term, leader := in.raft.CurrentTerm(), in.leader()
 	leads := term >= owed.Term && in.raft.State() == raft.Leader
 	if term >= owed.Term && leader != "" && leader != n.self.ID() {
-		return &debt{Leader: leader}, nil
+		return &tailAnswer{Leader: leader}, nil
 	}
 	if !leads {
 		if err := in.transport.RaiseTerm(ctx, owed.Term); err != nil {
@@ -183,7 +185,7 @@ func (n *Node) handleOwed(
 	if err := n.store.WaitWritten(ctx, in.raft.LastIndex()); err != nil {
 		return nil, err
 	}
-	d := &debt{Term: term, Log: n.store.Tail().Log, Voters: in.servers().voters()}
+	d := &tailAnswer{Term: term, Log: n.store.Tail().Log, Voters: in.servers().voters()}
 	d.Leads = leads && in.raft.State() == raft.Leader && in.raft.CurrentTerm() == term
 	return d, nil
 }

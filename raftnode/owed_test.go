@@ -178,9 +178,9 @@ func TestWhoMayAskForWhatIsOwed(t *testing.T) {
 		other := b.others(leader)[0]
 		in, term := other.instance.Load(), leader.Status().Term
 		stranger := peer.Server{Name: "n9", Incarnation: peer.Incarnation{9}}
-		_, err := other.handleOwed(b.Context(), in, stranger, tail.Unknown(term))
+		_, err := other.answerOwing(b.Context(), in, stranger, tail.Unknown(term))
 		require.ErrorContains(b, err, "no member")
-		d, err := other.handleOwed(b.Context(), in, leader.Node.self, tail.End{Term: term, Index: 1})
+		d, err := other.answerOwing(b.Context(), in, leader.Node.self, tail.End{Term: term, Index: 1})
 		require.NoError(b, err)
 		require.Equal(b, leader.Node.self.ID(), d.Leader, "it hears a leader, and leaves the answer to that")
 		require.Equal(b, term, other.Status().Term)
@@ -202,7 +202,7 @@ func TestWhoMayAskForWhatIsOwed(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		owed := tail.End{Term: other.Status().Term + 3, Index: 1}
-		d, err = other.handleOwed(b.Context(), in, leader.Node.self, owed)
+		d, err = other.answerOwing(b.Context(), in, leader.Node.self, owed)
 		require.NoError(b, err)
 		assert.Greater(b, d.Term, owed.Term)
 		assert.Equal(b, d.Term, other.store.Term())

@@ -126,8 +126,8 @@ func (in *instance) reloadTimeout() {
 	}
 }
 
-// mayCampaign reports whether this node may ask for votes. One that gave way a short time ago lets the others come first: it votes for them,
-// and campaigns itself if no leader is heard of for longer.
+// mayCampaign reports whether this node may ask for votes. One that gave way recently votes for
+// others, and campaigns only after it has heard no leader for yieldTimeouts.
 func (n *Node) mayCampaign() bool {
 	if !n.moves.gaveWay(time.Now()) {
 		return true
@@ -137,7 +137,7 @@ func (n *Node) mayCampaign() bool {
 	if contact := in.raft.LastContact(); contact.After(heard) {
 		heard = contact
 	}
-	return time.Since(heard) >= reserved*n.timeout()
+	return time.Since(heard) >= yieldTimeouts*n.timeout()
 }
 
 // led is since when this node leads, as far as raft has said; zero = it does not.

@@ -13,8 +13,6 @@ import (
 	"zamok/raftnode/peer"
 )
 
-// # Progress
-//
 // A leader may hinder a cluster that would do well without it, and raft sees nothing wrong, since its
 // heartbeats are answered: its disk is slow, and no commit is quicker; or what it sends is lost if it
 // is large (a path-MTU black hole), and nothing is committed.
@@ -31,17 +29,18 @@ const (
 	// It bounds how often the leadership moves when disks get slow, or fill up and are emptied, in
 	// turn.
 	movePause = time.Minute
-	// reserved is how many T without a leader a node that gave way recently waits before it
-	// campaigns: the others wait for one to two, a few times.
-	reserved = 6
+	// yieldTimeouts is for how many election timeouts without a leader a node that gave way recently
+	// does not campaign. The others do after one to two, so they have several tries.
+	yieldTimeouts = 6
 	// A leader makes no progress when that shows for progressSpell of the latest progressWindow.
 	// Ticks are counted, so a pause of the process counts as one.
 	progressSpell, progressWindow = 2 * time.Second, 10 * time.Second
-	// commitBound is how long a commit may take, or T if that is longer, and beyond it what its
-	// bytes take on the slowest line (peer.RateMin).
+	// commitBound is how long a commit may take, or the election timeout if that is longer, and in
+	// addition what its bytes take on the slowest line (peer.RateMin).
 	commitBound = time.Second
 	// A leader's writes are slow from slowWriteMin on, if they take slowFactor times as long as
-	// those of the others. With them the others must also be quicker than the bound of a commit.
+	// those of the others. If it gives way for late commits, the others must be slowFactor times as
+	// quick as its writes or, if that is longer, as commitBound.
 	slowWriteMin, slowFactor = 200 * time.Millisecond, 10
 	// takesNone is what a node reports whose log takes no entries.
 	takesNone = time.Hour
@@ -157,7 +156,7 @@ func (m *moves) gaveWay(now time.Time) bool {
 func (n *Node) watchProgress() {
 	var in *instance
 	var late, slow spell
-	refused := ""
+	stays := ""
 	tick := time.NewTicker(progressTick)
 	defer tick.Stop()
 	for {
@@ -167,19 +166,19 @@ func (n *Node) watchProgress() {
 		case <-tick.C:
 		}
 		if latest := n.instance.Load(); latest != in || in.led().IsZero() || n.state.restoring.Load() > 0 {
-			in, late, slow, refused = latest, nil, nil, ""
+			in, late, slow, stays = latest, nil, nil, ""
 			continue
 		}
-		now, before := time.Now(), refused
-		if refused = n.checkProgress(in, now, &late, &slow); refused != "" && refused != before {
-			n.cfg.GaveWay(refused)
+		now, before := time.Now(), stays
+		if stays = n.checkProgress(in, now, &late, &slow); stays != "" && stays != before {
+			n.cfg.GaveWay(stays)
 		}
 	}
 }
 
 // checkProgress has this node give way if it leads without progress. It returns why it stays all
 // the same; "" = there is no reason to give way, or it has given way.
-func (n *Node) checkProgress(in *instance, now time.Time, late, slow *spell) (refused string) {
+func (n *Node) checkProgress(in *instance, now time.Time, late, slow *spell) (stays string) {
 	own, _ := n.writeTimes(now)
 	waits, may := in.oldestWait(now)
 	isLate := late.note(now, waits > may)
@@ -209,15 +208,15 @@ func (n *Node) checkProgress(in *instance, now time.Time, late, slow *spell) (re
 		figures = append(figures, slog.Group(v.name(),
 			"write", v.report.Write, "round_trip", v.trip, "silent", v.silent))
 	}
-	if refused = StayedWithoutMajority; 2*len(able) > len(all) {
+	if stays = StayedWithoutMajority; 2*len(able) > len(all) {
 		quickest := func() (raft.Server, error) { return in.fittest(able, voter.answersSooner) }
-		refused = n.giveWay(n.life, in, quickest, figures...)
+		stays = n.giveWay(n.life, in, quickest, figures...)
 	}
-	if refused != "" {
-		n.limitedLog.Log(slog.LevelWarn, "stays "+refused, "this leader makes no progress, and stays",
-			append(figures, "because", refused)...)
+	if stays != "" {
+		n.limitedLog.Log(slog.LevelWarn, "stays "+stays, "this leader makes no progress, and stays",
+			append(figures, "because", stays)...)
 	}
-	return refused
+	return stays
 }
 
 // oldestWait is for how long the oldest entry, or the opening of the epoch, has been waiting to be
@@ -250,9 +249,10 @@ func (v voter) answersSooner(than voter) bool {
 	return v.trip+v.report.Write < than.trip+than.report.Write
 }
 
-// Why a leader stays that would give way.
+// What became of a leader that made no progress, or whose disk is nearly full: the outcomes for
+// Config.GaveWay. Each but Moved is why it stayed.
 const (
-	Moved                 = "moved" // it did not stay
+	Moved                 = "moved" // it gave way
 	StayedWithoutMajority = "no_majority"
 	StayedUnfit           = "unfit"
 	StayedRecent          = "recent"
@@ -263,7 +263,7 @@ const (
 // itself a moment ago, or a change of the members is under way, whose outcome would be unknown. If
 // the transfer does not end within an election timeout this node ceases to lead all the same, since
 // raft starts again, and the others elect; what is in flight is then unknown. It lets the others
-// campaign first (reserved). It returns why this leader stays; "" = it gave way.
+// campaign first (yieldTimeouts). It returns why this leader stays; "" = it gave way.
 func (n *Node) giveWay(ctx context.Context, in *instance, choose func() (raft.Server, error),
 	figures ...any) (stays string) {
 	select {

@@ -126,7 +126,7 @@ func New() *Metrics {
 	m.epochs = counter("zamok_raft_leader_changes_total",
 		"Leadership epochs begun on this node; the sum over all nodes is the number of leader changes.")
 	m.gaveWay = counters("zamok_leader_gave_way_total",
-		"Times that this leader made no progress: it gave way by itself (moved), or stayed and why.", "outcome")
+		"Times that this leader gave way by itself (moved), or made no progress and stayed, by the reason.", "outcome")
 	for _, outcome := range []string{raftnode.Moved, raftnode.StayedWithoutMajority, raftnode.StayedUnfit, raftnode.StayedRecent, raftnode.StayedMembers} {
 		m.gaveWay.WithLabelValues(outcome)
 	}
@@ -165,7 +165,7 @@ func (m *Metrics) Unauthenticated()   { m.unauthenticated.Inc() }
 func (m *Metrics) Unaudited() { m.unaudited.Inc() }
 func (m *Metrics) Omitted()   { m.omitted.Inc() }
 
-// GaveWay counts what became of a leader that made no progress.
+// GaveWay counts the outcomes for raftnode.Config.GaveWay.
 func (m *Metrics) GaveWay(outcome string) { m.gaveWay.WithLabelValues(outcome).Inc() }
 
 // Waited counts how long an acquisition that was granted took, from its arrival at this node to the grant.

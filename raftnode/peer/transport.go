@@ -190,14 +190,14 @@ func (t *Transport) RequestVote(id raft.ServerID, at raft.ServerAddress,
 	return retryDead(t, "vote", t.NetworkTransport.RequestVote, id, at, args, resp, &resp.Term)
 }
 
-// errReserved is why no pre-vote is asked for. The node that would have asked votes for others all the same.
-var errReserved = errors.New("not asked: this node lets others lead, as long as one may")
+// errYields is why this node asks for no pre-vote (Config.MayCampaign). It votes for others as ever.
+var errYields = errors.New("not asked: this node gave way as leader recently, and lets others campaign first")
 
 // RequestPreVote implements raft.WithPreVote. See RequestVote.
 func (t *Transport) RequestPreVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
 	if may := t.network.config.MayCampaign; may != nil && !may() {
-		return errReserved
+		return errYields
 	}
 	if t.network.config.Tail().Owes() {
 		*resp = raft.RequestPreVoteResponse{Term: args.Term}

@@ -42,7 +42,7 @@ func (b *bubble) settled(nodes ...*bubbleNode) {
 	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		owing := ""
 		for _, n := range nodes {
-			if n.store.Owed() != (tail.End{}) {
+			if n.store.Tail().Owed != (tail.End{}) {
 				owing = n.self.ID
 			}
 		}
@@ -186,10 +186,10 @@ func TestWhoMayAskForWhatIsOwed(t *testing.T) {
 		require.Equal(b, term, other.Status().Term)
 
 		end := tail.End{Term: term, Index: leader.store.Tail().Log.Index + 7}
-		before := other.store.Owed()
+		before := other.store.Tail().Owed
 		require.NotEmpty(b, other.handleCall(b.Context(), b.others(leader)[1].Node.self, []byte(`{"Owe":{"Term":1,"Index":99}}`)))
 		require.Error(b, other.handleOwe(b.Context(), in, leader.Node.self, tail.End{Term: term - 1, Index: 99}))
-		require.Equal(b, before, other.store.Owed())
+		require.Equal(b, before, other.store.Tail().Owed)
 		require.NoError(b, other.handleOwe(b.Context(), in, leader.Node.self, end))
 		b.settled(other)
 		logged := strings.Join(other.diary.new(), "")

@@ -309,7 +309,7 @@ func judge(t *testing.T, count *fates, dir, name, what string, whole contents) {
 		assert.ErrorContains(t, err, named, "%s: %s", name, what)
 		return
 	}
-	missing := st.Owed()
+	missing := st.Tail().Owed
 	found, err := contentsOf(st)
 	assert.NoError(t, errors.Join(err, fatal, st.Close()), "%s: %s", name, what)
 	switch {

@@ -50,9 +50,6 @@ func (s *Store) Tail() tail.State {
 	return tail.State{Log: s.logs.durableEnd(), Owed: s.votes.owed()}
 }
 
-// Owed is the end that this node owes. It never waits for the disk.
-func (s *Store) Owed() tail.End { return s.votes.owed() }
-
 // Owe makes this node owe an end, too: the higher of that and what it owes already.
 func (s *Store) Owe(end tail.End) error {
 	return s.votes.changeOwed(func(owed tail.End) tail.End { return tail.Higher(owed, end) })

@@ -69,7 +69,7 @@ func (c *crashedLog) reopened(t *testing.T, text []byte) (last uint64, lost tail
 		require.ErrorIs(t, err, ErrDamaged)
 		return 0, tail.End{}, err
 	}
-	lost = st.Owed()
+	lost = st.Tail().Owed
 	require.Equal(t, lost == (tail.End{}), st.engine.lost() == (tail.End{}))
 	require.NoError(t, st.Sink(lost, tail.End{}))
 	first, last := span(t, st.Logs())
@@ -192,7 +192,7 @@ func TestWhatIsCutIsOwedFirst(t *testing.T) {
 	_, err := Open(failing)
 	require.ErrorIs(t, err, ErrBroken)
 	st := open(t, c.cfg)
-	assert.Equal(t, c.last, st.Owed())
+	assert.Equal(t, c.last, st.Tail().Owed)
 }
 
 // unwritable is a table that can't be written.

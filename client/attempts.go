@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// attempts are those at several nodes for one thing. The first that succeeds counts: an attempt
-// without an answer continues while another node is asked, since a node whose disk is slow may
+// attempts are the attempts at one thing, each at a node of its own. The first that succeeds counts. An
+// attempt without an answer continues while another node is asked, since a node whose disk is slow may
 // answer in time. One goroutine calls the methods.
 type attempts[T any] struct {
 	// begin is called in a goroutine of its own.
 	begin   func(context.Context, context.CancelCauseFunc, *node) (T, error)
 	pending map[*node]context.CancelCauseFunc
-	ended   chan attempt[T]
+	ended   chan attemptEnd[T]
 }
 
-// attempt is one that has ended.
-type attempt[T any] struct {
+// attemptEnd is how an attempt at a node ended.
+type attemptEnd[T any] struct {
 	node  *node
 	value T
 	err   error
 }
 
-// byOther is how an attempt at a node ended that was asked before the node which is asked now.
+// byOther is the error of an attempt at another node than the one that is asked now: it was asked before.
 type byOther struct {
 	error
 	node *node
@@ -31,22 +31,22 @@ type byOther struct {
 
 // ask begins an attempt at a node, unless one is pending there, and waits for any to end. If none
 // does in time, the error is errNoAnswer.
-func (a *attempts[T]) ask(ctx context.Context, one *node, patience time.Duration) attempt[T] {
+func (a *attempts[T]) ask(ctx context.Context, one *node, patience time.Duration) attemptEnd[T] {
 	if a.pending == nil {
-		a.pending, a.ended = make(map[*node]context.CancelCauseFunc), make(chan attempt[T])
+		a.pending, a.ended = make(map[*node]context.CancelCauseFunc), make(chan attemptEnd[T])
 	}
 	if a.pending[one] == nil {
 		ctx, cancel := context.WithCancelCause(ctx)
 		a.pending[one] = cancel
 		go func() { // ends when its end is received: by wait or by end
 			value, err := a.begin(ctx, cancel, one)
-			a.ended <- attempt[T]{one, value, err}
+			a.ended <- attemptEnd[T]{one, value, err}
 		}()
 	}
 	return a.wait(ctx, one, patience)
 }
 
-func (a *attempts[T]) wait(ctx context.Context, one *node, patience time.Duration) attempt[T] {
+func (a *attempts[T]) wait(ctx context.Context, one *node, patience time.Duration) attemptEnd[T] {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	select {
@@ -54,12 +54,12 @@ func (a *attempts[T]) wait(ctx context.Context, one *node, patience time.Duratio
 		delete(a.pending, ended.node)
 		return ended
 	case <-ctx.Done():
-		return attempt[T]{node: one, err: errNoAnswer}
+		return attemptEnd[T]{node: one, err: errNoAnswer}
 	}
 }
 
 // end cancels what is pending, and returns how it ended.
-func (a *attempts[T]) end() (all []attempt[T]) {
+func (a *attempts[T]) end() (all []attemptEnd[T]) {
 	for _, cancel := range a.pending {
 		cancel(errNoAnswer)
 	}
@@ -70,8 +70,8 @@ func (a *attempts[T]) end() (all []attempt[T]) {
 	return all
 }
 
-// result is what askInTurn is told of an attempt that ended while a node was asked.
-func (e attempt[T]) result(asked *node) error {
+// result is the error for askInTurn, which has just asked this node: another one may have answered.
+func (e attemptEnd[T]) result(asked *node) error {
 	if e.node != asked {
 		return byOther{e.err, e.node}
 	}

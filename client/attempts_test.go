@@ -34,15 +34,15 @@ func TestAttemptsContinueWhileOthersAreAsked(t *testing.T) {
 			return "", context.Cause(ctx)
 		}}
 		began := time.Now()
-		require.Equal(t, attempt[string]{node: slow, err: errNoAnswer}, a.ask(t.Context(), slow, 500*time.Millisecond))
-		require.Equal(t, attempt[string]{node: refuses, err: no}, a.ask(t.Context(), refuses, 500*time.Millisecond))
-		require.Equal(t, attempt[string]{node: silent, err: errNoAnswer}, a.ask(t.Context(), silent, 500*time.Millisecond))
-		require.Equal(t, attempt[string]{node: slow, err: errNoAnswer}, a.ask(t.Context(), slow, 500*time.Millisecond))
+		require.Equal(t, attemptEnd[string]{node: slow, err: errNoAnswer}, a.ask(t.Context(), slow, 500*time.Millisecond))
+		require.Equal(t, attemptEnd[string]{node: refuses, err: no}, a.ask(t.Context(), refuses, 500*time.Millisecond))
+		require.Equal(t, attemptEnd[string]{node: silent, err: errNoAnswer}, a.ask(t.Context(), silent, 500*time.Millisecond))
+		require.Equal(t, attemptEnd[string]{node: slow, err: errNoAnswer}, a.ask(t.Context(), slow, 500*time.Millisecond))
 		e := a.ask(t.Context(), silent, time.Second)
-		require.Equal(t, attempt[string]{node: slow, value: "done"}, e)
+		require.Equal(t, attemptEnd[string]{node: slow, value: "done"}, e)
 		require.Equal(t, byOther{node: slow}, e.result(silent))
 		require.Equal(t, 2*time.Second, time.Since(began))
-		require.Equal(t, []attempt[string]{{node: silent, err: errNoAnswer}}, a.end())
+		require.Equal(t, []attemptEnd[string]{{node: silent, err: errNoAnswer}}, a.end())
 		for _, one := range []*node{slow, refuses, silent} { // each once
 			require.Same(t, one, <-begun)
 		}

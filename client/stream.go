@@ -34,13 +34,13 @@ var (
 
 // stream is one connection of the session. The session's run goroutine sends on it, another one receives.
 type stream struct {
-	s      *session
-	node   *node
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	rpc    grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame] // nil while nothing was sent
-	first  bool                                                               // when it was begun, nothing can have opened the session
-	begin  *zamokpb.ServerFrame                                               // what opened applies
+	s          *session
+	node       *node
+	ctx        context.Context
+	cancel     context.CancelCauseFunc
+	rpc        grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame] // nil while nothing was sent
+	first      bool                                                               // when it was begun, nothing can have opened the session
+	firstFrame *zamokpb.ServerFrame                                               // applied by opened; nil afterwards
 }
 
 // openStream opens a stream at a node, and receives its first frame, which opened applies. It is given up when its answer
@@ -67,23 +67,25 @@ func (s *session) openStream(ctx context.Context, cancel context.CancelCauseFunc
 	s.mu.Unlock()
 	// If Send fails, Recv returns the reason.
 	_ = st.rpc.Send(open)
-	if st.begin, err = st.rpc.Recv(); err != nil && context.Cause(ctx) == errNoAnswer {
+	if st.firstFrame, err = st.rpc.Recv(); err != nil && context.Cause(ctx) == errNoAnswer {
 		err = errNoAnswer
 	}
 	return st, err
 }
 
 // opened applies the first frame of a stream, or why there is none.
-func (s *session) opened(e attempt[*stream]) attempt[*stream] {
+func (s *session) opened(e attemptEnd[*stream]) attemptEnd[*stream] {
 	if e.value != nil {
-		if e.err = s.begun(e.value, e.err); e.err != nil {
+		if e.err = s.applyFirstFrame(e.value, e.err); e.err != nil {
 			e.value.cancel(e.err)
 		}
 	}
 	return e
 }
 
-func (s *session) begun(st *stream, err error) error {
+// applyFirstFrame applies the first frame of a stream; err is why there is none. A superseded attempt is
+// no theft as long as another one of the same number may have taken effect.
+func (s *session) applyFirstFrame(st *stream, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info := infoOf(err)
@@ -110,8 +112,8 @@ func (s *session) begun(st *stream, err error) error {
 	if err != nil {
 		return err
 	}
-	messages := st.begin.GetMessages()
-	st.begin = nil
+	messages := st.firstFrame.GetMessages()
+	st.firstFrame = nil
 	if len(messages) == 0 || messages[0].GetSession().GetTtl() < int64(TTLMin) { // without a SessionState it is 0
 		return errNoSessionState
 	}

@@ -12,9 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkAppend appends entries as raft does, to the log and to raft-boltdb in turns, so that what else the
-// disk does meets both: 1 or 16 entries of 2 or 16 KiB a write, and the front deleted now and then. It prints the
-// median, the 99th percentile and the longest write; a new segment is begun every thousand writes or so.
+// BenchmarkAppend appends entries as raft does, to the log and to raft-boltdb in turns, so that
+// what else the disk does meets both: 1 or 16 entries of 2 or 16 KiB a write, and the front deleted
+// now and then. It prints the median, the 99th percentile and the longest write; a new segment is
+// begun every thousand writes or so.
 func BenchmarkAppend(b *testing.B) {
 	for _, load := range []struct{ entries, bytes int }{{1, 200}, {1, 8 << 10}, {16, 8 << 10}} {
 		b.Run(fmt.Sprintf("entries=%d/bytes=%d", load.entries, load.bytes), func(b *testing.B) {

@@ -27,7 +27,7 @@ func recovered(do func() error) (err error) {
 	return do()
 }
 
-// newFileSuffix ends the name of a bbolt file that is being made.
+// newFileSuffix ends the name of a bbolt file, or of a segment, that is being made.
 const newFileSuffix = ".new"
 
 // makeBolt makes a bbolt file with an empty table. The file has another name until it is

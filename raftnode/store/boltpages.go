@@ -41,8 +41,8 @@ type boltMetaPage struct {
 // takes the older one when the newer one is damaged. A damaged tree makes it read
 // other keys, panic, also on goroutines where no caller can recover, or touch memory
 // beyond the end of the file. So the whole tree is checked before bbolt maps the
-// file. It has one bucket with one key: each of its pages is what bbolt writes of that, byte for byte.
-// What is in the value is checked by the code that wrote it.
+// file. It has one bucket with one key: each of its pages is what bbolt writes of that, byte for
+// byte. What is in the value is checked by the code that wrote it.
 //
 // bbolt's own Tx.Check does not serve: it needs the file mapped, and panics on such a goroutine.
 func checkBolt(path string) error {

@@ -17,7 +17,8 @@ import (
 //
 // The store's seal is computed over all that raft acts on: index, term, type,
 // data and extensions. It is added when the entry is written and taken off when
-// it is read, so nothing above the store sees it. AppendedAt is not covered, since it is not stored.
+// it is read, so nothing above the store sees it. AppendedAt is not covered, since it is not
+// stored.
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 

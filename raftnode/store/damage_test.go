@@ -218,7 +218,8 @@ type fates struct {
 }
 
 // Whatever is done to one file of a directory: it is refused, and the file named, or nothing of what raft
-// reads has changed, or the last append is missing, of a process that was killed, and the store says so.
+// reads has changed, or the last append is missing, of a process that was killed, and the store
+// says so.
 func TestDamageIsFoundAtTheStart(t *testing.T) {
 	t.Parallel()
 	seed := uint64(1)
@@ -321,7 +322,8 @@ func judge(t *testing.T, count *fates, dir, name, what string, whole contents) {
 		assert.Len(t, found.snapshots, 1, "%s: %s", name, what)
 		count.older++
 	case strings.HasSuffix(name, segmentSuffix):
-		// The last append may have been torn, or acknowledged: the store says up to where, or that it does not know.
+		// The last append may have been torn, or acknowledged: the store says up to where, or that it
+		// does not know.
 		length := len(found.entries)
 		assert.GreaterOrEqual(t, length, len(whole.entries)-3, "%s: %s", name, what)
 		assert.GreaterOrEqual(t, missing.Index, whole.first+uint64(len(whole.entries))-1, "%s: %s", name, what)

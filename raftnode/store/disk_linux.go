@@ -30,7 +30,8 @@ func allocate(f *os.File, bytes int64) error {
 	return err
 }
 
-// syncData flushes the content of a file, and of what the file system knows of it only what is needed to read that.
+// syncData flushes the content of a file, and of what the file system knows of it only what is
+// needed to read that.
 func syncData(f *os.File) error {
 	for {
 		if err := unix.Fdatasync(int(f.Fd())); !errors.Is(err, unix.EINTR) {

@@ -78,7 +78,8 @@ func TestFailedVoteFlushEndsAllWriting(t *testing.T) {
 	require.Len(t, fatal, 2)
 }
 
-// A disk that fills up between our question and the write is no refusal: it was in the middle of it.
+// A disk that fills up between our question and the write is no refusal: it was in the middle of
+// it.
 func TestDiskFullInsideAWriteEndsAllWriting(t *testing.T) {
 	var fatal []error
 	cfg := Config{Dir: t.TempDir(), Fatal: func(err error) { fatal = append(fatal, err) }}

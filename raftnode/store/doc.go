@@ -24,22 +24,23 @@
 //	      ├─ votes ────── Table: boltTable, memoryTable
 //	      └─ snapshots ── medium: directory, Memory
 //
-// raftLog (log.go) does for the log's files what the package promises: it admits an append (free space,
-// the proposer's checksum), seals each entry with the store's checksum, and hands it to the writer of
-// the files (writer.go), which makes one write at a time, measures it, and makes no more after one that
-// failed. Then the entries are in the cache and in the log's extent, which is what raft sees. An engine
-// only stores and deletes. A pending entry (S16) is visible first, and written by a goroutine that takes
-// all that has gathered (pending.go). votes (votes.go) is the same for votes.db. Config.Wrap puts the
-// faults of a test below all of this.
+// raftLog (log.go) does for the log's files what the package promises: it admits an append (free
+// space, the proposer's checksum), seals each entry with the store's checksum, and hands it to the
+// writer of the files (writer.go), which makes one write at a time, measures it, and makes no more
+// after one that failed. Then the entries are in the cache and in the log's extent, which is what
+// raft sees. An engine only stores and deletes. A pending entry (S16) is visible first, and written
+// by a goroutine that takes all that has gathered (pending.go). votes (votes.go) is the same for
+// votes.db. Config.Wrap puts the faults of a test below all of this.
 //
-// segmentLog (segments.go) writes each append, and each deletion, as one frame behind the one before (frames.go), and
-// reads them all, in order, when it is opened. So nothing is written over what is in use, and a deletion of any range is one
-// small write. The next segment is made before it is needed, of one that has none of the log's entries any more if there
-// is one.
+// segmentLog (segments.go) writes each append, and each deletion, as one frame behind the one
+// before (frames.go), and reads them all, in order, when it is opened. So nothing is written over
+// what is in use, and a deletion of any range is one small write. The next segment is made before
+// it is needed, of one that has none of the log's entries any more if there is one.
 //
 // Open (open.go) goes one way for both mediums: lock, identity, votes, log, snapshots, and then
-// everything is read and verified; what the log has lost is owed (S17) before it is written to. What is written of identity
-// and votes, and the metadata of the snapshots, stays in memory, so that to ask for it never waits for the disk.
+// everything is read and verified; what the log has lost is owed (S17) before it is written to.
+// What is written of identity and votes, and the metadata of the snapshots, stays in memory, so
+// that to ask for it never waits for the disk.
 //
 // # Promises
 //
@@ -67,7 +68,8 @@
 // term, and deletions make space. They use the reserved space (Config.ReservedSpace), and
 // the vote's file is allocated in advance.
 //
-// S6. A deletion of any range is one write, wholly done or not at all after a crash. So no crash leaves a hole.
+// S6. A deletion of any range is one write, which a crash leaves wholly done or not done. So no
+// crash leaves a hole.
 //
 // S7. One process at a time has the directory open; a second one is refused
 // with ErrLocked.
@@ -76,11 +78,13 @@
 // carries the incarnation, a random number drawn when the directory was made. A
 // node whose log, votes or identity are missing, exchanged or older than the
 // rest is refused with ErrLost, because a node that has forgotten what it
-// acknowledged can elect a leader that never had it. A directory whose log and snapshots another binary wrote,
-// in another format (Config.Format), is refused with ErrOtherFormat: what is in it is whole, and this binary may misread it.
+// acknowledged can elect a leader that never had it. A directory whose log and snapshots another
+// binary wrote, in another format (Config.Format), is refused with ErrOtherFormat: what is in it is
+// whole, and this binary may misread it.
 //
 // A file gets its name when it is complete and flushed (makeBolt, draft). So a process may end at any
-// step of making a directory, or a segment, and a file that has its name and is incomplete is damaged.
+// step of making a directory, or a segment, and a file that has its name and is incomplete is
+// damaged.
 //
 // S9. A marker without a log refuses to start (ErrLost). A log without a marker
 // is a bootstrap, or a join, that was cut short; RecordCluster completes it.
@@ -89,11 +93,13 @@
 // is removed and closed at once. None is completed once writing has ended (S3, Close). Open removes the
 // unfinished files that a crash left.
 //
-// S11. An append is acknowledged when its frame is on the disk, and beside it, in another sector, the record that names it
-// and where the log ends with it. The next frame is begun after that, so the record also says that the one before is
-// there. When nothing was written for a moment, it says so of the last one. At the start, a frame that the record says is
-// there and is not whole is damage. Only the last one may not be whole: that is cut off, and what it ended with is owed (S17), unless the
-// record does not name it, so that it was never acknowledged. A record that can't be read may have named anything.
+// S11. An append is acknowledged when its frame is on the disk, and beside it, in another sector,
+// the record that names it and where the log ends with it. The next frame is begun after that, so
+// the record also says that the one before is there. When nothing was written for a moment, it says
+// so of the last one. At the start, a frame that the record says is there and is not whole is
+// damage. Only the last one may not be whole: that is cut off, and what it ended with is owed
+// (S17), unless the record does not name it, so that it was never acknowledged. A record that can't
+// be read may have named anything.
 //
 // S12. What is read is what was written, or the node ends. Every entry carries a
 // checksum over all that raft acts on (Seal); term and vote are one record with one
@@ -138,17 +144,18 @@
 // sinks only from what it is (Sink), so an answer to an earlier question takes nothing away. Tail
 // counts what is on the disk: no pending entry ends what is owed.
 //
-// S18. The log keeps what no snapshot has, and of the rest no more than LogBytes. It wants a snapshot (WantsSnapshot) when that is
-// half of them, however few entries they are.
+// S18. The log keeps every entry that no snapshot has, and of the others as many as fit into
+// LogBytes with them. It wants a snapshot (WantsSnapshot) when those that none has take half of
+// LogBytes, however few entries they are.
 //
 // # What is not noticed
 //
-// A disk that reports a flush and forgets all of it, the frame and the record, leaves a log that never had the append. So
-// does an older copy of the whole directory. The leader of the same term notices (package peer, "What was acknowledged"); another
-// one does not.
+// A disk that reports a flush and forgets all of it, the frame and the record, leaves a log that
+// never had the append. So does an older copy of the whole directory. A leader notices what was
+// acknowledged to it in its own term (package peer, "What was acknowledged"); another one does not.
 //
-// If the last frame and both records of a segment are damaged, one of them so that it reads as zeros, the append is taken for one that was
-// never acknowledged.
+// If the last frame and both records of a segment are damaged, one of them so that it reads as
+// zeros, the append is taken for one that was never acknowledged.
 //
 // AppendedAt is not stored: it decides nothing.
 //

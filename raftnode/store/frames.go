@@ -12,20 +12,22 @@ import (
 	"zamok/raftnode/tail"
 )
 
-// A segment is a file of SegmentBytes, or more if one frame needs more:
+// A segment is a file of SegmentBytes, or of more if a single frame needs more:
 //
 //	0           head: checksum, version, incarnation, number
 //	4096, 8192  two records, written in turn
 //	16384       frames, one behind the other; what follows the last one means nothing
 //
-// A frame is a change of the log, and has the number of the one before plus one. A frame that does not fit into
-// the rest of a segment begins the next segment. Behind the last frame there may be frames of an earlier use
-// of the file, which have lower numbers. Every checksum begins with the incarnation, so nothing of another
-// directory fits.
+// A frame is a change of the log, and has the number of the one before plus one. A frame that does
+// not fit into the rest of a segment begins the next segment. Behind the last frame there may be
+// frames of an earlier use of the file, which have lower numbers. Every checksum begins with the
+// incarnation, so nothing of another directory fits.
 //
 //	frame   checksum (4), length (4), number (8), kind (1), from (8), to (8), entries
-//	entry   length of the extensions (4), of the data (4), term (8), type (1), extensions, data; not the time (AppendedAt)
+//	entry   length of the extensions (4), of the data (4), term (8), type (1), extensions, data
 //	record  checksum (4), number (8), durable (1), index (8), term (8)
+//
+// The time of an entry (AppendedAt) is not stored.
 const (
 	pageBytes    = 4096
 	recordsBegin = pageBytes
@@ -40,20 +42,24 @@ const (
 
 // What a frame does to the log.
 const (
-	appendFrame = 1 // entries from index from to index to are appended; those from there on that the log had are gone
-	keepFrame   = 2 // of the log only the entries from index from to index to are left; from = 0: none
+	// appendFrame appends the entries with the indexes from to to. Those that the log had from there
+	// on are gone.
+	appendFrame = 1
+	// keepFrame leaves of the log only the entries with the indexes from to to; from = 0: none.
+	keepFrame = 2
 )
 
-// A frame is a change of the log.
+// A frame, as it is decoded; length is that of its head and its entries.
 type frame struct {
 	number   uint64
 	kind     byte
 	from, to uint64
-	length   int // with its head
+	length   int
 }
 
-// A tailRecord says which frame was written last, and where the log ends with it. It is written and flushed with that
-// frame, in another sector. The frame before it was flushed then; durable: the frame itself as well.
+// A tailRecord says which frame was written last, and where the log ends with it. It is written and
+// flushed with that frame, in another sector. The frame before it was flushed then; durable: the
+// frame itself as well.
 type tailRecord struct {
 	number  uint64
 	durable bool
@@ -76,14 +82,14 @@ func (id ID) fits(text []byte) bool {
 	return binary.LittleEndian.Uint32(text) == id.sum(text[4:])
 }
 
-// segmentHead is the beginning of a segment.
+// segmentHead encodes the head of a segment.
 func segmentHead(id ID, number uint64) []byte {
 	text := binary.LittleEndian.AppendUint32(make([]byte, 4, headBytes), segmentVersion)
 	text = append(text, id[:]...)
 	return id.seal(binary.LittleEndian.AppendUint64(text, number))
 }
 
-// readHead returns which directory and which number a segment is of.
+// readHead returns the incarnation of the directory that a segment belongs to, and its number.
 func readHead(text []byte) (id ID, number uint64, err error) {
 	if len(text) < SegmentBytes {
 		return id, 0, fmt.Errorf("%w: it has %d bytes, and was made with %d", errRecord, len(text), SegmentBytes)
@@ -119,7 +125,8 @@ func appendFrameTo(text []byte, id ID, f frame, entries []*raft.Log) ([]byte, er
 	return text, nil
 }
 
-// readFrame returns the frame at the beginning of text; false: there is none, or not one that is whole.
+// readFrame returns the frame at the beginning of text; false: there is none, or not one that is
+// whole.
 func readFrame(text []byte, id ID) (f frame, whole bool) {
 	if len(text) < frameHead {
 		return f, false
@@ -135,7 +142,8 @@ func readFrame(text []byte, id ID) (f frame, whole bool) {
 	return f, true
 }
 
-// readEntryFrom decodes the entry at the beginning of text, which has it whole, and returns how long it is there.
+// readEntryFrom decodes the entry at the beginning of text, which has it whole, and returns how
+// long it is there.
 func readEntryFrom(text []byte, index uint64, entry *raft.Log) (length int, err error) {
 	if len(text) < entryHead {
 		return 0, fmt.Errorf("%w: entry %d has %d bytes", errRecord, index, len(text))
@@ -152,7 +160,8 @@ func readEntryFrom(text []byte, index uint64, entry *raft.Log) (length int, err 
 	return length, nil
 }
 
-// recordPlace is where the record of a frame is. Of two that follow each other, one is left if the other is torn.
+// recordPlace is where in its segment the record of a frame is. Records take turns, so the one
+// before is left if the latest is torn.
 func recordPlace(number uint64) int64 { return recordsBegin + int64(number%2)*pageBytes }
 
 func (r tailRecord) text(id ID) []byte {
@@ -165,7 +174,8 @@ func (r tailRecord) text(id ID) []byte {
 	return id.seal(binary.LittleEndian.AppendUint64(text, r.end.Term))
 }
 
-// readRecord returns the later record of a segment, zero without one, and whether a record is there that can't be read.
+// readRecord returns the later of the two records of a segment, zero if it has none, and whether it
+// has one that can't be read.
 func readRecord(text []byte, id ID) (latest tailRecord, unreadable bool) {
 	for slot := range uint64(2) {
 		text := text[recordPlace(slot):][:recordBytes]

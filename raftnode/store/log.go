@@ -164,7 +164,8 @@ func (l *raftLog) write(op Op, count int, do func() error) error {
 	return err
 }
 
-// settleWhenIdle has the log's record say of the last write that it is durable when no other follows it soon.
+// settleWhenIdle has the log's record say of the last write that it is durable when no other
+// follows it soon.
 func (l *raftLog) settleWhenIdle(settle func() error) {
 	l.idle = time.AfterFunc(idleAfter, func() {
 		if l.record.ended() == nil {
@@ -258,8 +259,8 @@ func (l *raftLog) admit(entries []*raft.Log, bytes int) error {
 	return l.space.admit(bytes)
 }
 
-// DeleteRange implements raft.LogStore. It deletes from first to last, both included, when what was pending is
-// written.
+// DeleteRange implements raft.LogStore. It deletes from first to last, both included, when what was
+// pending is written.
 //
 // Raft deletes the whole log when the leader has sent a snapshot, or when all of it conflicts with the
 // leader's.

@@ -48,11 +48,16 @@ type draft struct {
 // for another entry, nor to append behind a gap, nor to leave one.
 type engine interface {
 	raft.LogStore
-	inspect() (term uint64, err error) // verifies all entries, and returns the last one's term
-	lost() tail.End                    // the end of what may have been acknowledged and is not there; zero: nothing is missing
-	begin() error                      // comes before the first write, and overwrites what is left of what was lost
-	latest(bytes int) (from uint64)    // where the latest entries begin that take no more bytes than these
-	settle() error                     // notes that what was written is durable
+	// inspect verifies all entries, and returns the term of the last one.
+	inspect() (term uint64, err error)
+	// lost is the end of what may have been acknowledged and is not there; zero: nothing is missing.
+	lost() tail.End
+	// begin comes before the first write, and overwrites what is left of what was lost.
+	begin() error
+	// latest is the index of the first of the latest entries that take together at most so many bytes.
+	latest(bytes int) (from uint64)
+	// settle notes that what was written is durable.
+	settle() error
 	close() error
 }
 

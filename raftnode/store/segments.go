@@ -19,33 +19,33 @@ const (
 	// SegmentBytes is the size of a segment, which it has on the disk before it is written.
 	SegmentBytes = 8 << 20
 
-	// ReservedSegments is how many of them the reserved space must hold: the next one is made when entries have
-	// filled half of one.
+	// ReservedSegments is how many segments the reserved space must hold: the next one is made when
+	// entries have filled half of the one before.
 	ReservedSegments = 2
 
 	segmentSuffix = ".log"
 )
 
-// A segmentLog is the log on a disk, in segments (frames.go). One goroutine at a time writes it. An append, or a
-// deletion of any range, is one frame, and one flush. A segment that has none of the log's entries any more is used
-// again.
+// A segmentLog is the log on a disk, in segments (frames.go). One goroutine at a time writes it. An
+// append, or a deletion of any range, is one frame, and one flush. A segment that has none of the
+// log's entries any more is used again.
 type segmentLog struct {
 	folder string
 	id     ID
 
 	mu     sync.RWMutex // guards places and first for those that read beside the writer
 	first  uint64       // the index of the first entry; 0: there is none
-	places []place      // of the entries from first on
+	places []place      // where the entries from first on are
 
-	segments []*segment // the oldest first; the last is written
-	end      int64      // of the frames in it
-	last     frame      // the last one
-	unused   []string   // segments that no frame is in, which a process before has made; they are made anew
+	segments []*segment // the oldest first; frames are written to the last
+	end      int64      // where the frames in that end
+	last     frame      // the latest one
+	unused   []string   // made by an earlier process, and without a frame; they are made anew
 	cut      tail.End   // see lost
-	durable  bool       // the record says of the last frame that it is
+	durable  bool       // the record says that the last frame is
 
 	making chan prepared // the next segment; nil: none is made yet
-	text   []byte        // of the frame that is written
+	text   []byte        // of the frame that is being written
 }
 
 // A segment is an open file of the log.
@@ -63,14 +63,15 @@ type place struct {
 	term   uint64
 }
 
-// What has become of the next segment.
+// prepared is the next segment, or why there is none.
 type prepared struct {
 	*segment
 	err error
 }
 
-// openSegments opens the log in folder, which has the directory's lock, and reads all of it. Nothing is written before
-// begin is called, but for a fresh log, which is made if there is none or it has no entry.
+// openSegments opens the log in folder, which has the directory's lock, and reads all of it.
+// Nothing is written before begin is called, but for a fresh log, which is made if there is none or
+// it has no entry.
 func openSegments(folder string, id ID, fresh bool) (l *segmentLog, err error) {
 	if err := makeDir(folder); err != nil {
 		return nil, err
@@ -176,7 +177,7 @@ func (l *segmentLog) replay(s *segment, text []byte) (used bool, err error) {
 	}
 }
 
-// apply applies a frame that is in a segment at an offset. It is the last one then.
+// apply applies a frame that is in a segment at an offset, and makes it the last one.
 func (l *segmentLog) apply(s *segment, f frame, offset int, text []byte) error {
 	at := frameHead
 	switch f.kind {
@@ -230,10 +231,11 @@ func (l *segmentLog) lastIndex() uint64 {
 	return l.first + uint64(len(l.places)) - 1
 }
 
-// begin makes durable what was read, because raft will acknowledge it to other nodes: the process before may have ended
-// without a flush, or with one that failed. A failed flush has left pages that the kernel takes for clean, and no later one
-// writes them. So the last frame, behind which none was begun before it was flushed, is written again. What follows it
-// is written over.
+// begin makes durable what was read, because raft will acknowledge it to other nodes: the process
+// before may have ended without a flush, or with one that failed. A failed flush leaves pages that the
+// kernel takes for clean, so no later flush writes them. Only the last frame can be in such pages, since
+// no frame is begun before the one before it is flushed. It is written again, and what follows it is
+// overwritten.
 func (l *segmentLog) begin() error {
 	left, err := filepath.Glob(filepath.Join(l.folder, "*"+newFileSuffix)) // of a process that ended while it made them
 	for _, path := range left {
@@ -283,7 +285,8 @@ func (l *segmentLog) write(f frame, entries []*raft.Log) (err error) {
 	return err
 }
 
-// note writes the record of the last frame, and flushes it, with the frame if that was just written.
+// note writes the record of the last frame, and flushes it, with the frame if that was just
+// written.
 func (l *segmentLog) note(durable bool) error {
 	record := tailRecord{number: l.last.number, durable: durable}
 	if n := len(l.places); n > 0 {
@@ -327,8 +330,8 @@ func (l *segmentLog) latest(bytes int) (from uint64) {
 	return l.first + uint64(i)
 }
 
-// lost is the end of what may have been acknowledged and is not there, of any term and index if no record says it; zero:
-// nothing is missing.
+// lost is the end of what may have been acknowledged and is not there; zero: nothing is missing. If
+// no record says what it was, it is the highest end there can be.
 func (l *segmentLog) lost() tail.End { return l.cut }
 
 // rotate continues in the next segment.
@@ -349,7 +352,8 @@ func (l *segmentLog) rotate() error {
 	return nil
 }
 
-// prepare makes the next segment, on a goroutine of its own, of a file that has lost its name or of a new one.
+// prepare makes the next segment, on a goroutine of its own, of a file that has lost its name or of
+// a new one.
 func (l *segmentLog) prepare(file *os.File) {
 	making, s := make(chan prepared, 1), &segment{file, l.writing().number + 1, SegmentBytes}
 	l.making = making
@@ -360,9 +364,10 @@ func (l *segmentLog) segmentPath(number uint64) string {
 	return filepath.Join(l.folder, fmt.Sprintf("%016x%s", number, segmentSuffix))
 }
 
-// makeSegment makes the file of a segment. It gets its name when it has its head, no records, and its room on the disk.
-// A new file is written wholly, since a flush takes longer when the file system has to note what was written first, and a
-// page at a time, since one of what was written at once takes longer, too (docs/decisions.md).
+// makeSegment makes the file of a segment. It gets its name when it has its head, no records, and
+// its room on the disk. A new file is filled with zeros, one page at a time: the flush of a frame
+// takes longer where the file system has not written before, or has written much at once
+// (docs/decisions.md).
 func (l *segmentLog) makeSegment(s *segment) (err error) {
 	path, most := l.segmentPath(s.number), int64(framesBegin)
 	if s.File == nil {
@@ -388,7 +393,7 @@ func (l *segmentLog) makeSegment(s *segment) (err error) {
 	return err
 }
 
-// FirstIndex and LastIndex are asked when the log is opened.
+// FirstIndex and LastIndex are called only when the log is opened.
 func (l *segmentLog) FirstIndex() (uint64, error) { return l.first, nil }
 func (l *segmentLog) LastIndex() (uint64, error)  { return l.lastIndex(), nil }
 
@@ -429,8 +434,9 @@ func (l *segmentLog) DeleteRange(from, to uint64) error {
 	return l.retire()
 }
 
-// retire takes the segments out of the log that have none of its entries any more. The next segment is made of the first,
-// unless there is one. The names go in their order, so the ones that are left follow each other.
+// retire takes the segments out of the log that have none of its entries any more. The next segment
+// is made of the first of them, unless it is being made already. They go in the order of their
+// numbers, so those that are left follow each other.
 func (l *segmentLog) retire() error {
 	for len(l.segments) > 1 && (l.first == 0 || l.places[0].segment != l.segments[0]) {
 		s := l.segments[0]

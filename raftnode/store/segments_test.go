@@ -46,8 +46,9 @@ func awaitNext(st *Store) {
 	}
 }
 
-// A log that is written, cut, deleted from the front, emptied, and opened again by the next process, also after a crash, in
-// any order and over many segments, has what was written and not deleted; and it has no more segments than it needs.
+// A log that is written, cut, deleted from the front, emptied, and opened again by the next
+// process, also after a crash, in any order and over many segments, has what was written and not
+// deleted; and it has no more segments than it needs.
 func TestSegmentsHoldTheLog(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -115,7 +116,8 @@ func TestSegmentsHoldTheLog(t *testing.T) {
 	}
 }
 
-// A process may end at each step of making the next segment and of using an old one again; the next start continues.
+// A process may end at each step of making the next segment and of using an old one again; the next
+// start continues.
 func TestASegmentThatWasNotBegunIsMadeAnew(t *testing.T) {
 	cfg := Config{Dir: t.TempDir()}
 	st := open(t, cfg)
@@ -213,7 +215,8 @@ func TestMissingSegments(t *testing.T) {
 	require.ErrorIs(t, err, ErrDamaged, "an empty folder")
 }
 
-// An append that is longer than a segment gets a longer one, which is used again in its usual length.
+// An append that is longer than a segment gets a longer one, which is used again in its usual
+// length.
 func TestAnAppendMayBeLongerThanASegment(t *testing.T) {
 	cfg := Config{Dir: t.TempDir()}
 	st := open(t, cfg)
@@ -276,7 +279,8 @@ func TestALogOfWhichAllWasDeleted(t *testing.T) {
 	assert.Equal(t, []uint64{21, 22}, []uint64{first, last})
 }
 
-// The log keeps as many of the latest bytes as it may, and wants a snapshot before those that none has are more.
+// The log keeps as many of the latest bytes as it may, and wants a snapshot before those that none
+// has are more.
 func TestALogIsKeptByBytes(t *testing.T) {
 	cfg := Config{Dir: t.TempDir()}
 	st := open(t, cfg)

@@ -143,8 +143,8 @@ func (s *Store) IsLowSpace() bool { return s.FreeBytes() < s.space.lowSpace }
 // CheckSpace returns why entries are refused now (S5), or nil.
 func (s *Store) CheckSpace() error { return s.space.admit(0) }
 
-// LogBytes is how many bytes of the latest entries the log keeps, and those that no snapshot has. They are so many, at most, when
-// there is a snapshot each time that it wants one.
+// LogBytes bounds the entries that the log keeps, in bytes, as long as a snapshot is taken each
+// time that it wants one: it never deletes what no snapshot has.
 const LogBytes = 32 << 20
 
 // WantsSnapshot reports whether the entries that no snapshot has take more than half of LogBytes.
@@ -155,8 +155,9 @@ func (s *Store) WantsSnapshot() bool {
 // IsLong reports whether Shrink has something to do.
 func (s *Store) IsLong() bool { return s.superfluous() >= max(1, s.logs.extent.Load().first) }
 
-// Shrink deletes what the log has beyond LogBytes of what the newest snapshot has, too. Raft, which keeps a number of entries behind
-// its snapshot, reads the log before it relies on it: it sends its snapshot to who needs more.
+// Shrink deletes entries that the newest snapshot has, until the log has no more than LogBytes.
+// Raft keeps a number of entries behind its snapshot, but reads the log before it relies on them: a
+// follower that needs more is sent the snapshot.
 func (s *Store) Shrink() error {
 	if err := s.logs.flush(); err != nil {
 		return err

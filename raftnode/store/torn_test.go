@@ -17,7 +17,8 @@ import (
 	"zamok/raftnode/tail"
 )
 
-// A crashedLog is a node's log as it is on the disk before its last append and behind it, both as after a crash.
+// A crashedLog is a node's log as it is on the disk before its last append and behind it, both as
+// after a crash.
 type crashedLog struct {
 	cfg           Config
 	path          string // of the segment that is written
@@ -81,8 +82,8 @@ func (c *crashedLog) reopened(t *testing.T, text []byte) (last uint64, lost tail
 	return last, lost, nil
 }
 
-// Whichever sectors of the last append a power failure leaves out, the log continues before it or has all of it. If its
-// record is there, it may have been acknowledged, and the store says so.
+// Whichever sectors of the last append a power failure leaves out, the log continues before it or
+// has all of it. If its record is there, it may have been acknowledged, and the store says so.
 func TestATornAppendIsNotDamage(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -124,8 +125,9 @@ func TestATornAppendIsNotDamage(t *testing.T) {
 	require.Positive(t, cut)
 }
 
-// Whatever becomes of the last append when it is on the disk, and be it that all behind some place is gone, is not taken
-// for an append that never was: the store knows what it may have acknowledged, or the node does not start.
+// Whatever becomes of the last append when it is on the disk, and be it that all behind some place
+// is gone, is not taken for an append that never was: the store knows what it may have
+// acknowledged, or the node does not start.
 func TestALostTailIsNotSilent(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -180,7 +182,8 @@ func TestALostTailIsNotSilent(t *testing.T) {
 	require.Positive(t, fates["cut"])
 }
 
-// What is cut is owed before what is left of it is written over: also if the process ends between the two.
+// What is cut is owed before what is left of it is written over: also if the process ends between
+// the two.
 func TestWhatIsCutIsOwedFirst(t *testing.T) {
 	c := crashed(t, rand.New(rand.NewPCG(1, 0)), 3)
 	torn := bytes.Clone(c.after)

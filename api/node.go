@@ -291,10 +291,10 @@ func isEmptyDir(dir string) bool {
 }
 
 // A client's computer that vanishes is noticed within vanishedAfter: by TCP_USER_TIMEOUT while
-// something that was sent to it is not acknowledged, and by probes on connections of HTTP and while a
-// call waits, or where the break releases locks. Nothing depends on other connections: they are probed
-// each tcpIdle, since there are thousands. TCP_USER_TIMEOUT is a matter of the kernel; other systems
-// than Linux take minutes.
+// something that was sent to it is not acknowledged, and by probes on connections of HTTP and while
+// a call waits, or where the break releases locks. Nothing depends on other connections: they are
+// probed each tcpIdle, since there are thousands. TCP_USER_TIMEOUT is a matter of the kernel; other
+// systems than Linux take minutes.
 const (
 	vanishedAfter = 10 * time.Second
 	tcpWaiting    = vanishedAfter / 2 // the second probe is the last

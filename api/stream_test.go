@@ -103,8 +103,8 @@ func storyHandOver(t *testing.T, n *Node) {
 	assert.Greater(t, b.is(1, stateGranted).State.Token, first.State.Token)
 }
 
-// A KeepAliveAck carries the clock of the very frame that was applied, never of one that is still in flight, or none, and
-// counts the changes that were sent.
+// A KeepAliveAck carries the clock of the very frame that was applied, never of one that is still
+// in flight, or none, and counts the changes that were sent.
 func storyConfirmations(t *testing.T, n *Node) {
 	w := openStream(t, call(t, n), settings(clock.Minute))
 	index, count, last, confirmed := uint64(0), uint64(0), int64(0), 0

@@ -14,7 +14,8 @@ import (
 )
 
 // TestVanishedComputersAreNoticed reads from the kernel how: on connections of clients and of HTTP. Those of nodes are
-// package peer's. An idle connection of gRPC is probed now and then, the others so that it is noticed in time.
+// package peer's. An idle connection of gRPC is probed now and then, the others so that it is
+// noticed in time.
 func TestVanishedComputersAreNoticed(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -49,7 +50,8 @@ func TestVanishedComputersAreNoticed(t *testing.T) {
 	}
 }
 
-// Probed so that it is noticed in time is the computer of a call that waits for a lock, and of a stream whose break releases.
+// Probed so that it is noticed in time is the computer of a call that waits for a lock, and of a
+// stream whose break releases.
 func TestWhoIsProbedOften(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

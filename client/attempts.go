@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// attempts are the attempts at one thing, each at a node of its own. The first that succeeds counts. An
-// attempt without an answer continues while another node is asked, since a node whose disk is slow may
-// answer in time. One goroutine calls the methods.
+// attempts are the attempts at one thing, each at a node of its own. The first that succeeds
+// counts. An attempt without an answer continues while another node is asked, since a node whose
+// disk is slow may answer in time. One goroutine calls the methods.
 type attempts[T any] struct {
 	// begin is called in a goroutine of its own.
 	begin   func(context.Context, context.CancelCauseFunc, *node) (T, error)
@@ -23,7 +23,8 @@ type attemptEnd[T any] struct {
 	err   error
 }
 
-// byOther is the error of an attempt at another node than the one that is asked now: it was asked before.
+// byOther is the error of an attempt at another node than the one that is asked now: it was asked
+// before.
 type byOther struct {
 	error
 	node *node
@@ -78,8 +79,8 @@ func (e attemptEnd[T]) result(asked *node) error {
 	return e.err
 }
 
-// pause is a wait between attempts that grows, with jitter: a thousand clients that lost one leader must
-// not come to the next in one moment.
+// pause is a wait between attempts that grows, with jitter: a thousand clients that lost one leader
+// must not come to the next in one moment.
 type pause struct{ next time.Duration }
 
 const (

@@ -15,8 +15,9 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// An attempt continues while others are asked: it is begun once, and whichever ends first is the answer. Of those that are
-// left when the answer is there each is cancelled, and how it ended is known.
+// An attempt continues while others are asked: it is begun once, and whichever ends first is the
+// answer. Of those that are left when the answer is there each is cancelled, and how it ended is
+// known.
 func TestAttemptsContinueWhileOthersAreAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow, refuses, silent := &node{address: "slow"}, &node{address: "refuses"}, &node{address: "silent"}
@@ -51,8 +52,8 @@ func TestAttemptsContinueWhileOthersAreAsked(t *testing.T) {
 	})
 }
 
-// A call that is refused while another attempt has no answer may have taken effect, unless it only reads. A slow answer that
-// comes before the call's time is over is its result.
+// A call that is refused while another attempt has no answer may have taken effect, unless it only
+// reads. A slow answer that comes before the call's time is over is its result.
 func TestACallWaitsForASlowAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes, err := newNodes(Config{Endpoints: []string{"slow:1", "other:1"}, Cluster: "c", RequestTimeout: 5 * time.Second})

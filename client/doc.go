@@ -39,9 +39,10 @@
 // # What a lock is
 //
 // A client has one session with the cluster, a lease that it renews with one message for all of its locks, every third
-// of [Config.TTL], or half while it holds nothing. The first acquisition opens the session. Each successful call returns a handle of its own, [Lock]:
-// two goroutines that request the same name exclude each other, and one that requests it twice waits for itself. Locks
-// are *not reentrant*; with an owner ([WithOwner]) the second call is refused as the shortest deadlock.
+// of [Config.TTL], or half while it holds nothing. The first acquisition opens the session. Each
+// successful call returns a handle of its own, [Lock]: two goroutines that request the same name
+// exclude each other, and one that requests it twice waits for itself. Locks are *not reentrant*;
+// with an owner ([WithOwner]) the second call is refused as the shortest deadlock.
 //
 // When the leader changes, or a connection breaks, the client attaches to the session again by itself.
 // Waiting calls keep their queue positions, and held locks stay held with their tokens, if the cluster is back
@@ -132,7 +133,8 @@
 // # How it is built
 //
 //	client.go   Client: construction, its one session, its end
-//	nodes.go    connections to every node, who leads, and a round of asking them; attempts.go: asking one beside another
+//	nodes.go    connections to every node, who leads, and a round of asking them
+//	attempts.go attempts at several nodes at once
 //	nodeerrors.go  why a node could not do it, in words
 //	resolve.go  endpoints that are names of several addresses
 //	cluster.go  which cluster the client belongs to, and what comes from another

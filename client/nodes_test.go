@@ -70,9 +70,9 @@ func TestALeftWatchLeavesTheLeaderKnown(t *testing.T) {
 	require.NoError(t, leader.last)
 }
 
-// A node that names the leader is asked to relay if that leader has not answered in the round, and not otherwise; one that
-// does not know the leader's address, when all others were asked: one of them may lead. What it says
-// then is part of the error; a limit of its own is not final.
+// A node that names the leader is asked to relay if that leader has not answered in the round, and
+// not otherwise; one that does not know the leader's address, when all others were asked: one of
+// them may lead. What it says then is part of the error; a limit of its own is not final.
 func TestARoundAsksForARelay(t *testing.T) {
 	says := func(info *zamokpb.ErrorInfo) error {
 		s, err := status.New(codes.Unavailable, info.GetMessage()).WithDetails(info)

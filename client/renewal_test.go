@@ -49,7 +49,8 @@ func TestRenewals(t *testing.T) {
 	require.ErrorIs(t, context.Cause(b.st.ctx), errSilent, "another node is asked in time")
 }
 
-// What is refused before the log renews nothing. A session that sends little else is renewed all the same.
+// What is refused before the log renews nothing. A session that sends little else is renewed all
+// the same.
 func TestASessionIsRenewedWhileItsRequestsAreRefused(t *testing.T) {
 	b := newBare(t)
 	held := b.asks(1)[0]

@@ -32,8 +32,9 @@ type session struct {
 	confirmed clock.Instant
 
 	link *stream // nil while not attached
-	// attempt is the number of the latest OpenStreams. Those that are pending together share one, so that one of them takes
-	// effect. Of those with this number unanswered may have. opens is how many were sent that may have opened the session.
+	// attempt is the number of the latest OpenStreams. Those that are pending together share one, so
+	// that one of them takes effect. Of those with this number unanswered may have. opens is how many
+	// were sent that may have opened the session.
 	attempt           uint64
 	opens, unanswered int
 

@@ -38,13 +38,13 @@ type stream struct {
 	node       *node
 	ctx        context.Context
 	cancel     context.CancelCauseFunc
-	rpc        grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame] // nil while nothing was sent
-	first      bool                                                               // when it was begun, nothing can have opened the session
-	firstFrame *zamokpb.ServerFrame                                               // applied by opened; nil afterwards
+	rpc        grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame] // nil until it is sent
+	first      bool                                                               // no earlier stream can have opened the session
+	firstFrame *zamokpb.ServerFrame                                               // nil once it is applied
 }
 
-// openStream opens a stream at a node, and receives its first frame, which opened applies. It is given up when its answer
-// would confirm nothing any more.
+// openStream opens a stream at a node, and receives its first frame, which opened applies. It is
+// given up when its answer would confirm nothing any more.
 func (s *session) openStream(ctx context.Context, cancel context.CancelCauseFunc, one *node) (*stream, error) {
 	st := &stream{s: s, node: one, ctx: ctx, cancel: cancel}
 	s.mu.Lock()
@@ -83,8 +83,8 @@ func (s *session) opened(e attemptEnd[*stream]) attemptEnd[*stream] {
 	return e
 }
 
-// applyFirstFrame applies the first frame of a stream; err is why there is none. A superseded attempt is
-// no theft as long as another one of the same number may have taken effect.
+// applyFirstFrame applies the first frame of a stream; err is why there is none. A superseded
+// attempt is no theft as long as another one of the same number may have taken effect.
 func (s *session) applyFirstFrame(st *stream, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -178,7 +178,8 @@ type network struct {
 	trip  atomic.Int64 // how long a question and its answer take longer, in ns
 }
 
-// farConn is the calling end of a connection between nodes that may be far apart, on a slow line, or behind a black hole.
+// farConn is the calling end of a connection between nodes that may be far apart, on a slow line,
+// or behind a black hole.
 type farConn struct {
 	net.Conn
 	trip *atomic.Int64

@@ -46,8 +46,9 @@ type Config struct {
 	// was. Entries in flight then may still be applied, and answered. The calls alternate, on one goroutine, and must
 	// not block for long. Nil: not called.
 	Epoch func(open bool)
-	// GaveWay is called when this leader gives way by itself (Moved), or makes no progress and stays: then with the
-	// reason (StayedWithoutMajority and the like), when that begins. It must not block. Nil: not called.
+	// GaveWay is called when this leader gives way by itself (Moved), or makes no progress and stays:
+	// then with the reason (StayedWithoutMajority and the like), when that begins. It must not block.
+	// Nil: not called.
 	GaveWay func(outcome string)
 	// Timing is called with the timing of each entry that this node proposed, usually on the goroutine that applies
 	// entries: it must not block. Nil: not called.

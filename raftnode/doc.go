@@ -65,9 +65,9 @@
 //	    before the acquisitions of other sessions, and have room of their own. A full queue refuses the last acquisition, or the
 //	    last of the others, of the session with the most bytes of these, in the identity with the most. An acquisition that an
 //	    entry left behind is refused after queueWaitMax. What is refused was certainly not done.
-//	N13 A leader gives way by itself for want of progress only if a majority of the voters without it answers and
-//	    writes quickly; and for that reason, or for want of space, only if none did within a minute, as far as it
-//	    and the voters that answer know.
+//	N13 A leader gives way by itself for want of progress only if a majority of the voters without it
+//	    answers and writes quickly. For that reason, or for want of space, it gives way only if no
+//	    leader did within a minute, as far as it and the voters that answer know.
 //	N14 A node whose log has lost its end (package tail) says so in its log, and in its status what
 //	    it waits for. It asks the leader, or without one all voters, in rounds that begin anew. A
 //	    voter that is asked enters a later term first, unless it hears a leader. Only members may

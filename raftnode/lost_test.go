@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A follower's log is an older copy, without its last entries, and its node can't know. The leader, which has the
-// follower's acknowledgement, has it owe that, and sends it again.
+// A follower's log is an older copy, without its last entries, and its node can't know. The leader,
+// which has the follower's acknowledgement, has it owe that, and sends it again.
 func TestAFollowerIsNotifiedThatItLostWhatItAcknowledged(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(b *bubble) {

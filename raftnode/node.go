@@ -50,8 +50,8 @@ type Node struct {
 	moves     moves
 
 	maintainWake chan struct{}          // capacity 1
-	owed         chan struct{}          // capacity 1: this node owes something
-	owes         atomic.Pointer[string] // what it waits for; nil = it owes nothing, or was not refused yet
+	owed         chan struct{}          // capacity 1: this node owes something now
+	owes         atomic.Pointer[string] // what it waits for in order to owe nothing; nil = nothing
 	life         context.Context        // until Close or Kill
 	endLife      context.CancelFunc
 	closeOnce    sync.Once
@@ -268,7 +268,7 @@ type Status struct {
 	DiskFree    uint64        // math.MaxUint64 if it is not known
 	Writing     time.Duration // how long the oldest write to the disk has been going on; 0 = there is none
 	Refusing    string        // why this node's log takes no entries; "" = it takes them
-	Owes        string        // what a node waits for whose log has lost its end; "" = it has not, or waits for nobody
+	Owes        string        // what a node waits for whose log has lost its end; "" = nothing
 	Incarnation store.ID
 }
 

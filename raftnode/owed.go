@@ -29,8 +29,8 @@ type tailAnswer struct {
 	Leader raft.ServerID `json:",omitempty"`
 }
 
-// regainTail ends what this node owes once its log reaches the owed end, and asks the others as long
-// as it does not.
+// regainTail ends what this node owes once its log reaches the owed end, and asks the others as
+// long as it does not.
 func (n *Node) regainTail() {
 	logged := tail.End{}
 	for {

@@ -13,15 +13,16 @@ import (
 	"zamok/raftnode/peer"
 )
 
-// A leader may hinder a cluster that would do well without it, and raft sees nothing wrong, since its
-// heartbeats are answered: its disk is slow, and no commit is quicker; or what it sends is lost if it
-// is large (a path-MTU black hole), and nothing is committed.
+// A leader may hinder a cluster that would do well without it, and raft sees nothing wrong, since
+// its heartbeats are answered: its disk is slow, and no commit is quicker; or what it sends is lost
+// if it is large (a path-MTU black hole), and nothing is committed.
 //
-// So a leader gives way if its oldest entry is not committed within a bound, or it writes many times
-// as slowly as the others; and if a majority of the voters without this node answers, and writes
-// quickly. How the others fare follows from the answers to heartbeats, which are small, and from what
-// they report there of their own writes (peer.Report): it does not depend on the large messages of
-// this leader. Where no such majority is, another leader would do no better, and this one stays.
+// So a leader gives way if its oldest entry is not committed within a bound, or it writes many
+// times as slowly as the others; and if a majority of the voters without this node answers, and
+// writes quickly. How the others fare follows from the answers to heartbeats, which are small, and
+// from what they report there of their own writes (peer.Report): it does not depend on the large
+// messages of this leader. Where no such majority is, another leader would do no better, and this
+// one stays.
 
 const (
 	progressTick = 250 * time.Millisecond

@@ -228,7 +228,8 @@ func (ps *proposals) stalled(committed uint64, now time.Time) (oldest time.Time)
 	return oldest
 }
 
-// uncommitted is since when the oldest entry waits to be committed, and the bytes of all that do. Zero = none does.
+// uncommitted is since when the oldest entry waits to be committed, and the bytes of all that do.
+// Zero = none does.
 func (ps *proposals) uncommitted(committed uint64) (oldest time.Time, bytes int) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

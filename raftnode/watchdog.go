@@ -14,8 +14,9 @@ import (
 )
 
 // A leader whose disk or main loop stalls stays leader forever: its heartbeats run on other goroutines
-// (hashicorp/raft#503, #666). No other node can depose it. If it could not give way either (progress.go), it ends its own process.
-// The end of a follower would not help: it only reports that it is not ready.
+// (hashicorp/raft#503, #666). No other node can depose it. If it could not give way either
+// (progress.go), it ends its own process. The end of a follower would not help: it only reports
+// that it is not ready.
 const (
 	watchTick = 500 * time.Millisecond
 	// A write may take writeMax, and up to writeSpread more, by the node's id: a disk that three nodes share must not end

@@ -101,7 +101,8 @@ func (c *Conn) Close() error {
 // RemoteAddr returns an Addr, through which a call finds its connection.
 func (c *Conn) RemoteAddr() net.Addr { return Addr{c.Conn.RemoteAddr(), c} }
 
-// Probe lets the kernel probe the connection so from now on, whatever it is used for later. Only the first call counts.
+// Probe lets the kernel probe the connection so from now on, whatever it is used for later. Only
+// the first call counts.
 func (c *Conn) Probe(config net.KeepAliveConfig) {
 	if tcp, is := c.Conn.(*net.TCPConn); is && !c.probed.Swap(true) {
 		_ = tcp.SetKeepAliveConfig(config) // it fails if the connection is closed

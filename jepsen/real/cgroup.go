@@ -46,7 +46,8 @@ func moveProcess(dir string, pid int) error {
 	return writeExisting(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid))
 }
 
-// writeExisting writes to a file of the kernel, and makes none where the directory is an ordinary one.
+// writeExisting writes to a file of the kernel, and makes none where the directory is an ordinary
+// one.
 func writeExisting(name, text string) error {
 	file, err := os.OpenFile(name, os.O_WRONLY, 0)
 	if err != nil {

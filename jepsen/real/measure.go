@@ -56,8 +56,8 @@ type hindrance struct {
 }
 
 // measureLeader measures what clients see when a leader is hindered: when another leads, how many
-// cycles of lock and unlock there are before and after that, the longest time without any, and whether
-// a lock with a ttl of 10 s is lost.
+// cycles of lock and unlock there are before and after that, the longest time without any, and
+// whether a lock with a ttl of 10 s is lost.
 func (o *options) measureLeader(ctx context.Context) error {
 	c, err := o.prepare(ctx)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// slowDown is by how much the flushes of a leader's disk are longer, at least and at most, which lasts for slowDuration.
+	// slowDown is by how much the flushes of a leader's disk are longer, at least and at most, which
+	// lasts for slowDuration.
 	slowDownMin, slowDownMax = 200 * time.Millisecond, 2500 * time.Millisecond
 	slowDuration             = 20 * time.Second
 	// lossMax is how probably a segment is lost at most.
@@ -20,7 +21,8 @@ const (
 // smallLog is how many entries make a snapshot where logs are small.
 const smallLog = 64
 
-// hindrances are the faults under which a leader gives way, or might: it answers, and makes little progress.
+// hindrances are the faults under which a leader gives way, or might: it answers, and makes little
+// progress.
 var hindrances = []fault{
 	{"slow disk under the leader", func(i *injection) bool {
 		if i.leader == nil {
@@ -53,7 +55,8 @@ var hindrances = []fault{
 	{"two snapshots in a row", (*injection).twoSnapshots},
 }
 
-// throttle has the process here run for a tenth of the time, and reach its disk and the network only then.
+// throttle has the process here run for a tenth of the time, and reach its disk and the network
+// only then.
 func (n *Node) throttle() (heal func()) {
 	const stands = throttlePeriod * 9 / 10
 	n.Disk.SlowDown(stands)
@@ -74,7 +77,8 @@ func (n *Node) throttle() (heal func()) {
 	}
 }
 
-// twoSnapshots cuts a follower off, twice in a row, for so long that it needs a snapshot of the leader each time.
+// twoSnapshots cuts a follower off, twice in a row, for so long that it needs a snapshot of the
+// leader each time.
 func (i *injection) twoSnapshots() bool {
 	if i.leader == nil || i.a == i.leader || i.a.Running() == nil {
 		return false

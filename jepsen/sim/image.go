@@ -35,9 +35,9 @@ import (
 // of them with it or without it. Of an append to a segment any sectors are missing. What lies in
 // the folder of a snapshot that is not complete is lost, or cut anywhere.
 //
-// Not seen is what the layers below package store do with flushes: that bbolt, the log and the snapshots of
-// package store really ask for them, and in that order, and that identity.json and the names in directories are
-// flushed. That takes a file system which counts them.
+// Not seen is what the layers below package store do with flushes: that bbolt, the log and the
+// snapshots of package store really ask for them, and in that order, and that identity.json and the
+// names in directories are flushed. That takes a file system which counts them.
 
 // writeOutcome is what became of a write that was under way when the power failed.
 type writeOutcome string

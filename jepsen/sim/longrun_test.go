@@ -37,7 +37,8 @@ const (
 	faultsPerMinute = 5
 )
 
-// rareStates are what became of leaders that made no progress, and the virtual time in which each must have happened.
+// rareStates are what became of leaders that made no progress, and the virtual time in which each
+// must have happened.
 var rareStates = map[string]time.Duration{
 	raftnode.Moved: 15 * time.Minute, raftnode.StayedWithoutMajority: 15 * time.Minute, raftnode.StayedRecent: time.Hour,
 }
@@ -243,8 +244,9 @@ func (s *Sim) askEveryNode() (stop func()) {
 	return stop
 }
 
-// installAndHang is what chance may leave out: a follower that is sent a snapshot, a leader that gives way since its disk hangs, and one
-// whose watchdog ends it, which it does only when the process has lived for a minute, and not before a leader may give way again.
+// installAndHang is what chance may leave out: a follower that is sent a snapshot, a leader that
+// gives way since its disk hangs, and one whose watchdog ends it, which it does only when the
+// process has lived for a minute, and not before a leader may give way again.
 func installAndHang(s *Sim) {
 	time.Sleep(backoffMax)
 	away := s.Others(s.Leader())[0]

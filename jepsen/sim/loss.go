@@ -14,8 +14,8 @@ func (n *Network) Lose(probability float64, routes ...route) {
 	n.changeLinks(routes, func(l *link) { l.loss = probability })
 }
 
-// BlackHole loses what is large in these directions, as where a part of the way takes only smaller packets and does not say so. What
-// follows on the same connection does not arrive either.
+// BlackHole loses what is large in these directions, as where a part of the way takes only smaller
+// packets and does not say so. What follows on the same connection does not arrive either.
 func (n *Network) BlackHole(routes ...route) {
 	n.changeLinks(routes, func(l *link) { l.blackHole = true })
 }
@@ -34,7 +34,8 @@ func (n *Network) fillHole(l *link) {
 	}
 }
 
-// lose returns when a segment arrives that would arrive at a time if none were lost. The caller holds the lock.
+// lose returns when a segment arrives that would arrive at a time if none were lost. The caller
+// holds the lock.
 func (s *stream) lose(data []byte, at time.Time) time.Time {
 	for s.link.loss > 0 && s.network.rand.Float64() < s.link.loss {
 		at = at.Add(retransmitTimeout)

@@ -13,8 +13,8 @@ import (
 	"zamok/raftnode/store"
 )
 
-// replacement is a node whose disk was lost, and the one that replaces it: under its name, or under a new one
-// after the lost one was removed.
+// replacement is a node whose disk was lost, and the one that replaces it: under its name, or under
+// a new one after the lost one was removed.
 type replacement struct {
 	mu       sync.Mutex // one at a time; guards what follows
 	old, new *Node      // nil = none is under way
@@ -22,8 +22,8 @@ type replacement struct {
 	rejoined map[string]bool // names that have come back: a cluster takes one back once in ten minutes
 }
 
-// replaceNode loses a node with its disk, and has the operator replace it. What faults prevent now is done
-// after they have ended.
+// replaceNode loses a node with its disk, and has the operator replace it. What faults prevent now
+// is done after they have ended.
 func (i *injection) replaceNode() bool {
 	r := &i.replacement
 	if !r.mu.TryLock() {

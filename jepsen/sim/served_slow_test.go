@@ -15,7 +15,8 @@ import (
 
 // What Go programs see of a cluster whose commits take long, and are in time for their leases.
 
-// slowAppends lets each write to the log of every node take so long, so that no other would lead better.
+// slowAppends lets each write to the log of every node take so long, so that no other would lead
+// better.
 func (s *Sim) slowAppends(takes time.Duration) {
 	for _, n := range s.InitialMembers() {
 		n.Disk.onWrite.set(func(op diskOp, returned bool) time.Duration {
@@ -39,9 +40,10 @@ func (s *Sim) attachmentAt(n *Node, l *client.Lock) (at uint64) {
 	return at
 }
 
-// A client waits for commits that take long: locks are acquired and released in about the time of a commit, calls are
-// answered, and a session keeps its stream. A stream that breaks is replaced by one other, though the client has asked at
-// several nodes; so is one to a leader that it can't reach any more.
+// A client waits for commits that take long: locks are acquired and released in about the time of a
+// commit, calls are answered, and a session keeps its stream. A stream that breaks is replaced by
+// one other, though the client has asked at several nodes; so is one to a leader that it can't
+// reach any more.
 func TestClientsWaitForSlowCommits(t *testing.T) {
 	t.Parallel()
 	for _, takes := range []time.Duration{time.Second, 1500 * time.Millisecond} {
@@ -98,8 +100,9 @@ func (p *program) open() int {
 	return len(p.stack.conns)
 }
 
-// A client has one connection after a while. When the leader ends, it has others in time: it attaches as soon as there is
-// another leader, and before it gives up a leader that says nothing any more, it has connected to the others.
+// A client has one connection after a while. When the leader ends, it has others in time: it
+// attaches as soon as there is another leader, and before it gives up a leader that says nothing
+// any more, it has connected to the others.
 func TestIdleConnectionsAreOpenedInTime(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*Sim, *Node){

@@ -187,7 +187,8 @@ func (s *Sim) countMoves(line string) {
 	s.moves[outcome]++
 }
 
-// Moves are what became of leaders that made no progress: how often one gave way (raftnode.Moved), and stayed and why.
+// Moves are what became of leaders that made no progress: how often one gave way (raftnode.Moved),
+// and stayed and why.
 func (s *Sim) Moves() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

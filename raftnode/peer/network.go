@@ -69,8 +69,8 @@ type Config struct {
 	// many goroutines, and must end when ctx does.
 	Owe func(ctx context.Context, server Node, acknowledged tail.End) error
 
-	// Report returns what this node tells its leader with each answer to a heartbeat. It is called from many goroutines, and must
-	// not block. Nil: nothing.
+	// Report returns what this node tells its leader with each answer to a heartbeat. It is called
+	// from many goroutines, and must not block. Nil: nothing.
 	Report func() Report
 
 	// MayCampaign reports whether this node may ask others for votes. Nil: it always may.

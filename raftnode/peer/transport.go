@@ -190,7 +190,8 @@ func (t *Transport) RequestVote(id raft.ServerID, at raft.ServerAddress,
 	return retryDead(t, "vote", t.NetworkTransport.RequestVote, id, at, args, resp, &resp.Term)
 }
 
-// errYields is why this node asks for no pre-vote (Config.MayCampaign). It votes for others as ever.
+// errYields is why this node asks for no pre-vote (Config.MayCampaign). It votes for others as
+// ever.
 var errYields = errors.New("not asked: this node gave way as leader recently, and lets others campaign first")
 
 // RequestPreVote implements raft.WithPreVote. See RequestVote.

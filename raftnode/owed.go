@@ -78,6 +78,8 @@ func (n *Node) askRound(owed tail.End) {
 		n.log.Error("ALARM: the log of the only voter has lost its end; if its last write was acknowledged, "+
 			"that is lost, and locks may be granted again; unless the power failed, check the disk",
 			"owed_index", owed.Index, "owed_term", owed.Term)
+		_ = n.store.Sink(owed, tail.End{}) // an error ends the process
+		return
 	case leader != "":
 		toAsk = slices.DeleteFunc(toAsk, func(s raft.Server) bool { return s.ID != leader })
 	}
@@ -115,7 +117,11 @@ func (n *Node) askRound(owed tail.End) {
 func (n *Node) reportSilent(missing []raft.ServerID, silent map[raft.ServerID]error) {
 	var each []string
 	for _, id := range missing {
-		if err := silent[id]; err != nil {
+		err := silent[id]
+		if refused, is := errors.AsType[*refusal](err); is {
+			err = refused // without who refused
+		}
+		if err != nil {
 			each = append(each, fmt.Sprintf("%s: %v", peer.NameOf(id), err))
 		} else {
 			each = append(each, peer.NameOf(id))

@@ -180,22 +180,10 @@ func (d *Disk) restoreImage() {
 	d.diskImage, d.image, d.voteHalfWritten = *d.image, nil, false
 }
 
-// The log in segments: its folder, and the table there.
-const (
-	segmentFolder = "log"
-	segmentTable  = segmentFolder + "/wal-meta.db"
-)
-
-// inSegments reports whether the log is in segments.
-func (d *Disk) inSegments() bool {
-	_, err := os.Stat(filepath.Join(d.dir, segmentTable))
-	return d.dir != "" && err == nil
-}
-
-// canTear reports whether a part of such a write may be missing. A deletion in segments is several transactions
-// of their table.
+// canTear reports whether a part of such a write may be missing. After a deletion, segments are taken
+// away: that it is on the disk comes before.
 func (d *Disk) canTear(op diskOp) bool {
-	return d.dir != "" && op != opSnapshot && !(op == opDelete && d.inSegments())
+	return d.dir != "" && op != opSnapshot && op != opDelete
 }
 
 // tear lets a write land, and returns the files that it changed as they are when a part of the write is missing.
@@ -211,10 +199,8 @@ func (d *Disk) tear(w *write, random *rand.Rand) map[string][]byte {
 		old, existed := before[name]
 		switch {
 		case !existed || bytes.Equal(old, text):
-		case filepath.Ext(name) == ".wal" && !whole:
+		case filepath.Ext(name) == ".log" && !whole:
 			torn[name] = tearSectors(old, text, random)
-		case filepath.Ext(name) == ".db" && d.inSegments() && fileOf[w.op] == segmentFolder && !whole:
-			torn[name] = old // it is written when the segment is flushed
 		case filepath.Ext(name) == ".db":
 			torn[name] = tearPages(old, text, random)
 		}
@@ -224,10 +210,11 @@ func (d *Disk) tear(w *write, random *rand.Rand) map[string][]byte {
 
 // files are the files of a part of the data directory.
 func (d *Disk) files(part string) (map[string][]byte, error) {
-	paths, err := filepath.Glob(filepath.Join(d.dir, part+".db"))
-	if part == segmentFolder && d.inSegments() {
-		paths, err = filepath.Glob(filepath.Join(d.dir, segmentFolder, "*"))
+	pattern := part + ".db"
+	if part == fileOf[opAppend] {
+		pattern = filepath.Join(part, "*.log")
 	}
+	paths, err := filepath.Glob(filepath.Join(d.dir, pattern))
 	files := map[string][]byte{}
 	for _, path := range paths {
 		name, relErr := filepath.Rel(d.dir, path)
@@ -283,11 +270,16 @@ func tearPages(before, after []byte, random *rand.Rand) []byte {
 	return mixed
 }
 
+// isSegment reports whether a file is a segment of the log, or becomes one.
+func isSegment(path string) bool {
+	return strings.HasSuffix(strings.TrimSuffix(path, ".new"), ".log")
+}
+
 // copyDir copies a data directory; some files are replaced, and what is not complete is lost or cut.
 func copyDir(from, to string, replaced map[string][]byte, random *rand.Rand) error {
 	return filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
 		unfinished := strings.Contains(path, ".tmp")
-		if (unfinished || filepath.Ext(path) == ".wal") && errors.Is(err, fs.ErrNotExist) {
+		if (unfinished || isSegment(path)) && errors.Is(err, fs.ErrNotExist) {
 			return nil // the ending process has just cleared it away
 		}
 		if err != nil {
@@ -307,8 +299,8 @@ func copyDir(from, to string, replaced map[string][]byte, random *rand.Rand) err
 		if !isReplaced {
 			content, err = os.ReadFile(path)
 		}
-		if filepath.Ext(path) == ".wal" && errors.Is(err, fs.ErrNotExist) {
-			return nil // a segment that was deleted
+		if isSegment(path) && errors.Is(err, fs.ErrNotExist) {
+			return nil // it has got another name, or was deleted
 		}
 		if unfinished {
 			if errors.Is(err, fs.ErrNotExist) || len(content) > 0 && random.IntN(3) == 0 {

@@ -89,7 +89,7 @@ func damagedTail(b *bubble, random *rand.Rand, round int, became map[string]int)
 		require.ErrorIs(b, opened, store.ErrDamaged, what)
 		require.NoError(b, os.WriteFile(path, whole, 0o600))
 		require.NoError(b, b.open(bad))
-	case bad.store.Owed() != (tail.End{}):
+	case bad.store.Tail().Owed != (tail.End{}):
 		became["cut"]++
 	default:
 		became["whole"]++

@@ -110,7 +110,12 @@ func (n *Node) condition(asker peer.Server) peer.Condition {
 	id := n.store.Identity()
 	committed := n.state.committed.Load()
 	c.Member, c.Configuration, c.Listed = id.Bootstrapped, committed.index, committed.servers.has(asker.ID())
-	for _, s := range committed.servers[:min(len(committed.servers), namesMax)] {
+	named := committed
+	if committed.index < n.opened.index { // after a start it may be committed, and not be known to be
+		named = &n.opened
+	}
+	c.NamesAt = named.index
+	for _, s := range named.servers[:min(len(named.servers), namesMax)] {
 		c.Names = append(c.Names, peer.NameOf(s.ID))
 	}
 	c.Initial, _ = peer.ParseInitialMembers(id.Initial) // Open has validated them
@@ -120,6 +125,8 @@ func (n *Node) condition(asker peer.Server) peer.Condition {
 		}
 	} else if in := n.instance.Load(); in != nil && !in.hasReplayed() {
 		c.Unready = fmt.Sprintf("replays its log: it has applied %d of %d entries", n.state.applied.Load(), in.raft.LastIndex())
+	} else if n.store.Tail().Owes() {
+		c.Unready = "owes what its log has lost"
 	}
 	return c
 }

@@ -447,7 +447,7 @@ func (n *Node) readConfigurations(logs raft.LogStore, snapshots raft.SnapshotSto
 // namesMax bounds the names of servers that a node reports to another; a cluster has fewer.
 const namesMax = 64
 
-// reported is a committed configuration that another server reported.
+// reported is a configuration that another server reported, committed or the latest in its log.
 type reported struct {
 	index uint64 // of the configuration, in raft
 	names []string
@@ -485,8 +485,8 @@ func (n *Node) noteReported(replies []peer.Reply) {
 		if cluster == (peer.ClusterID{}) { // an initial member that was away since it began has the incarnations of the others
 			same = mine.has(theirs.ID())
 		}
-		if reply.Err == nil && same && theirs.Name == reply.Node.ID && n.knows(theirs.Server) && theirs.Configuration > latest.index {
-			latest = reported{theirs.Configuration, theirs.Names}
+		if reply.Err == nil && same && theirs.Name == reply.Node.ID && n.knows(theirs.Server) && theirs.NamesAt > latest.index {
+			latest = reported{theirs.NamesAt, theirs.Names}
 		}
 	}
 	if latest.names != nil {

@@ -174,7 +174,7 @@ func idsOf(all servers) (ids []raft.ServerID) {
 // more from the leader of that term.
 func (n *Node) answerOwing(
 	ctx context.Context, in *instance, from peer.Server, owed tail.End) (*tailAnswer, error) {
-	if !in.servers().has(from.ID()) {
+	if !n.knows(from) { // by name: it may have joined while this node was away
 		return nil, fmt.Errorf("%s is no member, as far as %s knows", from.Name, n.cfg.ID)
 	}
 	term, leader := in.raft.CurrentTerm(), in.leader()
@@ -192,6 +192,9 @@ func (n *Node) answerOwing(
 		return nil, err
 	}
 	d := &tailAnswer{Term: term, Log: n.store.Tail().Log, Voters: in.servers().voters()}
+	if n.instance.Load() != in {
+		return nil, fmt.Errorf("raft starts again on %s", n.cfg.ID)
+	}
 	d.Leads = leads && in.raft.State() == raft.Leader && in.raft.CurrentTerm() == term
 	return d, nil
 }

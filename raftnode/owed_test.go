@@ -237,3 +237,29 @@ func TestTheOnlyVoterOwesNobody(t *testing.T) {
 		b.kill(n)
 	})
 }
+
+// n4 joined while n3 was away. The power of all nodes fails: n4 has the longest log, n1 and n2 have lost their last entry, and
+// n4 owes an append that was torn. n3, whose answer n4 needs, does not know n4 by itself.
+func TestAVoterAnswersOneThatJoinedWhileItWasAway(t *testing.T) {
+	t.Parallel()
+	inBubbleOnMemory(t, func(b *bubble, d disks) {
+		d["n4"] = new(store.Memory)
+		n1, n2, n3 := b.nodes[0], b.nodes[1], b.nodes[2]
+		b.leader(b.nodes...)
+		b.kill(n3)
+		leader := b.leader(n1, n2)
+		n4 := b.joins("n4", leader)
+		b.write(b.leader(n1, n2, n4), 20)
+		time.Sleep(time.Second)
+		end := n4.store.Tail().Log
+		b.kill(n1, n2, n4)
+		d.cut(b, n1, 1)
+		d.cut(b, n2, 1)
+		require.NoError(b, d["n4"].Owe(tail.End{Term: end.Term, Index: end.Index + 1}))
+		b.waits(n4, b.list)
+		b.start(n1, n2, n3)
+		b.nodes = append(b.nodes, n4)
+		b.leader(b.nodes...)
+		b.settled(b.nodes...)
+	})
+}

@@ -187,11 +187,6 @@ func (n *Node) checkProgress(in *instance, now time.Time, late, slow *spell) (st
 		return "" // and the state machine is not asked for the voters: it may be busy
 	}
 	all, others := in.voters()
-	for _, v := range others {
-		if v.report.Moved > 0 {
-			n.moves.note(v.report.At.Add(-v.report.Moved))
-		}
-	}
 	able := quick(others, own/slowFactor)
 	isSlow := slow.note(now, own >= slowWriteMin && 2*len(able) > len(all))
 	cause := "its writes are much slower than those of the others"
@@ -272,6 +267,12 @@ func (n *Node) giveWay(ctx context.Context, in *instance, choose func() (raft.Se
 		defer func() { <-n.membership }()
 	default:
 		return StayedMembers
+	}
+	_, others := in.voters()
+	for _, v := range others {
+		if v.report.Moved > 0 {
+			n.moves.note(v.report.At.Add(-v.report.Moved))
+		}
 	}
 	if _, recently := n.moves.ago(time.Now()); recently {
 		return StayedRecent

@@ -349,3 +349,19 @@ func TestWritesOfLate(t *testing.T) {
 	assert.Zero(t, quickest)
 	assert.Zero(t, slowest, "forgotten")
 }
+
+// A leader gave way a moment ago, and says so in each answer to a heartbeat. The next one, whose disk is nearly full, heeds that.
+func TestALeaderWithALowDiskHeedsTheLatestMove(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(b *bubble) {
+		leader := b.leader(b.nodes...)
+		b.write(leader, 3)
+		b.others(leader)[0].moves.begin(time.Now()) // it led before, and gave way
+		for range 8 {
+			time.Sleep(time.Second)
+			b.write(leader, 1)
+		}
+		in := leader.instance.Load()
+		require.Equal(b, StayedRecent, leader.giveWay(b.Context(), in, in.successor, "cause", "its disk is nearly full"))
+	})
+}

@@ -254,7 +254,7 @@
 // A node notices most losses by itself. Its leader notices the others: within one term of one
 // leader, nothing takes an acknowledged entry out of a follower's log. So a follower that
 // acknowledged entries up to i, and later answers that its log ends below i, has lost what it
-// promised. It gets no append and no heartbeat of that leader in that term until it owes that, on
+// promised. It gets no append of that leader in that term but heartbeats until it owes that, on
 // its disk (Config.Owe, followers.go). Then the leader forgets what it acknowledged, and sends it
 // again. The record is by incarnation: a node that is replaced starts over.
 //

@@ -25,10 +25,12 @@ type Condition struct {
 	// Unready is why the node can't agree to begin a cluster now, or lead the one that has begun; "": it can.
 	Unready string
 	// Configuration is the index of the latest configuration that the node knows to be committed; 0:
-	// it knows none. Listed: the node that asks is part of it. Names are those of its servers.
+	// it knows none. Listed: the node that asks is part of it.
 	Configuration uint64
 	Listed        bool
-	Names         []string `json:",omitempty"`
+	// Names are those of the servers of that configuration, or of a later one in its log. NamesAt is its index.
+	NamesAt uint64   `json:",omitempty"`
+	Names   []string `json:",omitempty"`
 }
 
 // Answer is what a node reports about itself: each end of a handshake sends one.

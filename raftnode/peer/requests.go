@@ -131,9 +131,8 @@ func (t *Transport) RaiseTerm(ctx context.Context, above uint64) error {
 	if fault := n.termFault(above); fault != "" || above == math.MaxUint64 {
 		return fmt.Errorf("peer: the term was not raised: %w: %s", ErrImplausible, fault)
 	}
-	self := raft.RPCHeader{
-		ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(n.server().ID()),
-		Addr: t.EncodePeer(raft.ServerID(n.server().ID()), t.LocalAddr()),
+	self := raft.RPCHeader{ // without an id: this log may not name this node yet, and raft would refuse it for that
+		ProtocolVersion: raft.ProtocolVersionMax, Addr: t.EncodePeer(n.server().ID(), t.LocalAddr()),
 	}
 	answered := make(chan raft.RPCResponse, 1)
 	request := raft.RPC{

@@ -144,9 +144,11 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 func (t *Transport) sendAppend(id raft.ServerID, at raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	f, acknowledged, lost := t.beginAppend(id, args)
-	if lost {
-		if err := t.makeOwe(f, at, args.Term, acknowledged); err != nil {
-			return err
+	if lost { // heartbeats go on: the server owes nothing on the word of a node that it does not hear
+		if !isHeartbeat(args) {
+			if err := t.makeOwe(f, at, args.Term, acknowledged); err != nil {
+				return err
+			}
 		}
 		acknowledged = 0
 	}

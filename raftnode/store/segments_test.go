@@ -11,6 +11,8 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"zamok/raftnode/tail"
 )
 
 func must[T any](value T, err error) T {
@@ -295,7 +297,7 @@ func TestALogIsKeptByBytes(t *testing.T) {
 	require.Greater(t, last, uint64(LogBytes/2/SegmentBytes*perSegment-20))
 	snapshot(t, st, 1, last-5, "state")
 	require.False(t, st.WantsSnapshot())
-	for range 3 * perSegment / 10 {
+	for range 5 * perSegment / 10 {
 		last := must(st.Logs().LastIndex())
 		require.NoError(t, st.Logs().StoreLogs(bigEntries(1, last+1, last+10)))
 	}
@@ -314,4 +316,21 @@ func TestALogIsKeptByBytes(t *testing.T) {
 	require.NoError(t, st.Close())
 	again, end := span(t, open(t, cfg).Logs())
 	require.Equal(t, []uint64{first, last}, []uint64{again, end})
+}
+
+// The log has another entry where the leader's snapshot ends, and more than LogBytes behind it. What the snapshot ends with
+// stays when the log is shrunk, so the next start finds that all of it goes (S14).
+func TestALongLogThatContradictsASnapshotGoes(t *testing.T) {
+	cfg := Config{Dir: t.TempDir()}
+	st := open(t, cfg)
+	fill(t, st, 1, 1, 1)
+	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 2))
+	for first := uint64(2); !st.WantsSnapshot() || first < 600; first += 50 {
+		require.NoError(t, st.Logs().StoreLogs(bigEntries(2, first, first+49)))
+	}
+	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 3))
+	snapshot(t, st, 3, 3, "3\n") // entry 3 of the log is of term 2
+	require.NoError(t, st.Shrink())
+	require.NoError(t, st.Close())
+	require.Equal(t, tail.End{Term: 3, Index: 3}, open(t, cfg).Tail().Log)
 }

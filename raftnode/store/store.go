@@ -167,7 +167,8 @@ func (s *Store) Shrink() error {
 
 // superfluous is the last entry that the log need not keep; 0: it needs all.
 func (s *Store) superfluous() uint64 {
-	return min(max(s.engine.latest(LogBytes), 1)-1, s.logs.snapshots.newest().Index)
+	// What the snapshot ends with stays, to be compared with it (S14).
+	return min(max(s.engine.latest(LogBytes), 1), max(s.logs.snapshots.newest().Index, 1)) - 1
 }
 
 // Writing returns the write of log or vote that has been in progress for

@@ -85,7 +85,9 @@ func (p *serialWriter) attempt(op Op, count int, do func() error) error {
 	begun := time.Now()
 	switch cause := recovered(do); {
 	case cause == nil:
-		p.record.observe(time.Since(begun))
+		if op != OpSettle { // which is no write of entries, and small
+			p.record.observe(time.Since(begun))
+		}
 		return nil
 	case errors.Is(cause, errRecord):
 		return p.record.end(Damaged(p.file, cause.Error()))

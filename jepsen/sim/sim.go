@@ -414,5 +414,5 @@ func (w traceWriter) Write(line []byte) (int, error) {
 // keptWords are in the few messages without which a run can't be understood.
 var keptWords = []string{
 	"ALARM", "leading", "Installed remote snapshot", "two processes", "clone detected",
-	"lost its end", "have answered", "has what it had lost",
+	"lost its end", "nothing above this end", "has what it had lost",
 }

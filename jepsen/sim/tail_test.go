@@ -31,7 +31,7 @@ func cutTailsLoseNothing(t *testing.T, nodes int) {
 		owing := make([]int, nodes+1) // how often so many nodes owed something when they started
 		occurred := func() bool {
 			return owing[damaged] > 0 && owing[damaged+1] > 0 && owing[damaged+2] > 0 &&
-				s.Trace.Count("have answered") > 0 && s.Trace.Count("has what it had lost") > 0
+				s.Trace.Count("nothing above this end") > 0 && s.Trace.Count("has what it had lost") > 0
 		}
 		times := 0
 		for ; times < least || !occurred() && times < most; times++ {
@@ -50,7 +50,7 @@ func cutTailsLoseNothing(t *testing.T, nodes int) {
 		stopAndCheck(s, load)
 		require.True(s, occurred(), "so many nodes owed something: %v", owing)
 		s.Logf("%d times: so many nodes owed something: %v; %d gave up a part of it",
-			times, owing, s.Trace.Count("have answered"))
+			times, owing, s.Trace.Count("nothing above this end"))
 	})
 }
 

@@ -140,3 +140,33 @@ func TestWhatBoltWritesIsWhole(t *testing.T) {
 		require.NoError(t, checkBolt(path))
 	}
 }
+
+// A bit that flips in the votes' file is damage, unless it is in a page that is not used.
+func TestAFlippedBitInTheVotesIsDamage(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), votesName)
+	written := Values{keyCurrentTerm: numberBytes(7), keyVoteTerm: numberBytes(7), keyVoteCandidate: []byte("n2")}
+	table, err := openBoltTable(path, true)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(table.Put(written), table.db.Close()))
+	whole, damaged := must(os.ReadFile(path)), 0
+	for at := range whole {
+		if whole[at] == 0 && at%97 != 0 {
+			continue
+		}
+		text := append([]byte(nil), whole...)
+		text[at] ^= 1 << (at % 8)
+		require.NoError(t, os.WriteFile(path, text, 0o600))
+		found, err := openBoltTable(path, false)
+		if err == nil {
+			values, readErr := found.Values()
+			require.NoError(t, errors.Join(readErr, found.db.Close()))
+			require.Equal(t, written, values, "byte %d", at)
+			continue
+		}
+		damaged++
+		require.ErrorIs(t, asDamage(path, err), ErrDamaged, "byte %d", at)
+	}
+	t.Log(damaged)
+	require.Greater(t, damaged, 100)
+}

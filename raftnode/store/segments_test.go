@@ -234,6 +234,7 @@ func TestAnAppendMayBeLongerThanASegment(t *testing.T) {
 		require.NoError(t, st.Logs().StoreLogs(bigEntries(1, first, first+9)))
 	}
 	require.NoError(t, st.Logs().DeleteRange(1, 300))
+	awaitNext(st) // its file gets its name on a goroutine of its own
 	before := map[string]fs.FileInfo{}
 	for _, name := range segmentsIn(t, cfg) {
 		before[name] = must(os.Stat(filepath.Join(cfg.Dir, logName, name)))
@@ -243,6 +244,7 @@ func TestAnAppendMayBeLongerThanASegment(t *testing.T) {
 		snapshot(t, st, 1, first, "state")
 		require.NoError(t, st.Logs().DeleteRange(must(st.Logs().FirstIndex()), first-100))
 	}
+	awaitNext(st)
 	reused := false
 	require.NoError(t, filepath.WalkDir(filepath.Join(cfg.Dir, logName), func(path string, e fs.DirEntry, err error) error {
 		if err == nil && !e.IsDir() {

@@ -199,6 +199,8 @@ func (l *segmentLog) apply(s *segment, f frame, offset int, text []byte) error {
 			l.places = append(l.places, place{s, int64(offset + at), length, entry.Term})
 			at += length
 		}
+	default:
+		at = 0 // whatever its length, it is not understood
 	}
 	if at != len(text) || f.kind == appendFrame && l.lastIndex() != f.to {
 		return fmt.Errorf("%w: frame %d, of kind %d, does not fit the log, which ends with entry %d", errRecord, f.number, f.kind, l.lastIndex())

@@ -336,3 +336,9 @@ func TestALongLogThatContradictsASnapshotGoes(t *testing.T) {
 	require.NoError(t, st.Close())
 	require.Equal(t, tail.End{Term: 3, Index: 3}, open(t, cfg).Tail().Log)
 }
+
+// A frame of a kind that this binary does not know is not skipped.
+func TestAFrameOfAnUnknownKind(t *testing.T) {
+	st := open(t, Config{Dir: t.TempDir()})
+	require.ErrorIs(t, st.engine.(*segmentLog).write(frame{kind: 3}, nil), errRecord)
+}

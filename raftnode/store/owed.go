@@ -30,20 +30,6 @@ func owedBytes(end tail.End) []byte {
 	return append(numberBytes(end.Term), numberBytes(end.Index)...)
 }
 
-// owe makes a node owe the end of what it may have acknowledged, as long as nothing but Open uses
-// its votes. It comes before the tail is overwritten.
-func owe(votes Table, cut tail.End) error {
-	values, err := votes.Values()
-	if err != nil {
-		return err
-	}
-	owed, err := values.owed()
-	if err != nil || owed.Reaches(cut) {
-		return err
-	}
-	return votes.Put(Values{keyOwed: owedBytes(cut)})
-}
-
 // Tail returns where the log on the disk ends, or the newest snapshot if that reaches further, and
 // which end this node owes.
 func (s *Store) Tail() tail.State {
@@ -115,7 +101,9 @@ func (m *Memory) Owed() tail.End {
 }
 
 // Owe is what Open does for a log in files that it has to cut. No Store uses the Memory.
-func (m *Memory) Owe(end tail.End) error { return owe(memoryTable{m}, end) }
+func (m *Memory) Owe(end tail.End) error {
+	return memoryTable{m}.Put(Values{keyOwed: owedBytes(tail.Higher(m.Owed(), end))})
+}
 
 // Cut is damage to the last entries of the log, as far as there are more than one, which the next
 // process notices. No Store uses the Memory.

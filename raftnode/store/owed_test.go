@@ -39,8 +39,8 @@ func TestALogThatIsCutIsOwed(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()
 		fill(t, st, 4, 1, 5)
-		require.NoError(t, owe(st.votes.table, tail.End{Term: 4, Index: 5}))
-		require.NoError(t, owe(st.votes.table, tail.End{Term: 3, Index: 8}))
+		require.NoError(t, st.Owe(tail.End{Term: 4, Index: 5}))
+		require.NoError(t, st.Owe(tail.End{Term: 3, Index: 8}))
 		st = reopen()
 		assert.Equal(t, tail.End{Term: 4, Index: 5}, st.Tail().Owed)
 		require.NoError(t, st.Owe(tail.Unknown(4)))

@@ -79,16 +79,8 @@ func lived(t *testing.T, dir string, reachesBack bool, random *rand.Rand) *Store
 	}
 	next := uint64(1)
 	write := func(term uint64, count int) {
-		var batch []*raft.Log
-		for range count {
-			data := make([]byte, 1+random.IntN(400))
-			for i := range data {
-				data[i] = byte(1 + random.IntN(255)) // no zeros, which look like what is missing
-			}
-			batch = append(batch, command(next, term, data))
-			next++
-		}
-		require.NoError(t, st.Logs().StoreLogs(batch))
+		require.NoError(t, st.Logs().StoreLogs(noise(random, term, next, count, 400)))
+		next += uint64(count)
 	}
 	vote(1)
 	require.NoError(t, st.Logs().StoreLog(&raft.Log{Index: next, Term: 1, Type: raft.LogNoop}))

@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"testing"
 	"time"
@@ -77,6 +78,18 @@ func entries(term, first, last uint64) []*raft.Log {
 	var logs []*raft.Log
 	for index := first; index <= last; index++ {
 		logs = append(logs, command(index, term, fmt.Appendf(nil, "entry %d", index)))
+	}
+	return logs
+}
+
+// noise returns entries with random data, without zeros, which look like what is missing.
+func noise(random *rand.Rand, term, first uint64, count, bytesMost int) (logs []*raft.Log) {
+	for index := first; index < first+uint64(count); index++ {
+		data := make([]byte, 1+random.IntN(bytesMost))
+		for i := range data {
+			data[i] = byte(1 + random.IntN(255))
+		}
+		logs = append(logs, command(index, term, data))
 	}
 	return logs
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -36,16 +35,8 @@ func crashed(t *testing.T, random *rand.Rand, count int) *crashedLog {
 	next := uint64(1)
 	write := func(term uint64, count int) {
 		require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), term))
-		var batch []*raft.Log
-		for range count {
-			data := make([]byte, 1+random.IntN(2000))
-			for i := range data {
-				data[i] = byte(1 + random.IntN(255)) // no zeros, which look like what is missing
-			}
-			batch = append(batch, command(next, term, data))
-			next++
-		}
-		require.NoError(t, st.Logs().StoreLogs(batch))
+		require.NoError(t, st.Logs().StoreLogs(noise(random, term, next, count, 2000)))
+		next += uint64(count)
 	}
 	for range 3 + random.IntN(9) {
 		write(2, 1+random.IntN(4))

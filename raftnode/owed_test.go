@@ -49,7 +49,7 @@ func (b *bubble) settled(nodes ...*bubbleNode) {
 		if owing == "" {
 			return
 		}
-		require.Less(b, time.Since(began), time.Minute, "%s owes for ever", owing)
+		require.Less(b, time.Since(began), time.Minute, "%s still owes something", owing)
 	}
 }
 

@@ -240,7 +240,7 @@ func (q *Queue) Renewed(f Frame, a *raftnode.Answer, refusal *wire.Error) {
 	}
 }
 
-// Received tells the client that its stream is read, by an acknowledgement that confirms nothing.
+// Received acknowledges that the stream is read, and confirms nothing else.
 func (q *Queue) Received() {
 	q.hub.mu.Lock()
 	defer q.hub.mu.Unlock()

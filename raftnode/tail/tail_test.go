@@ -78,7 +78,7 @@ const (
 
 func skipModel(t *testing.T, takes int) {
 	if takes >= slow && testing.Short() || takes == long && os.Getenv("ZAMOK_TEST_ALL") == "" {
-		t.Skip("it takes long")
+		t.Skip("these bounds take seconds, left out with -short, or a minute, with ZAMOK_TEST_ALL only")
 	}
 }
 

@@ -164,6 +164,7 @@ func (s *session) finish(e connectionEvent, cause error) {
 	if !s.become(e) {
 		return
 	}
+	s.cancel(cause) // first, so who asks again because a lock is lost finds another session
 	for _, t := range s.tickets {
 		t.endWithSession(cause)
 	}
@@ -172,7 +173,6 @@ func (s *session) finish(e connectionEvent, cause error) {
 	}
 	s.tickets, s.outgoing, s.retryQueue = nil, nil, nil
 	s.link = nil
-	s.cancel(cause)
 }
 
 // considersLeaseValid reports whether the lease is considered valid.

@@ -113,6 +113,7 @@ func TestALeaderRefusesWhatItCannotDecode(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
 		require.NoError(b, b.fence(leader))
+		time.Sleep(3 * maintenanceTick) // until the nodes are announced: nothing else is proposed afterwards
 		before := leader.Status().RaftIndex
 		large := &fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute, Metadata: strings.Repeat("m", fsm.EntryBytesMax)}}
 		_, err := leader.Propose(b.Context(), large)

@@ -6,6 +6,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "server" {
+		lengthenTimerSlack()
+	}
 	os.Exit(run(context.Background(), app{
 		name:   os.Args[0],
 		stdin:  os.Stdin,

@@ -191,6 +191,7 @@ type farConn struct {
 const passes = 1400
 
 func (c *farConn) Write(b []byte) (int, error) {
+	c.from.messages.Add(1)
 	time.Sleep(time.Duration(c.trip.Load()))
 	if rate := c.from.bytesPerSecond.Load(); rate > 0 {
 		time.Sleep(time.Duration(len(b)) * time.Second / time.Duration(rate))
@@ -207,6 +208,7 @@ type door struct {
 	calls   chan net.Conn
 	closed  chan struct{}
 
+	messages       atomic.Int64 // that this node has sent on connections that it made
 	blackHole      atomic.Bool  // large messages of this node are lost
 	bytesPerSecond atomic.Int64 // of each connection from this node; 0 = any number
 

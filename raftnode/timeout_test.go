@@ -167,7 +167,7 @@ func TestLoadIsNoDistance(t *testing.T) {
 	})
 }
 
-// A leader gives up when no majority has answered it for 4/5 of its timeout, whatever raft was opened with.
+// A leader gives up when no majority has answered it for twice its timeout, whatever raft was opened with.
 func TestALeaderWithoutAMajorityGivesUp(t *testing.T) {
 	for _, timeout := range []time.Duration{timeoutMin, time.Second, timeoutMax} {
 		t.Run(timeout.String(), func(t *testing.T) {

@@ -62,6 +62,8 @@ type inTerm struct {
 	term          uint64    // of the latest append
 	began         time.Time // when that was sent first
 	beat          *beat     // the latest heartbeat that was sent beside raft; nil = none
+	told          showing   // by the latest append without entries, since when every call was answered
+	toldAt        time.Time // when that was sent
 	matchIndex    uint64    // it has acknowledged everything up to here
 	lost          bool      // its log ended below matchIndex, and it does not owe that yet
 	failingSince  time.Time
@@ -211,6 +213,12 @@ func (t *Transport) observeAppend(f *follower, at raft.ServerAddress, sent time.
 			f.slow.Add(now, took)
 			f.report = readReport(resp.Addr)
 		}
+	}
+	switch {
+	case err != nil:
+		f.told = showing{}
+	case len(args.Entries) == 0 && !isHeartbeat(args) && resp.Success && f.term == args.Term:
+		f.told, f.toldAt = shown(args), sent
 	}
 	if err == nil && resp.Success && resp.Term == args.Term {
 		if len(args.Entries) > 0 {

@@ -17,8 +17,12 @@ import (
 // counts them, is not used (N5 of package raftnode), and would fail: no success is reported of a heartbeat without an
 // answer.
 
-// patienceBeats is how many heartbeats are sent within the patience, at most.
-const patienceBeats = 24
+// Raft sends each follower a heartbeat every 25 to 50 ms, and an append without entries every 50 to 100 ms. Of the
+// heartbeats, one is sent every beatsEvery. Of the appends that tell a follower nothing new, one every repeatEvery.
+const (
+	beatsEvery  = 50 * time.Millisecond
+	repeatEvery = time.Second
+)
 
 // beat is a heartbeat that is sent beside raft.
 type beat struct {
@@ -65,12 +69,8 @@ func (t *Transport) beginHeartbeat(id raft.ServerID, at raft.ServerAddress,
 		return nil, false
 	}
 	now := time.Now()
-	heard := f.at
-	if f.began.After(heard) {
-		heard = f.began // as raft does
-	}
-	wait = now.Sub(heard) >= patience
-	if f.beat != nil && (!f.beat.answered() || !wait && now.Sub(f.beat.sent) < patience/patienceBeats) {
+	wait = f.silent(now) >= patience
+	if f.beat != nil && (!f.beat.answered() || !wait && now.Sub(f.beat.sent) < beatsEvery) {
 		return f.beat, wait
 	}
 	b = &beat{sent: now, done: make(chan struct{})}
@@ -81,6 +81,37 @@ func (t *Transport) beginHeartbeat(id raft.ServerID, at raft.ServerAddress,
 		b.err = t.sendAppend(id, at, &request, &b.resp)
 	})
 	return b, wait
+}
+
+// silent is how long a server has answered nothing.
+func (f *follower) silent(now time.Time) time.Duration {
+	heard := f.at
+	if f.began.After(heard) {
+		heard = f.began // as raft does
+	}
+	return now.Sub(heard)
+}
+
+// repeat answers an append that tells a server only what it has answered just before, as if it was
+// sent, and reports whether it did. As with heartbeats, raft hears of an answer within the patience.
+// A server that begins anew, and knows nothing of what is committed, ends its connections first.
+func (t *Transport) repeat(id raft.ServerID, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) bool {
+	patience := time.Duration(t.patience.Load())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f, now := t.follower(id), time.Now()
+	if len(args.Entries) > 0 || f.told != shown(args) || now.Sub(f.toldAt) >= repeatEvery || f.lost || f.silent(now) >= patience {
+		return false
+	}
+	*resp = raft.AppendEntriesResponse{Term: args.Term, LastLog: f.lastLog, Success: true}
+	return true
+}
+
+// showing is what an append without entries tells a follower.
+type showing struct{ term, previous, previousTerm, committed uint64 }
+
+func shown(args *raft.AppendEntriesRequest) showing {
+	return showing{args.Term, args.PrevLogEntry, args.PrevLogTerm, args.LeaderCommitIndex}
 }
 
 func (b *beat) answered() bool {

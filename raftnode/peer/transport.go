@@ -138,6 +138,9 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	if isHeartbeat(args) {
 		return t.sendHeartbeat(id, at, args, resp)
 	}
+	if t.repeat(id, args, resp) {
+		return nil
+	}
 	return t.sendAppend(id, at, args, resp)
 }
 

@@ -21,6 +21,7 @@ func TestAMaximumHoldIsLookedAtFromTheBeginning(t *testing.T) {
 	b.push(state(1, granted, 0))
 	require.NotNil(t, b.hand(all[0]))
 	<-b.kick
+	b.renewalTick()
 	st := state(2, granted, 0)
 	st.HoldUntil = int64(b.time.Add(250 * clock.Millisecond))
 	b.push(st)
@@ -134,4 +135,35 @@ func TestARefusedRepeatChangesNothing(t *testing.T) {
 	require.Nil(t, b.hand(one), "it is over now")
 	sent, _ = b.outgoing()
 	require.Equal(t, []string{"drop 1"}, sent)
+}
+
+// A lock that is handed over has its clocks looked at within checkEvery, and at its deadline. Locks that follow each other
+// quickly wake nothing for that.
+func TestTheClocksAreCheckedInTime(t *testing.T) {
+	for name, c := range map[string]struct {
+		next, left clock.Span // when the clocks are checked next, and how long the lease is valid
+		wakes      bool
+	}{
+		"much later":          {clock.Second, 5 * clock.Second, true},
+		"soon":                {checkEvery, 5 * clock.Second, false},
+		"behind the deadline": {80 * clock.Millisecond, 50 * clock.Millisecond, true},
+		"at the deadline":     {50 * clock.Millisecond, 50 * clock.Millisecond, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBare(t)
+			all := b.asks(1)
+			_, frame := b.outgoing()
+			b.confirm(frame)
+			until, _ := b.lease.Until()
+			b.pass(b.clock.Now().Until(until) - c.left)
+			b.push(state(1, granted, 0))
+			select {
+			case <-b.kick:
+			default:
+			}
+			b.checksNext = b.clock.Now().Add(c.next)
+			require.NotNil(t, b.hand(all[0]))
+			require.Len(t, b.kick, map[bool]int{true: 1}[c.wakes])
+		})
+	}
 }

@@ -46,12 +46,13 @@ func (s *session) renewalLoop() {
 }
 
 // renewalTick does what is due, and returns within which time to call it again.
-func (s *session) renewalTick() clock.Span {
+func (s *session) renewalTick() (rest clock.Span) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.c.clock.Now()
+	defer func() { s.checksNext = now.Add(rest) }()
 	left := s.checkDeadlines(now)
-	rest := min(max(s.ttl/retries, checkEvery), checkIdleMax)
+	rest = min(max(s.ttl/retries, checkEvery), checkIdleMax)
 	if s.heldCount > 0 {
 		rest = min(checkEvery, left)
 	}

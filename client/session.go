@@ -55,9 +55,11 @@ type session struct {
 	holds     map[*ticket]struct{} // granted or held, with a maximum hold
 	sent      clock.Instant        // the latest frame
 	keptAlive clock.Instant        // the latest KeepAlive
-	silent    bool                 // something was sent, and nothing was received since
-	silentAt  clock.Instant        // since when
-	probed    bool                 // a KeepAlive was sent to probe the stream
+	// checksNext is when renewalLoop checks the clocks, unless it is woken before.
+	checksNext clock.Instant
+	silent     bool          // something was sent, and nothing was received since
+	silentAt   clock.Instant // since when
+	probed     bool          // a KeepAlive was sent to probe the stream
 	// limitLogged is when a refusal by a limit was last logged.
 	limitLogged clock.Instant
 	renewSpan   clock.Span // between renewals; drawn anew for each

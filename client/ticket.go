@@ -277,11 +277,11 @@ func (t *ticket) handOver(now clock.Instant) *Lock {
 		return nil
 	}
 	t.become(handOver)
-	if s.heldCount == 1 || t.holdUntil != 0 {
-		signal(s.kick) // from now on the clocks are looked at more often, or there is an earlier deadline
-	}
 	t.handle = &Lock{t: t, contended: make(chan int, 1)}
 	t.request = nil
+	if s.checksNext.Since(now) > min(checkEvery, s.checkDeadlines(now)) {
+		signal(s.kick)
+	}
 	return t.handle
 }
 

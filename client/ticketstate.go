@@ -88,7 +88,9 @@ func (t *ticket) become(e ticketEvent) bool {
 		delete(s.holds, t)
 		s.queueOut(t) // its Drop, unless it has ended
 	}
-	t.notify()
+	if next >= ticketGranted { // no call waits for less
+		t.notify()
+	}
 	return true
 }
 

@@ -72,6 +72,10 @@ durable: ## kill -9 of all nodes, of the leader, of a follower: ROUNDS times (20
 	ZAMOK_DURABILITY_ROUNDS=$(ROUNDS) go test -timeout 9m -count=1 -v \
 		-run 'TestNothingAcknowledgedIsLost' ./raftnode | grep -E '^(=== RUN|---|ok|FAIL|    [a-z_]*_test.go)' | tail -40
 
+.PHONY: switches
+switches: ## how often threads of the nodes go to sleep, for a commit and at rest: no more than a ceiling (Linux)
+	ZAMOK_SWITCHES=1 go test -timeout 4m -count=1 -v -run 'TestContextSwitches' ./cmd/zamok | grep -E '^(---|ok|FAIL|    [a-z_]*_test.go)'
+
 .PHONY: jepsen
 jepsen: jepsen-build ## real processes under real faults for MINUTES (120), run after run; SEED=n repeats choices; root adds disks
 	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -disks -minutes '$(MINUTES)' -for 5m -min-ok 20000 -min-faults 40

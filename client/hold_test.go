@@ -148,6 +148,7 @@ func TestTheClocksAreCheckedInTime(t *testing.T) {
 		"soon":                {checkEvery, 5 * clock.Second, false},
 		"behind the deadline": {80 * clock.Millisecond, 50 * clock.Millisecond, true},
 		"at the deadline":     {50 * clock.Millisecond, 50 * clock.Millisecond, false},
+		"overdue":             {-10 * clock.Second, 5 * clock.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBare(t)

@@ -279,8 +279,8 @@ func (t *ticket) handOver(now clock.Instant) *Lock {
 	t.become(handOver)
 	t.handle = &Lock{t: t, contended: make(chan int, 1)}
 	t.request = nil
-	if s.checksNext.Since(now) > min(checkEvery, s.checkDeadlines(now)) {
-		signal(s.kick)
+	if left := min(checkEvery, s.checkDeadlines(now)); now.Reached(s.checksNext) || s.checksNext.Since(now) > left {
+		signal(s.kick) // also if the check is overdue: timers stop while the machine is suspended
 	}
 	return t.handle
 }

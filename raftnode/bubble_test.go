@@ -184,6 +184,7 @@ type farConn struct {
 	net.Conn
 	trip *atomic.Int64
 	from *door
+	to   *door
 	lost bool // some of what was sent, so nothing arrives behind it
 }
 
@@ -191,8 +192,11 @@ type farConn struct {
 const passes = 1400
 
 func (c *farConn) Write(b []byte) (int, error) {
+	if c.to.deaf.Load() {
+		return 0, errUnreachable
+	}
 	c.from.messages.Add(1)
-	time.Sleep(time.Duration(c.trip.Load()))
+	time.Sleep(time.Duration(c.trip.Load() + c.from.delays.Swap(0)))
 	if rate := c.from.bytesPerSecond.Load(); rate > 0 {
 		time.Sleep(time.Duration(len(b)) * time.Second / time.Duration(rate))
 	}
@@ -210,6 +214,8 @@ type door struct {
 
 	messages       atomic.Int64 // that this node has sent on connections that it made
 	blackHole      atomic.Bool  // large messages of this node are lost
+	deaf           atomic.Bool  // nothing that others begin reaches this node
+	delays         atomic.Int64 // the next message of this node, by so many ns
 	bytesPerSecond atomic.Int64 // of each connection from this node; 0 = any number
 
 	mu    sync.Mutex
@@ -241,7 +247,7 @@ func (w *network) dialer(from *door) func(context.Context, string) (net.Conn, er
 		}
 		select {
 		case to.calls <- far:
-			return &farConn{Conn: near, trip: &w.trip, from: from}, nil
+			return &farConn{Conn: near, trip: &w.trip, from: from, to: to}, nil
 		case <-to.closed:
 		case <-ctx.Done():
 		}

@@ -1,14 +1,16 @@
 package raftnode
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 )
 
-// TestAClusterAtRestIsQuiet: its leader sends each follower a heartbeat every 50 to 100 ms, and little else. The others send
-// nothing that is not an answer.
+// TestAClusterAtRestIsQuiet: its leader sends each follower a heartbeat every 50 to 100 ms, and once a second what it knows
+// already. The others send next to nothing but answers.
 func TestAClusterAtRestIsQuiet(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(b *bubble) {
@@ -70,5 +72,72 @@ func TestALeaderWithoutAnswersGivesUp(t *testing.T) {
 		require.InDelta(b, leaseFor(timeoutMin), time.Since(began), float64(100*time.Millisecond))
 		b.trip.Store(0)
 		b.leader(b.nodes...)
+	})
+}
+
+// TestALeaderHearsOfALaterTermAtRest: from the answers to what it sends, if no call reaches it. It has told its followers all
+// that is committed just before.
+func TestALeaderHearsOfALaterTermAtRest(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(b *bubble) {
+		for range 5 {
+			leader := b.leader(b.nodes...)
+			require.NoError(b, b.fence(leader))
+			time.Sleep(3*maintenanceTick + 300*time.Millisecond)
+			in, next, voter := leader.instance.Load(), b.others(leader)[0], b.others(leader)[1]
+			leader.door.deaf.Store(true)
+			from := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(voter.Node.self.ID()), Addr: []byte(voter.self.Address)}
+			require.NoError(b, voter.instance.Load().transport.TimeoutNow(next.Node.self.ID(), raft.ServerAddress(next.self.Address),
+				&raft.TimeoutNowRequest{RPCHeader: from}, &raft.TimeoutNowResponse{}))
+			for next.instance.Load().raft.State() != raft.Leader {
+				time.Sleep(time.Millisecond)
+			}
+			began := time.Now()
+			for in.raft.State() == raft.Leader {
+				time.Sleep(time.Millisecond)
+			}
+			require.Less(b, time.Since(began), 250*time.Millisecond)
+			leader.door.deaf.Store(false)
+			time.Sleep(3 * time.Second)
+		}
+	})
+}
+
+// TestTheShortestTimeoutLasts: also with the shortest timeout that an operator may choose, no follower of a cluster at rest
+// campaigns.
+func TestTheShortestTimeoutLasts(t *testing.T) {
+	t.Parallel()
+	inBubbleTuned(t, func(c *Config) { c.ElectionTimeout = electionMin }, func(b *bubble) {
+		leader := b.leader(b.nodes...)
+		require.NoError(b, b.fence(leader))
+		time.Sleep(3 * maintenanceTick)
+		leader = b.leader(b.nodes...)
+		for range 20000 {
+			time.Sleep(time.Millisecond)
+			for _, n := range b.nodes {
+				_, follows := n.instance.Load().raft.LeaderWithID()
+				require.Equal(b, leader.Node.self.ID(), follows)
+			}
+		}
+	})
+}
+
+// TestALostPacketStartsNoElection: a heartbeat that comes late is not all that a follower hears meanwhile.
+func TestALostPacketStartsNoElection(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(b *bubble) {
+		leader := b.leader(b.nodes...)
+		require.NoError(b, b.fence(leader))
+		time.Sleep(3 * maintenanceTick)
+		for _, n := range b.nodes {
+			n.diary.new()
+		}
+		for range 40 {
+			leader.door.delays.Store(int64(400 * time.Millisecond))
+			time.Sleep(510 * time.Millisecond)
+		}
+		for _, n := range b.nodes {
+			require.NotContains(b, strings.Join(n.diary.new(), ""), "heartbeat timeout reached")
+		}
 	})
 }

@@ -25,7 +25,7 @@ func TestContextSwitches(t *testing.T) {
 		s.awaitReady(t, i)
 	}
 	commit, rest := math.Inf(1), math.Inf(1)
-	for range 5 { // other programs, and elections, only make it more
+	for range 5 { // other programs, and elections, make it more
 		started := s.switches(t)
 		r := runZamok(t, &s.devCluster, "bench", "uncontended", "--clients", "1", "--duration", "2s")
 		after := s.switches(t)

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -16,21 +17,32 @@ const (
 	timerSlack = 500_000 // ns
 	// kernelSlack is the kernel's default.
 	kernelSlack = 50_000
+	// timerSlackVariable is in the environment of a server that has executed itself. With any value in it, a server does not.
+	timerSlackVariable = "ZAMOK_TIMER_SLACK"
 )
 
 // lengthenTimerSlack sets timerSlack for all threads of this process. A thread passes its own on to
-// those that it begins, and the runtime has begun some before main: so the process executes itself
-// once more, under the same id. Another slack than the kernel's default was chosen by somebody
-// (TimerSlackNSec of systemd) and stays, and so does the default if the program can't be executed.
+// those that it begins, and the runtime has begun some before main: so the process executes its
+// program once more, under the same id. Another slack than the kernel's default was chosen by
+// somebody (TimerSlackNSec of systemd) and stays, and so does the default if that can't be done.
 func lengthenTimerSlack() {
+	if os.Getenv(timerSlackVariable) != "" {
+		return
+	}
 	runtime.LockOSThread() // which becomes the first thread
 	defer runtime.UnlockOSThread()
-	if slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err != nil || slack != kernelSlack {
-		return
-	}
 	path, err := os.Executable()
-	if err != nil || unix.Prctl(unix.PR_SET_TIMERSLACK, timerSlack, 0, 0, 0) != nil {
+	if err != nil || currentTimerSlack() != kernelSlack {
 		return
 	}
-	_ = syscall.Exec(path, os.Args, os.Environ()) // returns only if it failed
+	if unix.Prctl(unix.PR_SET_TIMERSLACK, timerSlack, 0, 0, 0) == nil {
+		_ = syscall.Exec(path, os.Args, append(os.Environ(), timerSlackVariable+"="+strconv.Itoa(timerSlack))) // returns only if it failed
+		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, kernelSlack, 0, 0, 0)
+	}
+}
+
+// currentTimerSlack is that of this thread; 0 = it can't be read.
+func currentTimerSlack() int {
+	slack, _ := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	return slack
 }

@@ -62,8 +62,8 @@ type inTerm struct {
 	term          uint64    // of the latest append
 	began         time.Time // when that was sent first
 	beat          *beat     // the latest heartbeat that was sent beside raft; nil = none
-	told          showing   // by the latest append without entries, since when every call was answered
-	toldAt        time.Time // when that was sent
+	told          showing   // what it has confirmed last, by an append without entries; zero after a call that failed
+	toldAt        time.Time // when that was sent, or when the call failed
 	matchIndex    uint64    // it has acknowledged everything up to here
 	lost          bool      // its log ended below matchIndex, and it does not owe that yet
 	failingSince  time.Time
@@ -215,9 +215,9 @@ func (t *Transport) observeAppend(f *follower, at raft.ServerAddress, sent time.
 		}
 	}
 	switch {
-	case err != nil:
-		f.told = showing{}
-	case len(args.Entries) == 0 && !isHeartbeat(args) && resp.Success && f.term == args.Term:
+	case err != nil || !resp.Success: // it may have begun anew, or be in a later term
+		f.told, f.toldAt = showing{}, now
+	case len(args.Entries) == 0 && !isHeartbeat(args) && f.term == args.Term && sent.After(f.toldAt):
 		f.told, f.toldAt = shown(args), sent
 	}
 	if err == nil && resp.Success && resp.Term == args.Term {

@@ -13,15 +13,16 @@ import (
 // once that a heartbeat was answered, if an earlier one was a short time ago (the patience), and sends it beside raft.
 // A leader then steps down after the patience and raft's lease without an answer.
 //
-// Nothing but a leader's stepping down may depend on what raft hears of heartbeats. Raft's VerifyLeader, which also
-// counts them, is not used (N5 of package raftnode), and would fail: no success is reported of a heartbeat without an
-// answer.
+// Nothing but a leader's stepping down may depend on what raft hears of heartbeats, and of appends that tell a follower
+// nothing new. So raft's VerifyLeader, which also counts them, must not be used (N5 of package raftnode).
 
-// Raft sends each follower a heartbeat every 25 to 50 ms, and an append without entries every 50 to 100 ms. Of the
-// heartbeats, one is sent every beatsEvery. Of the appends that tell a follower nothing new, one every repeatEvery.
+// With the default timeouts, raft sends each follower a heartbeat every 25 to 50 ms, and an append without entries every 50
+// to 100 ms. Of the heartbeats, one in beatsEvery is sent at most, and patienceBeats within the patience if that is
+// shorter. Of the appends that tell a follower nothing new, one in repeatEvery, or all while it does not answer.
 const (
-	beatsEvery  = 50 * time.Millisecond
-	repeatEvery = time.Second
+	beatsEvery    = 50 * time.Millisecond
+	patienceBeats = 5
+	repeatEvery   = time.Second
 )
 
 // beat is a heartbeat that is sent beside raft.
@@ -70,7 +71,7 @@ func (t *Transport) beginHeartbeat(id raft.ServerID, at raft.ServerAddress,
 	}
 	now := time.Now()
 	wait = f.silent(now) >= patience
-	if f.beat != nil && (!f.beat.answered() || !wait && now.Sub(f.beat.sent) < beatsEvery) {
+	if f.beat != nil && (!f.beat.answered() || !wait && now.Sub(f.beat.sent) < min(beatsEvery, patience/patienceBeats)) {
 		return f.beat, wait
 	}
 	b = &beat{sent: now, done: make(chan struct{})}
@@ -92,15 +93,18 @@ func (f *follower) silent(now time.Time) time.Duration {
 	return now.Sub(heard)
 }
 
-// repeat answers an append that tells a server only what it has answered just before, as if it was
+// repeat answers an append that tells a server only what it has confirmed just before, as if it was
 // sent, and reports whether it did. As with heartbeats, raft hears of an answer within the patience.
-// A server that begins anew, and knows nothing of what is committed, ends its connections first.
+// A server that begins anew knows nothing of what is committed; it has ended its connections, so the
+// next call fails, and then it is told. While a heartbeat is not answered, appends are sent beside it:
+// its packet may be lost.
 func (t *Transport) repeat(id raft.ServerID, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) bool {
 	patience := time.Duration(t.patience.Load())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f, now := t.follower(id), time.Now()
-	if len(args.Entries) > 0 || f.told != shown(args) || now.Sub(f.toldAt) >= repeatEvery || f.lost || f.silent(now) >= patience {
+	late := f.beat != nil && !f.beat.answered() && now.Sub(f.beat.sent) >= beatsEvery
+	if len(args.Entries) > 0 || f.told != shown(args) || now.Sub(f.toldAt) >= repeatEvery || f.lost || late || f.silent(now) >= patience {
 		return false
 	}
 	*resp = raft.AppendEntriesResponse{Term: args.Term, LastLog: f.lastLog, Success: true}

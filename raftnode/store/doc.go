@@ -34,7 +34,7 @@
 //
 // segmentLog (segments.go) writes each append, and each deletion, as one frame behind the one
 // before (frames.go), and reads them all, in order, when it is opened. So nothing is written over
-// what is in use, and a deletion of any range is one small write. The next segment is made before
+// what is in use, and a deletion is one small write. The next segment is made before
 // it is needed, of one that has none of the log's entries any more if there is one.
 //
 // Open (open.go) goes one way for both mediums: lock, identity, votes, log, snapshots, and then
@@ -68,8 +68,8 @@
 // term, and deletions make space. They use the reserved space (Config.ReservedSpace), and
 // the vote's file is allocated in advance.
 //
-// S6. A deletion of any range is one write, which a crash leaves wholly done or not done. So no
-// crash leaves a hole.
+// S6. Entries are deleted only from the front, or by the append that takes the place of the end. Either
+// is one write, which a crash leaves wholly done or not done. So no crash leaves a hole.
 //
 // S7. One process at a time has the directory open; a second one is refused
 // with ErrLocked.

@@ -200,7 +200,7 @@ func TestRefusals(t *testing.T) {
 			case "shorten": // every entry of the log is deleted
 				log, err := Open(Config{NodeID: "n1", Dir: dir, Fatal: func(error) {}})
 				require.NoError(t, err)
-				require.NoError(t, log.Logs().DeleteRange(1, 1<<40))
+				require.NoError(t, log.Logs().DeleteRange(0, 1<<40))
 				require.NoError(t, log.Close())
 			default:
 				t.Fatalf("unknown word %q", d.Cmd)

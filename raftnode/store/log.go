@@ -35,22 +35,10 @@ type raftLog struct {
 	pending     pending
 
 	// extent is which entries there are, pending ones included. It grows after an append, or when entries
-	// become pending, and shrinks before a deletion.
+	// become pending, and shrinks before a deletion or an append that replaces entries.
 	extent atomic.Pointer[extent]
 	// cache has an entry of index i at i modulo its length. What is outside the extent does not count.
 	cache [LogCacheEntries]atomic.Pointer[raft.Log]
-
-	// deletions lets one goroutine delete at a time: raft deletes what its own snapshot covers beside its
-	// main loop, and what a leader's snapshot covers in it.
-	deletions fifoMutex
-	// pendingDelete: raft asked to delete the whole log, which happens only when an append takes its place.
-	pendingDelete atomic.Bool
-	// conflicted: entries at the end of the log are deleted, or will be (pendingDelete), because they
-	// conflict with the leader's, and nothing was appended since. Raft counts them until the leader's
-	// own are in their place: were those refused, it would apply entries that are not there, or refuse
-	// the leader's forever. So the next append is not refused for want of space, and if it does not fit
-	// its checksum the process ends.
-	conflicted atomic.Bool
 }
 
 // An extent is which entries a log has, both ends included; zero: none.
@@ -72,17 +60,19 @@ func (e extent) plus(entries []*raft.Log) (extent, error) {
 	return e, nil
 }
 
-// minus returns the extent after a deletion.
-func (e extent) minus(from, to uint64) (extent, error) {
-	switch {
-	case from == e.first && to == e.last:
-		return extent{}, nil
-	case from == e.first:
-		return extent{to + 1, e.last}, nil
-	case to == e.last:
-		return extent{e.first, from - 1}, nil
+// upTo and behind return what of it ends with an entry, and what begins right behind that.
+func (e extent) upTo(index uint64) extent {
+	if index < e.first {
+		return extent{}
 	}
-	return e, fmt.Errorf("entries %d to %d lie in the middle of %d to %d: the log would have a gap", from, to, e.first, e.last)
+	return extent{e.first, min(index, e.last)}
+}
+
+func (e extent) behind(index uint64) extent {
+	if index >= e.last {
+		return extent{}
+	}
+	return extent{max(index+1, e.first), e.last}
 }
 
 func extentOf(log raft.LogStore) (extent, error) {
@@ -177,24 +167,21 @@ func (l *raftLog) settleWhenIdle(settle func() error) {
 // StoreLog implements raft.LogStore.
 func (l *raftLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
 
-// StoreLogs implements raft.LogStore.
+// StoreLogs implements raft.LogStore. Entries that the log has from the first of these on conflict with the
+// leader's, and go in the same write. Raft has taken back what they did to the list of nodes, but counts
+// them until these are in their place. So these are not refused for want of space, and if one does not
+// fit its checksum the process ends.
 func (l *raftLog) StoreLogs(entries []*raft.Log) error {
 	sealed := make([]*raft.Log, len(entries))
 	for i, entry := range entries {
 		sealed[i] = Seal(entry)
 	}
-	if err := l.admit(entries, l.pending.size()+bytesOf(sealed)); err != nil {
-		if l.conflicted.Load() {
+	replaces := l.extent.Load().has(entries[0].Index)
+	if err := l.admit(entries, replaces, l.pending.size()+bytesOf(sealed)); err != nil {
+		if replaces {
 			err = l.record.abort(fmt.Errorf("%w; start the node again: raft still counts the entries that these replace", err))
 		}
 		return err
-	}
-	if l.pendingDelete.Load() {
-		err := l.remove(entries[0].Index, l.extent.Load().last)
-		l.pendingDelete.Store(err != nil)
-		if err != nil {
-			return err
-		}
 	}
 	if l.postpone(entries, sealed) {
 		return nil
@@ -203,6 +190,9 @@ func (l *raftLog) StoreLogs(entries []*raft.Log) error {
 		return err
 	}
 	return l.write(OpAppend, len(entries), func() error {
+		if replaces {
+			l.hide(func(all extent) extent { return all.upTo(entries[0].Index - 1) })
+		}
 		next, err := l.extent.Load().plus(entries)
 		if err == nil {
 			err = l.engine.StoreLogs(sealed)
@@ -214,7 +204,6 @@ func (l *raftLog) StoreLogs(entries []*raft.Log) error {
 		l.pending.mu.Lock()
 		defer l.pending.mu.Unlock()
 		l.show(entries, next)
-		l.conflicted.Store(false)
 		return nil
 	})
 }
@@ -227,51 +216,44 @@ func (l *raftLog) show(entries []*raft.Log, next extent) {
 	l.extent.Store(&next)
 }
 
-// hide takes entries from raft. It leaves the others in the cache: some may be pending.
-func (l *raftLog) hide(first, last uint64) error {
+// hide takes entries from raft, before they go. It leaves the others in the cache: some may be pending.
+func (l *raftLog) hide(rest func(extent) extent) {
 	l.pending.mu.Lock()
 	defer l.pending.mu.Unlock()
-	next, err := l.extent.Load().minus(first, last)
-	if err != nil {
-		return err
-	}
+	next := rest(*l.extent.Load())
 	l.extent.Store(&next)
 	for i := range l.cache {
 		if entry := l.cache[i].Load(); entry != nil && !next.has(entry.Index) {
 			l.cache[i].Store(nil)
 		}
 	}
-	return nil
 }
 
 // admit refuses entries for which there is no space (S5), and those that are not
 // what was proposed (S13). A leader appends a configuration alone, and raft has it in force also if that fails.
-func (l *raftLog) admit(entries []*raft.Log, bytes int) error {
+func (l *raftLog) admit(entries []*raft.Log, replaces bool, bytes int) error {
 	for _, entry := range entries {
 		if err := Verify(entry); err != nil {
 			return fmt.Errorf("%w; none of the entries that came with it is in the log; if it was sent by the leader it is sent again; "+
 				"if this goes on, the memory of a node or the network between them changes what passes through it", err)
 		}
 	}
-	if l.conflicted.Load() || len(entries) == 1 && entries[0].Type == raft.LogConfiguration {
+	if replaces || len(entries) == 1 && entries[0].Type == raft.LogConfiguration {
 		return nil
 	}
 	return l.space.admit(bytes)
 }
 
-// DeleteRange implements raft.LogStore. It deletes from first to last, both included, when what was
-// pending is written.
+// DeleteRange implements raft.LogStore. It deletes what lies up to last, when what was pending is written.
 //
-// Raft deletes the whole log when the leader has sent a snapshot, or when all of it conflicts with the
-// leader's.
+// Raft also deletes the end of the log because it conflicts with the leader's entries, and all of it
+// when the leader has sent a snapshot:
 //
-//   - The log begins right behind the snapshot: it may be either. The log is deleted when others are
-//     appended in its place, which they are at once, and stays if what is appended next continues behind
-//     its end.
+//   - All lies behind the newest snapshot: nothing is deleted. If it conflicts, the next append takes its
+//     place (StoreLogs). After a snapshot, that continues behind its end, or takes its place.
 //   - The log reaches beyond the snapshot: nothing is deleted. What lies beyond may have been
-//     acknowledged, and there is no gap. (Entries that conflict with the leader's are never within a
-//     snapshot.) If the log that stays has a later list of nodes than the snapshot, the process ends,
-//     since raft has taken the snapshot's.
+//     acknowledged, and there is no gap. If the log that stays has a later list of nodes than the
+//     snapshot, the process ends, since raft has taken the snapshot's.
 //   - The log has another entry where the snapshot ends: it is of a leader whose entries were never
 //     committed. Raft would still take its last entry for this node's, also when the log is deleted, and
 //     refuse the entries behind the snapshot forever. So the process ends, and the next Open deletes the
@@ -280,36 +262,27 @@ func (l *raftLog) DeleteRange(first, last uint64) error {
 	if err := l.flush(); err != nil {
 		return err
 	}
-	now := *l.extent.Load()
-	conflict := first <= now.last && last >= now.last
-	if first <= now.first && last >= now.last {
-		newest := l.snapshots.newest()
-		if newest.Index > 0 && now.first == newest.Index+1 {
-			// No list of nodes is looked for: package peer gives raft no snapshot twice (P10 there).
-			l.pendingDelete.Store(true)
-			l.conflicted.Store(true)
-			return nil
-		}
-		conflict = newest.Index < now.last
-		if now.has(newest.Index) {
-			same, err := l.hasLastOf(newest)
-			switch {
-			case err != nil:
-				return err
-			case !same:
-				return l.record.abort(fmt.Errorf("store: %w: %s has an entry at index %d that is not of term %d, so its end was never committed; "+
-					"nothing was lost; the process must end and start again, which deletes the log: the snapshot holds all of it that counts",
-					ErrContradicted, l.file, newest.Index, newest.Term))
-			case conflict:
-				return l.endIfLaterConfiguration(newest, now.last)
-			}
+	now, newest := *l.extent.Load(), l.snapshots.newest()
+	switch {
+	case last >= now.last && first > newest.Index:
+		// No list of nodes is looked for: package peer gives raft no snapshot twice (P10 there).
+		return nil
+	case now.has(first - 1):
+		return fmt.Errorf("entries %d to %d lie in the middle of %d to %d: the log would have a gap", first, last, now.first, now.last)
+	case last >= now.last && now.has(newest.Index):
+		same, err := l.hasLastOf(newest)
+		switch {
+		case err != nil:
+			return err
+		case !same:
+			return l.record.abort(fmt.Errorf("store: %w: %s has an entry at index %d that is not of term %d, so its end was never committed; "+
+				"nothing was lost; the process must end and start again, which deletes the log: the snapshot holds all of it that counts",
+				ErrContradicted, l.file, newest.Index, newest.Term))
+		case newest.Index < now.last:
+			return l.endIfLaterConfiguration(newest, now.last)
 		}
 	}
-	err := l.remove(first, last)
-	if conflict && err == nil {
-		l.conflicted.Store(true)
-	}
-	return err
+	return l.remove(last)
 }
 
 // hasLastOf reports whether the log, whose extent has the snapshot's last entry, has it of the same term.
@@ -352,22 +325,20 @@ func (l *raftLog) dropStale() error {
 			return err
 		}
 	}
-	return l.remove(now.first, now.last)
+	return l.remove(now.last)
 }
 
-// remove deletes what the log has of a range.
-func (l *raftLog) remove(first, last uint64) error {
-	l.deletions.Lock()
-	defer l.deletions.Unlock()
-	now := *l.extent.Load()
-	first, last = max(first, now.first), min(last, now.last)
-	if now.first == 0 || last < first {
+// remove deletes what the log has up to an entry.
+func (l *raftLog) remove(last uint64) error {
+	gone := l.extent.Load().upTo(last)
+	if gone.last == 0 {
 		return nil
 	}
-	return l.write(OpDelete, int(last-first+1), func() error {
-		if err := l.hide(first, last); err != nil {
-			return err
+	return l.write(OpDelete, int(gone.last-gone.first+1), func() error {
+		if gone = l.extent.Load().upTo(last); gone.last == 0 { // another deletion was first
+			return nil
 		}
-		return l.engine.DeleteRange(first, last)
+		l.hide(func(all extent) extent { return all.behind(last) })
+		return l.engine.DeleteRange(gone.first, gone.last)
 	})
 }

@@ -24,29 +24,49 @@ func TestLogKeepsWhatRaftWrites(t *testing.T) {
 	})
 }
 
+// What conflicts with the leader's entries goes when those take its place.
 func TestDeleteRange(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		first, last uint64 // of the range
 		left        [2]uint64
+		next        uint64 // of the entry that is appended then
+		end         [2]uint64
 	}{
-		{"front", 1, 600, [2]uint64{601, 1000}},
-		{"back", 601, 1000, [2]uint64{1, 600}},
-		{"all", 1, 1000, [2]uint64{0, 0}},
-		{"wider than the log", 0, 5000, [2]uint64{0, 0}},
-		{"past the end", 1001, 2000, [2]uint64{1, 1000}},
-		{"empty", 5, 4, [2]uint64{1, 1000}},
+		{"front", 1, 600, [2]uint64{601, 1000}, 1001, [2]uint64{601, 1001}},
+		{"back", 601, 1000, [2]uint64{1, 1000}, 601, [2]uint64{1, 601}},
+		{"all", 1, 1000, [2]uint64{1, 1000}, 1, [2]uint64{1, 1}},
+		{"wider than the log", 0, 5000, [2]uint64{0, 0}, 5001, [2]uint64{5001, 5001}},
+		{"past the end", 1001, 2000, [2]uint64{1, 1000}, 1001, [2]uint64{1, 1001}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			onEach(t, func(t *testing.T, reopen func() *Store) {
-				log := reopen().Logs()
-				require.NoError(t, log.StoreLogs(entries(1, 1, 1000)))
-				require.NoError(t, log.DeleteRange(c.first, c.last))
-				first, last := span(t, log)
+				st := reopen()
+				fill(t, st, 1, 1, 1000)
+				require.NoError(t, st.Logs().DeleteRange(c.first, c.last))
+				first, last := span(t, st.Logs())
 				assert.Equal(t, c.left, [2]uint64{first, last})
+				fill(t, st, 2, c.next, c.next)
+				for _, log := range []raft.LogStore{st.Logs(), st.engine} {
+					first, last = span(t, log)
+					assert.Equal(t, c.end, [2]uint64{first, last})
+				}
+				var entry raft.Log
+				require.NoError(t, st.Logs().GetLog(c.next, &entry))
+				assert.EqualValues(t, 2, entry.Term)
 			})
 		})
 	}
+}
+
+func TestAGapIsRefused(t *testing.T) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
+		st := reopen()
+		fill(t, st, 1, 1, 10)
+		require.ErrorContains(t, st.Logs().DeleteRange(5, 7), "gap")
+		first, last := span(t, st.Logs())
+		assert.Equal(t, []uint64{1, 10}, []uint64{first, last})
+	})
 }
 
 // The leader has sent a snapshot, and raft has the whole log go: up to the snapshot it goes, so that the

@@ -45,7 +45,8 @@ type draft struct {
 }
 
 // An engine keeps the log's entries. Its caller knows which entries there are: it is never asked
-// for another entry, nor to append behind a gap, nor to leave one.
+// for another entry, nor to append behind a gap, nor to delete others than the first ones. An append
+// of entries that it has takes their place, and that of all behind them.
 type engine interface {
 	raft.LogStore
 	// inspect verifies all entries, and returns the term of the last one.

@@ -122,6 +122,14 @@ func (memoryLog) latest(int) uint64 { return 0 }
 func (memoryLog) settle() error     { return nil }
 func (memoryLog) close() error      { return nil }
 
+func (l memoryLog) StoreLogs(entries []*raft.Log) error {
+	all, err := extentOf(l)
+	if first := entries[0].Index; err == nil && all.has(first) {
+		err = l.DeleteRange(first, all.last)
+	}
+	return errors.Join(err, l.InmemStore.StoreLogs(entries))
+}
+
 func (l memoryLog) inspect() (term uint64, err error) {
 	all, err := extentOf(l)
 	for index := max(all.first, 1); index <= all.last && err == nil; index++ {

@@ -139,8 +139,8 @@ func (s *Store) assemble(cfg Config, table Table, files *snapshots) (err error) 
 		return Damaged(votes.file, err.Error())
 	}
 	s.logs = &raftLog{
-		serialWriter: serialWriter{s.medium.path(logName), newFIFOMutex(), s.record}, deletions: newFIFOMutex(),
-		engine: wrapped(cfg.Wrap.Logs, raft.LogStore(s.engine)), space: s.space, snapshots: files,
+		serialWriter: serialWriter{s.medium.path(logName), newFIFOMutex(), s.record},
+		engine:       wrapped(cfg.Wrap.Logs, raft.LogStore(s.engine)), space: s.space, snapshots: files,
 		mayPostpone: cfg.Postpone, written: cfg.Written,
 	}
 	s.votes.log = s.logs

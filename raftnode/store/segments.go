@@ -27,7 +27,7 @@ const (
 )
 
 // A segmentLog is the log on a disk, in segments (frames.go). One goroutine at a time writes it. An
-// append, or a deletion of any range, is one frame, and one flush. A segment that has none of the
+// append, or a deletion, is one frame, and one flush. A segment that has none of the
 // log's entries any more is used again.
 type segmentLog struct {
 	folder string
@@ -425,12 +425,9 @@ func (l *segmentLog) StoreLogs(entries []*raft.Log) error {
 	return l.write(frame{kind: appendFrame, from: entries[0].Index, to: entries[len(entries)-1].Index}, entries)
 }
 
-func (l *segmentLog) DeleteRange(from, to uint64) error {
-	after, err := extent{l.first, l.lastIndex()}.minus(from, to)
-	if err == nil {
-		err = l.write(frame{kind: keepFrame, from: after.first, to: after.last}, nil)
-	}
-	if err != nil {
+func (l *segmentLog) DeleteRange(_, to uint64) error {
+	rest := extent{l.first, l.lastIndex()}.behind(to)
+	if err := l.write(frame{kind: keepFrame, from: rest.first, to: rest.last}, nil); err != nil {
 		return err
 	}
 	return l.retire()

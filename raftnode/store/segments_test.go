@@ -74,8 +74,10 @@ func TestSegmentsHoldTheLog(t *testing.T) {
 				from := between(max(first, covered)+1, last+1)
 				if from <= last {
 					require.NoError(t, st.Logs().DeleteRange(from, last))
-					model = model[:from-first]
 					term++
+					batch := bigEntries(term, from, from+between(0, 20))
+					require.NoError(t, st.Logs().StoreLogs(batch))
+					model = append(model[:from-first], batch...)
 				}
 			case op == 5:
 				to := between(max(first, covered), last)

@@ -167,8 +167,10 @@ func TestDeletionsTakeTurns(t *testing.T) {
 		}
 		st.logs.mu.Unlock()
 		deletions.Wait()
-		first, last := span(t, st.Logs())
-		assert.Equal(t, []uint64{0, 0}, []uint64{first, last})
+		for _, log := range []raft.LogStore{st.Logs(), st.engine} {
+			first, last := span(t, log)
+			assert.Equal(t, []uint64{0, 0}, []uint64{first, last})
+		}
 	})
 }
 

@@ -162,7 +162,7 @@ func (s *Store) Shrink() error {
 	if err := s.logs.flush(); err != nil {
 		return err
 	}
-	return s.logs.remove(0, s.superfluous())
+	return s.logs.remove(s.superfluous())
 }
 
 // superfluous is the last entry that the log need not keep; 0: it needs all.

@@ -142,6 +142,13 @@ func (b *bubble) leader(nodes ...*bubbleNode) *bubbleNode {
 	return nil
 }
 
+// quietLeader returns the leader when the nodes are announced, and know it: nothing is proposed by itself any more.
+func (b *bubble) quietLeader() *bubbleNode {
+	require.NoError(b, b.fence(b.leader(b.nodes...)))
+	time.Sleep(3 * maintenanceTick)
+	return b.leader(b.nodes...)
+}
+
 func (b *bubble) others(than *bubbleNode) (others []*bubbleNode) {
 	for _, n := range b.nodes {
 		if n != than {

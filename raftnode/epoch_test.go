@@ -114,9 +114,7 @@ func TestEntriesDoNotWaitForRefusals(t *testing.T) {
 // Raft reports a failure only through the future of a proposal, and no goroutine waits for that during the first tick.
 func TestARefusedProposalIsAnsweredSoon(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		leader := b.leader(b.nodes...)
-		time.Sleep(3 * maintenanceTick) // until the nodes are announced: nothing else is proposed afterwards
-		require.NoError(b, b.fence(leader))
+		leader := b.quietLeader()
 		down := b.others(leader)[0]
 		b.kill(down)
 		require.NoError(b, b.fence(leader), "what it lacks is sent to it in vain, for as long as a transfer may take")

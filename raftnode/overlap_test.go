@@ -14,9 +14,7 @@ import (
 // disk and one of theirs have it.
 func TestALeaderWritesWhileTheFollowersWrite(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		leader := b.leader(b.nodes...)
-		time.Sleep(3 * maintenanceTick) // until the nodes are announced: nothing else is proposed afterwards
-		require.NoError(b, b.fence(leader))
+		leader := b.quietLeader()
 		leader.disk.hang()
 		require.ErrorIs(b, b.fence(leader), ErrUnknown, "its disk has not got it")
 		r := leader.instance.Load().raft

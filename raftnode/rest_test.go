@@ -14,9 +14,7 @@ import (
 func TestAClusterAtRestIsQuiet(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(b *bubble) {
-		leader := b.leader(b.nodes...)
-		require.NoError(b, b.fence(leader))
-		time.Sleep(3 * maintenanceTick) // until the nodes are announced: nothing else is proposed afterwards
+		leader := b.quietLeader()
 		var before [3]int64
 		for i, n := range b.nodes {
 			before[i] = n.door.messages.Load()
@@ -35,13 +33,11 @@ func TestAClusterAtRestIsQuiet(t *testing.T) {
 	})
 }
 
-// TestAFollowerHearsWhatIsCommitted, also if it begins anew while nothing is proposed, and the leader has told it before.
+// TestAFollowerHearsWhatIsCommitted, also if it begins anew while nothing is proposed.
 func TestAFollowerHearsWhatIsCommitted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(b *bubble) {
-		leader := b.leader(b.nodes...)
-		require.NoError(b, b.fence(leader))
-		time.Sleep(3 * maintenanceTick)
+		leader := b.quietLeader()
 		n := b.others(leader)[0]
 		committed := leader.Status().Applied.Index
 		require.Equal(b, committed, n.Status().Applied.Index)
@@ -61,9 +57,8 @@ func TestAFollowerHearsWhatIsCommitted(t *testing.T) {
 func TestALeaderWithoutAnswersGivesUp(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(b *bubble) {
-		leader := b.leader(b.nodes...)
-		require.NoError(b, b.fence(leader))
-		time.Sleep(3*maintenanceTick + 300*time.Millisecond)
+		leader := b.quietLeader()
+		time.Sleep(300 * time.Millisecond) // until it has sent what it knows
 		b.trip.Store(int64(5 * time.Second))
 		began := time.Now()
 		for leader.Status().Leading {
@@ -75,15 +70,13 @@ func TestALeaderWithoutAnswersGivesUp(t *testing.T) {
 	})
 }
 
-// TestALeaderHearsOfALaterTermAtRest: from the answers to what it sends, if no call reaches it. It has told its followers all
-// that is committed just before.
+// TestALeaderHearsOfALaterTermAtRest: from the answers to what it sends, if no call reaches it.
 func TestALeaderHearsOfALaterTermAtRest(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(b *bubble) {
 		for range 5 {
-			leader := b.leader(b.nodes...)
-			require.NoError(b, b.fence(leader))
-			time.Sleep(3*maintenanceTick + 300*time.Millisecond)
+			leader := b.quietLeader()
+			time.Sleep(300 * time.Millisecond) // until it has sent what it knows
 			in, next, voter := leader.instance.Load(), b.others(leader)[0], b.others(leader)[1]
 			leader.door.deaf.Store(true)
 			from := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(voter.Node.self.ID()), Addr: []byte(voter.self.Address)}
@@ -108,10 +101,7 @@ func TestALeaderHearsOfALaterTermAtRest(t *testing.T) {
 func TestTheShortestTimeoutLasts(t *testing.T) {
 	t.Parallel()
 	inBubbleTuned(t, func(c *Config) { c.ElectionTimeout = electionMin }, func(b *bubble) {
-		leader := b.leader(b.nodes...)
-		require.NoError(b, b.fence(leader))
-		time.Sleep(3 * maintenanceTick)
-		leader = b.leader(b.nodes...)
+		leader := b.quietLeader()
 		for range 20000 {
 			time.Sleep(time.Millisecond)
 			for _, n := range b.nodes {
@@ -126,9 +116,7 @@ func TestTheShortestTimeoutLasts(t *testing.T) {
 func TestALostPacketStartsNoElection(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(b *bubble) {
-		leader := b.leader(b.nodes...)
-		require.NoError(b, b.fence(leader))
-		time.Sleep(3 * maintenanceTick)
+		leader := b.quietLeader()
 		for _, n := range b.nodes {
 			n.diary.new()
 		}

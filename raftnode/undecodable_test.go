@@ -31,9 +31,7 @@ func ofAnotherBinary() []byte {
 func TestAFollowerEndsBeforeItAcknowledgesAnEntryOfAnotherBinary(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(b *bubble) {
-		leader := b.leader(b.nodes...)
-		require.NoError(b, b.fence(leader))
-		time.Sleep(3 * maintenanceTick) // until the nodes are announced: nothing else is proposed afterwards
+		leader := b.quietLeader()
 		before := leader.Status()
 		entry := ofAnotherBinary()
 		leader.proposals.add(&proposal{bytes: entry, awaited: true, sent: time.Now()}) // so the leader takes it for its own
@@ -111,9 +109,7 @@ func TestASnapshotOfAnotherBinaryIsNotCalledDamaged(t *testing.T) {
 func TestALeaderRefusesWhatItCannotDecode(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(b *bubble) {
-		leader := b.leader(b.nodes...)
-		require.NoError(b, b.fence(leader))
-		time.Sleep(3 * maintenanceTick) // until the nodes are announced: nothing else is proposed afterwards
+		leader := b.quietLeader()
 		before := leader.Status().RaftIndex
 		large := &fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute, Metadata: strings.Repeat("m", fsm.EntryBytesMax)}}
 		_, err := leader.Propose(b.Context(), large)

@@ -13,8 +13,7 @@ import (
 )
 
 // TestContextSwitches: how often the threads of three nodes go to sleep, for a commit of one caller that locks and unlocks, and
-// in a second at rest. Each costs tens of microseconds of a processor with what belongs to it, more than all else in a
-// commit. The ceilings are a little above what is measured on two cores. Run it alone (make switches).
+// in a second at rest. The ceilings are a little above what is measured on two cores. Run it alone (make switches).
 func TestContextSwitches(t *testing.T) {
 	if os.Getenv("ZAMOK_SWITCHES") == "" {
 		t.Skip("it wants the machine for itself: make switches")

@@ -62,8 +62,8 @@ type inTerm struct {
 	term          uint64    // of the latest append
 	began         time.Time // when that was sent first
 	beat          *beat     // the latest heartbeat that was sent beside raft; nil = none
-	told          showing   // what it has confirmed last, by an append without entries; zero after a call that failed
-	toldAt        time.Time // when that was sent, or when the call failed
+	confirmed     content   // of the latest append without entries that it accepted; zero after a call that failed or was refused
+	confirmedAt   time.Time // when that was sent, or when the call failed
 	matchIndex    uint64    // it has acknowledged everything up to here
 	lost          bool      // its log ended below matchIndex, and it does not owe that yet
 	failingSince  time.Time
@@ -216,9 +216,9 @@ func (t *Transport) observeAppend(f *follower, at raft.ServerAddress, sent time.
 	}
 	switch {
 	case err != nil || !resp.Success: // it may have begun anew, or be in a later term
-		f.told, f.toldAt = showing{}, now
-	case len(args.Entries) == 0 && !isHeartbeat(args) && f.term == args.Term && sent.After(f.toldAt):
-		f.told, f.toldAt = shown(args), sent
+		f.confirmed, f.confirmedAt = content{}, now
+	case len(args.Entries) == 0 && !isHeartbeat(args) && f.term == args.Term && sent.After(f.confirmedAt):
+		f.confirmed, f.confirmedAt = contentOf(args), sent
 	}
 	if err == nil && resp.Success && resp.Term == args.Term {
 		if len(args.Entries) > 0 {

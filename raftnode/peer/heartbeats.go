@@ -13,12 +13,12 @@ import (
 // once that a heartbeat was answered, if an earlier one was a short time ago (the patience), and sends it beside raft.
 // A leader then steps down after the patience and raft's lease without an answer.
 //
-// Nothing but a leader's stepping down may depend on what raft hears of heartbeats, and of appends that tell a follower
-// nothing new. So raft's VerifyLeader, which also counts them, must not be used (N5 of package raftnode).
+// Nothing but a leader's stepping down may depend on what raft hears of heartbeats, and of appends with nothing new
+// for a follower. So raft's VerifyLeader, which also counts them, must not be used (N5 of package raftnode).
 
 // With the default timeouts, raft sends each follower a heartbeat every 25 to 50 ms, and an append without entries every 50
 // to 100 ms. Of the heartbeats, one in beatsEvery is sent at most, and patienceBeats within the patience if that is
-// shorter. Of the appends that tell a follower nothing new, one in repeatEvery, or all while it does not answer.
+// shorter. Of the appends with nothing new for it, one in repeatEvery, or all while it does not answer.
 const (
 	beatsEvery    = 50 * time.Millisecond
 	patienceBeats = 5
@@ -93,10 +93,10 @@ func (f *follower) silent(now time.Time) time.Duration {
 	return now.Sub(heard)
 }
 
-// repeat answers an append that tells a server only what it has confirmed just before, as if it was
+// repeat answers an append with nothing but what a server has confirmed just before, as if it was
 // sent, and reports whether it did. As with heartbeats, raft hears of an answer within the patience.
 // A server that begins anew knows nothing of what is committed; it has ended its connections, so the
-// next call fails, and then it is told. While a heartbeat is not answered, appends are sent beside it:
+// next call fails, and then it gets the next append. While a heartbeat is not answered, appends are sent beside it:
 // its packet may be lost.
 func (t *Transport) repeat(id raft.ServerID, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) bool {
 	patience := time.Duration(t.patience.Load())
@@ -104,18 +104,18 @@ func (t *Transport) repeat(id raft.ServerID, args *raft.AppendEntriesRequest, re
 	defer t.mu.Unlock()
 	f, now := t.follower(id), time.Now()
 	late := f.beat != nil && !f.beat.answered() && now.Sub(f.beat.sent) >= beatsEvery
-	if len(args.Entries) > 0 || f.told != shown(args) || now.Sub(f.toldAt) >= repeatEvery || f.lost || late || f.silent(now) >= patience {
+	if len(args.Entries) > 0 || f.confirmed != contentOf(args) || now.Sub(f.confirmedAt) >= repeatEvery || f.lost || late || f.silent(now) >= patience {
 		return false
 	}
 	*resp = raft.AppendEntriesResponse{Term: args.Term, LastLog: f.lastLog, Success: true}
 	return true
 }
 
-// showing is what an append without entries tells a follower.
-type showing struct{ term, previous, previousTerm, committed uint64 }
+// content is what an append without entries has.
+type content struct{ term, previous, previousTerm, committed uint64 }
 
-func shown(args *raft.AppendEntriesRequest) showing {
-	return showing{args.Term, args.PrevLogEntry, args.PrevLogTerm, args.LeaderCommitIndex}
+func contentOf(args *raft.AppendEntriesRequest) content {
+	return content{args.Term, args.PrevLogEntry, args.PrevLogTerm, args.LeaderCommitIndex}
 }
 
 func (b *beat) answered() bool {

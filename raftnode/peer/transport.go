@@ -225,7 +225,7 @@ func (t *Transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress,
 	t.mu.Lock()
 	f := t.follower(id)
 	t.enterTerm(f, args.Term)
-	f.told = showing{} // a snapshot says nothing of what is committed
+	f.confirmed = content{} // a snapshot says nothing of what is committed
 	t.mu.Unlock()
 	err := t.NetworkTransport.InstallSnapshot(id, snapshotPrefix+addressed(id, at), args, resp, data)
 	if err == nil {

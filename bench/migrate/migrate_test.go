@@ -360,11 +360,18 @@ func start(t *testing.T, kind string, nodes int, p server.Programs) *server.Clus
 	return cluster
 }
 
+// startZamok returns when the nodes answer.
 func startZamok(t *testing.T, nodes int) *server.Cluster {
 	t.Helper()
 	path, err := zamokProgram()
 	require.NoError(t, err, path)
-	return start(t, "zamok", nodes, server.Programs{Zamok: path})
+	cluster := start(t, "zamok", nodes, server.Programs{Zamok: path})
+	c := dialZamok(t, cluster, client.Config{})
+	ready(t, func(ctx context.Context) error {
+		_, err := c.Now(ctx)
+		return err
+	})
+	return cluster
 }
 
 // dialZamok makes a client. cfg may be zero.
@@ -374,10 +381,6 @@ func dialZamok(t *testing.T, nodes *server.Cluster, cfg client.Config) *client.C
 	c, err := client.New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	ready(t, func(ctx context.Context) error {
-		_, err := c.Now(ctx)
-		return err
-	})
 	return c
 }
 

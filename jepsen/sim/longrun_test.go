@@ -262,7 +262,7 @@ func installAndHang(s *Sim) {
 	moved := s.Moves()[raftnode.Moved]
 	hangs := s.Leader()
 	hangs.Disk.Stall()
-	next := s.LeaderOtherThan(hangs)
+	next := nextLeader(s, hangs)
 	assert.Equal(s, moved+1, s.Moves()[raftnode.Moved])
 	assert.NoError(s, hangs.Fatal())
 	hangs.Disk.Resume()
@@ -273,7 +273,17 @@ func installAndHang(s *Sim) {
 	s.Await(2*hangDuration, "the watchdog ends a leader whose disk hangs", stuck.processEnded)
 	assert.Positive(s, s.Moves()[raftnode.StayedRecent])
 	assert.ErrorIs(s, stuck.Fatal(), raftnode.ErrStuck)
-	s.LeaderOtherThan(stuck).MustPropose(nil)
+	nextLeader(s, stuck).MustPropose(nil)
 	stuck.Start()
 	time.Sleep(backoffMax)
+}
+
+// nextLeader waits until a node beside this one leads. A leader gives way after 2 s, and tries to hand over first; and the faults
+// before have made the timeouts longer.
+func nextLeader(s *Sim, old *Node) *Node {
+	s.Helper()
+	s.Await(2*electionTimeMax, "another node leads", func() bool {
+		return slices.ContainsFunc(s.Leaders(), func(n *Node) bool { return n != old })
+	})
+	return s.LeaderOtherThan(old)
 }

@@ -108,7 +108,7 @@ func TestALeaderSaysNotDoneOfNoCopyBeforeTheLog(t *testing.T) {
 	all := requests(t, ctx, to, s)
 	for name, request := range all {
 		all[name] = func(ctx context.Context) (err error) {
-			for err == nil || infoOf(t, err).Code != zamokpb.Code_CODE_OVERLOADED { // another request has become possible before ours
+			for err == nil || infoOf(t, err).Code != zamokpb.Code_CODE_OVERLOADED { // the rate had room again before it came
 				flood()
 				err = request(ctx)
 			}

@@ -142,7 +142,7 @@ func (b *bubble) leader(nodes ...*bubbleNode) *bubbleNode {
 	return nil
 }
 
-// quietLeader returns the leader when the nodes are announced, and know it: nothing is proposed by itself any more.
+// quietLeader waits until all nodes are announced, so that no node proposes anything by itself any more, and returns the leader.
 func (b *bubble) quietLeader() *bubbleNode {
 	require.NoError(b, b.fence(b.leader(b.nodes...)))
 	time.Sleep(3 * maintenanceTick)

@@ -360,7 +360,7 @@ func start(t *testing.T, kind string, nodes int, p server.Programs) *server.Clus
 	return cluster
 }
 
-// startZamok returns when the nodes answer.
+// startZamok returns when the cluster answers.
 func startZamok(t *testing.T, nodes int) *server.Cluster {
 	t.Helper()
 	path, err := zamokProgram()

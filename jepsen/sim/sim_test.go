@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"context"
 	"io/fs"
 	"maps"
 	"os"
@@ -130,17 +129,25 @@ func TestNoWallClockReads(t *testing.T) {
 	assert.Equal(t, mayRead, found, "in %v", slices.Sorted(maps.Keys(found)))
 }
 
-// A history is made while a node applies entries: each needs what the other one locks.
+// A history is made while a node applies entries: each needs what the other one locks. So many entries as histories: a
+// node that applied them as fast as it can would make each history longer than the one before.
 func TestHistoryBesideAppliedEntries(t *testing.T) {
 	RunParallel(t, Config{}, func(s *Sim) {
-		stop := background(func(ctx context.Context) {
-			for m, e := fsm.New(), (fsm.Applied{}); ctx.Err() == nil; e.Index, e.Stamp.Index = e.Index+1, e.Stamp.Index+1 {
+		turns, ended := make(chan struct{}, 10), make(chan struct{})
+		go func() {
+			defer close(ended)
+			for m, e := fsm.New(), (fsm.Applied{}); ; e.Index, e.Stamp.Index = e.Index+1, e.Stamp.Index+1 {
+				if _, more := <-turns; !more {
+					return
+				}
 				s.Audit.applied("n1", m, e)
 			}
-		})
+		}()
 		for range 2000 {
+			turns <- struct{}{}
 			s.record.history(check.Plan{})
 		}
-		stop()
+		close(turns)
+		<-ended
 	})
 }

@@ -191,13 +191,13 @@ func callAddress(t testing.TB, address string) caller {
 	return caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn}
 }
 
-// persistent repeats a unary call that was not done because the node called does not lead, or not any more: a
-// machine that stands for a moment may change the leader in the middle of a story about something else.
+// persistent repeats a unary call that was not done because the node called does not lead, or not any more, or because the
+// leader is overloaded: a machine that stands for a moment may cause either in the middle of a story about something else.
 type persistent struct{ *grpc.ClientConn }
 
 func (p persistent) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	err := p.ClientConn.Invoke(ctx, method, args, reply, opts...)
-	for err != nil && notLed(err) {
+	for notLed(err) || overloaded(err) {
 		select {
 		case <-ctx.Done():
 			return err
@@ -210,12 +210,24 @@ func (p persistent) Invoke(ctx context.Context, method string, args, reply any, 
 
 // notLed reports whether a call did nothing for want of a leader.
 func notLed(err error) bool {
+	info := anyInfoOf(err)
+	return info.GetCode() == zamokpb.Code_CODE_NOT_LEADER && !strings.Contains(info.GetMessage(), "waits on")
+}
+
+// overloaded reports whether the leader had no time for a call. What a limit refuses, which is named, is a test's own matter.
+func overloaded(err error) bool {
+	info := anyInfoOf(err)
+	return info.GetCode() == zamokpb.Code_CODE_OVERLOADED && info.Field == ""
+}
+
+// anyInfoOf is what an error says beside its text, or nil.
+func anyInfoOf(err error) *zamokpb.ErrorInfo {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*zamokpb.ErrorInfo); ok {
-			return info.Code == zamokpb.Code_CODE_NOT_LEADER && !strings.Contains(info.Message, "waits on")
+			return info
 		}
 	}
-	return false
+	return nil
 }
 
 // soon is a context for what should be answered soon.
@@ -234,13 +246,9 @@ func relaying(ctx context.Context) context.Context {
 func infoOf(t testing.TB, err error) *zamokpb.ErrorInfo {
 	t.Helper()
 	require.Error(t, err)
-	for _, detail := range status.Convert(err).Details() {
-		if info, ok := detail.(*zamokpb.ErrorInfo); ok {
-			return info
-		}
-	}
-	require.FailNow(t, "an error without ErrorInfo", "%v", err)
-	return nil
+	info := anyInfoOf(err)
+	require.NotNil(t, info, "an error without ErrorInfo: %v", err)
+	return info
 }
 
 func newSecret() []byte {

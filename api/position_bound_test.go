@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -30,6 +31,7 @@ func TestOthersContinueWhilePositionsAreSent(t *testing.T) {
 	}
 	n := startAlone(t)
 	stop, others := make(chan struct{}), make(chan time.Duration)
+	defer close(stop)
 	go lockRepeatedly(n, attachDirectly(t, n, 255).queue.Session, stop, others)
 	turn := func(name string, play func()) {
 		<-others
@@ -48,7 +50,6 @@ func TestOthersContinueWhilePositionsAreSent(t *testing.T) {
 		require.Eventually(t, func() bool { return sent.Load() > before+50 }, patience, time.Millisecond)
 	})
 	turn("drain", func() { drain(t, n, queue) })
-	close(stop)
 }
 
 // lockRepeatedly acquires and drops a lock again and again, until stop is closed. What it returns reports how long
@@ -82,24 +83,36 @@ func until(n *Node, c fsm.Command) {
 }
 
 // crowd has so many tickets wait behind one that holds, and returns them in order, that one first. The streams'
-// readers and wires are left out: commands are submitted as streams do, and what is sent is made into frames.
+// readers and wires are left out: commands are submitted as streams do, and what is sent is made into frames. For what waited
+// too long on a busy machine, and was refused, another ticket comes.
 func crowd(t *testing.T, n *Node, waiters int, sent *atomic.Int64) []fsm.TicketRef {
 	const each = 4000 // tickets of a session
 	items := []fsm.Item{{Name: "crowd/a", Mode: fsm.Exclusive}, {Name: "crowd/b", Mode: fsm.Exclusive}}
 	var queue []fsm.TicketRef
+	refused := make(chan fsm.TicketRef, waiters)
 	var st *stream
+	submit := func(ticket uint64) {
+		c := &fsm.Acquire{Session: st.queue.Session, Ticket: ticket, AckedThrough: ticket - 1, Items: items, WaitFor: fsm.Forever}
+		require.Eventually(t, func() bool { return st.pending.Load() < 512 }, patience, time.Millisecond/10)
+		st.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: ticket, Report: len(items)}, c)
+		queue = append(queue, fsm.TicketRef{Session: c.Session, Ticket: ticket})
+	}
 	for i := range waiters + 1 {
 		if i%each == 0 {
 			st = attachDirectly(t, n, uint64(i/each))
-			go writeNowhere(t.Context(), st, sent)
+			go writeNowhere(t.Context(), st, sent, refused)
 		}
-		c := &fsm.Acquire{Session: st.queue.Session, Ticket: uint64(i%each) + 1, Items: items, WaitFor: fsm.Forever}
-		c.AckedThrough = c.Ticket - 1
-		require.Eventually(t, func() bool { return st.pending.Load() < 512 }, patience, time.Millisecond/10)
-		st.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: c.Ticket, Report: len(items)}, c)
-		queue = append(queue, fsm.TicketRef{Session: c.Session, Ticket: c.Ticket})
+		submit(uint64(i%each) + 1)
 	}
-	require.Eventually(t, func() bool { return waitingAt(n) == waiters }, 4*patience, time.Millisecond)
+	for began := time.Now(); waitingAt(n) < waiters; {
+		require.Less(t, time.Since(began), 4*patience)
+		select {
+		case ref := <-refused:
+			queue = slices.DeleteFunc(queue, func(r fsm.TicketRef) bool { return r == ref })
+			submit(queue[len(queue)-1].Ticket + 1)
+		case <-time.After(time.Millisecond):
+		}
+	}
 	return queue
 }
 
@@ -108,7 +121,7 @@ func waitingAt(n *Node) (waiting int) {
 	return waiting
 }
 
-func writeNowhere(ctx context.Context, st *stream, positions *atomic.Int64) {
+func writeNowhere(ctx context.Context, st *stream, positions *atomic.Int64, refused chan<- fsm.TicketRef) {
 	for {
 		select {
 		case <-st.queue.Wake():
@@ -119,6 +132,9 @@ func writeNowhere(ctx context.Context, st *stream, positions *atomic.Int64) {
 		for _, m := range frame.GetMessages() {
 			if m.GetPosition() != nil {
 				positions.Add(1)
+			}
+			if a := m.GetAnswer(); a.GetError().GetCode() == zamokpb.Code_CODE_OVERLOADED {
+				refused <- fsm.TicketRef{Session: st.queue.Session, Ticket: a.State.Ticket}
 			}
 		}
 		st.queue.Sent()

@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,10 +68,12 @@ func (d *diary) new() []string {
 	return lines
 }
 
-// inBubble runs a test on three nodes that have begun a cluster. At its end they are killed.
+// inBubble runs a test on three nodes that have begun a cluster, in parallel with others. At its end they are killed.
 func inBubble(t *testing.T, test func(*bubble)) { inBubbleTuned(t, nil, test) }
 
 func inBubbleTuned(t *testing.T, tune func(*Config), test func(*bubble)) {
+	t.Helper()
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		list, err := peer.ParseList("n1=h1:1,n2=h2:1,n3=h3:1")
 		require.NoError(t, err)
@@ -125,6 +128,11 @@ func (b *bubble) open(n *bubbleNode) (err error) {
 	if b.tune != nil {
 		b.tune(&cfg)
 	}
+	// A process that another test starts has what was open here until its own program begins. That takes real time, and a
+	// second of a bubble takes none.
+	syscall.ForkLock.RLock()
+	//lint:ignore SA2001 it is only waited for
+	syscall.ForkLock.RUnlock()
 	n.Node, err = Open(b.Context(), cfg)
 	return err
 }

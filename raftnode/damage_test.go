@@ -89,7 +89,6 @@ func flip(t require.TestingT, dir, text string, bit int) {
 // An entry that fits its place in the log and not its checksum was changed in memory: the process ends before
 // the machine has it.
 func TestAnEntryThatWasChangedInMemoryIsNotApplied(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
 		require.NoError(b, b.fence(leader))
@@ -109,7 +108,6 @@ func TestAnEntryThatWasChangedInMemoryIsNotApplied(t *testing.T) {
 // One that was changed before the leader has it is refused there, and on no disk: the leader gives way, and
 // the cluster continues.
 func TestAProposalThatWasChangedIsStoredNowhere(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
 		require.NoError(b, b.fence(leader))

@@ -30,7 +30,6 @@ func loseEntries(b *bubble, leader *bubbleNode) (bad *bubbleNode) {
 // A follower's log is an older copy, without its last entries, and its node can't know. The leader,
 // which has the follower's acknowledgement, has it owe that, and sends it again.
 func TestAFollowerIsNotifiedThatItLostWhatItAcknowledged(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
 		bad := loseEntries(b, leader)
@@ -49,7 +48,6 @@ func TestAFollowerIsNotifiedThatItLostWhatItAcknowledged(t *testing.T) {
 
 // The same, but the follower starts once more just when the leader has noticed, before it owes anything.
 func TestAFollowerThatStartsAgainBeforeItOwes(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
 		bad := loseEntries(b, leader)

@@ -131,7 +131,6 @@ func TestALostTailWaitsForANodeThatHasIt(t *testing.T) {
 
 // A follower cuts its log. Its leader goes on, in the same term, and sends it what it lost.
 func TestALeaderRefillsAFollowerThatOwes(t *testing.T) {
-	t.Parallel()
 	inBubbleOnMemory(t, func(b *bubble, d disks) {
 		leader := b.leader(b.nodes...)
 		b.write(leader, 10)
@@ -153,7 +152,6 @@ func TestALeaderRefillsAFollowerThatOwes(t *testing.T) {
 // A node does not know what it acknowledged in the terms so far. The leader of such a term tells
 // it.
 func TestALeaderKnowsWhatIsOwed(t *testing.T) {
-	t.Parallel()
 	inBubbleOnMemory(t, func(b *bubble, _ disks) {
 		leader := b.leader(b.nodes...)
 		b.write(leader, 10)
@@ -171,7 +169,6 @@ func TestALeaderKnowsWhatIsOwed(t *testing.T) {
 // Only a member may have a node raise its term, and only the leader of its term may make it owe
 // something.
 func TestWhoMayAskForWhatIsOwed(t *testing.T) {
-	t.Parallel()
 	inBubbleOnMemory(t, func(b *bubble, _ disks) {
 		leader := b.leader(b.nodes...)
 		b.write(leader, 3)
@@ -241,7 +238,6 @@ func TestTheOnlyVoterOwesNobody(t *testing.T) {
 // n4 joined while n3 was away. The power of all nodes fails: n4 has the longest log, n1 and n2 have lost their last entry, and
 // n4 owes an append that was torn. n3, whose answer n4 needs, does not know n4 by itself.
 func TestAVoterAnswersOneThatJoinedWhileItWasAway(t *testing.T) {
-	t.Parallel()
 	inBubbleOnMemory(t, func(b *bubble, d disks) {
 		d["n4"] = new(store.Memory)
 		n1, n2, n3 := b.nodes[0], b.nodes[1], b.nodes[2]

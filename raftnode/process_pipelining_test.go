@@ -12,7 +12,7 @@ const (
 	// pipelining every second refusal wedges: raft continues with whichever of two channels it looks at
 	// first.
 	refusalsMost      = 30
-	refusalsMostShort = 12
+	refusalsMostShort = 6
 	// wedgedAfter is how long a follower must have stood still under load to count as wedged: longer than a
 	// busy machine lets a process stand still that continues then.
 	wedgedAfter = 10 * time.Second

@@ -94,6 +94,7 @@ func (b *bubble) moved() (times int) {
 // A leader whose disk gets slow, or whose large messages are lost, hands over, and service
 // continues.
 func TestALeaderWithoutProgressGivesWay(t *testing.T) {
+	t.Parallel()
 	for name, ail := range map[string]func(*bubbleNode){
 		"flushes take 1 s longer":    func(n *bubbleNode) { n.disk.slower.Store(int64(time.Second)) },
 		"flushes take 2 s longer":    func(n *bubbleNode) { n.disk.slower.Store(int64(2 * time.Second)) },
@@ -102,7 +103,6 @@ func TestALeaderWithoutProgressGivesWay(t *testing.T) {
 		"a black hole":               func(n *bubbleNode) { n.door.blackHole.Store(true) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			inBubble(t, func(b *bubble) {
 				time.Sleep(settled)
 				w := b.work(2, entryMax)
@@ -127,6 +127,7 @@ func TestALeaderWithoutProgressGivesWay(t *testing.T) {
 
 // Where another leader would do no better, the leader stays.
 func TestALeaderThatOthersCannotReplaceStays(t *testing.T) {
+	t.Parallel()
 	slow := func(n *bubbleNode) { n.disk.slower.Store(int64(2 * time.Second)) }
 	for name, ail := range map[string]func(b *bubble, leader *bubbleNode){
 		"one node is dead": func(b *bubble, leader *bubbleNode) {
@@ -156,7 +157,6 @@ func TestALeaderThatOthersCannotReplaceStays(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			inBubble(t, func(b *bubble) {
 				time.Sleep(settled)
 				w := b.work(2, entryMax)
@@ -186,6 +186,7 @@ func TestALeaderThatOthersCannotReplaceStays(t *testing.T) {
 
 // What is large, or much, or slow everywhere, is no fault of the leader.
 func TestALeaderThatIsBusyStays(t *testing.T) {
+	t.Parallel()
 	for name, keepBusy := range map[string]func(b *bubble, leader *bubbleNode){
 		"more is asked for than entries take": func(b *bubble, _ *bubbleNode) {
 			for _, n := range b.nodes {
@@ -225,7 +226,6 @@ func TestALeaderThatIsBusyStays(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			inBubble(t, func(b *bubble) {
 				time.Sleep(settled)
 				keepBusy(b, b.leader(b.nodes...))
@@ -305,27 +305,30 @@ func TestALeaderWithoutProgressWaitsForAChangeOfTheMembers(t *testing.T) {
 // The leadership goes to the voter that acknowledges soonest, and to none whose disk is nearly
 // full.
 func TestTheLeadershipGoesToTheQuickest(t *testing.T) {
-	for _, low := range []bool{false, true} {
-		inBubble(t, func(b *bubble) {
-			time.Sleep(settled)
-			slow := b.leader(b.nodes...)
-			others := b.others(slow)
-			others[0].disk.slower.Store(int64(20 * time.Millisecond))
-			if low {
-				require.NoError(b, others[1].disk.become("low"))
-				time.Sleep(3 * maintenanceTick)
-			}
-			w := b.work(2, entryMax)
-			time.Sleep(time.Second)
-			slow.disk.slower.Store(int64(time.Second))
-			want := others[1].self.ID
-			if low {
-				want = others[0].self.ID
-			}
-			slow.diary.new()
-			b.leader(others...)
-			assert.Contains(b, strings.Join(slow.diary.new(), ""), "to="+want, "though the transfer need not end in time")
-			w.end()
+	t.Parallel()
+	for name, low := range map[string]bool{"it has room": false, "its disk is low": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				time.Sleep(settled)
+				slow := b.leader(b.nodes...)
+				others := b.others(slow)
+				others[0].disk.slower.Store(int64(20 * time.Millisecond))
+				if low {
+					require.NoError(b, others[1].disk.become("low"))
+					time.Sleep(3 * maintenanceTick)
+				}
+				w := b.work(2, entryMax)
+				time.Sleep(time.Second)
+				slow.disk.slower.Store(int64(time.Second))
+				want := others[1].self.ID
+				if low {
+					want = others[0].self.ID
+				}
+				slow.diary.new()
+				b.leader(others...)
+				assert.Contains(b, strings.Join(slow.diary.new(), ""), "to="+want, "though the transfer need not end in time")
+				w.end()
+			})
 		})
 	}
 }
@@ -352,7 +355,6 @@ func TestWritesOfLate(t *testing.T) {
 
 // A leader gave way a moment ago, and says so in each answer to a heartbeat. The next one, whose disk is nearly full, heeds that.
 func TestALeaderWithALowDiskHeedsTheLatestMove(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
 		b.write(leader, 3)

@@ -19,7 +19,6 @@ import (
 // Sessions that only live share entries: an entry costs the same whatever is in it, so what a cluster at rest
 // does must not grow with who is connected. All of them live on, and none waits for long.
 func TestRenewalsShareEntries(t *testing.T) {
-	t.Parallel()
 	const sessions, ttl, watched = 200, 10 * time.Second, time.Minute
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -12,7 +12,6 @@ import (
 // TestAClusterAtRestIsQuiet: its leader sends each follower a heartbeat every 50 to 100 ms, and once a second what it knows
 // already. The others send next to nothing but answers.
 func TestAClusterAtRestIsQuiet(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()
 		var before [3]int64
@@ -35,7 +34,6 @@ func TestAClusterAtRestIsQuiet(t *testing.T) {
 
 // TestAFollowerHearsWhatIsCommitted, also if it begins anew while nothing is proposed.
 func TestAFollowerHearsWhatIsCommitted(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()
 		n := b.others(leader)[0]
@@ -55,7 +53,6 @@ func TestAFollowerHearsWhatIsCommitted(t *testing.T) {
 
 // TestALeaderWithoutAnswersGivesUp: also when no connection breaks, and nothing that it sends is new.
 func TestALeaderWithoutAnswersGivesUp(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()
 		time.Sleep(300 * time.Millisecond) // until it has sent what it knows
@@ -72,7 +69,6 @@ func TestALeaderWithoutAnswersGivesUp(t *testing.T) {
 
 // TestALeaderHearsOfALaterTermAtRest: from the answers to what it sends, if no call reaches it.
 func TestALeaderHearsOfALaterTermAtRest(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(b *bubble) {
 		for range 5 {
 			leader := b.quietLeader()
@@ -99,7 +95,6 @@ func TestALeaderHearsOfALaterTermAtRest(t *testing.T) {
 // TestTheShortestTimeoutLasts: also with the shortest timeout that an operator may choose, no follower of a cluster at rest
 // campaigns.
 func TestTheShortestTimeoutLasts(t *testing.T) {
-	t.Parallel()
 	inBubbleTuned(t, func(c *Config) { c.ElectionTimeout = electionMin }, func(b *bubble) {
 		leader := b.quietLeader()
 		for range 20000 {
@@ -114,7 +109,6 @@ func TestTheShortestTimeoutLasts(t *testing.T) {
 
 // TestALostPacketStartsNoElection: a heartbeat that comes late is not all that a follower hears meanwhile.
 func TestALostPacketStartsNoElection(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()
 		for _, n := range b.nodes {

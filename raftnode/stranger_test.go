@@ -123,7 +123,6 @@ func TestAReturningNodeFollowsReplacedNodes(t *testing.T) {
 		"none is left, and the operator misnames": {true, []string{"n6", "m*"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			secured(t, func(b *bubble, _ authority) {
 				away, n2, n3 := b.nodes[0], b.nodes[1], b.nodes[2]
 				b.leader(b.nodes...)
@@ -171,7 +170,6 @@ func TestAWaitingNodeFollowsANewLeader(t *testing.T) {
 		"it joins, and asks again":                              false,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			secured(t, func(b *bubble, _ authority) {
 				leader := b.leader(b.nodes...)
 				lost := b.others(leader)[0]

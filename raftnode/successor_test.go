@@ -19,6 +19,7 @@ func (b *bubble) lowered(nodes ...*bubbleNode) {
 
 // A transfer without a target goes to a node that has room, not the first of the list.
 func TestTheLeadershipGoesWhereThereIsRoom(t *testing.T) {
+	t.Parallel()
 	for name, leave := range map[string]func(*bubble, *bubbleNode) error{
 		"transfer":     func(b *bubble, n *bubbleNode) error { return n.Transfer(b.Context(), "") },
 		"orderly stop": func(_ *bubble, n *bubbleNode) error { return n.Close() },

@@ -24,7 +24,6 @@ import (
 // the damaged one could elect a third that never had them. However it is damaged, no grant that was acknowledged is lost;
 // and when all are back the cluster goes on by itself, unless the damaged node knows that it has to be replaced.
 func TestNothingAcknowledgedIsLostWithADamagedTail(t *testing.T) {
-	t.Parallel()
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)

@@ -128,6 +128,7 @@ func TestTheTimeoutsFollowTheStallsOfALeader(t *testing.T) {
 
 // So does the distance between nodes, and a leader whose raft was opened with the shortest lease leads on.
 func TestTheTimeoutsFollowTheDistance(t *testing.T) {
+	t.Parallel()
 	for trip, want := range map[time.Duration]time.Duration{
 		90 * time.Millisecond: 500 * time.Millisecond, 140 * time.Millisecond: 750 * time.Millisecond, 370 * time.Millisecond: timeoutMax,
 	} {
@@ -169,6 +170,7 @@ func TestLoadIsNoDistance(t *testing.T) {
 
 // A leader gives up when no majority has answered it for twice its timeout, whatever raft was opened with.
 func TestALeaderWithoutAMajorityGivesUp(t *testing.T) {
+	t.Parallel()
 	for _, timeout := range []time.Duration{timeoutMin, time.Second, timeoutMax} {
 		t.Run(timeout.String(), func(t *testing.T) {
 			inBubbleSerially(t, nil, func(b *bubble) {
@@ -260,6 +262,7 @@ func TestANodeThatReplaysAnnouncesNothing(t *testing.T) {
 
 // A pause of a machine, or of all nodes together, says nothing about where they are, however often it happens.
 func TestAPauseIsNoReason(t *testing.T) {
+	t.Parallel()
 	for pause, every := range map[time.Duration]time.Duration{220 * time.Millisecond: time.Second, time.Hour: 31 * time.Second} {
 		t.Run(pause.String(), func(t *testing.T) {
 			inBubbleHeld(t, func(b *bubble, clocks *held) {
@@ -278,6 +281,7 @@ func TestAPauseIsNoReason(t *testing.T) {
 // A node whose disk takes nothing runs with the new timeout, and one that was dead takes it when it is back; the others
 // wait for neither.
 func TestASickNodeKeepsNoOtherFromANewTimeout(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]func(*bubble, *bubbleNode){
 		"hangs": func(b *bubble, n *bubbleNode) { require.NoError(b, n.disk.become("stalling")) },
 		"full":  func(b *bubble, n *bubbleNode) { require.NoError(b, n.disk.become("full")) },

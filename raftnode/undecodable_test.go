@@ -29,7 +29,6 @@ func ofAnotherBinary() []byte {
 // An entry that a follower can't decode is not in its log, and so not acknowledged, and the follower ends. What a majority does
 // not know is never committed, although the leader knows it.
 func TestAFollowerEndsBeforeItAcknowledgesAnEntryOfAnotherBinary(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()
 		before := leader.Status()
@@ -66,7 +65,6 @@ func TestADamagedEntryIsNotTakenForOneOfAnotherBinary(t *testing.T) {
 
 // A committed entry that can't be decoded ends the node before anything of it is applied.
 func TestACommittedEntryOfAnotherBinaryEndsTheNode(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
 		require.NoError(b, b.fence(leader))
@@ -107,7 +105,6 @@ func TestASnapshotOfAnotherBinaryIsNotCalledDamaged(t *testing.T) {
 // What a leader can't decode is refused, not done, and the leader continues. A command that is too large for an entry does not
 // pass package api; here it stands for any mistake.
 func TestALeaderRefusesWhatItCannotDecode(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()
 		before := leader.Status().RaftIndex

@@ -111,6 +111,7 @@ func TestAFollowerWhoseDiskHangsStays(t *testing.T) {
 // A leader that gets no majority because the others' disks are full or hang is not stuck itself:
 // were it to end, it would be missing when they are well again.
 func TestALeaderThatWaitsForOthersStays(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"full", "stalling"} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {

@@ -85,7 +85,8 @@ func TestAHoldWithoutALeaderIsLost(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, serveHTTP)
 	ctx, n := soon(t), c.follower()
-	held := listen(ctx, t, n, hold("alone")+"&ttl=3s")
+	const ttl = 6 * time.Second
+	held := listen(ctx, t, n, hold("alone")+"&ttl="+ttl.String())
 	held.next("granted")
 	held.next("heartbeat")
 	for _, other := range without(c.nodes, n) {
@@ -96,11 +97,11 @@ func TestAHoldWithoutALeaderIsLost(t *testing.T) {
 	for ; e.name == "heartbeat"; e = held.any() {
 		left, err := time.ParseDuration(e.data["valid_for"].(string))
 		require.NoError(t, err)
-		assert.Greater(t, left, 1500*time.Millisecond, "a heartbeat follows a confirmation")
+		assert.Greater(t, left, ttl/2, "a heartbeat follows a confirmation")
 	}
 	assert.Equal(t, "lost", e.name)
 	assert.Equal(t, "unconfirmed", e.data["reason"])
-	assert.Less(t, time.Since(began), 3*time.Second)
+	assert.Less(t, time.Since(began), ttl)
 	c.nodes = []*Node{n}
 	if testing.Short() {
 		return // the next one takes as long as a node repeats a call

@@ -34,8 +34,8 @@ func TestAFloodTakesNothingFromOthers(t *testing.T) {
 	root := t.TempDir()
 	c := startNodes(t, 3, func(cfg *api.NodeConfig) { cfg.Store.Dir = filepath.Join(root, cfg.ID) })
 	byDefault := func(cfg *client.Config) { cfg.TTL = client.DefaultTTL }
-	bystander, ctx := c.client(byDefault), soon(t)
-	held, err := bystander.Lock(ctx, "held")
+	bystander := c.client(byDefault)
+	held, err := bystander.Lock(soon(t), "held")
 	require.NoError(t, err)
 
 	flooding, stop := context.WithCancel(t.Context())
@@ -67,7 +67,7 @@ func TestAFloodTakesNothingFromOthers(t *testing.T) {
 		count, longest, began := 0, time.Duration(0), time.Now()
 		before := asked.Load()
 		for ; time.Since(began) < spans; count++ {
-			from := time.Now()
+			from, ctx := time.Now(), soon(t)
 			l, err := bystander.Lock(ctx, "turn")
 			require.NoError(t, err)
 			require.NoError(t, l.Unlock(ctx))
@@ -79,6 +79,7 @@ func TestAFloodTakesNothingFromOthers(t *testing.T) {
 	}
 	turns("in the flood")
 	began := time.Now()
+	ctx := soon(t)
 	l, err := c.client(byDefault).Lock(ctx, "newcomer")
 	require.NoError(t, err)
 	t.Logf("a newcomer has its lock after %v", time.Since(began))
@@ -88,5 +89,5 @@ func TestAFloodTakesNothingFromOthers(t *testing.T) {
 	turns("from the death of the leader on")
 	turns("after its leases would have ended")
 	require.NoError(t, held.Err(), "it was renewed in time")
-	require.NoError(t, held.Unlock(ctx))
+	require.NoError(t, held.Unlock(soon(t)))
 }

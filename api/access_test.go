@@ -246,6 +246,7 @@ func TestAFloodOfDenialsIsCounted(t *testing.T) {
 		return metadata.AppendToOutgoingContext(soon(t), "authorization", "Bearer "+token)
 	}
 	const each = 100
+	began := time.Now()
 	for range each {
 		_, err := to.Get(as(tokens["bob"]), &zamokpb.GetRequest{Name: "x"})
 		require.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
@@ -255,6 +256,7 @@ func TestAFloodOfDenialsIsCounted(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, http.StatusForbidden, send(soon(t), t, n, "GET", "/debug/pprof/cmdline", "", "Authorization", "Bearer "+tokens["bob"]).code)
 	}
+	lineMax := 10 * int(2+time.Since(began)/time.Second) // ten at once, and ten a second
 	text := n.server.metricsText(t)
 	require.NoError(t, n.Close())
 	counts, written, omitted := map[string]int{}, map[string]int{}, 0
@@ -267,8 +269,8 @@ func TestAFloodOfDenialsIsCounted(t *testing.T) {
 	}
 	assert.Equal(t, each, written["root"])
 	assert.Equal(t, 2*each, counts["bob"])
-	assert.Less(t, written["bob"], each)
-	assert.Less(t, written[""], each) // the others are the network's
+	assert.LessOrEqual(t, written["bob"], lineMax)
+	assert.LessOrEqual(t, written[""], lineMax) // the others are the network's
 	assert.Equal(t, each, counts[""]+counts["anonymous@127.0.0.1"])
 	assert.True(t, strings.Contains(text, fmt.Sprintf("\nzamok_audit_omitted_total %d\n", omitted)), omitted)
 }

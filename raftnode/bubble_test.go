@@ -81,9 +81,9 @@ func inBubbleTuned(t *testing.T, tune func(*Config), test func(*bubble)) {
 		for _, self := range list.Nodes() {
 			b.nodes = append(b.nodes, &bubbleNode{self: self, dir: t.TempDir(), disk: newSickDisk(), ended: make(chan error, 1)})
 		}
+		defer func() { b.kill(b.nodes...) }() // also after a failure: what is left in a bubble ends all tests
 		b.start(b.nodes...)
 		test(b)
-		b.kill(b.nodes...)
 	})
 }
 
@@ -100,8 +100,9 @@ func (b *bubble) start(nodes ...*bubbleNode) {
 
 func (b *bubble) kill(nodes ...*bubbleNode) {
 	for _, n := range nodes {
-		n.disk.heal()
-		require.NoError(b, n.Kill())
+		if n.disk.heal(); n.Node != nil {
+			require.NoError(b, n.Kill())
+		}
 	}
 }
 

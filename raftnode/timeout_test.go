@@ -186,7 +186,7 @@ func TestALeaderWithoutAMajorityGivesUp(t *testing.T) {
 				for leader.Status().Leading {
 					time.Sleep(time.Millisecond)
 				}
-				require.InDelta(b, leaseFor(timeout), time.Since(began), float64(100*time.Millisecond))
+				require.InDelta(b, leaseFor(timeout), time.Since(began), float64(150*time.Millisecond))
 				b.start(others...)
 				b.leader(b.nodes...)
 			})

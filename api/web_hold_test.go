@@ -220,7 +220,7 @@ func TestHoldOutlivesTheLeader(t *testing.T) {
 	for e := held.any(); e.name != "heartbeat"; e = held.any() {
 		require.Equal(t, "heartbeat", e.name, "%v", e.data)
 	}
-	check := sendOnceLed(ctx, t, n, "GET", "/v1/check?name=steady&token="+token, "")
+	check := sendWhenLed(ctx, t, n, "GET", "/v1/check?name=steady&token="+token, "")
 	assert.Equal(t, true, check.fields["held"], check.text)
 	held.cut()
 	assert.Greater(t, waits.next("granted").data["token"].(string), token)

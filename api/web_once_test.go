@@ -101,7 +101,7 @@ func TestAKeyNamesOneAcquisition(t *testing.T) {
 	require.NoError(t, leader.Kill())
 	for _, n := range c.nodes {
 		if n != killed {
-			again := sendOnceLed(ctx, t, n, "POST", "/v1/acquire", body, "Idempotency-Key", key)
+			again := sendWhenLed(ctx, t, n, "POST", "/v1/acquire", body, "Idempotency-Key", key)
 			require.Equal(t, 200, again.code, again.text)
 			assert.Equal(t, first.fields["token"], again.fields["token"])
 			leader = n
@@ -154,7 +154,7 @@ func TestARepeatedReleaseIsAnsweredAsItEnded(t *testing.T) {
 			{`{"session":"7","secret":"` + released.fields["secret"].(string) + `","token":"9"}`, 410, nil},
 			{`{"session":"` + released.fields["session"].(string) + `","secret":"5d41402abc4b2a76b9719d911017c592","token":"9"}`, 410, nil},
 		} {
-			again := sendOnceLed(ctx, t, n, "POST", "/v1/release", test.of)
+			again := sendWhenLed(ctx, t, n, "POST", "/v1/release", test.of)
 			assert.Equal(t, test.code, again.code, "%s: %s", test.of, again.text)
 			assert.Equal(t, test.reason, again.fields["reason"], "%s: %s", test.of, again.text)
 		}
@@ -324,7 +324,7 @@ func TestAWaitOutlivesTheLeader(t *testing.T) {
 	second, _ := inBackground(ctx, t, n, "/v1/acquire", `{"name":"steady","wait":"forever"}`)
 	lockIs(ctx, t, n, "steady", 1, 2)
 	require.NoError(t, leader.Kill())
-	released := sendOnceLed(ctx, t, n, "POST", "/v1/release", holder.text)
+	released := sendWhenLed(ctx, t, n, "POST", "/v1/release", holder.text)
 	require.Equal(t, 200, released.code, released.text)
 	granted := answered(t, first)
 	require.Equal(t, 200, granted.code, granted.text)

@@ -49,9 +49,9 @@ func send(ctx context.Context, t testing.TB, n *Node, method, path, body string,
 	return r
 }
 
-// sendOnceLed is send after a leader's end: on a busy machine the election of the next one takes longer than a node holds up a
+// sendWhenLed is send after a leader's end: on a busy machine the election of the next one takes longer than a node holds up a
 // request, and then it has done nothing.
-func sendOnceLed(ctx context.Context, t testing.TB, n *Node, method, path, body string, headers ...string) reply {
+func sendWhenLed(ctx context.Context, t testing.TB, n *Node, method, path, body string, headers ...string) reply {
 	t.Helper()
 	for {
 		r := send(ctx, t, n, method, path, body, headers...)

@@ -100,7 +100,8 @@ func (b *bubble) start(nodes ...*bubbleNode) {
 
 func (b *bubble) kill(nodes ...*bubbleNode) {
 	for _, n := range nodes {
-		if n.disk.heal(); n.Node != nil {
+		n.disk.heal()
+		if n.Node != nil { // it was opened
 			require.NoError(b, n.Kill())
 		}
 	}

@@ -182,16 +182,21 @@ func TestALeaderWithoutAMajorityGivesUp(t *testing.T) {
 				time.Sleep(time.Second)
 				others := b.others(leader)
 				b.kill(others...)
-				began := time.Now()
-				for leader.Status().Leading {
-					time.Sleep(time.Millisecond)
-				}
-				require.InDelta(b, leaseFor(timeout), time.Since(began), float64(150*time.Millisecond))
+				b.givesUp(leader, timeout)
 				b.start(others...)
 				b.leader(b.nodes...)
 			})
 		})
 	}
+}
+
+// givesUp waits until a leader without answers gives up: a lease after the last one, which may be a tenth of a second old.
+func (b *bubble) givesUp(leader *bubbleNode, timeout time.Duration) {
+	began := time.Now()
+	for leader.Status().Leading {
+		time.Sleep(time.Millisecond)
+	}
+	require.InDelta(b, leaseFor(timeout), time.Since(began), float64(150*time.Millisecond))
 }
 
 // A burst of load, and one after it, moves the timeout up once. It stays until all has been calm for a while.

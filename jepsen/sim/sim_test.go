@@ -129,18 +129,17 @@ func TestNoWallClockReads(t *testing.T) {
 	assert.Equal(t, mayRead, found, "in %v", slices.Sorted(maps.Keys(found)))
 }
 
-// A history is made while a node applies entries: each needs what the other one locks. So many entries as histories: a
+// A history is made while a node applies entries: each needs what the other one locks. As many entries as histories: a
 // node that applied them as fast as it can would make each history longer than the one before.
 func TestHistoryBesideAppliedEntries(t *testing.T) {
 	RunParallel(t, Config{}, func(s *Sim) {
 		turns, ended := make(chan struct{}, 10), make(chan struct{})
 		go func() {
 			defer close(ended)
-			for m, e := fsm.New(), (fsm.Applied{}); ; e.Index, e.Stamp.Index = e.Index+1, e.Stamp.Index+1 {
-				if _, more := <-turns; !more {
-					return
-				}
+			m, e := fsm.New(), fsm.Applied{}
+			for range turns {
 				s.Audit.applied("n1", m, e)
+				e.Index, e.Stamp.Index = e.Index+1, e.Stamp.Index+1
 			}
 		}()
 		for range 2000 {

@@ -106,12 +106,13 @@ fuzz: ## every fuzz target, one after the other, for FUZZTIME (30s) each
 	.ci/fuzz $(FUZZTIME)
 
 .PHONY: vuln
-vuln: ## known vulnerabilities in what is linked (asks VULNDB, by default vuln.go.dev)
+vuln: ## known vulnerabilities in what is linked (queries VULNDB, by default vuln.go.dev)
 	.ci/vuln $(GOVULNCHECK) $(VULNDB)
 
 .PHONY: generate
-generate: ## make the Go code of the wire from api/zamokpb/zamok.proto
+generate: ## make the Go code of the wire from api/zamokpb/zamok.proto, and the description of HTTP
 	cd api/zamokpb && go run $(BUF) generate
+	go test -run TestOpenAPIIsWhatTheRoutesSay ./api/web -update-openapi
 
 .PHONY: generated
 generated: ## is every element of the .proto documented, and the generated code what it says?

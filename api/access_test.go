@@ -21,8 +21,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"zamok/api/access/identity"
 	"zamok/api/audit"
+	"zamok/api/gate/identity"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 )
@@ -273,11 +273,4 @@ func TestAFloodOfDenialsIsCounted(t *testing.T) {
 	assert.LessOrEqual(t, written[""], lineMax) // the others are the network's
 	assert.Equal(t, each, counts[""]+counts["anonymous@127.0.0.1"])
 	assert.True(t, strings.Contains(text, fmt.Sprintf("\nzamok_audit_omitted_total %d\n", omitted)), omitted)
-}
-
-// TestTheAuditLogShowsSpans as people write them.
-func TestTheAuditLogShowsSpans(t *testing.T) {
-	assert.Equal(t, map[string]string{"ticket": "1", "wait_for": "forever", "max_hold": "1m30s", "lock 1": "x"},
-		subject(&zamokpb.Acquire{Ticket: 1, WaitFor: -1, MaxHold: int64(90 * clock.Second), Items: []*zamokpb.Item{{Name: "x"}}}))
-	assert.Equal(t, map[string]string{"longest_ttl": "2h0m0s"}, subject(&zamokpb.SettingsRequest{LongestTtl: int64(2 * clock.Hour)}))
 }

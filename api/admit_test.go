@@ -18,16 +18,16 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"zamok/api/access/identity"
-	"zamok/api/access/limits"
+	"zamok/api/gate/identity"
+	"zamok/api/gate/limits"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/raftnode"
 )
 
-// TestAFloodIsLimitedAndOthersAreServed: a caller beyond its rate is refused by gRPC and HTTP, at the leader and at a node that
+// TestAFloodIsRefusedAndOthersAreServed: a caller beyond its rate is refused by gRPC and HTTP, at the leader and at a node that
 // relays, with the limit and how long to wait. It keeps and releases what it has, and others are served.
-func TestAFloodIsLimitedAndOthersAreServed(t *testing.T) {
+func TestAFloodIsRefusedAndOthersAreServed(t *testing.T) {
 	t.Parallel()
 	set, err := limits.Parse([]string{"requests-per-identity=5/s", "streams-per-identity=1", "watches-per-identity=1", "held-calls-per-identity=1",
 		"relayed-calls-per-identity=1", "public-streams=1"})
@@ -38,17 +38,17 @@ func TestAFloodIsLimitedAndOthersAreServed(t *testing.T) {
 		require.NoError(t, err)
 		tokens[who], known[line.ID] = text, line
 	}
-	c := startCluster(t, 2, func(cfg *NodeConfig) {
+	limited := func(cfg *NodeConfig) {
 		serveHTTP(cfg)
 		cfg.Limits = set
 		cfg.Identity.Verifier = func() identity.Verifier { return identity.Verifier{Tokens: known} }
-	})
-	leader, follower := c.leader(), c.follower()
+	}
+	c := startCluster(t, 2, limited)
 	as := func(who string) context.Context {
 		return metadata.AppendToOutgoingContext(relaying(soon(t)), "authorization", "Bearer "+tokens[who])
 	}
-	to := call(t, follower)
-	s := openSession(t, as("alice"), call(t, follower))
+	to := call(t, c.follower())
+	s := openSession(t, as("alice"), call(t, c.follower()))
 	held := s.next("alice/1", 0)
 	_, err = s.Acquire(s.ctx, held)
 	require.NoError(t, err)
@@ -56,7 +56,7 @@ func TestAFloodIsLimitedAndOthersAreServed(t *testing.T) {
 	for err = error(nil); err == nil; {
 		_, err = to.Now(as("alice"), &zamokpb.NowRequest{})
 	}
-	info := limitedBy(t, err, "requests-per-identity")
+	info := refusedBy(t, err, "requests-per-identity")
 	assert.Equal(t, zamokpb.Code_CODE_OVERLOADED, info.Code)
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 	assert.Less(t, info.RetryAfter, int64(time.Second))
@@ -66,7 +66,7 @@ func TestAFloodIsLimitedAndOthersAreServed(t *testing.T) {
 			err = nil
 		}
 	}
-	limitedBy(t, err, "requests-per-identity")
+	refusedBy(t, err, "requests-per-identity")
 	for range 3 { // at once, before any rate has room again
 		for err = error(nil); err == nil || infoOf(t, err).Code == zamokpb.Code_CODE_NOT_ACQUIRED; {
 			_, err = s.Acquire(s.ctx, s.next("alice/other", 0))
@@ -83,7 +83,10 @@ func TestAFloodIsLimitedAndOthersAreServed(t *testing.T) {
 	s.drop(held.Acquire.Ticket)
 	_, err = s.CloseSession(s.ctx, &zamokpb.CloseSessionRequest{Session: s.id, Secret: s.secret})
 	require.NoError(t, err)
+	t.Run("relayed", func(t *testing.T) { relayedCallsAreBounded(t, c, as("carol")) })
 
+	leader := startCluster(t, 1, limited).leader() // it leads whatever this machine does
+	to = call(t, leader)
 	var answer reply
 	for answer.code = http.StatusOK; answer.code == http.StatusOK; {
 		answer = send(soon(t), t, leader, "GET", "/v1/now", "", "Authorization", "Bearer "+tokens["alice"])
@@ -95,8 +98,8 @@ func TestAFloodIsLimitedAndOthersAreServed(t *testing.T) {
 	assert.Equal(t, http.StatusOK, send(soon(t), t, leader, "GET", "/v1/now", "", "Authorization", "Bearer "+tokens["bob"]).code)
 	assert.NotContains(t, leader.server.metricsText(t), `zamok_limit_refusals_total{limit="requests-per-identity"} 0`+"\n")
 
-	t.Run("stream", func(t *testing.T) { streamsAreLimited(t, call(t, leader), as("dave")) })
-	t.Run("held", func(t *testing.T) { heldCallsAreLimited(t, c, as("carol")) })
+	t.Run("stream", func(t *testing.T) { streamsAreRateLimited(t, call(t, leader), as("dave")) })
+	t.Run("held", func(t *testing.T) { heldCallsAreBounded(t, leader, as("carol")) })
 	first, err := to.Watch(as("eve"), &zamokpb.WatchRequest{})
 	require.NoError(t, err)
 	_, err = first.Recv()
@@ -104,7 +107,7 @@ func TestAFloodIsLimitedAndOthersAreServed(t *testing.T) {
 	second, err := to.Watch(as("eve"), &zamokpb.WatchRequest{})
 	require.NoError(t, err)
 	_, err = second.Recv()
-	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, limitedBy(t, err, "watches-per-identity").Code)
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, refusedBy(t, err, "watches-per-identity").Code)
 	health := healthpb.NewHealthClient(to.conn)
 	public, err := health.Watch(soon(t), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
@@ -113,11 +116,11 @@ func TestAFloodIsLimitedAndOthersAreServed(t *testing.T) {
 	public, err = health.Watch(soon(t), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
 	_, err = public.Recv()
-	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, limitedBy(t, err, "public-streams-per-address").Code)
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, refusedBy(t, err, "public-streams-per-address").Code)
 }
 
-// limitedBy is the refusal by a limit.
-func limitedBy(t *testing.T, err error, limit string) *zamokpb.ErrorInfo {
+// refusedBy requires a refusal by a limit.
+func refusedBy(t *testing.T, err error, limit string) *zamokpb.ErrorInfo {
 	t.Helper()
 	info := infoOf(t, err)
 	require.Equal(t, limit, info.Field, info.Message)
@@ -125,36 +128,56 @@ func limitedBy(t *testing.T, err error, limit string) *zamokpb.ErrorInfo {
 	return info
 }
 
-// heldCallsAreLimited: a call that would be one too many did nothing, unless its ticket was requested before.
-func heldCallsAreLimited(t *testing.T, c *cluster, ctx context.Context) {
+// openAll leaves a caller no place for calls that wait, at one node.
+func openAll(t *testing.T, n *Node, who string) {
+	for _, kind := range []limits.Kind{limits.HeldCalls, limits.Relays} {
+		end, err := n.server.limits.Open(kind, who)
+		require.NoError(t, err)
+		t.Cleanup(end)
+	}
+}
+
+// relayedCallsAreBounded: only the leader knows whether there was an earlier transmission.
+func relayedCallsAreBounded(t *testing.T, c *cluster, ctx context.Context) {
 	s := openSession(t, ctx, call(t, c.leader()))
+	for _, n := range c.nodes {
+		openAll(t, n, "carol")
+	}
+	for { // until the node that is called does not become the leader meanwhile
+		_, err := call(t, c.follower()).Acquire(s.ctx, s.next("carol/2", 0))
+		if info := infoOf(t, err); info.Field != "held-calls-per-identity" {
+			info = refusedBy(t, err, "relayed-calls-per-identity")
+			assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome)
+			return
+		}
+	}
+}
+
+// heldCallsAreBounded: a call that would be one too many did nothing, unless its ticket was
+// requested before.
+func heldCallsAreBounded(t *testing.T, n *Node, ctx context.Context) {
+	s := openSession(t, ctx, call(t, n))
 	known := s.next("carol/1", 0)
 	_, err := s.Acquire(s.ctx, known)
 	require.NoError(t, err)
-	for _, n := range c.nodes {
-		for _, kind := range []limits.Kind{limits.HeldCalls, limits.Relays} {
-			end, err := n.server.limits.Open(kind, "carol")
-			require.NoError(t, err)
-			defer end()
-		}
-	}
-	_, err = call(t, c.follower()).Acquire(s.ctx, s.next("carol/2", 0))
-	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, limitedBy(t, err, "relayed-calls-per-identity").Outcome, "only the leader knows whether there was a copy")
+	openAll(t, n, "carol")
 	_, err = s.Acquire(asFirst(s.ctx), s.next("carol/2", 0))
-	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, limitedBy(t, err, "held-calls-per-identity").Outcome)
+	info := refusedBy(t, err, "held-calls-per-identity")
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 	_, err = s.Acquire(s.ctx, known)
-	info := limitedBy(t, err, "held-calls-per-identity")
+	info = refusedBy(t, err, "held-calls-per-identity")
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome, "it is held")
 	assert.Equal(t, zamokpb.Code_CODE_OVERLOADED, info.Code)
-	stranger := proto.CloneOf(known)
-	stranger.Secret = newSecret()
-	_, err = s.Acquire(s.ctx, stranger)
-	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, limitedBy(t, err, "held-calls-per-identity").Code, "whether there is such a ticket is its owner's")
+	notOwner := proto.CloneOf(known)
+	notOwner.Secret = newSecret()
+	_, err = s.Acquire(s.ctx, notOwner)
+	info = refusedBy(t, err, "held-calls-per-identity")
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, info.Code, "whether there is such a ticket is its owner's")
 }
 
-// streamsAreLimited: acquisitions beyond the rate are refused one by one. The stream goes on with renewals and releases, and
+// streamsAreRateLimited: acquisitions beyond the rate are refused one by one. The stream goes on with renewals and releases, and
 // a session is attached whatever there is.
-func streamsAreLimited(t *testing.T, c caller, ctx context.Context) {
+func streamsAreRateLimited(t *testing.T, c caller, ctx context.Context) {
 	w := openStreamIn(ctx, t, c, settings(clock.Minute))
 	var frame []*zamokpb.ClientMessage
 	for ticket := range uint64(20) {
@@ -174,13 +197,13 @@ func streamsAreLimited(t *testing.T, c caller, ctx context.Context) {
 	for w.change().State.State != stateEnded {
 	}
 	other := dialIn(asFirst(ctx), t, c)
-	other.send(openMessage(&zamokpb.OpenStream{Secret: other.secret, Settings: settings(clock.Minute)}))
+	other.send(openMessage(&zamokpb.OpenStream{Secret: other.Secret, Settings: settings(clock.Minute)}))
 	ended := infoOf(t, other.end())
 	assert.Equal(t, "streams-per-identity", ended.Field)
 	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, ended.Code)
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, ended.Outcome)
 	again := dialIn(ctx, t, c)
-	again.send(openMessage(&zamokpb.OpenStream{Secret: w.secret, Session: w.id}))
+	again.send(openMessage(&zamokpb.OpenStream{Secret: w.Secret, Session: w.Session}))
 	require.NoError(t, again.receive())
 	assert.Equal(t, codes.Aborted, status.Code(w.end()), "the other stream of the session has taken over")
 }
@@ -192,7 +215,7 @@ func TestAnAddressDoesNotConnectTooOften(t *testing.T) {
 		Config: raftnode.Config{Logger: slog.New(slog.DiscardHandler)}, ConnsMax: 100, Limits: limits.Set{"connects-per-address": 1},
 	})
 	from, connects := make(chan string), 10
-	l := s.limited(addresses{from: from})
+	l := s.clientListener(addresses{from: from})
 	go func() {
 		defer close(from)
 		for range connects {
@@ -247,7 +270,7 @@ func TestTheLogNamesWhoIsRefused(t *testing.T) {
 	openSession(t, as("alice"), to)
 	for range 7 {
 		_, err := to.OpenSession(as("alice"), &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)})
-		limitedBy(t, err, "identity_sessions")
+		refusedBy(t, err, "identity_sessions")
 	}
 	for range 4 { // the first is served
 		watch, err := to.Watch(as("bob"), &zamokpb.WatchRequest{})

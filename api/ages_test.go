@@ -9,7 +9,7 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// Get reports for how long tickets have held a lock or waited for it.
+// Get says for how long tickets have held a lock or waited for it.
 func TestGetHasAges(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	n := c.leader()

@@ -26,7 +26,7 @@ func TestLockingAllocatesNoMore(t *testing.T) {
 		w.change()
 		w.send(drop(ticket))
 		w.change()
-		w.acked = ticket
+		w.AckedThrough = ticket
 	}
 	for range 100 {
 		pair()

@@ -19,7 +19,7 @@ func BenchmarkLockUnlock(b *testing.B) {
 		w.change()
 		w.send(drop(ticket))
 		w.change()
-		w.acked = ticket
+		w.AckedThrough = ticket
 	}
 }
 
@@ -42,7 +42,7 @@ func BenchmarkLockUnlockAtOnce(b *testing.B) {
 						w.change()
 						w.send(drop(ticket))
 						w.change()
-						w.acked = ticket
+						w.AckedThrough = ticket
 					}
 				}()
 			}
@@ -74,7 +74,7 @@ func BenchmarkHandOff(b *testing.B) {
 		both[from].send(drop(ticket[from]))
 		for both[to].change().State.State != zamokpb.State_STATE_GRANTED {
 		}
-		both[from].acked = ticket[from]
+		both[from].AckedThrough = ticket[from]
 		ticket[from]++
 	}
 }

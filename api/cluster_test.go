@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -30,6 +31,9 @@ import (
 
 // patience is how long a test waits for what should happen soon: the machine may be busy.
 const patience = 30 * time.Second
+
+// answerBytesMax: a listing, and what Get returns, ends with the element that brings it above this.
+const answerBytesMax = 512 << 10
 
 // steady is the election timeout of nodes that have others: on a machine that stands for a moment a leader must not
 // change in the middle of a story about something else, which it does when the others do not hear it for this long.
@@ -121,7 +125,7 @@ func noneLeft() error {
 	return err
 }
 
-// untilItWaits is a context that ends as soon as a node which has this logger has asked the others of its list
+// untilItWaits is a context that ends as soon as a node which has this logger has queried the others of its list
 // in vain.
 func untilItWaits(t testing.TB) (context.Context, *slog.Logger) {
 	ctx, cancel := context.WithCancel(soon(t))
@@ -193,9 +197,12 @@ func callAddress(t testing.TB, address string) caller {
 
 // persistent repeats a unary call that was not done because the node called does not lead, or not any more, or because the
 // leader is overloaded: a machine that stands for a moment may cause either in the middle of a story about something else.
+// Each call has patience of its own.
 type persistent struct{ *grpc.ClientConn }
 
 func (p persistent) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	err := p.ClientConn.Invoke(ctx, method, args, reply, opts...)
 	for notLed(err) || overloaded(err) {
 		select {
@@ -237,9 +244,21 @@ func soon(t testing.TB) context.Context {
 	return ctx
 }
 
-// relaying asks the node called to pass on.
+// lasting is ctx until it is canceled, whatever its deadline: for what is used as long as its test
+// takes, which nobody knows on a busy machine.
+func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			cancel()
+		}
+	})
+	return long, cancel
+}
+
+// relaying is the context of a call that its node is to relay.
 func relaying(ctx context.Context) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, relayAsk, "1")
+	return metadata.AppendToOutgoingContext(ctx, zamokpb.RelayKey, "1")
 }
 
 // infoOf is the detail of an error, which every error has.
@@ -268,6 +287,8 @@ type sessionOf struct {
 }
 
 func openSession(t testing.TB, ctx context.Context, c caller) *sessionOf {
+	ctx, cancel := lasting(ctx)
+	t.Cleanup(cancel)
 	again := persistent{c.conn}
 	c.ZamokClient, c.admin = zamokpb.NewZamokClient(again), zamokpb.NewAdminClient(again)
 	s := &sessionOf{TB: t, caller: c, ctx: ctx, secret: newSecret()}
@@ -287,7 +308,7 @@ func (s *sessionOf) next(name string, wait clock.Span) *zamokpb.AcquireRequest {
 	return &zamokpb.AcquireRequest{
 		Session: s.id, Secret: s.secret, Sent: []byte("asking"),
 		Acquire: &zamokpb.Acquire{
-			Ticket: s.ticket, WaitFor: int64(wait),
+			Ticket: s.ticket, Wait: int64(wait),
 			Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
 		},
 	}

@@ -24,15 +24,15 @@ func TestTheWrongPort(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	ctx, node := soon(t), c.leader()
 
-	asked := func() error { // the peer port's own patience is twice as long
+	callNow := func() error { // the peer port's own patience is twice as long
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		_, err := callAddress(t, node.Peer()).Now(short, &zamokpb.NowRequest{})
 		return err
 	}
-	err := asked()
+	err := callNow()
 	for status.Code(err) == codes.DeadlineExceeded && ctx.Err() == nil { // the machine was busy
-		err = asked()
+		err = callNow()
 	}
 	t.Log("a client at the peer port: ", err)
 	assert.Equal(t, codes.Unavailable, status.Code(err), "at once, not at its deadline")

@@ -1,9 +1,7 @@
 package api
 
 import (
-	"context"
 	"crypto/tls"
-	"io"
 	"net"
 	"slices"
 	"testing"
@@ -13,24 +11,22 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 
-	"zamok/api/conns"
-	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/session"
 )
 
-func graceful(grace clock.Span) *zamokpb.SessionSettings {
+func releasedAfter(span clock.Span) *zamokpb.SessionSettings {
 	s := settings(clock.Minute)
-	s.ReleaseOnDisconnect = int64(grace)
+	s.ReleaseOnDisconnect = int64(span)
 	return s
 }
 
-// TestDisconnect is about sessions that asked to end when their stream breaks. The node has no others: a break counts
-// for as long as one node leads, and with others a machine that stands for a moment would end that.
+// TestDisconnect is about sessions with release on disconnect. The node has no others: a break
+// counts for as long as one node leads, and with others a machine that stands for a moment would
+// end that.
 func TestDisconnect(t *testing.T) {
 	n := startCluster(t, 1, nil).leader()
 	t.Run("reset", func(t *testing.T) { storyBreak(t, n, func(w *wireClient) { w.hangUp() }) })
@@ -50,14 +46,12 @@ func TestDisconnect(t *testing.T) {
 	})
 	t.Run("back in time", func(t *testing.T) { storyBack(t, n) })
 	t.Run("not broken by the client", func(t *testing.T) { storyNotBroken(t, n) })
-	t.Run("beside an end", func(t *testing.T) { breakBesideAnEnd(t, n) })
-	t.Run("before the SessionState", func(t *testing.T) { breakBeforeTheState(t, n) })
 	t.Run("racing", func(t *testing.T) { storyRace(t, n) })
 }
 
 func storyBreak(t *testing.T, n *Node, end func(*wireClient)) {
 	conn := call(t, n)
-	w, heir := openStream(t, conn, graceful(10*clock.Millisecond)), openStream(t, call(t, n), settings(clock.Minute))
+	w, heir := openStream(t, conn, releasedAfter(10*clock.Millisecond)), openStream(t, call(t, n), settings(clock.Minute))
 	w.conn = conn.conn
 	w.send(exclusive(1, "inherited", 0))
 	w.is(1, stateGranted)
@@ -69,18 +63,18 @@ func storyBreak(t *testing.T, n *Node, end func(*wireClient)) {
 	heir.is(1, stateEnded)
 }
 
-// broken is how many sessions are in their grace period.
+// broken is how many sessions have a scheduled release on disconnect.
 func broken(n *Node) int { return n.server.hub.Counts().Broken }
 
 func storyBack(t *testing.T, n *Node) {
 	c := call(t, n)
-	w := openStream(t, c, graceful(clock.Minute))
+	w := openStream(t, c, releasedAfter(clock.Minute))
 	w.send(exclusive(1, "back", 0))
 	token := w.is(1, stateGranted).State.Token
 	w.hangUp()
 	require.Eventually(t, func() bool { return broken(n) == 1 }, patience, clock.Millisecond.Duration())
 	next := w.again(c)
-	assert.Zero(t, broken(n), "the grace period is cancelled")
+	assert.Zero(t, broken(n), "the release is cancelled")
 	require.Len(t, next.state.Tickets, 1)
 	assert.Equal(t, token, next.state.Tickets[0].Token)
 	next.send(closeSession())
@@ -89,7 +83,7 @@ func storyBack(t *testing.T, n *Node) {
 
 func storyNotBroken(t *testing.T, n *Node) {
 	c := call(t, n)
-	old := openStream(t, c, graceful(clock.Millisecond))
+	old := openStream(t, c, releasedAfter(clock.Millisecond))
 	w := old.again(c)
 	assert.Equal(t, zamokpb.Code_CODE_SUPERSEDED, infoOf(t, old.end()).Code)
 	old.hangUp()
@@ -107,7 +101,7 @@ func TestARelayedStreamIsNotBrokenByItsClient(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	for {
 		between := c.follower()
-		w := openStreamIn(relaying(soon(t)), t, call(t, between), graceful(clock.Minute))
+		w := openStreamIn(relaying(soon(t)), t, call(t, between), releasedAfter(clock.Minute))
 		at := slices.IndexFunc(c.nodes, func(n *Node) bool { return n.cfg.ID == w.state.Node })
 		leads := c.nodes[at]
 		w.hangUp()
@@ -120,110 +114,34 @@ func TestARelayedStreamIsNotBrokenByItsClient(t *testing.T) {
 	}
 }
 
-// storyRace races the end of the grace period against the next stream. Either the session ends before it
+// storyRace races the release on disconnect against the next stream. Either the session ends before it
 // attached, or it continues.
 func storyRace(t *testing.T, n *Node) {
 	c := call(t, n)
 	lived := 0
 	for i := range 30 {
-		w := openStream(t, c, graceful(1+clock.Span(i)*50*clock.Microsecond))
+		w := openStream(t, c, releasedAfter(1+clock.Span(i)*50*clock.Microsecond))
 		w.send(exclusive(1, "raced", 0))
 		w.is(1, stateGranted)
 		w.hangUp()
 		next := dial(t, c)
-		next.secret, next.id = w.secret, w.id
-		next.send(openMessage(&zamokpb.OpenStream{Secret: w.secret, Session: w.id}))
+		next.Secret, next.Session = w.Secret, w.Session
+		next.send(openMessage(&zamokpb.OpenStream{Secret: w.Secret, Session: w.Session}))
 		err := next.receive()
 		if err != nil {
 			require.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, err).Code)
 			continue
 		}
 		lived++
-		// A late Detached of the old attachment, at whatever index, ends nothing.
-		_, err = n.Raft().Propose(soon(t), &fsm.Detached{
-			Session: session.ID(w.id), Attachment: w.state.Attachment, Index: 1 << 60,
+		// A late ReleaseOnDisconnect of the old attachment, at whatever index, ends nothing.
+		_, err = n.Raft().Propose(soon(t), &fsm.ReleaseOnDisconnect{
+			Session: session.ID(w.Session), Attachment: w.state.Attachment, Index: 1 << 60,
 		})
 		require.NoError(t, err)
 		next.send(drop(1))
 		next.is(1, stateEnded)
 	}
 	t.Logf("%d of 30 were back in time", lived)
-}
-
-// A stream that this node cuts in the moment in which its client breaks it was broken by its client, whichever is seen
-// first. One that is superseded was not, for the session continues on another stream.
-func breakBesideAnEnd(t *testing.T, n *Node) {
-	for number, one := range []struct {
-		code   zamokpb.Code
-		breaks bool
-	}{{zamokpb.Code_CODE_SLOW_READER, true}, {zamokpb.Code_CODE_SUPERSEDED, false}} {
-		for i := range 20 { // a select takes either of what is ready
-			secret := byte(20*number + i)
-			q := attachFor(t, n, uint64(secret), clock.Minute).queue
-			q.End(wire.StreamEnded(one.code, "cut"))
-			want := broken(n)
-			if one.breaks {
-				want++
-			} else {
-				attachFor(t, n, uint64(secret), clock.Minute)
-			}
-			st := &stream{
-				server: n.server, queue: q, ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: (&conns.Conn{Conn: &net.TCPConn{}}).RemoteAddr()}),
-				failed: make(chan struct{}), err: io.EOF, written: make(chan struct{}),
-			}
-			close(st.written)
-			close(st.failed)
-			_ = st.serve()
-			require.Equal(t, want, broken(n), "%v", one.code)
-		}
-	}
-}
-
-// openWire is a stream whose client sends OpenStream and then breaks it.
-type openWire struct {
-	grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]
-	ctx   context.Context
-	hello *zamokpb.ClientFrame
-	taken chan struct{} // closed when the hello was received
-}
-
-func (w *openWire) Context() context.Context { return w.ctx }
-
-func (w *openWire) Send(*zamokpb.ServerFrame) error { return w.ctx.Err() }
-
-func (w *openWire) Recv() (f *zamokpb.ClientFrame, err error) {
-	if f, w.hello = w.hello, nil; f == nil {
-		<-w.ctx.Done()
-		return nil, w.ctx.Err()
-	}
-	close(w.taken)
-	return f, nil
-}
-
-// A client that dies while its Attach is on its way has broken the stream as well: no other part would report it.
-func breakBeforeTheState(t *testing.T, n *Node) {
-	w, before := openStream(t, call(t, n), graceful(clock.Minute)), broken(n)
-	from := make(chan string, 1)
-	from <- "192.0.2.1"
-	accepted, err := conns.NewBudget(1<<20, nil).Listen(addresses{from: from}, 1, nil).Accept()
-	require.NoError(t, err)
-	at := &peer.Peer{Addr: accepted.RemoteAddr()}
-	ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), at))
-	defer cancel()
-	conn := &openWire{ctx: ctx, taken: make(chan struct{}), hello: &zamokpb.ClientFrame{
-		Messages: []*zamokpb.ClientMessage{openMessage(&zamokpb.OpenStream{Secret: w.secret, Session: w.id})}}}
-	ended := make(chan error, 1)
-	n.Raft().View(func(*fsm.Machine) { // nothing is applied meanwhile
-		go func() { ended <- n.server.Session(conn) }()
-		<-conn.taken
-		cancel()
-		select {
-		case err := <-ended:
-			t.Errorf("the stream was given up before it was known whether it is attached: %v", err)
-		case <-time.After(20 * time.Millisecond): // it is waited for
-		}
-	})
-	require.Eventually(t, func() bool { return broken(n) == before+1 }, patience, clock.Millisecond.Duration())
 }
 
 // caught is a listener that gives its connections to the test too.
@@ -250,7 +168,7 @@ func TestServersOwnBreak(t *testing.T) {
 		func(c net.Conn) error { return c.Close() },
 		func(c net.Conn) error { return c.SetDeadline(time.Unix(1, 0)) },
 	} {
-		openStream(t, call(t, n), graceful(clock.Minute))
+		openStream(t, call(t, n), releasedAfter(clock.Minute))
 		conn := <-conns
 		awaitMetric(t, n, "zamok_streams 1")
 		require.NoError(t, breaks(conn))
@@ -274,7 +192,7 @@ func TestADisconnectIsNoticedWithTLS(t *testing.T) {
 	}
 	for range 4 {
 		c := dial()
-		w := openStream(t, c, graceful(10*clock.Millisecond))
+		w := openStream(t, c, releasedAfter(10*clock.Millisecond))
 		w.conn = c.conn
 		w.send(exclusive(1, "inherited", 0))
 		w.is(1, stateGranted)

@@ -55,18 +55,18 @@ func TestAFullDiskEndsNothing(t *testing.T) {
 	require.Equal(t, codes.ResourceExhausted, status.Code(open()))
 	_, err = s.Acquire(ctx, s.next("y", 0))
 	require.Equal(t, zamokpb.Code_CODE_DISK_LOW, infoOf(t, err).Code)
-	stranger := dial(t, s.caller)
-	stranger.send(openMessage(&zamokpb.OpenStream{Secret: stranger.secret, Settings: settings(clock.Minute)}))
-	require.Equal(t, zamokpb.Code_CODE_DISK_LOW, infoOf(t, stranger.end()).Code)
+	another := dial(t, s.caller)
+	another.send(openMessage(&zamokpb.OpenStream{Secret: another.Secret, Settings: settings(clock.Minute)}))
+	require.Equal(t, zamokpb.Code_CODE_DISK_LOW, infoOf(t, another.end()).Code)
 
-	// What is there may be asked for again: its answer was lost, perhaps.
+	// What is there may be requested again: its answer was lost, perhaps.
 	_, err = s.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: s.secret, Settings: settings(clock.Minute)})
 	require.NoError(t, err)
 	known := dial(t, s.caller)
-	known.secret = s.secret
+	known.Secret = s.secret
 	known.send(openMessage(&zamokpb.OpenStream{Secret: s.secret, Settings: settings(clock.Minute)}))
 	known.readState()
-	require.Equal(t, s.id, known.id)
+	require.Equal(t, s.id, known.Session)
 	answer, err := s.Acquire(ctx, repeat)
 	require.NoError(t, err)
 	require.Equal(t, held.Token, answer.State.Token)

@@ -1,5 +1,5 @@
-// Package api serves the protocol of zamokpb/zamok.proto on a node: by gRPC, and through package web as JSON over
-// HTTP. It also serves metrics and health.
+// Package api is a node of a cluster: the replicated state machine, and the servers of its clients by gRPC and HTTP.
+// It also serves metrics and health.
 //
 //	members, err := peer.ParseList("n1=host1:5751,n2=host2:5751,n3=host3:5751")
 //	node, err := api.StartNode(ctx, api.NodeConfig{Config: raftnode.Config{
@@ -8,48 +8,44 @@
 //	…
 //	defer node.Close()
 //
-// A request travels
+// # Model
 //
-//	frame → stream.go → api/access → raftnode → … → events → api/push → stream.go → frame
+// A request goes one way, and its response comes back on it:
 //
-// and one over HTTP becomes a call of gRPC: http.go → api/web → local.go → server.go → calls.go or reads.go.
+//	client → api/rpc or api/web → api/gate → api/service → raftnode → … → events → api/push → …
+//
+// The two fronts translate. The gate decides whether the request is served, and by which node; package relay
+// passes it on to the leader. The service carries it out, and knows neither protocol nor permission. The imports
+// of the packages allow no other way (cmd/policy).
 //
 // # Parts
 //
-//	node.go     Node: composes the replicated state machine and the servers
-//	server.go   Server: the gRPC listener, its connections, and the one way of every call; reflection
-//	stream.go   streams of sessions
-//	overload.go streams that send more than the cluster can do
-//	calls.go    calls of clients about their sessions and tickets
-//	reads.go    calls that only read
-//	admin.go    calls of operators
-//	identify.go the caller of a call, at its beginning and again while it lasts
-//	admit.go    which requests and connections are admitted, and against which limits of their callers they count
-//	quota.go    refuses new sessions and tickets without disk space or beyond a quota
-//	copies.go   requests that may have been sent before
-//	auditing.go what the audit log records of a call
+//	node.go     Node and its configuration: it composes the replicated state machine and the server
+//	server.go   server: it composes fronts, gate, service and relay, and stops them
+//	http.go     the HTTP port: /v1/, /metrics, /healthz, /readyz and profiles
+//	auditing.go where the audit log goes without a file, and what happens when it can't be written
 //	grants.go   grants and ends of holds in the audit log
-//	relay.go    requests for another cluster are refused; calls are relayed to the leader on request
-//	relayedbytes.go  how many bytes of relayed calls wait for the leader
-//	local.go    the services without a network, for HTTP
-//	http.go     the HTTP port with the TLS of clients: /v1/, /metrics, /healthz and /readyz; grpc.health.v1
 //
 // The subjects below it are packages of their own, which never import api:
 //
+//	rpc       the front for gRPC, with health and reflection
+//	web       the front for HTTP with JSON
+//	gate      what a request passes before and after it is served: the caller, limits, validation, permission,
+//	          ownership, room, redaction and the audit log; below it identity, rules and limits
+//	service   the requests as plain methods
+//	relay     calls that another node answers
 //	conns     connections of clients: how many, and how many bytes of incomplete requests and unsent answers
-//	access    Admit: authenticates callers, validates every request, and checks permission; below it identity, rules and
-//	          limits
-//	audit     the lines of the audit log
-//	tally     counts of what is too much for a log
-//	push      delivers events to streams and waiting calls, and queue positions to waiters; detaches sessions whose
+//	push      delivers events to streams and waiting calls, and queue positions to waiters; releases sessions whose
 //	          stream broke
 //	history   the remembered events for watches; when an index was applied, for ages that are shown to people
-//	web       HTTP with JSON, by calls of the gRPC services
+//	audit     the lines of the audit log
+//	aggregate counts of events that are too many for a log line each
 //	metrics   what is counted, in Prometheus's format
 //	wire      errors with their codes and outcomes; messages that describe the state
 //
-// Goroutines: a stream has its handler, a reader and a writer; a call of HTTP has that of its connection, and those of a
-// stream if it is one; the hub of push has one for positions; a waiting ticket has none. All end before Close returns.
+// Goroutines: a stream has its handler, a reader and a writer; a call of HTTP has that of its connection and one of its
+// own, and those of a stream if it is one; the hub of push has one for positions; a waiting ticket has none. All end before
+// Close returns.
 //
 // # Promises
 //
@@ -84,7 +80,7 @@
 //	    is refused by the state machine: a repeated opening of a living session is answered whatever the longest is.)
 //	A8  An error has what took effect: done, not done or unknown. A stream that ends leaves its pending
 //	    commands unknown; to send them again with the same ticket is safe. Of an acquisition, or of an opening of a session,
-//	    "not done" is said by the state machine, or if the request was never sent before, as its sender says (wire.OfCopy).
+//	    "not done" is said by the state machine, or if the request was never sent before, as its sender says (wire.OfRetransmission).
 //	A9  Reads are linearizable: a read barrier precedes each answer.
 //	A10 A secret is hashed on arrival. It is in no log line, no entry and no snapshot.
 //	A11 A watch omits nothing: all events of one index are in one frame, a session's end after those of its
@@ -100,11 +96,11 @@
 //
 // # Costs
 //
-// A waiting ticket costs memory in the state machine only, plus a record in push if it asked for its position.
-// While no queue moves, nothing is computed or sent for waiters. An idle stream costs three goroutines and a few
-// hundred bytes.
+// A waiting ticket costs memory in the state machine only, plus a record in push if its client wants its position.
+// Waiters cost computation and messages only when a queue moves. An idle stream costs three
+// goroutines and a few hundred bytes.
 //
 // Nothing is applied while the state machine is read. So the reads for one frame, one round of positions or one call
-// are bounded, whatever the state, and calls that read much take turns (Server.read). What clients can make a node
+// are bounded, whatever the state, and calls that read much do so one at a time (Service.readInParts). What clients can make a node
 // keep is bounded in bytes: docs/design.md lists each bound with its test.
 package api

@@ -1,155 +1,22 @@
 package api
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 
-	"zamok/api/access"
-	"zamok/api/push"
-	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
 	"zamok/session"
 )
-
-// A client that sends more than is carried out fills neither this node's memory nor the queue that all clients share.
-func TestAFloodIsBounded(t *testing.T) {
-	n := startAlone(t)
-	st := attachDirectly(t, n, 1)
-	var alive, ends []*zamokpb.ClientMessage
-	for range access.FrameMessagesMax {
-		alive, ends = append(alive, keepAlive()), append(ends, closeSession())
-	}
-	answered := make(chan error, 1)
-	n.Raft().View(func(*fsm.Machine) { // while it is read, nothing is applied
-		for range 2 * pendingMax / access.FrameMessagesMax {
-			require.NoError(t, st.handle(&zamokpb.ClientFrame{Messages: alive}))
-		}
-		assert.LessOrEqual(t, st.pending.Load(), int64(pendingMax))
-		for range 64 {
-			require.NoError(t, st.handle(&zamokpb.ClientFrame{Messages: ends}))
-		}
-		n.Raft().Submit(t.Context(), &fsm.ExpireSession{Session: 1 << 60}, func(_ raftnode.Answer, err error) { answered <- err })
-	})
-	assert.NoError(t, <-answered, "there was room for others")
-	<-st.queue.Done()
-	assert.NoError(t, st.queue.Err().Err(), "the one Close was carried out, and no other refused")
-	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
-}
-
-// While more waits than the next entry can take, a stream has few acquisitions of it. Those that find no room in time are refused,
-// with one answer for each run of tickets.
-func TestAnAcquisitionWithoutRoomIsRefused(t *testing.T) {
-	const sent, gap, again = 200, 100, 150
-	n := startAlone(t)
-	st, other := attachDirectly(t, n, 1), attachDirectly(t, n, 2)
-	var frame zamokpb.ClientFrame
-	for ticket := uint64(1); ticket <= sent; ticket++ {
-		if ticket != gap {
-			p := &zamokpb.Acquire{Ticket: ticket, First: ticket != again, WaitFor: -1, Items: []*zamokpb.Item{{Name: fmt.Sprint(ticket), Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}
-			frame.Messages = append(frame.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: p}})
-		}
-	}
-	release := stall(t, n)
-	fillQueue(t, n, other.queue.Session)
-	require.NoError(t, st.handle(&frame))
-	release()
-	assert.EqualValues(t, sent-1-crowdedMax, st.overloads.Load())
-	answers, _ := st.queue.Take()
-	var refused [][2]uint64
-	for _, m := range answers.GetMessages() {
-		if a := m.GetAnswer(); a.GetError().GetCode() == zamokpb.Code_CODE_OVERLOADED {
-			want := zamokpb.Outcome_OUTCOME_NOT_DONE
-			if a.State.Ticket == again {
-				want = zamokpb.Outcome_OUTCOME_UNKNOWN // there may be an earlier copy
-			}
-			assert.Equal(t, want, a.Error.Outcome)
-			refused = append(refused, [2]uint64{a.State.Ticket, a.Through})
-		}
-	}
-	assert.Equal(t, [][2]uint64{{crowdedMax + 1, gap - 1}, {gap + 1, again - 1}, {again, 0}, {again + 1, sent}}, refused)
-	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
-	var known []uint64
-	n.Raft().View(func(m *fsm.Machine) {
-		for ticket := uint64(1); ticket <= sent; ticket++ {
-			if _, found := m.Ticket(fsm.TicketRef{Session: st.queue.Session, Ticket: ticket}); found {
-				known = append(known, ticket)
-			}
-		}
-	})
-	assert.Len(t, known, crowdedMax)
-	assert.EqualValues(t, crowdedMax, known[crowdedMax-1], "no other was done")
-}
-
-// refusing is a connection whose every frame has so many acquisitions that are refused.
-type refusing struct {
-	grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]
-	stream *stream
-	counts []int64
-	read   []time.Time // when each was
-}
-
-func (r *refusing) Recv() (*zamokpb.ClientFrame, error) {
-	r.read = append(r.read, time.Now())
-	if len(r.read) > len(r.counts) {
-		return nil, io.EOF
-	}
-	r.stream.overloads.Add(r.counts[len(r.read)-1])
-	return &zamokpb.ClientFrame{}, nil
-}
-
-// A stream that ended does not wait for room, nor does it look again and again whether there is some.
-func TestAStreamThatEndedWaitsForNoRoom(t *testing.T) {
-	n := startAlone(t)
-	st, other := attachDirectly(t, n, 1), attachDirectly(t, n, 2)
-	st.ended = make(chan struct{})
-	close(st.ended)
-	st.acquiring.Add(crowdedMax)
-	defer stall(t, n)()
-	fillQueue(t, n, other.queue.Session)
-	arrived := time.Now()
-	assert.False(t, st.hasRoom(arrived.Add(patience)))
-	assert.Less(t, time.Since(arrived), patience)
-}
-
-// The more of a stream is refused because of overload, the longer it is not read, up to a limit.
-func TestRefusalsPauseTheReader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := &stream{ctx: t.Context(), ended: make(chan struct{}), queue: &push.Queue{}}
-		wire := &refusing{stream: st, counts: []int64{0, 1, 0, 20, 1 << 40}}
-		st.wire = wire
-		require.ErrorIs(t, st.readFrames(), io.EOF)
-		var pauses []time.Duration
-		for i := range wire.counts {
-			pauses = append(pauses, wire.read[i+1].Sub(wire.read[i]))
-		}
-		assert.Equal(t, []time.Duration{0, refusalPause, 0, 20 * refusalPause, pauseMax}, pauses)
-
-		wire.counts, wire.read = []int64{1 << 40}, nil
-		close(st.ended)
-		require.ErrorIs(t, st.readFrames(), io.EOF)
-		assert.Equal(t, wire.read[0], wire.read[1], "it does not wait once the stream has ended")
-	})
-}
-
-// A silent stream ends with an error that names that; one that sent OpenStream never ends with NOT_DONE.
-func TestSilence(t *testing.T) {
-	st := &stream{}
-	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, st.openTimedOut().Info.Outcome)
-	st.frames.Add(1)
-	assert.Equal(t, zamokpb.Code_CODE_UNKNOWN, st.openTimedOut().Info.Code)
-	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, st.openTimedOut().Info.Outcome)
-}
 
 // holdMany has a session hold so many locks, of a name each.
 func holdMany(t *testing.T, n *Node, w *wireClient, locks int) {
@@ -157,10 +24,10 @@ func holdMany(t *testing.T, n *Node, w *wireClient, locks int) {
 	for ticket := uint64(0); locks > 0; {
 		answers := make(chan error, min(locks, 1024))
 		for range cap(answers) {
-			w.acked = ticket
+			w.AckedThrough = ticket
 			ticket++
-			n.Raft().Submit(t.Context(), &fsm.Acquire{Session: session.ID(w.id), Ticket: ticket, AckedThrough: w.acked, Items: []fsm.Item{
-				{Name: fmt.Sprintf("many/%d/%d", w.id, ticket), Mode: fsm.Exclusive}}}, func(_ raftnode.Answer, err error) { answers <- err })
+			n.Raft().Submit(t.Context(), &fsm.Acquire{Session: session.ID(w.Session), Ticket: ticket, AckedThrough: w.AckedThrough, Items: []fsm.Item{
+				{Name: fmt.Sprintf("many/%d/%d", w.Session, ticket), Mode: fsm.Exclusive}}}, func(_ raftnode.Answer, err error) { answers <- err })
 		}
 		for range cap(answers) {
 			if err := <-answers; err == nil {
@@ -182,7 +49,7 @@ func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 	)
 	n := startAlone(t)
 	stop, others := make(chan struct{}), make(chan time.Duration)
-	go lockRepeatedly(n, attachDirectly(t, n, 255).queue.Session, stop, others)
+	go lockRepeatedly(n, session.ID(openSession(t, soon(t), call(t, n)).id), stop, others)
 	var loop []*wireClient
 	for range sessions {
 		w := openStream(t, call(t, n), settings(clock.Hour))
@@ -206,36 +73,37 @@ func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 	busy.Wait()
 	took, most := time.Since(began), <-others
 	close(stop)
-	t.Logf("%d attachments, with %d tickets sent, in %v; the longest turn of another session took %v", sessions*loops, sent.Load(), took, most)
+	t.Logf("%d attachments, with %d tickets sent, in %v; the longest round of another session took %v", sessions*loops, sent.Load(), took, most)
 	require.EqualValues(t, sessions*loops*fsm.TicketsMax, sent.Load())
 	assert.Less(t, most, longest)
 }
 
-// The largest commands of one stream take a small part of what the node takes from all, and are refused beyond that;
-// when some have their answers there is room again.
-func TestAStreamsCommandsAreBoundedInBytes(t *testing.T) {
-	const some = pendingBytesMax / (64 << 10)
-	n := startAlone(t)
-	st, taken := attachDirectly(t, n, 1), 0
-	refused := func() bool {
-		frame, _ := st.queue.Take()
-		for _, m := range frame.GetMessages() {
-			if info := m.GetAnswer().GetError(); info != nil {
-				assert.Equal(t, zamokpb.Code_CODE_OVERLOADED, info.Code)
-				assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
-				return true
-			}
+// lockRepeatedly acquires and drops a lock again and again, until stop is closed. It sends how long one
+// round has taken at most since it was last received.
+func lockRepeatedly(n *Node, id session.ID, stop <-chan struct{}, worst chan<- time.Duration) {
+	var most time.Duration
+	for ticket := uint64(1); ; ticket++ {
+		select {
+		case <-stop:
+			return
+		case worst <- most:
+			most = 0
+		default:
 		}
-		return false
+		began := time.Now()
+		until(n, &fsm.Acquire{
+			Session: id, Ticket: ticket, AckedThrough: ticket - 1, Items: []fsm.Item{{Name: "bystander", Mode: fsm.Exclusive}},
+		})
+		until(n, &fsm.Drop{Session: id, Ticket: ticket})
+		most = max(most, time.Since(began))
 	}
-	release := stall(t, n)
-	for ; !refused(); taken++ {
-		c := widest(st.queue.Session, uint64(taken)+1)
-		st.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: c.Ticket, First: true}, c)
-		assert.LessOrEqual(t, st.pendingBytes.Load(), int64(pendingBytesMax))
+}
+
+// until has a command carried out, however busy the node is.
+func until(n *Node, c fsm.Command) {
+	for {
+		if _, err := n.Raft().Propose(context.Background(), c); err == nil || !errors.Is(err, raftnode.ErrOverloaded) {
+			return
+		}
 	}
-	release()
-	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
-	assert.Zero(t, st.pendingBytes.Load())
-	assert.Greater(t, taken, some)
 }

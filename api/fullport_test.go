@@ -19,8 +19,8 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 
-	"zamok/api/access/identity"
-	"zamok/api/access/limits"
+	"zamok/api/gate/identity"
+	"zamok/api/gate/limits"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 )
@@ -123,7 +123,7 @@ func (n fullNode) besiege(address string, call func(conn net.Conn, number uint32
 			_, _ = io.Copy(io.Discard, conn)
 			close(closed)
 		})
-		beat := time.NewTicker(50 * time.Millisecond)
+		beat := time.NewTicker(100 * time.Millisecond)
 		defer beat.Stop()
 		for number := uint32(0); call(conn, number) == nil; number++ {
 			calls.Add(1)
@@ -140,11 +140,11 @@ func (n fullNode) besiege(address string, call func(conn net.Conn, number uint32
 		dialer := n.from(host)
 		for range fullConns/2 + 5 {
 			all.Go(func() {
-				pause := time.NewTicker(10 * time.Millisecond)
-				defer pause.Stop()
+				ticker := time.NewTicker(100 * time.Millisecond) // a machine's processors are not what is besieged
+				defer ticker.Stop()
 				for done.Err() == nil {
 					once(dialer)
-					<-pause.C
+					<-ticker.C
 				}
 			})
 		}
@@ -155,7 +155,7 @@ func (n fullNode) besiege(address string, call func(conn net.Conn, number uint32
 	})
 	require.Eventually(n, func() bool {
 		return calls.Load() > 4*fullConns && open.Load() >= fullConns-2
-	}, patience, time.Millisecond)
+	}, patience, 5*time.Millisecond)
 }
 
 // besiegeGRPC begins calls with their headers alone.
@@ -190,14 +190,14 @@ func (n fullNode) besiegeHTTP() {
 // Two addresses without credentials take all connections of a port again and again, and have a call
 // on each. Holders keep their streams, and newcomers with an identity, operators and health checks
 // are served at the first attempt.
-func TestStrangersKeepNobodyOut(t *testing.T) {
+func TestAnonymousClientsKeepNobodyOut(t *testing.T) {
 	t.Parallel()
 	t.Run("gRPC", func(t *testing.T) {
 		n := startFull(t)
 		here := n.from("127.0.0.1")
 		holder := openStreamIn(n.as("bob"), t, n.callFrom(here), settings(clock.Minute))
 		n.besiegeGRPC()
-		for i := range 10 {
+		for i := range 5 {
 			_, err := n.callFrom(here).Now(n.as("bob"), &zamokpb.NowRequest{})
 			require.NoError(t, err, "bob, %d", i)
 			_, err = n.callFrom(here).admin.Settings(n.as("alice"), &zamokpb.SettingsRequest{Identities: 1})
@@ -217,13 +217,13 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 			"Authorization", "Bearer "+n.tokens["bob"])
 		held.next("granted")
 		n.besiegeHTTP()
-		for range 10 {
-			for _, ask := range [][2]string{
+		for range 5 {
+			for _, probe := range [][2]string{
 				{"/healthz", ""}, {"/readyz", ""}, {"/v1/now", "bob"}, {"/v1/members", "alice"},
 			} {
-				code, err := n.get(ask[0], ask[1])
-				require.NoError(t, err, ask)
-				require.Equal(t, http.StatusOK, code, ask)
+				code, err := n.get(probe[0], probe[1])
+				require.NoError(t, err, probe)
+				require.Equal(t, http.StatusOK, code, probe)
 			}
 		}
 		code, err := n.get("/v1/lock?name=held", "bob")
@@ -251,12 +251,12 @@ func (n fullNode) silent(conns int) {
 }
 
 // TestAnAddressDoesNotTakeEveryConnection: neither with silent connections, nor with those that
-// have calls. At its share its newcomers get in if one of its connections has no call, its operators and
+// have calls. At its limit its newcomers get in if one of its connections has no call, its operators and
 // health checks always. It is the same when all addresses together are at the limit of the port.
 func TestAnAddressDoesNotTakeEveryConnection(t *testing.T) {
 	t.Parallel()
 	n := startFull(t)
-	const share = fullConns * 3 / 4
+	const perAddress = fullConns * 3 / 4
 	here, there := n.from("127.0.0.1"), n.from("127.0.0.2")
 	now := func(c caller, who string) error {
 		_, err := c.Now(n.as(who), &zamokpb.NowRequest{})
@@ -275,7 +275,7 @@ func TestAnAddressDoesNotTakeEveryConnection(t *testing.T) {
 		assert.Zero(t, info.RetryAfter, "another node may have room")
 		return c
 	}
-	n.silent(2 * share)
+	n.silent(2 * perAddress)
 	owner := openSession(t, n.as("bob"), n.callFrom(here))
 	held := owner.next("owned", 0)
 	_, err := owner.Acquire(owner.ctx, held)
@@ -284,24 +284,24 @@ func TestAnAddressDoesNotTakeEveryConnection(t *testing.T) {
 	stream := func(from *net.Dialer) {
 		streams = append(streams, openStreamIn(n.as("bob"), t, n.callFrom(from), settings(clock.Minute)))
 	}
-	for range share - 1 {
+	for range perAddress - 1 {
 		stream(here)
 	}
 	stream(here) // in the place of the owner's connection, which has no call
 	late := refused(here, "connections-per-address")
 	_, err = late.Acquire(n.as("bob"), held)
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, err).Outcome, "the one before is done")
-	n.silent(2 * share)
+	n.silent(2 * perAddress)
 	served(here)
-	renewal := &zamokpb.RenewSessionRequest{Session: streams[0].id, Secret: streams[0].secret}
+	renewal := &zamokpb.RenewSessionRequest{Session: streams[0].Session, Secret: streams[0].Secret}
 	_, err = n.callFrom(here).RenewSession(n.as("bob"), renewal)
 	require.NoError(t, err, "what keeps a session needs no room")
-	for range fullAdmitted - share {
+	for range fullAdmitted - perAddress {
 		stream(there)
 	}
 	refused(there, "connections")
 	served(there)
-	n.silent(2 * share)
+	n.silent(2 * perAddress)
 
 	streams[3].send(closeSession())
 	require.NoError(t, streams[3].end()) // its connection stays, without a call
@@ -338,7 +338,7 @@ func TestAnonymousCallersGiveWay(t *testing.T) {
 	w.is(1, stateGranted)
 }
 
-// TestARelayedStreamKeepsItsConnection: at the node that relays it, strangers do not displace it.
+// TestARelayedStreamKeepsItsConnection: at the node that relays it, anonymous clients do not displace it.
 func TestARelayedStreamKeepsItsConnection(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 2, func(cfg *NodeConfig) { cfg.ConnsMax = fullConns })
@@ -365,9 +365,9 @@ func TestHealthWatchesOfAnAddressLeaveRoom(t *testing.T) {
 	for range 6 {
 		require.NoError(t, watch(greedy))
 	}
-	limitedBy(t, watch(greedy), "public-streams-per-address")
+	refusedBy(t, watch(greedy), "public-streams-per-address")
 	for range 2 {
 		require.NoError(t, watch(call(t, n.Node)))
 	}
-	limitedBy(t, watch(call(t, n.Node)), "public-streams")
+	refusedBy(t, watch(call(t, n.Node)), "public-streams")
 }

@@ -2,20 +2,16 @@ package api
 
 import (
 	"context"
-	"encoding/binary"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
-	"zamok/api/access"
-	"zamok/api/push"
+	"io"
+	"zamok/api/gate"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
-	"zamok/raftnode"
-	"zamok/session"
 )
 
 // FuzzFrame gives a stream's handler a frame of any bytes. Whatever it is, the node decodes and applies what it makes of it
@@ -34,47 +30,64 @@ func FuzzFrame(f *testing.F) {
 		f.Add(bytes)
 	}
 	f.Add(make([]byte, 300))
-	var secrets atomic.Uint64
 	f.Fuzz(func(t *testing.T, bytes []byte) {
 		frame := new(zamokpb.ClientFrame)
 		if proto.Unmarshal(bytes, frame) != nil {
 			return // gRPC ends the stream
 		}
-		st := attachDirectly(t, n, secrets.Add(1))
-		err := st.handle(frame)
+		st := &memoryStream{ended: make(chan struct{}), last: make(chan struct{}), in: []*zamokpb.ClientFrame{
+			{Messages: []*zamokpb.ClientMessage{openMessage(&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(clock.Minute)})}},
+			frame, {Messages: []*zamokpb.ClientMessage{keepAlive()}, Sent: []byte(lastSent)}, {Messages: []*zamokpb.ClientMessage{closeSession()}},
+		}}
+		err := n.server.gate.Stream(soon(t), gate.Arrival{Address: "192.0.2.1:1"}, zamokpb.Zamok_Session_FullMethodName, st)
+		close(st.ended)
 		if err != nil {
 			require.Equal(t, zamokpb.Code_CODE_INVALID, infoOf(t, err).Code)
 		}
 		_, _, err = n.Raft().ReadBarrier(context.Background())
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
 		require.NoError(t, context.Cause(n.failed))
-		frameOut, _ := st.queue.Take()
-		require.NotContains(t, frameOut.String(), zamokpb.Code_CODE_INTERNAL.String(), "the leader could not decode it")
-		_, err = proto.Marshal(frameOut)
-		require.NoError(t, err)
-		n.server.hub.Leave(st.queue)
-		_, _ = n.Raft().Propose(context.Background(), &fsm.CloseSession{Session: st.queue.Session})
+		for _, out := range st.out {
+			require.NotContains(t, out.String(), zamokpb.Code_CODE_INTERNAL.String(), "the leader could not decode it")
+			_, err = proto.Marshal(out)
+			require.NoError(t, err)
+		}
 		n.Raft().View(func(m *fsm.Machine) { require.NoError(t, m.Check()) })
 	})
 }
 
-// attachDirectly is a stream without a connection.
-func attachDirectly(t testing.TB, n *Node, number uint64) *stream { return attachFor(t, n, number, 0) }
+// lastSent is the clock of the frame behind those that are tried.
+const lastSent = "the last"
 
-// attachFor is one of a session that ends with a grace period after a break.
-func attachFor(t testing.TB, n *Node, number uint64, grace clock.Span) *stream {
-	ctx := context.Background()
-	secret := access.Hash(binary.BigEndian.AppendUint64(nil, number))
-	a, err := n.Raft().Propose(ctx, &fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.Minute, Grace: grace}})
-	require.NoError(t, err)
-	adopted := make(chan *push.Queue, 1)
-	n.Raft().Submit(ctx, &fsm.Attach{Session: a.Result.Session, Secret: secret}, func(a raftnode.Answer, err error) {
-		queue, _ := n.server.hub.Adopt(&zamokpb.SessionState{Session: uint64(a.Result.Session), Attachment: a.Result.Index})
-		adopted <- queue
-	})
-	queue := <-adopted
-	require.NotNil(t, queue)
-	renewal := &zamokpb.RenewSessionRequest{Session: uint64(a.Result.Session), Secret: newSecret()}
-	return &stream{server: n.server, ctx: ctx, queue: queue, renewal: renewal}
+// memoryStream is a stream of a session without a network. Behind the frame with lastSent it waits for its confirmation.
+type memoryStream struct {
+	in    []*zamokpb.ClientFrame
+	out   []*zamokpb.ServerFrame
+	last  chan struct{} // closed when lastSent was confirmed
+	ended chan struct{} // closed when the stream has ended
+}
+
+func (s *memoryStream) RecvMsg(m any) error {
+	if len(s.in) == 1 {
+		select {
+		case <-s.last:
+		case <-s.ended:
+		}
+	}
+	if len(s.in) == 0 {
+		return io.EOF
+	}
+	proto.Merge(m.(proto.Message), s.in[0])
+	s.in = s.in[1:]
+	return nil
+}
+
+func (s *memoryStream) SendMsg(m any) error {
+	s.out = append(s.out, m.(*zamokpb.ServerFrame))
+	for _, message := range m.(*zamokpb.ServerFrame).Messages {
+		if string(message.GetKeepAliveAck().GetSent()) == lastSent {
+			close(s.last)
+		}
+	}
+	return nil
 }

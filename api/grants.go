@@ -3,11 +3,11 @@ package api
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"zamok/api/audit"
+	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
 )
@@ -121,7 +121,7 @@ func grantEvent(e *fsm.Event) audit.Event {
 	case fsm.EvReleased:
 		call = "released"
 	case fsm.EvLost:
-		call, on["reason"] = "lost", strings.TrimPrefix(zamokpb.Reason(e.Reason).String(), "REASON_")
+		call, on["reason"] = "lost", wire.EnumName(zamokpb.Reason(e.Reason))
 		if e.Text != "" {
 			on["text"] = e.Text // an operator's
 		}

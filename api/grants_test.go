@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/metadata"
 
-	"zamok/api/access/identity"
 	"zamok/api/audit"
+	"zamok/api/gate/identity"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -66,12 +66,12 @@ func TestGrantsAreAudited(t *testing.T) {
 		expect("granted", "x", other, next.answer.State)
 		_, err := s.admin.ForceRelease(ctx, &zamokpb.ForceReleaseRequest{Name: "x", Token: next.answer.State.Token, Reason: "a test"})
 		require.NoError(t, err)
-		expect("lost", "x", other, next.answer.State, "reason", "REVOKED", "text", "a test")
+		expect("lost", "x", other, next.answer.State, "reason", "FORCE_RELEASED", "text", "a test")
 		last := s.hold("y")
 		expect("granted", "y", s, last)
 		_, err = s.admin.ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: s.id})
 		require.NoError(t, err)
-		expect("lost", "y", s, last, "reason", "EVICTED") // by whom is known, although the session is not any more
+		expect("lost", "y", s, last, "reason", "EXPIRED_BY_OPERATOR") // by whom is known, although the session is not any more
 	}
 	first := c.leader()
 	epoch()

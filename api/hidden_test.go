@@ -1,9 +1,7 @@
 package api
 
 import (
-	"bytes"
 	"context"
-	"net"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -11,16 +9,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
 
-	"zamok/api/access"
-	"zamok/api/access/identity"
-	"zamok/api/access/rules"
-	"zamok/api/wire"
+	"zamok/api/gate/identity"
+	"zamok/api/gate/rules"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -204,18 +196,18 @@ func TestAWithdrawnLockProlongsNothing(t *testing.T) {
 	w.is(1, zamokpb.State_STATE_ENDED)
 	w.send(drop(1))
 	assert.Equal(t, zamokpb.State_STATE_ENDED, w.answer().State.State)
-	request := &zamokpb.DropRequest{Session: w.id, Secret: w.secret, Ticket: 2, Sent: []byte("now")}
+	request := &zamokpb.DropRequest{Session: w.Session, Secret: w.Secret, Ticket: 2, Sent: []byte("now")}
 	dropped, err := to.Drop(as("alice"), request)
 	require.NoError(t, err)
 	assert.Equal(t, zamokpb.State_STATE_ENDED, dropped.State.State)
 	assert.Empty(t, dropped.Sent, "a client takes it for a renewal")
-	_, err = to.Downgrade(as("alice"), &zamokpb.DowngradeRequest{Session: w.id, Secret: w.secret, Ticket: 3})
+	_, err = to.Downgrade(as("alice"), &zamokpb.DowngradeRequest{Session: w.Session, Secret: w.Secret, Ticket: 3})
 	assert.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
 	after := look()
 	assert.Equal(t, before.Deadline, after.Deadline)
 	assert.Equal(t, before.Renewed, after.Renewed)
 	assert.Equal(t, 1, after.Live)
-	_, err = to.CloseSession(as("alice"), &zamokpb.CloseSessionRequest{Session: w.id, Secret: w.secret})
+	_, err = to.CloseSession(as("alice"), &zamokpb.CloseSessionRequest{Session: w.Session, Secret: w.Secret})
 	require.NoError(t, err)
 }
 
@@ -223,41 +215,4 @@ func TestAWithdrawnLockProlongsNothing(t *testing.T) {
 func shown(ctx context.Context) string {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	return md.Get("authorization")[0]
-}
-
-// emptyStream is a stream whose messages are empty.
-type emptyStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s emptyStream) Context() context.Context { return s.ctx }
-func (emptyStream) RecvMsg(any) error          { return nil }
-func (emptyStream) SendMsg(any) error          { return nil }
-
-// TestAStreamEndsWithItsToken: when the token of a stream is taken out of the file, nothing is sent or received any more.
-func TestAStreamEndsWithItsToken(t *testing.T) {
-	tokens, known := tokensFor(t, "alice")
-	tokensNow := known
-	s := newServer(&NodeConfig{Audit: new(bytes.Buffer), Identity: access.Identifier{
-		Verifier: func() identity.Verifier { return identity.Verifier{Tokens: tokensNow} },
-	}})
-	s.guard.Rules = func() *rules.Set { return nil }
-	ctx := peer.NewContext(metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer "+tokens["alice"])),
-		&peer.Peer{Addr: &net.TCPAddr{}})
-	stream := func() *identified { // it is authenticated with its first message
-		return &identified{ServerStream: emptyStream{ctx: ctx}, ctx: access.NewContext(ctx, access.Caller{Identity: "alice"}), server: s}
-	}
-	lives, sends, receives, another := stream(), stream(), stream(), stream()
-	require.NoError(t, lives.SendMsg(nil))
-	another.ctx = access.NewContext(ctx, access.Caller{Identity: "bob"})
-	require.ErrorContains(t, another.SendMsg(nil), "another identity, not of bob")
-	tokensNow = nil
-	require.NoError(t, lives.RecvMsg(nil), "it was authenticated a moment ago")
-	lives.checked.Add(-int64(authenticateEvery))
-	for _, ended := range []error{lives.RecvMsg(nil), lives.SendMsg(nil), sends.SendMsg(nil), sends.RecvMsg(nil), receives.RecvMsg(nil)} {
-		require.ErrorContains(t, ended, "the token is not known here")
-		require.Equal(t, codes.Unauthenticated, status.Code(ended))
-		require.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, wire.Explain(ended).Info.Outcome, "of what was in flight")
-	}
 }

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -13,18 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
-
-	"zamok/api/access"
-	"zamok/api/access/rules"
 	"zamok/api/conns"
+	"zamok/api/rpc"
 	"zamok/api/web"
+	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/raftnode"
 )
@@ -34,6 +25,8 @@ const (
 	// a connection stays for the next one.
 	httpHeaderWait = 5 * time.Second
 	httpIdle       = time.Minute
+	// httpStopWait is how long requests may take to end by themselves when the node stops.
+	httpStopWait = time.Second
 	// writeStuck is how long a write to the disk may take before the node is not ready.
 	writeStuck = 3 * time.Second
 )
@@ -42,7 +35,7 @@ const (
 // serves from before the node has started, which may wait for other nodes, until after the node has ended.
 func (n *Node) serveHTTP() {
 	s, cfg := n.server, n.cfg
-	if cfg.httpListener == nil {
+	if cfg.HTTPListener == nil {
 		return
 	}
 	mux := http.NewServeMux()
@@ -67,8 +60,8 @@ func (n *Node) serveHTTP() {
 		mux.HandleFunc("/debug/pprof/symbol", s.forOperators(pprof.Symbol))
 		mux.HandleFunc("/debug/pprof/trace", s.forOperators(pprof.Trace))
 	}
-	n.http = newHTTPServer(s.budget.Handler(s.named(withCertificate(mux))), cfg.Logger)
-	listener := s.limited(cfg.httpListener)
+	n.http = newHTTPServer(s.budget.Handler(s.named(mux)), cfg.Logger)
+	listener := s.clientListener(cfg.HTTPListener)
 	if cfg.ClientTLS != nil {
 		listener = tls.NewListener(listener, cfg.clientTLS("http/1.1", true))
 	}
@@ -84,14 +77,14 @@ func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: httpHeaderWait, ReadTimeout: 2 * httpHeaderWait, IdleTimeout: httpIdle,
-		MaxHeaderBytes: headerBytesMax,
+		MaxHeaderBytes: rpc.HeaderBytesMax,
 		ConnContext:    conns.WithConn,
 		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 }
 
 // named names this node's cluster in every answer.
-func (s *Server) named(next http.Handler) http.Handler {
+func (s *server) named(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a := &namedAnswer{w, s}
 		next.ServeHTTP(a, r)
@@ -102,12 +95,12 @@ func (s *Server) named(next http.Handler) http.Handler {
 // namedAnswer sets the header when the answer begins: a node that has just started learns its cluster meanwhile.
 type namedAnswer struct {
 	http.ResponseWriter
-	server *Server
+	server *server
 }
 
 func (a *namedAnswer) name() {
-	if id := a.server.clusterID(); id != "" {
-		a.Header().Set(clusterKey, id)
+	if id := a.server.gate.Cluster(); id != "" {
+		a.Header().Set(zamokpb.ClusterKey, id)
 	}
 }
 
@@ -130,47 +123,31 @@ func (a *namedAnswer) FlushError() error {
 // Unwrap is for http.ResponseController.
 func (a *namedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// withCertificate adds the client's certificate to each request, since ConnContext runs before the handshake.
-func withCertificate(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p, ok := peer.FromContext(r.Context()); ok && r.TLS != nil {
-			secured := &peer.Peer{Addr: p.Addr, AuthInfo: credentials.TLSInfo{State: *r.TLS}}
-			r = r.WithContext(peer.NewContext(r.Context(), secured))
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// forOperators restricts a profile to callers that may operate, and records who asked for it. It works before the node has
-// started, so it is not a call of gRPC.
-func (s *Server) forOperators(serve http.HandlerFunc) http.HandlerFunc {
+// forOperators restricts a profile to callers that may operate, and records the caller. It works before the node has
+// started, so it is no request of the wire.
+func (s *server) forOperators(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := web.CheckOrigin(r, s.cfg.isHTTPHost, false); err != nil {
 			respond(w, http.StatusForbidden, err.Error())
 			return
 		}
 		call := "pprof " + path.Base(r.URL.Path)
-		shown := metadata.MD{access.AuthorizationKey: r.Header.Values(access.AuthorizationKey)}
-		ctx, err := s.identify(metadata.NewIncomingContext(r.Context(), shown), call)
+		ctx, err := s.gate.Identify(r.Context(), web.Arrival(r), call)
 		if err != nil {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			respond(w, http.StatusUnauthorized, err.Error())
 			return
 		}
-		guard := access.Guard{Rules: s.cfg.Rules}
-		if err := guard.AdmitOperator(access.CallerOf(ctx)); err != nil {
-			s.metrics.Denied(string(rules.Operate))
-			s.recordDenial(ctx, auditEvent(ctx, call, nil, err))
-			respond(w, http.StatusForbidden, err.Error())
-			return
-		}
-		end, err := s.settle(ctx, nil, func() {})
+		admission, err := s.gate.Operate(ctx, call)
 		if err != nil {
-			respond(w, http.StatusServiceUnavailable, err.Error())
+			status := http.StatusServiceUnavailable
+			if wire.Explain(err).Code() == zamokpb.Code_CODE_DENIED {
+				status = http.StatusForbidden
+			}
+			respond(w, status, err.Error())
 			return
 		}
-		defer end()
-		s.audit.Record(auditEvent(ctx, call, nil, nil))
+		defer admission.End()
 		serve(w, r)
 	}
 }
@@ -179,8 +156,8 @@ func (s *Server) forOperators(serve http.HandlerFunc) http.HandlerFunc {
 func (n *Node) webHandler() http.Handler {
 	s := n.server
 	return web.New(web.Config{
-		Conn: newLocalConn(s), Node: n.cfg.ID, Cluster: s.clusterID, IsHost: n.cfg.isHTTPHost, Stopping: s.stopping,
-		Started:  func() bool { return n.startedRaft() != nil },
+		Gate: s.gate, Begin: s.begin, Node: n.cfg.ID, IsHost: n.cfg.isHTTPHost, Stopping: s.stopping,
+		Clock: n.cfg.Source, Started: func() bool { return n.startedRaft() != nil },
 		NotReady: func() string { return s.notReady(n.startedRaft()) },
 	})
 }
@@ -209,8 +186,8 @@ func respond(w http.ResponseWriter, code int, text string) {
 
 // notReady is why clients should use another node, if raft is that of this node, or nil before it has started; "": the
 // node is ready.
-func (s *Server) notReady(raft *raftnode.Node) string {
-	if s.isStopping() {
+func (s *server) notReady(raft *raftnode.Node) string {
+	if isClosed(s.stopping) {
 		return "the node is stopping"
 	}
 	if raft == nil {
@@ -229,63 +206,4 @@ func (s *Server) notReady(raft *raftnode.Node) string {
 		return fmt.Sprintf("a write to the disk has been going on for %v", status.Writing.Round(time.Second))
 	}
 	return ""
-}
-
-// health answers grpc.health.v1: a node serves while it is ready, as /readyz reports.
-type health struct {
-	healthpb.UnimplementedHealthServer
-	server *Server
-}
-
-// healthEvery is how often Watch compares the status.
-const healthEvery = time.Second
-
-// services are those whose health may be asked for; "" is the node.
-var services = []string{"", zamokpb.Zamok_ServiceDesc.ServiceName, zamokpb.Admin_ServiceDesc.ServiceName}
-
-func (h health) status(service string) healthpb.HealthCheckResponse_ServingStatus {
-	if !slices.Contains(services, service) {
-		return healthpb.HealthCheckResponse_SERVICE_UNKNOWN
-	}
-	if h.server.notReady(h.server.node) != "" {
-		return healthpb.HealthCheckResponse_NOT_SERVING
-	}
-	return healthpb.HealthCheckResponse_SERVING
-}
-
-func (h health) Check(_ context.Context, req *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
-	now := h.status(req.Service)
-	if now == healthpb.HealthCheckResponse_SERVICE_UNKNOWN {
-		return nil, status.Errorf(codes.NotFound, "there is no service %q here", req.Service)
-	}
-	return &healthpb.HealthCheckResponse{Status: now}, nil
-}
-
-func (h health) List(context.Context, *healthpb.HealthListRequest) (*healthpb.HealthListResponse, error) {
-	all := make(map[string]*healthpb.HealthCheckResponse)
-	for _, service := range services {
-		all[service] = &healthpb.HealthCheckResponse{Status: h.status(service)}
-	}
-	return &healthpb.HealthListResponse{Statuses: all}, nil
-}
-
-func (h health) Watch(req *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
-	tick := time.NewTicker(healthEvery)
-	defer tick.Stop()
-	sent := healthpb.HealthCheckResponse_UNKNOWN
-	for {
-		if now := h.status(req.Service); now != sent {
-			if err := stream.Send(&healthpb.HealthCheckResponse{Status: now}); err != nil {
-				return err
-			}
-			sent = now
-		}
-		select {
-		case <-tick.C:
-		case <-stream.Context().Done():
-			return context.Cause(stream.Context())
-		case <-h.server.stopping:
-			return nil
-		}
-	}
 }

@@ -17,11 +17,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"zamok/api/gate"
 	"zamok/api/zamokpb"
 	"zamok/clock"
+	"zamok/fsm"
 )
 
-// fetch asks a node's HTTP port.
+// fetch sends a request to a node's HTTP port.
 func fetch(t *testing.T, address, path string) (code int, text string) {
 	t.Helper()
 	hurry := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -145,7 +147,7 @@ func TestMetricsAreTheContracts(t *testing.T) {
 	assert.Zero(t, members.Members[0].FreeBytes)
 	for sample, want := range map[string]float64{
 		`zamok_grants_total{mode="exclusive"}`: 4, `zamok_grants_total{mode="shared"}`: 0,
-		`zamok_refusals_total{reason="try_failed"}`: 1, `zamok_sessions_expired_total{reason="evicted"}`: 1,
+		`zamok_refusals_total{reason="try_failed"}`: 1, `zamok_sessions_expired_total{reason="expired_by_operator"}`: 1,
 		`zamok_lock_wait_seconds_count{mode="exclusive"}`: 4, `zamok_lock_hold_seconds_count{mode="exclusive"}`: 1,
 		"zamok_locks_held": 3, "zamok_waiters": 1, "zamok_queue_depth_max": 1, "zamok_sessions": 3, "zamok_streams": 1,
 		"zamok_raft_leader": 1, "zamok_raft_leader_changes_total": 1,
@@ -172,8 +174,13 @@ func TestMetricsAreTheContracts(t *testing.T) {
 
 // However an answer begins, it names the cluster.
 func TestEachBeginningOfAnAnswerNamesTheCluster(t *testing.T) {
-	s := &Server{}
-	s.cluster.Store(new("ab"))
+	s := &server{gate: gate.New(gate.Config{})}
+	m := fsm.New()
+	_, err := m.Apply(1, (&fsm.Entry{Version: m.Version(), Commands: []fsm.Command{
+		&fsm.LeaderStart{Node: "n1", Cluster: fsm.ClusterID{0xab}, TokenBase: 1},
+	}}).Append(nil))
+	require.NoError(t, err)
+	s.gate.LearnCluster(m)
 	for what, handler := range map[string]http.HandlerFunc{
 		"a status": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
 		"a body":   func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a") },
@@ -185,7 +192,7 @@ func TestEachBeginningOfAnAnswerNamesTheCluster(t *testing.T) {
 		require.NoError(t, err)
 		assert.NoError(t, answer.Body.Close())
 		server.Close()
-		assert.Equal(t, "ab", answer.Header.Get("Zamok-Cluster"), what)
+		assert.Equal(t, s.gate.Cluster(), answer.Header.Get("Zamok-Cluster"), what)
 	}
 }
 
@@ -251,7 +258,7 @@ func TestReadiness(t *testing.T) {
 	require.Error(t, err, "the port is closed with the node")
 }
 
-// A port in use is reported before anything is written, and the other ports are free again.
+// A port in use is an error before anything is written, and the other ports are free again.
 func TestAnHTTPPortInUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -260,11 +267,11 @@ func TestAnHTTPPortInUse(t *testing.T) {
 	cfg := nodeConfig("n1", "n1=127.0.0.1:1")
 	cfg.Store.Dir, cfg.ListenPeers, cfg.ListenHTTP = dir+"/data", "127.0.0.1:0", taken.Addr().String()
 	_, err = StartNode(t.Context(), cfg)
-	require.ErrorContains(t, err, "NodeConfig.ListenHTTP: can't listen for HTTP on "+taken.Addr().String())
+	require.ErrorContains(t, err, "ListenHTTP: can't listen for HTTP on "+taken.Addr().String())
 	require.NoDirExists(t, cfg.Store.Dir)
 }
 
-func TestProfilesAreOffUnlessAsked(t *testing.T) {
+func TestProfilesAreOffByDefault(t *testing.T) {
 	for on, want := range map[bool]int{false: http.StatusNotFound, true: http.StatusOK} {
 		t.Run(fmt.Sprint(on), func(t *testing.T) {
 			c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.ListenHTTP, cfg.Profile = "127.0.0.1:0", on })

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"zamok/api/access/identity"
-	"zamok/api/access/rules"
+	"zamok/api/gate/identity"
+	"zamok/api/gate/rules"
 	"zamok/api/zamokpb"
 )
 
@@ -52,7 +52,7 @@ rules:
 			return &tls.Config{Certificates: []tls.Certificate{certificate}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
 		}
 	}).leader()
-	ask := func(with *tls.Config, method, path, body string, headers ...string) (int, string) {
+	do := func(with *tls.Config, method, path, body string, headers ...string) (int, string) {
 		transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: with}
 		request, err := http.NewRequestWithContext(soon(t), method, "https://"+n.HTTP()+path, strings.NewReader(body))
 		require.NoError(t, err)
@@ -74,34 +74,34 @@ rules:
 	for path, want := range map[string]int{
 		"/healthz": 200, "/readyz": 200, "/metrics": 200, "/v1/now": 401, "/v1/lock?name=a/x": 401, "/debug/pprof/cmdline": 401,
 	} {
-		code, text := ask(nothing, "GET", path, "")
+		code, text := do(nothing, "GET", path, "")
 		assert.Equal(t, want, code, "%s: %s", path, text)
 	}
-	code, text := ask(nothing, "GET", "/metrics", "")
+	code, text := do(nothing, "GET", "/metrics", "")
 	require.Equal(t, 200, code, text)
 	for _, shownTo := range []string{"clients", "peers"} {
 		at, _ := scrape(t, text)
 		assert.InDelta(t, certificate.Leaf.NotAfter.Unix(), at[`zamok_certificate_expiry_timestamp_seconds{certificate="`+shownTo+`"}`], 0)
 	}
-	code, text = ask(shown, "POST", "/v1/sessions", `{"ttl":"10s"}`)
+	code, text = do(shown, "POST", "/v1/sessions", `{"ttl":"10s"}`)
 	require.Equal(t, 200, code, text)
-	code, text = ask(shown, "GET", "/v1/sessions", "")
+	code, text = do(shown, "GET", "/v1/sessions", "")
 	assert.Equal(t, 200, code, text)
 	assert.Contains(t, text, `"identity":"a test"`)
-	code, text = ask(shown, "GET", "/v1/lock?name=b", "")
+	code, text = do(shown, "GET", "/v1/lock?name=b", "")
 	assert.Equal(t, 403, code, text)
 	readProfiles(t, lines, func(headers ...string) (code int) {
-		code, _ = ask(shown, "GET", "/debug/pprof/cmdline", "", headers...)
+		code, _ = do(shown, "GET", "/debug/pprof/cmdline", "", headers...)
 		return code
 	}, byToken)
-	code, text = ask(nothing, "POST", "/v1/admin/transfer", `{"to":"n1"}`, byToken...)
+	code, text = do(nothing, "POST", "/v1/admin/transfer", `{"to":"n1"}`, byToken...)
 	assert.NotContains(t, []int{401, 403}, code, text)
 
-	code, text = ask(shown, "GET", "/v1/now", "", "Origin", "https://evil.example")
+	code, text = do(shown, "GET", "/v1/now", "", "Origin", "https://evil.example")
 	assert.Equal(t, 403, code, text)
-	code, text = ask(shown, "GET", "/v1/now", "", "Host", "evil.example")
+	code, text = do(shown, "GET", "/v1/now", "", "Host", "evil.example")
 	assert.Equal(t, 403, code, text)
-	code, text = ask(shown, "GET", "/v1/now", "", "Origin", "https://"+n.HTTP())
+	code, text = do(shown, "GET", "/v1/now", "", "Origin", "https://"+n.HTTP())
 	assert.Equal(t, 200, code, text)
 	plain, err := http.Get("http://" + n.HTTP() + "/healthz")
 	require.NoError(t, err)
@@ -122,16 +122,16 @@ rules:
 	assert.NoError(t, err)
 }
 
-// readProfiles asks for a profile as "a test", who may not operate, and as "bob", who may.
-func readProfiles(t *testing.T, lines *auditLines, ask func(headers ...string) (code int), asBob []string) {
+// readProfiles requests a profile as "a test", who may not operate, and as "bob", who may.
+func readProfiles(t *testing.T, lines *auditLines, do func(headers ...string) (code int), asBob []string) {
 	lines.take(t)
-	assert.Equal(t, http.StatusForbidden, ask())
-	assert.Equal(t, http.StatusOK, ask(asBob...))
+	assert.Equal(t, http.StatusForbidden, do())
+	assert.Equal(t, http.StatusOK, do(asBob...))
 	read := lines.take(t)
-	require.Len(t, read, 2, "who asked for a profile is recorded")
+	require.Len(t, read, 2, "who requested a profile is recorded")
 	assert.Equal(t, []string{"a test", "pprof cmdline", "not done"}, []string{read[0].Who, read[0].Call, read[0].Outcome})
 	assert.Equal(t, []string{"bob", "pprof cmdline", "done"}, []string{read[1].Who, read[1].Call, read[1].Outcome})
-	for _, foreign := range [][]string{{"Origin", "https://evil.example"}, {"Host", "evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
-		assert.Equal(t, http.StatusForbidden, ask(append(foreign, asBob...)...))
+	for _, crossSite := range [][]string{{"Origin", "https://evil.example"}, {"Host", "evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
+		assert.Equal(t, http.StatusForbidden, do(append(crossSite, asBob...)...))
 	}
 }

@@ -51,7 +51,7 @@ func TestLostPushIsNoticed(t *testing.T) {
 				noticed++
 			}
 		}
-		w.acked = ticket
+		w.AckedThrough = ticket
 	}
 	assert.Equal(t, pushes/10, noticed, "each loss is noticed")
 	assert.NotZero(t, noticed)
@@ -229,7 +229,7 @@ func TestAttachRace(t *testing.T) {
 		for i := range streams {
 			streams[i] = dial(t, c)
 			all.Go(func() {
-				streams[i].send(openMessage(&zamokpb.OpenStream{Secret: w.secret, Session: w.id}))
+				streams[i].send(openMessage(&zamokpb.OpenStream{Secret: w.Secret, Session: w.Session}))
 				ends <- streams[i].end()
 			})
 		}
@@ -271,7 +271,7 @@ func TestStreamIsObserved(t *testing.T) {
 	awaitMetric(t, n, `zamok_lock_wait_seconds_count{mode="exclusive"} 2`)
 }
 
-// A client that does not read what it asked for delays no other scrape.
+// A client that does not read its answer delays no other scrape.
 func TestAnUnreadScrapeDelaysNoOther(t *testing.T) {
 	n := startCluster(t, 1, nil).leader()
 	page, client := net.Pipe()
@@ -296,7 +296,7 @@ type unread struct {
 
 func (u unread) Write(b []byte) (int, error) { return u.to.Write(b) }
 
-func (s *Server) metricsText(t testing.TB) string {
+func (s *server) metricsText(t testing.TB) string {
 	page := httptest.NewRecorder()
 	var files map[string]bool
 	if s.cfg.Files != nil { // of a node that was started

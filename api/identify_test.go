@@ -3,97 +3,21 @@ package api
 import (
 	"bytes"
 	"context"
-	"net"
 	"net/http"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 
-	"zamok/api/access"
-	"zamok/api/access/identity"
-	"zamok/api/access/rules"
-	"zamok/api/wire"
+	"zamok/api/gate/identity"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
 	"zamok/session"
 )
-
-// TestAHeldCallEndsWithItsRights: an acquisition that waits, and a watch without an event, end within authenticateEvery when
-// the token is taken out of the file, or the rules no longer allow the request. What still is allowed goes on.
-func TestAHeldCallEndsWithItsRights(t *testing.T) {
-	allowed := theseRules(t, `rules: [{identities: [alice], names: [x], may: [lock, watch]}]`)()
-	other := theseRules(t, `rules: [{identities: [alice], names: ["y*"], may: [lock, watch]}]`)()
-	tokens, known := tokensFor(t, "alice")
-	acquire := func(s *Server, ctx context.Context) error {
-		request := &zamokpb.AcquireRequest{Session: 1, Secret: make([]byte, 16), Acquire: exclusive(1, "x", -1).GetAcquire()}
-		_, err := s.unary(ctx, request, &grpc.UnaryServerInfo{FullMethod: zamokpb.Zamok_Acquire_FullMethodName},
-			func(ctx context.Context, _ any) (any, error) {
-				<-ctx.Done()
-				return nil, context.Cause(ctx)
-			})
-		return err
-	}
-	watch := func(s *Server, ctx context.Context) error {
-		ctx, err := s.identify(ctx, zamokpb.Zamok_Watch_FullMethodName)
-		require.NoError(t, err)
-		return s.Watch(&zamokpb.WatchRequest{Prefix: "x"}, &grpc.GenericServerStream[zamokpb.WatchRequest, zamokpb.WatchFrame]{
-			ServerStream: emptyStream{ctx: ctx},
-		})
-	}
-	for name, call := range map[string]func(*Server, context.Context) error{"acquire": acquire, "watch": watch} {
-		for _, test := range []struct {
-			name   string
-			change func(v *atomic.Pointer[identity.Verifier], set *atomic.Pointer[rules.Set])
-			code   zamokpb.Code
-			says   string
-		}{
-			{"token", func(v *atomic.Pointer[identity.Verifier], _ *atomic.Pointer[rules.Set]) {
-				v.Store(&identity.Verifier{})
-			},
-				zamokpb.Code_CODE_UNAUTHENTICATED, "the token is not known here"},
-			{"rules", func(_ *atomic.Pointer[identity.Verifier], set *atomic.Pointer[rules.Set]) { set.Store(other) },
-				zamokpb.Code_CODE_DENIED, "the call ends, because the rules have changed: alice may not "},
-			{"nothing", func(*atomic.Pointer[identity.Verifier], *atomic.Pointer[rules.Set]) {}, zamokpb.Code_CODE_UNKNOWN, "canceled"},
-		} {
-			t.Run(name+" "+test.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					v, set := new(atomic.Pointer[identity.Verifier]), new(atomic.Pointer[rules.Set])
-					v.Store(&identity.Verifier{Tokens: known})
-					set.Store(allowed)
-					s := newServer(&NodeConfig{Audit: new(bytes.Buffer), Identity: access.Identifier{
-						Verifier: func() identity.Verifier { return *v.Load() },
-					}})
-					s.guard = access.Guard{Rules: set.Load, Denied: s.denied}
-					ctx, cancel := context.WithCancel(peer.NewContext(
-						metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer "+tokens["alice"])),
-						&peer.Peer{Addr: &net.TCPAddr{}}))
-					ended := make(chan error, 1)
-					go func() { ended <- call(s, ctx) }()
-					time.Sleep(time.Hour)
-					synctest.Wait()
-					require.Empty(t, ended, "it is allowed")
-					test.change(v, set)
-					time.Sleep(authenticateEvery)
-					synctest.Wait()
-					cancel()
-					e := wire.Explain(<-ended)
-					assert.Equal(t, test.code, e.Code())
-					assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, e.Info.Outcome)
-					assert.ErrorContains(t, e, test.says)
-				})
-			})
-		}
-	}
-}
 
 // TestAWaitIsWithdrawnWithItsToken: on the leader, through a node that relays, and over HTTP, an acquisition that waits ends with
 // its token, and leaves the queue.
@@ -160,7 +84,7 @@ func TestAWaitIsWithdrawnWithItsToken(t *testing.T) {
 	assert.True(t, held, "of bob nothing was withdrawn")
 }
 
-// TestAWaitOutlivesTheNodeThatRelaysIt: the removal of that node is not its caller's doing, who asks another node for the same
+// TestAWaitOutlivesTheNodeThatRelaysIt: the removal of that node is not its caller's doing, who requests at another node the same
 // ticket, and has kept its place in the queue.
 func TestAWaitOutlivesTheNodeThatRelaysIt(t *testing.T) {
 	takesTime(t)
@@ -182,7 +106,7 @@ func TestAWaitOutlivesTheNodeThatRelaysIt(t *testing.T) {
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome)
 	assert.Contains(t, info.Message, "the ticket waits on")
 
-	request.RespondWithin = 1
+	request.Poll = 1
 	answer, err := to.Acquire(relaying(soon(t)), request)
 	require.NoError(t, err)
 	assert.Equal(t, zamokpb.State_STATE_WAITING, answer.State.State)

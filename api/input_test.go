@@ -12,8 +12,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"zamok/api/access"
-	"zamok/api/access/rules"
+	"zamok/api/conns"
+	"zamok/api/gate/rules"
+	"zamok/api/service"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -39,9 +40,9 @@ func badSessions() []badInput {
 		open("secret", func(r *zamokpb.OpenSessionRequest) { r.Secret = r.Secret[1:] }),
 		open("sent", func(r *zamokpb.OpenSessionRequest) { r.Sent = make([]byte, 32+1) }),
 		open("settings", func(r *zamokpb.OpenSessionRequest) { r.Settings = nil }),
-		open("settings.ttl", func(r *zamokpb.OpenSessionRequest) { r.Settings.Ttl = 1 }),
-		open("settings.ttl", func(r *zamokpb.OpenSessionRequest) { r.Settings.Ttl = int64(fsm.LongestTTLMax) + 1 }),
-		open("settings.label", func(r *zamokpb.OpenSessionRequest) { r.Settings.Label = "a\nb" }),
+		open("ttl", func(r *zamokpb.OpenSessionRequest) { r.Settings.Ttl = 1 }),
+		open("ttl", func(r *zamokpb.OpenSessionRequest) { r.Settings.Ttl = int64(fsm.LongestTTLMax) + 1 }),
+		open("label", func(r *zamokpb.OpenSessionRequest) { r.Settings.Label = "a\nb" }),
 		{"secret", func(ctx context.Context, c caller) error {
 			_, err := c.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: 1})
 			return err
@@ -71,9 +72,9 @@ func badTickets() []badInput {
 	return []badInput{
 		acquire("ticket", func(r *zamokpb.AcquireRequest) { r.Acquire = nil }),
 		acquire("items", func(r *zamokpb.AcquireRequest) { r.Acquire.Items = nil }),
-		acquire("items[0].name", func(r *zamokpb.AcquireRequest) { r.Acquire.Items[0].Name = "" }),
-		acquire("items[0].mode", func(r *zamokpb.AcquireRequest) { r.Acquire.Items[0].Mode = 77 }),
-		acquire("wait_for", func(r *zamokpb.AcquireRequest) { r.Acquire.WaitFor = -2 }),
+		acquire("name", func(r *zamokpb.AcquireRequest) { r.Acquire.Items[0].Name = "" }),
+		acquire("mode", func(r *zamokpb.AcquireRequest) { r.Acquire.Items[0].Mode = 77 }),
+		acquire("wait", func(r *zamokpb.AcquireRequest) { r.Acquire.Wait = -2 }),
 		acquire("secret", func(r *zamokpb.AcquireRequest) { r.Secret = nil }),
 		acquire("sent", func(r *zamokpb.AcquireRequest) { r.Sent = make([]byte, 33) }),
 		{"ticket", func(ctx context.Context, c caller) error {
@@ -95,7 +96,7 @@ func badReads() []badInput {
 			return err
 		}},
 		{"limit", func(ctx context.Context, c caller) error {
-			_, err := c.Get(ctx, &zamokpb.GetRequest{Name: "a", Limit: access.ShowMax + 1})
+			_, err := c.Get(ctx, &zamokpb.GetRequest{Name: "a", Limit: service.ShowMax + 1})
 			return err
 		}},
 		{"prefix", func(ctx context.Context, c caller) error {
@@ -107,7 +108,7 @@ func badReads() []badInput {
 			return err
 		}},
 		{"limit", func(ctx context.Context, c caller) error {
-			_, err := c.ListSessions(ctx, &zamokpb.ListSessionsRequest{Limit: access.ListMax + 1})
+			_, err := c.ListSessions(ctx, &zamokpb.ListSessionsRequest{Limit: service.ListMax + 1})
 			return err
 		}},
 		{"token", func(ctx context.Context, c caller) error {
@@ -216,7 +217,7 @@ func TestTooMuchMetadata(t *testing.T) {
 	_, err = to.Now(ctx, &zamokpb.NowRequest{})
 	require.NoError(t, err, "the same connection serves on")
 
-	_, err = to.List(ctx, &zamokpb.ListRequest{Prefix: strings.Repeat("x", receiveBytesMax+1)})
+	_, err = to.List(ctx, &zamokpb.ListRequest{Prefix: strings.Repeat("x", 64<<10+1)})
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
 	_, err = to.Now(ctx, &zamokpb.NowRequest{})
 	require.NoError(t, err)
@@ -233,7 +234,7 @@ func TestTheLargestAcquisitionIsTaken(t *testing.T) {
 			c.Items = c.Items[:1]
 		}
 		frame = append(frame, acquire(&zamokpb.Acquire{
-			Ticket: c.Ticket, WaitFor: -1, Items: wire.Items(c.Items), Owner: c.Owner, Metadata: []byte(c.Metadata),
+			Ticket: c.Ticket, Wait: -1, Items: wire.Items(c.Items), Owner: c.Owner, Meta: []byte(c.Meta),
 		}))
 	}
 	assert.Greater(t, proto.Size(&zamokpb.ClientFrame{Messages: frame}), 60<<10)
@@ -243,12 +244,12 @@ func TestTheLargestAcquisitionIsTaken(t *testing.T) {
 	}
 }
 
-// A connection has so many calls under way; one more waits until one of them has ended.
+// A connection has so many calls in flight; one more waits until one of them has ended.
 func TestCallsOfAConnectionAreBounded(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	to := call(t, c.leader())
 	ctx, cancel := context.WithCancel(soon(t))
-	for range streamsPerConn {
+	for range conns.StreamsPerConn {
 		_, err := to.Session(ctx)
 		require.NoError(t, err)
 	}

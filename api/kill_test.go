@@ -11,7 +11,7 @@ import (
 )
 
 // The end of a node cancels its calls, and does not drop what they wait for: their tickets keep their positions, and
-// the callers ask the next leader for the same tickets.
+// the callers request the same tickets from the next leader.
 func TestAKilledNodeDropsNoWaitingTicket(t *testing.T) {
 	takesTime(t)
 	const waiters, sessions = 100, 10

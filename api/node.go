@@ -15,10 +15,11 @@ import (
 	"sync"
 	"time"
 
-	"zamok/api/access"
-	"zamok/api/access/identity"
-	"zamok/api/access/limits"
-	"zamok/api/access/rules"
+	"zamok/api/conns"
+	"zamok/api/gate"
+	"zamok/api/gate/identity"
+	"zamok/api/gate/limits"
+	"zamok/api/gate/rules"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
@@ -28,7 +29,7 @@ import (
 type Node struct {
 	cfg    *NodeConfig
 	raft   *raftnode.Node
-	server *Server
+	server *server
 	http   *http.Server   // nil: there is none
 	served sync.WaitGroup // http accepts connections
 
@@ -45,7 +46,7 @@ type Node struct {
 // ctx ends the start only.
 func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	cfg := &config
-	err := cfg.settle()
+	err := cfg.complete()
 	if err == nil {
 		err = cfg.listen(ctx)
 	}
@@ -142,8 +143,8 @@ func (n *Node) Kill() error {
 func (n *Node) end(how func() error) error {
 	n.endOnce.Do(func() {
 		n.err = how()
-		if n.http != nil { // requests under way have until stopWait
-			ctx, cancel := context.WithTimeout(context.Background(), stopWait)
+		if n.http != nil { // requests in flight have until httpStopWait
+			ctx, cancel := context.WithTimeout(context.Background(), httpStopWait)
 			defer cancel()
 			if n.http.Shutdown(ctx) != nil {
 				_ = n.http.Close()
@@ -191,6 +192,8 @@ type NodeConfig struct {
 	Advertise string
 	// Listener is used instead of Listen. The node closes it, and Peers.Listener. Nil: TCP.
 	Listener net.Listener
+	// HTTPListener is used instead of ListenHTTP. The node closes it. Nil: TCP, if ListenHTTP is set.
+	HTTPListener net.Listener
 
 	// ClientTLS is the TLS configuration for clients, over gRPC and HTTP. It is called for each new connection, so that
 	// certificates can be renewed; open connections stay. If it requires certificates, each call needs one, or a token that
@@ -198,10 +201,10 @@ type NodeConfig struct {
 	ClientTLS func() *tls.Config
 	// Identity authenticates clients. Zero: by the common name of their certificates. Required is set if ClientTLS requires
 	// certificates.
-	Identity access.Identifier
+	Identity gate.Identifier
 	// Rules returns the access rules in force; it is called for each request. Nil, or a nil result: everything is allowed.
 	Rules func() *rules.Set
-	// Files reports for metrics which files (rules, tokens, keys, certificates) are valid as they are now.
+	// Files returns for metrics which files (rules, tokens, keys, certificates) are valid as they are now.
 	Files func() map[string]bool
 	// Audit gets a line of JSON for each operator call and each denial; beyond the limits of these, one for many denials of a caller.
 	// Lines that can't be written are counted and logged, and the call proceeds. Nil: the Logger gets them.
@@ -217,18 +220,17 @@ type NodeConfig struct {
 	// most bytes for the longest time is closed. Connections of nodes that relay calls have four times as much. Zero: 64 MiB.
 	UnreadBytesMax int64
 
-	httpListener net.Listener // of ListenHTTP
-	hostname     string       // of the machine
-	tokens       bool         // Identity verifies tokens
+	hostname string // of the machine
+	tokens   bool   // Identity verifies tokens
 }
 
 // wrong is the error of a field.
 func wrong(field, reason string, args ...any) error {
-	return fmt.Errorf("api: NodeConfig.%s: %w; nothing was started", field, fmt.Errorf(reason, args...))
+	return &raftnode.ConfigError{Field: field, Reason: fmt.Errorf(reason, args...)}
 }
 
-// settle validates the fields and fills in the defaults; the others' defaults are raftnode's.
-func (s *NodeConfig) settle() error {
+// complete validates the fields and fills in the defaults; the others' defaults are raftnode's.
+func (s *NodeConfig) complete() error {
 	atPeer := "" // the address that the list has for this node
 	for _, n := range s.Peers.List.Nodes() {
 		if n.ID == s.ID {
@@ -290,25 +292,9 @@ func isEmptyDir(dir string) bool {
 	return os.IsNotExist(err) || err == nil && len(entries) == 0
 }
 
-// A client's computer that vanishes is noticed within vanishedAfter: by TCP_USER_TIMEOUT while
-// something that was sent to it is not acknowledged, and by probes on connections of HTTP and while
-// a call waits, or where the break releases locks. Nothing depends on other connections: they are
-// probed each tcpIdle, since there are thousands. TCP_USER_TIMEOUT is a matter of the kernel; other
-// systems than Linux take minutes.
-const (
-	vanishedAfter = 10 * time.Second
-	tcpWaiting    = vanishedAfter / 2 // the second probe is the last
-	tcpIdle       = time.Minute
-	tcpProbes     = 3
-)
-
-func probes(every time.Duration) net.KeepAliveConfig {
-	return net.KeepAliveConfig{Enable: true, Idle: every, Interval: min(every, vanishedAfter), Count: tcpProbes}
-}
-
 // listenTCP listens for clients.
 func listenTCP(ctx context.Context, address string, probed time.Duration) (net.Listener, error) {
-	config := net.ListenConfig{Control: peer.UserTimeout(vanishedAfter), KeepAliveConfig: probes(probed)}
+	config := net.ListenConfig{Control: peer.UserTimeout(conns.VanishedAfter), KeepAliveConfig: conns.Probes(probed)}
 	config.SetMultipathTCP(false) // TCP_USER_TIMEOUT can not be set on such a socket
 	return config.Listen(ctx, "tcp", address)
 }
@@ -321,17 +307,19 @@ func (s *NodeConfig) listen(ctx context.Context) (err error) {
 		}
 	}
 	if s.Listener == nil {
-		if s.Listener, err = listenTCP(ctx, s.Listen, tcpIdle); err != nil {
+		if s.Listener, err = listenTCP(ctx, s.Listen, conns.IdleProbes); err != nil {
 			return wrong("Listen", "can't listen for clients on %s: %w", s.Listen, err)
 		}
 	}
-	if s.ListenHTTP != "" {
-		if s.httpListener, err = listenTCP(ctx, s.ListenHTTP, tcpWaiting); err != nil {
+	if s.HTTPListener == nil && s.ListenHTTP != "" {
+		if s.HTTPListener, err = listenTCP(ctx, s.ListenHTTP, conns.WaitingProbes); err != nil {
 			return wrong("ListenHTTP", "can't listen for HTTP on %s: %w", s.ListenHTTP, err)
 		}
-		s.HTTP = s.httpListener.Addr().String()
-		if tcp, ok := s.httpListener.Addr().(*net.TCPAddr); !ok || !tcp.IP.IsLoopback() {
-			s.HTTP = s.reachable(s.httpListener)
+	}
+	if s.HTTPListener != nil {
+		s.HTTP = s.HTTPListener.Addr().String()
+		if tcp, ok := s.HTTPListener.Addr().(*net.TCPAddr); !ok || !tcp.IP.IsLoopback() {
+			s.HTTP = s.reachable(s.HTTPListener)
 		}
 	}
 	s.Client = s.reachable(s.Listener)
@@ -375,7 +363,7 @@ func (s *NodeConfig) certificateExpiry() map[string]time.Time {
 
 // closeListeners keeps the promise of NodeConfig that the node closes them.
 func (s *NodeConfig) closeListeners() (err error) {
-	for _, l := range []net.Listener{s.Listener, s.Peers.Listener, s.httpListener} {
+	for _, l := range []net.Listener{s.Listener, s.Peers.Listener, s.HTTPListener} {
 		if l != nil {
 			err = errors.Join(err, l.Close())
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"zamok/api/gate"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -18,8 +19,8 @@ import (
 func once(name string, ttl clock.Span, wait int64) *zamokpb.AcquireRequest {
 	secret := make([]byte, 16)
 	_, _ = rand.Read(secret)
-	return &zamokpb.AcquireRequest{Secret: secret, Settings: &zamokpb.SessionSettings{Ttl: int64(ttl), Metadata: []byte("a request")},
-		Acquire: &zamokpb.Acquire{Ticket: 1, WaitFor: wait, Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}}
+	return &zamokpb.AcquireRequest{Secret: secret, Settings: &zamokpb.SessionSettings{Ttl: int64(ttl), Meta: []byte("a request")},
+		Acquire: &zamokpb.Acquire{Ticket: 1, Wait: wait, Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}}
 }
 
 // alive are the sessions that the cluster has.
@@ -43,7 +44,7 @@ func TestASessionOfItsOwnEndsWithItsCall(t *testing.T) {
 	assert.Equal(t, held.State.Token, again.State.Token)
 
 	other := once("other", clock.Minute, 0)
-	other.Secret, other.Settings.Metadata = request.Secret, []byte("another request")
+	other.Secret, other.Settings.Meta = request.Secret, []byte("another request")
 	_, err = s.Acquire(ctx, other)
 	require.ErrorContains(t, err, "other metadata")
 	_, err = s.Acquire(ctx, once("stock", clock.Minute, 0))
@@ -99,7 +100,7 @@ func TestASessionOfItsOwnLivesWithItsCall(t *testing.T) {
 	held, err := s.Acquire(ctx, first)
 	require.NoError(t, err)
 	began, waiting := time.Now(), once("stock", ttl, -1)
-	waiting.RespondWithin = int64(ttl + clock.Second)
+	waiting.Poll = int64(ttl + clock.Second)
 	still, err := s.Acquire(ctx, waiting)
 	require.NoError(t, err)
 	assert.Equal(t, zamokpb.State_STATE_WAITING, still.State.State)
@@ -124,7 +125,7 @@ func TestALateCallLeavesTheSessionOfItsOwn(t *testing.T) {
 
 	broken, end := context.WithCancel(ctx)
 	end()
-	_, err = n.server.Acquire(broken, request) // as it arrives, with its connection broken already
+	_, err = n.server.gate.Do(broken, gate.Arrival{Address: "127.0.0.1:1"}, request) // as it arrives, with its connection broken already
 	require.Error(t, err)
 	again, err := s.Acquire(ctx, request) // behind whatever the late call has submitted
 	require.NoError(t, err)

@@ -11,11 +11,11 @@ import (
 	"zamok/session"
 )
 
-func (w *wireClient) hubID() session.ID { return session.ID(w.id) }
+func (w *wireClient) hubID() session.ID { return session.ID(w.Session) }
 
-// withPosition waits for a lock and asks for its position.
+// withPosition waits for a lock and wants its position.
 func withPosition(ticket uint64, names ...string) *zamokpb.ClientMessage {
-	a := &zamokpb.Acquire{Ticket: ticket, WaitFor: -1, ReportPosition: true}
+	a := &zamokpb.Acquire{Ticket: ticket, Wait: -1, Positions: true}
 	for _, name := range names {
 		a.Items = append(a.Items, &zamokpb.Item{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE})
 	}

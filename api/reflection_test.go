@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
+	"zamok/api/zamokpb"
 )
 
 // TestReflection calls a follower, which relays, with nothing but what the node says about itself.
@@ -29,7 +30,7 @@ func TestReflection(t *testing.T) {
 	conn, ctx := call(t, c.follower()).conn, soon(t)
 	stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
 	require.NoError(t, err)
-	ask := func(request *reflectionpb.ServerReflectionRequest) *reflectionpb.ServerReflectionResponse {
+	query := func(request *reflectionpb.ServerReflectionRequest) *reflectionpb.ServerReflectionResponse {
 		require.NoError(t, stream.Send(request))
 		answer, err := stream.Recv()
 		require.NoError(t, err)
@@ -38,7 +39,7 @@ func TestReflection(t *testing.T) {
 	}
 	var services []string
 	list := &reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
-	for _, service := range ask(list).GetListServicesResponse().GetService() {
+	for _, service := range query(list).GetListServicesResponse().GetService() {
 		services = append(services, service.Name)
 	}
 	assert.ElementsMatch(t, []string{
@@ -46,7 +47,7 @@ func TestReflection(t *testing.T) {
 		"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection",
 	}, services)
 
-	files := ask(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{
+	files := query(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{
 		FileContainingSymbol: "zamok.v1.Zamok",
 	}}).GetFileDescriptorResponse().GetFileDescriptorProto()
 	require.Len(t, files, 1, "the protocol imports nothing")
@@ -71,8 +72,8 @@ func TestReflection(t *testing.T) {
 	assert.Positive(t, field(opened, "session").Uint())
 	assert.EqualValues(t, 60_000_000_000, field(opened, "ttl").Int())
 
-	// Tools that are a few years old ask under the former name; and no cluster has to be named.
-	former, err := alphapb.NewServerReflectionClient(conn).ServerReflectionInfo(metadata.AppendToOutgoingContext(ctx, clusterKey, "?"))
+	// Tools that are a few years old query under the former name; and no cluster has to be named.
+	former, err := alphapb.NewServerReflectionClient(conn).ServerReflectionInfo(metadata.AppendToOutgoingContext(ctx, zamokpb.ClusterKey, "?"))
 	require.NoError(t, err)
 	require.NoError(t, former.Send(&alphapb.ServerReflectionRequest{MessageRequest: &alphapb.ServerReflectionRequest_ListServices{}}))
 	answer, err := former.Recv()
@@ -87,7 +88,7 @@ func TestReflectionNeedsNoPermission(t *testing.T) {
 		cfg.Rules = theseRules(t, "rules: []")
 	})
 	client, ctx := reflectionpb.NewServerReflectionClient(call(t, c.leader()).conn), soon(t)
-	ask := func(symbol string) error {
+	query := func(symbol string) error {
 		stream, err := client.ServerReflectionInfo(ctx)
 		require.NoError(t, err)
 		require.NoError(t, stream.Send(&reflectionpb.ServerReflectionRequest{
@@ -96,6 +97,6 @@ func TestReflectionNeedsNoPermission(t *testing.T) {
 		_, err = stream.Recv()
 		return err
 	}
-	require.NoError(t, ask("zamok.v1.Admin"))
-	require.Equal(t, codes.ResourceExhausted, status.Code(ask(strings.Repeat("a", receiveBytesMax))))
+	require.NoError(t, query("zamok.v1.Admin"))
+	require.Equal(t, codes.ResourceExhausted, status.Code(query(strings.Repeat("a", 64<<10))))
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/metadata"
 
-	"zamok/api/access"
-	"zamok/api/access/identity"
+	"zamok/api/gate/identity"
+	"zamok/api/rpc"
 	"zamok/api/zamokpb"
 )
 
@@ -80,8 +80,8 @@ func TestACallerWithManyGroupsIsRelayed(t *testing.T) {
 	leader := c.leader()
 	for name, token := range tokens {
 		for _, n := range c.nodes {
-			ctx := metadata.AppendToOutgoingContext(relaying(soon(t)), access.AuthorizationKey, "Bearer "+token,
-				"x-trace", strings.Repeat("t", headerBytesMax-longestToken-1<<10))
+			ctx := metadata.AppendToOutgoingContext(relaying(soon(t)), zamokpb.AuthorizationKey, "Bearer "+token,
+				"x-trace", strings.Repeat("t", rpc.HeaderBytesMax-longestToken-1<<10))
 			s := openSession(t, ctx, call(t, n))
 			assert.Equal(t, "alice", identityOf(leader, s.id), "%s through %s", name, n.cfg.ID)
 			s.hold(name)
@@ -95,7 +95,7 @@ func TestACallerWithManyGroupsIsRelayed(t *testing.T) {
 		"the JWT has 257 groups; the maximum is 256": jwts.token(mostGroups+1, "", longestToken),
 		"bytes; the maximum is 8192":                 jwts.token(mostGroups, "", longestToken+4),
 	} {
-		_, err := call(t, c.follower()).Now(metadata.AppendToOutgoingContext(relaying(soon(t)), access.AuthorizationKey, "Bearer "+token), &zamokpb.NowRequest{})
+		_, err := call(t, c.follower()).Now(metadata.AppendToOutgoingContext(relaying(soon(t)), zamokpb.AuthorizationKey, "Bearer "+token), &zamokpb.NowRequest{})
 		require.Equal(t, zamokpb.Code_CODE_UNAUTHENTICATED, infoOf(t, err).Code)
 		assert.ErrorContains(t, err, reason)
 	}

@@ -17,9 +17,10 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"zamok/api/access/limits"
+	"zamok/api/gate/limits"
 	"zamok/api/zamokpb"
 	"zamok/clock"
+	"zamok/raftnode/peer"
 )
 
 // stalledRelay has a node relay to a leader that reads nothing after it has accepted a connection.
@@ -37,13 +38,14 @@ func stalledRelay(t *testing.T, n *Node) {
 			_ = http2.NewFramer(conn, nil).WriteSettings()
 		}
 	}()
-	conn, err := newRelay("stalled", func(ctx context.Context, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
-	})
-	require.NoError(t, err)
-	n.server.relaying.Lock()
-	defer n.server.relaying.Unlock()
-	n.server.relays[n.Raft().LeaderServer()] = []*relayConn{{ClientConn: conn}}
+	n.server.relay.Start(toListener{l})
+}
+
+// toListener is a node that reaches another one at a listener.
+type toListener struct{ net.Listener }
+
+func (l toListener) DialRelay(ctx context.Context, _ peer.Server) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
 }
 
 // floodFrames opens session streams that are to be relayed, and sends one large frame on each. It reads nothing but to throw it
@@ -76,7 +78,7 @@ func openSessionStream(f *http2.Framer, id uint32) error {
 	encoder := hpack.NewEncoder(&head)
 	for _, field := range [][2]string{
 		{":method", "POST"}, {":scheme", "http"}, {":path", zamokpb.Zamok_Session_FullMethodName}, {":authority", "x"},
-		{"content-type", "application/grpc"}, {"te", "trailers"}, {relayAsk, "1"},
+		{"content-type", "application/grpc"}, {"te", "trailers"}, {zamokpb.RelayKey, "1"},
 	} {
 		_ = encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]})
 	}
@@ -115,9 +117,9 @@ func TestAFloodThroughAStalledLeader(t *testing.T) {
 	ctx, cancel := context.WithTimeout(relaying(t.Context()), patience)
 	defer cancel()
 	_, err = call(t, n).OpenSession(asFirst(ctx), &zamokpb.OpenSessionRequest{
-		Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute), Metadata: make([]byte, 60<<10)},
+		Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute), Meta: make([]byte, 60<<10)},
 	})
-	info := limitedBy(t, err, "relayed-bytes-per-identity")
+	info := refusedBy(t, err, "relayed-bytes-per-identity")
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 }
 
@@ -175,7 +177,7 @@ func TestWhatANodeRelaysIsBoundedAtTheLeader(t *testing.T) {
 }
 
 // relaysNothing reports whether no relayed byte is counted: all of the limit is free, for two callers together.
-func (s *Server) relaysNothing() bool {
+func (s *server) relaysNothing() bool {
 	const all, one = 64 << 20, 48 << 20
 	first, err := s.limits.OpenMany(limits.RelayedBytes, "first", one)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
-	"zamok/api/access"
+	"zamok/api/gate"
 	"zamok/api/push"
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -36,7 +36,7 @@ func TestStream(t *testing.T) {
 	}{
 		{"open and resume", storyResume}, {"hand over", storyHandOver}, {"confirmations", storyConfirmations},
 		{"repeated tickets", storyRepeats}, {"refusals", storyRefusals}, {"downgrade", storyDowngrade},
-		{"close", storyClose}, {"evicted", storyEvicted}, {"expired", storyExpired}, {"slow reader", storySlow},
+		{"close", storyClose}, {"expired by operator", storyExpiredByOperator}, {"expired", storyExpired}, {"slow reader", storySlow},
 		{"refused attachments", storyRefusedAttachments}, {"positions", storyPositions}, {"contended", storyContended},
 	} {
 		t.Run(story.name, func(t *testing.T) {
@@ -80,10 +80,10 @@ func storyResume(t *testing.T, n *Node) {
 
 	// The same secret without the id opens the same session.
 	last := dial(t, c)
-	last.secret = w.secret
-	last.send(openMessage(&zamokpb.OpenStream{Secret: w.secret, Settings: settings(2 * clock.Minute)}))
+	last.Secret = w.Secret
+	last.send(openMessage(&zamokpb.OpenStream{Secret: w.Secret, Settings: settings(2 * clock.Minute)}))
 	last.readState()
-	assert.Equal(t, w.id, last.id)
+	assert.Equal(t, w.Session, last.Session)
 	assert.EqualValues(t, clock.Minute, last.state.Ttl, "it keeps its ttl")
 	last.hangUp()
 }
@@ -165,7 +165,7 @@ func storyRepeats(t *testing.T, n *Node) {
 	answer = w.answer()
 	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, answer.Error.GetCode())
 	assert.Equal(t, "ticket", answer.Error.Field)
-	w.acked = 1
+	w.AckedThrough = 1
 	w.send(exclusive(fsm.TicketWindow+1, "repeat", -1))
 	w.is(fsm.TicketWindow+1, stateGranted)
 }
@@ -174,7 +174,7 @@ func storyRefusals(t *testing.T, n *Node) {
 	c := call(t, n)
 	a, b := openStream(t, c, settings(clock.Minute)), openStream(t, c, settings(clock.Minute))
 	a.send(acquire(&zamokpb.Acquire{
-		Ticket: 1, Owner: "Ann", Metadata: []byte("host 7"),
+		Ticket: 1, Owner: "Ann", Meta: []byte("host 7"),
 		Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
 	}))
 	token := a.is(1, stateGranted).State.Token
@@ -184,19 +184,19 @@ func storyRefusals(t *testing.T, n *Node) {
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 	require.Len(t, info.Blockers, 1)
 	assert.EqualExportedValues(t, &zamokpb.Blocker{
-		Name: "taken", By: zamokpb.BlockedBy_BLOCKED_BY_HOLDER, Session: a.id, Ticket: 1, Token: token,
-		Owner: "Ann", Label: "client", Metadata: []byte("host 7"),
+		Name: "taken", By: zamokpb.BlockedBy_BLOCKED_BY_HOLDER, Session: a.Session, Ticket: 1, Token: token,
+		Owner: "Ann", Label: "client", Meta: []byte("host 7"),
 	}, info.Blockers[0])
 
 	b.send(acquire(&zamokpb.Acquire{
-		Ticket: 2, Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_PERMITS, Permits: 1, Limit: 2}},
+		Ticket: 2, Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_PERMITS, Permits: 1, Of: 2}},
 	}))
 	info = b.answer().Error
 	assert.Equal(t, zamokpb.Code_CODE_KIND_MISMATCH, info.GetCode())
 	assert.Equal(t, "taken", info.Field)
 
 	a.send(acquire(&zamokpb.Acquire{
-		Ticket: 2, Owner: "Ann", WaitFor: -1, Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
+		Ticket: 2, Owner: "Ann", Wait: -1, Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
 	}))
 	info = a.answer().Error
 	assert.Equal(t, zamokpb.Code_CODE_DEADLOCK, info.GetCode())
@@ -212,7 +212,7 @@ func storyDowngrade(t *testing.T, n *Node) {
 	a.send(exclusive(1, "down", 0))
 	a.is(1, stateGranted)
 	b.send(acquire(&zamokpb.Acquire{
-		Ticket: 1, WaitFor: -1, Items: []*zamokpb.Item{{Name: "down", Mode: zamokpb.Mode_MODE_SHARED}},
+		Ticket: 1, Wait: -1, Items: []*zamokpb.Item{{Name: "down", Mode: zamokpb.Mode_MODE_SHARED}},
 	}))
 	require.Equal(t, stateWaiting, b.answer().State.State)
 	a.send(downgrade(1))
@@ -236,15 +236,15 @@ func storyClose(t *testing.T, n *Node) {
 	assert.NoError(t, w.end())
 }
 
-func storyEvicted(t *testing.T, n *Node) {
+func storyExpiredByOperator(t *testing.T, n *Node) {
 	c := call(t, n)
 	w := openStream(t, c, settings(clock.Minute))
-	w.send(exclusive(1, "evicted", 0))
+	w.send(exclusive(1, "expired by operator", 0))
 	w.is(1, stateGranted)
-	_, err := c.admin.ExpireSession(soon(t), &zamokpb.ExpireSessionRequest{Session: w.id, Reason: "of the test"})
+	_, err := c.admin.ExpireSession(soon(t), &zamokpb.ExpireSessionRequest{Session: w.Session, Reason: "of the test"})
 	require.NoError(t, err)
 	lost := w.is(1, stateEnded)
-	assert.Equal(t, zamokpb.Reason_REASON_EVICTED, lost.State.Reason)
+	assert.Equal(t, zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR, lost.State.Reason)
 	assert.Equal(t, "of the test", lost.Text)
 	assert.NoError(t, w.end())
 }
@@ -258,7 +258,7 @@ func storyExpired(t *testing.T, n *Node) {
 	assert.NoError(t, w.end())
 
 	late := dial(t, c)
-	late.send(openMessage(&zamokpb.OpenStream{Secret: w.secret, Session: w.id}))
+	late.send(openMessage(&zamokpb.OpenStream{Secret: w.Secret, Session: w.Session}))
 	assert.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, late.end()).Code)
 }
 
@@ -272,7 +272,7 @@ func storySlow(t *testing.T, n *Node) {
 	c := caller{ZamokClient: zamokpb.NewZamokClient(conn)}
 	w := openStream(t, c, settings(clock.Minute))
 	var many []*zamokpb.ClientMessage
-	for range access.FrameMessagesMax {
+	for range gate.FrameMessagesMax {
 		many = append(many, drop(1))
 	}
 	const plenty = 500 // frames; what waits is memory, so it must be cut long before
@@ -319,7 +319,7 @@ func TestAClientThatDoesNotReadStopsNothing(t *testing.T) {
 	defer conn.Close()
 	slow := openStream(t, caller{ZamokClient: zamokpb.NewZamokClient(conn)}, settings(clock.Minute))
 	var many []*zamokpb.ClientMessage
-	for i := range access.FrameMessagesMax {
+	for i := range gate.FrameMessagesMax {
 		ticket := uint64(rounds + 1) // is ended: the answer is short
 		if i%4 == 0 {
 			ticket = 0 // is refused, in many words
@@ -341,7 +341,7 @@ func TestAClientThatDoesNotReadStopsNothing(t *testing.T) {
 			}
 			held := false
 			n.Raft().View(func(m *fsm.Machine) {
-				_, held = m.Ticket(fsm.TicketRef{Session: session.ID(slow.id), Ticket: round + 1})
+				_, held = m.Ticket(fsm.TicketRef{Session: session.ID(slow.Session), Ticket: round + 1})
 			})
 			return held
 		}, patience, clock.Millisecond.Duration(), "it is applied")
@@ -351,11 +351,11 @@ func TestAClientThatDoesNotReadStopsNothing(t *testing.T) {
 			other.is(ticket, stateGranted)
 			other.send(drop(ticket))
 			other.is(ticket, stateEnded)
-			other.acked = ticket
+			other.AckedThrough = ticket
 		}
 	}
 	bytes := 0
-	for range rounds*frames*access.FrameMessagesMax + acquires {
+	for range rounds*frames*gate.FrameMessagesMax + acquires {
 		m := slow.next()
 		for m.GetKeepAliveAck() != nil {
 			m = slow.next()
@@ -373,11 +373,11 @@ func storyRefusedAttachments(t *testing.T, n *Node) {
 		code  zamokpb.Code
 		field string
 	}{
-		"wrong secret": {&zamokpb.OpenStream{Secret: newSecret(), Session: w.id}, zamokpb.Code_CODE_WRONG_SECRET, ""},
+		"wrong secret": {&zamokpb.OpenStream{Secret: newSecret(), Session: w.Session}, zamokpb.Code_CODE_WRONG_SECRET, ""},
 		"no session":   {&zamokpb.OpenStream{Secret: newSecret(), Session: 1 << 60}, zamokpb.Code_CODE_NO_SESSION, ""},
 		"short":        {&zamokpb.OpenStream{Secret: []byte("short")}, zamokpb.Code_CODE_INVALID, "secret"},
 		"no settings":  {&zamokpb.OpenStream{Secret: newSecret()}, zamokpb.Code_CODE_INVALID, "settings"},
-		"no ttl":       {&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(0)}, zamokpb.Code_CODE_INVALID, "settings.ttl"},
+		"no ttl":       {&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(0)}, zamokpb.Code_CODE_INVALID, "ttl"},
 	} {
 		other := dial(t, c)
 		other.send(openMessage(wrong.hello))

@@ -22,12 +22,12 @@ func TestVanishedComputersAreNoticed(t *testing.T) {
 		listen func(*NodeConfig) net.Listener
 		idle   time.Duration
 	}{
-		"clients": {func(cfg *NodeConfig) net.Listener { return cfg.Listener }, tcpIdle},
-		"HTTP":    {func(cfg *NodeConfig) net.Listener { return cfg.httpListener }, tcpWaiting},
+		"clients": {func(cfg *NodeConfig) net.Listener { return cfg.Listener }, conns.IdleProbes},
+		"HTTP":    {func(cfg *NodeConfig) net.Listener { return cfg.HTTPListener }, conns.WaitingProbes},
 	} {
 		cfg := nodeConfig("n1", "")
 		cfg.ListenHTTP = "127.0.0.1:0"
-		require.NoError(t, cfg.settle())
+		require.NoError(t, cfg.complete())
 		require.NoError(t, cfg.listen(t.Context()))
 		near, err := net.Dial("tcp", test.listen(&cfg).Addr().String())
 		require.NoError(t, err)
@@ -37,13 +37,13 @@ func TestVanishedComputersAreNoticed(t *testing.T) {
 		probed := func(every time.Duration) {
 			assert.Equal(t, 1, option(t, tcp, unix.SOL_SOCKET, unix.SO_KEEPALIVE), name)
 			assert.EqualValues(t, every.Seconds(), option(t, tcp, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE), name)
-			assert.EqualValues(t, min(every, vanishedAfter).Seconds(), option(t, tcp, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL), name)
-			assert.Equal(t, tcpProbes, option(t, tcp, unix.IPPROTO_TCP, unix.TCP_KEEPCNT), name)
-			assert.EqualValues(t, vanishedAfter.Milliseconds(), option(t, tcp, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT), name)
+			assert.EqualValues(t, min(every, conns.VanishedAfter).Seconds(), option(t, tcp, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL), name)
+			assert.Equal(t, 3, option(t, tcp, unix.IPPROTO_TCP, unix.TCP_KEEPCNT), name)
+			assert.EqualValues(t, conns.VanishedAfter.Milliseconds(), option(t, tcp, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT), name)
 		}
 		probed(test.idle)
-		far.(*conns.Conn).Probe(probes(tcpWaiting))
-		probed(tcpWaiting)
+		far.(*conns.Conn).Probe(conns.Probes(conns.WaitingProbes))
+		probed(conns.WaitingProbes)
 		require.NoError(t, near.Close())
 		require.NoError(t, far.Close())
 		require.NoError(t, cfg.closeListeners())
@@ -60,12 +60,12 @@ func TestWhoIsProbedOften(t *testing.T) {
 	n := startCluster(t, 1, func(c *NodeConfig) { c.Listener = caught{l, accepted} }).leader()
 	often := func(conn net.Conn) func() bool {
 		return func() bool {
-			return option(t, conn, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE) == int(tcpWaiting.Seconds())
+			return option(t, conn, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE) == int(conns.WaitingProbes.Seconds())
 		}
 	}
 	openStream(t, call(t, n), settings(clock.Minute))
 	assert.False(t, often(<-accepted)(), "a session that ends with its ttl")
-	openStream(t, call(t, n), graceful(clock.Minute))
+	openStream(t, call(t, n), releasedAfter(clock.Minute))
 	assert.Eventually(t, often(<-accepted), patience, time.Millisecond, "a session that ends with its stream")
 	s := openSession(t, soon(t), call(t, n))
 	conn := <-accepted

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"zamok/api/access"
+	"zamok/api/gate"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -38,27 +38,28 @@ func TestBadCommands(t *testing.T) {
 		{"ticket", acquire(nil)},
 		{"items", one(func(a *zamokpb.Acquire) { a.Items = nil })},
 		{"items", one(func(a *zamokpb.Acquire) { a.Items = make([]*zamokpb.Item, fsm.ItemsMax+1) })},
-		{"items[0].name", one(func(a *zamokpb.Acquire) { a.Items[0] = nil })},
-		{"items[1].name", one(func(a *zamokpb.Acquire) { a.Items = append(a.Items, a.Items[0]) })},
-		{"items[0].name", item(func(it *zamokpb.Item) { it.Name = "" })},
-		{"items[0].name", item(func(it *zamokpb.Item) { it.Name = "bell\a" })},
-		{"items[0].name", item(func(it *zamokpb.Item) { it.Name = strings.Repeat("n", fsm.NameBytesMax+1) })},
-		{"items[0].mode", item(func(it *zamokpb.Item) { it.Mode = 0 })},
-		{"items[0].mode", item(func(it *zamokpb.Item) { it.Mode = 99 })},
-		{"items[0].permits", item(func(it *zamokpb.Item) { it.Limit = 3 })},
-		{"items[0].limit", item(func(it *zamokpb.Item) { it.Mode = zamokpb.Mode_MODE_PERMITS })},
-		{"items[0].permits", item(func(it *zamokpb.Item) { it.Mode, it.Permits, it.Limit = zamokpb.Mode_MODE_PERMITS, 4, 3 })},
-		{"wait_for", one(func(a *zamokpb.Acquire) { a.WaitFor = -2 })},
-		{"wait_for", one(func(a *zamokpb.Acquire) { a.WaitFor = int64(fsm.SpanMax) + 1 })},
+		{"name", one(func(a *zamokpb.Acquire) { a.Items[0] = nil })},
+		{"name", one(func(a *zamokpb.Acquire) { a.Items = append(a.Items, a.Items[0]) })},
+		{"name", item(func(it *zamokpb.Item) { it.Name = "" })},
+		{"name", item(func(it *zamokpb.Item) { it.Name = "bell\a" })},
+		{"name", item(func(it *zamokpb.Item) { it.Name = strings.Repeat("n", fsm.NameBytesMax+1) })},
+		{"mode", item(func(it *zamokpb.Item) { it.Mode = 0 })},
+		{"mode", item(func(it *zamokpb.Item) { it.Mode = 99 })},
+		{"permits", item(func(it *zamokpb.Item) { it.Of = 3 })},
+		{"of", item(func(it *zamokpb.Item) { it.Mode = zamokpb.Mode_MODE_PERMITS })},
+		{"permits", item(func(it *zamokpb.Item) { it.Mode, it.Permits, it.Of = zamokpb.Mode_MODE_PERMITS, 4, 3 })},
+		{"wait", one(func(a *zamokpb.Acquire) { a.Wait = -2 })},
+		{"wait", one(func(a *zamokpb.Acquire) { a.Wait = int64(fsm.SpanMax) + 1 })},
 		{"max_hold", one(func(a *zamokpb.Acquire) { a.MaxHold = -1 })},
 		{"owner", one(func(a *zamokpb.Acquire) { a.Owner = strings.Repeat("o", fsm.OwnerBytesMax+1) })},
-		{"metadata", one(func(a *zamokpb.Acquire) { a.Metadata = make([]byte, fsm.MetadataBytesMax+1) })},
+		{"meta", one(func(a *zamokpb.Acquire) { a.Meta = make([]byte, fsm.MetaBytesMax+1) })},
 	} {
 		w.send(bad.message)
 		answer := w.answer()
 		require.Equal(t, zamokpb.Code_CODE_INVALID, answer.Error.GetCode(), "%v", bad.message)
 		assert.Equal(t, bad.field, answer.Error.Field)
 		assert.Contains(t, answer.Error.Message, bad.field)
+		assert.NotContains(t, answer.Error.Message, "out of its limits", "the machine's words, which don't say what is wrong")
 		assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, answer.Error.Outcome)
 		assert.Equal(t, zamokpb.State_STATE_UNSPECIFIED, answer.State.State)
 	}
@@ -74,7 +75,7 @@ func TestBadFrames(t *testing.T) {
 	for field, frame := range map[string]*zamokpb.ClientFrame{
 		"messages[1]": {Messages: []*zamokpb.ClientMessage{keepAlive(), openMessage(&zamokpb.OpenStream{Secret: newSecret()})}},
 		"messages[0]": {Messages: []*zamokpb.ClientMessage{{}}},
-		"messages":    {Messages: make([]*zamokpb.ClientMessage, access.FrameMessagesMax+1)},
+		"messages":    {Messages: make([]*zamokpb.ClientMessage, gate.FrameMessagesMax+1)},
 		"sent":        {Sent: make([]byte, 32+1)},
 	} {
 		w := openStream(t, c, settings(clock.Minute))
@@ -99,7 +100,7 @@ func TestBadFrames(t *testing.T) {
 	}
 	// Far too long.
 	w := openStream(t, c, settings(clock.Minute))
-	w.send(acquire(&zamokpb.Acquire{Ticket: 1, Metadata: make([]byte, 10<<20)}))
+	w.send(acquire(&zamokpb.Acquire{Ticket: 1, Meta: make([]byte, 10<<20)}))
 	assert.Equal(t, codes.ResourceExhausted, status.Code(w.end()))
 
 	unharmed.send(exclusive(1, "x", 0))

@@ -70,7 +70,7 @@ func TestWatchOnEveryNode(t *testing.T) {
 			zamokpb.EventKind_EVENT_GRANTED, zamokpb.EventKind_EVENT_REFUSED, zamokpb.EventKind_EVENT_DOWNGRADED,
 			zamokpb.EventKind_EVENT_CANCELLED, zamokpb.EventKind_EVENT_RELEASED, zamokpb.EventKind_EVENT_GRANTED, zamokpb.EventKind_EVENT_LOST,
 		}, sent)
-		assert.Equal(t, zamokpb.Reason_REASON_EVICTED, end.Reason)
+		assert.Equal(t, zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR, end.Reason)
 		assert.Equal(t, "enough", end.Text)
 	}
 	for _, stream := range all {
@@ -83,7 +83,7 @@ func TestWatchOnEveryNode(t *testing.T) {
 			}
 		}
 		assert.True(t, proto.Equal(&zamokpb.LockEvent{
-			Index: last.Index, Kind: zamokpb.EventKind_EVENT_ENDED, Session: s.id, Reason: zamokpb.Reason_REASON_EVICTED, Text: "enough", Label: "of a test",
+			Index: last.Index, Kind: zamokpb.EventKind_EVENT_ENDED, Session: s.id, Reason: zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR, Text: "enough", Label: "of a test",
 		}, last), last)
 	}
 }

@@ -161,16 +161,16 @@ func TestHoldSaysHowItEnded(t *testing.T) {
 	c := startCluster(t, 3, serveHTTP)
 	ctx := soon(t)
 	for _, n := range []*Node{c.follower(), c.leader()} {
-		evicted := listen(ctx, t, n, hold("evicted"))
-		session := evicted.next("granted").data["session"].(string)
+		expired := listen(ctx, t, n, hold("expired by operator"))
+		session := expired.next("granted").data["session"].(string)
 		require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/admin/expire", `{"session":"`+session+`","reason":"a test"}`).code)
-		assert.Equal(t, fields{"reason": "evicted", "text": "a test"}, evicted.next("lost").data)
-		assert.Empty(t, evicted.any().name, "lost is the last event")
+		assert.Equal(t, fields{"reason": "expired_by_operator", "text": "a test"}, expired.next("lost").data)
+		assert.Empty(t, expired.any().name, "lost is the last event")
 
 		forced := listen(ctx, t, n, hold("forced"))
 		token := forced.next("granted").data["token"].(string)
 		require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/admin/release", `{"name":"forced","token":"`+token+`","reason":"too long"}`).code)
-		assert.Equal(t, fields{"reason": "revoked", "text": "too long"}, forced.next("lost").data)
+		assert.Equal(t, fields{"reason": "force_released", "text": "too long"}, forced.next("lost").data)
 
 		short := listen(ctx, t, n, hold("short")+"&max_hold=100ms")
 		short.next("granted")

@@ -65,9 +65,9 @@ var wrongAcquisitions = []struct{ body, field, says string }{
 	{strings.Repeat("[", 30_000), "body", "is no JSON object"},
 	{`{"items":[]}`, "name", "is empty"},
 	{itemsOf(65), "items", "not 1 to 64"},
-	{itemsOf(2), "items[1].name", "twice"},
-	{`{"items":[{"name":"a"},{"name":"b","of":1,"permits":2}]}`, "items[1].permits", "not between"},
-	{`{"items":[{"name":"a","permits":0,"mode":"permits"}]}`, "items[0].of", "not between"},
+	{itemsOf(2), "name", "(item 2 of 2)"},
+	{`{"items":[{"name":"a"},{"name":"b","of":1,"permits":2}]}`, "permits", "(item 2 of 2)"},
+	{`{"items":[{"name":"a","permits":0,"mode":"permits"}]}`, "of", "not between"},
 	{`{"items":[{"name":"a","ttl":"2s"}]}`, "items[0].ttl", "is not known"},
 	{`{"items":["a"]}`, "items[0]", "is no JSON object"},
 	{`{"items":{}}`, "items", "is no list"},
@@ -245,7 +245,7 @@ func TestTicketsOverHTTP(t *testing.T) {
 }
 
 // Web pages of other sites are refused, by whatever a browser says of them.
-func TestForeignPagesAreRefused(t *testing.T) {
+func TestPagesOfOtherSitesAreRefused(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, func(cfg *NodeConfig) {
 		cfg.ListenHTTP, cfg.HTTPHosts = "127.0.0.1:0", []string{"locks.example"}

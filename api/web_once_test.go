@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"zamok/api/gate"
 	"zamok/clock"
 	"zamok/fsm"
 )
@@ -148,7 +149,7 @@ func TestARepeatedReleaseIsAnsweredAsItEnded(t *testing.T) {
 			code   int
 			reason any
 		}{
-			{released.text, 200, "dropped"}, {lost.text, 410, "evicted"}, {held.text, 200, "max_hold_exceeded"}, {left, 200, "closed"},
+			{released.text, 200, "dropped"}, {lost.text, 410, "expired_by_operator"}, {held.text, 200, "max_hold_exceeded"}, {left, 200, "closed"},
 			{waits.text, 200, "closed"},
 			{`{"session":"7","secret":"5d41402abc4b2a76b9719d911017c592","token":"9"}`, 410, nil},
 			{`{"session":"7","secret":"` + released.fields["secret"].(string) + `","token":"9"}`, 410, nil},
@@ -251,7 +252,7 @@ func TestAWaitEndsWithItsConnection(t *testing.T) {
 		require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/release", granted.text).code)
 	}
 	lone := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"poll","poll":"1s"}`)
-	assert.Equal(t, 400, lone.code, "without a key, the repetition that 202 asks for would be another acquisition")
+	assert.Equal(t, 400, lone.code, "without a key, the repetition that 202 calls for would be another acquisition")
 	assert.Equal(t, "poll", lone.fields["field"])
 }
 
@@ -345,7 +346,7 @@ func TestALateCallThatBreaksEndsNothing(t *testing.T) {
 	require.NoError(t, err)
 	broken, cancel := context.WithCancel(ctx)
 	cancel()
-	_, err = n.server.Acquire(broken, request) // as it arrives, with its connection broken already
+	_, err = n.server.gate.Do(broken, gate.Arrival{Address: "127.0.0.1:1"}, request) // as it arrives, with its connection broken already
 	require.Error(t, err)
 	_, _, err = n.Raft().ReadBarrier(ctx)
 	require.NoError(t, err)

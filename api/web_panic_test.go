@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"zamok/api/access/rules"
+	"zamok/api/gate/rules"
 )
 
 const panicSecret = "5ec4e7a0b1d2936f8844771100ffeedd"

@@ -156,8 +156,9 @@ func TestTheDescriptionIsOpenAPI(t *testing.T) {
 			}
 			require.Contains(t, methods, method, path)
 			operation := o.(fields)
-			assert.Subset(t, []string{"summary", "operationId", "parameters", "requestBody", "responses"}, keys(operation), at)
+			assert.Subset(t, []string{"summary", "description", "operationId", "parameters", "requestBody", "responses"}, keys(operation), at)
 			assert.NotEmpty(t, operation["summary"], at)
+			assert.NotEmpty(t, operation["description"], at)
 			assert.False(t, ids[operation["operationId"]], "%s: two operations have the id %v", at, operation["operationId"])
 			ids[operation["operationId"]] = true
 			parameters, _ := operation["parameters"].([]any)
@@ -257,7 +258,7 @@ func TestEveryRouteAnswers(t *testing.T) {
 		}
 	}
 	for _, n := range []*Node{c.follower(), c.leader()} {
-		ask := func(method, route, at, body string, want int, headers ...string) fields {
+		do := func(method, route, at, body string, want int, headers ...string) fields {
 			t.Helper()
 			r := send(ctx, t, n, method, at, body, headers...)
 			require.Equal(t, want, r.code, "%s %s: %s", method, at, r.text)
@@ -267,11 +268,11 @@ func TestEveryRouteAnswers(t *testing.T) {
 		}
 		get := func(route, query string, want int) fields {
 			t.Helper()
-			return ask("GET", route, route+query, "", want)
+			return do("GET", route, route+query, "", want)
 		}
 		post := func(route, body string, want int) fields {
 			t.Helper()
-			return ask("POST", route, route, body, want)
+			return do("POST", route, route, body, want)
 		}
 		held := post("/v1/acquire", `{"name":"a/1","mode":"exclusive"}`, 200)
 		whole, _ := json.Marshal(held)
@@ -290,9 +291,9 @@ func TestEveryRouteAnswers(t *testing.T) {
 		opened := post("/v1/sessions", `{"ttl":"20s","label":"of a test"}`, 200)
 		at := "/v1/sessions/" + opened["session"].(string)
 		secret := opened["secret"].(string)
-		ask("POST", "/v1/sessions/{session}/renew", at+"/renew", "", 200, "Zamok-Secret", secret)
-		ask("DELETE", "/v1/sessions/{session}", at, "", 403, "Zamok-Secret", strings.Repeat("0", 32))
-		ask("DELETE", "/v1/sessions/{session}", at, "", 200, "Zamok-Secret", secret)
+		do("POST", "/v1/sessions/{session}/renew", at+"/renew", "", 200, "Zamok-Secret", secret)
+		do("DELETE", "/v1/sessions/{session}", at, "", 403, "Zamok-Secret", strings.Repeat("0", 32))
+		do("DELETE", "/v1/sessions/{session}", at, "", 200, "Zamok-Secret", secret)
 
 		held = post("/v1/acquire", `{"name":"a/2"}`, 200)
 		assert.Len(t, post("/v1/admin/release", `{"name":"a/2","token":"`+held["token"].(string)+`","reason":"a test"}`, 200)["ended"], 1)

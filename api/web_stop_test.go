@@ -14,9 +14,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"zamok/api/gate"
 	"zamok/api/web"
 	"zamok/api/zamokpb"
 )
@@ -126,22 +126,22 @@ func (p pipes) Close() error   { return nil }
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // slowConn answers an Acquire after ten minutes, and all else at once.
-type slowConn struct{ grpc.ClientConnInterface }
+type slowConn struct{ web.Gate }
 
-func (slowConn) Invoke(ctx context.Context, _ string, request, response any, _ ...grpc.CallOption) error {
+func (slowConn) Do(ctx context.Context, _ gate.Arrival, request proto.Message) (proto.Message, error) {
 	switch request.(type) {
-	case *zamokpb.OpenSessionRequest:
-		proto.Merge(response.(proto.Message), &zamokpb.OpenSessionResponse{Session: 7, Ttl: int64(15 * time.Second)})
 	case *zamokpb.AcquireRequest:
 		select {
 		case <-time.After(10 * time.Minute):
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
-		proto.Merge(response.(proto.Message), &zamokpb.AcquireResponse{State: &zamokpb.TicketState{Ticket: 1, State: zamokpb.State_STATE_GRANTED, Token: 9}})
+		return &zamokpb.AcquireResponse{State: &zamokpb.TicketState{Ticket: 1, State: zamokpb.State_STATE_GRANTED, Token: 9}}, nil
 	}
-	return nil
+	return &zamokpb.NowResponse{}, nil
 }
+
+func (slowConn) Cluster() string { return "" }
 
 // The HTTP server cuts clients that are slow to send, and none that waits for its lock. The times are those of a bubble.
 func TestOnlySlowSendersAreCut(t *testing.T) {
@@ -157,7 +157,9 @@ func TestOnlySlowSendersAreCut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				config := web.Config{Conn: slowConn{}, Cluster: func() string { return "" }, Started: func() bool { return true }}
+				config := web.Config{
+					Gate: slowConn{}, Begin: func() (end func(), err error) { return func() {}, nil }, Started: func() bool { return true },
+				}
 				server := newHTTPServer(web.New(config), slog.New(slog.DiscardHandler))
 				connections, ended := make(pipes), make(chan struct{})
 				go func() {

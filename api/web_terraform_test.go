@@ -24,37 +24,37 @@ func TestTerraformLocksItsState(t *testing.T) {
 	c := startCluster(t, 3, serveHTTP)
 	ctx := soon(t)
 	anne, bert := fmt.Sprintf(terraformInfo, anneID, "anne@laptop"), fmt.Sprintf(terraformInfo, bertID, "ci@runner")
-	ask := func(method, query, body string) reply {
+	do := func(method, query, body string) reply {
 		n := c.follower()
 		return send(ctx, t, n, method, "/v1/terraform/lock?name=states/prod"+query, body, "Content-Type", "application/json", "Content-MD5", "x")
 	}
-	require.Equal(t, 200, ask("LOCK", "", anne).code)
-	require.Equal(t, 200, ask("LOCK", "", anne).code, "a repetition after a lost answer")
-	refused := ask("LOCK", "", bert)
+	require.Equal(t, 200, do("LOCK", "", anne).code)
+	require.Equal(t, 200, do("LOCK", "", anne).code, "a repetition after a lost answer")
+	refused := do("LOCK", "", bert)
 	require.Equal(t, 423, refused.code, refused.text)
 	assert.JSONEq(t, anne, refused.text, "the description of the lock that is held")
-	refused = ask("UNLOCK", "", bert)
+	refused = do("UNLOCK", "", bert)
 	require.Equal(t, 423, refused.code, "another's lock")
 	assert.JSONEq(t, anne, refused.text)
-	require.Equal(t, 200, ask("UNLOCK", "", anne).code)
-	gone := ask("UNLOCK", "", anne)
+	require.Equal(t, 200, do("UNLOCK", "", anne).code)
+	gone := do("UNLOCK", "", anne)
 	assert.Equal(t, 410, gone.code, "unlocked already, or lost: the state may have changed")
 	assert.Contains(t, gone.fields["message"], "not held")
 
-	require.Equal(t, 200, ask("LOCK", "", bert).code)
-	require.Equal(t, 200, ask("UNLOCK", "", fmt.Sprintf(terraformID, bertID)).code, "Terraform's force-unlock")
-	require.Equal(t, 410, ask("LOCK", "", anne).code, "a late copy locks nothing")
-	require.Equal(t, 200, ask("LOCK", "", fmt.Sprintf(terraformID, "9d3f7a52-6f3e-4b7c-9a0e-2d1c5b8e4f60")).code)
-	require.Equal(t, 200, ask("UNLOCK", "", "").code, "OpenTofu's force-unlock")
+	require.Equal(t, 200, do("LOCK", "", bert).code)
+	require.Equal(t, 200, do("UNLOCK", "", fmt.Sprintf(terraformID, bertID)).code, "Terraform's force-unlock")
+	require.Equal(t, 410, do("LOCK", "", anne).code, "a late retransmission locks nothing")
+	require.Equal(t, 200, do("LOCK", "", fmt.Sprintf(terraformID, "9d3f7a52-6f3e-4b7c-9a0e-2d1c5b8e4f60")).code)
+	require.Equal(t, 200, do("UNLOCK", "", "").code, "OpenTofu's force-unlock")
 
 	for body, want := range map[string]string{"": "empty", "{}": "has an ID", "[": "has an ID"} {
-		wrong := ask("LOCK", "", body)
+		wrong := do("LOCK", "", body)
 		assert.Equal(t, 400, wrong.code)
 		assert.Contains(t, wrong.fields["message"], want)
 	}
-	assert.Equal(t, 400, ask("LOCK", "&ttl=999h", anne).code)
-	assert.Equal(t, 413, ask("LOCK", "", strings.Repeat(" ", 65<<10)+anne).code)
-	assert.Equal(t, 400, ask("LOCK", "", strings.Replace(anne, "anne", "\xff", 1)).code, "not UTF-8")
+	assert.Equal(t, 400, do("LOCK", "&ttl=999h", anne).code)
+	assert.Equal(t, 413, do("LOCK", "", strings.Repeat(" ", 65<<10)+anne).code)
+	assert.Equal(t, 400, do("LOCK", "", strings.Replace(anne, "anne", "\xff", 1)).code, "not UTF-8")
 }
 
 // What another kind of client holds is not Terraform's to unlock.
@@ -103,20 +103,20 @@ func TestTerraformAuthenticatesByPassword(t *testing.T) {
 		token := strings.TrimPrefix(shown(as(who)), "Bearer ")
 		return "Basic " + base64.StdEncoding.EncodeToString([]byte("terraform:"+token))
 	}
-	ask := func(method, name, authorization string) reply {
+	do := func(method, name, authorization string) reply {
 		path := "/v1/terraform/lock?name=" + name
 		return send(soon(t), t, n, method, path, fmt.Sprintf(terraformInfo, anneID, "anne@laptop"), "Authorization", authorization)
 	}
-	require.Equal(t, 200, ask("LOCK", "p/1", basic("alice")).code)
+	require.Equal(t, 200, do("LOCK", "p/1", basic("alice")).code)
 	shownTo := send(soon(t), t, n, "GET", "/v1/lock?name=p/1", "", "Authorization", shown(as("bob")))
 	assert.Contains(t, shownTo.text, `"identity":"alice"`)
-	assert.Equal(t, 423, ask("UNLOCK", "p/1", basic("bob")).code, "the session is alice's, and bob may read the lock")
-	assert.Equal(t, 403, ask("LOCK", "q", basic("alice")).code, "the rules allow her only p/*")
-	assert.Equal(t, 200, ask("UNLOCK", "p/1", basic("alice")).code)
+	assert.Equal(t, 423, do("UNLOCK", "p/1", basic("bob")).code, "the session is alice's, and bob may read the lock")
+	assert.Equal(t, 403, do("LOCK", "q", basic("alice")).code, "the rules allow her only p/*")
+	assert.Equal(t, 200, do("UNLOCK", "p/1", basic("alice")).code)
 	for _, wrong := range []string{
 		basic("alice") + "AAAA", "Basic x", "Basic", "Basic " + base64.StdEncoding.EncodeToString([]byte("alice:")), "Bearer x",
 	} {
-		refused := ask("LOCK", "p/1", wrong)
+		refused := do("LOCK", "p/1", wrong)
 		assert.Equal(t, 401, refused.code, wrong)
 		assert.Equal(t, []string{`Basic realm="zamok"`, "Bearer"}, refused.header.Values("WWW-Authenticate"))
 	}

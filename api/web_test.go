@@ -89,7 +89,7 @@ func TestALockOverHTTP(t *testing.T) {
 }
 
 // A renewal, and the release, say that a lock was taken away although its session is alive.
-func TestALossIsReportedOverHTTP(t *testing.T) {
+func TestALossIsSentOverHTTP(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, serveHTTP)
 	ctx, n := soon(t), c.leader()
@@ -101,9 +101,9 @@ func TestALossIsReportedOverHTTP(t *testing.T) {
 	renewed := send(ctx, t, n, "POST", "/v1/renew", first.text)
 	assert.Equal(t, 410, renewed.code)
 	assert.Equal(t, "ticket_ended", renewed.fields["code"])
-	assert.Equal(t, "revoked", renewed.fields["reason"])
+	assert.Equal(t, "force_released", renewed.fields["reason"])
 	released := send(ctx, t, n, "POST", "/v1/release", first.text)
 	assert.Equal(t, 200, released.code)
-	assert.Equal(t, "revoked", released.fields["reason"])
+	assert.Equal(t, "force_released", released.fields["reason"])
 	assert.Equal(t, first.fields["token"], released.fields["token"])
 }

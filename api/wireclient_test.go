@@ -22,18 +22,16 @@ import (
 // wireClient speaks the raw protocol of a stream, a frame at a time.
 type wireClient struct {
 	testing.TB
-	wire     grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame]
-	hangUp   context.CancelFunc
-	conn     *grpc.ClientConn // if a test wants to close it
-	secret   []byte
-	id       uint64
-	frames   int // sent
-	acked    uint64
-	state    *zamokpb.SessionState
-	received []*zamokpb.ServerMessage // and not read yet
-	changes  uint64                   // received
-	lossy    bool                     // the server is faulty: some may be missing
-	asked    []*zamokpb.ClientMessage // the acquisitions that have no answer
+	wire   grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame]
+	hangUp context.CancelFunc
+	conn   *grpc.ClientConn // if a test wants to close it
+	zamokpb.Attacher
+	frames     int // sent
+	state      *zamokpb.SessionState
+	received   []*zamokpb.ServerMessage // and not read yet
+	changes    uint64                   // received
+	lossy      bool                     // the server is faulty: some may be missing
+	unanswered []*zamokpb.ClientMessage // the acquisitions that have no answer
 }
 
 func settings(ttl clock.Span) *zamokpb.SessionSettings {
@@ -43,12 +41,13 @@ func settings(ttl clock.Span) *zamokpb.SessionSettings {
 // dial opens a stream and sends nothing yet.
 func dial(t testing.TB, c caller) *wireClient { return dialIn(soon(t), t, c) }
 
+// dialIn does so with what ctx sends along. Each frame has patience of its own.
 func dialIn(ctx context.Context, t testing.TB, c caller) *wireClient {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := lasting(ctx)
 	t.Cleanup(cancel)
 	wire, err := c.Session(ctx)
 	require.NoError(t, err)
-	return &wireClient{TB: t, wire: wire, hangUp: cancel, secret: newSecret()}
+	return &wireClient{TB: t, wire: wire, hangUp: cancel, Attacher: zamokpb.Attacher{Secret: newSecret()}}
 }
 
 // openStream opens a session.
@@ -58,19 +57,16 @@ func openStream(t testing.TB, c caller, settings *zamokpb.SessionSettings) *wire
 
 // openStreamIn does so for as long as ctx lasts.
 func openStreamIn(ctx context.Context, t testing.TB, c caller, settings *zamokpb.SessionSettings) *wireClient {
-	secret := newSecret()
-	return attach(ctx, t, c, func(w *wireClient) *zamokpb.OpenStream {
-		w.secret = secret
-		return &zamokpb.OpenStream{Secret: secret, Settings: settings}
-	})
+	return attach(ctx, t, c, &zamokpb.Attacher{Secret: newSecret(), Settings: settings})
 }
 
-// attach opens a stream with an OpenStream, and another one when no node led or the leadership ended meanwhile: an OpenStream may
-// be repeated.
-func attach(ctx context.Context, t testing.TB, c caller, begin func(*wireClient) *zamokpb.OpenStream) *wireClient {
+// attach opens a stream, and another one when no node led or the leadership ended meanwhile: an OpenStream may be repeated.
+func attach(ctx context.Context, t testing.TB, c caller, a *zamokpb.Attacher) *wireClient {
 	for again := ctx; ; again = relaying(ctx) {
 		w := dialIn(again, t, c)
-		w.send(openMessage(begin(w)))
+		w.frames++
+		_ = w.wire.Send(a.Open(w.sent(w.frames)))
+		w.Attacher = *a
 		err := w.receive()
 		if err == nil {
 			w.readState()
@@ -87,21 +83,19 @@ func attach(ctx context.Context, t testing.TB, c caller, begin func(*wireClient)
 
 // again opens another stream of the same session.
 func (w *wireClient) again(c caller) *wireClient {
-	next := attach(soon(w.TB), w.TB, c, func(next *wireClient) *zamokpb.OpenStream {
-		next.secret, next.acked, next.lossy = w.secret, w.acked, w.lossy
-		return &zamokpb.OpenStream{Secret: w.secret, Session: w.id}
-	})
-	require.Equal(w, w.id, next.id)
+	a := w.Attacher
+	next := attach(soon(w.TB), w.TB, c, &a)
+	next.lossy = w.lossy
+	require.Equal(w, w.Session, next.Session)
 	require.Greater(w, next.state.Attachment, w.state.Attachment)
 	return next
 }
 
 // readState reads the SessionState.
 func (w *wireClient) readState() {
-	w.state = w.next().GetSession()
+	w.state = w.Attached(w.next())
 	require.NotNil(w, w.state, "a SessionState comes before everything else")
 	require.Equal(w, w.sent(w.frames), w.state.Sent, "it confirms the frame of the OpenStream")
-	w.id = w.state.Session
 }
 
 // sent is the client's clock of a frame.
@@ -111,16 +105,20 @@ func (w *wireClient) send(messages ...*zamokpb.ClientMessage) {
 	w.frames++
 	for _, m := range messages {
 		if m.GetAcquire() != nil {
-			w.asked = append(w.asked, m)
+			w.unanswered = append(w.unanswered, m)
 		}
 	}
 	// An error is that of the stream's end, which Recv returns.
-	_ = w.wire.Send(&zamokpb.ClientFrame{Messages: messages, Sent: w.sent(w.frames), AckedThrough: w.acked})
+	_ = w.wire.Send(w.Frame(w.sent(w.frames), messages...))
 }
 
 // receive reads the next frame, or why there is none.
 func (w *wireClient) receive() error {
+	late := time.AfterFunc(patience, w.hangUp)
 	frame, err := w.wire.Recv()
+	if inTime := late.Stop(); err != nil && !inTime {
+		return fmt.Errorf("no frame came for %v: %w", patience, context.DeadlineExceeded)
+	}
 	if err != nil {
 		return err
 	}
@@ -129,10 +127,10 @@ func (w *wireClient) receive() error {
 		// A machine that stands for a moment makes an acquisition wait for too long. A client sends it again, behind others; what
 		// a limit refuses is a test's own matter.
 		if a := m.GetAnswer(); a.GetCommand() == zamokpb.Command_COMMAND_ACQUIRE {
-			asked := slices.IndexFunc(w.asked, func(m *zamokpb.ClientMessage) bool { return m.GetAcquire().Ticket == a.State.Ticket })
-			if asked >= 0 {
-				again := w.asked[asked]
-				w.asked = slices.Delete(w.asked, asked, asked+1)
+			i := slices.IndexFunc(w.unanswered, func(m *zamokpb.ClientMessage) bool { return m.GetAcquire().Ticket == a.State.Ticket })
+			if i >= 0 {
+				again := w.unanswered[i]
+				w.unanswered = slices.Delete(w.unanswered, i, i+1)
 				if e := a.Error; e.GetCode() == zamokpb.Code_CODE_OVERLOADED && e.Field == "" {
 					w.send(again)
 					continue
@@ -212,32 +210,32 @@ func (w *wireClient) end() error {
 }
 
 func openMessage(h *zamokpb.OpenStream) *zamokpb.ClientMessage {
-	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Open{Open: h}}
+	return h.Message()
 }
 
 func acquire(a *zamokpb.Acquire) *zamokpb.ClientMessage {
-	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: a}}
+	return a.Message()
 }
 
-// exclusive asks for one lock; wait 0 or -1.
+// exclusive requests one lock; wait 0 or -1.
 func exclusive(ticket uint64, name string, wait int64) *zamokpb.ClientMessage {
 	return acquire(&zamokpb.Acquire{
-		Ticket: ticket, WaitFor: wait, Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
+		Ticket: ticket, Wait: wait, Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
 	})
 }
 
 func drop(ticket uint64) *zamokpb.ClientMessage {
-	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: &zamokpb.TicketRequest{Ticket: ticket}}}
+	return (&zamokpb.Drop{Ticket: ticket}).Message()
 }
 
 func downgrade(ticket uint64) *zamokpb.ClientMessage {
-	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Downgrade{Downgrade: &zamokpb.TicketRequest{Ticket: ticket}}}
+	return (&zamokpb.Downgrade{Ticket: ticket}).Message()
 }
 
 func keepAlive() *zamokpb.ClientMessage {
-	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_KeepAlive{KeepAlive: &zamokpb.KeepAlive{}}}
+	return (&zamokpb.KeepAlive{}).Message()
 }
 
 func closeSession() *zamokpb.ClientMessage {
-	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Close{Close: &zamokpb.CloseSession{}}}
+	return (&zamokpb.CloseSession{}).Message()
 }

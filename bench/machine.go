@@ -17,7 +17,7 @@ import (
 
 	"zamok/bench/measure"
 	"zamok/bench/server"
-	"zamok/cmd/zamok/workload"
+	"zamok/cmd/zamok/loadgen"
 )
 
 // describeRun describes the machine and the versions of a run.
@@ -56,7 +56,7 @@ func firstLineOf(ctx context.Context, program string, args ...string) string {
 	return strings.TrimSpace(line)
 }
 
-// programVersions asks the programs, and the build for the libraries.
+// programVersions are the versions of the programs, and of the libraries in this build.
 func programVersions(ctx context.Context, p server.Programs) map[string]string {
 	version := func(program string, args ...string) string { return firstLineOf(ctx, program, args...) }
 	found := map[string]string{
@@ -83,9 +83,10 @@ func programVersions(ctx context.Context, p server.Programs) map[string]string {
 	return found
 }
 
-// fsyncTimes measures small writes with fsync. Systems depend on it in different degrees, by how many of them follow
-// one another in a commit, so it is measured before each pass and stands beside the results.
-func fsyncTimes(dir string) (*workload.Histogram, error) {
+// fsyncTimes measures small writes with fsync. The systems depend on these to different degrees, by
+// how many of them are in a row in a commit, so the times are measured before each pass and
+// recorded with the results.
+func fsyncTimes(dir string) (*loadgen.Histogram, error) {
 	const samples, sampleBytes = 100, 4096
 	file, err := os.CreateTemp(dir, "fsync-")
 	if err != nil {
@@ -93,7 +94,7 @@ func fsyncTimes(dir string) (*workload.Histogram, error) {
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
-	took := &workload.Histogram{}
+	took := &loadgen.Histogram{}
 	for range samples {
 		began := time.Now()
 		if _, err := file.Write(make([]byte, sampleBytes)); err != nil {

@@ -16,10 +16,10 @@ import (
 	"syscall"
 	"time"
 
+	"zamok/bench/driver"
 	"zamok/bench/load"
 	"zamok/bench/measure"
 	"zamok/bench/overload"
-	"zamok/bench/peer"
 	"zamok/bench/report"
 	"zamok/bench/server"
 )
@@ -47,7 +47,7 @@ func runCommand(ctx context.Context, args []string) error {
 	case len(args) == 2 && args[0] == "hold":
 		return load.Hold(ctx, args[1], os.Stdin, os.Stdout)
 	case len(args) == 2 && args[0] == "echo":
-		return peer.Echo(ctx, args[1])
+		return driver.Echo(ctx, args[1])
 	}
 	return errors.New("usage: bench run|report|overload [flags]; see bench/doc.go")
 }
@@ -74,11 +74,11 @@ func commandRun(ctx context.Context, args []string) (err error) {
 	c.workloads = strings.Fields(*workloads)
 	c.programs = server.Programs{Zamok: filepath.Join(*programs, "zamok"), Etcd: filepath.Join(*programs, "etcd"), Self: self}
 	selected := strings.Fields(*systems)
-	c.systems = slices.DeleteFunc(peer.Systems(), func(s peer.System) bool { return len(selected) > 0 && !slices.Contains(selected, s.Name) })
+	c.systems = slices.DeleteFunc(driver.Systems(), func(s driver.System) bool { return len(selected) > 0 && !slices.Contains(selected, s.Name) })
 	for _, text := range strings.Fields(*clients) {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			return fmt.Errorf("-clients: %q is no number of clients", text)
+			return fmt.Errorf("-clients: %q is not a number of clients", text)
 		}
 		c.clients = append(c.clients, n)
 	}
@@ -123,8 +123,8 @@ func commandOverload(ctx context.Context, args []string) (err error) {
 	return overload.Run(ctx, c, os.Stdout)
 }
 
-// raiseFileLimit lets this process and its children have as many connections as may be. Go raises the limit
-// for itself only; set by hand it is inherited.
+// raiseFileLimit lets this process and its children open as many connections as allowed. Go raises
+// the limit only for itself; children inherit one that is set explicitly.
 func raiseFileLimit() error {
 	const files = 65536
 	var limit syscall.Rlimit
@@ -154,7 +154,7 @@ func commandReport(args []string) error {
 		return fmt.Errorf("%s: %w", set.Arg(0), err)
 	}
 	var systems []report.System
-	for _, s := range slices.DeleteFunc(peer.Systems(), func(s peer.System) bool { return s.Nodes > 0 }) {
+	for _, s := range slices.DeleteFunc(driver.Systems(), func(s driver.System) bool { return s.Nodes > 0 }) {
 		systems = append(systems, s.System)
 	}
 	return report.Write(*docs, filepath.Base(set.Arg(0)), systems, results)

@@ -9,14 +9,14 @@ import (
 // step is one workload of a pass over a system.
 type step struct {
 	workload string
-	clients  int  // or waiters, or percent of the capacity; 0 where the workload has a number of its own
+	clients  int  // or waiters, or percent of the capacity; 0 if the workload has a fixed number
 	fresh    bool // it begins without clients
-	once     bool // in the first round only: its result is stated, not compared
+	once     bool // in the first round only: its result is not compared
 	run      func(ctx context.Context) (load.Values, error)
 }
 
 const (
-	warmTurns         = 4
+	warmCycles        = 4
 	warmOwn, warmOne  = 64, 16 // clients; many, so that a JVM has run the code often
 	sharedClients     = 4
 	sharedWorkers     = 256
@@ -24,9 +24,9 @@ const (
 	parkedOwnSessions = 5000
 )
 
-// planFor is the plan of one system in one round. Waiting comes first, because its memory shows best on servers
-// that have done nothing yet; then the number of clients rises, because open clients stay open; workloads that
-// leave traces on the servers come last.
+// planFor is the plan of one system in one round. Waiting comes first, because its memory is
+// measured best on fresh servers; then the number of clients rises, because open clients stay open;
+// workloads that change the servers come last.
 func planFor(b *load.Bench, clients []int) (steps []step) {
 	sys := b.System
 	add := func(when bool, s step) {
@@ -38,7 +38,7 @@ func planFor(b *load.Bench, clients []int) (steps []step) {
 	own := func(n int) step {
 		return step{"own", n, false, false, func(ctx context.Context) (values, error) { return b.Uncontended(ctx, n) }}
 	}
-	if sys.Nodes > 0 { // it is compared with itself on three nodes: what a commit costs, and what most of them cost
+	if sys.Nodes > 0 { // it is compared with itself on three nodes: one client, and the highest rate
 		return []step{own(1), own(load.CapacityClients)}
 	}
 	parked := func(n, sessions int) func(context.Context) (values, error) {
@@ -48,7 +48,7 @@ func planFor(b *load.Bench, clients []int) (steps []step) {
 	expires, queues, disconnects := full && sys.ExpiresHolders, full && sys.QueuesWaiters, full && sys.ReleasesOnDisconnect
 
 	add(expires || queues, step{"parked", 1000, true, true, parked(1000, parkedSessions)})
-	// zamok has an aim in every round; of the others one measurement is enough.
+	// zamok has an aim in every round; for the others one measurement is enough.
 	add(expires && queues, step{"parked", 10000, true, !disconnects, parked(10000, parkedSessions)})
 
 	for _, n := range clients {

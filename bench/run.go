@@ -12,21 +12,21 @@ import (
 	"strings"
 	"time"
 
+	"zamok/bench/driver"
 	"zamok/bench/load"
 	"zamok/bench/measure"
-	"zamok/bench/peer"
 	"zamok/bench/server"
 )
 
 const (
 	leaseTTL     = 10 * time.Second // of every system that has one
-	releaseGrace = time.Millisecond // the shortest there is
+	releaseGrace = time.Millisecond // the shortest release on disconnect
 	stepTimeout  = 3 * time.Minute  // for one workload; none needs more than one
 )
 
-// config is what is run.
+// config is the settings of `bench run`.
 type config struct {
-	systems   []peer.System
+	systems   []driver.System
 	workloads []string // empty = all
 	clients   []int
 	rounds    int
@@ -38,13 +38,13 @@ type config struct {
 	progress  io.Writer
 }
 
-// runAll is the measuring: rounds over systems over steps.
+// runAll runs all rounds, systems and steps.
 func (c *config) runAll(ctx context.Context) error {
 	began := time.Now()
 	for round := 1; round <= c.rounds; round++ {
-		order := slices.DeleteFunc(slices.Clone(c.systems), func(s peer.System) bool { return s.Once && round > 1 })
+		order := slices.DeleteFunc(slices.Clone(c.systems), func(s driver.System) bool { return s.Once && round > 1 })
 		if round%2 == 0 {
-			slices.Reverse(order) // so that no system always comes after the same one
+			slices.Reverse(order) // so that each system comes after different ones
 		}
 		for _, sys := range order {
 			if err := c.runSystem(ctx, round, sys); err != nil {
@@ -56,9 +56,10 @@ func (c *config) runAll(ctx context.Context) error {
 	return nil
 }
 
-// runSystem measures the disk and puts one system through its plan. What fails in it is a result; an error is ours.
-func (c *config) runSystem(ctx context.Context, round int, sys peer.System) error {
-	dir, err := os.MkdirTemp(c.dir, "zamok-bench-"+sys.Name+"-") // on a real disk, or durability costs nothing
+// runSystem measures the disk and runs the plan of one system. A failure of the system is a result;
+// an error is a failure of this program.
+func (c *config) runSystem(ctx context.Context, round int, sys driver.System) error {
+	dir, err := os.MkdirTemp(c.dir, "zamok-bench-"+sys.Name+"-") // on a real disk, so that durability has its cost
 	if err != nil {
 		return err
 	}
@@ -121,11 +122,11 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 	return nil
 }
 
-// warmUp runs what will be measured: own keys, one key, and clients that open and close, in turns. After as long a
-// warm-up with own keys alone ZooKeeper was slower, by up to two fifths (doc.go).
+// warmUp runs what will be measured: own keys, one key, and opening and closing clients, in turn.
+// After a warm-up with own keys alone ZooKeeper was slower, by up to two fifths (doc.go).
 func warmUp(ctx context.Context, b *load.Bench, total time.Duration) error {
-	b.Window = total / (2 * warmTurns)
-	for range warmTurns {
+	b.Window = total / (2 * warmCycles)
+	for range warmCycles {
 		if _, err := b.Uncontended(ctx, warmOwn); err != nil {
 			return err
 		}
@@ -140,9 +141,9 @@ func warmUp(ctx context.Context, b *load.Bench, total time.Duration) error {
 // runStep runs one workload, and counts the elections in it.
 func runStep(ctx context.Context, cluster *server.Cluster, s step) (load.Values, error) {
 	before, _ := cluster.LeaderChanges(ctx)
-	limited, cancel := context.WithTimeout(ctx, stepTimeout)
+	bounded, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	values, err := s.run(limited)
+	values, err := s.run(bounded)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +153,7 @@ func runStep(ctx context.Context, cluster *server.Cluster, s step) (load.Values,
 	return values, cluster.Alive()
 }
 
-// progressLine shows the values of a workload, and those of what should not happen only when it happened.
+// progressLine shows the values of a workload; counts of errors only if they are not 0.
 func progressLine(values load.Values) string {
 	text := ""
 	for _, name := range slices.Sorted(maps.Keys(values)) {

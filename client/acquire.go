@@ -10,84 +10,90 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// Lock waits in line for a lock, for as long as ctx allows, also while no node can be reached (which is logged once),
-// unless this client has never reached one and every endpoint refuses it: then it fails at once with ErrUnavailable, as
-// every call does. If ctx ends first, the error wraps ctx.Err(), and ErrNotAcquired, or, if the cluster could not be
-// reached, ErrUnavailable with the latest error of every node. WithWaitTimeout is a limit that the cluster keeps.
+// Lock waits in line for a lock, for as long as ctx allows. It continues to wait while no node can
+// be reached, and logs that once. A client that has never reached a node fails at once with
+// ErrUnavailable if every endpoint refuses the connection; so does every other call.
 //
-// A client holds and waits for up to 4096 locks at a time; more is an ErrLimit.
+// If ctx ends first, the error wraps ctx.Err() and ErrNotAcquired. If the cluster could not be
+// reached, it wraps ErrUnavailable instead, with the latest error of every node. WithWait sets a
+// limit that the cluster keeps.
+//
+// A client holds and waits for up to 4096 locks at a time; one more fails with ErrLimit.
 func (c *Client) Lock(ctx context.Context, name string, opts ...Option) (*Lock, error) {
 	return c.LockAll(ctx, []Item{ExclusiveItem(name)}, opts...)
 }
 
-// TryLock takes a lock only if that is possible at once. If not, the error is a *NotAcquiredError, which
-// names the holders. With WithWaitTimeout it is more patient, and the same as Lock with that option.
+// TryLock takes a lock only if that is possible at once. If not, the error is a *NotAcquiredError,
+// which names the holders. With WithWait it does the same as Lock with that option.
 func (c *Client) TryLock(ctx context.Context, name string, opts ...Option) (*Lock, error) {
 	return c.TryLockAll(ctx, []Item{ExclusiveItem(name)}, opts...)
 }
 
-// LockAll waits in line for several locks, which are granted together. While it waits, it blocks later requests for each
-// of them.
+// LockAll waits in line for several locks, which are granted together. While it waits, it blocks
+// later requests for each of them.
 func (c *Client) LockAll(ctx context.Context, items []Item, opts ...Option) (*Lock, error) {
 	return c.acquire(ctx, newRequest(items, opts))
 }
 
 // TryLockAll takes several locks, if all are available at once.
 func (c *Client) TryLockAll(ctx context.Context, items []Item, opts ...Option) (*Lock, error) {
-	return c.LockAll(ctx, items, append([]Option{WithWaitTimeout(0)}, opts...)...)
+	return c.LockAll(ctx, items, append([]Option{WithWait(0)}, opts...)...)
 }
 
-// acquire requests a lock until there is a final answer. It repeats the request only when the previous one ended without
-// a lock: the session ended, or the grant did before it could be handed over. The latter may happen each time, where the
-// cluster is too far away for a maximum hold, so then there is a pause. The end of a limited wait is the cluster's word,
-// for which it waits until RequestTimeout after the limit.
+// acquire requests a lock until there is a final answer. It repeats the request only if the
+// previous one ended without a lock: because the session ended, or because the grant ended before
+// it was handed over. The latter can happen each time if the cluster is too far away for the
+// maximum hold, so acquire backs off then. It waits for the cluster to end a wait with a limit
+// until RequestTimeout after that limit.
 func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	if r.waitFor != unlimited {
-		r.waitUntil = time.Now().Add(r.waitFor)
+	if r.wait != unlimited {
+		r.waitUntil = time.Now().Add(r.wait)
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadlineCause(ctx, r.waitUntil.Add(c.cfg.RequestTimeout), errRequestTimeout)
 		defer cancel()
 	}
-	var between pause
+	var retry backoff
 	for {
 		if ctx.Err() != nil {
 			return nil, &NotAcquiredError{Names: names(r.items), cause: contextEnd(ctx)}
 		}
-		s, err := c.living()
+		s, err := c.liveSession()
 		if err != nil {
 			return nil, err
 		}
-		lock, err := s.ask(r).wait(ctx, r)
+		lock, err := s.enqueue(r).wait(ctx, r)
 		switch {
 		case errors.Is(err, errTooLate):
-			if between == (pause{}) {
+			if retry == (backoff{}) {
 				c.log.Warn("zamok: the maximum hold passed before the lock could be returned; acquiring again", "locks", names(r.items), "max hold", r.maxHold)
 			}
-			between.wait(ctx)
+			retry.wait(ctx)
 		case !errors.Is(err, errRetryInNewSession):
 			return lock, err
 		}
 	}
 }
 
-// errRetryInNewSession and errTooLate: an acquisition ended without a lock; with the latter it was granted.
+// With these errors an acquisition has ended without a lock, and is requested again: errTooLate
+// after a grant, errRetryInNewSession without one.
 var (
-	errRetryInNewSession = errors.New("ask again")
-	errTooLate           = errors.New("ask again later")
+	errRetryInNewSession = errors.New("request the lock again in a new session")
+	errTooLate           = errors.New("request the lock again later")
 )
 
-// wait waits for the end of an acquisition. If its context ends first, it is cancelled: a wait while the session is
-// attached ends at once; without a stream, for a try, or if the cluster did not end a limited wait in time, the outcome
-// of what was sent is unknown.
+// wait waits for the end of an acquisition. If ctx ends first, it cancels the acquisition. While
+// the session is attached, a wait in line ends at once. In three cases the outcome of what was sent
+// is unknown: there is no stream, the call was a TryLock, or the cluster did not end a wait with a
+// limit in time.
 func (t *ticket) wait(ctx context.Context, r *request) (lock *Lock, err error) {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
-		settled := t.await(ctx, func() bool {
+		done := t.await(ctx, func() bool {
 			if t.state == ticketGranted { // reading the clocks costs more than the rest
 				now := s.c.clock.Now()
 				s.checkDeadlines(now)
@@ -100,10 +106,10 @@ func (t *ticket) wait(ctx context.Context, r *request) (lock *Lock, err error) {
 			return lock, nil
 		case t.failure != nil:
 			return nil, t.failure
-		case !settled:
+		case !done:
 			t.giveUp(nil)
 			switch {
-			case s.link != nil && r.waitFor != 0 && context.Cause(ctx) != errRequestTimeout:
+			case s.stream != nil && r.wait != 0 && context.Cause(ctx) != errRequestTimeout:
 				return nil, &NotAcquiredError{Names: names(r.items), cause: contextEnd(ctx)}
 			case t.state == ticketEnded:
 				return nil, s.c.nodes.unavailable(NotDone, contextEnd(ctx))
@@ -120,9 +126,10 @@ func (t *ticket) wait(ctx context.Context, r *request) (lock *Lock, err error) {
 	}
 }
 
-// await waits until the ticket is settled, or ctx ends first. Its caller has the mutex, which is free meanwhile.
-func (t *ticket) await(ctx context.Context, settled func() bool) bool {
-	for !settled() {
+// await waits until done reports true, or ctx ends first. Its caller has the mutex, which is free
+// meanwhile.
+func (t *ticket) await(ctx context.Context, done func() bool) bool {
+	for !done() {
 		changed, ended := t.changes(), false
 		t.s.mu.Unlock()
 		select {
@@ -138,8 +145,9 @@ func (t *ticket) await(ctx context.Context, settled func() bool) bool {
 	return true
 }
 
-// Do runs f under a lock. The context of f ends when the lock is lost, with the loss as its cause. The error
-// joins that of f and that of the release: ErrLost is in it if the lock was lost before f returned.
+// Do runs f under a lock. The context of f ends when the lock is lost, with the loss as its cause.
+// The error joins the error of f and the error of the release; ErrLost is in it if the lock was
+// lost before f returned.
 func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *Lock) error, opts ...Option) (err error) {
 	lock, err := c.Lock(ctx, name, opts...)
 	if err != nil {
@@ -147,7 +155,7 @@ func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *L
 	}
 	inside, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(lock.Context(), func() { cancel(lock.Err()) })
-	defer func() { // also if f panics: the program may recover, and others wait
+	defer func() { // also if f panics: the program may recover, and other callers wait
 		stop()
 		cancel(nil)
 		err = errors.Join(err, lock.Unlock(ctx))
@@ -155,51 +163,70 @@ func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *L
 	return f(inside, lock)
 }
 
-// limited bounds a wait for the cluster by the request timeout, and works with a context that has ended: a release must
-// not be prevented by the end of the work that it protected.
-func (c *Client) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+// withRequestTimeout bounds a wait for the cluster by the request timeout. It also works with a
+// context that has ended: the end of the work must not prevent the release of the lock that
+// protected it.
+func (c *Client) withRequestTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	timeout := c.cfg.RequestTimeout
 	if ctx.Err() != nil {
-		ctx, timeout = context.WithoutCancel(ctx), min(timeout, afterwards)
+		ctx, timeout = context.WithoutCancel(ctx), min(timeout, endedContextTimeout)
 	}
 	return context.WithTimeoutCause(ctx, timeout, errRequestTimeout)
 }
 
-// afterwards is how long Unlock waits for the cluster when its context has ended already.
-const afterwards = time.Second
+// endedContextTimeout is how long Unlock waits for the cluster when its context has ended already.
+const endedContextTimeout = time.Second
 
 // Item is one lock of an acquisition, made by ExclusiveItem, SharedItem or PermitsItem.
 type Item struct {
-	name           string
-	mode           zamokpb.Mode
-	permits, limit uint32
+	name        string
+	mode        zamokpb.Mode
+	permits, of uint32
 }
 
 // Name is the lock's name.
 func (i Item) Name() string { return i.name }
 
-// ExclusiveItem asks for a lock that fits beside nothing else.
+// ExclusiveItem makes an Item that excludes all other holders.
 func ExclusiveItem(name string) Item { return Item{name: name, mode: zamokpb.Mode_MODE_EXCLUSIVE} }
 
-// SharedItem asks for a lock that fits beside other shared ones.
+// SharedItem makes an Item that admits other shared holders.
 func SharedItem(name string) Item { return Item{name: name, mode: zamokpb.Mode_MODE_SHARED} }
 
-// PermitsItem asks for n of the lock's permits, of which there are limit. All users of the lock must name the
-// same number.
-func PermitsItem(name string, n, limit uint32) Item {
-	return Item{name: name, mode: zamokpb.Mode_MODE_PERMITS, permits: n, limit: limit}
+// PermitsItem makes an Item of n permits; the lock has `of` permits in all. All its users must
+// give the same `of`.
+func PermitsItem(name string, n, of uint32) Item {
+	return Item{name: name, mode: zamokpb.Mode_MODE_PERMITS, permits: n, of: of}
 }
+
+// Mode is how a lock is held.
+type Mode uint8
+
+const (
+	ModeExclusive Mode = 1 + iota
+	ModeShared
+	ModePermits
+)
+
+func (m Mode) String() string {
+	return [...]string{"unknown", "exclusive", "shared", "permits"}[min(m, ModePermits)]
+}
+
+// Mode is how the item is to be held; Permits and Of are its permits.
+func (i Item) Mode() Mode      { return Mode(i.mode) }
+func (i Item) Permits() uint32 { return i.permits }
+func (i Item) Of() uint32      { return i.of }
 
 type itemJSON struct {
 	Name    string `json:"name"`
 	Mode    string `json:"mode"`
 	Permits uint32 `json:"permits,omitempty"`
-	Limit   uint32 `json:"of,omitempty"`
+	Of      uint32 `json:"of,omitempty"`
 }
 
-// MarshalJSON is for what is stored with a Reservation.
+// MarshalJSON writes an Item as it is stored with a Reservation.
 func (i Item) MarshalJSON() ([]byte, error) {
-	return json.Marshal(itemJSON{i.name, i.Mode().String(), i.permits, i.limit})
+	return json.Marshal(itemJSON{i.name, i.Mode().String(), i.permits, i.of})
 }
 
 // UnmarshalJSON reads what MarshalJSON wrote.
@@ -210,33 +237,37 @@ func (i *Item) UnmarshalJSON(text []byte) error {
 	}
 	for mode := ModeExclusive; mode <= ModePermits; mode++ {
 		if mode.String() == j.Mode {
-			*i = Item{j.Name, zamokpb.Mode(mode), j.Permits, j.Limit}
+			*i = Item{j.Name, zamokpb.Mode(mode), j.Permits, j.Of}
 			return nil
 		}
 	}
 	return invalid("mode", "%q is none", j.Mode)
 }
 
+func itemInfo(i *zamokpb.Item) Item {
+	return Item{name: i.GetName(), mode: i.GetMode(), permits: i.GetPermits(), of: i.GetOf()}
+}
+
 // Option changes one acquisition.
 type Option func(*request)
 
-// request is what a caller wants: the same however often it is sent.
+// request is what a caller wants. It stays the same however often it is sent.
 type request struct {
 	items      []Item
-	waitFor    time.Duration // in line; 0 = not at all
-	waitUntil  time.Time     // where waitFor ends, counted from the call
+	wait       time.Duration // in line; 0 = TryLock, unlimited = Lock
+	waitUntil  time.Time     // where wait ends, counted from the call
 	owner      string
-	metadata   []byte
+	meta       []byte
 	maxHold    time.Duration
 	onPosition func(Position)
 }
 
-// Shared makes a Lock of one name shared.
+// Shared makes the lock of a Lock or TryLock shared.
 func Shared() Option { return func(r *request) { r.each(SharedItem) } }
 
-// Permits makes a Lock of one name one of n permits.
-func Permits(n, limit uint32) Option {
-	return func(r *request) { r.each(func(name string) Item { return PermitsItem(name, n, limit) }) }
+// Permits makes the lock of a Lock or TryLock n of its permits: see PermitsItem.
+func Permits(n, of uint32) Option {
+	return func(r *request) { r.each(func(name string) Item { return PermitsItem(name, n, of) }) }
 }
 
 func (r *request) each(f func(string) Item) {
@@ -245,70 +276,72 @@ func (r *request) each(f func(string) Item) {
 	}
 }
 
-// WithOwner names a logical thread of this client, for the search for deadlocks: an acquisition that would
-// wait, through others with owners, for something that its own owner holds is refused (ErrDeadlock). An
-// owner waits for one thing at a time.
+// WithOwner names a logical thread of this client, for the detection of deadlocks. If an
+// acquisition would wait, through others with owners, for a lock that its own owner holds, it fails
+// with ErrDeadlock. An owner waits for one acquisition at a time.
 func WithOwner(name string) Option { return func(r *request) { r.owner = name } }
 
-// WithMetadata is for people who ask who holds a lock: up to 4 KiB.
-func WithMetadata(data []byte) Option { return func(r *request) { r.metadata = data } }
+// WithMeta sets up to 4 KiB of text for people who look at the holders of a lock.
+func WithMeta(data []byte) Option { return func(r *request) { r.meta = data } }
 
-// WithMaxHold ends the grant d after the cluster made it, however alive the client is. 0 = never; otherwise d is at least
-// MaxHoldMin.
+// WithMaxHold ends the grant d after the cluster made it, even if the client still renews its
+// session. 0 = never; otherwise d is at least MaxHoldMin.
 //
-// The client ends it earlier than the cluster, because their clocks may run at different rates: by a twentieth of d, at
-// least 200 ms, and by what the confirmation that this is counted from took to the cluster. Of 250 ms less than 50
-// are left, of 2 s less than 1.8 s, of a minute less than 57 s. If the session's last confirmation is so old that it
-// would cost more than a tenth of that, Lock returns one round trip later, with a new one. If even that leaves
-// nothing, the cluster is too far away for d: the grant is given back, which is logged, and Lock asks again, after pauses
-// that grow to half a second, until its context ends.
+// The client ends the hold earlier than the cluster, because their clocks may run at different
+// rates: by a twentieth of d, at least 200 ms, and by the time that the confirmation from which it
+// is counted took to the cluster. Of 250 ms less than 50 are left, of 2 s less than 1.8 s, of a
+// minute less than 57 s. If the session's last confirmation is so old that it would cost more than
+// a tenth of that, Lock returns one round trip later, with a new one. If even that leaves nothing,
+// the cluster is too far away for d: Lock logs that, gives the grant back, and requests the lock
+// again, after delays that grow to half a second, until its context ends.
 func WithMaxHold(d time.Duration) Option { return func(r *request) { r.maxHold = d } }
 
 const (
-	unlimited      time.Duration = -1
-	waitTimeoutMax               = 366 * 24 * time.Hour // what the cluster takes
+	unlimited time.Duration = -1
+	waitMax                 = 366 * 24 * time.Hour // the longest wait that the cluster accepts
 )
 
-// WithWaitTimeout limits the wait in line to d, counted from the call; 0 or less = do not wait, which is what TryLock
-// does without it.
+// WithWait limits the wait in line to d, counted from the call; 0 or less = do not wait, which is
+// what TryLock does without this option.
 //
-// The cluster keeps the limit, in its own time, which stands still while there is no leader. At its end it takes the
-// request out of the queue, and the error is a *NotAcquiredError without a context's: nothing is left of the request.
-// If the cluster's word has not come RequestTimeout after the limit, the call gives up: as with TryLock, the error is
-// ErrUnavailable, an *UnconfirmedError if the request had been sent, and it is cancelled in the background until the
-// cluster confirms. Until then the lock may still be granted, and returned. A context that ends before that ends the
-// wait as it ends any Lock's.
-func WithWaitTimeout(d time.Duration) Option {
-	return func(r *request) { r.waitFor = min(max(d, 0), waitTimeoutMax) }
+// The cluster keeps the limit. Its time stands still while there is no leader. When the limit has
+// passed, the cluster takes the request out of the queue, and the error is a *NotAcquiredError that
+// wraps no context's error: nothing is left of the request. If the cluster has not confirmed that
+// RequestTimeout after the limit, the call gives up, as TryLock does. Then the error is
+// ErrUnavailable, an *UnconfirmedError if the request had been sent, and the request is cancelled
+// in the background until the cluster confirms that. Until then the lock may still be granted, and
+// is given back. A context that ends earlier ends the wait as it ends that of any Lock.
+func WithWait(d time.Duration) Option {
+	return func(r *request) { r.wait = min(max(d, 0), waitMax) }
 }
 
-// OnPosition calls f with the place in the queue, when it is known and when it changed, at most once a second, and
-// less often while many are ahead.
-// It is called by the goroutine that waits, and holds up that one only.
+// OnPosition calls f with the place in the queue, when it is known and when it has changed: at most
+// once a second, and less often while many requests are ahead. The goroutine that waits calls f, so
+// a slow f delays only its own call.
 func OnPosition(f func(Position)) Option { return func(r *request) { r.onPosition = f } }
 
 // Position is a place in a queue.
 type Position struct {
-	Name     string // the lock spoken of: the first for which the acquisition waits
+	Name     string // the first lock for which the acquisition waits
 	Ahead    int    // waiters before this one: exact up to 100; more may count some that left the queue meanwhile
 	Blockers []Blocker
 }
 
 func newRequest(items []Item, opts []Option) *request {
-	r := &request{items: append([]Item(nil), items...), waitFor: unlimited}
+	r := &request{items: append([]Item(nil), items...), wait: unlimited}
 	for _, o := range opts {
 		o(r)
 	}
 	return r
 }
 
-// What the cluster takes. It says so itself, with every field; here is checked only what would break the
-// frame in which it is sent, and with it what others want.
+// Limits of the cluster. The cluster checks every field itself; the client checks only what would
+// make the frame invalid in which it is sent together with other requests.
 const (
-	nameBytesMax     = 512
-	ownerBytesMax    = 256
-	metadataBytesMax = 4096
-	itemsMax         = 64
+	nameBytesMax  = 512
+	ownerBytesMax = 256
+	metaBytesMax  = 4096
+	itemsMax      = 64
 )
 
 func (r *request) check() error {
@@ -335,25 +368,25 @@ func (r *request) check() error {
 	if r.maxHold != 0 && r.maxHold < MaxHoldMin {
 		return invalid("max_hold", "%v is too short to be held, the shortest possible is %v", r.maxHold, MaxHoldMin)
 	}
-	if len(r.metadata) > metadataBytesMax {
-		return invalid("metadata", "%d bytes, at most %d", len(r.metadata), metadataBytesMax)
+	if len(r.meta) > metaBytesMax {
+		return invalid("meta", "%d bytes, at most %d", len(r.meta), metaBytesMax)
 	}
 	return text("owner", r.owner, ownerBytesMax)
 }
 
 func names(items []Item) []string { return each(items, Item.Name) }
 
-// wire is the request as it is sent under a number.
+// wire is the request as it is sent with a ticket's number.
 func (r *request) wire(number uint64) *zamokpb.Acquire {
 	a := &zamokpb.Acquire{
-		Ticket: number, WaitFor: int64(unlimited), MaxHold: int64(r.maxHold),
-		Owner: r.owner, Metadata: r.metadata, ReportPosition: r.onPosition != nil,
+		Ticket: number, Wait: int64(unlimited), MaxHold: int64(r.maxHold),
+		Owner: r.owner, Meta: r.meta, Positions: r.onPosition != nil,
 		Items: each(r.items, func(i Item) *zamokpb.Item {
-			return &zamokpb.Item{Name: i.name, Mode: i.mode, Permits: i.permits, Limit: i.limit}
+			return &zamokpb.Item{Name: i.name, Mode: i.mode, Permits: i.permits, Of: i.of}
 		}),
 	}
-	if r.waitFor != unlimited { // what is left of it: it may be sent late, and again in another session
-		a.WaitFor = int64(max(time.Until(r.waitUntil), 0))
+	if r.wait != unlimited { // the rest of it: it may be sent late, and again
+		a.Wait = int64(max(time.Until(r.waitUntil), 0))
 	}
 	return a
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// attempts are the attempts at one thing, each at a node of its own. The first that succeeds
-// counts. An attempt without an answer continues while another node is asked, since a node whose
-// disk is slow may answer in time. One goroutine calls the methods.
+// attempts are concurrent attempts to do one thing, each at a node of its own. The first that
+// succeeds counts. An attempt without an answer continues while another node is tried, since a node
+// whose disk is slow may answer in time. One goroutine calls the methods.
 type attempts[T any] struct {
 	// begin is called in a goroutine of its own.
 	begin   func(context.Context, context.CancelCauseFunc, *node) (T, error)
@@ -23,16 +23,16 @@ type attemptEnd[T any] struct {
 	err   error
 }
 
-// byOther is the error of an attempt at another node than the one that is asked now: it was asked
-// before.
-type byOther struct {
+// otherNodeError is the error of an attempt at another node than the one that is tried now. That
+// attempt began earlier in the round.
+type otherNodeError struct {
 	error
 	node *node
 }
 
-// ask begins an attempt at a node, unless one is pending there, and waits for any to end. If none
-// does in time, the error is errNoAnswer.
-func (a *attempts[T]) ask(ctx context.Context, one *node, patience time.Duration) attemptEnd[T] {
+// try begins an attempt at a node, unless one is pending there, and waits until any attempt ends.
+// If none ends before the timeout, the error is errNoAnswer.
+func (a *attempts[T]) try(ctx context.Context, one *node, timeout time.Duration) attemptEnd[T] {
 	if a.pending == nil {
 		a.pending, a.ended = make(map[*node]context.CancelCauseFunc), make(chan attemptEnd[T])
 	}
@@ -44,11 +44,11 @@ func (a *attempts[T]) ask(ctx context.Context, one *node, patience time.Duration
 			a.ended <- attemptEnd[T]{one, value, err}
 		}()
 	}
-	return a.wait(ctx, one, patience)
+	return a.wait(ctx, one, timeout)
 }
 
-func (a *attempts[T]) wait(ctx context.Context, one *node, patience time.Duration) attemptEnd[T] {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (a *attempts[T]) wait(ctx context.Context, one *node, timeout time.Duration) attemptEnd[T] {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	select {
 	case ended := <-a.ended:
@@ -59,7 +59,7 @@ func (a *attempts[T]) wait(ctx context.Context, one *node, patience time.Duratio
 	}
 }
 
-// end cancels what is pending, and returns how it ended.
+// end cancels the pending attempts, and returns how each ended.
 func (a *attempts[T]) end() (all []attemptEnd[T]) {
 	for _, cancel := range a.pending {
 		cancel(errNoAnswer)
@@ -71,27 +71,33 @@ func (a *attempts[T]) end() (all []attemptEnd[T]) {
 	return all
 }
 
-// result is the error for askInTurn, which has just asked this node: another one may have answered.
-func (e attemptEnd[T]) result(asked *node) error {
-	if e.node != asked {
-		return byOther{e.err, e.node}
+// result is the error for tryInTurn, which has just tried this node: the attempt at another node
+// may have ended.
+func (e attemptEnd[T]) result(tried *node) error {
+	if e.node != tried {
+		return otherNodeError{e.err, e.node}
 	}
 	return e.err
 }
 
-// pause is a wait between attempts that grows, with jitter: a thousand clients that lost one leader
-// must not come to the next in one moment.
-type pause struct{ next time.Duration }
+// backoff waits between attempts, longer each time, with jitter: a thousand clients that lost one
+// leader must not reach the next at the same moment.
+type backoff struct{ next time.Duration }
 
 const (
-	pauseMin = 20 * time.Millisecond
-	pauseMax = 500 * time.Millisecond
+	backoffMin = 20 * time.Millisecond
+	backoffMax = 500 * time.Millisecond
 )
 
 // wait returns false if the context ended first.
-func (p *pause) wait(ctx context.Context) bool {
-	p.next = min(max(2*p.next, pauseMin), pauseMax)
-	over, cancel := context.WithTimeout(ctx, p.next/2+rand.N(p.next))
+func (b *backoff) wait(ctx context.Context) bool {
+	b.next = min(max(2*b.next, backoffMin), backoffMax)
+	return sleep(ctx, b.next/2+rand.N(b.next))
+}
+
+// sleep returns false if the context ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	over, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	<-over.Done()
 	return ctx.Err() == nil

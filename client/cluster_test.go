@@ -18,8 +18,8 @@ import (
 	"zamok/raftnode/peer"
 )
 
-// patience is how long a test waits for what should happen soon: the machine may be busy.
-const patience = 30 * time.Second
+// testTimeout is how long a test waits for what should happen soon: the machine may be busy.
+const testTimeout = 30 * time.Second
 
 // pollEvery is how often a test looks whether it has happened.
 const pollEvery = 5 * time.Millisecond
@@ -98,7 +98,7 @@ func startNodes(t testing.TB, size int, change func(*api.NodeConfig)) *cluster {
 func noneLeft() error {
 	began := time.Now()
 	err := goleak.Find()
-	for err != nil && time.Since(began) < patience {
+	for err != nil && time.Since(began) < testTimeout {
 		err = goleak.Find()
 	}
 	return err
@@ -114,7 +114,7 @@ func (c *cluster) leader() (leads *api.Node) {
 			}
 		}
 		return false
-	}, patience, 5*time.Millisecond)
+	}, testTimeout, 5*time.Millisecond)
 	return leads
 }
 
@@ -130,7 +130,7 @@ func (c *cluster) endpoints() []string {
 // because the machine was busy.
 func (c *cluster) client(change func(*client.Config)) *client.Client {
 	cfg := client.Config{
-		Endpoints: c.endpoints(), RequestTimeout: patience, TTL: 2 * patience, Logger: slog.New(slog.DiscardHandler),
+		Endpoints: c.endpoints(), RequestTimeout: testTimeout, TTL: 2 * testTimeout, Logger: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
 		change(&cfg)
@@ -160,7 +160,7 @@ func mayHaveDone(t testing.TB, err error) {
 
 // soon is a context for what should happen soon.
 func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -171,7 +171,7 @@ func (c *cluster) waiting(cl *client.Client, name string, n int) {
 	require.Eventually(c, func() bool {
 		info, err := cl.Get(ctx, name, 0)
 		return err == nil && info.Waiters == n
-	}, patience, 5*time.Millisecond, "%d waiters of %s", n, name)
+	}, testTimeout, 5*time.Millisecond, "%d waiters of %s", n, name)
 }
 
 // free waits until a lock has no holder, waiter or delay.
@@ -180,7 +180,7 @@ func (c *cluster) free(cl *client.Client, name string) {
 	require.Eventually(c, func() bool {
 		info, err := cl.Get(ctx, name, 0)
 		return err == nil && info.Holders == 0 && info.Waiters == 0
-	}, patience, 5*time.Millisecond, "%s is not free", name)
+	}, testTimeout, 5*time.Millisecond, "%s is not free", name)
 }
 
 // closed reports whether a channel is closed by now.
@@ -198,7 +198,7 @@ func until[T any](t testing.TB, ch <-chan T, what string) (v T) {
 	t.Helper()
 	select {
 	case v = <-ch:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		require.FailNow(t, "nothing came", what)
 	}
 	return v

@@ -2,7 +2,7 @@ package client
 
 import "cmp"
 
-// connectionState is how the session stands with the cluster.
+// connectionState is the state of the session's connection to the cluster.
 //
 //	unopened       no OpenStream has been sent that could have opened it
 //	opening        an OpenStream may have opened it; unconfirmed
@@ -11,10 +11,10 @@ import "cmp"
 //	sessionEnded   ended in the cluster: it holds nothing there
 //	sessionAborted ended here, unconfirmed: it may live on in the cluster until its lease ends
 //
-// An event that the table has no state for changes nothing. TestConnectionTransitions compares this table with the
-// code.
+// An event without a state in the table changes nothing. TestConnectionTransitions compares the
+// table with the code.
 //
-//	from \ event   | openSent | openRefused | attach   | streamBroke | endReported  | abort
+//	from \ event   | openSent | openRefused | attach   | streamBroke | endConfirmed | abort
 //	unopened       | opening  | -           | -        | -           | sessionEnded | sessionEnded
 //	opening        | -        | unopened    | attached | -           | sessionEnded | sessionAborted
 //	attached       | -        | -           | -        | detached    | sessionEnded | sessionAborted
@@ -22,7 +22,8 @@ import "cmp"
 //	sessionEnded   | -        | -           | -        | -           | -            | -
 //	sessionAborted | -        | -           | -        | -           | -            | -
 //
-// openRefused is a definite refusal of the first OpenStream; after a second one, the first may still take effect.
+// openRefused: the first OpenStream definitely opened nothing. After a second one, the first may
+// still take effect.
 type connectionState uint8
 
 const (
@@ -42,7 +43,7 @@ const (
 	openRefused
 	attach
 	streamBroke
-	endReported
+	endConfirmed
 	abort
 	connectionEvents
 )
@@ -50,10 +51,10 @@ const (
 // after returns the state after an event, or 0 if the event changes nothing.
 func (from connectionState) after(e connectionEvent) connectionState {
 	return [...][connectionEvents]connectionState{
-		unopened:       {openSent: opening, endReported: sessionEnded, abort: sessionEnded},
-		opening:        {openRefused: unopened, attach: attached, endReported: sessionEnded, abort: sessionAborted},
-		attached:       {streamBroke: detached, endReported: sessionEnded, abort: sessionAborted},
-		detached:       {attach: attached, endReported: sessionEnded, abort: sessionAborted},
+		unopened:       {openSent: opening, endConfirmed: sessionEnded, abort: sessionEnded},
+		opening:        {openRefused: unopened, attach: attached, endConfirmed: sessionEnded, abort: sessionAborted},
+		attached:       {streamBroke: detached, endConfirmed: sessionEnded, abort: sessionAborted},
+		detached:       {attach: attached, endConfirmed: sessionEnded, abort: sessionAborted},
 		sessionEnded:   {},
 		sessionAborted: {},
 	}[from][e]

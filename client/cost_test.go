@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 // Waiters of one client cost little beyond their goroutines, whether they were sent or not, and go with
@@ -43,12 +44,12 @@ func TestAWaiterIsSmall(t *testing.T) {
 			_, _ = cl.Lock(ctx, "account/200")
 		})
 	}
-	require.Eventually(t, func() bool { return begun.Load() == waiters }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return begun.Load() == waiters }, testTimeout, time.Millisecond)
 	var each int64
 	require.Eventually(t, func() bool {
 		each = (int64(heap().HeapAlloc) - int64(before.HeapAlloc)) / waiters
-		return each > 200 // all have asked
-	}, patience, 10*time.Millisecond)
+		return each > 200 // all have sent their request
+	}, testTimeout, 10*time.Millisecond)
 	t.Logf("%d bytes a waiter, some of them its goroutine's", each)
 	require.Less(t, each, int64(1300))
 	cancel()
@@ -62,7 +63,7 @@ func TestMoreWaitersThanTheWindow(t *testing.T) {
 	const waiters = 2500
 	c := startCluster(t, 1)
 	a, b := c.client(nil), c.client(nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*testTimeout)
 	defer cancel()
 	held, err := a.Lock(ctx, "x")
 	require.NoError(t, err)
@@ -98,7 +99,7 @@ func BenchmarkLockUnlock(b *testing.B) {
 		for _, callers := range []int{1, 64} {
 			b.Run(fmt.Sprintf("nodes=%d/callers=%d", nodes, callers), func(b *testing.B) {
 				cl, ctx := c.client(nil), context.Background()
-				_, err := cl.Now(ctx)
+				_, err := admin.New(cl).Now(ctx)
 				require.NoError(b, err)
 				b.ReportAllocs()
 				b.ResetTimer()

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/api"
-	"zamok/api/access/identity"
-	"zamok/api/access/rules"
+	"zamok/api/gate/identity"
+	"zamok/api/gate/rules"
 	"zamok/client"
 )
 

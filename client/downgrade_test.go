@@ -10,7 +10,7 @@ import (
 
 func TestADowngradeIsAskedForUntilItIsDone(t *testing.T) {
 	b := newBare(t)
-	all := b.asks(1)
+	all := b.requests(1)
 	b.outgoing()
 	b.push(state(1, granted, 0))
 	l := b.hand(all[0])
@@ -34,7 +34,7 @@ func TestADowngradeIsAskedForUntilItIsDone(t *testing.T) {
 
 // A Downgrade is sent again on another stream, and refused: the first may have been done. One that was refused before, or
 // not accepted, was not.
-func TestADowngradeInDoubtIsNotSettledByARefusal(t *testing.T) {
+func TestALaterRefusalLeavesADowngradeInDoubt(t *testing.T) {
 	for name, test := range map[string]struct {
 		again func(b *bare, answer func(zamokpb.Code))
 		want  Outcome

@@ -91,7 +91,7 @@ func ExampleClient_TryLock() {
 }
 
 // Patience: a program waits for a while, and does something else if another one is not ready by then.
-func ExampleWithWaitTimeout() {
+func ExampleWithWait() {
 	address, end := node()
 	defer end()
 	a, b := dial(address)
@@ -102,7 +102,7 @@ func ExampleWithWaitTimeout() {
 	if _, err := a.Lock(ctx, "report"); err != nil {
 		log.Fatal(err)
 	}
-	_, err := b.TryLock(ctx, "report", client.WithWaitTimeout(100*time.Millisecond))
+	_, err := b.TryLock(ctx, "report", client.WithWait(100*time.Millisecond))
 	fmt.Println(errors.Is(err, client.ErrNotAcquired)) // the wait timed out
 	// Output:
 	// true

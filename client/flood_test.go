@@ -17,7 +17,7 @@ import (
 	"zamok/client"
 )
 
-// One program asks for the largest acquisitions there are, in four sessions, as many at once as one may have, again and
+// One program requests the largest possible acquisitions, in four sessions, as many at once as one may have, again and
 // again, and for all of them once more when the leader dies. Another locks and unlocks one after the other, and holds a lock meanwhile, with the default
 // lease: it is not kept from either, and one more can begin.
 func TestAFloodTakesNothingFromOthers(t *testing.T) {
@@ -40,7 +40,7 @@ func TestAFloodTakesNothingFromOthers(t *testing.T) {
 
 	flooding, stop := context.WithCancel(t.Context())
 	var flood sync.WaitGroup
-	var asked atomic.Int64
+	var sent atomic.Int64
 	var flooders [4]*client.Client
 	for i := range flooders {
 		flooders[i] = c.client(byDefault)
@@ -53,8 +53,8 @@ func TestAFloodTakesNothingFromOthers(t *testing.T) {
 		}
 		flood.Go(func() {
 			for flooding.Err() == nil {
-				if l, err := flooders[i%len(flooders)].LockAll(flooding, items, client.WithMetadata(make([]byte, 4096))); err == nil {
-					asked.Add(1)
+				if l, err := flooders[i%len(flooders)].LockAll(flooding, items, client.WithMeta(make([]byte, 4096))); err == nil {
+					sent.Add(1)
 					_ = l.Unlock(flooding)
 				}
 			}
@@ -65,7 +65,7 @@ func TestAFloodTakesNothingFromOthers(t *testing.T) {
 
 	turns := func(what string) {
 		count, longest, began := 0, time.Duration(0), time.Now()
-		before := asked.Load()
+		before := sent.Load()
 		for ; time.Since(began) < spans; count++ {
 			from, ctx := time.Now(), soon(t)
 			l, err := bystander.Lock(ctx, "turn")
@@ -73,7 +73,7 @@ func TestAFloodTakesNothingFromOthers(t *testing.T) {
 			require.NoError(t, l.Unlock(ctx))
 			longest = max(longest, time.Since(from))
 		}
-		flooded := asked.Load() - before
+		flooded := sent.Load() - before
 		t.Logf("%s: %d turns beside %d of the flood, the longest took %v", what, count, flooded, longest)
 		assert.Less(t, flooded, int64(beside*count), what)
 	}

@@ -15,7 +15,7 @@ import (
 // A maximum hold may end before the clocks are looked at next.
 func TestAMaximumHoldIsLookedAtFromTheBeginning(t *testing.T) {
 	b := newBare(t)
-	all := b.asks(2)
+	all := b.requests(2)
 	_, frame := b.outgoing()
 	b.confirm(frame)
 	b.push(state(1, granted, 0))
@@ -35,7 +35,7 @@ func TestAMaximumHoldIsLookedAtFromTheBeginning(t *testing.T) {
 
 func TestAHoldThatIsOverIsNotHandedOver(t *testing.T) {
 	b := newBare(t)
-	all := b.asks(1)
+	all := b.requests(1)
 	_, frame := b.outgoing()
 	b.confirm(frame)
 	st := state(1, granted, 0)
@@ -47,17 +47,17 @@ func TestAHoldThatIsOverIsNotHandedOver(t *testing.T) {
 	require.Equal(t, []string{"acquire 1"}, sent)
 	b.confirm(frame)
 	require.Nil(t, b.hand(all[0]))
-	require.ErrorIs(t, all[0].failure, errTooLate, "its caller asks again")
+	require.ErrorIs(t, all[0].failure, errTooLate, "its caller requests it again")
 	sent, _ = b.outgoing()
 	require.Equal(t, []string{"drop 1"}, sent)
 }
 
-// What the last confirmation proves of a hold gets shorter as it ages. A new one is asked for before that counts.
+// What the last confirmation proves of a hold gets shorter as it ages. A new one is requested before that counts.
 func TestAGrantIsNotGivenBackForAnOldConfirmation(t *testing.T) {
 	const hold = 2 * time.Second
 	for name, c := range map[string]struct {
-		age  clock.Span // of the last confirmation, when the grant comes
-		asks bool
+		age      clock.Span // of the last confirmation, when the grant comes
+		requests bool
 	}{
 		"young":           {clock.Second, false},
 		"a tenth is lost": {5600 * clock.Millisecond, false},
@@ -70,7 +70,7 @@ func TestAGrantIsNotGivenBackForAnOldConfirmation(t *testing.T) {
 			b.ttl = clock.Minute
 			b.lease = clock.NewLocalDeadline(b.ttl)
 			b.attach(nil)
-			one := b.ask(newRequest([]Item{ExclusiveItem("x")}, []Option{WithMaxHold(hold)}))
+			one := b.enqueue(newRequest([]Item{ExclusiveItem("x")}, []Option{WithMaxHold(hold)}))
 			_, frame := b.outgoing()
 			b.confirm(frame)
 			b.pass(c.age)
@@ -79,17 +79,17 @@ func TestAGrantIsNotGivenBackForAnOldConfirmation(t *testing.T) {
 			st.HoldUntil = int64(b.time.Add(clock.FromDuration(hold)))
 			b.push(st)
 			l := b.hand(one)
-			if !c.asks {
+			if !c.requests {
 				require.NotNil(t, l)
 				sent, _ := b.outgoing()
 				require.Empty(t, sent)
 				return
 			}
 			require.Nil(t, l)
-			require.Nil(t, b.hand(one), "however often it is asked")
+			require.Nil(t, b.hand(one), "however often the caller looks")
 			changed := one.changes()
 			sent, frame := b.outgoing()
-			require.Equal(t, []string{"acquire 1"}, sent, "a confirmation is asked for, once")
+			require.Equal(t, []string{"acquire 1"}, sent, "a confirmation is requested, once")
 			b.pass(10 * clock.Millisecond) // on its way back
 			b.confirm(frame)
 			require.True(t, isClosed(changed), "the caller is notified")
@@ -112,10 +112,10 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// The wish for a confirmation may be refused, as by rules that have changed. The grant stands, and must not be forgotten.
+// The request for a confirmation may fail, as by access rules that have changed. The grant stands, and must not be forgotten.
 func TestARefusedRepeatChangesNothing(t *testing.T) {
 	b := newBare(t)
-	one := b.asks(1)[0]
+	one := b.requests(1)[0]
 	_, frame := b.outgoing()
 	b.confirm(frame)
 	b.pass(5 * clock.Second)
@@ -128,7 +128,7 @@ func TestARefusedRepeatChangesNothing(t *testing.T) {
 	b.reply(state(1, 0, 0), zamokpb.Code_CODE_DENIED, zamokpb.Outcome_OUTCOME_NOT_DONE)
 	require.NoError(t, one.failure)
 	require.NotEmpty(t, b.tickets)
-	b.pass(silenceMax / 2) // then it is asked otherwise
+	b.pass(silenceMax / 2) // then a KeepAlive requests it
 	sent, frame = b.outgoing()
 	require.Equal(t, []string{"alive"}, sent)
 	b.confirm(frame)
@@ -152,7 +152,7 @@ func TestTheClocksAreCheckedInTime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBare(t)
-			all := b.asks(1)
+			all := b.requests(1)
 			_, frame := b.outgoing()
 			b.confirm(frame)
 			until, _ := b.lease.Until()

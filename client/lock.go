@@ -8,33 +8,29 @@ import (
 	"zamok/clock"
 )
 
-// Token is the number of a grant. Storage that refuses a token lower than the highest that it has seen is safe from a
-// process that lost an exclusive lock without noticing: see package fence.
-type Token uint64
-
-// Lock is one acquisition that was granted: the handle of what is held. All methods may be called at the
-// same time. Forgetting a handle does not release it.
+// Lock is the handle of a granted acquisition. All methods may be called at the same time. A handle
+// that is dropped without an Unlock stays held.
 type Lock struct {
 	t *ticket
 
 	ctx       context.Context // ends when the lock is lost; nil until Context is called
 	cancel    context.CancelCauseFunc
-	contended chan int // holds the latest number
+	contended chan int // buffers the latest number
 }
 
-// Name is the lock's name; of several the first.
+// Name is the lock's name; of several locks it is the first name.
 func (l *Lock) Name() string { return l.t.items[0].name }
 
-// Names are the names of all locks that the handle holds.
+// Names are the names of all locks of the handle.
 func (l *Lock) Names() []string { return names(l.t.items) }
 
 // Token is the number of the grant, for storage that checks it.
 func (l *Lock) Token() Token { return Token(l.t.token) }
 
-// Ticket and Session name the grant as others see it: in Watch, Get, ForceRelease and Check.
+// Ticket and Session identify the grant in Watch, Get, Check and admin.ForceRelease.
 func (l *Lock) Ticket() uint64 { return l.t.number }
 
-// Session is the id of the session that holds it.
+// Session is the id of the session that holds the lock.
 func (l *Lock) Session() uint64 {
 	l.t.s.mu.Lock()
 	defer l.t.s.mu.Unlock()
@@ -49,7 +45,8 @@ func (l *Lock) checkDeadline() *session {
 	return s
 }
 
-// Err is nil while the lock is held. Then it wraps ErrLost, or is ErrNotHeld after an Unlock.
+// Err is nil while the lock is held. Afterwards it is ErrNotHeld after an Unlock, and otherwise
+// wraps ErrLost.
 func (l *Lock) Err() error {
 	s := l.checkDeadline()
 	defer s.mu.Unlock()
@@ -66,7 +63,8 @@ func (l *Lock) err() error {
 	return nil
 }
 
-// Lost is closed when the lock is lost, before anyone else can be granted it. Unlock does not close it.
+// Lost is closed when the lock is lost, before another client can be granted it. Unlock does not
+// close it.
 func (l *Lock) Lost() <-chan struct{} { return l.Context().Done() }
 
 // Context ends when the lock is lost; context.Cause then wraps ErrLost. Unlock does not end it, so a
@@ -83,8 +81,8 @@ func (l *Lock) Context() context.Context {
 	return l.ctx
 }
 
-// Deadline is when the lock is lost if the cluster does not answer any more. It moves with each
-// renewal. It is for people and for timeouts: whether the lock is held is what Err says.
+// Deadline is the time at which the lock is lost if the cluster answers no more. It moves with each
+// renewal. It is for people and for timeouts: use Err to know whether the lock is held.
 func (l *Lock) Deadline() time.Time {
 	s := l.checkDeadline()
 	defer s.mu.Unlock()
@@ -100,13 +98,13 @@ func (l *Lock) Deadline() time.Time {
 	return time.Now().Add(left.Duration())
 }
 
-// Contended delivers how many requests wait for what is held, when that changes, at most once a second. The channel keeps
-// the latest number.
+// Contended delivers the number of requests that wait for the handle's locks, when it changes, at
+// most once a second. The channel keeps the latest number.
 func (l *Lock) Contended() <-chan int { return l.contended }
 
-// Downgrade makes the exclusive locks of the handle shared, which admits the readers that wait behind them. The token
-// stays; from now on storage compares it and does not store it. If the lock is lost meanwhile, the
-// outcome is Unknown.
+// Downgrade makes the exclusive locks of the handle shared, which admits the readers that wait
+// behind them. The token stays, but from now on storage compares it and does not store it. If the
+// lock is lost meanwhile, the outcome is Unknown.
 func (l *Lock) Downgrade(ctx context.Context) error {
 	t := l.t
 	s := l.checkDeadline()
@@ -114,27 +112,27 @@ func (l *Lock) Downgrade(ctx context.Context) error {
 	if err := l.err(); err != nil {
 		return withOutcome(err, NotDone)
 	}
-	if t.downgrade == notAsked {
-		t.downgrade, t.refusal, t.downgrades = asked, nil, 0
+	if t.downgrade == downgradeNone {
+		t.downgrade, t.downgradeErr, t.downgrades = downgradeRequested, nil, 0
 		s.queueOut(t)
 	}
-	ctx, cancel := s.c.limited(ctx)
+	ctx, cancel := s.c.withRequestTimeout(ctx)
 	defer cancel()
-	t.await(ctx, func() bool { return t.downgrade != asked || l.err() != nil })
+	t.await(ctx, func() bool { return t.downgrade != downgradeRequested || l.err() != nil })
 	s.checkDeadlines(s.c.clock.Now())
 	err := l.err()
 	switch {
-	case t.refusal != nil:
-		return t.refusal
+	case t.downgradeErr != nil:
+		return t.downgradeErr
 	case err != nil:
-		return withOutcome(err, [...]Outcome{notAsked: NotDone, asked: Unknown, downgraded: Done}[t.downgrade])
-	case t.downgrade == downgraded:
+		return withOutcome(err, [...]Outcome{downgradeNone: NotDone, downgradeRequested: Unknown, downgradeDone: Done}[t.downgrade])
+	case t.downgrade == downgradeDone:
 		return nil
 	}
 	return s.c.nodes.unavailable(Unknown, contextEnd(ctx))
 }
 
-// withOutcome is an error as that of a call that took effect or not.
+// withOutcome returns err with another outcome.
 func withOutcome(err error, outcome Outcome) error {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -145,14 +143,15 @@ func withOutcome(err error, outcome Outcome) error {
 	return &changed
 }
 
-// Unlock releases what the handle holds, and waits for the cluster's confirmation. From its call on the lock is not held,
-// whatever it returns.
+// Unlock releases the locks of the handle, and waits for the cluster's confirmation. Whatever it
+// returns, the lock is not held any more once it was called. A context that has ended does not
+// prevent the release.
 //
-// Nil: the cluster confirmed that the grant has ended, by this release, with the session, or before. An
-// *UnconfirmedError: it did not; if it is an ErrUnavailable, the release continues in the background for as long as the
-// session lives. A lock that was lost before gives ErrLost: what was
-// done under it may not have been done alone. If the cluster did not end it, that is an *UnconfirmedError, too. A
-// context that has ended does not prevent the release. The second Unlock gives ErrNotHeld.
+// Nil means that the cluster confirmed the end of the grant: by this release, with the session, or
+// before. An *UnconfirmedError means that it did not. If that is an ErrUnavailable, the release
+// continues in the background for as long as the session lives. ErrLost means that the lock was
+// lost before, so others may have held it during the work; this is an *UnconfirmedError, too,
+// unless the cluster ended the grant. A second Unlock returns ErrNotHeld.
 func (l *Lock) Unlock(ctx context.Context) error {
 	t := l.t
 	s := l.checkDeadline()
@@ -168,7 +167,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 		return t.unconfirmed(t.failure)
 	}
 	t.giveUp(nil)
-	ctx, cancel := s.c.limited(ctx)
+	ctx, cancel := s.c.withRequestTimeout(ctx)
 	defer cancel()
 	t.await(ctx, func() bool { return t.state.final() })
 	switch t.state {

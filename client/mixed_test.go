@@ -118,7 +118,7 @@ func TestMixedLoadOverALeadersDeath(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	c := startCluster(t, 3)
-	ctx, cancel := context.WithTimeout(t.Context(), 8*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*testTimeout)
 	defer cancel()
 	g := &guarded{t: t}
 	var all sync.WaitGroup
@@ -134,7 +134,7 @@ func TestMixedLoadOverALeadersDeath(t *testing.T) {
 			g.work(ctx, cl, rnd, operations-operations/2)
 		})
 	}
-	require.Eventually(t, func() bool { return int(done.Load()) > clients/2 || ctx.Err() != nil }, 9*patience, time.Millisecond)
+	require.Eventually(t, func() bool { return int(done.Load()) > clients/2 || ctx.Err() != nil }, 9*testTimeout, time.Millisecond)
 	require.NoError(t, c.leader().Kill())
 	all.Wait()
 	require.NoError(t, ctx.Err())
@@ -144,5 +144,5 @@ func TestMixedLoadOverALeadersDeath(t *testing.T) {
 	require.Eventually(t, func() bool {
 		locks, _, err := every[0].List(ctx, "", "", 0)
 		return err == nil && len(locks) == 0
-	}, 2*patience, 10*time.Millisecond, "something is still held")
+	}, 2*testTimeout, 10*time.Millisecond, "something is still held")
 }

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
+	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -23,93 +23,94 @@ import (
 	"google.golang.org/grpc/status"
 
 	"zamok/api/zamokpb"
+	"zamok/internal/call"
 )
 
 const (
 	defaultPort = "5750"
-	// target is before an address in the name of its connection: the dialer looks names up, so that what it
-	// tries is what a person wrote.
+	// target precedes the address in the name of a connection: the dialer looks up hosts, so it
+	// gets the address as it was written.
 	target = "passthrough:///"
-	// nodesMax bounds the addresses that are remembered, given and learnt.
+	// nodesMax bounds the known addresses.
 	nodesMax = 64
-	// A node that can't be reached is tried again soon: a leader change is waited for in milliseconds.
+	// A node that can't be reached is tried again soon, because a leader change takes only
+	// milliseconds.
 	reconnectMin = 50 * time.Millisecond
 	reconnectMax = time.Second
-	// pingAfter and pingPatience find out that a connection leads nowhere when nothing else would, as
-	// under a watch. gRPC takes no less than 10 s for the first.
-	pingAfter    = 10 * time.Second
-	pingPatience = 5 * time.Second
-	// idleAfter is after how long without a call a connection is closed, until the next call, or until it may be needed soon
-	// (warm): a cluster of a thousand clients has one connection of each, to the leader.
+	// pingAfter and pingTimeout detect a dead connection when nothing else would, as under a watch.
+	// gRPC accepts no less than 10 s for the first.
+	pingAfter   = 10 * time.Second
+	pingTimeout = 5 * time.Second
+	// idleAfter is the time without a call after which a connection is closed, until the next call,
+	// or until connectAll. So of a thousand clients each has one connection, to the leader.
 	idleAfter   = time.Minute
 	bufferBytes = 4 << 10
-	// windowBytes and connWindowBytes are what a node may send ahead on one stream, and on all of a
-	// connection. Fixed: gRPC would measure what the line takes with a ping for nearly every frame.
+	// windowBytes and connWindowBytes bound what a node may send ahead on one stream, and on a
+	// whole connection. They are fixed, because gRPC would otherwise send a ping with nearly every
+	// frame to measure the line.
 	windowBytes     = 256 << 10
 	connWindowBytes = 1 << 20
-	// seekEvery is about how often the leader is asked itself again while its calls are relayed.
+	// seekEvery is about how often the client tries to reach the leader directly while its calls
+	// are relayed.
 	seekEvery = 15 * time.Second
-	// answerBytesMax bounds one answer. A listing of many sessions with their metadata is longer than what
-	// gRPC takes by itself.
+	// answerBytesMax bounds one answer. A list of many sessions with their metadata is longer than
+	// gRPC's default limit.
 	answerBytesMax = 64 << 20
 )
 
-// nodes are the connections to the nodes of the cluster, and what is known of it and of who leads.
+// nodes are the connections to the nodes of the cluster, and what is known of the cluster and its
+// leader.
 type nodes struct {
-	options []grpc.DialOption
-	log     *slog.Logger
-	silence time.Duration // how long endpoints may be silent after another has answered
-	pinning chan struct{} // holds one: while the endpoints are asked for their cluster
+	options    []grpc.DialOption
+	log        *slog.Logger
+	surveyWait time.Duration // how long endpoints may be silent after another has answered
+	surveying  chan struct{} // holds one element during a survey
 
-	names    []*name // among the endpoints
+	names    []*dnsName // among the endpoints
 	resolver *net.Resolver
-	ctx      context.Context // ends when they are closed
+	ctx      context.Context // ends with close
 	cancel   context.CancelFunc
 
 	mu     sync.Mutex
-	all    []*node // as given, then as learnt
-	leader *node   // thought to lead, or a relay to what does; nil = not known
+	all    []*node // the endpoints, then other members
+	leader *node   // the supposed leader, or a relay to it; nil = not known
 	closed bool
-	// seeking: a goroutine tries to reach the leader itself, since it is reached by a relay.
+	// seeking: the leader is reached by a relay, and a goroutine tries to reach it directly.
 	seeking    bool
 	background sync.WaitGroup // of goroutines that end with ctx
-	// cluster is the id of the one that this client belongs to; "" = not known yet. Once known it stays. learnt says
-	// where it is known from.
-	cluster, learnt string
-	reached         bool // something was sent to a node, or may have been
+	// cluster is the id of the cluster that this client belongs to; "" = not known yet. Once known
+	// it stays. clusterSource says where it was learnt.
+	cluster, clusterSource string
+	reached                bool // something was sent to a node, or may have been
 
-	resolving    chan struct{} // closed when the names are looked up; nil = they are not being looked up
-	resolveAfter time.Time     // they may be looked up again
-	resolvePause time.Duration
+	lookingUp   chan struct{} // closed at the end of the look-up in progress; nil = none
+	lookUpAfter time.Time     // when the names may be looked up again
+	lookUpDelay time.Duration
 }
 
 // node is one address and its connection. The mutex of nodes guards what can change.
 type node struct {
-	zamokpb.ZamokClient
-	zamokpb.AdminClient
-	address string
-	conn    *grpc.ClientConn
-	from    *name // whose address it is; nil = it was given or learnt as an address
-	given   bool  // by Config.Endpoints: it is never forgotten
-	last    error // why the latest attempt failed; nil if it did not
-	relay   *node // the same node, asked to pass calls on to the leader; nil = this is that
+	call.Node
+	address    string
+	conn       *grpc.ClientConn
+	from       *dnsName // the name with this address; nil = none
+	configured bool     // in Config.Endpoints: it is never removed
+	last       error    // why the latest attempt failed; nil if it did not
+	relay      *node    // the same node as a relay; nil = this is the relay
 }
 
-// relaying is a connection to a node that is asked to pass on to the leader what it can't do itself.
+// relaying is a connection to a node that passes calls on to the leader, for a client that cannot
+// reach the leader: because of a firewall, a load balancer that is its only endpoint, or an address
+// without a route. The client returns to the leader when another node leads, or when the leader
+// answers directly: see seekLeader.
 type relaying struct{ *grpc.ClientConn }
 
-// relayAsk is the metadata that asks for it.
-const relayAsk = "zamok-relay"
-
-// firstKey is the metadata of a stream that opens a session which no stream before it can have opened.
-const firstKey = "zamok-first"
-
 func (r relaying) Invoke(ctx context.Context, method string, request, reply any, opts ...grpc.CallOption) error {
-	return r.ClientConn.Invoke(metadata.AppendToOutgoingContext(ctx, relayAsk, "1"), method, request, reply, opts...)
+	return r.ClientConn.Invoke(metadata.AppendToOutgoingContext(ctx, zamokpb.RelayKey, "1"), method, request, reply, opts...)
 }
 
 func (r relaying) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	return r.ClientConn.NewStream(metadata.AppendToOutgoingContext(ctx, relayAsk, "1"), desc, method, opts...)
+	return r.ClientConn.NewStream(metadata.AppendToOutgoingContext(ctx, zamokpb.RelayKey, "1"), desc, method, opts...)
 }
 
 func newNodes(cfg Config) (*nodes, error) {
@@ -120,23 +121,22 @@ func newNodes(cfg Config) (*nodes, error) {
 	if cfg.GetTLS != nil {
 		creds = currentTLS{credentials.NewTLS(cfg.GetTLS()), cfg.GetTLS}
 	}
-	n := &nodes{log: cfg.Logger, silence: cfg.RequestTimeout / surveyParts, pinning: make(chan struct{}, 1),
-		cluster: cfg.Cluster, learnt: "as it was configured", resolver: cmp.Or(cfg.Resolver, net.DefaultResolver)}
+	n := &nodes{log: cfg.Logger, surveyWait: cfg.RequestTimeout / surveyParts, surveying: make(chan struct{}, 1),
+		cluster: cfg.Cluster, clusterSource: "from Config.Cluster", resolver: cmp.Or(cfg.Resolver, net.DefaultResolver)}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.options = []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: reconnectMin, Multiplier: 2, Jitter: 0.5, MaxDelay: reconnectMax},
+			Backoff:           grpcbackoff.Config{BaseDelay: reconnectMin, Multiplier: 2, Jitter: 0.5, MaxDelay: reconnectMax},
 			MinConnectTimeout: 2 * time.Second,
 		}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingPatience}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerBytesMax)),
 		grpc.WithIdleTimeout(idleAfter),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithUserAgent("zamok-go"),
-		grpc.WithUnaryInterceptor(n.nameUnary), grpc.WithStreamInterceptor(n.nameStream),
 	}
 	dial := cfg.Dialer
 	if dial == nil && cfg.Resolver != nil {
@@ -151,7 +151,7 @@ func newNodes(cfg Config) (*nodes, error) {
 		n.options = append(n.options, grpc.WithPerRPCCredentials(cfg.Credentials))
 	}
 	for _, endpoint := range cfg.Endpoints {
-		several, err := nameOf(endpoint)
+		several, err := dnsNameOf(endpoint)
 		if several != nil {
 			if cfg.GetTLS != nil {
 				several.authority = cmp.Or(cfg.GetTLS().ServerName, several.authority)
@@ -161,17 +161,17 @@ func newNodes(cfg Config) (*nodes, error) {
 		}
 		var one *node
 		if err == nil {
-			one, err = n.learn(endpoint)
+			one, err = n.nodeAt(endpoint)
 		}
 		if err != nil {
 			return nil, errors.Join(err, n.close())
 		}
-		one.given = true
+		one.configured = true
 	}
 	return n, nil
 }
 
-// currentTLS uses the current configuration for each new connection.
+// currentTLS reads the TLS configuration again for each new connection.
 type currentTLS struct {
 	credentials.TransportCredentials
 	get func() *tls.Config
@@ -183,7 +183,7 @@ func (c currentTLS) ClientHandshake(ctx context.Context, authority string, raw n
 
 func (c currentTLS) Clone() credentials.TransportCredentials { return c }
 
-// addressOf completes an endpoint with the usual port.
+// addressOf adds the default port to an endpoint without one.
 func addressOf(endpoint string) (string, error) {
 	if _, _, err := net.SplitHostPort(endpoint); err == nil && !strings.Contains(endpoint, "/") {
 		return endpoint, nil
@@ -196,8 +196,8 @@ func addressOf(endpoint string) (string, error) {
 	return address, nil
 }
 
-// learn gives the node at an endpoint, which may be new; nil if there is no room for it.
-func (n *nodes) learn(endpoint string) (*node, error) {
+// nodeAt returns the node at an endpoint, and adds it if it is new; nil if there is no room for it.
+func (n *nodes) nodeAt(endpoint string) (*node, error) {
 	address, err := addressOf(endpoint)
 	if err != nil {
 		return nil, err
@@ -207,60 +207,63 @@ func (n *nodes) learn(endpoint string) (*node, error) {
 	return n.add(address, nil)
 }
 
-// add is learn for an address, of a name or of none. The caller has the mutex.
-func (n *nodes) add(address string, from *name) (*node, error) {
+// add does the same for a complete address, which may come from a name. The caller has the mutex.
+func (n *nodes) add(address string, from *dnsName) (*node, error) {
 	if i := slices.IndexFunc(n.all, func(one *node) bool { return one.address == address && (from == nil || one.from == from) }); i >= 0 {
 		return n.all[i], nil
 	}
 	if n.closed || len(n.all) == nodesMax && !n.forget() {
 		return nil, nil
 	}
-	options := n.options
+	check := clusterCheck{n, address}
+	options := append(slices.Clip(n.options), grpc.WithUnaryInterceptor(check.unary), grpc.WithStreamInterceptor(check.stream))
 	if from != nil {
-		options = append(slices.Clip(options), grpc.WithAuthority(from.authority))
+		options = append(options, grpc.WithAuthority(from.authority))
 	}
 	conn, err := grpc.NewClient(target+address, options...)
 	if err != nil {
-		return nil, &Error{Kind: ErrInvalid, Field: "endpoint", Message: address, cause: err}
+		return nil, &Error{Kind: ErrInvalid, Field: "endpoint", Message: "endpoint: " + address, cause: err}
 	}
-	one := &node{ZamokClient: zamokpb.NewZamokClient(conn), AdminClient: zamokpb.NewAdminClient(conn), address: address, conn: conn, from: from}
-	one.relay = &node{ZamokClient: zamokpb.NewZamokClient(relaying{conn}), AdminClient: zamokpb.NewAdminClient(relaying{conn}), address: address, conn: conn}
+	one := &node{Node: call.At(conn), address: address, conn: conn, from: from}
+	one.relay = &node{Node: call.At(relaying{conn}), address: address, conn: conn}
 	n.all = append(n.all, one)
 	return one, nil
 }
 
-// forget makes room for an address: it lets go of one that was learnt, and whose node did nothing when it
-// was asked last. Nodes move, and the present leader must be reached. The caller has the mutex.
+// forget makes room for an address: it removes one that is not configured and whose node failed at
+// the latest attempt. Nodes move, and the present leader must be reachable. The caller has the
+// mutex.
 func (n *nodes) forget() bool {
-	i := slices.IndexFunc(n.all, func(one *node) bool { return !one.given && one.last != nil && !n.leads(one) })
+	i := slices.IndexFunc(n.all, func(one *node) bool { return !one.configured && one.last != nil && !n.leads(one) })
 	if i < 0 {
 		return false
 	}
-	_ = n.all[i].conn.Close() // a call that uses it asks another node
+	_ = n.all[i].conn.Close() // a call that uses it tries another node
 	n.all = slices.Delete(n.all, i, i+1)
 	return true
 }
 
-// leads reports whether a node is thought to lead, or relays to what does. The caller has the mutex.
+// leads reports whether a node is the supposed leader, or the relay to it. The caller has the
+// mutex.
 func (n *nodes) leads(one *node) bool { return n.leader == one || n.leader == one.relay }
 
-// discover learns from a node who the others are, and connects to them, so that the next leader is known
-// when it is needed. It gives up silently: there may be a rule against it.
+// discover learns the other members from a node, and connects to them, so that the next leader is
+// known when it is needed. It ignores errors, because the access rules may deny the call.
 func (n *nodes) discover(ctx context.Context, one *node) {
-	ctx, cancel := context.WithTimeout(ctx, patienceMax)
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeoutMax)
 	defer cancel()
 	members, err := one.Members(ctx, &zamokpb.MembersRequest{})
 	if err != nil {
 		return
 	}
 	for _, m := range members.GetMembers() {
-		_, _ = n.learn(m.GetClient()) // it is a help, and may fail
+		_, _ = n.nodeAt(m.GetClient()) // it only helps, and may fail
 	}
-	n.warm()
+	n.connectAll()
 }
 
-// warm connects to every node that is not connected yet, without waiting.
-func (n *nodes) warm() {
+// connectAll connects to every node without a connection. It does not wait.
+func (n *nodes) connectAll() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, one := range n.all {
@@ -268,40 +271,42 @@ func (n *nodes) warm() {
 	}
 }
 
-// errNotAnswered is what a round comes to that is worth another one.
-var errNotAnswered = errors.New("no node did it")
+// errRoundFailed is the result of a round in which no node succeeded, if another round is worth
+// while.
+var errRoundFailed = errors.New("no node did it")
 
-// whom is which nodes a round asks.
-type whom uint8
+// route says which nodes a round tries.
+type route uint8
 
 const (
-	theLeader       whom = iota // itself, or by a relay if it does not answer
-	theLeaderItself             // by no relay
-	anyNode                     // each can do it
+	leaderOrRelay  route = iota // the leader, or a relay to it if it does not answer
+	leaderDirectly              // the leader, by no relay
+	anyNode                     // any node can serve the call
 )
 
-// askInTurn asks node after node: the leader as far as it is known, which an answer may name, then the others. A node that
-// names a leader which has not answered in this round is asked to relay. It returns nil at the first that did it, the
-// error of the first that definitely refuses, or errNotAnswered.
-func (n *nodes) askInTurn(ctx context.Context, whom whom, ask func(*node) error) error {
-	if err := n.pin(ctx); err != nil {
+// tryInTurn calls try for one node after the other: first the supposed leader, which changes when a
+// node names another one, then the others. A node that names a leader without an answer in this
+// round is tried again as a relay. tryInTurn returns nil at the first success, the first permanent
+// error, or errRoundFailed.
+func (n *nodes) tryInTurn(ctx context.Context, route route, try func(*node) error) error {
+	if err := n.findCluster(ctx); err != nil {
 		return err
 	}
-	spoke := false            // a node of this client's cluster
-	var limited time.Duration // the time to wait that a limit asks for
+	replied := false             // a node of this client's cluster replied
+	var limitDelay time.Duration // how long a limit says to wait
 	named := make(map[*node]*node)
-	for asked := make(map[*node]bool); len(asked) < nodesMax; {
-		one := n.next(asked, named, whom)
+	for tried := make(map[*node]bool); len(tried) < nodesMax; {
+		one := n.next(tried, named, route)
 		if one == nil {
 			break
 		}
-		asked[one] = true
-		err, info := ask(one), (*zamokpb.ErrorInfo)(nil)
-		if other, is := err.(byOther); is {
+		tried[one] = true
+		err, info := try(one), (*zamokpb.ErrorInfo)(nil)
+		if other, is := err.(otherNodeError); is {
 			one, err = other.node, other.error
 		}
-		if whom != anyNode || ctx.Err() == nil { // a watch that its caller ends says nothing of the node
-			leader := n.note(one, err, whom != anyNode)
+		if route != anyNode || ctx.Err() == nil { // a cancelled watch tells nothing
+			leader := n.record(one, err, route != anyNode)
 			if info = infoOf(err); info.GetCode() == zamokpb.Code_CODE_NOT_LEADER && info.GetLeader() != "" && one.relay != nil {
 				named[one] = leader
 			}
@@ -310,47 +315,45 @@ func (n *nodes) askInTurn(ctx context.Context, whom whom, ask func(*node) error)
 			return nil
 		}
 		if ctx.Err() != nil {
-			return errNotAnswered
+			return errRoundFailed
 		}
-		spoke = spoke || info != nil
+		replied = replied || info != nil
 		ofRelay := one.relay == nil && strings.HasPrefix(info.GetField(), relayLimits)
-		if final := refusal(err); final != nil && !ofRelay {
+		if final := permanent(err); final != nil && !ofRelay {
 			return final
 		}
-		if limited = max(limited, time.Duration(info.GetRetryAfter())); limited > 0 && whom != anyNode && !ofRelay {
+		if limitDelay = max(limitDelay, time.Duration(info.GetRetryAfter())); limitDelay > 0 && route != anyNode && !ofRelay {
 			break // other nodes have the same limit
 		}
 	}
-	if limited > 0 { // with jitter, since other clients may wait for the same limit
-		over, cancel := context.WithTimeout(ctx, limited+rand.N(limited))
-		defer cancel()
-		<-over.Done()
+	if limitDelay > 0 { // with jitter, since other clients may wait for the same limit
+		sleep(ctx, limitDelay+rand.N(limitDelay))
 	}
-	if spoke { // what other calls met since is not this round's
-		return errNotAnswered
+	if replied { // errors of other calls do not count in this round
+		return errRoundFailed
 	}
-	n.resolve() // the nodes may have moved
-	return n.verdict()
+	n.startLookUp() // the nodes may have moved
+	return n.roundError()
 }
 
-// relayLimits begins the names of the limits of a node that relays: another node may have room.
+// relayLimits is the prefix of the limits of a node that relays: another node may have room.
 const relayLimits = "relayed-"
 
-// next chooses the node to ask next; nil if all were asked. named are the leaders that nodes have named in this round; nil =
-// one whose address is not known.
-func (n *nodes) next(asked map[*node]bool, named map[*node]*node, whom whom) *node {
+// next chooses the next node; nil if all were tried. named are the leaders that nodes have named in
+// this round; nil = a leader without an address.
+func (n *nodes) next(tried map[*node]bool, named map[*node]*node, route route) *node {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.leader != nil && !asked[n.leader] && (whom == theLeader || whom == theLeaderItself && n.leader.relay != nil) {
+	if n.leader != nil && !tried[n.leader] && (route == leaderOrRelay || route == leaderDirectly && n.leader.relay != nil) {
 		return n.leader
 	}
-	left := slices.DeleteFunc(slices.Clone(n.all), func(one *node) bool { return asked[one] })
+	left := slices.DeleteFunc(slices.Clone(n.all), func(one *node) bool { return tried[one] })
 	for one, leader := range named {
-		silent := leader == one || asked[leader] && leader.last != nil && infoOf(leader.last) == nil
-		if leader == nil { // it may be any of the others
+		silent := leader == one || tried[leader] && leader.last != nil && infoOf(leader.last) == nil
+		if leader == nil { // any of the others may be the leader
 			silent = len(left) == 0
 		}
-		if whom == theLeader && silent && !asked[one.relay] {
+		if route == leaderOrRelay && silent && !tried[one.relay] {
 			return one.relay
 		}
 	}
@@ -360,12 +363,10 @@ func (n *nodes) next(asked map[*node]bool, named map[*node]*node, whom whom) *no
 	return left[rand.IntN(len(left))]
 }
 
-// seekLeader asks for the leader itself, now and then, until it is reached by no relay any more.
+// seekLeader tries to reach the leader directly, now and then, until no relay is needed any more.
 func (n *nodes) seekLeader() {
 	for {
-		over, cancel := context.WithTimeout(n.ctx, seekEvery+rand.N(seekEvery/5))
-		<-over.Done()
-		cancel()
+		sleep(n.ctx, seekEvery+rand.N(seekEvery/5))
 		n.mu.Lock()
 		n.seeking = n.leader != nil && n.leader.relay == nil && !n.closed
 		seeking := n.seeking
@@ -373,8 +374,8 @@ func (n *nodes) seekLeader() {
 		if !seeking {
 			return
 		}
-		_ = n.askInTurn(n.ctx, theLeaderItself, func(one *node) error { // that it answers is noted
-			ctx, cancel := context.WithTimeout(n.ctx, patienceMin)
+		_ = n.tryInTurn(n.ctx, leaderDirectly, func(one *node) error { // tryInTurn records an answer
+			ctx, cancel := context.WithTimeout(n.ctx, attemptTimeoutMin)
 			defer cancel()
 			_, err := one.Now(ctx, &zamokpb.NowRequest{})
 			return err
@@ -382,9 +383,10 @@ func (n *nodes) seekLeader() {
 	}
 }
 
-// bypassed reports whether the leader can be asked itself, and a node is a relay to it. It waits for nothing, since a loss
-// must be reported in time: while a connection is being closed, which can take seconds, it says no.
-func (n *nodes) bypassed(one *node) bool {
+// relayUnneeded reports whether a node is the relay to a leader that can be reached directly by
+// now. It waits for nothing, because a loss must be announced in time: while a connection is being
+// closed, which can take seconds, it returns false.
+func (n *nodes) relayUnneeded(one *node) bool {
 	if one.relay != nil || !n.mu.TryLock() {
 		return false
 	}
@@ -392,75 +394,76 @@ func (n *nodes) bypassed(one *node) bool {
 	return n.leader != nil && n.leader.relay != nil && n.leader.last == nil
 }
 
-// verdict is what a round comes to in which no node did it. It is final if most of the endpoints have become another
-// cluster's, and no node of this client's spoke: its cluster is not there any more, and is not waited for. So it is
-// if this client has never reached a node and each endpoint refuses the connection: waiting would not help against a
-// mistyped address. A client that has reached a node once, or waits for one that is silent, or for a name to have
-// addresses, continues trying.
-func (n *nodes) verdict() error {
+// roundError is the result of a round in which no node succeeded. It is permanent in two cases.
+// Most of the endpoints belong to another cluster now, and no node of this client's cluster
+// replied: the cluster is gone. Or the client has never reached a node, and each endpoint refuses
+// the connection: to wait would not help against a mistyped address. A client continues if it has
+// reached a node before, if an endpoint is silent, or if a name has no addresses yet.
+func (n *nodes) roundError() error {
 	n.mu.Lock()
-	var strange error
-	given, foreign, refusing, ours, reached := len(n.unresolved()), 0, 0, false, n.reached
+	var wrongCluster error
+	configured, inOthers, refused, ours, reached := len(n.unresolved()), 0, 0, false, n.reached
 	for _, one := range n.all {
 		ours = ours || infoOf(one.last) != nil
-		if !one.given {
+		if !one.configured {
 			continue
 		}
-		given++
+		configured++
 		if errors.Is(one.last, ErrWrongCluster) {
-			foreign++
-			strange = cmp.Or(strange, one.last)
+			inOthers++
+			wrongCluster = cmp.Or(wrongCluster, one.last)
 		}
-		if refuses(one.last) {
-			refusing++
+		if refusedConnection(one.last) {
+			refused++
 		}
 	}
 	n.mu.Unlock()
 	switch {
-	case !ours && 2*foreign > given:
-		return strange
-	case !reached && refusing == given:
-		return n.unavailable(NotDone, errAllRefuse)
+	case !ours && 2*inOthers > configured:
+		return wrongCluster
+	case !reached && refused == configured:
+		return n.unavailable(NotDone, errNoEndpoint)
 	}
-	return errNotAnswered
+	return errRoundFailed
 }
 
-// finalError is one that a further attempt must not follow, whatever it says.
-type finalError struct{ error }
+// permanentError is an error that no further attempt may follow, whatever it wraps.
+type permanentError struct{ error }
 
-func (f finalError) Unwrap() error { return f.error }
+func (f permanentError) Unwrap() error { return f.error }
 
-// refusal is the error of a call that refuses for good, or nil if the thing is worth another try.
-func refusal(err error) error {
-	var final finalError
+// permanent returns the error of a call if it is permanent; nil if another attempt is worth while.
+func permanent(err error) error {
+	var final permanentError
 	if errors.As(err, &final) {
 		return final.error
 	}
 	info := infoOf(err)
 	if code := status.Code(err); info == nil && (code == codes.Unauthenticated || code == codes.PermissionDenied) {
-		return &Error{Kind: ErrDenied, Message: plain(err).Error()} // said by what stands before the server
+		return &Error{Kind: ErrDenied, Message: plainError(err).Error()} // from a proxy
 	}
 	if info.GetCode() == zamokpb.Code_CODE_COMPACTED { // another node may remember it: see Watch
 		return nil
 	}
-	return definite(info)
+	return errorOf(info)
 }
 
-// note remembers how an attempt at a node, or a stream, ended: for errors, and for who leads. Leads: only the leader can
-// do what was asked. It returns the leader that the error names; nil = none, or without an address.
-func (n *nodes) note(one *node, err error, leads bool) (named *node) {
-	named, _ = n.learn(infoOf(err).GetLeaderAddress())
+// record stores how an attempt at a node, or a stream, ended: for errors, and to know the leader.
+// leads: only a leader can have succeeded. It returns the leader that the error names; nil = none,
+// or without an address.
+func (n *nodes) record(one *node, err error, leads bool) (named *node) {
+	named, _ = n.nodeAt(infoOf(err).GetLeaderAddress())
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if errors.Is(err, ErrWrongCluster) && !errors.Is(one.last, ErrWrongCluster) {
 		n.log.Error("zamok: an endpoint belongs to another cluster and is ignored", "address", one.address, "error", err)
 	}
 	if one.last = err; one.relay != nil {
-		one.relay.last = nil // it is of the round before
+		one.relay.last = nil // it is from the round before
 	}
-	n.reached = n.reached || !refuses(err) // what was sent may have been done, whatever is heard later
+	n.reached = n.reached || !refusedConnection(err) // it may have taken effect
 	if err == nil || infoOf(err) != nil {
-		n.resolvePause = 0
+		n.lookUpDelay = 0
 	}
 	switch {
 	case err == nil && leads:
@@ -469,7 +472,7 @@ func (n *nodes) note(one *node, err error, leads bool) (named *node) {
 			n.seeking = true
 			n.background.Go(n.seekLeader)
 		}
-	case named != nil && n.leader == nil, err != nil && n.leader == one: // a node that lags does not replace another
+	case named != nil && n.leader == nil, err != nil && n.leader == one: // a node may lag
 		n.leader = named
 	}
 	return named
@@ -479,7 +482,7 @@ func (n *nodes) close() error {
 	n.mu.Lock()
 	n.closed = true
 	n.mu.Unlock()
-	n.cancel() // after that, so that no goroutine asks a node in vain
+	n.cancel() // after closed is set, so that no goroutine tries a node in vain
 	n.background.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()

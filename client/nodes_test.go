@@ -23,13 +23,13 @@ func TestAddressesAreForgotten(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, n.close()) }()
 	dead := errors.New("no node is there")
-	n.note(n.all[0], dead, true)
+	n.record(n.all[0], dead, true)
 	var first *node
 	for i := range 2 * nodesMax {
-		one, err := n.learn(fmt.Sprintf("moved:%d", i))
+		one, err := n.nodeAt(fmt.Sprintf("moved:%d", i))
 		require.NoError(t, err)
 		require.NotNil(t, one, i)
-		n.note(one, dead, true)
+		n.record(one, dead, true)
 		if i == 0 {
 			first = one
 		}
@@ -38,19 +38,19 @@ func TestAddressesAreForgotten(t *testing.T) {
 	require.Len(t, n.all, nodesMax)
 
 	// A round that goes from node to node meanwhile leaves out what was forgotten, and ends.
-	asked := 0
-	err = n.askInTurn(t.Context(), theLeader, func(one *node) error {
+	tried := 0
+	err = n.tryInTurn(t.Context(), leaderOrRelay, func(one *node) error {
 		require.True(t, slices.Contains(n.all, one)) // a deep comparison would read what gRPC is changing
-		asked++
+		tried++
 		for i := range nodesMax {
-			_, err := n.learn(fmt.Sprintf("moved again:%d:%d", asked, i))
+			_, err := n.nodeAt(fmt.Sprintf("moved again:%d:%d", tried, i))
 			require.NoError(t, err)
 		}
 		return dead
 	})
-	require.Equal(t, errNotAnswered, err)
-	require.LessOrEqual(t, asked, nodesMax)
-	n.note(first, dead, true) // which was forgotten
+	require.Equal(t, errRoundFailed, err)
+	require.LessOrEqual(t, tried, nodesMax)
+	n.record(first, dead, true) // which was forgotten
 }
 
 // A loop that its caller leaves says nothing of the node that it watched.
@@ -59,19 +59,19 @@ func TestALeftWatchLeavesTheLeaderKnown(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, n.close()) }()
 	leader := n.all[0]
-	n.note(leader, nil, true)
+	n.record(leader, nil, true)
 	ctx, cancel := context.WithCancel(t.Context())
-	err = n.askInTurn(ctx, anyNode, func(*node) error {
+	err = n.tryInTurn(ctx, anyNode, func(*node) error {
 		cancel()
 		return ctx.Err()
 	})
-	require.Equal(t, errNotAnswered, err)
+	require.Equal(t, errRoundFailed, err)
 	require.Same(t, leader, n.leader)
 	require.NoError(t, leader.last)
 }
 
-// A node that names the leader is asked to relay if that leader has not answered in the round, and
-// not otherwise; one that does not know the leader's address, when all others were asked: one of
+// A node that names the leader is tried as a relay if that leader has not answered in the round, and
+// not otherwise; one that does not know the leader's address, when all others were tried: one of
 // them may lead. What it says then is part of the error; a limit of its own is not final.
 func TestARoundAsksForARelay(t *testing.T) {
 	says := func(info *zamokpb.ErrorInfo) error {
@@ -85,12 +85,12 @@ func TestARoundAsksForARelay(t *testing.T) {
 	nameless := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_NOT_LEADER, Message: "b leads", Leader: "b"})
 	for name, test := range map[string]struct {
 		follower, leader, relay error
-		asked                   int
+		tries                   int
 		says                    string
 	}{
-		"a silent leader":         {follower, errNoAnswer, errNoAnswer, 3, "a:1: b leads; asked to relay to it: no answer; b:1: no answer"},
+		"a silent leader":         {follower, errNoAnswer, errNoAnswer, 3, "a:1: b leads; as a relay: no answer; b:1: no answer"},
 		"it relays":               {follower, errNoAnswer, nil, 3, ""},
-		"its own limit":           {follower, errNoAnswer, limit, 3, "asked to relay to it: full"},
+		"its own limit":           {follower, errNoAnswer, limit, 3, "as a relay: full"},
 		"a leader that answers":   {follower, busy, nil, 2, "b:1: busy"},
 		"an unknown address":      {nameless, errNoAnswer, nil, 3, ""},
 		"nobody names the leader": {errNoAnswer, errNoAnswer, nil, 2, "a:1: no answer"},
@@ -99,19 +99,19 @@ func TestARoundAsksForARelay(t *testing.T) {
 			n, err := newNodes(Config{Endpoints: []string{"a:1", "b:1"}, Cluster: "c"})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, n.close()) }()
-			var asked []*node
-			err = n.askInTurn(t.Context(), theLeader, func(one *node) error {
-				asked = append(asked, one)
+			var tried []*node
+			err = n.tryInTurn(t.Context(), leaderOrRelay, func(one *node) error {
+				tried = append(tried, one)
 				return map[*node]error{n.all[0]: test.follower, n.all[1]: test.leader, n.all[0].relay: test.relay}[one]
 			})
-			require.Len(t, asked, test.asked)
-			require.Equal(t, test.asked == 3, slices.Contains(asked, n.all[0].relay))
+			require.Len(t, tried, test.tries)
+			require.Equal(t, test.tries == 3, slices.Contains(tried, n.all[0].relay))
 			if test.says == "" {
 				require.NoError(t, err)
-				require.Same(t, n.all[0].relay, n.leader, "it is asked first the next time")
+				require.Same(t, n.all[0].relay, n.leader, "it is tried first the next time")
 				return
 			}
-			require.Equal(t, errNotAnswered, err)
+			require.Equal(t, errRoundFailed, err)
 			require.ErrorContains(t, n.unavailable(NotDone, nil), test.says)
 		})
 	}
@@ -120,7 +120,7 @@ func TestARoundAsksForARelay(t *testing.T) {
 // Connections are closed under the mutex of nodes, which can take seconds. A loss is reported meanwhile.
 func TestLostWaitsForNoConnection(t *testing.T) {
 	b := newBare(t)
-	all := b.asks(1)
+	all := b.requests(1)
 	b.outgoing()
 	b.push(state(1, granted, 0))
 	l := b.hand(all[0])

@@ -24,7 +24,7 @@ func TestAContextEndsAWaitWhosePositionsKeepComing(t *testing.T) {
 		cancel()
 		position()
 	})})
-	one := b.ask(r)
+	one := b.enqueue(r)
 	b.outgoing()
 	position()
 	lock, err := one.wait(ctx, r)

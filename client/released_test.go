@@ -18,7 +18,7 @@ import (
 // holds makes a bare session that holds a lock, as ticket 1.
 func holds(t *testing.T) (*bare, *Lock) {
 	b := newBare(t)
-	one := b.asks(1)[0]
+	one := b.requests(1)[0]
 	_, frame := b.outgoing()
 	b.push(state(1, granted, 0))
 	b.confirm(frame)
@@ -51,10 +51,10 @@ func ways(t *testing.T) map[string]way {
 	}
 	return map[string]way{
 		"dropped":                {func(b *bare) { b.push(state(1, over, zamokpb.Reason_REASON_DROPPED)) }, true},
-		"revoked":                {func(b *bare) { b.push(state(1, over, zamokpb.Reason_REASON_REVOKED)) }, true},
+		"force-released":         {func(b *bare) { b.push(state(1, over, zamokpb.Reason_REASON_FORCE_RELEASED)) }, true},
 		"forgotten":              {func(b *bare) { b.attach(nil) }, true},
 		"session expired":        {func(b *bare) { b.endsThere(zamokpb.Reason_REASON_EXPIRED) }, true},
-		"session evicted":        {func(b *bare) { b.endsThere(zamokpb.Reason_REASON_EVICTED) }, true},
+		"expired by operator":    {func(b *bare) { b.endsThere(zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR) }, true},
 		"no such session":        {answer(zamokpb.Code_CODE_NO_SESSION), true},
 		"not its session":        {answer(zamokpb.Code_CODE_WRONG_SECRET), false},
 		"coming back was denied": {func(b *bare) { b.end(denied) }, false},
@@ -174,8 +174,8 @@ func TestADowngradeOfALostLockSaysWhatItDid(t *testing.T) {
 // An acquisition that was sent and is given up is in doubt; one that was not, is not.
 func TestATryThatIsGivenUpSaysWhetherItIsInDoubt(t *testing.T) {
 	b := newBare(t)
-	r := newRequest([]Item{ExclusiveItem("x")}, []Option{WithWaitTimeout(0)})
-	one, two := b.ask(r), b.ask(r)
+	r := newRequest([]Item{ExclusiveItem("x")}, []Option{WithWait(0)})
+	one, two := b.enqueue(r), b.enqueue(r)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var all *Error
@@ -190,7 +190,7 @@ func TestATryThatIsGivenUpSaysWhetherItIsInDoubt(t *testing.T) {
 	require.ErrorAs(t, err, &all)
 	require.Equal(t, Unknown, all.Outcome)
 
-	three := b.ask(r)
+	three := b.enqueue(r)
 	b.outgoing()
 	b.end(&Error{Kind: ErrDenied})
 	require.ErrorAs(t, three.failure, &inDoubt, "the session ended here, and the cluster may grant it yet")

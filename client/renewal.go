@@ -9,28 +9,30 @@ import (
 )
 
 const (
-	// checkEvery is how often clocks are read while a lock is held, and once more at a deadline. A timer for the deadline
-	// alone is not enough, because timers stop while the machine is suspended, and are late while its clock is slowed.
-	// Periodic reads alone are not enough either: they may be later than the margin allows.
+	// checkEvery is how often the clocks are read while a lock is held; they are read once more at
+	// a deadline. A timer for the deadline alone is not enough, because timers stop while the
+	// machine is suspended, and are late while its clock is slowed. Periodic reads alone are not
+	// enough either, because they may be later than the margin allows.
 	checkEvery   = 100 * clock.Millisecond
 	checkIdleMax = clock.Second // between reads when nothing is held
 
-	renewals = 3  // in a ttl; half as long again apart while nothing is held
-	retries  = 12 // in a ttl, when a renewal is not answered
-	// A stream on which nothing is received after something was sent is closed after a part of the ttl, within these
-	// bounds.
+	renewals = 3  // in a ttl; 2 while nothing is held
+	retries  = 12 // in a ttl, while a renewal has no answer
+	// A stream is closed if it receives nothing for a part of the ttl after something was sent.
+	// These are the bounds of that part.
 	silenceParts = 6
 	silenceMin   = 300 * clock.Millisecond
 	silenceMax   = 2500 * clock.Millisecond
-	// retryAfter is the pause before what the leader could not accept is sent again.
+	// retryAfter is the delay before a message is sent again that the leader could not accept.
 	retryAfter = 100 * time.Millisecond
-	// limitedMax is the longest pause after a refusal by a limit, unless the refusal asks for a longer one. Such refusals
-	// are logged every limitLogEvery.
-	limitedMax    = 2 * time.Second
+	// limitDelayMax is the longest delay after a limit was exceeded, unless the node says a longer
+	// one. These delays are logged every limitLogEvery.
+	limitDelayMax = 2 * time.Second
 	limitLogEvery = 10 * clock.Second
 )
 
-// renewalLoop checks the clocks until the session ends: for expired locks and due renewals.
+// renewalLoop checks the clocks until the session ends: for deadlines that have passed and renewals
+// that are due.
 func (s *session) renewalLoop() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -45,7 +47,7 @@ func (s *session) renewalLoop() {
 	}
 }
 
-// renewalTick does what is due, and returns within which time to call it again.
+// renewalTick does what is due, and returns the time until its next call.
 func (s *session) renewalTick() (rest clock.Span) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,11 +58,11 @@ func (s *session) renewalTick() (rest clock.Span) {
 	if s.heldCount > 0 {
 		rest = min(checkEvery, left)
 	}
-	if s.link == nil {
+	if s.stream == nil {
 		return rest
 	}
-	if s.c.nodes.bypassed(s.link.node) {
-		s.link.cancel(errBypassed)
+	if s.c.nodes.relayUnneeded(s.stream.node) {
+		s.stream.cancel(errRelayUnneeded)
 	}
 	span := s.renewSpan
 	if s.heldCount == 0 {
@@ -68,31 +70,31 @@ func (s *session) renewalTick() (rest clock.Span) {
 	}
 	due := s.confirmed.Add(span).Later(s.sent.Add(s.ttl / retries))
 	if now.Reached(due) {
-		s.alive = true
+		s.keepAliveDue = true
 		signal(s.wake)
 	} else {
 		rest = min(rest, now.Until(due))
 	}
-	if patience := min(max(s.ttl/silenceParts, silenceMin), silenceMax); s.silent {
+	if silenceLimit := min(max(s.ttl/silenceParts, silenceMin), silenceMax); s.silent {
 		switch {
-		case now.Reached(s.silentAt.Add(patience)):
-			s.link.cancel(errSilent)
-		case now.Reached(s.silentAt.Add(patience/2)) && !s.probed:
-			// Not every answer is a confirmation, and one may take long. Probe the stream: the leader acknowledges at once
-			// what comes behind something unanswered.
-			s.probed, s.alive = true, true
+		case now.Reached(s.silentAt.Add(silenceLimit)):
+			s.stream.cancel(errSilent)
+		case now.Reached(s.silentAt.Add(silenceLimit/2)) && !s.probed:
+			// Not every answer is a confirmation, and an answer may take long. So probe the stream:
+			// the leader acknowledges a KeepAlive at once if something before it has no answer yet.
+			s.probed, s.keepAliveDue = true, true
 			signal(s.wake)
-			s.c.running.Go(s.c.nodes.warm) // for the stream at another one
+			s.c.running.Go(s.c.nodes.connectAll) // for the stream at another node
 			fallthrough
 		default:
-			rest = min(rest, patience/4)
+			rest = min(rest, silenceLimit/4)
 		}
 	}
 	return rest
 }
 
-// checkDeadlines marks every handle as lost whose deadline has passed, and returns the time to the first deadline of the
-// others. Every method of a handle calls it.
+// checkDeadlines marks every handle as lost whose deadline has passed, and returns the time to the
+// next deadline. Every method of a handle calls it.
 func (s *session) checkDeadlines(now clock.Instant) (left clock.Span) {
 	if s.heldCount == 0 {
 		return 0
@@ -109,7 +111,7 @@ func (s *session) checkDeadlines(now clock.Instant) (left clock.Span) {
 		switch {
 		case t.state != ticketHeld:
 		case now.Reached(t.holdEnd):
-			t.lose(&Error{Kind: errMaxHoldExceeded, Outcome: Done})
+			t.lose(&Error{Kind: ErrMaxHoldExceeded, Outcome: Done, Reason: "max_hold_exceeded"})
 		default:
 			left = min(left, now.Until(t.holdEnd))
 		}
@@ -117,7 +119,8 @@ func (s *session) checkDeadlines(now clock.Instant) (left clock.Span) {
 	return left
 }
 
-// confirmRenewal applies a confirmation, which also shows that the stream works.
+// confirmRenewal applies a confirmation: the answer to a frame that was sent at an instant. It also
+// shows that the stream works.
 func (s *session) confirmRenewal(sent []byte, at int64) {
 	now := s.c.clock.Now()
 	s.silentAt, s.probed = now, false
@@ -135,7 +138,7 @@ func (s *session) confirmRenewal(sent []byte, at int64) {
 	}
 	for t := range s.holds {
 		t.setHoldDeadline()
-		t.unplaced = false
+		t.wantsConfirmation = false
 		t.notify() // a grant may be handed over now
 	}
 	if !before && s.lease.Valid(now) {
@@ -147,8 +150,8 @@ func (s *session) confirmRenewal(sent []byte, at int64) {
 	}
 }
 
-// drawRenewal chooses the time to the next renewal: a third of the ttl, give or take a tenth, so that
-// sessions which began together do not renew together.
+// drawRenewal draws the time to the next renewal: a third of the ttl, plus or minus a tenth, so
+// that sessions which began together do not renew together.
 func (s *session) drawRenewal() {
 	third := s.ttl / renewals
 	s.renewSpan = third - third/10 + clock.Span(rand.Int64N(int64(third/5)))

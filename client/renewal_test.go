@@ -33,7 +33,7 @@ func TestRenewals(t *testing.T) {
 	sent, frame = b.outgoing()
 	require.Equal(t, []string{"alive"}, sent, "a half after the confirmed one was sent")
 	b.confirm(frame)
-	held := b.asks(1)[0]
+	held := b.requests(1)[0]
 	_, frame = b.outgoing()
 	b.confirm(frame)
 	b.push(state(1, granted, 0))
@@ -53,7 +53,7 @@ func TestRenewals(t *testing.T) {
 // the same.
 func TestASessionIsRenewedWhileItsRequestsAreRefused(t *testing.T) {
 	b := newBare(t)
-	held := b.asks(1)[0]
+	held := b.requests(1)[0]
 	_, frame := b.outgoing()
 	b.confirm(frame)
 	b.push(state(1, granted, 0))
@@ -62,7 +62,7 @@ func TestASessionIsRenewedWhileItsRequestsAreRefused(t *testing.T) {
 	keptAlive := 0
 	for range 300 { // in 30 s, three times the ttl
 		b.pass(100 * clock.Millisecond)
-		b.asks(1)
+		b.requests(1)
 		sent, frame := b.outgoing()
 		b.reply(state(b.nextTicket-1, 0, 0), zamokpb.Code_CODE_LIMIT_EXCEEDED, zamokpb.Outcome_OUTCOME_NOT_DONE)
 		if slices.Contains(sent, "alive") {

@@ -8,32 +8,33 @@ import (
 	"log/slog"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"zamok/api/zamokpb"
+	"zamok/internal/call"
 )
 
-// Reservation is a lock that outlives the process which acquired it. It belongs to a session of its own, with a long
-// TTL, that no client renews by itself. A process that has this value renews or releases it: store it as JSON.
+// Reservation is a lock that outlives the process which acquired it. It has a session of its own,
+// with a long TTL, that no client renews by itself. Any process that has this value can renew or
+// release it: store it as JSON.
 //
-// A reservation is a promise of the cluster alone. No local deadline is watched, nothing reports its loss, and an
-// operator can end it: storage that matters compares the token, or asks Check.
+// The client watches no deadline of a reservation and announces no loss, and an operator can end
+// it. Storage that matters compares the token, or calls Check.
 type Reservation struct {
-	// What is reserved. It does not change after the first Reserve. TTL is from 2 s to the longest ttl of the cluster.
-	TTL      time.Duration `json:"ttl"`
-	Items    []Item        `json:"items"`
-	Label    string        `json:"label,omitempty"` // of the session; see Config
-	Metadata []byte        `json:"metadata,omitempty"`
+	// TTL, Items, Label and Meta say what is reserved. They do not change after the first Reserve.
+	// TTL is from 2 s to the longest ttl of the cluster.
+	TTL   time.Duration `json:"ttl"`
+	Items []Item        `json:"items"`
+	Label string        `json:"label,omitempty"` // of the session; see Config
+	Meta  []byte        `json:"meta,omitempty"`
 
-	// Secret is 16 bytes that prove ownership: keep it private. NewReservation draws it, and Reserve draws another one if what this
-	// one has reserved is over.
+	// Secret is 16 bytes that prove ownership: keep it private. NewReservation draws it. Reserve
+	// draws another one when the session that it opened has ended.
 	Secret []byte `json:"secret"`
-	// Cluster is the id of the cluster, "" until a session was opened there.
+	// Cluster is the id of the cluster; "" = no session was opened yet.
 	Cluster string `json:"cluster,omitempty"`
-	// Session and Ticket name the acquisition; 0 = nothing is held, nor asked for.
+	// Session and Ticket identify the acquisition; 0 = nothing is held or requested.
 	Session uint64 `json:"session,string,omitempty"`
 	Ticket  uint64 `json:"ticket,string,omitempty"`
-	// Token is that of the grant; 0 = none is known.
+	// Token is the token of the grant; 0 = none is known.
 	Token Token `json:"token,string,omitempty"`
 }
 
@@ -44,7 +45,8 @@ func NewReservation(ttl time.Duration, items ...Item) *Reservation {
 	return r
 }
 
-// begin makes r one that has opened no session. A secret opens only one.
+// begin resets r to a reservation without a session. It draws a secret, since one secret opens one
+// session only.
 func (r *Reservation) begin() {
 	r.Session, r.Ticket, r.Secret = 0, 0, make([]byte, 16)
 	_, _ = rand.Read(r.Secret) // it never fails
@@ -55,7 +57,7 @@ func (r Reservation) Format(s fmt.State, verb rune) {
 	fmt.Fprintf(s, fmt.FormatString(s, verb), r.withoutSecret())
 }
 
-// LogValue is a reservation in a log, without its secret.
+// LogValue prints a reservation in a log without its secret.
 func (r Reservation) LogValue() slog.Value { return slog.AnyValue(r.withoutSecret()) }
 
 func (r Reservation) withoutSecret() any {
@@ -64,14 +66,16 @@ func (r Reservation) withoutSecret() any {
 	return plain(r)
 }
 
-// Reserve waits in line for the locks of a reservation, as LockAll does, and returns when its lease ends: an estimate of
-// this machine's clock, never too late by more than clocks differ, that does not count the time for which the cluster has
-// no leader. If it holds them already, it renews them.
+// Reserve waits in line for the locks of a reservation, as LockAll does. If the reservation holds
+// them already, Reserve renews them. It returns the time at which the lease ends, as estimated by
+// this machine's clock: later than the true end by no more than the clocks differ, and without the
+// time for which the cluster has no leader.
 //
-// Reserve calls save before it sends what could make r hold something, and after the grant, so that another process can
-// continue with what was saved. To repeat it, after any error or a crash, is safe: it continues or returns the same
-// acquisition. After an error nothing is held if r.Session is 0; otherwise it may be, or may come to be: repeat
-// Reserve, or call ReleaseReservation. ErrLost means that the reservation was granted and has ended.
+// Reserve calls save before it sends a request that could make r hold something, and after the
+// grant, so that another process can continue from the saved value. It is safe to repeat Reserve
+// after any error or a crash: it continues or returns the same acquisition. After an error nothing
+// is held if r.Session is 0. Otherwise the locks may be held, or granted later: repeat Reserve, or
+// call ReleaseReservation. ErrLost means that the reservation was granted and has ended.
 func (c *Client) Reserve(ctx context.Context, r *Reservation, save func() error) (until time.Time, err error) {
 	return c.reserve(ctx, r, -1, save)
 }
@@ -84,18 +88,18 @@ func (c *Client) TryReserve(ctx context.Context, r *Reservation, save func() err
 	return c.reserve(ctx, r, 0, save)
 }
 
-func (c *Client) reserve(ctx context.Context, r *Reservation, waitFor int64, save func() error) (until time.Time, err error) {
-	if err := (&request{items: r.Items, metadata: r.Metadata}).check(); err != nil {
+func (c *Client) reserve(ctx context.Context, r *Reservation, wait int64, save func() error) (until time.Time, err error) {
+	if err := (&request{items: r.Items, meta: r.Meta}).check(); err != nil {
 		return until, err
 	}
 	if r.TTL < TTLMin {
 		return until, invalid("TTL", "%v, at least %v", r.TTL, TTLMin)
 	}
-	if err := c.meantFor(r); err != nil {
+	if err := c.checkCluster(r); err != nil {
 		return until, err
 	}
 	if r.Token == 0 {
-		if err := c.acquireReserved(ctx, r, waitFor, save); err != nil {
+		if err := c.acquireReserved(ctx, r, wait, save); err != nil {
 			return until, c.abandon(ctx, r, err)
 		}
 	}
@@ -103,23 +107,17 @@ func (c *Client) reserve(ctx context.Context, r *Reservation, waitFor int64, sav
 }
 
 // acquireReserved returns nil once a grant is known and saved.
-func (c *Client) acquireReserved(ctx context.Context, r *Reservation, waitFor int64, save func() error) error {
+func (c *Client) acquireReserved(ctx context.Context, r *Reservation, wait int64, save func() error) error {
 	if err := save(); err != nil {
 		return err
 	}
-	var refused *zamokpb.ErrorInfo
-	open := func(one *node, ctx context.Context, q *zamokpb.OpenSessionRequest, opts ...grpc.CallOption) (*zamokpb.OpenSessionResponse, error) {
-		answer, err := one.OpenSession(ctx, q, opts...)
-		refused = infoOf(err)
-		return answer, err
-	}
-	for between := (pause{}); ; between.wait(ctx) {
+	for retry := (backoff{}); ; retry.wait(ctx) {
 		if r.Session == 0 {
-			refused = nil
-			opened, _, err := call(ctx, c, repeats, open, &zamokpb.OpenSessionRequest{Secret: r.Secret,
-				Settings: &zamokpb.SessionSettings{Ttl: int64(r.TTL), Label: r.Label}})
+			request := &zamokpb.OpenSessionRequest{Secret: r.Secret,
+				Settings: &zamokpb.SessionSettings{Ttl: int64(r.TTL), Label: r.Label}}
+			opened, _, err := call.Leader(ctx, c.Calls(), call.Repeats, call.Node.OpenSession, request)
 			switch {
-			case refused.GetCode() == zamokpb.Code_CODE_NO_SESSION: // what it has opened is over
+			case detailsOf(err).GetCode() == zamokpb.Code_CODE_NO_SESSION: // it has ended
 				r.begin()
 				if err := save(); err != nil {
 					return err
@@ -129,19 +127,19 @@ func (c *Client) acquireReserved(ctx context.Context, r *Reservation, waitFor in
 				return err
 			}
 			r.Session, r.Ticket = opened.GetSession(), 1
-			r.Cluster, _ = c.nodes.own()
+			r.Cluster, _ = c.nodes.ownCluster()
 			if err := save(); err != nil {
 				return err
 			}
 		}
-		answer, info, err := c.awaitReserved(ctx, r, waitFor)
-		switch code := info.GetCode(); {
+		answer, err := c.awaitReserved(ctx, r, wait)
+		switch code := detailsOf(err).GetCode(); {
 		case err == nil:
 			r.Token = Token(answer.GetState().GetToken())
 			return save()
-		case code == zamokpb.Code_CODE_NOT_ACQUIRED && waitFor == 0:
-			return &NotAcquiredError{Names: names(r.Items), Holders: each(info.GetBlockers(), blocker)}
-		case code == zamokpb.Code_CODE_TICKET_ENDED, // the node dropped it when the connection broke
+		case code == zamokpb.Code_CODE_NOT_ACQUIRED && wait == 0:
+			return &NotAcquiredError{Names: names(r.Items), Holders: each(detailsOf(err).GetBlockers(), blocker)}
+		case code == zamokpb.Code_CODE_TICKET_ENDED, // its node dropped it when the connection broke
 			code == zamokpb.Code_CODE_NOT_ACQUIRED: // an earlier TryReserve, whose end was not confirmed
 			r.Ticket++
 		case code == zamokpb.Code_CODE_NO_SESSION: // it ended while it held nothing that this client knew of
@@ -155,9 +153,9 @@ func (c *Client) acquireReserved(ctx context.Context, r *Reservation, waitFor in
 	}
 }
 
-// awaitReserved requests the ticket of a reservation until it is granted or refused, and renews the session meanwhile.
-// The refusal of a node is returned with the error.
-func (c *Client) awaitReserved(ctx context.Context, r *Reservation, waitFor int64) (a *zamokpb.AcquireResponse, refusal *zamokpb.ErrorInfo, err error) {
+// awaitReserved requests the ticket of a reservation until it is granted or declined, and renews
+// the session meanwhile.
+func (c *Client) awaitReserved(ctx context.Context, r *Reservation, wait int64) (*zamokpb.AcquireResponse, error) {
 	renewing, stop := context.WithCancel(ctx)
 	renewed := make(chan struct{}) // closed when the goroutine below has ended
 	go func() {
@@ -166,33 +164,28 @@ func (c *Client) awaitReserved(ctx context.Context, r *Reservation, waitFor int6
 		defer tick.Stop()
 		for {
 			select {
-			case <-tick.C:
-				_, _, _ = call(renewing, c, repeats, (*node).RenewSession, r.renewal()) // Acquire returns the session's end
+			case <-tick.C: // if the session has ended, Acquire returns that
+				_, _, _ = call.Leader(renewing, c.Calls(), call.Repeats, call.Node.RenewSession, r.renewal())
 			case <-renewing.Done():
 				return
 			}
 		}
 	}()
 	defer func() { stop(); <-renewed }()
-	ask := &request{items: r.Items, metadata: r.Metadata}
-	wire := ask.wire(r.Ticket)
-	wire.WaitFor = waitFor
-	acquire := func(one *node, ctx context.Context, q *zamokpb.AcquireRequest, opts ...grpc.CallOption) (*zamokpb.AcquireResponse, error) {
-		answer, err := one.Acquire(ctx, q, opts...)
-		refusal = infoOf(err)
-		return answer, err
-	}
-	a, _, err = call(ctx, c, waits, acquire,
+	req := &request{items: r.Items, meta: r.Meta}
+	wire := req.wire(r.Ticket)
+	wire.Wait = wait
+	answer, _, err := call.Leader(ctx, c.Calls(), call.Waits, call.Node.Acquire,
 		&zamokpb.AcquireRequest{Session: r.Session, Secret: r.Secret, Acquire: wire, AckedThrough: r.Ticket - 1})
-	return a, refusal, err
+	return answer, err
 }
 
 func (r *Reservation) renewal() *zamokpb.RenewSessionRequest {
 	return &zamokpb.RenewSessionRequest{Session: r.Session, Secret: r.Secret}
 }
 
-// abandon ends an acquisition that was refused, or whose wait is over, so that nothing is granted to it later. One that
-// no node could answer is left as it is, to be repeated.
+// abandon ends an acquisition that was declined, or whose wait has ended, so that nothing is
+// granted to it later. If no node answered it leaves the acquisition as it is, to be repeated.
 func (c *Client) abandon(ctx context.Context, r *Reservation, err error) error {
 	switch {
 	case r.Session == 0 || r.Token != 0:
@@ -212,40 +205,42 @@ func (c *Client) abandon(ctx context.Context, r *Reservation, err error) error {
 }
 
 func (c *Client) closeReserved(ctx context.Context, r *Reservation) error {
-	_, _, err := call(ctx, c, repeats, (*node).CloseSession, &zamokpb.CloseSessionRequest{Session: r.Session, Secret: r.Secret})
+	request := &zamokpb.CloseSessionRequest{Session: r.Session, Secret: r.Secret}
+	_, _, err := call.Leader(ctx, c.Calls(), call.Repeats, call.Node.CloseSession, request)
 	return err
 }
 
-// RenewReservation renews the lease of a reservation that was granted: it ends one TTL from now. It returns that time,
-// as Reserve does, and ErrLost if the reservation has ended.
+// RenewReservation renews the lease of a granted reservation for one TTL from now. It returns the
+// end of the lease, as Reserve does, or ErrLost if the reservation has ended.
 func (c *Client) RenewReservation(ctx context.Context, r *Reservation) (until time.Time, err error) {
 	if r.Token == 0 || len(r.Items) == 0 {
 		return until, invalid("Token", "the reservation was not granted: call Reserve")
 	}
-	if err := c.meantFor(r); err != nil {
+	if err := c.checkCluster(r); err != nil {
 		return until, err
 	}
 	sent, renewal := time.Now(), r.renewal()
 	renewal.Ticket = r.Ticket // the session may outlive it
-	renewed, _, err := call(ctx, c, repeats, (*node).RenewSession, renewal)
+	renewed, _, err := call.Leader(ctx, c.Calls(), call.Repeats, call.Node.RenewSession, renewal)
 	if err != nil {
 		return until, r.lost(err)
 	}
 	return sent.Add(time.Duration(renewed.GetTtl())), nil
 }
 
-// ReleaseReservation releases what a reservation holds. To repeat it after an error is safe. Nil means that the cluster
-// holds nothing for it any more, and that it was held until now, if it was granted at all. After ErrLost nothing is held
-// either, and others may have held the locks before this call.
+// ReleaseReservation releases the locks of a reservation. It is safe to repeat it after an error.
+// Nil means that the cluster holds nothing for the reservation any more, and that the locks were
+// held until now if they were granted at all. After ErrLost nothing is held either, but others may
+// have held the locks before this call.
 func (c *Client) ReleaseReservation(ctx context.Context, r *Reservation) error {
 	if r.Session == 0 {
 		return nil
 	}
-	if err := c.meantFor(r); err != nil {
+	if err := c.checkCluster(r); err != nil {
 		return err
 	}
-	// The end of a ticket has a reason, that of a session not.
-	dropped, _, err := call(ctx, c, repeats, (*node).Drop,
+	// Drop returns the reason of the end, CloseSession does not.
+	dropped, _, err := call.Leader(ctx, c.Calls(), call.Repeats, call.Node.Drop,
 		&zamokpb.DropRequest{Session: r.Session, Secret: r.Secret, Ticket: r.Ticket})
 	switch {
 	case errors.Is(err, ErrSessionExpired) && r.Token == 0:
@@ -258,12 +253,12 @@ func (c *Client) ReleaseReservation(ctx context.Context, r *Reservation) error {
 	}
 	ended := dropped.GetState()
 	if r.Token != 0 && (ended.GetReason() != zamokpb.Reason_REASON_DROPPED || Token(ended.GetToken()) != r.Token) {
-		return &Error{Kind: ErrLost, Outcome: Done, cause: reasonError(ended.GetReason(), "")}
+		return &Error{Kind: ErrLost, Outcome: Done, Reason: reasonName(ended.GetReason()), cause: reasonError(ended.GetReason(), "")}
 	}
 	return nil
 }
 
-// lost is an error of a call about a reservation that was granted.
+// lost converts an error of a call about a granted reservation.
 func (r *Reservation) lost(err error) error {
 	switch {
 	case errors.Is(err, ErrSessionExpired):
@@ -274,20 +269,20 @@ func (r *Reservation) lost(err error) error {
 	return err
 }
 
-// meantFor makes a client that does not know its cluster yet belong to that of the reservation, and refuses one of
-// another.
-func (c *Client) meantFor(r *Reservation) error {
+// checkCluster returns an error if the reservation is of another cluster than this client. A client
+// that does not know its cluster yet belongs to that of the reservation from now on.
+func (c *Client) checkCluster(r *Reservation) error {
 	if r.Cluster == "" {
 		return nil
 	}
 	c.nodes.mu.Lock()
 	defer c.nodes.mu.Unlock()
 	if c.nodes.cluster == "" {
-		c.nodes.cluster, c.nodes.learnt = r.Cluster, "the reservation's"
+		c.nodes.cluster, c.nodes.clusterSource = r.Cluster, "from the reservation"
 	}
 	if c.nodes.cluster != r.Cluster {
 		return &Error{Kind: ErrWrongCluster, Message: fmt.Sprintf("the reservation was made in cluster %s, and this client belongs to cluster %s (%s)",
-			r.Cluster, c.nodes.cluster, c.nodes.learnt)}
+			r.Cluster, c.nodes.cluster, c.nodes.clusterSource)}
 	}
 	return nil
 }

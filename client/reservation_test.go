@@ -13,6 +13,7 @@ import (
 
 	"zamok/api/zamokpb"
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 func unsaved() error { return nil }
@@ -32,12 +33,12 @@ func TestAReservationOutlivesItsClient(t *testing.T) {
 	a, b := c.client(nil), c.client(nil)
 	ctx := soon(t)
 	r := client.NewReservation(30*time.Minute, client.ExclusiveItem("x"), client.SharedItem("y"), client.PermitsItem("p", 2, 3))
-	r.Label, r.Metadata = "anna", []byte("a load test")
+	r.Label, r.Meta = "anna", []byte("a load test")
 	var saved []client.Reservation
 	began := time.Now()
 	until, err := a.Reserve(ctx, r, func() error {
 		saved = append(saved, *r)
-		sessions, _, err := b.Sessions(ctx, 0, 0)
+		sessions, _, err := admin.New(b).Sessions(ctx, 0, 0)
 		require.NoError(t, err)
 		held, err := b.Get(ctx, "x", 0)
 		require.NoError(t, err)
@@ -58,11 +59,11 @@ func TestAReservationOutlivesItsClient(t *testing.T) {
 		return *d
 	}
 	first := look().Held[0]
-	require.False(t, first.Attached)
-	require.Equal(t, client.TicketRef{Session: r.Session, Ticket: r.Ticket}, client.TicketRef{Session: first.Session, Ticket: first.Ticket})
+	require.True(t, first.Reserved)
+	require.Equal(t, admin.TicketRef{Session: r.Session, Ticket: r.Ticket}, admin.TicketRef{Session: first.Session, Ticket: first.Ticket})
 	require.Equal(t, r.Token, first.Token)
 	require.Equal(t, "anna", first.Label)
-	require.Equal(t, []byte("a load test"), first.Metadata)
+	require.Equal(t, []byte("a load test"), first.Meta)
 	for _, stored := range saved {
 		text, err := json.Marshal(stored)
 		require.NoError(t, err)
@@ -85,7 +86,7 @@ func TestAReservationOutlivesItsClient(t *testing.T) {
 	require.NoError(t, b.ReleaseReservation(ctx, r))
 	c.free(b, "x")
 	c.free(b, "y")
-	sessions, _, err := b.Sessions(ctx, 0, 0)
+	sessions, _, err := admin.New(b).Sessions(ctx, 0, 0)
 	require.NoError(t, err)
 	require.Len(t, sessions, 1, "its session is closed, and the client's own lives")
 	require.ErrorIs(t, b.ReleaseReservation(ctx, r), client.ErrLost)
@@ -105,7 +106,7 @@ func TestARepeatedReleaseIsNoLoss(t *testing.T) {
 	_, err = zamokpb.NewZamokClient(conn).Drop(soon(t), drop)
 	require.NoError(t, err)
 	require.NoError(t, cl.ReleaseReservation(soon(t), r))
-	sessions, _, err := cl.Sessions(soon(t), 0, 0)
+	sessions, _, err := admin.New(cl).Sessions(soon(t), 0, 0)
 	require.NoError(t, err)
 	require.Empty(t, sessions)
 }
@@ -118,11 +119,11 @@ func TestALostReservationIsReported(t *testing.T) {
 	cl := c.client(nil)
 	for name, end := range map[string]func(t *testing.T, r *client.Reservation){
 		"released by force": func(t *testing.T, r *client.Reservation) {
-			_, err := cl.ForceRelease(soon(t), r.Items[0].Name(), r.Token, "a test")
+			_, err := admin.New(cl).ForceRelease(soon(t), r.Items[0].Name(), r.Token, "a test")
 			require.NoError(t, err)
 		},
 		"session ended": func(t *testing.T, r *client.Reservation) {
-			require.NoError(t, cl.ExpireSession(soon(t), r.Session, "a test"))
+			require.NoError(t, admin.New(cl).ExpireSession(soon(t), r.Session, "a test"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +163,7 @@ func TestAReservationGivenUpHoldsNothing(t *testing.T) {
 	cl := c.client(nil)
 	held, err := cl.Lock(soon(t), "held")
 	require.NoError(t, err)
-	over := errors.New("the patience is over")
+	over := errors.New("the caller gave up")
 	full := errors.New("the disk is full")
 	for name, test := range map[string]struct {
 		item client.Item
@@ -208,7 +209,7 @@ func TestAReservationGivenUpHoldsNothing(t *testing.T) {
 			} else {
 				require.Zero(t, r.Session)
 			}
-			sessions, _, err := cl.Sessions(soon(t), 0, 0)
+			sessions, _, err := admin.New(cl).Sessions(soon(t), 0, 0)
 			require.NoError(t, err)
 			require.Len(t, sessions, 1, "the client's own")
 			require.NoError(t, held.Err())
@@ -262,7 +263,7 @@ func TestAReservationIsWaitedForThroughALeaderChange(t *testing.T) {
 	}()
 	c.waiting(cl, "x", 1)
 	require.NoError(t, c.leader().Kill())
-	require.Eventually(t, func() bool { return time.Since(began) > ttl+ttl/2 }, patience, pollEvery)
+	require.Eventually(t, func() bool { return time.Since(began) > ttl+ttl/2 }, testTimeout, pollEvery)
 	c.waiting(cl, "x", 1)
 	require.NoError(t, held.Unlock(soon(t)))
 	require.NoError(t, until(t, done, "the reservation"))
@@ -331,7 +332,7 @@ func TestAReservationBelongsToItsCluster(t *testing.T) {
 		r := reserve(t, a.client(nil), "x")
 		require.Equal(t, idA, r.Cluster)
 		fresh, used := b.client(nil), b.client(nil)
-		_, err := used.Now(soon(t))
+		_, err := admin.New(used).Now(soon(t))
 		require.NoError(t, err)
 		for name, cl := range map[string]*client.Client{"fresh": fresh, "used": used} {
 			_, renewing := cl.RenewReservation(soon(t), r)

@@ -50,7 +50,7 @@ func newBare(t *testing.T) *bare {
 	b := &bare{T: t, clock: manual, time: clock.Time(clock.Minute)}
 	b.session = &session{
 		c: c, state: opening, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1), ttl: 10 * clock.Second, nextTicket: 1,
-		tickets: map[uint64]*ticket{}, answered: map[uint64]bool{}, holds: map[*ticket]struct{}{},
+		tickets: map[uint64]*ticket{}, completed: map[uint64]bool{}, holds: map[*ticket]struct{}{},
 	}
 	b.session.ctx, b.session.cancel = context.WithCancelCause(t.Context())
 	b.drawRenewal()
@@ -75,7 +75,7 @@ func (b *bare) breaks() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.become(streamBroke)
-	b.link = nil
+	b.stream = nil
 }
 
 func (b *bare) pass(d clock.Span) {
@@ -87,7 +87,7 @@ func (b *bare) pass(d clock.Span) {
 func (b *bare) receive(m *zamokpb.ServerMessage) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.handle(b.st, m)
+	b.apply(b.st, m)
 }
 
 // sends waits until the session has something to send, and returns that.
@@ -157,9 +157,9 @@ func decimal(n uint64) string {
 	return decimal(n/10) + decimal(n%10)
 }
 
-func (b *bare) asks(n int) (all []*ticket) {
+func (b *bare) requests(n int) (all []*ticket) {
 	for range n {
-		all = append(all, b.ask(newRequest([]Item{ExclusiveItem("x")}, nil)))
+		all = append(all, b.enqueue(newRequest([]Item{ExclusiveItem("x")}, nil)))
 	}
 	return all
 }
@@ -179,7 +179,7 @@ func (b *bare) leaves(t *ticket) {
 
 func TestTicketsBeyondTheWindowWait(t *testing.T) {
 	b := newBare(t)
-	b.asks(window + 50)
+	b.requests(window + 50)
 	sent, _ := b.outgoing()
 	require.Len(t, sent, window)
 	require.Equal(t, "acquire 1", sent[0])
@@ -195,30 +195,30 @@ func TestTicketsBeyondTheWindowWait(t *testing.T) {
 
 func TestWhatWasNotSentIsForgottenWithoutAWord(t *testing.T) {
 	b := newBare(t)
-	all := b.asks(3)
+	all := b.requests(3)
 	b.leaves(all[1])
 	sent, _ := b.outgoing()
 	require.Equal(t, []string{"acquire 1", "acquire 2"}, sent, "numbers are given when they are sent")
 	require.EqualValues(t, 2, all[2].number)
-	for _, t := range b.asks(500) {
+	for _, t := range b.requests(500) {
 		b.leaves(t)
 	}
-	require.Less(t, b.fresh.Len(), 500, "and does not pile up")
+	require.Less(t, b.unsent.Len(), 500, "and does not pile up")
 	sent, _ = b.outgoing()
 	require.Empty(t, sent)
 }
 
 func TestTheFurtherStateWins(t *testing.T) {
 	b := newBare(t)
-	one := b.asks(1)[0]
+	one := b.requests(1)[0]
 	b.outgoing()
 	b.push(state(1, granted, 0))
 	b.reply(state(1, waiting, 0), 0, 0)
 	l := b.hand(one)
 	require.NotNil(t, l)
 	require.EqualValues(t, 1001, l.Token())
-	b.push(state(1, over, zamokpb.Reason_REASON_REVOKED))
-	require.ErrorIs(t, l.Err(), ErrRevoked)
+	b.push(state(1, over, zamokpb.Reason_REASON_FORCE_RELEASED))
+	require.ErrorIs(t, l.Err(), ErrForceReleased)
 	b.attach([]*zamokpb.TicketState{state(1, granted, 0)})
 	require.ErrorIs(t, l.Err(), ErrLost)
 	sent, _ := b.outgoing()
@@ -227,7 +227,7 @@ func TestTheFurtherStateWins(t *testing.T) {
 
 func TestLostIsFinalAndDroppedFirst(t *testing.T) {
 	b := newBare(t)
-	all := b.asks(3)
+	all := b.requests(3)
 	b.outgoing()
 	b.push(state(2, granted, 0))
 	b.reply(state(1, waiting, 0), 0, 0)
@@ -240,7 +240,7 @@ func TestLostIsFinalAndDroppedFirst(t *testing.T) {
 	require.ErrorIs(t, context.Cause(ctx), ErrLost, "a look at the clocks is enough")
 	sent, _ := b.outgoing()
 	require.Contains(t, sent, "drop 2", "at once, if anybody listens")
-	b.asks(1)
+	b.requests(1)
 	b.attach([]*zamokpb.TicketState{state(1, waiting, 0), state(2, granted, 0)})
 	require.ErrorIs(t, l.Err(), ErrLost)
 	sent, _ = b.outgoing()
@@ -271,7 +271,7 @@ func TestLostClosesInTimeWithSlowTimers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for i := range 10 { // at different moments between two looks at the clocks
 			b := newBare(t)
-			all := b.asks(1)
+			all := b.requests(1)
 			b.outgoing()
 			b.push(state(1, granted, 0))
 			l := b.hand(all[0])
@@ -288,7 +288,7 @@ func TestLostClosesInTimeWithSlowTimers(t *testing.T) {
 
 func TestAGrantWithoutAValidLeaseWaitsForAConfirmation(t *testing.T) {
 	b := newBare(t)
-	all := b.asks(1)
+	all := b.requests(1)
 	_, frame := b.outgoing()
 	b.confirm(frame)
 	b.pass(9500 * clock.Millisecond)
@@ -309,7 +309,7 @@ func TestAGrantWithoutAValidLeaseWaitsForAConfirmation(t *testing.T) {
 // A frame of an earlier stream may come to the node late, when its ticket was given up as refused.
 func TestAnUnknownGrantIsDropped(t *testing.T) {
 	b := newBare(t)
-	one := b.asks(1)[0]
+	one := b.requests(1)[0]
 	b.outgoing()
 	b.reply(state(1, 0, 0), zamokpb.Code_CODE_DENIED, zamokpb.Outcome_OUTCOME_NOT_DONE)
 	require.ErrorIs(t, one.failure, ErrDenied)
@@ -326,7 +326,7 @@ func TestAnUnknownGrantIsDropped(t *testing.T) {
 func TestWhatTheLeaderCouldNotTakeIsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBare(t)
-		one := b.asks(1)[0]
+		one := b.requests(1)[0]
 		for _, code := range []zamokpb.Code{zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_UNKNOWN} {
 			require.Equal(t, []string{"acquire 1"}, b.sends())
 			refused := time.Now()
@@ -347,7 +347,7 @@ func TestWhatTheLeaderCouldNotTakeIsSentAgain(t *testing.T) {
 func TestARefusalOfAnEarlierStreamIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBare(t)
-		b.asks(1)
+		b.requests(1)
 		b.sends()
 		b.reply(state(1, 0, 0), zamokpb.Code_CODE_OVERLOADED, zamokpb.Outcome_OUTCOME_NOT_DONE)
 		b.breaks()
@@ -359,10 +359,10 @@ func TestARefusalOfAnEarlierStreamIsNotRepeated(t *testing.T) {
 	})
 }
 
-// What a newer server says and this client does not know ends the call: it must not ask again, and again.
+// What a newer server says and this client does not know ends the call: the call must not be repeated again and again.
 func TestAnUnknownReasonIsAnErrorAtOnce(t *testing.T) {
 	b := newBare(t)
-	all := b.asks(3)
+	all := b.requests(3)
 	b.outgoing()
 	b.reply(state(1, 0, 0), 999, zamokpb.Outcome_OUTCOME_NOT_DONE)
 	b.reply(state(2, 0, 0), 999, zamokpb.Outcome_OUTCOME_UNKNOWN)
@@ -377,7 +377,7 @@ func TestAnUnknownReasonIsAnErrorAtOnce(t *testing.T) {
 		require.Contains(t, kinds, zamokpb.Code(code), "a code that kinds leaves out")
 	}
 	for reason, name := range zamokpb.Reason_name {
-		one := b.asks(1)[0]
+		one := b.requests(1)[0]
 		b.outgoing()
 		b.push(state(one.number, over, zamokpb.Reason(reason)))
 		require.NotErrorIs(t, one.failure, ErrRefused, "%s: a reason that gone leaves out", name)
@@ -387,17 +387,17 @@ func TestAnUnknownReasonIsAnErrorAtOnce(t *testing.T) {
 // An operator may release a lock by force before it is handed over.
 func TestALockerGoesOnAfterAForcedRelease(t *testing.T) {
 	b := newBare(t)
-	one := b.asks(1)[0]
+	one := b.requests(1)[0]
 	b.outgoing()
 	b.push(state(1, granted, 0))
-	b.push(state(1, over, zamokpb.Reason_REASON_REVOKED))
-	require.ErrorIs(t, one.failure, ErrRevoked)
+	b.push(state(1, over, zamokpb.Reason_REASON_FORCE_RELEASED))
+	require.ErrorIs(t, one.failure, ErrForceReleased)
 	require.True(t, isTransient(one.failure))
 }
 
 func TestAMissingTicketBelowTheFloorIsGone(t *testing.T) {
 	b := newBare(t)
-	all := b.asks(2)
+	all := b.requests(2)
 	b.outgoing()
 	b.push(state(1, granted, 0))
 	b.reply(state(2, waiting, 0), 0, 0)
@@ -410,7 +410,7 @@ func TestAMissingTicketBelowTheFloorIsGone(t *testing.T) {
 
 func TestAGapInTheChangesEndsTheStream(t *testing.T) {
 	b := newBare(t)
-	all := b.asks(3)
+	all := b.requests(3)
 	b.outgoing()
 	b.push(state(1, granted, 0))
 	b.changes++ // one is lost, the next comes
@@ -421,7 +421,7 @@ func TestAGapInTheChangesEndsTheStream(t *testing.T) {
 	b.attach([]*zamokpb.TicketState{state(1, granted, 0), state(2, granted, 0), state(3, granted, 0)})
 	require.NotNil(t, b.hand(all[1]))
 	b.changes++ // the last one is lost
-	b.alive = true
+	b.keepAliveDue = true
 	_, frame := b.outgoing()
 	b.confirm(frame)
 	require.ErrorIs(t, context.Cause(b.st.ctx), errMissing)
@@ -431,12 +431,14 @@ func TestEveryCodeHasAnError(t *testing.T) {
 	again := map[string]bool{"CODE_OK": true, "CODE_NOT_LEADER": true, "CODE_OVERLOADED": true, "CODE_UNKNOWN": true,
 		"CODE_SUPERSEDED": true, "CODE_SLOW_READER": true, "CODE_STOPPING": true}
 	for number, name := range zamokpb.Code_name {
-		err := definite(&zamokpb.ErrorInfo{Code: zamokpb.Code(number), Message: "why", Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE})
+		err := errorOf(&zamokpb.ErrorInfo{Code: zamokpb.Code(number), Message: "why", Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE})
 		if again[name] {
 			assert.NoError(t, err, name)
 			continue
 		}
 		assert.Error(t, err, name)
-		assert.Contains(t, err.Error(), "zamok: ", name)
+		if name != "CODE_DEADLOCK" { // which has the cycle instead
+			assert.Contains(t, err.Error(), "why", name)
+		}
 	}
 }

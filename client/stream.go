@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	// frameMessages and frameBytes bound a frame: the first is the protocol's limit. A frame ends with the message that brings
-	// it above the second, so it stays below the 64 KiB that a server accepts: the largest message has 39 KB.
+	// frameMessages and frameBytes bound a frame. The first is the protocol's limit. A frame ends
+	// with the message that exceeds the second, so it stays below the 64 KiB that a server accepts:
+	// the largest message has 39 KB.
 	frameMessages = 1024
 	frameBytes    = 24 << 10
 )
@@ -27,24 +28,25 @@ const (
 var (
 	errSilent         = errors.New("the node stopped answering")
 	errMissing        = errors.New("a change is missing on the stream")
-	errBypassed       = errors.New("the leader can be reached without the node that relays")
+	errRelayUnneeded  = errors.New("the leader can be reached without the node that relays")
 	errNoSessionState = errors.New("the node's first message was no session state")
 	errOtherAttached  = errors.New("another attempt of this client has attached the session")
 )
 
-// stream is one connection of the session. The session's run goroutine sends on it, another one receives.
+// stream is one connection of the session. The session's run goroutine sends, and another goroutine
+// receives.
 type stream struct {
 	s          *session
 	node       *node
 	ctx        context.Context
 	cancel     context.CancelCauseFunc
-	rpc        grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame] // nil until it is sent
+	rpc        grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame] // nil before the call
 	first      bool                                                               // no earlier stream can have opened the session
 	firstFrame *zamokpb.ServerFrame                                               // nil once it is applied
 }
 
-// openStream opens a stream at a node, and receives its first frame, which opened applies. It is
-// given up when its answer would confirm nothing any more.
+// openStream opens a stream at a node, and receives its first frame, which opened applies. It gives
+// up after one ttl, when the answer would confirm nothing any more.
 func (s *session) openStream(ctx context.Context, cancel context.CancelCauseFunc, one *node) (*stream, error) {
 	st := &stream{s: s, node: one, ctx: ctx, cancel: cancel}
 	s.mu.Lock()
@@ -53,7 +55,7 @@ func (s *session) openStream(ctx context.Context, cancel context.CancelCauseFunc
 	s.mu.Unlock()
 	defer late.Stop()
 	if st.first { // no earlier attempt can have opened it
-		ctx = metadata.AppendToOutgoingContext(ctx, firstKey, "1")
+		ctx = metadata.AppendToOutgoingContext(ctx, zamokpb.FirstKey, "1")
 	}
 	var err error
 	if st.rpc, err = one.Session(ctx); err != nil {
@@ -73,7 +75,7 @@ func (s *session) openStream(ctx context.Context, cancel context.CancelCauseFunc
 	return st, err
 }
 
-// opened applies the first frame of a stream, or why there is none.
+// opened applies the first frame of a stream, or the error that came instead.
 func (s *session) opened(e attemptEnd[*stream]) attemptEnd[*stream] {
 	if e.value != nil {
 		if e.err = s.applyFirstFrame(e.value, e.err); e.err != nil {
@@ -83,8 +85,9 @@ func (s *session) opened(e attemptEnd[*stream]) attemptEnd[*stream] {
 	return e
 }
 
-// applyFirstFrame applies the first frame of a stream; err is why there is none. A superseded
-// attempt is no theft as long as another one of the same number may have taken effect.
+// applyFirstFrame applies the first frame of a stream; err is the error that came instead. If an
+// attempt was superseded, that is no takeover by another program as long as another attempt of the
+// same number may have taken effect.
 func (s *session) applyFirstFrame(st *stream, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,13 +102,13 @@ func (s *session) applyFirstFrame(st *stream, err error) error {
 	}
 	switch {
 	case info.GetCode() == zamokpb.Code_CODE_NO_SESSION:
-		s.finish(endReported, definite(info))
+		s.finish(endConfirmed, errorOf(info))
 	case superseded && s.unanswered > 0:
 		return errOtherAttached
 	case superseded:
-		return finalError{errTakenOver}
+		return permanentError{errTakenOver}
 	case info.GetCode() == zamokpb.Code_CODE_UNAUTHENTICATED:
-		if s.lease != nil && s.lease.Valid(s.c.clock.Now()) { // its next token may be late
+		if s.lease != nil && s.lease.Valid(s.c.clock.Now()) { // new credentials may be late
 			return errors.New(info.GetMessage())
 		}
 	}
@@ -114,12 +117,12 @@ func (s *session) applyFirstFrame(st *stream, err error) error {
 	}
 	messages := st.firstFrame.GetMessages()
 	st.firstFrame = nil
-	if len(messages) == 0 || messages[0].GetSession().GetTtl() < int64(TTLMin) { // without a SessionState it is 0
+	if len(messages) == 0 || messages[0].GetSession().GetTtl() < int64(TTLMin) {
 		return errNoSessionState
 	}
 	s.applySessionState(st, messages[0].GetSession())
 	for _, m := range messages[1:] {
-		s.handle(st, m)
+		s.apply(st, m)
 	}
 	return nil
 }
@@ -128,18 +131,19 @@ func (s *session) applyFirstFrame(st *stream, err error) error {
 func (s *session) openFrame() *zamokpb.ClientFrame {
 	cfg := &s.c.cfg
 	open := &zamokpb.OpenStream{Secret: s.secret, Session: s.id, Attempt: s.attempt, Settings: &zamokpb.SessionSettings{
-		Ttl: int64(cfg.TTL), Label: cfg.Label, Metadata: cfg.Metadata,
+		Ttl: int64(cfg.TTL), Label: cfg.Label, Meta: cfg.Meta,
 		LockDelay: int64(cfg.LockDelay), ReleaseOnDisconnect: int64(cfg.ReleaseOnDisconnect),
 	}}
 	now := s.c.clock.Now()
 	s.sent = now
 	return &zamokpb.ClientFrame{
-		Messages: []*zamokpb.ClientMessage{{Message: &zamokpb.ClientMessage_Open{Open: open}}},
+		Messages: []*zamokpb.ClientMessage{open.Message()},
 		Sent:     encodeInstant(now), AckedThrough: s.ackedThrough,
 	}
 }
 
-// applySessionState updates every ticket to the cluster's state, and queues what has to be sent, drops first.
+// applySessionState brings every ticket to the state in the cluster, and queues what has to be
+// sent, drops first.
 func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 	if s.state.over() {
 		return
@@ -155,30 +159,30 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 			"be lost; use a longer one", "ttl", s.ttl, "at_least", least)
 	}
 	s.ttlMin = clock.Span(w.GetTtlMin())
-	s.id, s.link, s.reported = w.GetSession(), st, 0
+	s.id, s.stream, s.delivered = w.GetSession(), st, 0
 	s.closed = false
 	s.outgoing, s.retryQueue = nil, nil
 	s.confirmRenewal(w.GetSent(), w.GetTime())
-	s.silent = false // what was sent later was sent to other nodes
+	s.silent = false // what was sent after that went to other nodes
 
-	reported := make(map[uint64]bool, len(w.GetTickets()))
+	listed := make(map[uint64]bool, len(w.GetTickets()))
 	for _, state := range w.GetTickets() {
 		number := state.GetTicket()
-		reported[number] = true
+		listed[number] = true
 		if t := s.tickets[number]; t != nil {
-			t.report(state, "")
+			t.applyState(state, "")
 		} else if state.GetState() != zamokpb.State_STATE_ENDED {
 			s.releaseUnknown(state)
 		}
 	}
 	for _, number := range slices.Sorted(maps.Keys(s.tickets)) {
 		t := s.tickets[number]
-		if !reported[number] && number <= s.ackedThrough {
-			t.reportEnd(zamokpb.Reason_REASON_UNSPECIFIED, "")
+		if !listed[number] && number <= s.ackedThrough {
+			t.applyEnd(zamokpb.Reason_REASON_UNSPECIFIED, "")
 			continue
 		}
 		t.queued = false
-		if t.state == ticketReleasing || t.state == ticketRequested || t.downgrade == asked {
+		if t.state == ticketReleasing || t.state == ticketRequested || t.downgrade == downgradeRequested {
 			s.queueOut(t)
 		}
 	}
@@ -186,7 +190,7 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 	signal(s.kick)
 }
 
-// releaseUnknown releases a ticket that is unknown here, so that it holds nothing.
+// releaseUnknown drops a ticket that this client does not know, so that it holds nothing.
 func (s *session) releaseUnknown(state *zamokpb.TicketState) *ticket {
 	t := &ticket{s: s, number: state.GetTicket(), state: ticketReleasing, token: state.GetToken()}
 	s.tickets[t.number] = t
@@ -223,14 +227,14 @@ func (st *stream) receive() error {
 		}
 		st.s.mu.Lock()
 		for _, m := range frame.GetMessages() {
-			st.s.handle(st, m)
+			st.s.apply(st, m)
 		}
 		st.s.mu.Unlock()
 	}
 }
 
-// compose makes the next frame: drops first, then repeated messages, then new tickets up to the window. It is nil if there
-// is nothing to send.
+// compose returns the next frame: drops first, then repeated messages, then new tickets up to the
+// window. It returns nil if there is nothing to send.
 func (s *session) compose() *zamokpb.ClientFrame {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,15 +250,15 @@ func (s *session) compose() *zamokpb.ClientFrame {
 			f.Messages = append(f.Messages, m)
 		}
 	}
-	// Drops go first. Only final states, of which nothing is sent, are greater than theirs.
+	// Sort drops first. Only final states compare higher, and they send nothing.
 	slices.SortStableFunc(s.outgoing, func(a, b *ticket) int {
 		return cmp.Compare(min(b.state, ticketReleasing), min(a.state, ticketReleasing))
 	})
 	for ; len(s.outgoing) > 0 && !full(); s.outgoing = s.outgoing[1:] {
 		add(s.outgoing[0])
 	}
-	for s.fresh.Len() > 0 && s.nextTicket <= s.ackedThrough+window && !full() {
-		t := s.fresh.Front().Value.(*ticket)
+	for s.unsent.Len() > 0 && s.nextTicket <= s.ackedThrough+window && !full() {
+		t := s.unsent.Front().Value.(*ticket)
 		t.become(send)
 		t.number = s.nextTicket
 		s.nextTicket++
@@ -263,17 +267,17 @@ func (s *session) compose() *zamokpb.ClientFrame {
 	}
 	if s.closing && !s.closed && !full() {
 		s.closed = true
-		f.Messages = append(f.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Close{Close: &zamokpb.CloseSession{}}})
+		f.Messages = append(f.Messages, (&zamokpb.CloseSession{}).Message())
 	}
-	if len(f.Messages) == 0 && !s.alive {
+	if len(f.Messages) == 0 && !s.keepAliveDue {
 		return nil
 	}
 	now := s.c.clock.Now()
 	if len(f.Messages) == 0 || s.unconfirmed(now) && len(f.Messages) < frameMessages {
-		f.Messages = append(f.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_KeepAlive{KeepAlive: &zamokpb.KeepAlive{}}})
+		f.Messages = append(f.Messages, (&zamokpb.KeepAlive{}).Message())
 		s.keptAlive = now
 	}
-	s.alive = false
+	s.keepAliveDue = false
 	f.Sent, f.AckedThrough = encodeInstant(now), s.ackedThrough
 	if s.sent = now; !s.silent {
 		s.silent, s.silentAt = true, now
@@ -281,60 +285,61 @@ func (s *session) compose() *zamokpb.ClientFrame {
 	return f
 }
 
-// unconfirmed reports whether what was sent has not renewed the session for too long, and no KeepAlive was sent just now:
-// what a node refuses before it proposes it renews nothing.
+// unconfirmed reports whether the session was not renewed for too long although frames were sent,
+// and no KeepAlive was sent just now. A message that the node rejects before the log renews
+// nothing.
 func (s *session) unconfirmed(now clock.Instant) bool {
 	return now.Reached(s.confirmed.Add(2*s.ttl/renewals)) && now.Reached(s.keptAlive.Add(s.ttl/retries))
 }
 
-// outgoingMessage is what a ticket has to send now; nil if nothing.
+// outgoingMessage is the next message of a ticket; nil if it has none.
 func (t *ticket) outgoingMessage() *zamokpb.ClientMessage {
 	t.queued = false
-	name := &zamokpb.TicketRequest{Ticket: t.number}
 	switch {
 	case t.state.final(): // since it was queued
 	case t.state == ticketReleasing:
-		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: name}}
-	case t.state == ticketRequested, t.state == ticketGranted && t.unplaced:
+		return (&zamokpb.Drop{Ticket: t.number}).Message()
+	case t.state == ticketRequested, t.state == ticketGranted && t.wantsConfirmation:
 		acquire := t.request.wire(t.number)
 		acquire.First = t.unanswered == 0
 		t.unanswered++
-		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: acquire}}
-	case t.downgrade == asked:
+		return acquire.Message()
+	case t.downgrade == downgradeRequested:
 		t.downgrades++
-		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Downgrade{Downgrade: name}}
+		return (&zamokpb.Downgrade{Ticket: t.number}).Message()
 	}
 	return nil
 }
 
-// missing ends a stream on which a change is missing. The next SessionState has the whole state.
+// missing ends a stream that lacks a change. The next SessionState has the whole state.
 func (st *stream) missing(number uint64) {
-	st.cancel(fmt.Errorf("%w: change %d comes after %d", errMissing, number, st.s.reported))
+	st.cancel(fmt.Errorf("%w: change %d comes after %d", errMissing, number, st.s.delivered))
 }
 
-// handle applies one message of the node.
-func (s *session) handle(st *stream, m *zamokpb.ServerMessage) {
+// apply applies one message of the node.
+func (s *session) apply(st *stream, m *zamokpb.ServerMessage) {
 	if s.state.over() || st.ctx.Err() != nil {
 		return // what follows a gap is sent again
 	}
 	switch m := m.GetMessage().(type) {
 	case *zamokpb.ServerMessage_Change:
-		if s.reported++; m.Change.GetNumber() != s.reported {
+		if s.delivered++; m.Change.GetNumber() != s.delivered {
 			st.missing(m.Change.GetNumber())
 			return
 		}
-		s.change(m.Change)
+		s.applyChange(m.Change)
 	case *zamokpb.ServerMessage_Answer:
 		s.silentAt = s.c.clock.Now() // shows that the stream works
-		s.answer(m.Answer)
-		for t := m.Answer.GetState().GetTicket(); t < min(m.Answer.GetThrough(), s.nextTicket-1); { // no more than were sent
+		s.applyAnswer(m.Answer)
+		// The answer is also for the tickets up to Through, if they were sent.
+		for t := m.Answer.GetState().GetTicket(); t < min(m.Answer.GetThrough(), s.nextTicket-1); {
 			t++
 			m.Answer.State.Ticket = t
-			s.answer(m.Answer)
+			s.applyAnswer(m.Answer)
 		}
 	case *zamokpb.ServerMessage_KeepAliveAck:
 		s.confirmRenewal(m.KeepAliveAck.GetSent(), m.KeepAliveAck.GetTime())
-		if m.KeepAliveAck.GetChanges() != s.reported {
+		if m.KeepAliveAck.GetChanges() != s.delivered {
 			st.missing(m.KeepAliveAck.GetChanges())
 		}
 	case *zamokpb.ServerMessage_Position:
@@ -355,6 +360,6 @@ func (s *session) handle(st *stream, m *zamokpb.ServerMessage) {
 		if s.closing && m.SessionEnded.GetReason() == zamokpb.Reason_REASON_CLOSED {
 			cause = &Error{Kind: ErrClosed}
 		}
-		s.finish(endReported, cause)
+		s.finish(endConfirmed, cause)
 	}
 }

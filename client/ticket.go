@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	// window is how far above its acknowledged-through a session may number tickets. Others wait here.
+	// window is how far a ticket's number may be above ackedThrough. Other tickets wait in the
+	// client.
 	window = 1024
-	// holdParts: a grant is handed over without asking for a new confirmation if that could prolong its hold by at most
-	// 1/holdParts.
+	// holdParts: a grant is handed over without a new confirmation if that could prolong its hold
+	// by at most 1/holdParts.
 	holdParts = 10
 )
 
@@ -25,40 +26,41 @@ type ticket struct {
 	s       *session
 	request *request
 	items   []Item
-	place   *list.Element // in fresh, while it is not sent
+	place   *list.Element // in session.unsent, until it is sent
 	number  uint64        // 0 = not sent yet
 	state   ticketState
-	token   uint64 // once the cluster has granted it
-	queued  bool   // in outgoing
-	// unanswered are its Acquires that may take effect: were sent, and not refused as not done.
+	token   uint64 // 0 = not granted yet
+	queued  bool   // in session.outgoing
+	// unanswered counts its Acquires that may take effect: they were sent, and no answer says not
+	// done.
 	unanswered int
 
-	downgrade  downgrading
-	downgrades int   // were sent for the latest Downgrade, and may take effect
-	refusal    error // of the latest Downgrade
+	downgrade    downgradeState
+	downgrades   int   // messages of the latest Downgrade that may take effect
+	downgradeErr error // of the latest Downgrade
 
-	holdUntil clock.Time    // of the cluster; 0 = no maximum
-	holdEnd   clock.Instant // here
-	grantedAt clock.Instant // when its grant came; only with a maximum hold
-	unplaced  bool          // a confirmation is asked for, to compute holdEnd
+	holdUntil         clock.Time    // by the cluster's clock; 0 = no maximum
+	holdEnd           clock.Instant // by this machine's clock
+	grantedAt         clock.Instant // when its grant came; only with a maximum hold
+	wantsConfirmation bool          // send the Acquire again, to compute holdEnd
 
-	limited time.Duration // the pause after the latest refusal by a limit
+	limitDelay time.Duration // the delay after a limit was last exceeded
 
 	failure  error // why it was not granted, or was lost
 	unlocked bool
 	handle   *Lock // once there is one
 
-	position *Position     // news for OnPosition
+	position *Position     // to be passed to OnPosition
 	changed  chan struct{} // closed at the next change; nil while nothing waits for one
 }
 
-// downgrading is how far a Downgrade is.
-type downgrading uint8
+// downgradeState is the state of a Downgrade.
+type downgradeState uint8
 
 const (
-	notAsked downgrading = iota
-	asked
-	downgraded
+	downgradeNone downgradeState = iota
+	downgradeRequested
+	downgradeDone
 )
 
 // changes returns a channel that is closed at the next change of the ticket.
@@ -77,12 +79,12 @@ func (t *ticket) notify() {
 	}
 }
 
-// ask puts a new ticket in line.
-func (s *session) ask(r *request) *ticket {
+// enqueue puts a new ticket in line.
+func (s *session) enqueue(r *request) *ticket {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := &ticket{s: s, request: r, items: r.items, state: ticketUnsent}
-	t.place = s.fresh.PushBack(t)
+	t.place = s.unsent.PushBack(t)
 	if s.state.over() {
 		t.endWithSession(context.Cause(s.ctx))
 	}
@@ -90,8 +92,8 @@ func (s *session) ask(r *request) *ticket {
 	return t
 }
 
-// giveUp ends the ticket for its caller, with the error that a waiting call returns. A Drop is sent until the cluster
-// reports the end (S4).
+// giveUp ends the ticket for its caller; failure is the error of a waiting call. A Drop is sent
+// until the cluster reports the end (S4).
 func (t *ticket) giveUp(failure error) {
 	if t.callerWaits() {
 		t.failure = failure
@@ -109,16 +111,17 @@ func (s *session) queueOut(t *ticket) {
 	signal(s.wake)
 }
 
-// retryLater queues a ticket again after a pause, together with those that are refused meanwhile. A ticket that a limit refused
-// waits alone, for the time that the limit asks for, doubled each time, since many may wait for the same limit.
+// retryLater queues a ticket again after a delay, together with others that are declined meanwhile.
+// A ticket that exceeded a limit waits on its own, for the time that the limit says, which doubles
+// each time, since many tickets may wait for the same limit.
 func (s *session) retryLater(t *ticket, info *zamokpb.ErrorInfo) {
 	if wait := time.Duration(info.GetRetryAfter()); wait > 0 {
-		t.limited = min(max(2*t.limited, wait, retryAfter), max(wait, limitedMax))
-		link := s.link // the next stream sends it at once
-		time.AfterFunc(t.limited+rand.N(t.limited), func() {
+		t.limitDelay = min(max(2*t.limitDelay, wait, retryAfter), max(wait, limitDelayMax))
+		stream := s.stream // the next stream sends it at once
+		time.AfterFunc(t.limitDelay+rand.N(t.limitDelay), func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if s.link == link {
+			if s.stream == stream {
 				s.queueOut(t)
 			}
 		})
@@ -142,18 +145,18 @@ func (s *session) retryLater(t *ticket, info *zamokpb.ErrorInfo) {
 	})
 }
 
-// report applies the state of a ticket in the cluster; text is an operator's reason for its end. A state behind the known
-// one changes nothing (S3).
-func (t *ticket) report(st *zamokpb.TicketState, text string) {
-	t.s.settled(t.number)
+// applyState applies the state of a ticket in the cluster; text is an operator's reason for its
+// end. A state before the known one changes nothing (S3).
+func (t *ticket) applyState(st *zamokpb.TicketState, text string) {
+	t.s.complete(t.number)
 	switch st.GetState() {
 	case zamokpb.State_STATE_WAITING:
-		t.become(reportWaiting)
+		t.become(onWaiting)
 	case zamokpb.State_STATE_GRANTED:
 		if t.token == 0 {
-			t.token = st.GetToken() // also of one that is being released: a repeated Acquire must not end it
+			t.token = st.GetToken() // also while releasing: see acquireRefused
 		}
-		if !t.become(reportGranted) {
+		if !t.become(onGranted) {
 			return
 		}
 		if t.holdUntil = clock.Time(st.GetHoldUntil()); t.holdUntil != 0 {
@@ -161,22 +164,22 @@ func (t *ticket) report(st *zamokpb.TicketState, text string) {
 			t.s.holds[t] = struct{}{}
 		}
 	case zamokpb.State_STATE_ENDED:
-		t.reportEnd(st.GetReason(), text)
+		t.applyEnd(st.GetReason(), text)
 	}
 }
 
-// reportEnd applies the end of a ticket in the cluster.
-func (t *ticket) reportEnd(reason zamokpb.Reason, text string) {
+// applyEnd applies the end of a ticket in the cluster.
+func (t *ticket) applyEnd(reason zamokpb.Reason, text string) {
 	s := t.s
 	delete(s.tickets, t.number)
-	s.settled(t.number)
+	s.complete(t.number)
 	if t.callerWaits() {
 		t.failure = t.endFailure(reason, text)
 	}
-	t.end(reportEnded, reasonError(reason, text))
+	t.end(onEnded, reasonError(reason, text))
 }
 
-// end moves the ticket to its end, or towards it. If it was held, it is lost to its handle for a cause.
+// end moves the ticket to its end, or towards it. If it was held, its handle is lost.
 func (t *ticket) end(e ticketEvent, cause error) {
 	wasHeld := t.state == ticketHeld
 	t.become(e)
@@ -187,26 +190,26 @@ func (t *ticket) end(e ticketEvent, cause error) {
 	if t.state == ticketEnded {
 		outcome = Done
 	}
-	t.failure = &Error{Kind: ErrLost, Outcome: outcome, cause: cause}
+	t.failure = &Error{Kind: ErrLost, Outcome: outcome, Reason: reasonOf(cause), cause: cause}
 	if t.handle.cancel != nil {
 		t.handle.cancel(t.failure) // its callbacks run in goroutines of their own
 	}
 	t.notify()
 }
 
-// endFailure is why a call that waits for a ticket gets no lock.
+// endFailure is the error of a call whose ticket has ended without a lock.
 func (t *ticket) endFailure(reason zamokpb.Reason, text string) error {
-	if refusal, is := refusals[reason]; is {
-		return refusal(t)
+	if failure, is := refusedReasons[reason]; is {
+		return failure(t)
 	}
 	switch reason {
 	case zamokpb.Reason_REASON_WAIT_TIMEOUT:
 		return &NotAcquiredError{Names: names(t.items), cause: errWaitTimeout}
-	case zamokpb.Reason_REASON_REVOKED:
+	case zamokpb.Reason_REASON_FORCE_RELEASED:
 		return reasonError(reason, text)
 	case zamokpb.Reason_REASON_UNSPECIFIED, zamokpb.Reason_REASON_DROPPED, zamokpb.Reason_REASON_CLOSED, zamokpb.Reason_REASON_EXPIRED,
-		zamokpb.Reason_REASON_DISCONNECTED, zamokpb.Reason_REASON_EVICTED, zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED,
-		zamokpb.Reason_REASON_RESTORED: // over before it was returned: nothing is held, and the call may ask again
+		zamokpb.Reason_REASON_DISCONNECTED, zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR, zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED,
+		zamokpb.Reason_REASON_RESTORED: // before it was returned: request it again
 		if t.token != 0 {
 			return errTooLate
 		}
@@ -216,16 +219,17 @@ func (t *ticket) endFailure(reason zamokpb.Reason, text string) error {
 	}
 }
 
-// endWithSession ends the ticket with its session: in the cluster, if that reported the end, or only here.
+// endWithSession ends the ticket with its session: in the cluster if the end is confirmed,
+// otherwise only here.
 func (t *ticket) endWithSession(cause error) {
 	event := sessionEnd
 	if t.s.state == sessionEnded {
-		event = reportEnded
+		event = onEnded
 	}
 	next := t.state.after(event)
 	if t.callerWaits() {
 		switch {
-		case errors.Is(cause, ErrSessionExpired) || errors.Is(cause, ErrRevoked): // a new session may get it
+		case errors.Is(cause, ErrSessionExpired): // a new session may acquire the lock
 			t.failure = errRetryInNewSession
 		case next == ticketEnded:
 			t.failure = cause
@@ -236,7 +240,7 @@ func (t *ticket) endWithSession(cause error) {
 	t.end(event, cause)
 }
 
-// unconfirmed is the error of a ticket that is not held here and may still be held in the cluster.
+// unconfirmed is the error of a ticket that is not held here but may be held in the cluster.
 func (t *ticket) unconfirmed(cause error) error {
 	return &UnconfirmedError{Names: names(t.items), Until: t.s.leaseConfirmed(), cause: cause}
 }
@@ -248,23 +252,25 @@ func (t *ticket) setHoldDeadline() {
 	}
 }
 
-// mayHandOver reports whether a grant with a maximum hold may be handed over at now. The older the newest confirmation,
-// the earlier the local end of the hold, by a twentieth of its age. If a new confirmation could make the end noticeably
-// later, one is requested first, by sending the Acquire once more: that is confirmed at once, while a KeepAlive waits for
-// a batch at the leader. If a confirmation from after the grant leaves nothing of the hold, the grant is given back.
+// mayHandOver reports whether a grant with a maximum hold may be handed over at now. The older the
+// newest confirmation, the earlier the local end of the hold, by a twentieth of its age. If a new
+// confirmation could make the end noticeably later, the client requests one first. For that it
+// sends the Acquire again, which is confirmed at once, while a KeepAlive waits for a batch at the
+// leader. If a confirmation from after the grant leaves nothing of the hold, the grant is given
+// back.
 func (t *ticket) mayHandOver(now clock.Instant) bool {
 	s := t.s
 	t.setHoldDeadline()
 	most := clock.FromDuration(t.request.maxHold)
 	most -= clock.Margin(most)
-	left, fresh := now.Until(t.holdEnd), s.confirmed.Reached(t.grantedAt)
+	left, recent := now.Until(t.holdEnd), s.confirmed.Reached(t.grantedAt)
 	switch {
-	case left > 0 && (fresh || left >= most-most/holdParts):
+	case left > 0 && (recent || left >= most-most/holdParts):
 		return true
-	case fresh:
+	case recent:
 		t.giveUp(errTooLate)
-	case !t.unplaced:
-		t.unplaced = true
+	case !t.wantsConfirmation:
+		t.wantsConfirmation = true
 		s.queueOut(t)
 	}
 	return false
@@ -285,30 +291,30 @@ func (t *ticket) handOver(now clock.Instant) *Lock {
 	return t.handle
 }
 
-// lose ends what a handle holds, for good (L3), before the cluster reports it.
+// lose ends a held ticket for good (L3), before the cluster reports its end.
 func (t *ticket) lose(cause error) {
 	if t.state == ticketHeld {
 		t.end(giveUp, cause)
 	}
 }
 
-// settled notes that a number was answered, or is not sent again, and raises the acknowledged-through (S2).
-func (s *session) settled(number uint64) {
+// complete marks a number as answered or never sent again, and raises ackedThrough (S2).
+func (s *session) complete(number uint64) {
 	if number <= s.ackedThrough {
 		return
 	}
-	s.answered[number] = true
-	for s.answered[s.ackedThrough+1] {
+	s.completed[number] = true
+	for s.completed[s.ackedThrough+1] {
 		s.ackedThrough++
-		delete(s.answered, s.ackedThrough)
+		delete(s.completed, s.ackedThrough)
 	}
-	if s.fresh.Len() > 0 {
+	if s.unsent.Len() > 0 {
 		signal(s.wake)
 	}
 }
 
-// change applies a pushed change.
-func (s *session) change(c *zamokpb.Change) {
+// applyChange applies a change that the cluster announced.
+func (s *session) applyChange(c *zamokpb.Change) {
 	state := c.GetState()
 	t := s.tickets[state.GetTicket()]
 	if t == nil {
@@ -317,18 +323,19 @@ func (s *session) change(c *zamokpb.Change) {
 		}
 		return
 	}
-	if c.GetDowngraded() && t.downgrade == asked {
-		t.downgrade = downgraded
+	if c.GetDowngraded() && t.downgrade == downgradeRequested {
+		t.downgrade = downgradeDone
 		t.notify()
 	}
-	if _, refused := refusals[state.GetReason()]; refused && t.state == ticketRequested {
-		return // its answer follows, with the blockers
+	if _, refused := refusedReasons[state.GetReason()]; refused && t.state == ticketRequested {
+		return // the answer to its Acquire follows, with the blockers
 	}
-	t.report(state, c.GetText())
+	t.applyState(state, c.GetText())
 }
 
-// refusals are the reasons for which a ticket ends with its own Acquire, and the errors if the answer to that was lost.
-var refusals = map[zamokpb.Reason]func(*ticket) error{
+// refusedReasons are the reasons for which a ticket ends with its own Acquire, with the errors if
+// the answer to that was lost.
+var refusedReasons = map[zamokpb.Reason]func(*ticket) error{
 	zamokpb.Reason_REASON_TRY_FAILED:    func(t *ticket) error { return &NotAcquiredError{Names: names(t.items)} },
 	zamokpb.Reason_REASON_DEADLOCKED:    func(*ticket) error { return &DeadlockError{} },
 	zamokpb.Reason_REASON_OWNER_BUSY:    func(*ticket) error { return &Error{Kind: ErrNotAcquired, Message: "its owner waits already"} },
@@ -336,13 +343,13 @@ var refusals = map[zamokpb.Reason]func(*ticket) error{
 	zamokpb.Reason_REASON_TOO_MANY:      func(*ticket) error { return &Error{Kind: ErrLimit} },
 }
 
-// answer applies the answer to a command.
-func (s *session) answer(a *zamokpb.Answer) {
+// applyAnswer applies the answer to a command.
+func (s *session) applyAnswer(a *zamokpb.Answer) {
 	info, state := a.GetError(), a.GetState()
-	final := definite(info)
+	final := errorOf(info)
 	switch info.GetCode() {
 	case zamokpb.Code_CODE_NO_SESSION:
-		s.finish(endReported, final)
+		s.finish(endConfirmed, final)
 		return
 	case zamokpb.Code_CODE_WRONG_SECRET:
 		s.finish(abort, final)
@@ -361,36 +368,36 @@ func (s *session) answer(a *zamokpb.Answer) {
 	}
 	switch {
 	case info.GetCode() == zamokpb.Code_CODE_OK:
-		if isDowngrade && t.downgrade == asked {
-			t.downgrade = downgraded
+		if isDowngrade && t.downgrade == downgradeRequested {
+			t.downgrade = downgradeDone
 		}
 	case final == nil:
 		s.retryLater(t, info)
 		return
 	case a.GetCommand() == zamokpb.Command_COMMAND_ACQUIRE:
-		s.refused(t, info, final)
+		s.acquireRefused(t, info, final)
 		return
 	case isDowngrade:
-		if t.downgrade == asked {
-			if t.downgrades > 0 { // an earlier one, perhaps of another stream, was not answered
+		if t.downgrade == downgradeRequested {
+			if t.downgrades > 0 { // an earlier message, perhaps on another stream, has no answer
 				final = withOutcome(final, Unknown)
 			}
-			t.downgrade, t.refusal = notAsked, final
+			t.downgrade, t.downgradeErr = downgradeNone, final
 		}
-	case state.GetState() != zamokpb.State_STATE_ENDED: // a Drop must succeed: it is repeated as long as it fails
+	case state.GetState() != zamokpb.State_STATE_ENDED: // a failed Drop is repeated
 		s.c.log.Warn("zamok: releasing a lock failed; retrying", "ticket", t.number, "error", final)
 		s.retryLater(t, info)
 		return
 	}
-	t.report(state, "")
+	t.applyState(state, "")
 	t.notify()
 }
 
-// refused applies the refusal of an acquisition.
-func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
+// acquireRefused applies a permanent error of an Acquire.
+func (s *session) acquireRefused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 	switch info.GetCode() {
 	case zamokpb.Code_CODE_TICKET_ENDED: // a repeated Acquire whose ticket has ended
-		t.reportEnd(info.GetReason(), info.GetMessage())
+		t.applyEnd(info.GetReason(), info.GetMessage())
 		return
 	case zamokpb.Code_CODE_NOT_ACQUIRED:
 		if t.callerWaits() {
@@ -398,7 +405,7 @@ func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 		}
 	}
 	if t.token != 0 {
-		return // a repeated Acquire was refused; the grant is valid, or is dropped if it was given up
+		return // only a repeated Acquire failed: the grant is valid, or being dropped
 	}
 	if info.GetOutcome() == zamokpb.Outcome_OUTCOME_UNKNOWN {
 		t.giveUp(t.unconfirmed(final))
@@ -407,5 +414,5 @@ func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 	if t.callerWaits() {
 		t.failure = final
 	}
-	t.reportEnd(info.GetReason(), "")
+	t.applyEnd(info.GetReason(), "")
 }

@@ -1,6 +1,6 @@
 package client
 
-// ticketState is where an acquisition stands, for its caller and for the cluster.
+// ticketState is the state of an acquisition, for its caller and in the cluster.
 //
 //	unsent       in line, without a number; not sent to the cluster
 //	requested    sent, not answered
@@ -9,23 +9,24 @@ package client
 //	held         returned to its caller, who considers it held
 //	releasing    given up or lost here; a Drop is sent until the cluster reports the end (S4)
 //	ended        ended in the cluster, or never sent
-//	unconfirmed  its session ended here without confirmation, so it may hold something in the cluster until the lease ends
+//	unconfirmed  its session ended here only: it may be held in the cluster until the lease ends
 //
-// An event that the table has no state for changes nothing: frames arrive late, twice and in another order. ended
-// and unconfirmed are final. TestTicketTransitions compares this table with the code.
+// An event without a state in the table changes nothing: frames arrive late, twice and in another
+// order. ended and unconfirmed are final. TestTicketTransitions compares the table with the code.
 //
-//	from \ event | send      | reportWaiting | reportGranted | handOver | giveUp    | reportEnded | sessionEnd
-//	unsent       | requested | -             | -             | -        | ended     | ended       | ended
-//	requested    | -         | waiting       | granted       | -        | releasing | ended       | unconfirmed
-//	waiting      | -         | -             | granted       | -        | releasing | ended       | unconfirmed
-//	granted      | -         | -             | -             | held     | releasing | ended       | unconfirmed
-//	held         | -         | -             | -             | -        | releasing | ended       | unconfirmed
-//	releasing    | -         | -             | -             | -        | -         | ended       | unconfirmed
-//	ended        | -         | -             | -             | -        | -         | -           | -
-//	unconfirmed  | -         | -             | -             | -        | -         | -           | -
+//	from \ event | send      | onWaiting | onGranted | handOver | giveUp    | onEnded | sessionEnd
+//	unsent       | requested | -         | -         | -        | ended     | ended   | ended
+//	requested    | -         | waiting   | granted   | -        | releasing | ended   | unconfirmed
+//	waiting      | -         | -         | granted   | -        | releasing | ended   | unconfirmed
+//	granted      | -         | -         | -         | held     | releasing | ended   | unconfirmed
+//	held         | -         | -         | -         | -        | releasing | ended   | unconfirmed
+//	releasing    | -         | -         | -         | -        | -         | ended   | unconfirmed
+//	ended        | -         | -         | -         | -        | -         | -       | -
+//	unconfirmed  | -         | -         | -         | -        | -         | -       | -
 //
-// sessionEnd is the end of the session here; if the cluster ended it, each ticket gets reportEnded instead. A
-// caller waits for an outcome from unsent to granted.
+// onWaiting, onGranted and onEnded are reports of the cluster. sessionEnd is the end of the session
+// here; if the cluster has ended the session, each ticket gets onEnded instead. From unsent to
+// granted a call waits for the outcome.
 type ticketState uint8
 
 const (
@@ -44,11 +45,11 @@ type ticketEvent uint8
 
 const (
 	send ticketEvent = iota
-	reportWaiting
-	reportGranted
+	onWaiting
+	onGranted
 	handOver
 	giveUp
-	reportEnded
+	onEnded
 	sessionEnd
 	ticketEvents
 )
@@ -56,12 +57,12 @@ const (
 // after returns the state after an event, or 0 if the event changes nothing.
 func (from ticketState) after(e ticketEvent) ticketState {
 	return [...][ticketEvents]ticketState{
-		ticketUnsent:      {send: ticketRequested, giveUp: ticketEnded, reportEnded: ticketEnded, sessionEnd: ticketEnded},
-		ticketRequested:   {reportWaiting: ticketWaiting, reportGranted: ticketGranted, giveUp: ticketReleasing, reportEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
-		ticketWaiting:     {reportGranted: ticketGranted, giveUp: ticketReleasing, reportEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
-		ticketGranted:     {handOver: ticketHeld, giveUp: ticketReleasing, reportEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
-		ticketHeld:        {giveUp: ticketReleasing, reportEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
-		ticketReleasing:   {reportEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
+		ticketUnsent:      {send: ticketRequested, giveUp: ticketEnded, onEnded: ticketEnded, sessionEnd: ticketEnded},
+		ticketRequested:   {onWaiting: ticketWaiting, onGranted: ticketGranted, giveUp: ticketReleasing, onEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
+		ticketWaiting:     {onGranted: ticketGranted, giveUp: ticketReleasing, onEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
+		ticketGranted:     {handOver: ticketHeld, giveUp: ticketReleasing, onEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
+		ticketHeld:        {giveUp: ticketReleasing, onEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
+		ticketReleasing:   {onEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
 		ticketEnded:       {},
 		ticketUnconfirmed: {},
 	}[from][e]
@@ -76,7 +77,7 @@ func (t *ticket) become(e ticketEvent) bool {
 	s := t.s
 	switch t.state {
 	case ticketUnsent:
-		s.fresh.Remove(t.place)
+		s.unsent.Remove(t.place)
 	case ticketHeld:
 		s.heldCount--
 	}
@@ -88,13 +89,13 @@ func (t *ticket) become(e ticketEvent) bool {
 		delete(s.holds, t)
 		s.queueOut(t) // its Drop, unless it has ended
 	}
-	if next >= ticketGranted { // no call waits for less
+	if next >= ticketGranted { // no call waits for an earlier state
 		t.notify()
 	}
 	return true
 }
 
-// final reports whether nothing more happens to the ticket.
+// final reports whether no event changes the ticket any more.
 func (s ticketState) final() bool { return s >= ticketEnded }
 
 // callerWaits reports whether a call waits for the outcome.

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/api"
-	"zamok/api/access/identity"
+	"zamok/api/gate/identity"
 	"zamok/client"
 )
 

@@ -60,8 +60,8 @@ func requireTable(t *testing.T, file string, wantEvents, wantStates []string, af
 }
 
 func TestTicketTransitions(t *testing.T) {
-	events := [ticketEvents]string{send: "send", reportWaiting: "reportWaiting", reportGranted: "reportGranted",
-		handOver: "handOver", giveUp: "giveUp", reportEnded: "reportEnded", sessionEnd: "sessionEnd"}
+	events := [ticketEvents]string{send: "send", onWaiting: "onWaiting", onGranted: "onGranted",
+		handOver: "handOver", giveUp: "giveUp", onEnded: "onEnded", sessionEnd: "sessionEnd"}
 	states := [...]string{ticketUnsent: "unsent", ticketRequested: "requested", ticketWaiting: "waiting",
 		ticketGranted: "granted", ticketHeld: "held", ticketReleasing: "releasing", ticketEnded: "ended",
 		ticketUnconfirmed: "unconfirmed"}
@@ -72,7 +72,7 @@ func TestTicketTransitions(t *testing.T) {
 
 func TestConnectionTransitions(t *testing.T) {
 	events := [connectionEvents]string{openSent: "openSent", openRefused: "openRefused", attach: "attach",
-		streamBroke: "streamBroke", endReported: "endReported", abort: "abort"}
+		streamBroke: "streamBroke", endConfirmed: "endConfirmed", abort: "abort"}
 	states := [...]string{unopened: "unopened", opening: "opening", attached: "attached", detached: "detached",
 		sessionEnded: "sessionEnded", sessionAborted: "sessionAborted"}
 	requireTable(t, "connectionstate.go", events[:], states[1:], func(state, event int) int {
@@ -83,13 +83,13 @@ func TestConnectionTransitions(t *testing.T) {
 // ticketEventsOf are what makes each event happen to a ticket, as a session does it.
 func ticketEventsOf(b *bare, one *ticket) map[ticketEvent]func() {
 	return map[ticketEvent]func(){
-		send:          func() { b.outgoing() },
-		reportWaiting: func() { b.reply(state(one.number, waiting, 0), 0, 0) },
-		reportGranted: func() { b.push(state(one.number, granted, 0)) },
-		handOver:      func() { b.hand(one) },
-		giveUp:        func() { b.leaves(one) },
-		reportEnded:   func() { b.push(state(one.number, over, zamokpb.Reason_REASON_EXPIRED)) },
-		sessionEnd:    func() { b.end(errTakenOver) },
+		send:       func() { b.outgoing() },
+		onWaiting:  func() { b.reply(state(one.number, waiting, 0), 0, 0) },
+		onGranted:  func() { b.push(state(one.number, granted, 0)) },
+		handOver:   func() { b.hand(one) },
+		giveUp:     func() { b.leaves(one) },
+		onEnded:    func() { b.push(state(one.number, over, zamokpb.Reason_REASON_EXPIRED)) },
+		sessionEnd: func() { b.end(errTakenOver) },
 	}
 }
 
@@ -99,20 +99,20 @@ func TestTicketWalksItsTransitions(t *testing.T) {
 	paths := map[ticketState][]ticketEvent{
 		ticketUnsent:      {},
 		ticketRequested:   {send},
-		ticketWaiting:     {send, reportWaiting},
-		ticketGranted:     {send, reportWaiting, reportGranted},
-		ticketHeld:        {send, reportGranted, handOver},
-		ticketReleasing:   {send, reportGranted, handOver, giveUp},
-		ticketEnded:       {send, reportGranted, reportEnded},
-		ticketUnconfirmed: {send, reportGranted, handOver, sessionEnd},
+		ticketWaiting:     {send, onWaiting},
+		ticketGranted:     {send, onWaiting, onGranted},
+		ticketHeld:        {send, onGranted, handOver},
+		ticketReleasing:   {send, onGranted, handOver, giveUp},
+		ticketEnded:       {send, onGranted, onEnded},
+		ticketUnconfirmed: {send, onGranted, handOver, sessionEnd},
 	}
 	for from, path := range paths {
 		for event := range ticketEvents {
-			if from == ticketUnsent && event == reportEnded {
+			if from == ticketUnsent && event == onEnded {
 				continue // the cluster can't name it
 			}
 			b := newBare(t)
-			one := b.asks(1)[0]
+			one := b.requests(1)[0]
 			happens := ticketEventsOf(b, one)
 			for _, e := range path {
 				happens[e]()
@@ -124,7 +124,7 @@ func TestTicketWalksItsTransitions(t *testing.T) {
 				want = next
 			}
 			require.Equal(t, want, one.state, "state %d, event %d", from, event)
-			require.True(t, want.final() || event != reportEnded && event != sessionEnd, "no state outlives its end")
+			require.True(t, want.final() || event != onEnded && event != sessionEnd, "no state outlives its end")
 			require.True(t, want >= ticketReleasing || event != giveUp, "what was given up is not held")
 			require.Equal(t, want == ticketHeld, b.heldCount == 1, "state %d, event %d", from, event)
 			if one.handle != nil {
@@ -141,15 +141,15 @@ func TestTicketWalksItsTransitions(t *testing.T) {
 func TestAnEndedTicketSendsNothing(t *testing.T) {
 	for _, queue := range []func(b *bare, one *ticket){
 		func(b *bare, one *ticket) { b.leaves(one) },
-		func(b *bare, one *ticket) { one.downgrade = asked; b.queueOut(one) },
+		func(b *bare, one *ticket) { one.downgrade = downgradeRequested; b.queueOut(one) },
 	} {
 		b := newBare(t)
-		one := b.asks(1)[0]
+		one := b.requests(1)[0]
 		b.outgoing()
 		b.push(state(1, granted, 0))
 		require.NotNil(t, b.hand(one))
 		queue(b, one)
-		b.push(state(1, over, zamokpb.Reason_REASON_REVOKED))
+		b.push(state(1, over, zamokpb.Reason_REASON_FORCE_RELEASED))
 		require.Nil(t, b.compose())
 	}
 }
@@ -157,7 +157,7 @@ func TestAnEndedTicketSendsNothing(t *testing.T) {
 // A wait that is cancelled before it was sent is not acquired: the cluster answers, so it is not unavailable.
 func TestAnUnsentWaitThatIsCancelledIsNotAcquired(t *testing.T) {
 	b := newBare(t)
-	one := b.asks(1)[0]
+	one := b.requests(1)[0]
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := one.wait(ctx, one.request)
@@ -177,7 +177,7 @@ func TestConnectionWalksItsTransitions(t *testing.T) {
 			}
 		case streamBroke:
 			b.breaks()
-		case endReported:
+		case endConfirmed:
 			b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
 				Reason: zamokpb.Reason_REASON_EXPIRED}}})
 		case abort:
@@ -193,7 +193,7 @@ func TestConnectionWalksItsTransitions(t *testing.T) {
 		opening:        {openSent},
 		attached:       {openSent, attach},
 		detached:       {openSent, attach, streamBroke},
-		sessionEnded:   {openSent, attach, endReported},
+		sessionEnded:   {openSent, attach, endConfirmed},
 		sessionAborted: {openSent, attach, abort},
 	} {
 		for event := range connectionEvents {
@@ -204,7 +204,7 @@ func TestConnectionWalksItsTransitions(t *testing.T) {
 				happens(b, e)
 			}
 			require.Equal(t, from, b.state, "the way there")
-			one := b.asks(1)[0]
+			one := b.requests(1)[0]
 			sent := from == attached || from == detached
 			if sent {
 				b.outgoing()
@@ -215,8 +215,8 @@ func TestConnectionWalksItsTransitions(t *testing.T) {
 				want = next
 			}
 			require.Equal(t, want, b.state, "state %d, event %d", from, event)
-			require.True(t, want.over() || event != endReported && event != abort, "no state outlives its end")
-			require.Equal(t, want == attached, b.link != nil, "state %d, event %d", from, event)
+			require.True(t, want.over() || event != endConfirmed && event != abort, "no state outlives its end")
+			require.Equal(t, want == attached, b.stream != nil, "state %d, event %d", from, event)
 			switch {
 			case want.over():
 				require.Error(t, b.ctx.Err())

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/api"
-	"zamok/api/access/rules"
+	"zamok/api/gate/rules"
 	"zamok/client"
 )
 
@@ -23,7 +23,7 @@ type gate struct {
 	cuts  int
 	conns []net.Conn
 	shut  chan struct{} // nil while it is open
-	to    string        // where connections lead; "" = to the address that is asked for
+	to    string        // where connections lead; "" = to the address that is dialed
 }
 
 // dial makes a connection that no later cut misses: one that was begun before a cut is made anew after it.
@@ -108,7 +108,7 @@ func TestARefusedReturnConfirmsNoUnlock(t *testing.T) {
 	denied.Store(true)
 	unlocked := make(chan error, 1)
 	go func() { unlocked <- held.Unlock(ctx) }()
-	require.Eventually(t, func() bool { return errors.Is(held.Err(), client.ErrNotHeld) }, patience, pollEvery)
+	require.Eventually(t, func() bool { return errors.Is(held.Err(), client.ErrNotHeld) }, testTimeout, pollEvery)
 	g.open()
 	err = until(t, unlocked, "the unlock")
 	info, getErr := b.Get(ctx, "x", 0)

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 // dead is an address without a listener. A port that was free a moment ago might be another test's by now.
@@ -50,18 +51,18 @@ func TestDialNamesEveryEndpointAndWhy(t *testing.T) {
 func TestAnAttemptWithoutAConnectionLeavesNoDoubt(t *testing.T) {
 	c := startCluster(t, 1)
 	ctx := soon(t)
-	_, cluster, err := c.client(nil).Members(ctx)
+	_, cluster, err := admin.New(c.client(nil)).Members(ctx)
 	require.NoError(t, err)
 	for range 10 {
 		cl := c.client(func(cfg *client.Config) {
 			cfg.Endpoints, cfg.Cluster = []string{dead, c.nodes[0].Client()}, cluster.ID
 		})
-		err := cl.ExpireSession(ctx, 1, "a test")
+		err := admin.New(cl).ExpireSession(ctx, 1, "a test")
 		require.ErrorIs(t, err, client.ErrSessionExpired)
 		var e *client.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, client.NotDone, e.Outcome, "%v", e)
-		_, err = cl.ForceRelease(ctx, "x", 1, "a test")
+		_, err = admin.New(cl).ForceRelease(ctx, "x", 1, "a test")
 		require.NoError(t, err)
 	}
 }
@@ -71,7 +72,7 @@ func TestBadConfigNamesTheField(t *testing.T) {
 		"Endpoints":      {},
 		"endpoint":       {Endpoints: []string{"http://host:1/x"}},
 		"TTL":            {Endpoints: []string{"a"}, TTL: time.Second},
-		"Metadata":       {Endpoints: []string{"a"}, Metadata: make([]byte, 4097)},
+		"Meta":           {Endpoints: []string{"a"}, Meta: make([]byte, 4097)},
 		"RequestTimeout": {Endpoints: []string{"a"}, RequestTimeout: -1},
 	} {
 		_, err := client.New(cfg)
@@ -109,12 +110,12 @@ func TestLockWaitsWhileNoNodeCanBeReached(t *testing.T) {
 		Endpoints: c.endpoints(), RequestTimeout: 300 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { _, err := cl.Now(ctx); return err == nil }, patience, pollEvery)
+	require.Eventually(t, func() bool { _, err := admin.New(cl).Now(ctx); return err == nil }, testTimeout, pollEvery)
 	require.NoError(t, c.nodes[0].Kill())
 	_, err = cl.TryLock(ctx, "x")
 	require.ErrorIs(t, err, client.ErrUnavailable)
 	require.NotErrorIs(t, err, context.DeadlineExceeded, "TryLock gives up by itself")
-	_, err = cl.Now(ctx)
+	_, err = admin.New(cl).Now(ctx)
 	require.ErrorIs(t, err, client.ErrUnavailable)
 
 	for refused := false; !refused; { // when an attempt has just taken too long, the error says that
@@ -127,7 +128,7 @@ func TestLockWaitsWhileNoNodeCanBeReached(t *testing.T) {
 		require.ErrorContains(t, err, c.nodes[0].Client())
 		refused = strings.Contains(err.Error(), "refused")
 	}
-	require.Eventually(t, func() bool { return len(log.lines()) > 0 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(log.lines()) > 0 }, testTimeout, 5*time.Millisecond)
 	require.Len(t, log.lines(), 1, "one warning in one outage")
 	_ = cl.Close() // nothing was opened, or it can't be known
 }
@@ -140,8 +141,8 @@ func TestDoorNamesTheField(t *testing.T) {
 		"control in it":  func() error { _, err := a.Lock(ctx, "a\x00b"); return err },
 		"not UTF-8":      func() error { _, err := a.Lock(ctx, "\xff"); return err },
 		"long name":      func() error { _, err := a.TryLock(ctx, strings.Repeat("x", 513)); return err },
-		"much metadata":  func() error { _, err := a.Lock(ctx, "x", client.WithMetadata(make([]byte, 4097))); return err },
-		"10 MiB":         func() error { _, err := a.Lock(ctx, "x", client.WithMetadata(make([]byte, 10<<20))); return err },
+		"much metadata":  func() error { _, err := a.Lock(ctx, "x", client.WithMeta(make([]byte, 4097))); return err },
+		"10 MiB":         func() error { _, err := a.Lock(ctx, "x", client.WithMeta(make([]byte, 10<<20))); return err },
 		"no items":       func() error { _, err := a.LockAll(ctx, nil); return err },
 		"too many items": func() error { _, err := a.LockAll(ctx, make([]client.Item, 65)); return err },
 		"negative hold":  func() error { _, err := a.Lock(ctx, "x", client.WithMaxHold(-1)); return err },
@@ -197,12 +198,12 @@ func TestAWrongEndpointIsExplained(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := client.New(client.Config{
-				Endpoints: []string{test.address, dead}, TLS: test.tls, RequestTimeout: patience, Logger: slog.New(slog.DiscardHandler),
+				Endpoints: []string{test.address, dead}, TLS: test.tls, RequestTimeout: testTimeout, Logger: slog.New(slog.DiscardHandler),
 			})
 			require.NoError(t, err)
 			defer c.Close()
 			for _, ask := range []func() error{
-				func() error { _, err := c.Now(soon(t)); return err },
+				func() error { _, err := admin.New(c).Now(soon(t)); return err },
 				func() error { _, err := c.Lock(soon(t), "x"); return err },
 				func() error { _, err := client.Dial(soon(t), dead); return err },
 			} {
@@ -211,7 +212,7 @@ func TestAWrongEndpointIsExplained(t *testing.T) {
 				require.ErrorContains(t, err, "no endpoint leads to a node; start the nodes, or correct the endpoints or TLS", "it fails at once")
 				require.NotContains(t, err.Error(), "may have taken effect")
 			}
-			_, err = c.Now(soon(t))
+			_, err = admin.New(c).Now(soon(t))
 			require.ErrorContains(t, err, test.address+": ")
 			require.ErrorContains(t, err, test.says)
 		})

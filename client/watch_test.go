@@ -14,6 +14,7 @@ import (
 
 	"zamok/api/zamokpb"
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 // A watch of everything reports a session's end, after what the session held.
@@ -21,13 +22,13 @@ func TestAWatchReportsSessions(t *testing.T) {
 	c := startCluster(t, 1)
 	a := c.client(func(cfg *client.Config) { cfg.Label = "a till" })
 	b, ctx := c.client(nil), soon(t)
-	at, err := b.Now(ctx)
+	at, err := admin.New(b).Now(ctx)
 	require.NoError(t, err)
 	held, err := a.Lock(ctx, "x")
 	require.NoError(t, err)
 	_, err = b.Lock(ctx, "y")
 	require.NoError(t, err)
-	require.NoError(t, b.ExpireSession(ctx, held.Session(), "enough"))
+	require.NoError(t, admin.New(b).ExpireSession(ctx, held.Session(), "enough"))
 	var seen []client.Event
 	for m, err := range b.Watch(ctx, "", at.Index) {
 		require.NoError(t, err)
@@ -38,7 +39,7 @@ func TestAWatchReportsSessions(t *testing.T) {
 	}
 	end := seen[len(seen)-1]
 	require.Equal(t, client.Event{
-		Index: end.Index, Kind: client.EventEnded, Session: held.Session(), Reason: "evicted", Text: "enough", Label: "a till",
+		Index: end.Index, Kind: client.EventEnded, Session: held.Session(), Reason: "expired_by_operator", Text: "enough", Label: "a till",
 	}, end)
 	lost := seen[len(seen)-2]
 	require.Equal(t, client.EventLost, lost.Kind)
@@ -116,16 +117,16 @@ func TestALoopThatIsLeftYieldsNothingMore(t *testing.T) {
 	}
 }
 
-// forgetful is a node that watches may ask, and remembers events after an index.
+// forgetful is a node that remembers events after an index.
 type forgetful struct {
 	zamokpb.UnimplementedZamokServer
-	after uint64
-	asked chan struct{} // by a watch; may be nil
+	after   uint64
+	watches chan struct{} // receives an element for each watch; may be nil
 }
 
 func (f forgetful) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingServer[zamokpb.WatchFrame]) error {
-	if f.asked != nil {
-		f.asked <- struct{}{}
+	if f.watches != nil {
+		f.watches <- struct{}{}
 	}
 	if err := stream.SetHeader(metadata.Pairs("zamok-cluster", "c")); err != nil {
 		return err
@@ -141,13 +142,13 @@ func (f forgetful) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingS
 	return stream.Send(&zamokpb.WatchFrame{Index: req.From}) // then it ends, as when the node stops
 }
 
-// A watch asks the others before it gives up because a node does not remember what comes next, and gives up if none
+// A watch tries the other nodes before it gives up because a node does not remember what comes next, and gives up if none
 // of them does.
 func TestAWatchAsksWhoRemembers(t *testing.T) {
 	t.Parallel()
-	asked := make(chan struct{}, 64)
+	watches := make(chan struct{}, 64)
 	var endpoints []string
-	for _, n := range []forgetful{{after: 100, asked: asked}, {after: 50}, {after: 100, asked: asked}} {
+	for _, n := range []forgetful{{after: 100, watches: watches}, {after: 50}, {after: 100, watches: watches}} {
 		server := grpc.NewServer()
 		zamokpb.RegisterZamokServer(server, n)
 		endpoints = append(endpoints, serve(t, server))
@@ -155,7 +156,7 @@ func TestAWatchAsksWhoRemembers(t *testing.T) {
 	c, err := client.New(client.Config{Endpoints: endpoints, Cluster: "c", Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	defer c.Close()
-	for len(asked) == 0 { // nodes are asked in any order
+	for len(watches) == 0 { // nodes are tried in any order
 		for m, err := range c.Watch(soon(t), "", 60) {
 			require.NoError(t, err)
 			require.EqualValues(t, 60, m.Index)
@@ -172,7 +173,7 @@ func TestAWatchFromTheFutureIsRefused(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3)
 	a, ctx := c.client(nil), soon(t)
-	at, err := a.Now(ctx)
+	at, err := admin.New(a).Now(ctx)
 	require.NoError(t, err)
 	for _, err := range a.Watch(ctx, "", at.Index+1_000_000) {
 		require.ErrorIs(t, err, client.ErrInvalid)

@@ -1,6 +1,13 @@
-// Package clock says what time it is, in a system where no wall clock may decide
+// Package clock has the kinds of time of a system in which no wall clock decides
 // anything. It is the only access to the machine's clocks: code that needs to know
-// how much time has passed is handed a value of one of the types here.
+// how much time has passed gets a value of one of the types here.
+//
+//	l := clock.StartLeader(clock.System(), epoch, base)        // a leader
+//	now = clock.Advance(now, epochInForce, l.Read())           // every node, for each entry
+//
+//	d := clock.NewLocalDeadline(ttl)                           // a client
+//	d.Confirm(clock.Confirmation{Sent: sent, At: clusterTime}) // for each answer to a renewal
+//	d.Valid(source.Now())
 //
 // # Three times
 //
@@ -11,16 +18,16 @@
 // jumps.
 //
 // Elapsed time ([Instant]) is what this machine's own clocks show: two clocks
-// read together, because one of them may be bent, and sleeps when the machine
-// does. A leader adds its elapsed time to cluster time ([Leader]); a client
+// read together, because one of them may be bent, and stands while the machine
+// sleeps. A leader adds its elapsed time to cluster time ([Leader]); a client
 // measures with it how long it may consider its lease valid without an answer
 // ([LocalDeadline]).
 //
 // Wall time is what a calendar shows. It can be set, by people and by programs,
 // forwards and back, and two machines never agree on it. It may be printed for
-// people. Nothing here reads it, and no lease, grant or order depends on it. Where
-// it is not set but made to run faster or slower until it is right, the monotonic
-// clock runs with it: the raw clock is there because of that.
+// people. Nothing here reads it, and no lease, grant or order depends on it. If a time
+// service makes it run faster or slower until it is right, instead of setting it, the
+// monotonic clock runs with it: the raw clock is there because of that.
 //
 // Beside these a [Stamp], the pair (term, index), orders everything that ever
 // happened in a cluster. It is not a time: it says before and after, not how long.
@@ -172,15 +179,15 @@
 // comes to D no earlier than D − T after p, so no earlier than D − T after s. That
 // is measured by leaders' clocks; if the client's runs slower than theirs by the
 // factor 1 − r, it shows (1 − r)(D − T) when the time has come. [Confirmation.Local] stops
-// at nineteen twentieths, and at least 200 ms before, hence C6. It asks both of
-// the machine's clocks and goes by whichever says that more has passed: that is
+// at nineteen twentieths, and at least 200 ms before, hence C6. It reads both of
+// the machine's clocks and goes by the one that says that more has passed: that is
 // no less than what the right one says.
 //
-// Three things look like proofs and are not. A pushed message says nothing about
+// Three things look like confirmations and are not. A pushed message says nothing about
 // when the cluster last heard of the client. The moment at which an answer was
 // *received* may be any time after the entry. And if a request was sent twice,
-// the answer to the first must not be dated by the second (hence D5): it proves
-// only that the first was heard.
+// the answer to the first must not be dated by the second (hence D5): it confirms
+// only the first.
 //
 // # Which clock is good for what
 //

@@ -213,7 +213,7 @@ func (c *cluster) advance(span clock.Span, suspended int) {
 	}
 }
 
-// startEpoch is a node taking note of one election that it won, perhaps long after:
+// startEpoch is a node noticing one election that it won, perhaps long after:
 // the old epoch ends, then the next is proposed (D2).
 func (c *cluster) startEpoch(n *node) {
 	if n.unnoticedWins == 0 {

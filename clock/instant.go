@@ -5,11 +5,11 @@ package clock
 // raw one, which is neither ([System]). Both count from some moment that means
 // nothing elsewhere, so instants compare only with instants of the same Source.
 //
-// The two clocks are never mixed. Every question is asked of both, and the more
-// pessimistic answer is given: more time has passed, less is left.
+// The two clocks are never mixed. Every comparison is made on both, and the more
+// pessimistic result counts: more time has passed, less is left.
 //
-// The zero Instant is as early as any Source can show. A proof that comes back
-// with its instant lost therefore proves nothing, rather than too much.
+// The zero Instant is as early as any Source can show. A confirmation whose instant was
+// lost on the way therefore confirms nothing, rather than too much.
 type Instant struct{ mono, raw Span }
 
 // Source shows the present Instant. System and Runtime are the two.
@@ -45,12 +45,12 @@ func (i Instant) Until(deadline Instant) Span {
 	return min(mono, raw)
 }
 
-// Reached says whether either clock has come to the deadline.
+// Reached reports whether either clock has come to the deadline.
 func (i Instant) Reached(deadline Instant) bool {
 	return i.mono >= deadline.mono || i.raw >= deadline.raw
 }
 
-// After says whether i is later than j: ahead on one clock at least, and behind
+// After reports whether i is later than j: ahead on one clock at least, and behind
 // on neither. Two instants that each clock orders differently are not two looks
 // of one Source, and neither is after the other.
 func (i Instant) After(j Instant) bool {

@@ -14,71 +14,69 @@ const (
 // Margin is what a client gives up of a span: a twentieth, at least MarginMin.
 func Margin(s Span) Span { return max(s/DriftDivisor, MarginMin) }
 
-// Confirmation is what an answer that went through the log proves: the transmission
-// sent at Sent was in an entry after which the cluster's time was At. Sent must
-// be that of the *very transmission whose bytes were in the entry*, as echoed in
-// the answer, never of a later one and never the moment of receipt.
+// Confirmation is what an answer that went through the log proves: the transmission sent at Sent
+// was in an entry after which the cluster's time was At. Sent must be that of the *very
+// transmission whose bytes were in the entry*, as echoed in the answer: never that of a later
+// transmission, and never the moment of receipt.
 type Confirmation struct {
 	Sent Instant
 	At   Time
 }
 
-// Local turns a deadline of the cluster into an instant of this machine that
-// comes no later: Sent + (d − At) less a margin of a twentieth, at least 200 ms.
-// For a deadline that the cluster had passed when it answered, the result lies
-// before Sent, so it is reached whenever one looks.
-func (p Confirmation) Local(d Time) Instant {
-	ahead := d.Sub(p.At)
-	return p.Sent.Add(subSaturated(ahead, Margin(ahead)))
+// Local converts a deadline of the cluster into an instant of this machine that comes no later:
+// Sent + (deadline − At) less a margin of a twentieth, at least 200 ms. If the cluster had passed
+// the deadline when it answered, the result lies before Sent, so it is always reached.
+func (c Confirmation) Local(deadline Time) Instant {
+	ahead := deadline.Sub(c.At)
+	return c.Sent.Add(subSaturated(ahead, Margin(ahead)))
 }
 
-// LocalDeadline is how long a client may continue believing in its session without hearing
-// from anybody. It has one owner, who serialises its calls. The zero LocalDeadline,
-// and one that has confirmed nothing, trusts nothing.
+// LocalDeadline is how long a client may consider its session valid without hearing from the
+// cluster. It has one owner, who serialises its calls. Before the first confirmation nothing is
+// valid; the zero LocalDeadline has none.
 //
-// It keeps one proof, the one sent last, for these reasons. Every proof is sound
-// by itself and forever, so keeping any one of them is safe. The lease ends at
-// Sent + ttl less the margin, whatever At was, so the proof sent last *is* the
-// best one for the lease, no other need be remembered, and an answer that comes
-// late to an earlier transmission changes nothing: Until never moves back (C7).
+// It keeps one confirmation, the one sent last. Each confirmation holds by itself and forever, so
+// keeping any one of them is safe. The lease ends at Sent + ttl less the margin, whatever At was.
+// So the one sent last is the best one for the lease, and an answer that comes late to an earlier
+// transmission changes nothing: Until never moves back (C7).
 //
-// For other deadlines the best proof would be another one now and then: one that
-// travelled faster places a deadline later, by the difference of the two
-// journeys. That is not worth a second kept proof; who has shown a deadline to
-// somebody and must not take it back keeps the Later of old and new.
+// For other deadlines another confirmation is sometimes better: one that travelled faster places
+// a deadline later, by the difference of the two journeys. That gain is not worth keeping a second
+// one. A client that has shown a deadline, and must not take it back, keeps the Later of old and
+// new.
 type LocalDeadline struct {
 	ttl       Span
-	newest    Confirmation // Meaningful if proven.
+	newest    Confirmation // meaningful if confirmed
 	confirmed bool
 }
 
-// NewLocalDeadline begins without proof. ttl is what the cluster granted, which is not
-// always what was asked for.
+// NewLocalDeadline begins without a confirmation. ttl is what the cluster granted, which may
+// differ from what the client requested.
 func NewLocalDeadline(ttl Span) *LocalDeadline { return &LocalDeadline{ttl: ttl} }
 
-// Confirm takes in a proof, in whatever order answers arrive.
-func (t *LocalDeadline) Confirm(p Confirmation) {
-	if !t.confirmed || p.Sent.After(t.newest.Sent) {
-		t.newest, t.confirmed = p, true
+// Confirm takes in a confirmation. They may come in any order.
+func (l *LocalDeadline) Confirm(c Confirmation) {
+	if !l.confirmed || c.Sent.After(l.newest.Sent) {
+		l.newest, l.confirmed = c, true
 	}
 }
 
-// Until is the local end of the lease; false if nothing was proven yet.
-func (t *LocalDeadline) Until() (Instant, bool) {
-	return t.Local(t.newest.At.Add(t.ttl))
+// Until is the local end of the lease; false before the first confirmation.
+func (l *LocalDeadline) Until() (Instant, bool) {
+	return l.Local(l.newest.At.Add(l.ttl))
 }
 
-// Local places any deadline of the cluster, such as the end of a maximum hold;
-// false if nothing was proven yet. It says nothing about the lease.
-func (t *LocalDeadline) Local(d Time) (Instant, bool) {
-	if !t.confirmed {
+// Local converts any deadline of the cluster, such as the end of a maximum hold; false before the
+// first confirmation. It says nothing about the lease.
+func (l *LocalDeadline) Local(deadline Time) (Instant, bool) {
+	if !l.confirmed {
 		return Instant{}, false
 	}
-	return t.newest.Local(d), true
+	return l.newest.Local(deadline), true
 }
 
-// Valid says whether the session may be believed in at now.
-func (t *LocalDeadline) Valid(now Instant) bool {
-	until, proven := t.Until()
-	return proven && !now.Reached(until)
+// Valid reports whether the client may consider the session valid at now.
+func (l *LocalDeadline) Valid(now Instant) bool {
+	until, confirmed := l.Until()
+	return confirmed && !now.Reached(until)
 }

@@ -40,7 +40,7 @@ func TestConfirmationToLocalSaturates(t *testing.T) {
 
 func TestLocalDeadlineWithoutConfirmation(t *testing.T) {
 	for name, deadline := range map[string]*clock.LocalDeadline{
-		"the zero value": {}, "no proof yet": clock.NewLocalDeadline(10 * clock.Second),
+		"the zero value": {}, "no confirmation yet": clock.NewLocalDeadline(10 * clock.Second),
 	} {
 		_, confirmed := deadline.Until()
 		assert.False(t, confirmed, name)

@@ -46,7 +46,7 @@ func (b *benchHarness) acquire(name string) *Acquire {
 	b.ticket[i]++
 	return &Acquire{
 		Session: b.sessions[i], Ticket: b.ticket[i], AckedThrough: b.ticket[i] - 1,
-		Items: exclusive(name), WaitFor: Forever,
+		Items: exclusive(name), Wait: Forever,
 	}
 }
 
@@ -107,7 +107,7 @@ func (b *benchHarness) holdLocks(tb testing.TB, locks int) {
 			for ; len(commands) < 512 && ticket <= TicketWindow && first < locks; ticket++ {
 				commands = append(commands, &Acquire{
 					Session: id, Ticket: ticket,
-					Items: exclusive(fmt.Sprintf("held/%011d", first)), WaitFor: 0,
+					Items: exclusive(fmt.Sprintf("held/%011d", first)), Wait: 0,
 				})
 				first++
 			}

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/clock"
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 // What one entry may cost all nodes, and what a name or a session may leave behind.
@@ -114,7 +114,7 @@ func TestRestoreHoldOffLeavesNoDelays(t *testing.T) {
 	b.do(0, &LeaderStart{Node: "n1", Cluster: ClusterID{2}})
 	s := b.open(1, clock.Hour)
 	for i := range uint64(10) {
-		b.do(0, &Acquire{Session: s, Ticket: i + 1, Items: exclusive(fmt.Sprint("a", i), fmt.Sprint("b", i)), WaitFor: Forever})
+		b.do(0, &Acquire{Session: s, Ticket: i + 1, Items: exclusive(fmt.Sprint("a", i), fmt.Sprint("b", i)), Wait: Forever})
 	}
 	require.Equal(t, 20, m.Counts().Delayed)
 	for i := range uint64(10) {
@@ -134,14 +134,14 @@ func TestDeadlockBehindManyHoldersIsFound(t *testing.T) {
 		commands = append(commands, &Acquire{Session: readers, Ticket: i + 1, Items: []Item{{Name: "L", Mode: Shared}}})
 	}
 	for i := range uint64(count) {
-		c := &Acquire{Session: writers, Ticket: i + 1, Items: exclusive("L"), WaitFor: Forever}
+		c := &Acquire{Session: writers, Ticket: i + 1, Items: exclusive("L"), Wait: Forever}
 		if i == 0 {
 			c.Items = exclusive("A", "L")
 		}
 		commands = append(commands, c)
 	}
 	b.do(0, commands...)
-	a := b.do(0, &Acquire{Session: x, Ticket: 2, Items: exclusive("L"), WaitFor: Forever, Owner: "x"})
+	a := b.do(0, &Acquire{Session: x, Ticket: 2, Items: exclusive("L"), Wait: Forever, Owner: "x"})
 	require.Equal(t, Deadlock, a.Results[0].Code)
 	require.Equal(t, []Link{
 		{TicketRef{x, 2}, "x", Waiting, "L"}, {TicketRef{writers, 1}, "", Waiting, "A"}, {TicketRef{x, 1}, "x", Granted, "A"},
@@ -156,18 +156,18 @@ func TestDeadlockSearchPerEntryIsBounded(t *testing.T) {
 	b.do(0, &Acquire{Session: x, Ticket: 1, Items: exclusive("A"), Owner: "x"})
 	queue := []Command{&Acquire{Session: others, Ticket: 1, Items: exclusive("L")}}
 	for i := range uint64(900) {
-		queue = append(queue, &Acquire{Session: others, Ticket: i + 2, Items: exclusive("L"), WaitFor: Forever})
+		queue = append(queue, &Acquire{Session: others, Ticket: i + 2, Items: exclusive("L"), Wait: Forever})
 	}
 	b.do(0, queue...)
-	b.do(0, &Acquire{Session: x, Ticket: 2, Items: exclusive("L"), WaitFor: Forever, Owner: "x"})
+	b.do(0, &Acquire{Session: x, Ticket: 2, Items: exclusive("L"), Wait: Forever, Owner: "x"})
 	require.Equal(t, 1, b.m.searched.used, "no ticket waits for A, which was looked at")
 	b.do(0, &Drop{Session: x, Ticket: 2})
 
-	b.do(0, &Acquire{Session: others, Ticket: 950, Items: exclusive("A"), WaitFor: Forever})
+	b.do(0, &Acquire{Session: others, Ticket: 950, Items: exclusive("A"), Wait: Forever})
 	var asking []Command
 	for i := range uint64(500) {
 		asking = append(asking,
-			&Acquire{Session: x, Ticket: i + 3, Items: exclusive("L"), WaitFor: Forever, Owner: "x"},
+			&Acquire{Session: x, Ticket: i + 3, Items: exclusive("L"), Wait: Forever, Owner: "x"},
 			&Drop{Session: x, Ticket: i + 3})
 	}
 	for _, r := range b.do(0, asking...).Results {
@@ -183,19 +183,19 @@ func TestOthersSearchBesideLongSearches(t *testing.T) {
 	b.do(0, &Acquire{Session: long, Ticket: 1, Items: exclusive("A"), Owner: "x"}, &Acquire{Session: long, Ticket: 2, Items: exclusive("L")})
 	var queue, asking []Command
 	for i := range uint64(700) { // both ways are long
-		queue = append(queue, &Acquire{Session: long, Ticket: i + 3, Items: exclusive([]string{"A", "L"}[i%2]), WaitFor: Forever})
+		queue = append(queue, &Acquire{Session: long, Ticket: i + 3, Items: exclusive([]string{"A", "L"}[i%2]), Wait: Forever})
 	}
 	b.do(0, queue...)
 	for i := range uint64(100) {
-		asking = append(asking, &Acquire{Session: long, Ticket: 800 + i, Items: exclusive("L"), WaitFor: Forever, Owner: "x"},
+		asking = append(asking, &Acquire{Session: long, Ticket: 800 + i, Items: exclusive("L"), Wait: Forever, Owner: "x"},
 			&Drop{Session: long, Ticket: 800 + i})
 	}
 	const pairs = 3 // of two owners that wait for each other, each pair of another identity
 	for i := range byte(pairs) {
 		s, p, q := b.openFor(string('a'+rune(i)), 2+i), fmt.Sprint("p", i), fmt.Sprint("q", i)
 		b.do(0, &Acquire{Session: s, Ticket: 1, Items: exclusive(p), Owner: p}, &Acquire{Session: s, Ticket: 2, Items: exclusive(q), Owner: q},
-			&Acquire{Session: s, Ticket: 3, Items: exclusive(q), Owner: p, WaitFor: Forever})
-		asking = append(asking, &Acquire{Session: s, Ticket: 4, Items: exclusive(p), Owner: q, WaitFor: Forever})
+			&Acquire{Session: s, Ticket: 3, Items: exclusive(q), Owner: p, Wait: Forever})
+		asking = append(asking, &Acquire{Session: s, Ticket: 4, Items: exclusive(p), Owner: q, Wait: Forever})
 	}
 	results := b.do(0, asking...).Results
 	for i, r := range results[len(results)-pairs:] {
@@ -229,13 +229,13 @@ func TestBothDirectionsOfTheSearchAgree(t *testing.T) {
 				items = append(items, Item{Name: name, Mode: Shared})
 			}
 			if n := len(items); i == 13 && n > 0 && items[n-1].Name == name { // and one of permits
-				items[n-1] = Item{Name: name, Mode: Permits, Permits: 1 + r.Uint32N(3), Limit: 3}
+				items[n-1] = Item{Name: name, Mode: Permits, Permits: 1 + r.Uint32N(3), Of: 3}
 			}
 		}
 		if len(items) == 0 {
 			continue
 		}
-		c := &Acquire{Session: s.ID, Ticket: key.Ticket, AckedThrough: numbers[s.ID], Items: items, WaitFor: Forever, Owner: []string{"", "p", "q"}[r.IntN(3)]}
+		c := &Acquire{Session: s.ID, Ticket: key.Ticket, AckedThrough: numbers[s.ID], Items: items, Wait: Forever, Owner: []string{"", "p", "q"}[r.IntN(3)]}
 		numbers[s.ID]++
 		asked := &ticket{state: Waiting, owner: c.Owner}
 		asked.setItems(items)
@@ -282,7 +282,7 @@ func TestOwnerScanCountsTowardsSearchLimit(t *testing.T) {
 	var asking []Command
 	for i := range uint64(500) {
 		asking = append(asking,
-			&Acquire{Session: x, Ticket: 500 + i, Items: exclusive("L"), WaitFor: Forever, Owner: "x"},
+			&Acquire{Session: x, Ticket: 500 + i, Items: exclusive("L"), Wait: Forever, Owner: "x"},
 			&Drop{Session: x, Ticket: 500 + i})
 	}
 	for i, r := range b.do(0, asking...).Results {
@@ -297,8 +297,8 @@ func TestOwnerScanCountsTowardsSearchLimit(t *testing.T) {
 func TestDeadlockSearchCostsTheSameAfterRestore(t *testing.T) {
 	b := newHarness(t)
 	x, o, p := b.open(1, clock.Hour), b.open(2, clock.Hour), b.open(3, clock.Hour)
-	b.do(0, &Acquire{Session: x, Ticket: 1, Items: exclusive("L"), WaitFor: Forever},
-		&Acquire{Session: o, Ticket: 1, Items: exclusive("L"), WaitFor: Forever, Owner: "o"})
+	b.do(0, &Acquire{Session: x, Ticket: 1, Items: exclusive("L"), Wait: Forever},
+		&Acquire{Session: o, Ticket: 1, Items: exclusive("L"), Wait: Forever, Owner: "o"})
 	const last = 150 // far more than SearchMax locks together
 	var holding []Command
 	for ticket := uint64(2); ticket <= last; ticket++ {
@@ -311,14 +311,14 @@ func TestDeadlockSearchCostsTheSameAfterRestore(t *testing.T) {
 	b.do(0, holding...)
 	b.do(0, &Drop{Session: x, Ticket: 1}) // grants o its first ticket last
 	b.do(0, &Acquire{Session: p, Ticket: 1, Items: exclusive("K"), Owner: "p"},
-		&Acquire{Session: p, Ticket: 2, Items: exclusive("L"), WaitFor: Forever, Owner: "p"})
+		&Acquire{Session: p, Ticket: 2, Items: exclusive("L"), Wait: Forever, Owner: "p"})
 	restored, err := Restore(bytes.NewReader(snapshotOf(t, b.m)))
 	require.NoError(t, err)
 
 	e := Entry{Version: 1, Reading: clock.Reading{Epoch: b.m.Epoch()}}
 	for i := range uint64(12) {
 		e.Commands = append(e.Commands, &Acquire{
-			Session: o, Ticket: last + 1 + i, Items: exclusive("K"), WaitFor: Forever, Owner: "o",
+			Session: o, Ticket: last + 1 + i, Items: exclusive("K"), Wait: Forever, Owner: "o",
 		})
 	}
 	want := b.apply(e)
@@ -427,7 +427,7 @@ func TestEndedTicketMemoryIsBounded(t *testing.T) {
 	s, other := b.open(1, clock.Hour), b.open(2, clock.Hour)
 	largest := func(id session.ID, ticket uint64) *Acquire {
 		c := &Acquire{
-			Session: id, Ticket: ticket, Owner: strings.Repeat("o", OwnerBytesMax), Metadata: strings.Repeat("m", MetadataBytesMax),
+			Session: id, Ticket: ticket, Owner: strings.Repeat("o", OwnerBytesMax), Meta: strings.Repeat("m", MetaBytesMax),
 		}
 		for i := range ItemsMax {
 			name := fmt.Sprint(id, "/", ticket, "/", i, "/")

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 // ticketTotals is what the tickets come to. The derived state is compared with it.
@@ -104,7 +104,7 @@ func (m *Machine) checkLocks(all *ticketTotals) error {
 	slots := 0
 	for name, l := range m.locks.All() {
 		lk := *l
-		seen := lock{limit: lk.limit}
+		seen := lock{of: lk.of}
 		if err := m.checkList(lk, &lk.holders, Granted, &seen); err != nil {
 			return err
 		}
@@ -121,7 +121,7 @@ func (m *Machine) checkLocks(all *ticketTotals) error {
 			rule{"M7: it is still to be looked at", !lk.recheck && !lk.queueChanged},
 			rule{"M7: its counters are not those of its holders", seen.exclusive == lk.exclusive && seen.permits == lk.permits},
 			rule{"M1: an exclusive holder is not alone", lk.exclusive == 0 || lk.exclusive == 1 && lk.holders.len == 1},
-			rule{"M1: more permits are held than there are", lk.permits <= lk.limit},
+			rule{"M1: more permits are held than there are", lk.permits <= lk.of},
 		); broken != "" {
 			return fmt.Errorf("%s: lock %q: %+v, delayed until %v on record; counted %d exclusive, %d permits, its holders have %d, %d",
 				broken, name, m.summary(lk), until, lk.exclusive, lk.permits, seen.exclusive, seen.permits)
@@ -157,7 +157,7 @@ func (m *Machine) checkList(lk *lock, l *list, state State, seen *lock) error {
 			return fmt.Errorf("M5: a list of %q is not in order at ticket index %d", lk.name, t.enqueued)
 		case t.items[p.item()].Name != lk.name:
 			return fmt.Errorf("M4: ticket %v is in lock %q and asked for another", p.key, lk.name)
-		case t.items[p.item()].Limit != lk.limit:
+		case t.items[p.item()].Of != lk.of:
 			return fmt.Errorf("M7: ticket %v and lock %q are of different kinds", p.key, lk.name)
 		}
 		seen.adjust(t.items[p.item()], 1)

@@ -3,8 +3,8 @@ package fsm
 import (
 	"slices"
 
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 // # The form of an entry
@@ -24,14 +24,14 @@ import (
 //	checksum         4 bytes over everything from version on
 //
 //	op  command        fields
-//	 1  OpenSession    secret raw 32 · identity text · label text · metadata text · ttl signed ·
-//	                   lock delay signed · grace signed
+//	 1  OpenSession    secret raw 32 · identity text · label text · meta text · ttl signed ·
+//	                   lock delay signed · release on disconnect signed
 //	 2  Attach         session · secret raw 32 · acked through · attempt
-//	 3  Detached       session · attachment · index
+//	 3  ReleaseOnDisconnect       session · attachment · index
 //	 4  CloseSession   session
 //	 5  Acquire        session · ticket · acked through · items · wait signed · max hold signed ·
-//	                   owner text · metadata text
-//	                   items: how many; then, for each, name text · mode · permits · limit
+//	                   owner text · meta text
+//	                   items: how many; then, for each, name text · mode · permits · of
 //	 6  Drop           session · ticket · acked through
 //	 7  Downgrade      session · ticket · acked through
 //	 8  ForceRelease   name text · token · reason text
@@ -40,14 +40,14 @@ import (
 //	11  Member         id text · incarnation raw 16 · client text · peer text · http text ·
 //	                   version text · version min · version max · free bytes · low-space threshold ·
 //	                   timeout · fixed
-//	12  SetVersion       version
+//	12  Upgrade       version
 //	13  Digest         node text · index · value
 //	14  SetLongestTTL  ttl signed
 //	15  SetQuotas      sessions · tickets · bytes · share
 //	16  DropUnrenewed  session · ticket · acked through
 //	17  WithdrawSession  session
 //
-// op and mode go up to 255; permits, limit, share, version, version min, version max, timeout and fixed go up to 2³²−1. An
+// op and mode go up to 255; permits, of, share, version, version min, version max, timeout and fixed go up to 2³²−1. An
 // entry has at most EntryBytesMax bytes, and nothing is between its parts or after the last one.
 //
 // Reading refuses what is not of this form, and nothing else. A name that is no UTF-8, a mode that
@@ -136,7 +136,7 @@ func (a *Attach) code(c *coder) {
 	record.Number(&c.Coder, "attempt", &a.Attempt)
 }
 
-func (d *Detached) code(c *coder) {
+func (d *ReleaseOnDisconnect) code(c *coder) {
 	record.Number(&c.Coder, "session", &d.Session)
 	record.Number(&c.Coder, "attachment", &d.Attachment)
 	record.Number(&c.Coder, "index", &d.Index)
@@ -148,10 +148,10 @@ func (s *WithdrawSession) code(c *coder) { (*CloseSession)(s).code(c) }
 func (a *Acquire) code(c *coder) {
 	c.ticket(&a.Session, &a.Ticket, &a.AckedThrough)
 	c.codeItems(&a.Items)
-	c.Signed("wait", &a.WaitFor)
+	c.Signed("wait", &a.Wait)
 	c.Signed("max hold", &a.MaxHold)
 	c.Text("owner", &a.Owner)
-	c.Text("metadata", &a.Metadata)
+	c.Text("meta", &a.Meta)
 }
 
 func (d *Drop) code(c *coder)          { c.ticket(&d.Session, &d.Ticket, &d.AckedThrough) }
@@ -191,7 +191,7 @@ func (m *Member) code(c *coder) {
 	c.Number32("fixed election timeout", &m.ElectionTimeoutFixed)
 }
 
-func (s *SetVersion) code(c *coder) { c.Number32("version", &s.Version) }
+func (s *Upgrade) code(c *coder) { c.Number32("version", &s.Version) }
 
 func (d *Digest) code(c *coder) {
 	c.Text("node", &d.Node)
@@ -224,7 +224,7 @@ func (c *coder) codeItems(items *[]Item) {
 		c.Text("name", &item.Name)
 		record.Byte(&c.Coder, "mode", &item.Mode)
 		c.Number32("permits", &item.Permits)
-		c.Number32("limit", &item.Limit)
+		c.Number32("of", &item.Of)
 		if c.Err() != nil {
 			c.Wrap("item %d", i+1)
 			*items = nil

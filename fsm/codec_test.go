@@ -18,8 +18,8 @@ import (
 	"pgregory.net/rapid"
 
 	"zamok/clock"
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 var updateGolden = flag.Bool("update-golden", false,
@@ -28,18 +28,18 @@ var updateGolden = flag.Bool("update-golden", false,
 // everyCommand has each command once, with every field set.
 func everyCommand() []Command {
 	return []Command{
-		&OpenSession{Secret: sequentialBytes(0x10), Settings: session.Settings{Identity: "cn=till-7", Label: "till", Metadata: "host=k4,pid=311", TTL: 10 * clock.Second, LockDelay: clock.Second, Grace: 250 * clock.Millisecond}},
+		&OpenSession{Secret: sequentialBytes(0x10), Settings: session.Settings{Identity: "cn=till-7", Label: "till", Meta: "host=k4,pid=311", TTL: 10 * clock.Second, LockDelay: clock.Second, ReleaseOnDisconnect: 250 * clock.Millisecond}},
 		&Attach{Session: 1<<50 + 3, Secret: sequentialBytes(0x10), AckedThrough: 17, Attempt: 300},
-		&Detached{Session: 1<<50 + 3, Attachment: 1<<50 + 9, Index: 1<<50 + 200},
+		&ReleaseOnDisconnect{Session: 1<<50 + 3, Attachment: 1<<50 + 9, Index: 1<<50 + 200},
 		&CloseSession{Session: 1<<50 + 4},
 		&Acquire{
 			Session: 1<<50 + 3, Ticket: 18, AckedThrough: 17,
 			Items: []Item{
 				{Name: "account/200", Mode: Exclusive},
 				{Name: "замок", Mode: Shared},
-				{Name: "printers", Mode: Permits, Permits: 2, Limit: 300},
+				{Name: "printers", Mode: Permits, Permits: 2, Of: 300},
 			},
-			WaitFor: 30 * clock.Second, MaxHold: Forever, Owner: "thread 4", Metadata: "draw 150",
+			Wait: 30 * clock.Second, MaxHold: Forever, Owner: "thread 4", Meta: "draw 150",
 		},
 		&Drop{Session: 1<<50 + 3, Ticket: 18, AckedThrough: 18},
 		&Downgrade{Session: 1<<50 + 3, Ticket: 19, AckedThrough: 18},
@@ -51,7 +51,7 @@ func everyCommand() []Command {
 			Client: "k4.example:5750", Peer: "k4.example:5751", HTTP: "k4.example:5752",
 			Version: "v0.3.1", StateVersionMin: 1, StateVersionMax: 2, FreeBytes: 40 << 30, LowSpaceThreshold: 2 << 30, ElectionTimeout: 250, ElectionTimeoutFixed: 500,
 		},
-		&SetVersion{Version: 2},
+		&Upgrade{Version: 2},
 		&Digest{Node: "n3", Index: 1<<50 + 4096, Value: 0xfedcba9876543210},
 		&SetLongestTTL{TTL: 48 * clock.Hour},
 		&SetQuotas{Quotas{Amounts{Sessions: 1000, Tickets: 50_000, Bytes: 64 << 20}, 30}},
@@ -86,17 +86,17 @@ func oddEntry() Entry {
 		Reading:  clock.Reading{Epoch: math.MaxUint64, Now: math.MaxInt64},
 		Renewals: []session.ID{0, 1, math.MaxUint64},
 		Commands: []Command{
-			&OpenSession{Settings: session.Settings{TTL: math.MinInt64, LockDelay: math.MaxInt64, Grace: -2, Label: "\x00\xff"}},
-			&Attach{}, &Detached{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
-			&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetVersion{}, &Digest{}, &SetLongestTTL{}, &SetQuotas{},
+			&OpenSession{Settings: session.Settings{TTL: math.MinInt64, LockDelay: math.MaxInt64, ReleaseOnDisconnect: -2, Label: "\x00\xff"}},
+			&Attach{}, &ReleaseOnDisconnect{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
+			&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &Upgrade{}, &Digest{}, &SetLongestTTL{}, &SetQuotas{},
 			&DropUnrenewed{}, &WithdrawSession{},
 			&Acquire{
 				Session: math.MaxUint64, Ticket: math.MaxUint64, AckedThrough: math.MaxUint64,
 				Items: []Item{
-					{}, {Name: "\xc3\x28", Mode: 9, Permits: math.MaxUint32, Limit: math.MaxUint32},
+					{}, {Name: "\xc3\x28", Mode: 9, Permits: math.MaxUint32, Of: math.MaxUint32},
 					{Name: strings.Repeat("long ", NameBytesMax/5+1), Mode: math.MaxUint8},
 				},
-				WaitFor: math.MinInt64, MaxHold: math.MaxInt64,
+				Wait: math.MinInt64, MaxHold: math.MaxInt64,
 			},
 			&Acquire{Session: 1, Ticket: 1, Items: make([]Item, ItemsMax+1)},
 		},
@@ -128,10 +128,10 @@ func TestEntryAppend(t *testing.T) {
 // arbitraryCommands gives every value that each command can have.
 func arbitraryCommands() []*rapid.Generator[Command] {
 	return []*rapid.Generator[Command]{
-		arbitrary[OpenSession](), arbitrary[Attach](), arbitrary[Detached](),
+		arbitrary[OpenSession](), arbitrary[Attach](), arbitrary[ReleaseOnDisconnect](),
 		arbitrary[CloseSession](), arbitrary[Acquire](), arbitrary[Drop](), arbitrary[Downgrade](),
 		arbitrary[ForceRelease](), arbitrary[ExpireSession](), arbitrary[LeaderStart](),
-		arbitrary[Member](), arbitrary[SetVersion](), arbitrary[Digest](), arbitrary[SetLongestTTL](),
+		arbitrary[Member](), arbitrary[Upgrade](), arbitrary[Digest](), arbitrary[SetLongestTTL](),
 		arbitrary[SetQuotas](), arbitrary[DropUnrenewed](),
 	}
 }

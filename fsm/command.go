@@ -41,9 +41,9 @@ type Attach struct {
 	Attempt      uint64
 }
 
-// Detached ends the session, unless it attached again, or was renewed after the leader saw the stream of that Attachment
+// ReleaseOnDisconnect ends the session, unless it attached again, or was renewed after the leader saw the stream of that Attachment
 // break, with its state machine at Index.
-type Detached struct {
+type ReleaseOnDisconnect struct {
 	Session    session.ID
 	Attachment uint64
 	Index      uint64
@@ -56,7 +56,7 @@ type CloseSession struct{ Session session.ID }
 // the same secret: of an acquisition that was refused, or whose answer could not be given.
 type WithdrawSession CloseSession
 
-// Forever is the WaitFor that never ends.
+// Forever is the Wait that never ends.
 const Forever clock.Span = -1
 
 // Acquire asks for all Items at once, as the session's ticket number Ticket.
@@ -65,19 +65,19 @@ type Acquire struct {
 	Ticket       uint64 // from 1
 	AckedThrough uint64
 	Items        []Item
-	// WaitFor is 0 to be refused rather than wait, a span of cluster time, or Forever.
-	WaitFor  clock.Span
-	MaxHold  clock.Span // a span of cluster time, 0 = no maximum
-	Owner    string     // "" = none: takes no part in the search for deadlocks as a holder
-	Metadata string
+	// Wait is 0 to be refused rather than wait, a span of cluster time, or Forever.
+	Wait    clock.Span
+	MaxHold clock.Span // a span of cluster time, 0 = no maximum
+	Owner   string     // "" = none: takes no part in the search for deadlocks as a holder
+	Meta    string
 }
 
 // Item is one lock of an acquisition.
 type Item struct {
 	Name string
 	Mode Mode
-	// Permits asks for this many of the lock's Limit permits; both are 0 in the other modes.
-	Permits, Limit uint32
+	// Permits asks for this many of the lock's permits, Of is how many there are; both are 0 in the other modes.
+	Permits, Of uint32
 }
 
 // Mode is how an item wants its lock.
@@ -148,8 +148,8 @@ type Member struct {
 // directory, and another server to raft.
 type Incarnation [16]byte
 
-// SetVersion raises the state machine version to Version, which must be one more than the current one.
-type SetVersion struct{ Version uint32 }
+// Upgrade raises the state machine version to Version, which must be one more than the current one.
+type Upgrade struct{ Version uint32 }
 
 // SetLongestTTL changes the longest ttl that a session may be opened with. Living sessions keep theirs.
 type SetLongestTTL struct{ TTL clock.Span }

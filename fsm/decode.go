@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"zamok/session/record"
+	"zamok/fsm/record"
 )
 
 // DecodeEntry reads an entry into memory of its own: for tools and tests. An error names the part that is not of the
@@ -84,7 +84,7 @@ func decodeEntry(b []byte, d *decoded) (err error) {
 }
 
 // reset empties d and keeps its memory. Texts are cleared, or a slot that is seldom reached would keep a long name or
-// metadata alive for as long as the state machine.
+// meta alive for as long as the state machine.
 func (d *decoded) reset() {
 	clear(d.entry.Commands)
 	d.entry = Entry{Renewals: d.entry.Renewals[:0], Commands: d.entry.Commands[:0]}
@@ -147,7 +147,7 @@ func kind[C Command](name string, zero func(*decoded) C) commandKind {
 var commandKinds = [...]commandKind{
 	1:  kind("open session", func(d *decoded) *OpenSession { return appendZero(&d.opens) }),
 	2:  kind("attach", func(d *decoded) *Attach { return appendZero(&d.attaches) }),
-	3:  kind("detached", func(*decoded) *Detached { return new(Detached) }),
+	3:  kind("release on disconnect", func(*decoded) *ReleaseOnDisconnect { return new(ReleaseOnDisconnect) }),
 	4:  kind("close session", func(d *decoded) *CloseSession { return appendZero(&d.closes) }),
 	5:  kind("acquire", func(d *decoded) *Acquire { return appendZero(&d.acquires) }),
 	6:  kind("drop", func(d *decoded) *Drop { return appendZero(&d.drops) }),
@@ -156,7 +156,7 @@ var commandKinds = [...]commandKind{
 	9:  kind("expire session", func(*decoded) *ExpireSession { return new(ExpireSession) }),
 	10: kind("leader start", func(*decoded) *LeaderStart { return new(LeaderStart) }),
 	11: kind("member", func(*decoded) *Member { return new(Member) }),
-	12: kind("set version", func(*decoded) *SetVersion { return new(SetVersion) }),
+	12: kind("upgrade", func(*decoded) *Upgrade { return new(Upgrade) }),
 	13: kind("digest", func(*decoded) *Digest { return new(Digest) }),
 	14: kind("set longest ttl", func(*decoded) *SetLongestTTL { return new(SetLongestTTL) }),
 	15: kind("set quotas", func(*decoded) *SetQuotas { return new(SetQuotas) }),

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/clock"
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 // entryHead is encoding 1, state version 1, epoch 5, now 7 and no renewals; the commands come next.
@@ -44,14 +44,14 @@ func TestDecodeErrors(t *testing.T) {
 		{entryHead + "01 01 010203", "command 1: open session: secret: it has 32 bytes and 3 are left"},
 		{entryHead + "01 01" + strings.Repeat("11", 32) + "00 05 6162", "command 1: open session: label: 5 bytes are announced and 2 are left"},
 		{entryHead + "01 02 01", "command 1: attach: secret: it has 32 bytes and 0 are left"},
-		{entryHead + "01 03 01 02", "command 1: detached: index: the bytes end too early"},
+		{entryHead + "01 03 01 02", "command 1: release on disconnect: index: the bytes end too early"},
 		{entryHead + "01 04 8100", "command 1: close session: session: the number is not in its shortest form"},
 		{entryHead + "01 05 01 01 00 46 00000000 00000000", "command 1: acquire: items: 70 are announced and 8 bytes are left"},
 		{entryHead + "01 05 01 01 00 02 0161 01 00 00 0962 01 00 00", "command 1: acquire: item 2: name: 9 bytes are announced and 4 are left"},
 		{entryHead + "01 05 01 01 00 01 0161 03 8080808010 01", "command 1: acquire: item 1: permits: 4294967296 is above 4294967295"},
-		{entryHead + "01 05 01 01 00 01 0161 03 01 8080808010", "command 1: acquire: item 1: limit: 4294967296 is above 4294967295"},
+		{entryHead + "01 05 01 01 00 01 0161 03 01 8080808010", "command 1: acquire: item 1: of: 4294967296 is above 4294967295"},
 		{entryHead + "01 05 01 01 00 01 0161 01 00 00 8000", "command 1: acquire: wait: the number is not in its shortest form"},
-		{entryHead + "02 0c 02 05 01 01 00 00 00 00 00 01", "command 2: acquire: metadata: 1 bytes are announced and 0 are left"},
+		{entryHead + "02 0c 02 05 01 01 00 00 00 00 00 01", "command 2: acquire: meta: 1 bytes are announced and 0 are left"},
 		{entryHead + "01 06 01 02", "command 1: drop: acked through: the bytes end too early"},
 		{entryHead + "01 07 01", "command 1: downgrade: ticket: the bytes end too early"},
 		{entryHead + "01 10 01", "command 1: unrenewed drop: ticket: the bytes end too early"},
@@ -61,7 +61,7 @@ func TestDecodeErrors(t *testing.T) {
 		{entryHead + "01 0a 00 01 aabb", "command 1: leader start: cluster: it has 16 bytes and 2 are left"},
 		{entryHead + "01 0b 00 aabb", "command 1: member: incarnation: it has 16 bytes and 2 are left"},
 		{entryHead + "01 0b 00" + strings.Repeat("22", 16) + "00 00 00 00 8080808010 01 00 00", "command 1: member: version min: 4294967296 is above 4294967295"},
-		{entryHead + "01 0c 8080808010", "command 1: set version: version: 4294967296 is above 4294967295"},
+		{entryHead + "01 0c 8080808010", "command 1: upgrade: version: 4294967296 is above 4294967295"},
 		{entryHead + "01 0d 00 01 80", "command 1: digest: value: the bytes end too early"},
 		{entryHead + "01 0e 80", "command 1: set longest ttl: ttl: the bytes end too early"},
 		{entryHead + "01 0f 01 02 03 8080808010", "command 1: set quotas: share: 4294967296 is above 4294967295"},
@@ -86,7 +86,7 @@ func TestEntryLimits(t *testing.T) {
 	largest.Commands[0] = &ExpireSession{Session: 1, Reason: strings.Repeat("x", room)}
 	require.Len(t, largest.Append(nil), EntryBytesMax)
 
-	busiest := Entry{Commands: slices.Repeat([]Command{&SetVersion{}}, CommandsMax)}
+	busiest := Entry{Commands: slices.Repeat([]Command{&Upgrade{}}, CommandsMax)}
 	broadest := Entry{}
 	for i := range RenewalsMax {
 		broadest.Renewals = append(broadest.Renewals, session.ID(i))
@@ -98,7 +98,7 @@ func TestEntryLimits(t *testing.T) {
 	}
 
 	largest.Commands[0].(*ExpireSession).Reason += "x"
-	busiest.Commands = append(busiest.Commands, &SetVersion{})
+	busiest.Commands = append(busiest.Commands, &Upgrade{})
 	broadest.Renewals = append(broadest.Renewals, RenewalsMax)
 	for _, c := range []struct {
 		bytes []byte
@@ -280,8 +280,8 @@ func pairsEntry(pairs int) Entry {
 		e.Commands = append(e.Commands,
 			&Acquire{
 				Session: id, Ticket: 300, AckedThrough: 299,
-				Items:   []Item{{Name: fmt.Sprintf("account/%012d", i), Mode: Exclusive}},
-				WaitFor: 5 * clock.Second, MaxHold: Forever,
+				Items: []Item{{Name: fmt.Sprintf("account/%012d", i), Mode: Exclusive}},
+				Wait:  5 * clock.Second, MaxHold: Forever,
 			},
 			&Drop{Session: id, Ticket: 300, AckedThrough: 299})
 	}
@@ -334,8 +334,8 @@ func TestDecodeMemoryIsProportionalToInput(t *testing.T) {
 	manyItems := Entry{Commands: []Command{&Acquire{Items: make([]Item, EntryBytesMax/itemBytesMin-8)}}}
 	inputs["items"] = manyItems.Append(nil)
 	for _, c := range []Command{
-		&OpenSession{}, &Attach{}, &Detached{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
-		&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetVersion{}, &Digest{}, &SetLongestTTL{}, &SetQuotas{}, &DropUnrenewed{},
+		&OpenSession{}, &Attach{}, &ReleaseOnDisconnect{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
+		&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &Upgrade{}, &Digest{}, &SetLongestTTL{}, &SetQuotas{}, &DropUnrenewed{},
 		&WithdrawSession{},
 		&Acquire{Items: make([]Item, 1)}, &Acquire{Items: []Item{{Name: "ab"}, {Name: "cd"}}},
 		&ExpireSession{Reason: "ab"},
@@ -360,7 +360,7 @@ func TestMachineDoesNotAliasDecoder(t *testing.T) {
 	id := b.do(0, &OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Hour}}).Results[0].Session
 	for i := range uint64(8) {
 		b.do(0, &Acquire{
-			Session: id, Ticket: i + 1, WaitFor: Forever, MaxHold: Forever,
+			Session: id, Ticket: i + 1, Wait: Forever, MaxHold: Forever,
 			Items: []Item{{Name: "a", Mode: Shared}, {Name: fmt.Sprint("b", i/2), Mode: Exclusive}},
 		})
 	}

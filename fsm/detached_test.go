@@ -19,11 +19,11 @@ func TestDetachOfOldAttachmentIsIgnored(t *testing.T) {
 	latest := b.do(0, attach).Results[0].Index
 	index := b.m.Stamp().Index // nothing is heard after it
 
-	b.do(0, &Detached{Session: s, Attachment: older, Index: index})
+	b.do(0, &ReleaseOnDisconnect{Session: s, Attachment: older, Index: index})
 	_, alive := b.m.Session(s)
 	require.True(t, alive)
 
-	a := b.do(0, &Detached{Session: s, Attachment: latest, Index: index})
+	a := b.do(0, &ReleaseOnDisconnect{Session: s, Attachment: latest, Index: index})
 	_, alive = b.m.Session(s)
 	require.False(t, alive)
 	require.Equal(t, Disconnected, a.Events[0].Reason)
@@ -33,7 +33,7 @@ func TestDetachOfOldAttachmentIsIgnored(t *testing.T) {
 func TestDetachWithoutAttachmentIsInvalid(t *testing.T) {
 	b := newHarness(t)
 	s := b.open(1, clock.Minute)
-	a := b.do(0, &Detached{Session: s, Index: b.m.Stamp().Index})
+	a := b.do(0, &ReleaseOnDisconnect{Session: s, Index: b.m.Stamp().Index})
 	require.Equal(t, Invalid, a.Results[0].Code)
 	_, alive := b.m.Session(s)
 	require.True(t, alive)

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/clock"
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 // A field that the digest does not cover is a field in which nodes may differ unnoticed. Check
@@ -58,7 +58,7 @@ func TestDigestCoversEveryTicketField(t *testing.T) {
 		"holdUntil": func(t *ticket) { t.holdUntil++ },
 		"maxHold":   func(t *ticket) { t.maxHold++ },
 		"owner":     func(t *ticket) { t.owner += "x" },
-		"metadata":  func(t *ticket) { t.metadata += "x" },
+		"meta":      func(t *ticket) { t.meta += "x" },
 		"items":     func(t *ticket) { t.items = append(t.items, Item{Name: "another", Mode: Exclusive}) },
 		"slots":     nil, // follow from the items
 	}
@@ -159,7 +159,7 @@ func TestChangedIsIndexOfLastTicketChange(t *testing.T) {
 	b := newHarness(t)
 	one, other := b.open(1, clock.Hour), b.open(2, clock.Hour)
 	stock := exclusive("stock")
-	wait := &Acquire{Session: one, Ticket: 1, Items: stock, WaitFor: Forever}
+	wait := &Acquire{Session: one, Ticket: 1, Items: stock, Wait: Forever}
 	b.do(0, &Acquire{Session: other, Ticket: 1, Items: stock})
 	const s = clock.Time(clock.Second)
 	for _, step := range []struct {
@@ -180,7 +180,7 @@ func TestChangedIsIndexOfLastTicketChange(t *testing.T) {
 		{"another's lock", 0, &Acquire{Session: other, Ticket: 2, Items: stock}, false},
 		{"a refusal", 0, &Acquire{Session: one, Ticket: 2, Items: stock}, true},
 		{"an invalid command", 0, &Acquire{Session: one, Ticket: 3}, false},
-		{"a timed wait", 0, &Acquire{Session: one, Ticket: 4, Items: stock, WaitFor: 5 * clock.Second}, true},
+		{"a timed wait", 0, &Acquire{Session: one, Ticket: 4, Items: stock, Wait: 5 * clock.Second}, true},
 		{"time passes", 4 * s, nil, false},
 		{"the wait is over", 5 * s, nil, true},
 		{"a timed hold", 5 * s, &Acquire{Session: one, Ticket: 5, Items: exclusive("tea"), MaxHold: clock.Second}, true},

@@ -66,7 +66,7 @@
 //	it is first, the lock has no delay, and its request is compatible with the holders.
 //
 // Shared is compatible with shared, exclusive with nothing, and permits as long as their sum stays within the limit.
-// There is no overtaking: a reader behind a waiting writer waits, and an Acquire with WaitFor 0 (a TryLock) that would
+// There is no overtaking: a reader behind a waiting writer waits, and an Acquire with Wait 0 (a TryLock) that would
 // have to overtake is refused. Enqueueing is one command, so all queues have the same order, the oldest waiter is first
 // in all of its queues, no waiter starves, and acquisitions of several locks never deadlock among themselves. The price
 // is that a wide request makes free locks unavailable to those behind it; a refusal therefore names the waiters ahead
@@ -120,7 +120,7 @@
 //
 // The state has a state machine version, and an entry has the version that it was encoded for. A binary knows a range of
 // versions ([SupportedVersions]); each change of meaning, or of a constant in limits.go, is a new version with a branch
-// that names it. An entry of another version changes nothing and is answered "not done, encode again". SetVersion raises
+// that names it. An entry of another version changes nothing and is answered "not done, encode again". Upgrade raises
 // the version by one, and it never decreases. A binary that meets a version beyond its range stops before it applies
 // anything ([VersionError]).
 //
@@ -181,7 +181,7 @@
 //	session.go, operator.go, expire.go  sessions; what operators and nodes command; what time ends
 //	ended.go                            what is remembered of sessions that ended
 //	query.go                            reading the state
-//	codec.go, decode.go                 entries as bytes (by package session/record)
+//	codec.go, decode.go                 entries as bytes (by package fsm/record)
 //	format.go                           what two binaries must have in common
 //	snapshot.go, restore.go             the state as bytes, and as the sum that replicas compare
 //	rewrite.go                          a backup as a new history

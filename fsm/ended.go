@@ -1,14 +1,14 @@
 package fsm
 
 import (
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 // # Ended sessions
 //
-// A session that its owner closed, or that held a lock, is remembered with how it ended. So a close that is repeated is told from
-// one that comes too late, and a late copy of what opened the session opens no other one, which would hold locks for nobody.
+// A session that its owner closed, or that held a lock, is remembered with how it ended. So a close that is repeated is not taken
+// for one that comes too late, and a late copy of what opened the session opens no other one, which would hold locks for nobody.
 //
 // What is remembered is bounded: EndedSessionsMax sessions, and a sixteenth of the bytes of each quota. It counts as bytes of its
 // identity, and gives way to whatever needs them: nothing is refused because of it. The oldest end of an identity is forgotten

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"zamok/session/record"
+	"zamok/fsm/record"
 )
 
 // # The format

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/clock"
-	"zamok/session/record"
+	"zamok/fsm/record"
 )
 
 // dropWith is a Drop that has something more.

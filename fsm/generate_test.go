@@ -79,7 +79,7 @@ var commandMakers = [...]struct {
 	{4, (*generator).downgrade},
 	{5, (*generator).openSession},
 	{3, (*generator).attach},
-	{1, (*generator).detached},
+	{1, (*generator).releaseOnDisconnect},
 	{1, (*generator).closeSession},
 	{1, (*generator).withdrawSession},
 	{1, (*generator).expireSession},
@@ -323,16 +323,16 @@ func (g *generator) item(at int) fsm.Item {
 		permits = !permits
 	}
 	if permits {
-		item.Mode, item.Limit = fsm.Permits, uint32(at+1)
+		item.Mode, item.Of = fsm.Permits, uint32(at+1)
 		if g.pick.oneIn(40) {
-			item.Limit += 2
+			item.Of += 2
 		}
-		item.Permits = 1 + uint32(g.pick(int(item.Limit)))
+		item.Permits = 1 + uint32(g.pick(int(item.Of)))
 	}
 	return item
 }
 
-func (g *generator) waitFor() clock.Span {
+func (g *generator) wait() clock.Span {
 	return pickOf(g.pick, 0, 0, fsm.Forever, fsm.Forever, fsm.Forever, 1, clock.Second, 8*clock.Second, fsm.SpanMax)
 }
 
@@ -342,14 +342,14 @@ func (g *generator) maxHold() clock.Span {
 
 func (g *generator) acquire() fsm.Command {
 	c := &fsm.Acquire{
-		Session: g.session(), Items: g.items(), WaitFor: g.waitFor(), MaxHold: g.maxHold(), Owner: g.owner(),
+		Session: g.session(), Items: g.items(), Wait: g.wait(), MaxHold: g.maxHold(), Owner: g.owner(),
 	}
 	c.AckedThrough = g.ackedThrough(c.Session)
 	if c.Ticket = g.freshTicket(c.Session); g.pick.oneIn(12) {
 		c.Ticket = g.oldTicket(c.Session)
 	}
 	if g.pick.oneIn(20) {
-		c.Metadata = "who\x00knows\xff"
+		c.Meta = "who\x00knows\xff"
 	}
 	return c
 }
@@ -389,7 +389,7 @@ func (g *generator) secret() session.Hash {
 }
 
 func (g *generator) openSession() fsm.Command {
-	return &fsm.OpenSession{Secret: g.secret(), Settings: session.Settings{Identity: pickOf(g.pick, identities...), Label: pickOf(g.pick, "", "printer"), TTL: pickOf(g.pick, g.ttls...), LockDelay: pickOf(g.pick, g.delays...), Grace: pickOf(g.pick, 0, clock.Second)}}
+	return &fsm.OpenSession{Secret: g.secret(), Settings: session.Settings{Identity: pickOf(g.pick, identities...), Label: pickOf(g.pick, "", "printer"), TTL: pickOf(g.pick, g.ttls...), LockDelay: pickOf(g.pick, g.delays...), ReleaseOnDisconnect: pickOf(g.pick, 0, clock.Second)}}
 }
 
 func (g *generator) attach() fsm.Command {
@@ -402,8 +402,8 @@ func (g *generator) attach() fsm.Command {
 	return c
 }
 
-func (g *generator) detached() fsm.Command {
-	c := &fsm.Detached{Session: g.session(), Index: g.model.index}
+func (g *generator) releaseOnDisconnect() fsm.Command {
+	c := &fsm.ReleaseOnDisconnect{Session: g.session(), Index: g.model.index}
 	if s := g.model.session(c.Session); s != nil {
 		c.Attachment = s.attachment
 		c.Index = pickOf(g.pick, g.model.index, g.model.index, s.renewed, s.renewed-1)
@@ -454,7 +454,7 @@ func (g *generator) member() fsm.Command {
 
 // setVersion never raises the version: the model knows no others.
 func (g *generator) setVersion() fsm.Command {
-	return &fsm.SetVersion{Version: pickOf[uint32](g.pick, 0, 3, 1<<32-1)}
+	return &fsm.Upgrade{Version: pickOf[uint32](g.pick, 0, 3, 1<<32-1)}
 }
 
 func (g *generator) setLongestTTL() fsm.Command {

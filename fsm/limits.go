@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 
 	"zamok/clock"
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 // The state machine's limits are constants of the format: replicas with different limits would diverge. Changing one is
@@ -17,7 +17,7 @@ import (
 // most of these.
 const (
 	NameBytesMax     = 512  // a lock's name: 1 to 512 bytes of UTF-8 without control characters
-	MetadataBytesMax = 4096 // a session's or a ticket's metadata
+	MetaBytesMax     = 4096 // a session's or a ticket's meta
 	LabelBytesMax    = 256  // a session's label
 	IdentityBytesMax = 256  // of the client that opened a session
 	OwnerBytesMax    = 256  // an owner's name, inside its session
@@ -81,8 +81,8 @@ const (
 	LongestTTLDefault = clock.Hour
 	LongestTTLMax     = 7 * 24 * clock.Hour
 
-	DelayMax = 60 * clock.Second // lock delay
-	GraceMax = clock.Hour        // release on disconnect
+	DelayMax               = 60 * clock.Second // lock delay
+	ReleaseOnDisconnectMax = clock.Hour        // release on disconnect
 	// SpanMax bounds a wait and a maximum hold: a year. Longer means none at all.
 	SpanMax = record.SpanMax
 	// HoldOffMax bounds the restore hold-off: no client was ever given a longer lease and delay.
@@ -112,10 +112,10 @@ func invalidSettings(c *session.Settings) string {
 	return firstBroken(
 		rule{"ttl", c.TTL >= TTLMin && c.TTL <= LongestTTLMax},
 		rule{"lock_delay", c.LockDelay >= 0 && c.LockDelay <= DelayMax},
-		rule{"grace", c.Grace >= 0 && c.Grace <= GraceMax},
+		rule{"release_on_disconnect", c.ReleaseOnDisconnect >= 0 && c.ReleaseOnDisconnect <= ReleaseOnDisconnectMax},
 		rule{"identity", isText(c.Identity, 0, IdentityBytesMax)},
 		rule{"label", isText(c.Label, 0, LabelBytesMax)},
-		rule{"metadata", len(c.Metadata) <= MetadataBytesMax},
+		rule{"meta", len(c.Meta) <= MetaBytesMax},
 	)
 }
 
@@ -123,10 +123,10 @@ func (c *Acquire) invalid() string {
 	return cmp.Or(firstBroken(
 		rule{"ticket", c.Ticket != 0},
 		rule{"items", len(c.Items) > 0 && len(c.Items) <= ItemsMax},
-		rule{"wait_for", c.WaitFor == Forever || c.WaitFor >= 0 && c.WaitFor <= SpanMax},
+		rule{"wait", c.Wait == Forever || c.Wait >= 0 && c.Wait <= SpanMax},
 		rule{"max_hold", c.MaxHold >= 0 && c.MaxHold <= SpanMax},
 		rule{"owner", isText(c.Owner, 0, OwnerBytesMax)},
-		rule{"metadata", len(c.Metadata) <= MetadataBytesMax},
+		rule{"meta", len(c.Meta) <= MetaBytesMax},
 	), invalidItems(c.Items))
 }
 
@@ -152,9 +152,9 @@ func (it Item) invalid() string {
 		rule{"name", isName(it.Name)},
 		rule{"mode", it.Mode >= Exclusive && it.Mode <= Permits},
 		rule{"permits", permits || it.Permits == 0},
-		rule{"of", permits || it.Limit == 0},
-		rule{"of", !permits || it.Limit > 0 && it.Limit <= PermitsMax},
-		rule{"permits", !permits || it.Permits > 0 && it.Permits <= it.Limit},
+		rule{"of", permits || it.Of == 0},
+		rule{"of", !permits || it.Of > 0 && it.Of <= PermitsMax},
+		rule{"permits", !permits || it.Permits > 0 && it.Permits <= it.Of},
 	)
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/clock"
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 // Limits of how many there may be, and entries that are none.
@@ -144,7 +144,7 @@ func TestBlockersMax(t *testing.T) {
 		w.requireAccepted(&Acquire{Session: firstSession, Ticket: ticket, Items: []Item{{Name: "stock", Mode: Shared}}})
 	}
 	for ticket := uint64(1); ticket <= 10; ticket++ {
-		w.requireAccepted(&Acquire{Session: firstSession + 1, Ticket: ticket, Items: exclusive("stock"), WaitFor: Forever})
+		w.requireAccepted(&Acquire{Session: firstSession + 1, Ticket: ticket, Items: exclusive("stock"), Wait: Forever})
 	}
 	r := w.do(&Acquire{Session: firstSession + 2, Ticket: 1, Items: exclusive("stock")})[0]
 	require.Equal(t, NotAcquired, r.Code)
@@ -221,7 +221,7 @@ func TestDeadlockSearchLimit(t *testing.T) {
 		number := uint64(0)
 		ask := func(items ...Item) {
 			number++
-			w.requireAccepted(&Acquire{Session: firstSession + 1, Ticket: number, Items: items, WaitFor: Forever})
+			w.requireAccepted(&Acquire{Session: firstSession + 1, Ticket: number, Items: items, Wait: Forever})
 		}
 		reading := func(name string) Item { return Item{Name: name, Mode: Shared} }
 		ask(reading("M"), reading("L"))
@@ -233,7 +233,7 @@ func TestDeadlockSearchLimit(t *testing.T) {
 		for range queue - 1 {
 			ask(reading("L"))
 		}
-		r := w.do(&Acquire{Session: firstSession, Ticket: 2, Items: []Item{reading("L")}, WaitFor: Forever, Owner: "a"})[0]
+		r := w.do(&Acquire{Session: firstSession, Ticket: 2, Items: []Item{reading("L")}, Wait: Forever, Owner: "a"})[0]
 		if 2*queue < searched {
 			require.Equal(t, Deadlock, r.Code)
 			// With the newcomer, and its ticket of "end"; of a long cycle only the two ends are reported.
@@ -261,7 +261,7 @@ func TestUnreadableEntriesAreNotApplied(t *testing.T) {
 	closing := byte(opOf(&CloseSession{}))
 	whole := rawEntry(1, 1, closing, firstSession)
 	drops := Entry{Version: 1, Commands: []Command{&Drop{Session: firstSession, Ticket: 1}}}
-	big := Entry{Version: 1, Commands: []Command{&OpenSession{Settings: session.Settings{Metadata: longText(EntryBytesMax)}}}}
+	big := Entry{Version: 1, Commands: []Command{&OpenSession{Settings: session.Settings{Meta: longText(EntryBytesMax)}}}}
 	manyRenewals, manyCommands := Entry{Version: 1}, Entry{Version: 1}
 	for i := range RenewalsMax + 1 {
 		manyRenewals.Renewals = append(manyRenewals.Renewals, session.ID(i+1))

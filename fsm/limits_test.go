@@ -135,10 +135,10 @@ func acquireLimits() []fieldLimit {
 		})
 	}
 	permits := func(n, of uint32) Command { return items(Item{"seats", Permits, n, of}) }
-	wait := func(s clock.Span) Command { return acquire(func(c *Acquire) { c.WaitFor = s }) }
+	wait := func(s clock.Span) Command { return acquire(func(c *Acquire) { c.Wait = s }) }
 	hold := func(s clock.Span) Command { return acquire(func(c *Acquire) { c.MaxHold = s }) }
 	owner := func(s string) Command { return acquire(func(c *Acquire) { c.Owner = s }) }
-	metadata := func(n int) Command { return acquire(func(c *Acquire) { c.Metadata = longText(n) }) }
+	meta := func(n int) Command { return acquire(func(c *Acquire) { c.Meta = longText(n) }) }
 	return []fieldLimit{
 		{
 			"name",
@@ -173,7 +173,7 @@ func acquireLimits() []fieldLimit {
 			},
 		},
 		{
-			"wait_for",
+			"wait",
 			[]Command{wait(0), wait(1), wait(SpanMax), wait(Forever)},
 			[]Command{wait(-2), wait(SpanMax + 1), wait(1<<63 - 1), wait(-1 << 63)},
 		},
@@ -188,9 +188,9 @@ func acquireLimits() []fieldLimit {
 			[]Command{owner(longText(OwnerBytesMax + 1)), owner("\xff"), owner("\t")},
 		},
 		{
-			"metadata",
-			[]Command{metadata(MetadataBytesMax), acquire(func(c *Acquire) { c.Metadata = "\xff\x00" })},
-			[]Command{metadata(MetadataBytesMax + 1)},
+			"meta",
+			[]Command{meta(MetaBytesMax), acquire(func(c *Acquire) { c.Meta = "\xff\x00" })},
+			[]Command{meta(MetaBytesMax + 1)},
 		},
 		{
 			"ticket",
@@ -212,18 +212,18 @@ func openLimits() []fieldLimit {
 	}
 	ttl := func(s clock.Span) Command { return open(func(c *OpenSession) { c.TTL = s }) }
 	delay := func(s clock.Span) Command { return open(func(c *OpenSession) { c.LockDelay = s }) }
-	grace := func(s clock.Span) Command { return open(func(c *OpenSession) { c.Grace = s }) }
+	grace := func(s clock.Span) Command { return open(func(c *OpenSession) { c.ReleaseOnDisconnect = s }) }
 	identity := func(s string) Command { return open(func(c *OpenSession) { c.Identity = s }) }
 	label := func(s string) Command { return open(func(c *OpenSession) { c.Label = s }) }
-	metadata := func(n int) Command { return open(func(c *OpenSession) { c.Metadata = longText(n) }) }
+	meta := func(n int) Command { return open(func(c *OpenSession) { c.Meta = longText(n) }) }
 	const most, least = clock.Span(1<<63 - 1), clock.Span(-1 << 63)
 	return []fieldLimit{
 		{"ttl", []Command{ttl(TTLMin), ttl(LongestTTLDefault)}, []Command{ttl(TTLMin - 1), ttl(LongestTTLDefault + 1), ttl(LongestTTLMax + 1), ttl(0), ttl(-1), ttl(most), ttl(least)}},
 		{"lock_delay", []Command{delay(0), delay(DelayMax)}, []Command{delay(-1), delay(DelayMax + 1), delay(most), delay(least)}},
-		{"grace", []Command{grace(0), grace(GraceMax)}, []Command{grace(-1), grace(GraceMax + 1), grace(most), grace(least)}},
+		{"release_on_disconnect", []Command{grace(0), grace(ReleaseOnDisconnectMax)}, []Command{grace(-1), grace(ReleaseOnDisconnectMax + 1), grace(most), grace(least)}},
 		{"identity", []Command{identity(longText(IdentityBytesMax))}, []Command{identity(longText(IdentityBytesMax + 1)), identity("\xff"), identity("\x1b")}},
 		{"label", []Command{label(longText(LabelBytesMax))}, []Command{label(longText(LabelBytesMax + 1)), label("\xff"), label("\r")}},
-		{"metadata", []Command{metadata(MetadataBytesMax)}, []Command{metadata(MetadataBytesMax + 1)}},
+		{"meta", []Command{meta(MetaBytesMax)}, []Command{meta(MetaBytesMax + 1)}},
 	}
 }
 
@@ -290,6 +290,6 @@ func nodeLimits() []fieldLimit {
 		text("peer", func(c *Member, s string) { c.Peer = s }),
 		text("http", func(c *Member, s string) { c.HTTP = s }),
 		text("version", func(c *Member, s string) { c.Version = s }),
-		{"version", []Command{rules(1, 1), rules(1, 1<<32-1)}, []Command{rules(0, 1), rules(2, 1), &SetVersion{0}, &SetVersion{1}, &SetVersion{3}}},
+		{"version", []Command{rules(1, 1), rules(1, 1<<32-1)}, []Command{rules(0, 1), rules(2, 1), &Upgrade{0}, &Upgrade{1}, &Upgrade{3}}},
 	}
 }

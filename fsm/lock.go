@@ -6,7 +6,7 @@ import "zamok/clock"
 // name is read by a frozen snapshot, and that never changes.
 type lock struct {
 	name    string
-	limit   uint32 // the limit of its permits; 0 = a mutex
+	of      uint32 // how many permits it has; 0 = a mutex
 	holders list
 	waiters list
 	// What the holders have.
@@ -76,14 +76,14 @@ func (lk *lock) fits(it Item) bool {
 	case Shared:
 		return lk.exclusive == 0
 	default:
-		return lk.permits+it.Permits <= it.Limit // both are at most PermitsMax
+		return lk.permits+it.Permits <= it.Of // both are at most PermitsMax
 	}
 }
 
 // compatible reports whether one item is compatible with another of the same lock, without other holders.
 func (it Item) compatible(other Item) bool {
 	if it.Mode == Permits {
-		return it.Permits+other.Permits <= it.Limit
+		return it.Permits+other.Permits <= it.Of
 	}
 	return it.Mode == Shared && other.Mode == Shared
 }

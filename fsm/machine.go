@@ -6,9 +6,9 @@ import (
 	"slices"
 
 	"zamok/clock"
+	"zamok/fsm/internal/tree"
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
-	"zamok/session/tree"
 )
 
 // VersionRange is the state machine versions that a binary knows.
@@ -46,7 +46,7 @@ type Machine struct {
 	// Of the current entry.
 	searched    budget // the steps of its searches
 	attached    budget // the tickets in its Attached events
-	nextVersion uint32 // what its SetVersion raises the version to; 0 = nothing
+	nextVersion uint32 // what its Upgrade raises the version to; 0 = nothing
 }
 
 // New returns the state machine that every node of a new cluster begins with.
@@ -129,10 +129,10 @@ func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 	return out, nil
 }
 
-// unknownVersion returns the version of a SetVersion that this binary does not know.
+// unknownVersion returns the version of a Upgrade that this binary does not know.
 func (m *Machine) unknownVersion(commands []Command) error {
 	for _, c := range commands {
-		if set, ok := c.(*SetVersion); ok && set.Version == m.version+1 && set.Version > m.supported.Max {
+		if set, ok := c.(*Upgrade); ok && set.Version == m.version+1 && set.Version > m.supported.Max {
 			return &VersionError{Need: set.Version, Known: m.supported}
 		}
 	}
@@ -185,7 +185,7 @@ func (m *Machine) renew(id session.ID) bool {
 	if s == nil {
 		return false
 	}
-	m.changeSession(s, func() { s.Deadline, s.Renewed = m.time.Add(s.TTL), m.index })
+	m.changeSession(s, func() { s.Renew(m.time, m.index) })
 	return true
 }
 

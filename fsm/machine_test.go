@@ -67,12 +67,12 @@ func TestHandOff(t *testing.T) {
 	b := newHarness(t)
 	one, two := b.open(1, 10*clock.Second), b.open(2, 10*clock.Second)
 
-	a := b.do(0, &Acquire{Session: one, Ticket: 1, Items: exclusive("x"), WaitFor: Forever})
+	a := b.do(0, &Acquire{Session: one, Ticket: 1, Items: exclusive("x"), Wait: Forever})
 	require.Equal(t, Granted, a.Results[0].State)
 	first := a.Results[0].Token
 	require.Equal(t, a.Results[0].Index, first)
 
-	a = b.do(0, &Acquire{Session: two, Ticket: 1, Items: exclusive("x"), WaitFor: Forever})
+	a = b.do(0, &Acquire{Session: two, Ticket: 1, Items: exclusive("x"), Wait: Forever})
 	require.Equal(t, Waiting, a.Results[0].State)
 
 	a = b.do(0, &Drop{Session: one, Ticket: 1})
@@ -91,8 +91,8 @@ func TestHandOff(t *testing.T) {
 func TestADropUnrenewedProlongsNothing(t *testing.T) {
 	b := newHarness(t)
 	id := b.open(1, 10*clock.Second)
-	b.do(clock.Time(clock.Second), &Acquire{Session: id, Ticket: 1, Items: exclusive("x"), WaitFor: Forever},
-		&Acquire{Session: id, Ticket: 2, Items: exclusive("x"), WaitFor: Forever}, &Acquire{Session: id, Ticket: 3, Items: exclusive("y")})
+	b.do(clock.Time(clock.Second), &Acquire{Session: id, Ticket: 1, Items: exclusive("x"), Wait: Forever},
+		&Acquire{Session: id, Ticket: 2, Items: exclusive("x"), Wait: Forever}, &Acquire{Session: id, Ticket: 3, Items: exclusive("y")})
 	before, _ := b.m.Session(id)
 	for ticket := range uint64(4) { // waiting, granted and unknown ones, and a repetition
 		a := b.do(clock.Time(5*clock.Second), &DropUnrenewed{Session: id, Ticket: max(ticket, 1)})

@@ -19,14 +19,14 @@ func (m *model) execute(c fsm.Command) fsm.Result {
 		return m.openSession(c)
 	case *fsm.Attach:
 		return m.attach(c)
-	case *fsm.Detached:
-		return m.detached(c)
+	case *fsm.ReleaseOnDisconnect:
+		return m.releaseOnDisconnect(c)
 	case *fsm.CloseSession:
 		return m.endSessionByID(c.Session, fsm.Closed, "", true)
 	case *fsm.WithdrawSession:
 		return m.endSessionByID(c.Session, fsm.Closed, "", false)
 	case *fsm.ExpireSession:
-		return m.endSessionByID(c.Session, fsm.Evicted, c.Reason, true)
+		return m.endSessionByID(c.Session, fsm.ExpiredByOperator, c.Reason, true)
 	case *fsm.Acquire:
 		return m.acquire(c)
 	case *fsm.Drop:
@@ -48,7 +48,7 @@ func (m *model) execute(c fsm.Command) fsm.Result {
 		return fsm.Result{}
 	case *fsm.SetQuotas:
 		return m.setQuotas(c)
-	case *fsm.SetVersion:
+	case *fsm.Upgrade:
 		// Rule 2 does not exist yet, so every number is a wrong step.
 		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: "version"}}
 	default:
@@ -112,7 +112,7 @@ func (t *modelTicket) ticketState() fsm.TicketState {
 	return fsm.TicketState{Ticket: t.Ticket, State: t.state, Token: t.token, HoldUntil: t.holdUntil}
 }
 
-func (m *model) detached(c *fsm.Detached) fsm.Result {
+func (m *model) releaseOnDisconnect(c *fsm.ReleaseOnDisconnect) fsm.Result {
 	if c.Attachment == 0 {
 		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: "attachment"}}
 	}
@@ -187,8 +187,8 @@ func (m *model) acquire(c *fsm.Acquire) fsm.Result {
 	}
 	for _, item := range t.items {
 		for u := range m.users(item.Name) {
-			if u.item.Limit != item.Limit {
-				return m.refuseTicket(t, fsm.KindMismatch, fsm.Detail{Field: item.Name, Limit: u.item.Limit})
+			if u.item.Of != item.Of {
+				return m.refuseTicket(t, fsm.KindMismatch, fsm.Detail{Field: item.Name, Of: u.item.Of})
 			}
 		}
 	}
@@ -199,7 +199,7 @@ func (m *model) acquire(c *fsm.Acquire) fsm.Result {
 		m.emitGranted(t)
 		return t.result()
 	}
-	if c.WaitFor == 0 {
+	if c.Wait == 0 {
 		return m.refuseTicket(t, fsm.TryFailed, fsm.Detail{Blockers: m.blockers(t)})
 	}
 	for _, u := range m.tickets {
@@ -214,8 +214,8 @@ func (m *model) acquire(c *fsm.Acquire) fsm.Result {
 		m.waitGraphs[m.index] = graph
 		return m.refuseTicket(t, fsm.Deadlocked, fsm.Detail{})
 	}
-	if c.WaitFor != fsm.Forever {
-		t.waitUntil = m.time.Add(c.WaitFor)
+	if c.Wait != fsm.Forever {
+		t.waitUntil = m.time.Add(c.Wait)
 	}
 	s.changed = m.index
 	for _, item := range t.items {
@@ -324,7 +324,7 @@ func (m *model) downgrade(c *fsm.Downgrade) fsm.Result {
 	return t.result()
 }
 
-func isMutex(item fsm.Item) bool     { return item.Limit == 0 }
+func isMutex(item fsm.Item) bool     { return item.Of == 0 }
 func isExclusive(item fsm.Item) bool { return item.Mode == fsm.Exclusive }
 
 func (m *model) forceRelease(c *fsm.ForceRelease) fsm.Result {
@@ -334,7 +334,7 @@ func (m *model) forceRelease(c *fsm.ForceRelease) fsm.Result {
 	var ended []fsm.TicketRef
 	for _, u := range slices.Collect(m.users(c.Name)) {
 		if u.state == fsm.Granted && u.token <= c.Token {
-			m.endTicket(u.modelTicket, fsm.Revoked, c.Reason)
+			m.endTicket(u.modelTicket, fsm.ForceReleased, c.Reason)
 			ended = append(ended, u.TicketRef)
 		}
 	}

@@ -46,7 +46,7 @@ func (m *model) compareResult(want, got *fsm.Result) error {
 	if got.Detail != nil {
 		gd = *got.Detail
 	}
-	if wd.Field != gd.Field || wd.Limit != gd.Limit || !slices.Equal(wd.Ended, gd.Ended) {
+	if wd.Field != gd.Field || wd.Of != gd.Of || !slices.Equal(wd.Ended, gd.Ended) {
 		return fmt.Errorf("want detail %s, got %s", show(wd), show(gd))
 	}
 	if graph, isCycle := m.waitGraphs[want.Index]; isCycle || len(gd.Cycle) > 0 {
@@ -233,7 +233,7 @@ func (m *model) compareLocks(machine *fsm.Machine) error {
 
 func (t *modelTicket) view() fsm.TicketView {
 	v := fsm.TicketView{
-		TicketRef: t.TicketRef, TicketState: t.ticketState(), Enqueued: t.enqueued, Owner: t.request.Owner, Metadata: t.request.Metadata,
+		TicketRef: t.TicketRef, TicketState: t.ticketState(), Enqueued: t.enqueued, Owner: t.request.Owner, Meta: t.request.Meta,
 		Items: t.items,
 	}
 	if t.state == fsm.Waiting {
@@ -244,5 +244,5 @@ func (t *modelTicket) view() fsm.TicketView {
 
 func sameTicket(a, b fsm.TicketView) bool {
 	return a.TicketRef == b.TicketRef && a.TicketState == b.TicketState && a.Enqueued == b.Enqueued && a.WaitUntil == b.WaitUntil &&
-		a.Owner == b.Owner && a.Metadata == b.Metadata && slices.Equal(a.Items, b.Items)
+		a.Owner == b.Owner && a.Meta == b.Meta && slices.Equal(a.Items, b.Items)
 }

@@ -21,10 +21,10 @@ func invalidField(c fsm.Command) string {
 	case *fsm.OpenSession:
 		check("identity", isPlainText(c.Identity, fsm.IdentityBytesMax))
 		check("label", isPlainText(c.Label, fsm.LabelBytesMax))
-		check("metadata", len(c.Metadata) <= fsm.MetadataBytesMax)
+		check("meta", len(c.Meta) <= fsm.MetaBytesMax)
 		check("ttl", fsm.TTLMin <= c.TTL && c.TTL <= fsm.LongestTTLMax)
 		check("lock_delay", 0 <= c.LockDelay && c.LockDelay <= fsm.DelayMax)
-		check("grace", 0 <= c.Grace && c.Grace <= fsm.GraceMax)
+		check("release_on_disconnect", 0 <= c.ReleaseOnDisconnect && c.ReleaseOnDisconnect <= fsm.ReleaseOnDisconnectMax)
 	case *fsm.Acquire:
 		check("ticket", c.Ticket > 0)
 		check("items", 1 <= len(c.Items) && len(c.Items) <= fsm.ItemsMax)
@@ -33,17 +33,17 @@ func invalidField(c fsm.Command) string {
 			check("name", !slices.ContainsFunc(c.Items[:i], func(o fsm.Item) bool { return o.Name == item.Name }))
 			check("mode", fsm.Exclusive <= item.Mode && item.Mode <= fsm.Permits)
 			if item.Mode == fsm.Permits {
-				check("of", 1 <= item.Limit && item.Limit <= fsm.PermitsMax)
-				check("permits", 1 <= item.Permits && item.Permits <= item.Limit)
+				check("of", 1 <= item.Of && item.Of <= fsm.PermitsMax)
+				check("permits", 1 <= item.Permits && item.Permits <= item.Of)
 			} else {
 				check("permits", item.Permits == 0)
-				check("of", item.Limit == 0)
+				check("of", item.Of == 0)
 			}
 		}
-		check("wait_for", c.WaitFor == fsm.Forever || isSpan(c.WaitFor))
+		check("wait", c.Wait == fsm.Forever || isSpan(c.Wait))
 		check("max_hold", isSpan(c.MaxHold))
 		check("owner", isPlainText(c.Owner, fsm.OwnerBytesMax))
-		check("metadata", len(c.Metadata) <= fsm.MetadataBytesMax)
+		check("meta", len(c.Meta) <= fsm.MetaBytesMax)
 	case *fsm.Drop:
 		check("ticket", c.Ticket > 0)
 	case *fsm.DropUnrenewed:

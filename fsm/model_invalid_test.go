@@ -33,13 +33,13 @@ func (g *generator) invalidOpen() fsm.Command {
 	case 1:
 		c.Label = g.badText(fsm.LabelBytesMax)
 	case 2:
-		c.Metadata = strings.Repeat("x", fsm.MetadataBytesMax+1)
+		c.Meta = strings.Repeat("x", fsm.MetaBytesMax+1)
 	case 3:
 		c.TTL = pickOf(g.pick, 0, fsm.TTLMin-1, g.badSpan(fsm.LongestTTLMax))
 	case 4:
 		c.LockDelay = g.badSpan(fsm.DelayMax)
 	default:
-		c.Grace = g.badSpan(fsm.GraceMax)
+		c.ReleaseOnDisconnect = g.badSpan(fsm.ReleaseOnDisconnectMax)
 	}
 	return c
 }
@@ -50,9 +50,9 @@ func (g *generator) invalidAcquire() fsm.Command {
 	case 0:
 		c.Ticket = 0
 	case 1:
-		c.Metadata = strings.Repeat("x", fsm.MetadataBytesMax+1)
+		c.Meta = strings.Repeat("x", fsm.MetaBytesMax+1)
 	case 2:
-		c.WaitFor = g.badSpan(fsm.SpanMax)
+		c.Wait = g.badSpan(fsm.SpanMax)
 	case 3:
 		c.MaxHold = pickOf(g.pick, fsm.Forever, g.badSpan(fsm.SpanMax))
 	case 4:
@@ -72,9 +72,9 @@ func (g *generator) invalidItems() fsm.Command {
 	case 1:
 		item.Mode = pickOf[fsm.Mode](g.pick, 0, 4, 255)
 	case 2:
-		bad := pickOf(g.pick, fsm.Item{Mode: fsm.Exclusive, Permits: 1}, fsm.Item{Mode: fsm.Shared, Limit: 1},
-			fsm.Item{Mode: fsm.Permits, Limit: 2}, fsm.Item{Mode: fsm.Permits, Permits: 3, Limit: 2},
-			fsm.Item{Mode: fsm.Permits, Permits: 1, Limit: fsm.PermitsMax + 1})
+		bad := pickOf(g.pick, fsm.Item{Mode: fsm.Exclusive, Permits: 1}, fsm.Item{Mode: fsm.Shared, Of: 1},
+			fsm.Item{Mode: fsm.Permits, Of: 2}, fsm.Item{Mode: fsm.Permits, Permits: 3, Of: 2},
+			fsm.Item{Mode: fsm.Permits, Permits: 1, Of: fsm.PermitsMax + 1})
 		bad.Name = item.Name
 		*item = bad
 	case 3:

@@ -33,7 +33,7 @@ func (p *comparison) openSessions(t *testing.T, sessions int, ttl, delay clock.S
 
 func exclusiveAcquire(id session.ID, ticket uint64, name string) *fsm.Acquire {
 	return &fsm.Acquire{
-		Session: id, Ticket: ticket, Items: []fsm.Item{{Name: lockPrefix + name, Mode: fsm.Exclusive}}, WaitFor: fsm.Forever,
+		Session: id, Ticket: ticket, Items: []fsm.Item{{Name: lockPrefix + name, Mode: fsm.Exclusive}}, Wait: fsm.Forever,
 	}
 }
 
@@ -58,7 +58,7 @@ func TestManyExpirationsAtOnce(t *testing.T) {
 		}
 		if i%20 == 19 { // waits for the session before
 			c := exclusiveAcquire(id, 1000, fmt.Sprintf("%d/0", i-1))
-			c.WaitFor = ttl - clock.Span(i%3)
+			c.Wait = ttl - clock.Span(i%3)
 			commands = append(commands, c)
 		}
 		p.applyCommands(t, 0, commands...)

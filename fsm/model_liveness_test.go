@@ -100,11 +100,11 @@ func TestUnusedNamesUseNoMemory(t *testing.T) {
 			name := fmt.Sprintf("%s/a name that is never used again/%d", lockPrefix, ticket)
 			items := []fsm.Item{
 				{Name: name, Mode: fsm.Exclusive}, {Name: name + "1", Mode: fsm.Shared},
-				{Name: name + "2", Mode: fsm.Permits, Permits: 1, Limit: 2}, {Name: name + "3", Mode: fsm.Exclusive},
+				{Name: name + "2", Mode: fsm.Permits, Permits: 1, Of: 2}, {Name: name + "3", Mode: fsm.Exclusive},
 			}
 			a := apply(m.Time(),
 				&fsm.Acquire{Session: id, Ticket: ticket + 1, AckedThrough: ticket, Items: items[:3], Owner: name},
-				&fsm.Acquire{Session: id, Ticket: ticket + 2, AckedThrough: ticket, Items: items, WaitFor: fsm.Forever})
+				&fsm.Acquire{Session: id, Ticket: ticket + 2, AckedThrough: ticket, Items: items, Wait: fsm.Forever})
 			require.Equal(t, fsm.Waiting, a.Results[1].State)
 			apply(m.Time().Add(clock.Millisecond), &fsm.Drop{Session: id, Ticket: ticket + 2},
 				&fsm.ForceRelease{Name: name, Token: a.Results[0].Token})

@@ -295,17 +295,17 @@ func (w *observer) checkCompatible(t *observedTicket, item fsm.Item) error {
 			case other == t || theirs.Name != item.Name:
 			case other.state == fsm.Waiting && other.enqueued < t.enqueued:
 				return fmt.Errorf("it overtook %v", other.TicketRef)
-			case other.state == fsm.Granted && theirs.Limit != item.Limit:
+			case other.state == fsm.Granted && theirs.Of != item.Of:
 				return fmt.Errorf("beside %v, who holds it as another kind", other.TicketRef)
-			case other.state == fsm.Granted && item.Limit == 0 && (item.Mode == fsm.Exclusive || theirs.Mode == fsm.Exclusive):
+			case other.state == fsm.Granted && item.Of == 0 && (item.Mode == fsm.Exclusive || theirs.Mode == fsm.Exclusive):
 				return fmt.Errorf("beside %v, one of the two exclusive", other.TicketRef)
 			case other.state == fsm.Granted:
 				permits += uint64(theirs.Permits)
 			}
 		}
 	}
-	if permits > uint64(item.Limit) {
-		return fmt.Errorf("%d permits of %d", permits, item.Limit)
+	if permits > uint64(item.Of) {
+		return fmt.Errorf("%d permits of %d", permits, item.Of)
 	}
 	return nil
 }
@@ -337,7 +337,7 @@ func (w *observer) checkSessionEnded(c fsm.Command, e *fsm.Event) error {
 	if s == nil {
 		return fmt.Errorf("it was not alive")
 	}
-	if detached, ok := c.(*fsm.Detached); ok && (s.attachment != detached.Attachment || s.renewedIndex > detached.Index) {
+	if release, ok := c.(*fsm.ReleaseOnDisconnect); ok && (s.attachment != release.Attachment || s.renewedIndex > release.Index) {
 		return fmt.Errorf("attachment %d, heard at %d", s.attachment, s.renewedIndex)
 	}
 	if end := s.renewedTime.Add(s.settings.TTL); e.Reason == fsm.Expired && w.time < end {

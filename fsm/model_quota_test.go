@@ -17,11 +17,11 @@ func (m *model) setQuotas(c *fsm.SetQuotas) fsm.Result {
 }
 
 func sessionAmounts(s *fsm.OpenSession) fsm.Amounts {
-	return fsm.Amounts{Sessions: 1, Bytes: fsm.SessionBytes + uint64(len(s.Identity+s.Label+s.Metadata))}
+	return fsm.Amounts{Sessions: 1, Bytes: fsm.SessionBytes + uint64(len(s.Identity+s.Label+s.Meta))}
 }
 
 func ticketAmounts(t *modelTicket) fsm.Amounts {
-	texts := t.request.Owner + t.request.Metadata
+	texts := t.request.Owner + t.request.Meta
 	for _, item := range t.items {
 		texts += item.Name
 	}

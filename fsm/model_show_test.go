@@ -111,11 +111,11 @@ var codeNames = [...]string{
 
 var eventNames = [...]string{
 	"", "EvAttached", "EvGranted", "EvRefused", "EvLost", "EvReleased", "EvDowngraded", "EvSessionEnded", "EvQueueChanged",
-	"EvEpochStarted", "EvVersionSet", "EvDigestReported",
+	"EvEpochStarted", "EvUpgraded", "EvDigestReported",
 }
 
 var reasonNames = [...]string{
-	"", "Dropped", "Closed", "Expired", "Disconnected", "Evicted", "Revoked", "MaxHoldExceeded", "WaitTimeout", "TryFailed",
+	"", "Dropped", "Closed", "Expired", "Disconnected", "ExpiredByOperator", "ForceReleased", "MaxHoldExceeded", "WaitTimeout", "TryFailed",
 	"Deadlocked", "OwnerBusy", "KindMismatch", "TooMany", "Restored",
 }
 

@@ -94,7 +94,7 @@ var commandKinds = [17]struct {
 }{
 	{"OpenSession", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession, fsm.LimitExceeded}},
 	{"Attach", []fsm.Code{fsm.OK, fsm.NoSession, fsm.WrongSecret, fsm.Superseded}},
-	{"Detached", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession}},
+	{"ReleaseOnDisconnect", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession}},
 	{"CloseSession", []fsm.Code{fsm.OK, fsm.NoSession}},
 	{"Acquire", []fsm.Code{
 		fsm.OK, fsm.Invalid, fsm.NoSession, fsm.NotAcquired, fsm.Deadlock, fsm.OwnerWaits, fsm.LockKindMismatch, fsm.LimitExceeded, fsm.TicketEnded,
@@ -106,7 +106,7 @@ var commandKinds = [17]struct {
 	{"ExpireSession", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession}},
 	{"LeaderStart", []fsm.Code{fsm.OK, fsm.Invalid}},
 	{"Member", []fsm.Code{fsm.OK, fsm.Invalid}},
-	{"SetVersion", []fsm.Code{fsm.Invalid}},
+	{"Upgrade", []fsm.Code{fsm.Invalid}},
 	{"Digest", []fsm.Code{fsm.OK, fsm.Invalid}},
 	{"SetLongestTTL", []fsm.Code{fsm.OK, fsm.Invalid}},
 	{"SetQuotas", []fsm.Code{fsm.OK, fsm.Invalid}},
@@ -145,7 +145,7 @@ func (n *tally) missing() (missing []string) {
 		}
 	}
 	require(n.refused[fsm.OtherVersion:], codeNames[fsm.OtherVersion:])
-	require(n.events[:], eventNames[:], "EvVersionSet") // there is one number of version as yet
+	require(n.events[:], eventNames[:], "EvUpgraded") // there is one number of version as yet
 	require(n.reasons[:], reasonNames[:], "Restored")
 	require(n.granted[:], modeNames[:])
 	require(n.cycles[2:6], []string{"cycle of 2", "cycle of 3", "cycle of 4", "cycle of 5"})

@@ -427,7 +427,7 @@ func (m *model) blockers(t *modelTicket) (found []fsm.Blocker) {
 		}
 		for u := range m.users(item.Name) {
 			b := fsm.Blocker{Name: item.Name, TicketRef: u.TicketRef, Token: u.token, Owner: u.request.Owner}
-			if u.state == fsm.Granted && (permits > item.Limit || conflict(item, u.item)) {
+			if u.state == fsm.Granted && (permits > item.Of || conflict(item, u.item)) {
 				b.By = fsm.ByHolder
 				found = append(found, b)
 			}
@@ -443,7 +443,7 @@ func (m *model) blockers(t *modelTicket) (found []fsm.Blocker) {
 // conflict reports that two items of one lock don't fit beside each other even when alone.
 func conflict(a, b fsm.Item) bool {
 	if a.Mode == fsm.Permits {
-		return a.Permits+b.Permits > a.Limit
+		return a.Permits+b.Permits > a.Of
 	}
 	return a.Mode == fsm.Exclusive || b.Mode == fsm.Exclusive
 }

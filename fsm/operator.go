@@ -55,9 +55,9 @@ func (c *Member) execute(m *Machine) Result {
 		}
 	case m.members.Len() >= MembersMax:
 		// If that node is running, it finds itself missing from the records and announces itself again.
-		evicted := slices.MinFunc(m.Members(), func(a, b MemberRecord) int { return cmp.Compare(a.Announced, b.Announced) })
-		m.members.Delete(evicted.ID)
-		m.sum -= memberSum(&evicted)
+		oldest := slices.MinFunc(m.Members(), func(a, b MemberRecord) int { return cmp.Compare(a.Announced, b.Announced) })
+		m.members.Delete(oldest.ID)
+		m.sum -= memberSum(&oldest)
 	}
 	m.members.Set(c.ID, record)
 	m.sum += memberSum(&record)
@@ -66,12 +66,12 @@ func (c *Member) execute(m *Machine) Result {
 
 // execute raises the version by one. Apply has checked that this binary knows it. What proposes the
 // command has to check that all servers do; nothing proposes it yet.
-func (c *SetVersion) execute(m *Machine) Result {
+func (c *Upgrade) execute(m *Machine) Result {
 	if c.Version != m.version+1 || m.nextVersion != 0 {
 		return invalid("version")
 	}
 	m.nextVersion = c.Version
-	m.emit(Event{Kind: EvVersionSet, Version: c.Version})
+	m.emit(Event{Kind: EvUpgraded, Version: c.Version})
 	return Result{}
 }
 
@@ -112,7 +112,7 @@ func (c *ForceRelease) execute(m *Machine) Result {
 	}
 	m.keyBuffer = keys
 	for _, key := range keys {
-		m.endTicket(key, Revoked, c.Reason)
+		m.endTicket(key, ForceReleased, c.Reason)
 	}
 	named := min(len(keys), EndedMax)
 	return Result{Detail: &Detail{Ended: append([]TicketRef(nil), keys[:named]...), More: len(keys) - named}}

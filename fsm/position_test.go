@@ -23,7 +23,7 @@ func TestQueuePosition(t *testing.T) {
 	id := apply(&OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	ref := func(ticket uint64) TicketRef { return TicketRef{id, ticket} }
 	ask := func(ticket uint64, names ...string) {
-		c := &Acquire{Session: id, Ticket: ticket, WaitFor: Forever}
+		c := &Acquire{Session: id, Ticket: ticket, Wait: Forever}
 		for _, name := range names {
 			c.Items = append(c.Items, Item{Name: name, Mode: Exclusive})
 		}
@@ -77,7 +77,7 @@ func TestQueuePositionMatchesScan(t *testing.T) {
 	apply(&LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}})
 	id := apply(&OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	for ticket := range uint64(tickets) {
-		c := &Acquire{Session: id, Ticket: ticket + 1, WaitFor: Forever}
+		c := &Acquire{Session: id, Ticket: ticket + 1, Wait: Forever}
 		for _, i := range chance.Perm(4)[:1+chance.IntN(3)] {
 			c.Items = append(c.Items, Item{Name: string(rune('a' + i)), Mode: Exclusive})
 		}

@@ -89,7 +89,7 @@ type TicketView struct {
 	Enqueued  uint64
 	WaitUntil clock.Time // 0 = it waits without limit, or not at all
 	Owner     string
-	Metadata  string
+	Meta      string
 	Items     []Item
 }
 
@@ -100,15 +100,15 @@ func (t *ticket) stateOf(key TicketRef) TicketState {
 func (t *ticket) view(key TicketRef) TicketView {
 	return TicketView{
 		TicketRef: key, TicketState: t.stateOf(key), Enqueued: t.enqueued, WaitUntil: t.waitUntil,
-		Owner: t.owner, Metadata: t.metadata, Items: slices.Clone(t.items),
+		Owner: t.owner, Meta: t.meta, Items: slices.Clone(t.items),
 	}
 }
 
 // LockSummary is a lock without its tickets.
 type LockSummary struct {
 	Name string
-	// Limit is the limit of its permits; 0 = a mutex.
-	Limit            uint32
+	// Of is how many permits it has; 0 = a mutex.
+	Of               uint32
 	Holders, Waiters int
 	DelayedUntil     clock.Time // 0 = no delay
 	// ReservedUntil is when the lease of the first holder ends, if its session never attached; otherwise 0.
@@ -118,7 +118,7 @@ type LockSummary struct {
 func (m *Machine) summary(lk *lock) LockSummary {
 	s := LockSummary{Name: lk.name, Holders: lk.holders.len, Waiters: lk.waiters.len, DelayedUntil: lk.delay}
 	if lk.inUse() {
-		s.Limit = lk.limit
+		s.Of = lk.of
 	}
 	if first := lk.holders.first; first != nil {
 		if holder, _ := m.sessions.Get(first.key.Session); holder.Attachment == 0 {

@@ -14,7 +14,7 @@ func TestLocksByPrefix(t *testing.T) {
 	b := newHarness(t)
 	s := b.open(1, clock.Minute)
 	for i, name := range []string{"b/2", "a", "b", "b/1", "c", "b/10"} {
-		b.do(0, &Acquire{Session: s, Ticket: uint64(i + 1), Items: exclusive(name), WaitFor: 0})
+		b.do(0, &Acquire{Session: s, Ticket: uint64(i + 1), Items: exclusive(name), Wait: 0})
 	}
 	names := func(prefix, after string, most int) (names []string) {
 		for _, l := range b.m.Locks(prefix, after, most) {
@@ -35,9 +35,9 @@ func TestHolds(t *testing.T) {
 	b := newHarness(t)
 	s := b.open(1, clock.Minute)
 	a := b.do(0,
-		&Acquire{Session: s, Ticket: 1, Items: exclusive("x"), WaitFor: 0},
-		&Acquire{Session: s, Ticket: 2, Items: []Item{{Name: "r", Mode: Shared}}, WaitFor: 0},
-		&Acquire{Session: s, Ticket: 3, Items: []Item{{Name: "r", Mode: Shared}}, WaitFor: 0},
+		&Acquire{Session: s, Ticket: 1, Items: exclusive("x"), Wait: 0},
+		&Acquire{Session: s, Ticket: 2, Items: []Item{{Name: "r", Mode: Shared}}, Wait: 0},
+		&Acquire{Session: s, Ticket: 3, Items: []Item{{Name: "r", Mode: Shared}}, Wait: 0},
 	)
 	x, r := a.Results[0].Token, a.Results[1].Token
 	require.True(t, b.m.Holds("x", x, TicketRef{}))
@@ -80,7 +80,7 @@ func TestSessionsPaging(t *testing.T) {
 func TestQueriesReturnCopies(t *testing.T) {
 	b := newHarness(t)
 	s := b.open(1, clock.Minute)
-	b.do(0, &Acquire{Session: s, Ticket: 1, Items: exclusive("x"), WaitFor: 0})
+	b.do(0, &Acquire{Session: s, Ticket: 1, Items: exclusive("x"), Wait: 0})
 	view, ok := b.m.LockView("x")
 	require.True(t, ok)
 	ticket, _ := b.m.Ticket(TicketRef{s, 1})
@@ -101,12 +101,12 @@ func TestQueriesReturnCopies(t *testing.T) {
 func TestAppliedIsImmutable(t *testing.T) {
 	b := newHarness(t)
 	s := b.open(1, clock.Minute)
-	a := b.do(0, &Acquire{Session: s, Ticket: 1, Items: exclusive("x", "y"), WaitFor: 0})
+	a := b.do(0, &Acquire{Session: s, Ticket: 1, Items: exclusive("x", "y"), Wait: 0})
 	granted := a.Events[0]
 	require.Equal(t, "y", granted.Items[1].Name)
 	for i := range uint64(50) {
 		b.do(0, &Downgrade{Session: s, Ticket: 1},
-			&Acquire{Session: s, Ticket: i + 2, Items: exclusive("other", "names"), WaitFor: Forever},
+			&Acquire{Session: s, Ticket: i + 2, Items: exclusive("other", "names"), Wait: Forever},
 			&Attach{Session: s, Secret: session.Hash{1}})
 	}
 	require.Equal(t, exclusive("x", "y"), granted.Items)

@@ -3,8 +3,8 @@ package fsm
 import (
 	"cmp"
 
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 // # Quotas
@@ -170,11 +170,11 @@ func (m *Machine) givesBack(s *session.Session, through uint64) bool {
 // What each record counts.
 
 func sessionAmounts(s *session.Settings) Amounts {
-	return Amounts{Sessions: 1, Bytes: SessionBytes + uint64(len(s.Identity)+len(s.Label)+len(s.Metadata))}
+	return Amounts{Sessions: 1, Bytes: SessionBytes + uint64(len(s.Identity)+len(s.Label)+len(s.Meta))}
 }
 
 func (c *Acquire) amounts() Amounts {
-	a := Amounts{Tickets: 1, Bytes: TicketBytes + uint64(len(c.Owner)+len(c.Metadata)+len(c.Items)*ItemBytes)}
+	a := Amounts{Tickets: 1, Bytes: TicketBytes + uint64(len(c.Owner)+len(c.Meta)+len(c.Items)*ItemBytes)}
 	for i := range c.Items {
 		a.Bytes += uint64(len(c.Items[i].Name))
 	}
@@ -185,7 +185,7 @@ func (t *ticket) amounts() Amounts {
 	if t.state == Ended {
 		return Amounts{Bytes: EndedBytes}
 	}
-	return (&Acquire{Owner: t.owner, Metadata: t.metadata, Items: t.items}).amounts()
+	return (&Acquire{Owner: t.owner, Meta: t.meta, Items: t.items}).amounts()
 }
 
 // gone is the sign of a removed record: −1 in wrapping arithmetic.

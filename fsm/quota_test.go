@@ -39,9 +39,9 @@ func (b *harness) requireKnown(t *testing.T, c Command) {
 
 // One identity has its share, and all together the total. Each quota has a name.
 func TestQuotas(t *testing.T) {
-	open := func(secret byte, identity string, metadata int) *OpenSession {
+	open := func(secret byte, identity string, meta int) *OpenSession {
 		return &OpenSession{Secret: session.Hash{secret}, Settings: session.Settings{
-			Identity: identity, TTL: clock.Hour, Metadata: strings.Repeat("m", metadata),
+			Identity: identity, TTL: clock.Hour, Meta: strings.Repeat("m", meta),
 		}}
 	}
 	acquire := func(id session.ID, ticket uint64) *Acquire {
@@ -125,7 +125,7 @@ func TestAFullClusterCanBeEmptied(t *testing.T) {
 		ids = append(ids, b.openAs(secret+1, "he"))
 	}
 	wait := func(id session.ID, ticket uint64) *Acquire {
-		return &Acquire{Session: id, Ticket: ticket, Items: exclusive(fmt.Sprint("lock/", ticket)), WaitFor: Forever}
+		return &Acquire{Session: id, Ticket: ticket, Items: exclusive(fmt.Sprint("lock/", ticket)), Wait: Forever}
 	}
 	for _, id := range ids {
 		for ticket := uint64(1); ticket <= 4; ticket++ {
@@ -142,7 +142,7 @@ func TestAFullClusterCanBeEmptied(t *testing.T) {
 		wait(ids[0], 1), &Attach{Session: ids[0], Secret: session.Hash{1}}, &Downgrade{Session: ids[0], Ticket: 1},
 		&Drop{Session: ids[0], Ticket: 2}, &Drop{Session: ids[1], Ticket: 2}, &Drop{Session: ids[0], Ticket: 9},
 		&CloseSession{Session: ids[1]}, &ExpireSession{Session: ids[2]}, &ForceRelease{Name: "lock/1", Token: b.m.Stamp().Index},
-		&Detached{Session: ids[5], Attachment: attached.Attachment, Index: b.m.Stamp().Index},
+		&ReleaseOnDisconnect{Session: ids[5], Attachment: attached.Attachment, Index: b.m.Stamp().Index},
 		&LeaderStart{Node: "n2", Cluster: ClusterID{1}}, &Member{ID: "n2", StateVersionMin: 1, StateVersionMax: 1}, &Digest{Node: "n1"},
 		&SetLongestTTL{TTL: 2 * clock.Hour}, &SetQuotas{Quotas{Amounts: Amounts{Bytes: 2}}},
 	} {
@@ -176,7 +176,7 @@ func TestWhatIsAcknowledgedGivesRoom(t *testing.T) {
 	require.True(t, needs)
 	require.Empty(t, quota)
 	require.Equal(t, Granted, b.do(0, acquire(10, 8)).Results[0].State)
-	b.requireOver(t, "total_bytes", &Acquire{Session: id, Ticket: 11, AckedThrough: 9, Metadata: strings.Repeat("m", 4000), Items: exclusive("other")})
+	b.requireOver(t, "total_bytes", &Acquire{Session: id, Ticket: 11, AckedThrough: 9, Meta: strings.Repeat("m", 4000), Items: exclusive("other")})
 	require.NoError(t, b.m.Check())
 }
 
@@ -238,12 +238,12 @@ func TestBytesAreAboutTheMemory(t *testing.T) {
 			f.session, f.ticket = f.apply(t, open(i, session.Settings{Identity: "he"})).Session, 0
 		}
 		f.ticket++
-		return &Acquire{Session: f.session, Ticket: f.ticket, WaitFor: Forever}
+		return &Acquire{Session: f.session, Ticket: f.ticket, Wait: Forever}
 	}
 	for name, record := range map[string]func(f *filled, i int) Command{
 		"the largest acquisitions": func(f *filled, i int) Command {
 			c := next(f, i)
-			c.Metadata, c.Owner = strings.Repeat("m", MetadataBytesMax), strings.Repeat("o", OwnerBytesMax)
+			c.Meta, c.Owner = strings.Repeat("m", MetaBytesMax), strings.Repeat("o", OwnerBytesMax)
 			for item := range ItemsMax {
 				c.Items = append(c.Items, Item{Name: fmt.Sprintf("%d/%d/%0500d", i, item, 0), Mode: Exclusive})
 			}
@@ -256,15 +256,15 @@ func TestBytesAreAboutTheMemory(t *testing.T) {
 		},
 		"waiters with an owner and a limit": func(f *filled, i int) Command {
 			c := next(f, i)
-			c.Items, c.Owner, c.WaitFor = exclusive("everybody wants this"), fmt.Sprint("thread ", i), clock.Hour
+			c.Items, c.Owner, c.Wait = exclusive("everybody wants this"), fmt.Sprint("thread ", i), clock.Hour
 			return c
 		},
 		"tickets that ended": func(f *filled, i int) Command {
 			c := next(f, i)
 			return &Drop{Session: c.Session, Ticket: c.Ticket}
 		},
-		"sessions with metadata": func(_ *filled, i int) Command {
-			return open(i, session.Settings{Identity: "he", Metadata: strings.Repeat("m", MetadataBytesMax)})
+		"sessions with meta": func(_ *filled, i int) Command {
+			return open(i, session.Settings{Identity: "he", Meta: strings.Repeat("m", MetaBytesMax)})
 		},
 		"small sessions": func(_ *filled, i int) Command { return open(i, session.Settings{Identity: "he"}) },
 	} {
@@ -295,7 +295,7 @@ func TestQuotasInARestoreHoldOff(t *testing.T) {
 	quotas := Quotas{Amounts{Sessions: 4, Tickets: 6, Bytes: 20_000}, 50}
 	old.do(0, &SetQuotas{quotas})
 	acquire := func(id session.ID, ticket uint64) *Acquire {
-		return &Acquire{Session: id, Ticket: ticket, Items: exclusive(fmt.Sprint("lock/", ticket)), WaitFor: Forever}
+		return &Acquire{Session: id, Ticket: ticket, Items: exclusive(fmt.Sprint("lock/", ticket)), Wait: Forever}
 	}
 	for secret, identity := range []string{"he", "he", "she", "she"} {
 		id := old.openAs(byte(secret), identity)

@@ -9,8 +9,8 @@ import (
 	"io"
 	"slices"
 
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 // Restore builds a state machine from a snapshot. It refuses bytes that are not a complete and undamaged snapshot in its

@@ -51,7 +51,7 @@ func TestARestoreOutlastsEveryLease(t *testing.T) {
 					opened := do(&OpenSession{Secret: session.Hash{secrets, history}, Settings: settings})
 					require.Equal(t, OK, opened.Code)
 					leasesHere = max(leasesHere, real.Add(settings.TTL+settings.LockDelay))
-					got := do(&Acquire{Session: opened.Session, Ticket: 1, Items: exclusive(fmt.Sprint(step)), WaitFor: Forever})
+					got := do(&Acquire{Session: opened.Session, Ticket: 1, Items: exclusive(fmt.Sprint(step)), Wait: Forever})
 					require.Equal(t, OK, got.Code)
 					if m.HoldOff() == 0 {
 						require.Greater(t, real, leases, "seed %d: a lock is granted in history %d", seed, history)

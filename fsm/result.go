@@ -45,7 +45,7 @@ const (
 	Deadlock
 	// OwnerWaits: the ticket's owner waits already; Detail.Blockers names that ticket.
 	OwnerWaits
-	// LockKindMismatch: the name Detail.Field is in use as another kind of lock, Detail.Limit its limit (0: a
+	// LockKindMismatch: the name Detail.Field is in use as another kind of lock, with Detail.Of permits (0: a
 	// mutex).
 	LockKindMismatch
 	// LimitExceeded: Detail.Field names the limit of limits.go that was met, or the quota: total_sessions, total_tickets,
@@ -84,7 +84,7 @@ type Result struct {
 // Detail is what a result has beside its code.
 type Detail struct {
 	Field    string
-	Limit    uint32
+	Of       uint32
 	Blockers []Blocker
 	// Cycle spells out a deadlock, link by link; of a long one, More links are left out in the middle.
 	Cycle []Link
@@ -152,21 +152,21 @@ type Reason uint8
 
 // The numbers are part of the formats: never reuse one.
 const (
-	Dropped         Reason = 1 + iota // its client dropped the ticket
-	Closed                            // its client closed the session
-	Expired                           // the lease ended
-	Disconnected                      // the stream broke and the grace period ended
-	Evicted                           // an operator ended the session
-	Revoked                           // an operator released the lock by force
-	MaxHoldExceeded                   // the maximum hold ended
-	WaitTimeout                       // the wait ended
-	TryFailed                         // it would not wait: Code NotAcquired
-	Deadlocked                        // Code Deadlock
-	OwnerBusy                         // Code OwnerWaits
-	KindMismatch                      // Code LockKindMismatch
-	TooMany                           // Code LimitExceeded
-	Restored                          // a backup was restored
-	ReasonCount                       // one more than the last
+	Dropped           Reason = 1 + iota // its client dropped the ticket
+	Closed                              // its client closed the session
+	Expired                             // the lease ended
+	Disconnected                        // the stream broke and did not come back in time: release on disconnect
+	ExpiredByOperator                   // an operator expired the session
+	ForceReleased                       // an operator force-released the lock
+	MaxHoldExceeded                     // the maximum hold ended
+	WaitTimeout                         // the wait ended
+	TryFailed                           // it would not wait: Code NotAcquired
+	Deadlocked                          // Code Deadlock
+	OwnerBusy                           // Code OwnerWaits
+	KindMismatch                        // Code LockKindMismatch
+	TooMany                             // Code LimitExceeded
+	Restored                            // a backup was restored
+	ReasonCount                         // one more than the last
 )
 
 // code is the answer to a repeated Acquire of a ticket that ended for this reason: the same as the first answer.
@@ -203,7 +203,7 @@ type Event struct {
 	Tickets []TicketState
 	Epoch   *LeaderStart // EvEpochStarted: the command that opened it
 	Digest  *Digest      // EvDigestReported: the report
-	Version uint32       // EvVersionSet: the new version
+	Version uint32       // EvUpgraded: the new version
 }
 
 // EventKind is what happened.
@@ -230,8 +230,8 @@ const (
 	EvQueueChanged
 	// EvEpochStarted: a node opened the epoch Index.
 	EvEpochStarted
-	// EvVersionSet: the version is in force from the next entry on.
-	EvVersionSet
+	// EvUpgraded: the version is in force from the next entry on.
+	EvUpgraded
 	// EvDigestReported: a node reported its digest.
 	EvDigestReported
 )

@@ -83,7 +83,7 @@ func (c *Attach) execute(m *Machine) Result {
 
 // execute ends a session whose stream broke, unless there was a renewal since. A session that
 // never attached has no stream that could break.
-func (c *Detached) execute(m *Machine) Result {
+func (c *ReleaseOnDisconnect) execute(m *Machine) Result {
 	if c.Attachment == 0 {
 		return invalid("attachment")
 	}
@@ -110,7 +110,7 @@ func (c *ExpireSession) execute(m *Machine) Result {
 	if !isText(c.Reason, 0, ReasonBytesMax) {
 		return invalid("reason")
 	}
-	return m.endLiving(c.Session, Evicted, c.Reason, true)
+	return m.endLiving(c.Session, ExpiredByOperator, c.Reason, true)
 }
 
 func (m *Machine) endLiving(id session.ID, reason Reason, text string, remember bool) Result {

@@ -14,16 +14,16 @@ func TestSizeIsAnUpperBound(t *testing.T) {
 	long := string(make([]byte, NameBytesMax))
 	var items []Item
 	for range ItemsMax {
-		items = append(items, Item{Name: long, Mode: Permits, Permits: 1<<32 - 1, Limit: 1<<32 - 1})
+		items = append(items, Item{Name: long, Mode: Permits, Permits: 1<<32 - 1, Of: 1<<32 - 1})
 	}
 	commands := everyCommand()
 	commands = append(commands,
-		&OpenSession{Settings: session.Settings{Identity: long, Label: long, Metadata: long, TTL: -1 << 63, LockDelay: -1 << 63, Grace: -1 << 63}},
+		&OpenSession{Settings: session.Settings{Identity: long, Label: long, Meta: long, TTL: -1 << 63, LockDelay: -1 << 63, ReleaseOnDisconnect: -1 << 63}},
 		&Attach{Session: session.ID(most), AckedThrough: most, Attempt: most},
-		&Detached{Session: session.ID(most), Attachment: most, Index: most},
+		&ReleaseOnDisconnect{Session: session.ID(most), Attachment: most, Index: most},
 		&Acquire{
-			Session: session.ID(most), Ticket: most, AckedThrough: most, Items: items, WaitFor: -1 << 63,
-			MaxHold: -1 << 63, Owner: long, Metadata: long,
+			Session: session.ID(most), Ticket: most, AckedThrough: most, Items: items, Wait: -1 << 63,
+			MaxHold: -1 << 63, Owner: long, Meta: long,
 		},
 		&Drop{Session: session.ID(most), Ticket: most, AckedThrough: most},
 		&ForceRelease{Name: long, Token: most, Reason: long},

@@ -6,9 +6,9 @@ import (
 	"io"
 
 	"zamok/clock"
+	"zamok/fsm/internal/tree"
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
-	"zamok/session/tree"
 )
 
 // # The form of a snapshot
@@ -22,11 +22,11 @@ import (
 //	kind       fields
 //	1 header   version · term · index · time · epoch · cluster raw 16 · restored · hold-off ·
 //	           longest ttl · highest ttl · quotas, as in an entry · ends
-//	2 session  id · secret raw 32 · identity text · label text · metadata text · ttl signed ·
-//	           lock delay signed · grace signed · opened · deadline · renewed · attachment · attempt ·
+//	2 session  id · secret raw 32 · identity text · label text · meta text · ttl signed ·
+//	           lock delay signed · release on disconnect signed · opened · deadline · renewed · attachment · attempt ·
 //	           acked through · refused through · changed
 //	3 ticket   number · state · reason, both up to 255 · token; unless ended: enqueued · wait until ·
-//	           hold until · max hold · owner text · metadata text · items, as in an entry
+//	           hold until · max hold · owner text · meta text · items, as in an entry
 //	4 delay    name text · until
 //	5 member   as in an entry, then: announced · replaced
 //	6 ended    number · id · secret raw 32 · identity text · reason · ticket, both up to 255
@@ -114,7 +114,7 @@ func (t *ticket) code(c *coder, number *uint64) {
 	c.Time("hold until", &t.holdUntil)
 	c.Span("max hold", &t.maxHold)
 	c.Text("owner", &t.owner)
-	c.Text("metadata", &t.metadata)
+	c.Text("meta", &t.meta)
 	c.codeItems(&t.items)
 }
 

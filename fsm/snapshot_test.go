@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/clock"
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 // populatedMachine has at least one of everything that a snapshot holds.
@@ -33,18 +33,18 @@ func populatedMachine(t testing.TB) *Machine {
 		StateVersionMin: 1, StateVersionMax: 1, FreeBytes: 1 << 40, LowSpaceThreshold: 1 << 28, ElectionTimeout: 750, ElectionTimeoutFixed: 500,
 	}, &Digest{Node: "n1", Index: 1001, Value: 0xD1}, &SetLongestTTL{TTL: 48 * clock.Hour}, &SetLongestTTL{TTL: 30 * clock.Minute})
 	open := func(secret byte, delay clock.Span) session.ID {
-		return apply(m.Time(), &OpenSession{Secret: session.Hash{secret}, Settings: session.Settings{Identity: "i", Label: "l", Metadata: "m\x00", TTL: 10 * clock.Second, LockDelay: delay, Grace: clock.Second}}).Results[0].Session
+		return apply(m.Time(), &OpenSession{Secret: session.Hash{secret}, Settings: session.Settings{Identity: "i", Label: "l", Meta: "m\x00", TTL: 10 * clock.Second, LockDelay: delay, ReleaseOnDisconnect: clock.Second}}).Results[0].Session
 	}
 	one, two, expired := open(1, 0), open(2, clock.Second), open(3, 20*clock.Second)
 	apply(clock.Time(clock.Second),
 		&Attach{Session: one, Secret: session.Hash{1}, Attempt: 5},
-		&Acquire{Session: one, Ticket: 1, Items: exclusive("a", "b"), WaitFor: Forever, Owner: "x", Metadata: "md"},
-		&Acquire{Session: two, Ticket: 1, Items: exclusive("b"), WaitFor: 5 * clock.Second, MaxHold: clock.Hour},
-		&Acquire{Session: one, Ticket: 2, Items: []Item{{"p", Permits, 2, 5}}, WaitFor: 0, MaxHold: clock.Minute},
-		&Acquire{Session: two, Ticket: 2, Items: []Item{{"s", Shared, 0, 0}}, WaitFor: 0},
-		&Acquire{Session: one, Ticket: 3, Items: []Item{{"s", Shared, 0, 0}}, WaitFor: 0},
-		&Acquire{Session: two, Ticket: 3, Items: exclusive("s"), WaitFor: 0},
-		&Acquire{Session: expired, Ticket: 1, Items: exclusive("d"), WaitFor: 0},
+		&Acquire{Session: one, Ticket: 1, Items: exclusive("a", "b"), Wait: Forever, Owner: "x", Meta: "md"},
+		&Acquire{Session: two, Ticket: 1, Items: exclusive("b"), Wait: 5 * clock.Second, MaxHold: clock.Hour},
+		&Acquire{Session: one, Ticket: 2, Items: []Item{{"p", Permits, 2, 5}}, Wait: 0, MaxHold: clock.Minute},
+		&Acquire{Session: two, Ticket: 2, Items: []Item{{"s", Shared, 0, 0}}, Wait: 0},
+		&Acquire{Session: one, Ticket: 3, Items: []Item{{"s", Shared, 0, 0}}, Wait: 0},
+		&Acquire{Session: two, Ticket: 3, Items: exclusive("s"), Wait: 0},
+		&Acquire{Session: expired, Ticket: 1, Items: exclusive("d"), Wait: 0},
 		&Drop{Session: one, Ticket: 3},
 		&Drop{Session: two, Ticket: 9},
 		&ExpireSession{Session: expired, Reason: "why not"},
@@ -139,7 +139,7 @@ func readerOnly(b []byte) io.Reader { return struct{ io.Reader }{bytes.NewReader
 
 func TestRestoreRefusesUnsupportedVersion(t *testing.T) {
 	m := NewWithVersions(VersionRange{Min: 1, Max: 3})
-	e := Entry{Version: 1, Commands: []Command{&SetVersion{Version: 2}}}
+	e := Entry{Version: 1, Commands: []Command{&Upgrade{Version: 2}}}
 	_, err := m.Apply(1, e.Append(nil))
 	require.NoError(t, err)
 	_, err = Restore(bytes.NewReader(snapshotOf(t, m)))
@@ -212,7 +212,7 @@ func FuzzRestore(f *testing.F) {
 		e.Commands = append(e.Commands, &Member{ID: "of no snapshot", StateVersionMax: 1}, &Digest{Node: "of no snapshot"})
 		for _, s := range m.Sessions(0, 3) {
 			e.Commands = append(e.Commands,
-				&Acquire{Session: s.ID, Ticket: s.AckedThrough + 1, Items: exclusive("a"), WaitFor: Forever},
+				&Acquire{Session: s.ID, Ticket: s.AckedThrough + 1, Items: exclusive("a"), Wait: Forever},
 				&Drop{Session: s.ID, Ticket: s.AckedThrough + 1, AckedThrough: s.AckedThrough + 1}, &CloseSession{Session: s.ID})
 		}
 		_, err = m.Apply(1, e.Append(nil))

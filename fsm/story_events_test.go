@@ -85,7 +85,7 @@ func (t *transcript) describeEvent(e Event) {
 		t.epoch, t.now = e.Index, t.m.Time()
 		t.addf("%s leads in term %d: epoch %c begins at index %d, its clock at %v",
 			e.Epoch.Node, t.term, 'A'+len(t.epochs)-1, e.Index, formatTime(t.now))
-	case EvVersionSet:
+	case EvUpgraded:
 		t.addf("the version is %d from now on", e.Version)
 	case EvDigestReported:
 		t.addf("%s had the digest %d at index %d", e.Digest.Node, e.Digest.Value, e.Digest.Index)
@@ -189,7 +189,7 @@ func lockName(it Item) string {
 	case Shared:
 		return name + " (shared)"
 	case Permits:
-		return fmt.Sprintf("%s (%d of %d)", name, it.Permits, it.Limit)
+		return fmt.Sprintf("%s (%d of %d)", name, it.Permits, it.Of)
 	default:
 		return name
 	}
@@ -198,21 +198,21 @@ func lockName(it Item) string {
 // reasonText says how a ticket or a session ended.
 func reasonText(reason Reason, text string) string {
 	reasons := [...]string{
-		0:               "forgotten",
-		Dropped:         "dropped",
-		Closed:          "session closed",
-		Expired:         "the lease is over",
-		Disconnected:    "the stream broke and the grace is over",
-		Evicted:         "an operator ended the session",
-		Revoked:         "an operator released it by force",
-		MaxHoldExceeded: "the maximum hold is over",
-		WaitTimeout:     "the wait is over",
-		TryFailed:       "it would not wait",
-		Deadlocked:      "a deadlock",
-		OwnerBusy:       "its owner waits already",
-		KindMismatch:    "the lock is of another kind",
-		TooMany:         "a limit was met",
-		Restored:        "a backup was restored",
+		0:                 "forgotten",
+		Dropped:           "dropped",
+		Closed:            "session closed",
+		Expired:           "the lease is over",
+		Disconnected:      "the stream broke and did not come back in time",
+		ExpiredByOperator: "an operator expired it",
+		ForceReleased:     "an operator force-released it",
+		MaxHoldExceeded:   "the maximum hold is over",
+		WaitTimeout:       "the wait is over",
+		TryFailed:         "it would not wait",
+		Deadlocked:        "a deadlock",
+		OwnerBusy:         "its owner waits already",
+		KindMismatch:      "the lock is of another kind",
+		TooMany:           "a limit was met",
+		Restored:          "a backup was restored",
 	}
 	if text != "" {
 		return fmt.Sprintf("%s (%s)", reasons[reason], text)

@@ -88,7 +88,7 @@ func (s *story) playLine(d *entryDraft, l *scriptLine) []string {
 			l.fail("what is that?")
 		}
 		one, _ := s.m.Session(p.id)
-		p.detached = &Detached{Session: p.id, Attachment: one.Attachment, Index: s.m.index}
+		p.disconnected = &ReleaseOnDisconnect{Session: p.id, Attachment: one.Attachment, Index: s.m.index}
 		output = []string{fmt.Sprintf("the leader sees %s's stream break, at index %d", p.name, s.m.index)}
 	}
 	l.end()

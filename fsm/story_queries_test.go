@@ -49,8 +49,8 @@ func (s *story) showLock(name string) []string {
 		return []string{name + ": nobody uses it"}
 	}
 	kind := ""
-	if lock.Limit > 0 {
-		kind = fmt.Sprintf(" (%d permits)", lock.Limit)
+	if lock.Of > 0 {
+		kind = fmt.Sprintf(" (%d permits)", lock.Of)
 	}
 	var queue []string
 	for _, waiter := range lock.Queue {

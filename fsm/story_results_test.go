@@ -33,7 +33,7 @@ func (t *transcript) describeResult(c Command, r Result) {
 			require.True(t.t, t.hasEvent(EvAttached, r.Index))
 		}
 		t.describeCode(c, r)
-	case *Detached:
+	case *ReleaseOnDisconnect:
 		if r.Code == OK && !t.hasEvent(EvSessionEnded, r.Index) {
 			t.addf("there was a renewal: nothing happens")
 		}
@@ -243,8 +243,8 @@ func (t *transcript) describeRefused(c *Acquire, r Result) {
 		}
 	case LockKindMismatch:
 		kind := "a mutex"
-		if r.Detail.Limit > 0 {
-			kind = fmt.Sprintf("%d permits", r.Detail.Limit)
+		if r.Detail.Of > 0 {
+			kind = fmt.Sprintf("%d permits", r.Detail.Of)
 		}
 		t.addf("%s is refused %s: %s is in use as %s", who, what, r.Detail.Field, kind)
 	case LimitExceeded:

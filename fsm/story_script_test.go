@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/clock"
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 // # The language of the stories
@@ -34,7 +34,7 @@ import (
 //
 // Clients
 //
-//	open alice bob [ttl=10s] [delay=5s] [grace=2s] [identity=…] [label=…] [secret=old]
+//	open alice bob [ttl=10s] [delay=5s] [release_on_disconnect=2s] [identity=…] [label=…] [secret=old]
 //	                               with a new secret if her session has ended, or the old one
 //	alice acquires ITEM… [wait=3s] [owner=x] [hold=30s] [as=7] [acked=3]   waits, forever without wait=
 //	alice tries ITEM… …                                                    does not wait
@@ -44,7 +44,7 @@ import (
 //	alice drops|downgrades stock|#1 [acked=1]
 //	alice renews | attaches [secret=…] [acked=1] [attempt=2] | closes | withdraws
 //	alice breaks                   the leader sees her stream break; no entry
-//	detach alice                   the grace is over: what the leader saw then is reported
+//	disconnected alice             the leader proposes to release what it holds: its stream did not come back
 //
 // Operators, nodes
 //
@@ -173,7 +173,7 @@ func (l *scriptLine) items() []Item {
 		name, how, _ := strings.Cut(word, ":")
 		it := Item{Mode: Exclusive}
 		if n, of, permits := strings.Cut(how, "/"); permits {
-			it = Item{Mode: Permits, Permits: uint32(l.number(n)), Limit: uint32(l.number(of))}
+			it = Item{Mode: Permits, Permits: uint32(l.number(n)), Of: uint32(l.number(of))}
 		} else if how == "shared" {
 			it.Mode = Shared
 		} else if how != "" {
@@ -301,11 +301,11 @@ func (s *story) write(d *entryDraft, l *scriptLine) bool {
 		d.Reading.Now, d.setsTime = s.now, true
 	case "open":
 		s.writeOpen(d, l)
-	case "detach":
+	case "disconnected":
 		l.next()
 		p := l.storyClient()
-		require.NotNil(s.t, p.detached, "%s's stream did not break", p.name)
-		d.Commands = append(d.Commands, p.detached)
+		require.NotNil(s.t, p.disconnected, "%s's stream did not break", p.name)
+		d.Commands = append(d.Commands, p.disconnected)
 	case "leader", "force", "expire", "member", "raise", "report", "longest", "quotas":
 		d.Commands = append(d.Commands, s.operatorCommand(l))
 	default:
@@ -320,7 +320,7 @@ func (s *story) write(d *entryDraft, l *scriptLine) bool {
 
 func (s *story) writeOpen(d *entryDraft, l *scriptLine) {
 	l.next()
-	c := OpenSession{Settings: session.Settings{TTL: l.span(l.option("ttl", "10s")), LockDelay: l.span(l.option("delay", "0s")), Grace: l.span(l.option("grace", "0s")), Identity: l.option("identity", ""), Label: l.option("label", "")}}
+	c := OpenSession{Settings: session.Settings{TTL: l.span(l.option("ttl", "10s")), LockDelay: l.span(l.option("delay", "0s")), ReleaseOnDisconnect: l.span(l.option("release_on_disconnect", "0s")), Identity: l.option("identity", ""), Label: l.option("label", "")}}
 	old := l.option("secret", "") == "old"
 	for len(l.words) > 0 {
 		name := l.next()
@@ -382,7 +382,7 @@ func (s *story) writeClient(d *entryDraft, l *scriptLine, p *storyClient) {
 
 func (s *story) acquire(l *scriptLine, p *storyClient, wait clock.Span) *Acquire {
 	s.t.Helper()
-	c := &Acquire{Session: p.id, WaitFor: wait, Owner: l.option("owner", "")}
+	c := &Acquire{Session: p.id, Wait: wait, Owner: l.option("owner", "")}
 	c.Ticket = l.number(l.option("as", fmt.Sprint(p.lastTicket+1)))
 	if ackedThrough := l.option("acked", "0"); ackedThrough == "before" {
 		c.AckedThrough = c.Ticket - 1
@@ -390,7 +390,7 @@ func (s *story) acquire(l *scriptLine, p *storyClient, wait clock.Span) *Acquire
 		c.AckedThrough = l.number(ackedThrough)
 	}
 	if wait := l.option("wait", ""); wait != "" {
-		c.WaitFor = l.span(wait)
+		c.Wait = l.span(wait)
 	}
 	c.MaxHold = l.span(l.option("hold", "0s"))
 	c.Items = l.items()
@@ -419,7 +419,7 @@ func (s *story) operatorCommand(l *scriptLine) Command {
 		copy(c.Incarnation[:], l.option("disk", "A"))
 		return c
 	case "raise":
-		return &SetVersion{Version: uint32(l.number(l.option("to", "0")))}
+		return &Upgrade{Version: uint32(l.number(l.option("to", "0")))}
 	case "longest":
 		return &SetLongestTTL{TTL: l.span(l.option("ttl", "0s"))}
 	case "quotas":

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/clock"
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 // The stories under testdata/story are the rules of locking, each shown by an example: a script, and
@@ -69,8 +69,8 @@ type storyClient struct {
 	// sent is what was asked for, by ticket: for repeating it, and to know a lock's ticket by the
 	// lock's name.
 	sent map[uint64]*Acquire
-	// detached is what the leader saw when the person's stream broke.
-	detached *Detached
+	// disconnected is what the leader saw when the person's stream broke.
+	disconnected *ReleaseOnDisconnect
 }
 
 func newStory(t *testing.T, supported VersionRange) *story {

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"zamok/clock"
+	"zamok/fsm/internal/tree"
 	"zamok/session"
-	"zamok/session/tree"
 )
 
 // ticket is the canonical record of one acquisition. An ended one keeps only state, reason and token.
@@ -19,7 +19,7 @@ type ticket struct {
 	holdUntil clock.Time // once granted with a maximum hold
 	maxHold   clock.Span
 	owner     string
-	metadata  string
+	meta      string
 	// items never change; a downgrade puts another slice in their place, so events and frozen
 	// snapshots may share them. slots correspond to them and link the lists.
 	items []Item
@@ -64,11 +64,11 @@ func (c *Acquire) execute(m *Machine) Result {
 		m.emit(Event{Kind: EvRefused, TicketRef: key, Reason: TooMany, Items: slices.Clone(c.Items)})
 		return Result{Code: LimitExceeded, State: Ended, Reason: TooMany, Detail: &Detail{Field: quota}}.forSession(s)
 	}
-	asked := ticket{state: Waiting, enqueued: m.index, maxHold: c.MaxHold, owner: c.Owner, metadata: c.Metadata}
+	asked := ticket{state: Waiting, enqueued: m.index, maxHold: c.MaxHold, owner: c.Owner, meta: c.Meta}
 	asked.setItems(c.Items)
 	m.fillSlots(key, &asked)
 	free := m.HoldOff() == 0 && asked.blockedAt() == nil
-	if reason, detail := m.refusal(s, key, &asked, c.WaitFor, free); reason != 0 {
+	if reason, detail := m.refusal(s, key, &asked, c.Wait, free); reason != 0 {
 		return m.refuseTicket(s, key, &asked, reason, detail)
 	}
 	m.useLocks(&asked)
@@ -78,7 +78,7 @@ func (c *Acquire) execute(m *Machine) Result {
 		m.grant(key, t)
 		m.emitGranted(key, t)
 	} else {
-		m.wait(key, t, c.WaitFor)
+		m.wait(key, t, c.Wait)
 	}
 	m.countTicket(s, key, t, 1)
 	m.makeRoom(s.Identity)
@@ -97,7 +97,7 @@ func (m *Machine) find(id session.ID, number, ackedThrough uint64) (s *session.S
 }
 
 // refusal is why a new ticket is refused: 0 = it is granted if its locks are free, and waits otherwise.
-func (m *Machine) refusal(s *session.Session, key TicketRef, t *ticket, waitFor clock.Span, free bool) (Reason, *Detail) {
+func (m *Machine) refusal(s *session.Session, key TicketRef, t *ticket, wait clock.Span, free bool) (Reason, *Detail) {
 	switch mismatch := t.kindMismatch(); {
 	case s.Live >= TicketsMax:
 		return TooMany, &Detail{Field: "tickets"}
@@ -107,7 +107,7 @@ func (m *Machine) refusal(s *session.Session, key TicketRef, t *ticket, waitFor 
 		return KindMismatch, mismatch
 	case free:
 		return 0, nil
-	case waitFor == 0:
+	case wait == 0:
 		return TryFailed, &Detail{Blockers: m.blockers(t)}
 	case t.owner == "":
 		return 0, nil
@@ -124,17 +124,17 @@ func (m *Machine) refusal(s *session.Session, key TicketRef, t *ticket, waitFor 
 // kindMismatch returns the name that is in use as another kind of lock than the ticket asks for, or nil.
 func (t *ticket) kindMismatch() *Detail {
 	for i := range t.slots {
-		if lk := t.slots[i].lock; lk.inUse() && lk.limit != t.items[i].Limit {
-			return &Detail{Field: lk.name, Limit: lk.limit}
+		if lk := t.slots[i].lock; lk.inUse() && lk.of != t.items[i].Of {
+			return &Detail{Field: lk.name, Of: lk.of}
 		}
 	}
 	return nil
 }
 
 // wait puts a new ticket at the end of all its queues.
-func (m *Machine) wait(key TicketRef, t *ticket, waitFor clock.Span) {
-	if waitFor != Forever {
-		t.waitUntil = m.time.Add(waitFor)
+func (m *Machine) wait(key TicketRef, t *ticket, wait clock.Span) {
+	if wait != Forever {
+		t.waitUntil = m.time.Add(wait)
 	}
 	m.enter(key, t)
 	for i := range t.slots {
@@ -171,7 +171,7 @@ func (m *Machine) useLocks(t *ticket) {
 	for i := range t.slots {
 		lk := t.slots[i].lock
 		if !lk.inUse() {
-			lk.limit = t.items[i].Limit
+			lk.of = t.items[i].Of
 			m.locks.Set(lk.name, lk)
 		}
 		t.items[i].Name = lk.name

@@ -3,6 +3,7 @@ package raftnode
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"testing"
@@ -33,7 +34,7 @@ func alone(t *testing.T) *Node {
 	return n
 }
 
-// proposeWait is how long a test waits for the answer of one node before it asks again.
+// proposeWait is how long a test waits for the answer of one node before it sends the command again.
 const proposeWait = 5 * time.Second
 
 // done proposes a command to the leader among nodes until it is done, as a client would: on a busy machine
@@ -86,7 +87,13 @@ func TestARefusedChangeIsNoUnknownOne(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), answerWait)
 	defer cancel()
 	n := alone(t)
-	require.ErrorIs(t, n.Transfer(ctx, "nobody"), ErrRefused)
+	err := n.Transfer(ctx, "nobody")
+	require.ErrorIs(t, err, ErrRefused)
+	change, ok := errors.AsType[*ChangeError](err)
+	require.True(t, ok)
+	require.Equal(t, "transfer", change.Change)
+	require.EqualError(t, change.Reason, `"nobody" is no other voter of this cluster; nothing was changed`)
+	require.EqualError(t, err, "raftnode: transfer: "+change.Reason.Error())
 	require.ErrorIs(t, n.Join(ctx, peer.Node{ID: "N1", Address: "127.0.0.1:1"}), ErrRefused)
 	require.ErrorIs(t, n.Join(ctx, peer.Node{ID: "n2", Address: n.network.Addr().String()}), ErrRefused)
 	require.ErrorIs(t, n.Join(ctx, peer.Node{ID: "n1", Address: "127.0.0.1:1"}), ErrRefused)

@@ -39,7 +39,7 @@ func BenchmarkAgainstTheFloor(b *testing.B) {
 		c.profiles = os.Getenv("ZAMOK_BENCH_PROFILES")
 		c.start(c.parts...)
 		leaders[i] = c.leader(c.parts...)
-		lines[i] = dialCalls(b, c.ask(leaders[i], ask{Do: "serve", Workers: callersMost}).Name, callersMost)
+		lines[i] = dialCalls(b, c.do(leaders[i], task{Do: "serve", Workers: callersMost}).Name, callersMost)
 	}
 	tickets := make([]uint64, callersMost)
 	for b.Loop() {
@@ -47,7 +47,7 @@ func BenchmarkAgainstTheFloor(b *testing.B) {
 		fmt.Fprintf(table, "\n%8s  %-28s %-28s %6s   %s\n", "callers", "floor: calls/s (spread)", "node: calls/s (spread)", "ratio", "µs of CPU a call: floor, node")
 		fmt.Fprintf(stages, "\n%8s  of the node's entries, on average\n", "callers")
 		for _, callers := range []int{1, 16, 64, 256, callersMost} {
-			before := node.ask(leaders[1], ask{Do: "report"}).State.Led
+			before := node.do(leaders[1], task{Do: "report"}).State.Led
 			var rates, costs [2][]float64
 			for range roundsEach {
 				for i, c := range []*cluster{floor, node} {
@@ -58,14 +58,14 @@ func BenchmarkAgainstTheFloor(b *testing.B) {
 			ratio := median(rates[1]) / median(rates[0])
 			b.ReportMetric(ratio, fmt.Sprintf("x@%d", callers))
 			fmt.Fprintf(table, "%8d  %-28s %-28s %6.2f   %.0f, %.0f\n", callers, spread(rates[0]), spread(rates[1]), ratio, median(costs[0]), median(costs[1]))
-			fmt.Fprintf(stages, "%8d  %v\n", callers, node.ask(leaders[1], ask{Do: "report"}).State.Led.since(before))
+			fmt.Fprintf(stages, "%8d  %v\n", callers, node.do(leaders[1], task{Do: "report"}).State.Led.since(before))
 		}
 		fmt.Print(table.String(), stages.String()) // b.Log would cut it off
 	}
 	for i, c := range []*cluster{floor, node} {
 		require.Equal(b, leaders[i], c.leader(c.parts...), "one leader all the time")
 		for _, p := range c.parts {
-			c.ask(p, ask{Do: "close"})
+			c.do(p, task{Do: "close"})
 			<-p.ended
 		}
 	}

@@ -170,7 +170,7 @@ func (b *bubble) others(than *bubbleNode) (others []*bubbleNode) {
 
 // ends waits for a node to end itself, and returns what for.
 func (b *bubble) ends(n *bubbleNode) error {
-	limit := time.NewTimer(2 * stuckPause)
+	limit := time.NewTimer(2 * watchdogInterval)
 	defer limit.Stop()
 	select {
 	case err := <-n.ended:

@@ -44,10 +44,10 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	})
 	require.NoError(t, err)
 	until(t, "an epoch opens, and the node has proposed all that it proposes by itself", func() bool {
-		n.queue.mu.Lock()
-		idle := n.queue.count() == 0 && n.queue.batcher.entries == 0
-		n.queue.mu.Unlock()
-		return idle && n.Status().Leading && !n.shouldAnnounce(n.instance.Load())
+		n.proposer.queue.mu.Lock()
+		idle := n.proposer.queue.count() == 0 && n.proposer.queue.batcher.entries == 0
+		n.proposer.queue.mu.Unlock()
+		return idle && n.Status().Leading && !n.announcer.isOutOfDate(n.runs.latest.Load())
 	})
 
 	held.Lock()
@@ -58,8 +58,8 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	submit() // raft's main loop takes it and waits for the disk
 	until(t, "it is written", func() bool { _, writing := n.store.Writing(); return writing })
 	submit() // this one waits for the main loop
-	until(t, "both are on their way", func() bool { return n.proposals.count() == 2 })
-	ended := n.instance.Load().raft.Shutdown()
+	until(t, "both are on their way", func() bool { return n.proposer.proposals.count() == 2 })
+	ended := n.runs.latest.Load().raft.Shutdown()
 	held.Unlock()
 	require.NoError(t, ended.Error())
 

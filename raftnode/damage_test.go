@@ -113,7 +113,7 @@ func TestAProposalThatWasChangedIsStoredNowhere(t *testing.T) {
 		require.NoError(b, b.fence(leader))
 		entry := logEntry((&fsm.Entry{Version: 1}).Append(nil))
 		entry.Extensions[0] ^= 1
-		require.Error(b, leader.instance.Load().raft.ApplyLog(entry, 0).Error())
+		require.Error(b, leader.runs.latest.Load().raft.ApplyLog(entry, 0).Error())
 		goesOn := func() bool { return b.fence(b.leader(b.nodes...)) == nil } // the leader takes a moment to give way
 		for began := time.Now(); !goesOn(); time.Sleep(10 * time.Millisecond) {
 			require.Less(b, time.Since(began), time.Minute)

@@ -13,7 +13,7 @@ import (
 const (
 	// digestEvery is the distance of the indexes at which a node reports its digest.
 	digestEvery = 4096
-	// digestsKept is for how many of those points reports are kept: a follower's comes late.
+	// digestsKept is for how many of those points digests are kept: a follower's comes late.
 	digestsKept = 16
 )
 
@@ -27,15 +27,15 @@ type digests struct {
 // digestEvery, or past it. A node that counts indexes differently gets there with another entry, and so has another
 // digest there: the difference is found.
 type digestPoint struct {
-	index   uint64
-	mine    uint64
-	known   bool              // mine is
-	reports map[string]uint64 // by node
+	index  uint64
+	mine   uint64
+	known  bool              // mine is
+	byNode map[string]uint64 // from applied entries, by node
 	// outvoted: a majority of the voters agree among themselves, and this node differs. Set by compare.
 	outvoted bool
 }
 
-// applied notes this node's digest after an entry that took the index from before past a multiple of digestEvery, which
+// applied records this node's digest after an entry that took the index from before past a multiple of digestEvery, which
 // the same entry does on every node. A new state machine has no digest to report.
 func (d *digests) applied(before, after, digest uint64) {
 	if before == 0 || before/digestEvery == after/digestEvery {
@@ -54,26 +54,26 @@ func (d *digests) at(index uint64) *digestPoint {
 	if len(d.points) == digestsKept {
 		d.points = slices.Delete(d.points, 0, 1)
 	}
-	d.points = append(d.points, digestPoint{index: index, reports: make(map[string]uint64)})
+	d.points = append(d.points, digestPoint{index: index, byNode: make(map[string]uint64)})
 	return &d.points[len(d.points)-1]
 }
 
-// compare returns a point at which voters disagree, with their reports only, each point once; nil = there is none.
+// compare returns a point at which voters disagree, with their digests only, each point once; nil = there is none.
 func (d *digests) compare(voters servers) *digestPoint {
 	for i := range d.points {
 		p := &d.points[i]
 		if !p.known {
 			continue
 		}
-		found := digestPoint{index: p.index, mine: p.mine, reports: maps.Clone(p.reports)}
-		maps.DeleteFunc(found.reports, func(name string, _ uint64) bool { return voters.named(name) == nil })
+		found := digestPoint{index: p.index, mine: p.mine, byNode: maps.Clone(p.byNode)}
+		maps.DeleteFunc(found.byNode, func(name string, _ uint64) bool { return voters.named(name) == nil })
 		votes, differs := make(map[uint64]int), false
-		for _, value := range found.reports {
+		for _, value := range found.byNode {
 			votes[value]++
 			found.outvoted = found.outvoted || value != p.mine && votes[value] > len(voters)/2
 			differs = differs || value != p.mine
 		}
-		if differs && (found.outvoted || len(found.reports) == len(voters)) {
+		if differs && (found.outvoted || len(found.byNode) == len(voters)) {
 			p.known = false // reported
 			return &found
 		}
@@ -81,26 +81,32 @@ func (d *digests) compare(voters servers) *digestPoint {
 	return nil
 }
 
-// exchangeDigests reports this node's digests and compares those that were reported.
-func (n *Node) exchangeDigests(ctx context.Context, in *instance) {
-	voters := in.servers().voters()
-	n.state.mu.Lock()
-	todo, d := n.state.digests.todo, n.state.digests.compare(voters)
-	n.state.digests.todo = nil
-	n.state.mu.Unlock()
+// exchangeDigests reports this node's digests and returns those that were reported and differ; see
+// digests.compare.
+func (a *announcer) exchangeDigests(ctx context.Context, run *raftRun) *digestPoint {
+	voters := run.servers().voters()
+	a.state.mu.Lock()
+	todo, differing := a.state.digests.todo, a.state.digests.compare(voters)
+	a.state.digests.todo = nil
+	a.state.mu.Unlock()
 	for _, own := range todo {
-		own.Node = n.cfg.ID
-		n.send(ctx, in, &own)
+		own.Node = a.cfg.ID
+		a.send(ctx, run, &own)
 	}
+	return differing
+}
+
+// endIfOutvoted ends the process if a majority agrees on another digest than this node's.
+func (n *Node) endIfOutvoted(run *raftRun, d *digestPoint) {
 	if d == nil {
 		return
 	}
-	n.log.Error("ALARM: state digests of the nodes differ: a node computed another state from the same log", "index", d.index, "mine", d.mine, "reports", d.reports, "outvoted", d.outvoted)
+	n.log.Error("ALARM: state digests of the nodes differ: a node computed another state from the same log", "index", d.index, "mine", d.mine, "by_node", d.byNode, "outvoted", d.outvoted)
 	if !d.outvoted {
 		return // no majority differs from this node: stopping would not help
 	}
-	in.leave()
-	n.fatal(fmt.Errorf("%w at index %d: a majority agrees on another digest than %x: %v", ErrDiverged, d.index, d.mine, d.reports))
+	n.handover.leave(run)
+	n.fatal(fmt.Errorf("%w at index %d: a majority agrees on another digest than %x: %v", ErrDiverged, d.index, d.mine, d.byNode))
 }
 
 // ErrDiverged ends the process of a node whose state differs from a majority's.

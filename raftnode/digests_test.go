@@ -27,7 +27,7 @@ func TestWhoStopsWhenDigestsDiffer(t *testing.T) {
 			d.applied(at-1, at, c.mine)
 		}
 		for node, value := range c.reports {
-			d.at(at).reports[node] = value
+			d.at(at).byNode[node] = value
 		}
 		voters := servers{{ID: "n1"}, {ID: "n2"}, {ID: "n3"}}
 		got := d.compare(voters)
@@ -54,7 +54,7 @@ func TestPointsAreTheSameOnEveryNode(t *testing.T) {
 func TestOldPointsAreForgotten(t *testing.T) {
 	d := &digests{}
 	for i := range uint64(digestsKept + 9) {
-		d.at((i + 1) * digestEvery).reports["n2"] = i
+		d.at((i + 1) * digestEvery).byNode["n2"] = i
 	}
 	require.Len(t, d.points, digestsKept)
 	require.Equal(t, uint64(10*digestEvery), d.points[0].index)

@@ -93,13 +93,13 @@ func TestAKilledFollowerCatchesUpBySnapshot(t *testing.T) {
 	away := c.others(leader)[0]
 	c.kill(away)
 	stays := c.others(away)
-	left := c.ask(stays[0], ask{Do: "report"}).State
-	if other := c.ask(stays[1], ask{Do: "report"}).State; other.Last > left.Last {
+	left := c.do(stays[0], task{Do: "report"}).State
+	if other := c.do(stays[1], task{Do: "report"}).State; other.Last > left.Last {
 		left = other
 	}
 	until(t, "the logs begin after what the follower has", func() bool {
 		for _, p := range stays {
-			if c.ask(p, ask{Do: "report"}).State.First <= left.Last {
+			if c.do(p, task{Do: "report"}).State.First <= left.Last {
 				return false
 			}
 		}
@@ -107,7 +107,7 @@ func TestAKilledFollowerCatchesUpBySnapshot(t *testing.T) {
 	})
 	c.start(away)
 	until(t, "a snapshot is installed", func() bool {
-		return c.ask(away, ask{Do: "report"}).State.Restored > left.Index
+		return c.do(away, task{Do: "report"}).State.Restored > left.Index
 	})
 	c.work(500)
 	c.rest(stays...)
@@ -122,13 +122,13 @@ const workersEach = 16
 // load starts workers in every process: those of the leader have something to do.
 func (c *cluster) load(round int, parts ...*part) {
 	for _, p := range parts {
-		require.Empty(c.t, c.ask(p, ask{Do: "load", Workers: workersEach, Round: round}).Error)
+		require.Empty(c.t, c.do(p, task{Do: "load", Workers: workersEach, Round: round}).Error)
 	}
 }
 
 func (c *cluster) rest(parts ...*part) {
 	for _, p := range parts {
-		require.Empty(c.t, c.ask(p, ask{Do: "rest"}).Error)
+		require.Empty(c.t, c.do(p, task{Do: "rest"}).Error)
 	}
 }
 

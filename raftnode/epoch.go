@@ -22,63 +22,64 @@ const (
 	renewalsWait = 200 * time.Millisecond
 	// checkpointEvery bounds the cluster time that a change of leader loses.
 	checkpointEvery = time.Second
-	// versionRetry is the pause before LeaderStart is proposed again under another version.
+	// versionRetry is how long a leader waits before it proposes LeaderStart again, under another version.
 	versionRetry = 10 * time.Millisecond
 )
 
 // supervise runs an epoch each time that raft makes this node leader, one after the other. It waits for raft only to
-// propose: raft's main loop waits for its notices to be taken.
-func (in *instance) supervise() {
-	defer close(in.supervised)
-	for in.lead() {
+// propose: raft's main loop waits until NotifyCh is read.
+func (run *raftRun) supervise() {
+	defer close(run.supervised)
+	for run.lead() {
 	}
 }
 
-// notice waits for raft's next notice; false when this instance ends instead.
-func (in *instance) notice() (running bool) {
+// awaitLeadership waits until raft changes the leadership of this node; false when this run of raft ends instead.
+func (run *raftRun) awaitLeadership() (running bool) {
 	select {
-	case leads := <-in.notices:
-		return in.noticed(leads)
-	case <-in.life.Done():
-		in.noticed(false) // the watchdog looks at an ended instance until the next one
+	case leads := <-run.notifyCh:
+		return run.setLeadership(leads)
+	case <-run.life.Done():
+		run.setLeadership(false) // the watchdog looks at a run that has ended until the next one
 		return false
 	}
 }
 
-func (in *instance) noticed(leads bool) (running bool) {
+// setLeadership records whether raft has made this node leader.
+func (run *raftRun) setLeadership(leads bool) (running bool) {
 	var begun *leadership
 	if now := time.Now(); leads {
 		begun = &leadership{since: now, calmSince: now}
 	}
-	in.leadership.Store(begun)
-	in.reloadTimeout()
+	run.leadership.Store(begun)
+	run.reloadTimeout()
 	return true
 }
 
-// epoch is one leadership of this node, between two notices of raft.
+// epoch is one leadership of this node: it lasts until raft ends that.
 type epoch struct {
-	*instance
+	*raftRun
 	clock     *clock.Leader
-	inFlight  sync.WaitGroup // entries and refusals that are not answered yet
+	inFlight  sync.WaitGroup // entries, and late acquisitions, that are not answered yet
 	sentAt    time.Time      // when the latest entry was proposed
 	cutBefore int64          // what the node's earlier epochs cut off, in ns
 	checker   fsm.Checker    // of entries before they are proposed
 }
 
-// lead opens an epoch, if raft made this node leader, and runs it until raft's next notice; false when this instance ends
+// lead opens an epoch, if raft made this node leader, and runs it until raft ends it; false when this run of raft ends
 // instead. It returns when nothing of the epoch is in flight.
-func (in *instance) lead() (running bool) {
-	e := &epoch{instance: in, cutBefore: in.node.cut.Load()}
-	if in.led().IsZero() || !e.start() {
-		return in.notice()
+func (run *raftRun) lead() (running bool) {
+	e := &epoch{raftRun: run, cutBefore: run.proposer.cut.Load()}
+	if run.ledSince().IsZero() || !e.start() {
+		return run.awaitLeadership()
 	}
-	in.node.cfg.Epoch(true)
-	in.node.queue.open.Store(true)
+	run.proposer.cfg.Epoch(true)
+	run.proposer.queue.open.Store(true)
 	running = e.run()
-	left := in.node.queue.end()
-	in.node.cfg.Epoch(false)
-	left.refuse(in.node.notLeader())
-	in.node.proposals.awaitFailures(0)
+	left := run.proposer.queue.end()
+	run.proposer.cfg.Epoch(false)
+	left.fail(run.proposer.notLeader())
+	run.proposer.proposals.awaitFailures(0)
 	e.inFlight.Wait()
 	return running
 }
@@ -86,13 +87,13 @@ func (in *instance) lead() (running bool) {
 // start proposes LeaderStart and waits until it is applied: then the state machine has everything of earlier terms, and
 // the clock starts from its time.
 func (e *epoch) start() bool {
-	log := e.node.log
+	log := e.proposer.log
 	for {
 		command := &fsm.LeaderStart{
-			Node: e.node.cfg.ID, Nonce: rand.Uint64(),
-			Cluster: fsm.ClusterID(store.NewID()), TokenBase: e.node.cfg.TokenBase,
+			Node: e.proposer.cfg.ID, Nonce: rand.Uint64(),
+			Cluster: fsm.ClusterID(store.NewID()), TokenBase: e.proposer.cfg.TokenBase,
 		}
-		entry := fsm.Entry{Version: e.node.state.version.Load(), Commands: []fsm.Command{command}}
+		entry := fsm.Entry{Version: e.proposer.state.version.Load(), Commands: []fsm.Command{command}}
 		var applied fsm.Applied
 		future, err := e.apply(entry.Append(nil))
 		if err == nil {
@@ -103,53 +104,53 @@ func (e *epoch) start() bool {
 			log.Info("could not start leading", "error", err)
 			return false
 		case applied.Refused == fsm.OtherVersion: // the state machine was behind; it is not any more, or soon
-			_ = pause(e.life, versionRetry)
+			_ = sleep(e.life, versionRetry)
 		case applied.Refused != fsm.OK || applied.Results[0].Code != fsm.OK:
 			log.Error("could not start leading: the state machine refused the first entry of the epoch", "refused", applied.Refused, "results", applied.Results)
 			return false
 		default:
 			number := applied.Results[0].Index
-			e.clock = clock.StartLeader(e.node.cfg.Source, number, applied.Time)
+			e.clock = clock.StartLeader(e.proposer.cfg.Source, number, applied.Time)
 			e.sentAt = time.Now()
 			log.Info("leading", "epoch", number, "term", applied.Stamp.Term, "time", applied.Time)
-			e.node.state.logHoldOff()
+			e.proposer.state.logHoldOff()
 			return true
 		}
 	}
 }
 
-// run proposes until raft's next notice; false when this instance ends instead.
+// run proposes until raft ends the leadership; false when this run of raft ends instead.
 func (e *epoch) run() (running bool) {
 	tick := time.NewTicker(epochTick)
 	defer tick.Stop()
 	for {
 		select {
-		case leads := <-e.notices:
-			return e.noticed(leads)
+		case leads := <-e.notifyCh:
+			return e.setLeadership(leads)
 		case <-e.life.Done():
-			e.noticed(false)
+			e.setLeadership(false)
 			return false
-		case <-e.node.queue.gathered.C:
-		case <-e.node.queue.wake:
+		case <-e.proposer.queue.gathered.C:
+		case <-e.proposer.queue.wake:
 		case <-tick.C:
 		}
 		for e.mustPropose(e.read().Now) { // the clock is read also if nothing is proposed, or the time since would look like a stall
 			e.propose()
 		}
-		e.node.proposals.awaitFailures(epochTick)
+		e.proposer.proposals.awaitFailures(epochTick)
 	}
 }
 
 // read reads the clock and publishes what that cut off: after a stall operators look while the epoch continues.
 func (e *epoch) read() clock.Reading {
 	r := e.clock.Read()
-	e.node.cut.Store(e.cutBefore + int64(e.clock.Discarded()))
+	e.proposer.cut.Store(e.cutBefore + int64(e.clock.Discarded()))
 	return r
 }
 
 // mustPropose reports whether there is a reason to propose an entry.
 func (e *epoch) mustPropose(now clock.Time) bool {
-	ready, idle := e.node.queue.look()
-	due := e.node.state.due.Load()
+	ready, idle := e.proposer.queue.look()
+	due := e.proposer.state.due.Load()
 	return ready || idle && due != never && (clock.Time(due) <= now || time.Since(e.sentAt) >= checkpointEvery)
 }

@@ -31,14 +31,14 @@ func TestEpochIsAnnounced(t *testing.T) {
 		ID: "n1", Store: store.Config{Memory: &store.Memory{}}, Peers: peer.Config{List: list, Listener: listener}, Fatal: func(error) {},
 		Epoch: func(open bool) {
 			<-opened
-			assert.False(t, n.queue.open.Load(), "nothing is taken before the epoch is announced, nor after its end is")
+			assert.False(t, n.proposer.leads(), "nothing is taken before the epoch is announced, nor after its end is")
 			announced <- open
 		},
 	})
 	close(opened)
 	require.NoError(t, err)
 	require.True(t, <-announced)
-	until(t, "the queue opens", n.queue.open.Load)
+	until(t, "the queue opens", n.proposer.leads)
 	require.NoError(t, n.Kill())
 	require.False(t, <-announced)
 	require.Empty(t, announced)
@@ -118,12 +118,12 @@ func TestARefusedProposalIsAnsweredSoon(t *testing.T) {
 		down := b.others(leader)[0]
 		b.kill(down)
 		require.NoError(b, b.fence(leader), "what it lacks is sent to it in vain, for as long as a transfer may take")
-		transfer := leader.instance.Load().raft.LeadershipTransferToServer(down.Node.self.ID(), "h:1")
+		transfer := leader.runs.latest.Load().raft.LeadershipTransferToServer(down.Node.self.ID(), "h:1")
 		synctest.Wait()
 		var notLeader *NotLeaderError
 		began := time.Now()
 		require.ErrorAs(b, b.fence(leader), &notLeader, "raft takes nothing while it hands over")
-		require.GreaterOrEqual(b, time.Since(began), epochTick, "raft refused it, not the queue")
+		require.GreaterOrEqual(b, time.Since(began), epochTick, "raft rejected it, not the queue")
 		require.LessOrEqual(b, time.Since(began), 2*epochTick)
 		require.Error(b, transfer.Error(), "no node is there to take over")
 	})

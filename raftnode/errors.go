@@ -23,6 +23,24 @@ var (
 	ErrNotYet = errors.New("nothing was changed yet; try again later")
 )
 
+// A ChangeError is why a requested change of the cluster was not made, or why it is not known
+// whether it was: Reason wraps ErrRefused, ErrNotYet, ErrUnknown or a NotLeaderError.
+type ChangeError struct {
+	Change string // "join", "remove" or "transfer"
+	Reason error  // what happened, what took effect, and what to do
+}
+
+func (e *ChangeError) Error() string { return fmt.Sprintf("raftnode: %s: %v", e.Change, e.Reason) }
+func (e *ChangeError) Unwrap() error { return e.Reason }
+
+// changeError is a ChangeError with that reason; nil if there is none.
+func changeError(change string, reason error) error {
+	if reason == nil {
+		return nil
+	}
+	return &ChangeError{change, reason}
+}
+
 // NotLeaderError is the refusal of a node that does not lead; it names the leader, if that is known.
 type NotLeaderError struct {
 	// ID is the leader's, as far as this node knows; "" = no leader is known.

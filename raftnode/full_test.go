@@ -120,11 +120,11 @@ func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
 // A leader sends its heartbeats as often as its lease demands, however long it would not campaign.
 func TestACautiousLeaderSendsHeartbeats(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		in := &instance{node: b.leader(b.nodes...).Node, shortest: timeoutMin, cautiousUntil: time.Now().Add(cautious)}
-		heartbeat, election := in.raftTimeouts()
+		run := &raftRun{runs: &b.leader(b.nodes...).runs, shortest: timeoutMin, cautiousUntil: time.Now().Add(cautious)}
+		heartbeat, election := run.raftTimeouts()
 		require.Equal(b, []time.Duration{cautious, cautious}, []time.Duration{heartbeat, election})
-		in.leadership.Store(&leadership{})
-		heartbeat, _ = in.raftTimeouts()
+		run.leadership.Store(&leadership{})
+		heartbeat, _ = run.raftTimeouts()
 		require.Equal(b, timeoutMin, heartbeat)
 	})
 }

@@ -87,7 +87,7 @@ func TestWhoGoesOn(t *testing.T) {
 		"a lock that is taken":     {0, 0, []fsm.Result{waits}, nil},
 		"a drop without a waiter":  {1, 0, []fsm.Result{dropped}, []fsm.Event{gone}},
 		"a lock that is handed on": {2, 0, []fsm.Result{dropped}, []fsm.Event{gone, grant}},
-		"handed on, and asked for": {2, 0, []fsm.Result{dropped, waits}, []fsm.Event{gone, grant}},
+		"handed on, and requested": {2, 0, []fsm.Result{dropped, waits}, []fsm.Event{gone, grant}},
 		"shared by two":            {3, 0, []fsm.Result{dropped}, []fsm.Event{gone, grant, grant}},
 		"what is so already":       {1, 0, []fsm.Result{held}, nil},
 		"fences":                   {3, 2, []fsm.Result{dropped}, []fsm.Event{gone}},

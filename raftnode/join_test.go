@@ -15,8 +15,8 @@ import (
 	"zamok/raftnode/peer"
 )
 
-// asksUntilVoter has a node ask until it has a vote, or is refused for good.
-func (b *bubble) asksUntilVoter(n *bubbleNode) (err error) {
+// joinsUntilVoter has a node request to join until it has a vote, or is refused for good.
+func (b *bubble) joinsUntilVoter(n *bubbleNode) (err error) {
 	for began := time.Now(); !n.Voter() && time.Since(began) < time.Minute; time.Sleep(time.Second) {
 		if err = n.RequestJoin(b.Context()); errors.Is(err, ErrRefused) {
 			break
@@ -25,7 +25,7 @@ func (b *bubble) asksUntilVoter(n *bubbleNode) (err error) {
 	return err
 }
 
-// A node joins with nothing but its certificate if the operator named it, asks whom it may, and finds the leader by that.
+// A node joins with nothing but its certificate if the operator named it, calls any member, and finds the leader by that.
 func TestAnAllowedNodeJoinsByItself(t *testing.T) {
 	a := newAuthority(t)
 	inBubbleTuned(t, func(c *Config) {
@@ -36,14 +36,14 @@ func TestAnAllowedNodeJoinsByItself(t *testing.T) {
 		require.NoError(b, err)
 		n4 := b.machine("n4", "h4:1")
 		b.waits(n4, follower)
-		require.NoError(b, b.asksUntilVoter(n4))
+		require.NoError(b, b.joinsUntilVoter(n4))
 		require.True(b, n4.Voter())
 		b.nodes = append(b.nodes, n4)
 
-		stranger := b.machine("x5", "h5:1")
+		outsider := b.machine("x5", "h5:1")
 		usual := b.tune
 		b.tune = func(c *Config) { usual(c); c.Peers.List, c.Join = peer.List{}, b.list }
-		err = b.open(stranger)
+		err = b.open(outsider)
 		b.tune = usual
 		require.ErrorContains(b, err, "nothing was started")
 		require.ErrorContains(b, err, "--peer-allowed-names and its name")
@@ -63,13 +63,13 @@ func TestANodeThatNobodyVouchesForWaits(t *testing.T) {
 		}
 		require.Len(b, leader.Servers(), 3)
 		require.NoError(b, leader.Join(b.Context(), n4.self))
-		require.NoError(b, b.asksUntilVoter(n4))
+		require.NoError(b, b.joinsUntilVoter(n4))
 		require.True(b, n4.Voter())
 		b.nodes = append(b.nodes, n4)
 	})
 }
 
-// A node asks for itself: not for the node at another address, and not for another data directory of its name.
+// A node joins for itself: not for the node at another address, and not for another data directory of its name.
 func TestANodeAsksToJoinForItselfOnly(t *testing.T) {
 	a := newAuthority(t)
 	inBubbleTuned(t, func(c *Config) {
@@ -89,29 +89,29 @@ func TestANodeAsksToJoinForItselfOnly(t *testing.T) {
 			{second, n4.self.Address, "at h4:1 is another machine of the name n4"},
 			{n4, n5.self.Address, "n4 is being added"}, // the leader's TLS handshake fails there, later
 		} {
-			assert.Contains(b, b.askToJoin(c.by, leader, c.at), c.reason)
+			assert.Contains(b, b.requestJoinAt(c.by, leader, c.at), c.reason)
 		}
 		time.Sleep(addTimeout)
 		assert.Len(b, leader.Servers(), 3)
 
-		require.NoError(b, b.asksUntilVoter(n4))
-		require.ErrorIs(b, b.asksUntilVoter(second), ErrRefused, "two machines have one name")
-		assert.Equal(b, "h4:1", string(leader.instance.Load().servers().named("n4").Address))
+		require.NoError(b, b.joinsUntilVoter(n4))
+		require.ErrorIs(b, b.joinsUntilVoter(second), ErrRefused, "two machines have one name")
+		assert.Equal(b, "h4:1", string(leader.runs.latest.Load().servers().named("n4").Address))
 		require.NoError(b, second.Kill())
 		b.nodes = append(b.nodes, n4, n5)
 	})
 }
 
-// askToJoin has a node ask the leader to be added at an address.
-func (b *bubble) askToJoin(n, leader *bubbleNode, at string) string {
-	body, err := json.Marshal(call{Join: at})
+// requestJoinAt has a node request of the leader to be added at an address.
+func (b *bubble) requestJoinAt(n, leader *bubbleNode, at string) string {
+	body, err := json.Marshal(nodeRequest{Join: at})
 	require.NoError(b, err)
 	reply, err := n.network.Call(b.Context(), peer.Node{ID: leader.Node.self.String(), Address: leader.self.Address}, body)
 	require.NoError(b, err)
 	return string(reply)
 }
 
-// A node that asks again and again to be added does not fill the leader's log.
+// A node that requests again and again to be added does not fill the leader's log.
 func TestManyRequestsToJoinAreLoggedOnce(t *testing.T) {
 	a := newAuthority(t)
 	inBubbleTuned(t, func(c *Config) {
@@ -121,19 +121,19 @@ func TestManyRequestsToJoinAreLoggedOnce(t *testing.T) {
 		b.waits(n4, b.list)
 		leader.diary.new()
 		for range 100 {
-			require.Contains(b, b.askToJoin(n4, leader, "h9:1"), "n4 does not answer at h9:1")
+			require.Contains(b, b.requestJoinAt(n4, leader, "h9:1"), "n4 does not answer at h9:1")
 		}
-		assert.Equal(b, 1, strings.Count(strings.Join(leader.diary.new(), ""), "asks to join"))
+		assert.Equal(b, 1, strings.Count(strings.Join(leader.diary.new(), ""), "requests to join"))
 		member := b.others(leader)[0]
 		for range 100 {
-			require.Empty(b, b.askToJoin(member, leader, member.self.Address), "it has a vote")
+			require.Empty(b, b.requestJoinAt(member, leader, member.self.Address), "it has a vote")
 		}
 		assert.Empty(b, leader.diary.new())
 		require.NoError(b, n4.Kill())
 	})
 }
 
-// What a leader does for a node that asks to be added is over when the leader is closed.
+// What a leader does for a node that requests to be added is over when the leader is closed.
 func TestCloseWaitsForARequestToJoin(t *testing.T) {
 	a := newAuthority(t)
 	var hung, released chan struct{}
@@ -151,7 +151,7 @@ func TestCloseWaitsForARequestToJoin(t *testing.T) {
 		hung, released = make(chan struct{}, 1), make(chan struct{})
 		leader, n4 := b.leader(b.nodes...), b.machine("n4", "h4:1")
 		b.waits(n4, b.list)
-		require.Contains(b, b.askToJoin(n4, leader, "h9:1"), "n4 is being added")
+		require.Contains(b, b.requestJoinAt(n4, leader, "h9:1"), "n4 is being added")
 		<-hung
 		closed := make(chan error, 1)
 		go func() { closed <- leader.Kill() }()
@@ -160,5 +160,17 @@ func TestCloseWaitsForARequestToJoin(t *testing.T) {
 		close(released)
 		require.NoError(b, <-closed)
 		require.NoError(b, n4.Kill())
+	})
+}
+
+// A member that has applied nothing yet does not know its cluster. To add it again changes nothing.
+func TestAMemberThatHasAppliedNothingIsAddedAgain(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		late := b.nodes[2]
+		late.disk.hang()
+		leader := b.leader(b.nodes[:2]...)
+		require.Zero(b, late.network.Mine().Cluster)
+		require.NoError(b, leader.Join(b.Context(), late.self))
+		require.Len(b, leader.Servers(), 3)
 	})
 }

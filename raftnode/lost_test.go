@@ -36,7 +36,7 @@ func TestAFollowerIsNotifiedThatItLostWhatItAcknowledged(t *testing.T) {
 		require.NoError(b, b.open(bad))
 		time.Sleep(10 * time.Second)
 		assert.True(b, bad.logged("ALARM: the disk of this node lost entries"))
-		b.settled(bad)
+		b.awaitNothingOwed(bad)
 		b.kill(b.others(leader)[1]) // bad is needed now
 		require.NoError(b, b.fence(leader))
 		require.NoError(b, b.open(b.others(leader)[1]))
@@ -61,7 +61,7 @@ func TestAFollowerThatStartsAgainBeforeItOwes(t *testing.T) {
 			time.Sleep(time.Second)
 			require.NoError(b, b.fence(leader))
 		}
-		b.settled(bad)
+		b.awaitNothingOwed(bad)
 		assert.NotEmpty(b, bad.Status().Leader)
 		assert.Greater(b, bad.store.Tail().Log.Index+10, leader.store.Tail().Log.Index)
 	})

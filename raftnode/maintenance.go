@@ -15,7 +15,7 @@ import (
 
 const (
 	maintenanceTick = time.Second
-	// leaderlessMax is how long no leader has lasted when a node asks the others why, and the pause before it asks again.
+	// leaderlessMax is how long no leader has lasted when a node queries the others, and how long it waits before the next query.
 	leaderlessMax = 3 * time.Second
 	// nodeCallTimeout bounds one call to another node.
 	nodeCallTimeout = 2 * time.Second
@@ -25,7 +25,7 @@ const (
 	snapshotWhenLow = time.Minute
 )
 
-// maintain is the maintenance loop: what needs the disk or other nodes and must not hold up raft.
+// maintain is the maintenance loop. It does what needs the disk or other nodes, and must not hold up raft.
 func (n *Node) maintain() {
 	ctx := n.life
 	tick := time.NewTicker(maintenanceTick)
@@ -33,7 +33,6 @@ func (n *Node) maintain() {
 	var snapshotted time.Time
 	var truncating atomic.Bool
 	leaders := leaderWatch{lasted: time.Now()}
-	var recorded time.Duration
 	for {
 		select {
 		case <-ctx.Done():
@@ -41,18 +40,19 @@ func (n *Node) maintain() {
 		case <-n.maintainWake:
 		case <-tick.C:
 		}
-		in := n.instance.Load()
+		run := n.runs.latest.Load()
 		n.recordCluster()
-		in.reloadTimeout()
-		n.askOthers(ctx, in, &leaders)
-		n.tuneTimeouts(ctx, in)
-		recorded = n.recordTimeout(recorded)
-		if n.shouldAnnounce(in) {
-			n.send(ctx, in, new(n.announcement(in)))
+		run.reloadTimeout()
+		n.queryOthers(ctx, run, &leaders)
+		all, others := n.handover.voters(run)
+		n.timing.tune(ctx, run, all, others, n.proposer.leads)
+		n.timing.record()
+		if n.announcer.isOutOfDate(run) {
+			n.announcer.send(ctx, run, new(n.announcer.announcement()))
 		}
-		n.exchangeDigests(ctx, in)
-		n.checkFreeSpace(ctx)
-		if n.instance.Load() != in {
+		n.endIfOutvoted(run, n.announcer.exchangeDigests(ctx, run))
+		n.room.check(ctx)
+		if n.runs.latest.Load() != run {
 			continue // raft was started again, to hand over; the next tick does the rest
 		}
 		isLow := n.store.IsLowSpace() && time.Since(snapshotted) > snapshotWhenLow
@@ -66,7 +66,7 @@ func (n *Node) maintain() {
 			// waits for that, and the goroutine ends with raft. Raft logs the outcome.
 			go func() {
 				defer truncating.Store(false)
-				if needsSnapshot && in.raft.Snapshot().Error() != nil {
+				if needsSnapshot && run.raft.Snapshot().Error() != nil {
 					return
 				}
 				_ = n.store.Shrink() // an error ends the process
@@ -79,27 +79,30 @@ func (n *Node) maintain() {
 type leaderWatch struct {
 	term   uint64    // raft's, at the last check
 	looked time.Time // when that was
-	lasted time.Time // when there last was a leader of the same term as at the previous check, or the others were asked
+	lasted time.Time // when there last was a leader of the same term as at the previous check, or the others were queried
 }
 
-// askOthers asks the other nodes, while no leader lasts, whether this one was removed, and how slowly they answer.
-func (n *Node) askOthers(ctx context.Context, in *instance, w *leaderWatch) {
+// queryOthers queries the other nodes, while no leader lasts: whether this one was removed, and how
+// slowly they reply.
+func (n *Node) queryOthers(ctx context.Context, run *raftRun, w *leaderWatch) {
 	now := time.Now()
 	if now.Sub(w.looked) >= maintenanceTick {
-		term := in.raft.CurrentTerm()
-		if in.leader() != "" && term == w.term {
+		term := run.raft.CurrentTerm()
+		if run.leader() != "" && term == w.term {
 			w.lasted = now
 		}
 		w.looked, w.term = now, term
 	}
-	if now.Sub(w.lasted) < leaderlessMax || in.raft.State() == raft.Leader {
+	if now.Sub(w.lasted) < leaderlessMax || run.raft.State() == raft.Leader {
 		return
 	}
 	w.lasted = now
-	replies := n.network.AskAll(ctx, n.others(in))
-	n.checkRemoved(replies)
-	n.noteReported(replies)
-	n.lengthenTimeout(in, replies, n.network.AskAll(ctx, n.others(in)))
+	replies := n.network.AskAll(ctx, n.roster.others(run))
+	n.roster.checkRemoved(replies)
+	n.roster.learnConfiguration(replies)
+	again := n.network.AskAll(ctx, n.roster.others(run))
+	_, others := n.handover.voters(run)
+	n.timing.lengthen(run, others, replies, again)
 }
 
 // recordCluster records on disk that this node is a member, and of which cluster, once it knows.
@@ -121,55 +124,58 @@ func (n *Node) recordCluster() {
 	}
 }
 
+// announcer keeps the cluster's record of this node up to date.
+type announcer struct {
+	*base
+	state    *state
+	timing   *timing
+	proposer *proposer
+}
+
 // announcement is what this node announces.
-func (n *Node) announcement(in *instance) fsm.Member {
+func (a *announcer) announcement() fsm.Member {
 	return fsm.Member{
-		ID: n.cfg.ID, Incarnation: fsm.Incarnation(n.store.Identity().Incarnation),
-		Client: n.cfg.Client, Peer: n.network.Addr().String(), HTTP: n.cfg.HTTP, Version: n.cfg.Version,
-		StateVersionMin: n.cfg.Versions.Min, StateVersionMax: n.cfg.Versions.Max,
-		FreeBytes: n.store.FreeBytes(), LowSpaceThreshold: n.store.LowSpace(),
-		ElectionTimeout: uint32(n.timeout() / time.Millisecond), ElectionTimeoutFixed: uint32(n.cfg.ElectionTimeout / time.Millisecond),
+		ID: a.cfg.ID, Incarnation: fsm.Incarnation(a.store.Identity().Incarnation),
+		Client: a.cfg.Client, Peer: a.network.Addr().String(), HTTP: a.cfg.HTTP, Version: a.cfg.Version,
+		StateVersionMin: a.cfg.Versions.Min, StateVersionMax: a.cfg.Versions.Max,
+		FreeBytes: a.store.FreeBytes(), LowSpaceThreshold: a.store.LowSpace(),
+		ElectionTimeout: uint32(a.timing.timeout() / time.Millisecond), ElectionTimeoutFixed: uint32(a.cfg.ElectionTimeout / time.Millisecond),
 	}
 }
 
-// shouldAnnounce reports whether the cluster's record of this node is out of date. A node that replays its log waits: it
-// knows an old record.
-func (n *Node) shouldAnnounce(in *instance) bool {
-	mine, known := n.announcement(in), n.member(n.cfg.ID).Member
+// isOutOfDate reports whether the cluster's record of this node is out of date. A node that replays
+// its log waits, because it knows an old record.
+func (a *announcer) isOutOfDate(run *raftRun) bool {
+	mine, known := a.announcement(), a.state.member(a.cfg.ID).Member
 	low := known.FreeBytes < known.LowSpaceThreshold
 	changed := max(mine.FreeBytes, known.FreeBytes) - min(mine.FreeBytes, known.FreeBytes)
 	if low == (mine.FreeBytes < mine.LowSpaceThreshold) && changed <= known.FreeBytes/announceShare {
 		mine.FreeBytes = known.FreeBytes
 	}
-	return in.leader() != "" && mine != known && in.hasReplayed()
-}
-
-// hasReplayed reports whether nearly everything in this node's log is in its state machine.
-func (in *instance) hasReplayed() bool {
-	return in.node.state.applied.Load()+joinLagMax >= in.raft.LastIndex()
+	return run.leader() != "" && mine != known && run.hasReplayed()
 }
 
 // send proposes what this node announces, here or at the leader.
-func (n *Node) send(ctx context.Context, in *instance, c fsm.Command) {
+func (a *announcer) send(ctx context.Context, run *raftRun, c fsm.Command) {
 	err := error(&NotLeaderError{})
-	if n.queue.open.Load() {
-		err = n.proposeOwn(ctx, c)
-	} else if address, id := in.raft.LeaderWithID(); id != "" && id != n.self.ID() {
+	if a.proposer.leads() {
+		err = a.proposeOwn(ctx, c)
+	} else if address, id := run.raft.LeaderWithID(); id != "" && id != a.self.ID() {
 		entry := fsm.Entry{Commands: []fsm.Command{c}}
-		err = n.callNode(ctx, id, address, call{Entry: entry.Append(nil)})
+		_, err = a.call(ctx, id, address, nodeRequest{Entry: entry.Append(nil)})
 	}
 	if err != nil {
-		n.log.Debug("could not announce this node, or report a state digest", "error", err)
+		a.log.Debug("could not announce this node, or report a state digest", "error", err)
 	}
 }
 
 // proposeOwn proposes what a node announces of itself.
-func (n *Node) proposeOwn(ctx context.Context, c fsm.Command) error {
+func (a *announcer) proposeOwn(ctx context.Context, c fsm.Command) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
 	defer cancel()
-	a, err := n.Propose(ctx, c)
-	if err == nil && a.Result.Code != fsm.OK {
-		err = fmt.Errorf("refused: code %d", a.Result.Code)
+	answer, err := a.proposer.propose(ctx, c)
+	if err == nil && answer.Result.Code != fsm.OK {
+		err = fmt.Errorf("refused: code %d", answer.Result.Code)
 	}
 	return err
 }

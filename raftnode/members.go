@@ -2,10 +2,10 @@ package raftnode
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"iter"
+	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -22,55 +22,15 @@ const (
 	// replaceSilence is how long a server must not have answered this leader before a node of the same name, with
 	// another data directory, replaces it.
 	replaceSilence = 30 * time.Second
-	// replacePause is how long after that no third data directory gets the name: two machines that run under one name
+	// replaceInterval is how long after that no third data directory gets the name: two machines that run under one name
 	// would replace each other forever.
-	replacePause = 10 * time.Minute
+	replaceInterval = 10 * time.Minute
 	// replaceMin is how many voters remain while a server is replaced: with fewer the loss of one more disk would lose
 	// acknowledged entries.
 	replaceMin = 2
 	// liveWait is how long voters may take to answer before a change that needs them is refused.
 	liveWait = time.Second
 )
-
-// ErrRemoved ends the process of a node that was removed from its cluster.
-var ErrRemoved = errors.New("raftnode: this node was removed from its cluster, and its data directory can't come back; " +
-	"to bring the machine back, start it with another, empty data directory and --join")
-
-// Server is a node in raft's configuration.
-type Server struct {
-	ID, Peer    string // ID is the node's name
-	Incarnation peer.Incarnation
-	Voter       bool
-	// Contact is how long ago the latest append was sent that it has answered, or since when this node leads, if it has
-	// answered none since. Nil if this node does not lead, or is it: only a leader has contact with all nodes.
-	Contact *time.Duration
-	// Behind is how many entries of this node's log it lacked at that answer; nil if there was none.
-	Behind *uint64
-}
-
-// Servers lists raft's configuration as this node knows it.
-func (n *Node) Servers() (all []Server) {
-	in := n.instance.Load()
-	led, last := in.led(), in.raft.LastIndex()
-	for _, s := range in.servers() {
-		id, _ := peer.ParseServer(s.ID) // nothing else has written it
-		server := Server{ID: peer.NameOf(s.ID), Peer: string(s.Address), Incarnation: id.Incarnation, Voter: s.Suffrage == raft.Voter}
-		if n.queue.open.Load() && !led.IsZero() && s.ID != n.self.ID() {
-			contact := in.contact(s.ID, led)
-			server.Contact = new(time.Since(contact.At))
-			if contact.At.After(led) {
-				server.Behind = new(last - min(last, contact.LastLog))
-			}
-		}
-		all = append(all, server)
-	}
-	return all
-}
-
-// Voter reports whether this node has a vote, as far as it knows.
-func (n *Node) Voter() bool {
-	return n.instance.Load().servers().voters().has(n.self.ID())
-}
 
 // servers are those of one of raft's configurations.
 type servers []raft.Server
@@ -97,52 +57,60 @@ func (s servers) named(name string) *raft.Server {
 	return nil
 }
 
-// Join adds a node to the cluster: first without a vote, then, once it has nearly caught up, with one. A node with the
-// name and address of a server that has been silent for replaceSilence, and with another data directory, replaces that.
-// Only the leader can do it. Each step is in the log, so if ctx or the leadership ends in between, the next Join
-// continues from there.
-func (n *Node) Join(ctx context.Context, node peer.Node) error {
-	return n.join(ctx, node, peer.Server{})
+// changes adds, replaces and removes members, one at a time.
+type changes struct {
+	*base
+	state      *state
+	proposer   *proposer
+	runs       *raftRuns
+	handover   *handover
+	untilClose func(f func()) // runs f on a goroutine for which Close waits; see Node.untilClose
+	slot       chan struct{}  // capacity 1: full while a change is being made
+	joining    sync.Map       // names of nodes that requested to be added, while this leader does it
 }
 
-// join is Join for the node that asks for it; zero = an operator asks.
-func (n *Node) join(ctx context.Context, node peer.Node, asks peer.Server) error {
-	in, err := n.leading()
+// join is Node.Join at the request of a node; zero = of an operator.
+func (c *changes) join(ctx context.Context, node peer.Node, requester peer.Server) error {
+	run, err := c.runs.leading()
 	if err != nil {
 		return err
 	}
-	server, err := n.addNonvoter(ctx, in, node, asks)
+	server, err := c.addNonvoter(ctx, run, node, requester)
 	if err != nil {
-		return fmt.Errorf("raftnode: join: %w", err)
+		return changeError("join", err)
 	}
-	if err := n.caughtUp(ctx, server); err != nil {
-		return fmt.Errorf("raftnode: join: %s was added without a vote and gets none yet: %w; ask again, or remove it", node.ID, err)
+	if err := c.caughtUp(ctx, server); err != nil {
+		return changeError("join", fmt.Errorf(
+			"%s was added without a vote and gets none yet: %w; request it again, or remove the node", node.ID, err))
 	}
-	if err := n.promote(ctx, in, server, node.Address); err != nil {
-		return fmt.Errorf("raftnode: join: %s has no vote yet: %w", node.ID, err)
+	if err := c.promote(ctx, run, server, node.Address); err != nil {
+		return changeError("join", fmt.Errorf("%s has no vote yet: %w", node.ID, err))
 	}
 	return nil
 }
 
-// newcomer asks the node at an address which server it is. The incarnation comes from the address at which the cluster
+// serverAt asks the node at an address which server it is. The incarnation comes from the address at which the cluster
 // will reach it.
-func (n *Node) newcomer(ctx context.Context, in *instance, node peer.Node, asks peer.Server) (peer.Server, error) {
-	answer, err := n.network.Ask(ctx, node)
+func (c *changes) serverAt(
+	ctx context.Context, run *raftRun, node peer.Node, requester peer.Server) (peer.Server, error) {
+	answer, err := c.network.Ask(ctx, node)
 	if err != nil {
 		return peer.Server{}, fmt.Errorf("%s does not answer at %s: %w; %w; start it with --join first", node.ID, node.Address, err, ErrNotYet)
 	}
 	var mine fsm.ClusterID
-	n.View(func(m *fsm.Machine) { mine = m.Cluster() })
+	c.state.view(func(m *fsm.Machine) { mine = m.Cluster() })
+	// An initial member that has applied nothing yet does not know the cluster; its incarnation identifies it.
+	member := run.servers().has(answer.ID())
 	switch {
 	case answer.Name != node.ID:
 		return peer.Server{}, fmt.Errorf("the node at %s is %s and not %s; %w", node.Address, answer.Name, node.ID, ErrRefused)
-	case asks != (peer.Server{}) && answer.Server != asks:
-		return peer.Server{}, fmt.Errorf("at %s is another machine of the name %s, with incarnation %v, and %v asks to be added; %w; give one of them a name of its own",
-			node.Address, answer.Name, answer.Incarnation, asks.Incarnation, ErrRefused)
-	case answer.Cluster != peer.ClusterID(mine):
+	case requester != (peer.Server{}) && answer.Server != requester:
+		return peer.Server{}, fmt.Errorf("at %s is another machine of the name %s, with incarnation %v, and %v requests to be added; %w; give one of them a name of its own",
+			node.Address, answer.Name, answer.Incarnation, requester.Incarnation, ErrRefused)
+	case answer.Cluster != peer.ClusterID(mine) && (answer.Cluster != peer.ClusterID{} || !member):
 		return peer.Server{}, fmt.Errorf("%s at %s is not waiting for this cluster, %v (it knows cluster %v); %w; start it with an empty data directory and --join",
 			node.ID, node.Address, peer.ClusterID(mine), answer.Cluster, ErrRefused)
-	case answer.Member && !in.servers().has(answer.ID()):
+	case answer.Member && !member:
 		return peer.Server{}, fmt.Errorf("%s was removed from this cluster; %w; to bring the machine back start it with another, empty data directory", answer.Server, ErrRefused)
 	}
 	return answer.Server, nil
@@ -164,23 +132,24 @@ func (list servers) conflict(node peer.Node) error {
 }
 
 // addNonvoter adds a node without a vote, unless it is a member already, after removing the server that it replaces.
-func (n *Node) addNonvoter(ctx context.Context, in *instance, node peer.Node, asks peer.Server) (server peer.Server, err error) {
+func (c *changes) addNonvoter(
+	ctx context.Context, run *raftRun, node peer.Node, requester peer.Server) (server peer.Server, err error) {
 	if err := peer.CheckID(node.ID); err != nil {
 		return server, fmt.Errorf("%w; %w", err, ErrRefused)
 	}
-	if err := in.servers().conflict(node); err != nil {
+	if err := run.servers().conflict(node); err != nil {
 		return server, err
 	}
 	// The node is asked before the change begins: a leader can't step aside in one.
-	if server, err = n.newcomer(ctx, in, node, asks); err != nil {
+	if server, err = c.serverAt(ctx, run, node, requester); err != nil {
 		return server, err
 	}
-	done, err := n.change(ctx)
+	done, err := c.begin(ctx)
 	if err != nil {
 		return server, err
 	}
 	defer done()
-	list := in.servers()
+	list := run.servers()
 	if err := list.conflict(node); err != nil {
 		return server, err
 	}
@@ -188,43 +157,44 @@ func (n *Node) addNonvoter(ctx context.Context, in *instance, node peer.Node, as
 		return server, nil
 	}
 	if old := list.named(server.Name); old != nil {
-		if err := n.mayReplace(ctx, in, *old, server); err != nil {
+		if err := c.mayReplace(ctx, run, *old, server); err != nil {
 			return server, err
 		}
-		n.log.Warn("a node lost its data directory and is replaced by the new node at its address",
+		c.log.Warn("a node lost its data directory and is replaced by the new node at its address",
 			"id", server.Name, "lost", old.ID, "new", server.ID(), "peer", node.Address)
-		if err := n.remove(ctx, in, *old); err != nil {
+		if err := c.remove(ctx, run, *old); err != nil {
 			return server, err
 		}
 	}
-	if err := in.waitFor(ctx, in.raft.AddNonvoter(server.ID(), raft.ServerAddress(node.Address), 0, 0)); err != nil {
+	if err := run.waitFor(ctx, run.raft.AddNonvoter(server.ID(), raft.ServerAddress(node.Address), 0, 0)); err != nil {
 		return server, fmt.Errorf("%s was not added, or it is not known whether: %w", server, err)
 	}
 	return server, nil
 }
 
-// mayReplace returns why a server must not be replaced by another of its name at its address, or nil. The node that asks logs
+// mayReplace returns why a server must not be replaced by another of its name at its address, or nil. The node that joins logs
 // each reason that differs from the one before, so times in it are rounded.
-func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, server peer.Server) error {
-	led := in.led()
-	if led.IsZero() || old.ID == n.self.ID() {
-		return n.notLeader()
+func (c *changes) mayReplace(
+	ctx context.Context, run *raftRun, old raft.Server, server peer.Server) error {
+	led := run.ledSince()
+	if led.IsZero() || old.ID == c.self.ID() {
+		return c.proposer.notLeader()
 	}
-	if silent := time.Since(in.contact(old.ID, led).At); silent < replaceSilence {
+	if silent := time.Since(run.contact(old.ID, led).At); silent < replaceSilence {
 		return fmt.Errorf("%s takes the place of the lost %s when that has been silent for %v, and it is for %v; %w",
 			server, old.ID, replaceSilence, silent.Truncate(10*time.Second), ErrNotYet)
 	}
 	// Cluster time stands still while nothing is written.
-	_, now, err := n.ReadBarrier(ctx)
+	_, now, err := c.proposer.readBarrier(ctx)
 	if err != nil {
 		return err
 	}
-	replaced := n.member(server.Name).Replaced
-	if ago := now.Sub(replaced).Duration(); replaced != 0 && ago < replacePause {
+	replaced := c.state.member(server.Name).Replaced
+	if ago := now.Sub(replaced).Duration(); replaced != 0 && ago < replaceInterval {
 		return fmt.Errorf("%s was replaced %v ago already, and is not again within %v: if two machines run under this name, end one of them; %w",
-			server.Name, ago.Truncate(time.Minute), replacePause, ErrNotYet)
+			server.Name, ago.Truncate(time.Minute), replaceInterval, ErrNotYet)
 	}
-	list := in.servers()
+	list := run.servers()
 	for _, s := range list {
 		if s.ID != old.ID && s.Suffrage != raft.Voter {
 			return fmt.Errorf("%s is being caught up, and one change is made at a time; %w; if it is gone, `zamok remove %s`",
@@ -239,36 +209,37 @@ func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, se
 
 // caughtUp waits until a server has announced itself and has nearly all entries of this leader, and refuses one that does
 // not know the state machine version in force: it would end at its next entry.
-func (n *Node) caughtUp(ctx context.Context, server peer.Server) error {
+func (c *changes) caughtUp(ctx context.Context, server peer.Server) error {
 	for {
-		in, err := n.leading()
+		run, err := c.runs.leading()
 		if err != nil {
 			return err
 		}
-		member, version := n.member(server.Name), n.state.version.Load()
+		member, version := c.state.member(server.Name), c.state.version.Load()
 		announced := member.Incarnation == fsm.Incarnation(server.Incarnation)
-		has, last := in.transport.Contact(server.ID()).Acknowledged, in.raft.LastIndex()
+		has, last := run.transport.Contact(server.ID()).Acknowledged, run.raft.LastIndex()
 		switch {
 		case announced && (version < member.StateVersionMin || version > member.StateVersionMax):
 			return fmt.Errorf("the cluster's state machine has version %d and its binary knows %d to %d; start another release there",
 				version, member.StateVersionMin, member.StateVersionMax)
-		case announced && has > 0 && has+joinLagMax >= last, in.servers().voters().has(server.ID()):
+		case announced && has > 0 && has+joinLagMax >= last, run.servers().voters().has(server.ID()):
 			return nil
 		}
-		if ended := pause(ctx, joinPollEvery); ended != nil {
+		if ended := sleep(ctx, joinPollEvery); ended != nil {
 			return fmt.Errorf("it has %d of %d entries (%w)", has, last, ended)
 		}
 	}
 }
 
 // promote gives a server its vote.
-func (n *Node) promote(ctx context.Context, in *instance, server peer.Server, address string) error {
-	done, err := n.change(ctx)
+func (c *changes) promote(
+	ctx context.Context, run *raftRun, server peer.Server, address string) error {
+	done, err := c.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	id, list := server.ID(), in.servers()
+	id, list := server.ID(), run.servers()
 	voters := list.voters()
 	switch {
 	case !list.has(id):
@@ -276,56 +247,54 @@ func (n *Node) promote(ctx context.Context, in *instance, server peer.Server, ad
 	case voters.has(id):
 		return nil
 	}
-	if err := in.needsLive(ctx, append(voters, raft.Server{ID: id})); err != nil {
+	if err := c.needsLive(ctx, run, append(voters, raft.Server{ID: id})); err != nil {
 		return err
 	}
-	if err := in.waitFor(ctx, in.raft.AddVoter(id, raft.ServerAddress(address), 0, 0)); err != nil {
+	if err := run.waitFor(ctx, run.raft.AddVoter(id, raft.ServerAddress(address), 0, 0)); err != nil {
 		return err
 	}
-	n.log.Info("node joined", "id", server.Name, "incarnation", server.Incarnation, "peer", address)
+	c.log.Info("node joined", "id", server.Name, "incarnation", server.Incarnation, "peer", address)
 	return nil
 }
 
-// Remove removes a node from the cluster. A removal after which no majority of the voters would answer is refused: it
-// could not be committed, and the cluster would have no leader from then on. A leader that is to remove itself hands over
-// instead, and its NotLeaderError names the node that can do it: its removal would cost the others an election.
-func (n *Node) Remove(ctx context.Context, name string) error {
-	in, err := n.leading()
+// removeNamed is Node.Remove.
+func (c *changes) removeNamed(ctx context.Context, name string) error {
+	run, err := c.runs.leading()
 	if err != nil {
 		return err
 	}
-	done, err := n.change(ctx)
+	done, err := c.begin(ctx)
 	if err == nil {
 		defer done()
-		if server := in.servers().named(name); server == nil {
+		if server := run.servers().named(name); server == nil {
 			err = fmt.Errorf("%q is no member of this cluster; %w", name, ErrRefused)
 		} else {
-			err = n.remove(ctx, in, *server)
+			err = c.remove(ctx, run, *server)
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("raftnode: remove: %w", err)
+		return changeError("remove", err)
 	}
-	n.log.Info("node removed", "id", name)
+	c.log.Info("node removed", "id", name)
 	return nil
 }
 
 // remove removes another server, if a majority of the voters that remain answers, or hands over to one that can.
-func (n *Node) remove(ctx context.Context, in *instance, server raft.Server) error {
+func (c *changes) remove(ctx context.Context, run *raftRun, server raft.Server) error {
 	if server.Suffrage == raft.Voter {
-		voters := in.servers().voters().without(server.ID)
+		voters := run.servers().voters().without(server.ID)
 		if len(voters) == 0 {
 			return fmt.Errorf("%s is the only voter; %w", server.ID, ErrRefused)
 		}
-		if err := in.needsLive(ctx, voters); err != nil {
+		if err := c.needsLive(ctx, run, voters); err != nil {
 			return err
 		}
 	}
-	if server.ID == n.self.ID() {
-		return n.handOver(ctx, in)
+	if server.ID == c.self.ID() {
+		return c.handover.beforeRemoval(ctx, run)
 	}
-	in.transport.Removing(server.ID)
-	if err := in.waitFor(ctx, in.raft.RemoveServer(server.ID, 0, 0)); err != nil {
+	run.transport.Removing(server.ID)
+	if err := run.waitFor(ctx, run.raft.RemoveServer(server.ID, 0, 0)); err != nil {
 		return fmt.Errorf("%s was not removed, or it is not known whether: %w", server.ID, err)
 	}
 	return nil
@@ -334,12 +303,12 @@ func (n *Node) remove(ctx context.Context, in *instance, server raft.Server) err
 // needsLive refuses a change that would leave these voters without a majority that answers: raft uses a configuration
 // from the moment that it is written, so the change could not be committed. Only answers to appends that are sent from
 // now on count: a node that answered a moment ago may have died since.
-func (in *instance) needsLive(ctx context.Context, voters servers) error {
+func (c *changes) needsLive(ctx context.Context, run *raftRun, voters servers) error {
 	began := time.Now()
 	for {
 		var silent []string
 		for _, s := range voters {
-			if s.ID != in.node.self.ID() && !in.transport.Contact(s.ID).At.After(began) {
+			if s.ID != c.self.ID() && !run.transport.Contact(s.ID).At.After(began) {
 				silent = append(silent, peer.NameOf(s.ID))
 			}
 		}
@@ -350,146 +319,59 @@ func (in *instance) needsLive(ctx context.Context, voters servers) error {
 			return fmt.Errorf("it would leave %d voters, and of them %v did not answer this leader within %v: no majority; %w; bring them back first",
 				len(voters), silent, liveWait, ErrRefused)
 		}
-		if err := pause(ctx, in.node.timeout()/10); err != nil {
+		if err := sleep(ctx, c.runs.timing.timeout()/10); err != nil {
 			return fmt.Errorf("%w (%w)", ErrRefused, err)
 		}
 	}
 }
 
-// change begins a change of the members: one is made at a time, on the configuration that the previous one left.
-func (n *Node) change(ctx context.Context) (done func(), err error) {
+// begin begins a change of the members: one is made at a time, on the configuration that the
+// previous one left.
+func (c *changes) begin(ctx context.Context) (done func(), err error) {
 	select {
-	case n.membership <- struct{}{}:
-		return func() { <-n.membership }, nil
+	case c.slot <- struct{}{}:
+		return func() { <-c.slot }, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("another change of the members is under way; %w (%w)", ErrNotYet, context.Cause(ctx))
 	}
 }
 
-// checkRemoved ends the process if the others report that this node has been removed. Raft does not notify a removed
-// follower, which then asks for votes in vain. Only a committed configuration counts that is later than any that names this
-// node: an uncommitted removal may be undone, and a node that lags behind may not know yet that this one joined. With TLS
-// only a node that is known counts: the list may name one that was itself removed.
-func (n *Node) checkRemoved(replies []peer.Reply) {
-	id, listed := n.store.Identity(), n.listedAt
-	if now := n.state.committed.Load(); now.servers.has(n.self.ID()) {
-		listed = max(listed, now.index)
-	}
-	for _, reply := range replies {
-		theirs := reply.Answer
-		if reply.Err == nil && id.Bootstrapped && theirs.Cluster == peer.ClusterID(id.Cluster) && !theirs.Listed && theirs.Configuration > listed &&
-			(n.cfg.Peers.TLS == nil || theirs.Name == reply.Node.ID && n.knows(theirs.Server)) {
-			n.fatal(fmt.Errorf("%w (%s at %s reports it: the configuration that was committed at index %d does not name this node)",
-				ErrRemoved, theirs.Name, reply.Node.Address, theirs.Configuration))
+// handleJoin adds the node that requests it, and no other: under the name that its certificate proves, and at an address at
+// which the same data directory answers.
+func (c *changes) handleJoin(
+	ctx context.Context, run *raftRun, from peer.Server, address string) error {
+	if _, err := c.runs.leading(); err != nil {
+		redirect := &nodeError{Reason: err.Error()}
+		if at, id := run.raft.LeaderWithID(); id != "" && id != c.self.ID() {
+			redirect.Leader = peer.Node{ID: string(id), Address: string(at)}
 		}
+		return redirect
 	}
-}
-
-// others are the nodes that this one knows of: those of its latest configuration and of its list, an address once.
-func (n *Node) others(in *instance) (others []peer.Node) {
-	for _, s := range in.servers() {
-		others = append(others, peer.Node{ID: peer.NameOf(s.ID), Address: string(s.Address)})
+	list, err := peer.ParseList(from.Name + "=" + address)
+	if err != nil {
+		return fmt.Errorf("%w; %w", err, ErrRefused)
 	}
-	for _, node := range n.cfg.Peers.List.Nodes() {
-		if !slices.ContainsFunc(others, func(other peer.Node) bool { return other.Address == node.Address }) {
-			others = append(others, node)
-		}
+	if _, under := c.joining.LoadOrStore(from.Name, true); under {
+		return fmt.Errorf("%s is being added; try again", from.Name)
 	}
-	return slices.DeleteFunc(others, func(node peer.Node) bool { return node.ID == n.cfg.ID })
-}
-
-// configurations yields those in a log, the latest first, and then that of the latest snapshot.
-func configurations(logs raft.LogStore, snapshots raft.SnapshotStore) iter.Seq2[configuration, error] {
-	return func(yield func(configuration, error) bool) {
-		first, firstErr := logs.FirstIndex()
-		last, lastErr := logs.LastIndex()
-		err := errors.Join(firstErr, lastErr)
-		for i := last; err == nil && i >= max(first, 1); i-- {
-			var l raft.Log
-			err = logs.GetLog(i, &l)
-			if err == nil && l.Type == raft.LogConfiguration && !yield(configuration{i, raft.DecodeConfiguration(l.Data).Servers}, nil) {
-				return
-			}
-		}
-		if err == nil {
-			var metas []*raft.SnapshotMeta
-			if metas, err = snapshots.List(); err == nil && len(metas) > 0 {
-				yield(configuration{metas[0].ConfigurationIndex, metas[0].Configuration.Servers}, nil)
-				return
-			}
-		}
+	added := make(chan error, 1)
+	c.untilClose(func() {
+		ctx, cancel := context.WithTimeout(c.life, addTimeout)
+		defer cancel()
+		err := c.join(ctx, list.Nodes()[0], from)
 		if err != nil {
-			yield(configuration{}, err)
+			c.rateLimitedLog.Log(slog.LevelInfo, "join "+from.Name, "a node that requests to join has no vote yet",
+				"id", from.Name, "incarnation", from.Incarnation, "peer", address, "reason", err)
 		}
-	}
-}
-
-// readConfigurations sets opened and listedAt from the configurations on this node's disk.
-func (n *Node) readConfigurations(logs raft.LogStore, snapshots raft.SnapshotStore) error {
-	seen := 0
-	for c, err := range configurations(logs, snapshots) {
-		if err != nil {
-			return err
-		}
-		if seen++; seen <= 2 {
-			n.opened = configuration{max(n.opened.index, c.index), append(n.opened.servers, c.servers...)}
-		}
-		if n.listedAt == 0 && c.servers.has(n.self.ID()) {
-			n.listedAt = c.index
-		}
-		if seen >= 2 && n.listedAt > 0 {
-			break
-		}
-	}
-	return nil
-}
-
-// namesMax bounds the names of servers that a node reports to another; a cluster has fewer.
-const namesMax = 64
-
-// reported is a configuration that another server reported, committed or the latest in its log.
-type reported struct {
-	index uint64 // of the configuration, in raft
-	names []string
-}
-
-// knows reports whether the cluster has a server of a name, as far as this node knows: in the configuration that is
-// committed, or in the one that may be (raft acts on the latest, but a leader that the latest lacks leads until that is
-// committed), or in a later one which a server that it knows has reported. A node without a configuration knows also those
-// that it was given: its list, and the members of the cluster that it waits for.
-func (n *Node) knows(s peer.Server) bool {
-	in, committed := n.instance.Load(), n.state.committed.Load()
-	if in == nil {
-		return true // no request is served before raft runs
-	}
-	latest := in.servers()
-	if len(latest) == 0 && (n.cfg.Peers.List.Has(s.Name) || n.waitsFor(s.Name)) {
-		return true
-	}
-	if latest.named(s.Name) != nil || committed.servers.named(s.Name) != nil ||
-		committed.index < n.opened.index && n.opened.servers.named(s.Name) != nil {
-		return true
-	}
-	v := n.reported.Load()
-	return v != nil && v.index > committed.index && slices.Contains(v.names, s.Name)
-}
-
-// noteReported notes the members that known servers have reported, while no leader lasts: one that this node does not know
-// may be calling in vain, since it joined while this node was away.
-func (n *Node) noteReported(replies []peer.Reply) {
-	cluster := peer.ClusterID(n.store.Identity().Cluster)
-	latest, mine := reported{index: n.state.committed.Load().index}, n.instance.Load().servers()
-	for _, reply := range replies {
-		theirs := reply.Answer
-		same := cluster != (peer.ClusterID{}) && theirs.Cluster == cluster
-		if cluster == (peer.ClusterID{}) { // an initial member that was away since it began has the incarnations of the others
-			same = mine.has(theirs.ID())
-		}
-		if reply.Err == nil && same && theirs.Name == reply.Node.ID && n.knows(theirs.Server) && theirs.NamesAt > latest.index {
-			latest = reported{theirs.NamesAt, theirs.Names}
-		}
-	}
-	if latest.names != nil {
-		n.reported.Store(&latest)
+		c.joining.Delete(from.Name) // before the reply: the node may request it again at once
+		added <- err
+	})
+	ctx, cancel := context.WithTimeout(ctx, addWait)
+	defer cancel()
+	select {
+	case err := <-added:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%s is being added; try again", from.Name)
 	}
 }

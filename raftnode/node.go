@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -20,66 +19,89 @@ import (
 	"zamok/session"
 )
 
-// Node is one node of a cluster. Its methods may be called from any goroutine.
-type Node struct {
-	cfg        Config
-	log        *slog.Logger
-	limitedLog *peer.RateLimitedLog // for what other nodes cause
-	store      *store.Store
-	network    *peer.Network
-	state      state
-	queue      *queue
-	proposals  proposals
-	self       peer.Server // what raft calls this node
-	// listedAt is the index of the latest configuration with this node that was in its log, or snapshot,
-	// when it was opened. Never changed; 0 = there was none.
-	listedAt uint64
-	// opened is the latest configuration then, and with it the servers of the one before: raft says only which is the
-	// latest, and that need not be committed. Never changed.
-	opened    configuration
-	reported  atomic.Pointer[reported] // a later configuration that a known server reported; nil = none
-	joins     atomic.Pointer[[]string] // names of the cluster that this node waits for, as that reported them; nil = none
-	cut       atomic.Int64             // cluster time that stalls of this leader cut off, in ns
-	noRoom    atomic.Pointer[string]   // why this leader admits nothing new; nil or empty = it does
-	stalls    peer.Repeated            // how long this process was kept from running
-	chosen    atomic.Int64             // this node's timeout, in ns
-	reloading sync.Mutex               // held while raft takes it
-	short     shortTTLs
-	known     atomic.Int64 // the timeout of a majority of the nodes with a vote, in ns
-	writes    writes
-	moves     moves
+// base is what all parts of a node have in common: its settings, its name, its disk and its
+// connections. Nothing of it changes after Open.
+type base struct {
+	cfg            Config
+	log            *slog.Logger
+	rateLimitedLog *peer.RateLimitedLog // for what other nodes cause
+	self           peer.Server          // what raft calls this node
+	store          *store.Store
+	network        *peer.Network
+	life           context.Context // until Close or Kill
+	endLife        context.CancelFunc
+}
 
-	maintainWake chan struct{}          // capacity 1
-	owed         chan struct{}          // capacity 1: this node owes something now
-	owes         atomic.Pointer[string] // what it waits for in order to owe nothing; nil = nothing
-	life         context.Context        // until Close or Kill
-	endLife      context.CancelFunc
+// Node is one node of a cluster. Its methods may be called from any goroutine. It composes parts,
+// each with one subject, and has their life cycle, the maintenance loop and what other nodes
+// request.
+type Node struct {
+	*base
+	state     state
+	proposer  proposer
+	runs      raftRuns
+	timing    timing
+	handover  handover
+	writes    writes
+	progress  progress
+	room      room
+	watchdog  watchdog
+	announcer announcer
+	shortTTLs shortTTLs
+	roster    roster
+	changes   changes
+	admission admission
+	tailDebt  tailDebt
+
+	maintainWake chan struct{} // capacity 1
 	closeOnce    sync.Once
 	closed       error
 	busy         sync.WaitGroup // what Close waits for; see untilClose
 	ending       sync.Mutex     // held while life ends, and while busy grows after Open
-
-	membership chan struct{} // capacity 1: full while a change of the members is being made
-	joining    sync.Map      // the names of nodes that asked to be added, while this leader does it
-
-	changing chan struct{}            // capacity 1: full while raft is stopped or replaced, which may take as long as a disk stalls
-	instance atomic.Pointer[instance] // the latest run of raft, which has ended in between and after Close; set by Open
 }
 
-// Open opens a node. With an empty directory and a list of initial members it asks the others of the list, and waits,
-// until ctx ends, for all of them to agree to bootstrap.
+// compose makes a node of its parts. Its base gets a store and a network later.
+func compose(cfg Config) *Node {
+	b := &base{cfg: cfg, log: cfg.Logger, rateLimitedLog: peer.NewRateLimitedLog(cfg.Logger)}
+	b.life, b.endLife = context.WithCancel(context.Background())
+	n := &Node{base: b, maintainWake: make(chan struct{}, 1)}
+	n.state.base, n.state.proposals, n.state.wake = b, &n.proposer.proposals, n.wakeMaintenance
+	n.proposer.base, n.proposer.state, n.proposer.notLeader = b, &n.state, n.notLeader
+	n.proposer.queue = newQueue()
+	n.proposer.proposals.byBytes, n.proposer.proposals.fatal = make(map[*byte]*proposal), b.fatal
+	n.timing.base, n.writes.base = b, b
+	n.announcer = announcer{b, &n.state, &n.timing, &n.proposer}
+	n.handover = handover{b, &n.state, &n.timing, &n.proposer, &n.announcer, &n.runs}
+	n.watchdog = watchdog{b, &n.state, &n.proposer, &n.runs}
+	n.runs = raftRuns{
+		base: b, state: &n.state, timing: &n.timing, proposer: &n.proposer,
+		restartedByWatchdog: n.watchdog.restarted, restarting: make(chan struct{}, 1),
+	}
+	n.roster.base, n.roster.state, n.roster.runs = b, &n.state, &n.runs
+	n.admission = admission{b, &n.roster, &n.runs}
+	n.tailDebt = tailDebt{
+		base: b, timing: &n.timing, runs: &n.runs, roster: &n.roster, wake: make(chan struct{}, 1),
+	}
+	n.changes = changes{
+		base: b, state: &n.state, proposer: &n.proposer, runs: &n.runs, handover: &n.handover,
+		untilClose: n.untilClose, slot: make(chan struct{}, 1),
+	}
+	n.progress = progress{
+		base: b, state: &n.state, proposer: &n.proposer, runs: &n.runs, handover: &n.handover,
+		writes: &n.writes, changing: n.changes.slot,
+	}
+	n.room = room{base: b, runs: &n.runs, handover: &n.handover, progress: &n.progress}
+	return n
+}
+
+// Open opens a node. With an empty directory and a list of initial members it asks the other nodes of the list, and
+// waits until all of them agree to bootstrap, or ctx ends.
 func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
-	cfg, err = cfg.settled()
+	cfg, err = cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{
-		cfg: cfg, log: cfg.Logger, limitedLog: peer.NewRateLimitedLog(cfg.Logger), queue: newQueue(), proposals: proposals{byBytes: make(map[*byte]*proposal)},
-		maintainWake: make(chan struct{}, 1), changing: make(chan struct{}, 1), membership: make(chan struct{}, 1),
-		owed: make(chan struct{}, 1),
-	}
-	n.life, n.endLife = context.WithCancel(context.Background())
-	n.state.node, n.proposals.fatal = n, n.fatal
+	n := compose(cfg)
 	n.state.committed.Store(&configuration{})
 	n.state.replace(fsm.NewWithVersions(cfg.Versions))
 	undo := cfg.Peers.Listener.Close
@@ -93,49 +115,50 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	undo = func() error { return errors.Join(cfg.Peers.Listener.Close(), n.store.Close()) }
 	logs := n.store.Logs()
-	n.proposals.LogStore, n.proposals.MonotonicLogStore = logs, logs.(raft.MonotonicLogStore)
+	n.proposer.proposals.LogStore, n.proposer.proposals.MonotonicLogStore = logs, logs.(raft.MonotonicLogStore)
+	n.timing.begin()
 	identity := n.store.Identity()
 	cluster := identity.Cluster
 	if !n.store.HoldsData() {
 		cluster = store.ID{} // the cluster that it once waited for may be another one
 	}
-	timeout := cmp.Or(cfg.ElectionTimeout, timeoutOf(identity.Timeout), timeoutMin)
-	n.chosen.Store(int64(timeout))
-	n.known.Store(int64(timeout))
 	n.self = peer.Server{Name: cfg.ID, Incarnation: peer.Incarnation(identity.Incarnation)}
 	if _, err := peer.ParseInitialMembers(identity.Initial); err != nil {
 		return nil, fmt.Errorf("raftnode: %w: identity.json of %s: %w; nothing was changed; start the release that wrote it", store.ErrLost, cfg.ID, err)
 	}
-	if err := n.readConfigurations(logs, n.store.Snapshots()); err != nil {
+	if err := n.roster.read(logs, n.store.Snapshots()); err != nil {
 		return nil, err
 	}
 	peers := &cfg.Peers
 	peers.Format = fsm.Format()
 	peers.ID, peers.Incarnation, peers.Cluster, peers.Logger = cfg.ID, n.self.Incarnation, peer.ClusterID(cluster), cfg.Logger
-	peers.Knows, peers.Condition, peers.Term, peers.Handle = n.knows, n.condition, n.store.Term, n.handleCall
-	peers.WaitWritten, peers.Report, peers.MayCampaign = n.store.WaitWritten, n.report, n.mayCampaign
-	peers.Tail, peers.Owe = n.store.Tail, n.makeOwe
+	peers.Knows, peers.Condition, peers.Term, peers.Handle = n.roster.knows, n.roster.condition, n.store.Term, n.handleRequest
+	peers.WaitWritten, peers.HeartbeatStatus, peers.MayCampaign = n.store.WaitWritten, n.progress.heartbeatStatus, n.progress.mayCampaign
+	peers.Tail, peers.Owe = n.store.Tail, n.tailDebt.makeOwe
 	n.network, err = peer.New(cfg.Peers)
 	if err != nil {
-		return nil, err
+		return nil, configError(err)
 	}
 	undo = func() error { return errors.Join(n.network.Close(), n.store.Close()) }
-	if err := n.start(ctx); err != nil {
+	if err := n.admission.prepare(ctx); err != nil {
+		return nil, err
+	}
+	if err := n.runs.start(); err != nil {
 		return nil, err
 	}
 	undo = nil
 	n.busy.Go(n.maintain)
-	n.busy.Go(n.regainTail)
-	n.busy.Go(n.watch)
-	n.busy.Go(n.watchProgress)
-	n.busy.Go(n.measurePauses)
+	n.busy.Go(n.tailDebt.regain)
+	n.busy.Go(n.watchdog.watch)
+	n.busy.Go(n.progress.watch)
+	n.busy.Go(n.timing.measurePauses)
 	return n, nil
 }
 
-// openStore opens this node's data, and has the time of its writes noted.
+// openStore opens this node's data, and measures its writes.
 func (n *Node) openStore(cfg store.Config) (err error) {
 	cfg.Format, cfg.NodeID, cfg.Fatal = fsm.Format(), n.cfg.ID, n.cfg.Fatal
-	cfg.Postpone, cfg.Written = n.mayPostpone, n.proposals.written
+	cfg.Postpone, cfg.Written = n.runs.mayPostpone, n.proposer.proposals.written
 	observe := cfg.Observe
 	cfg.Observe = func(took time.Duration) {
 		n.writes.add(took)
@@ -144,76 +167,37 @@ func (n *Node) openStore(cfg store.Config) (err error) {
 		}
 	}
 	n.store, err = store.Open(cfg)
-	return err
+	return configError(err)
 }
 
-// fatal ends the process, and at least this goroutine, so that it does not continue.
-func (n *Node) fatal(err error) {
-	n.log.Error("fatal: this process must exit", "error", err)
-	n.cfg.Fatal(err)
+// fatal ends the process. If Config.Fatal returns, it ends this goroutine.
+func (b *base) fatal(err error) {
+	b.log.Error("fatal: this process must exit", "error", err)
+	b.cfg.Fatal(err)
 	runtime.Goexit()
 }
 
-type identityKey struct{}
-
-// From returns a context for commands of an identity. Without it, commands are this node's own.
-func From(ctx context.Context, identity string) context.Context {
-	return context.WithValue(ctx, identityKey{}, identity)
-}
-
-// Submit proposes a command, which counts for the identity in ctx (From). done is called once, perhaps before Submit returns. The
-// end of ctx does not cancel the command.
+// Submit proposes a command, which counts for the identity in ctx (From). done is called once, perhaps before Submit
+// returns. The end of ctx does not cancel the command.
 func (n *Node) Submit(ctx context.Context, c fsm.Command, done Done) {
-	from, _ := ctx.Value(identityKey{}).(string)
-	n.put(request{from: from, command: c, since: time.Now(), done: done})
+	n.proposer.submit(ctx, c, done)
 }
 
 // Propose is Submit that waits for the answer. If ctx ends first the outcome is unknown.
 func (n *Node) Propose(ctx context.Context, c fsm.Command) (Answer, error) {
-	return Wait(ctx, func(done Done) { n.Submit(ctx, c, done) })
-}
-
-// Wait submits something and waits for the answer. If ctx ends first the outcome is unknown.
-func Wait(ctx context.Context, submit func(Done)) (Answer, error) {
-	var answer Answer
-	var err error
-	answered := make(chan struct{})
-	submit(func(a Answer, failed error) {
-		answer, err = a, failed
-		close(answered)
-	})
-	select {
-	case <-answered:
-		return answer, err
-	case <-ctx.Done():
-		return Answer{}, fmt.Errorf("%w (%w)", ErrUnknown, context.Cause(ctx))
-	}
+	return n.proposer.propose(ctx, c)
 }
 
 // Renew proposes the renewal of a session. The answer's code is OK or NoSession.
-func (n *Node) Renew(id session.ID, done Done) {
-	n.put(request{renews: true, session: id, since: time.Now(), done: done})
-}
+func (n *Node) Renew(id session.ID, done Done) { n.proposer.renew(id, done) }
 
 // Crowded reports whether more commands wait than the next entry of the log can take.
-func (n *Node) Crowded() bool { return n.queue.crowded() }
+func (n *Node) Crowded() bool { return n.proposer.queue.crowded() }
 
 // ReadBarrier returns when everything that was acknowledged anywhere before the call is in this node's state
 // machine (N5), with the state machine's stamp and time.
 func (n *Node) ReadBarrier(ctx context.Context) (clock.Stamp, clock.Time, error) {
-	a, err := n.Propose(ctx, nil)
-	return a.Stamp, a.Time, err
-}
-
-// put adds a request to the queue, and answers the requests that the queue refuses.
-func (n *Node) put(r request) {
-	refused, err := n.queue.put(r)
-	if err == errNotLeading {
-		err = n.notLeader()
-	}
-	for _, r := range refused {
-		r.done(Answer{}, err)
-	}
+	return n.proposer.readBarrier(ctx)
 }
 
 // notLeader is the error of a node that does not lead; it names the leader.
@@ -230,31 +214,55 @@ func (n *Node) notLeader() error {
 
 // Leader returns the leader, as far as this node knows, and its client address.
 func (n *Node) Leader() (id, client string) {
-	id = peer.NameOf(n.instance.Load().leader())
-	return id, n.member(id).Client
-}
-
-// member is what a node has announced, as far as this one knows; zero = nothing.
-func (n *Node) member(name string) (record fsm.MemberRecord) {
-	n.View(func(m *fsm.Machine) { record, _ = m.Member(name) })
-	return record
+	id = peer.NameOf(n.runs.latest.Load().leader())
+	return id, n.state.member(id).Client
 }
 
 // View lets f read this node's state machine, which may be behind the leader's; after ReadBarrier it is not. f
 // must not keep it, nor call this node.
-func (n *Node) View(f func(*fsm.Machine)) {
-	n.state.mu.RLock()
-	defer n.state.mu.RUnlock()
-	f(n.state.machine)
-}
+func (n *Node) View(f func(*fsm.Machine)) { n.state.view(f) }
 
 // Freeze returns this node's current state, in the time that a snapshot takes to begin. After ReadBarrier it has all
 // that was acknowledged before. It may be written while the node continues.
-func (n *Node) Freeze() *fsm.Frozen {
-	n.state.mu.Lock()
-	defer n.state.mu.Unlock()
-	return n.state.machine.Freeze()
+func (n *Node) Freeze() *fsm.Frozen { return n.state.freeze() }
+
+// Join adds a node to the cluster: first without a vote, then, once it has nearly caught up, with one. A node with
+// another data directory replaces a server of the same name and address that has been silent for replaceSilence.
+// Only the leader can join nodes. Each step is in the log. So if ctx or the leadership ends in between, the next Join
+// continues from there.
+func (n *Node) Join(ctx context.Context, node peer.Node) error {
+	return n.changes.join(ctx, node, peer.Server{})
 }
+
+// Remove removes a node from the cluster. A removal after which no majority of the voters would answer is refused: it
+// could not be committed, and the cluster would have no leader from then on. A leader that is to remove itself hands over
+// instead, and its NotLeaderError names the node that can do it: its removal would cost the others an election.
+func (n *Node) Remove(ctx context.Context, name string) error {
+	return n.changes.removeNamed(ctx, name)
+}
+
+// RequestJoin requests once, of the members of Config.Join and of those that this node knows of, to be added. It returns
+// nil when the leader has given this node a vote. After ErrRefused every further attempt would fail. After any other error
+// one may succeed: when the members can be reached, this node has caught up, or an operator allows it.
+func (n *Node) RequestJoin(ctx context.Context) error { return n.admission.requestAll(ctx) }
+
+// Transfer transfers the leadership to a node, fit or not, or with "" to one that is fit for it.
+func (n *Node) Transfer(ctx context.Context, name string) error {
+	return n.handover.order(ctx, name)
+}
+
+// NoRoom is why this leader admits nothing new, as of the last second; "" = it does, or does not lead.
+func (n *Node) NoRoom() string { return n.room.reason() }
+
+// Timeout is the T of a majority of the voters, as they announced it, or this node's if that is longer.
+// A failover takes two to four times as long.
+func (n *Node) Timeout() time.Duration { return time.Duration(n.timing.ofMajority.Load()) }
+
+// LeastTTL is a ttl below which most failovers end a session now.
+func (n *Node) LeastTTL() clock.Span { return leastTTL(n.Timeout()) }
+
+// ShortTTLs is how many sessions have a shorter one, as of the last second.
+func (n *Node) ShortTTLs() int { return n.shortTTLs.count(&n.state, n.LeastTTL()) }
 
 // Status is how a node is doing.
 type Status struct {
@@ -266,7 +274,7 @@ type Status struct {
 	Cut         clock.Span    // cluster time that stalls of this node, leading, cut off
 	HoldOff     clock.Span    // how long nothing is granted because a backup was restored; 0 = no restore hold-off
 	DiskFree    uint64        // math.MaxUint64 if it is not known
-	Writing     time.Duration // how long the oldest write to the disk has been going on; 0 = there is none
+	Writing     time.Duration // how long the oldest unfinished write to the disk has taken so far; 0 = there is none
 	Refusing    string        // why this node's log takes no entries; "" = it takes them
 	Owes        string        // what a node waits for whose log has lost its end; "" = nothing
 	Incarnation store.ID
@@ -274,16 +282,16 @@ type Status struct {
 
 // Status returns how this node is doing.
 func (n *Node) Status() Status {
-	in := n.instance.Load()
+	run := n.runs.latest.Load()
 	s := Status{
-		ID: n.cfg.ID, Leading: n.queue.open.Load(), Term: in.raft.CurrentTerm(), RaftIndex: in.raft.LastIndex(),
-		Cut: clock.Span(n.cut.Load()), DiskFree: n.store.FreeBytes(), Incarnation: n.store.Identity().Incarnation,
+		ID: n.cfg.ID, Leading: n.proposer.leads(), Term: run.raft.CurrentTerm(), RaftIndex: run.raft.LastIndex(),
+		Cut: clock.Span(n.proposer.cut.Load()), DiskFree: n.store.FreeBytes(), Incarnation: n.store.Identity().Incarnation,
 	}
 	n.View(func(m *fsm.Machine) { s.Applied, s.HoldOff = m.Stamp(), m.HoldOff() })
-	if err := cmp.Or(n.proposals.refusing(), n.store.CheckSpace()); err != nil {
+	if err := cmp.Or(n.proposer.proposals.appendFailure(), n.store.CheckSpace()); err != nil {
 		s.Refusing = err.Error()
 	}
-	if waits := n.owes.Load(); waits != nil {
+	if waits := n.tailDebt.status.Load(); waits != nil {
 		s.Owes = *waits
 	}
 	if w, writing := n.store.Writing(); writing {
@@ -294,22 +302,22 @@ func (n *Node) Status() Status {
 }
 
 // Close ends the node. A leader transfers the leadership first, and waits for about an election.
-func (n *Node) Close() error { return n.close((*instance).leave) }
+func (n *Node) Close() error { return n.close(n.handover.leave) }
 
 // Kill ends the node as a crash would: leadership is not transferred, and the outcome of what is in flight stays
 // unknown. The files are closed all the same.
-func (n *Node) Kill() error { return n.close(func(*instance) {}) }
+func (n *Node) Kill() error { return n.close(func(*raftRun) {}) }
 
-func (n *Node) close(before func(*instance)) error {
+func (n *Node) close(before func(*raftRun)) error {
 	n.closeOnce.Do(func() {
-		before(n.instance.Load())
+		before(n.runs.latest.Load())
 		n.ending.Lock()
 		n.endLife()
 		n.ending.Unlock()
 		n.busy.Wait()
-		n.changing <- struct{}{}
-		defer func() { <-n.changing }()
-		n.closed = errors.Join(n.instance.Load().stop(), n.network.Close(), n.store.Close())
+		n.runs.restarting <- struct{}{}
+		defer func() { <-n.runs.restarting }()
+		n.closed = errors.Join(n.runs.latest.Load().stop(), n.network.Close(), n.store.Close())
 	})
 	return n.closed
 }
@@ -333,10 +341,47 @@ func offer[T any](to chan<- T, v T) {
 	}
 }
 
-// pause waits, and returns why ctx ended if it does so first.
-func pause(ctx context.Context, d time.Duration) error {
+// sleep waits for d, or until ctx ends, and then returns the cause.
+func sleep(ctx context.Context, d time.Duration) error {
 	wait, end := context.WithTimeout(ctx, d)
 	defer end()
 	<-wait.Done()
 	return context.Cause(ctx)
+}
+
+// Server is a node in raft's configuration.
+type Server struct {
+	ID, Peer    string // ID is the node's name
+	Incarnation peer.Incarnation
+	Voter       bool
+	// Contact is the age of the latest append to which the server responded, counted from when it was sent. If there
+	// is none in this leadership, it is the age of the leadership. Nil on followers, and of the leader itself: only a
+	// leader has contact with all nodes.
+	Contact *time.Duration
+	// Behind is how many entries of this node's log the server lacked at that response; nil if there was none.
+	Behind *uint64
+}
+
+// Servers lists raft's configuration as this node knows it.
+func (n *Node) Servers() (all []Server) {
+	run := n.runs.latest.Load()
+	led, last := run.ledSince(), run.raft.LastIndex()
+	for _, s := range run.servers() {
+		id, _ := peer.ParseServer(s.ID) // nothing else has written it
+		server := Server{ID: peer.NameOf(s.ID), Peer: string(s.Address), Incarnation: id.Incarnation, Voter: s.Suffrage == raft.Voter}
+		if n.proposer.leads() && !led.IsZero() && s.ID != n.self.ID() {
+			contact := run.contact(s.ID, led)
+			server.Contact = new(time.Since(contact.At))
+			if contact.At.After(led) {
+				server.Behind = new(last - min(last, contact.LastLog))
+			}
+		}
+		all = append(all, server)
+	}
+	return all
+}
+
+// Voter reports whether this node has a vote, as far as it knows.
+func (n *Node) Voter() bool {
+	return n.runs.latest.Load().servers().voters().has(n.self.ID())
 }

@@ -62,7 +62,7 @@ func TestThreeNodesOnLoopback(t *testing.T) {
 	}
 	id := done(t, &fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute}}, nodes...).Result.Session
 	a := done(t, &fsm.Acquire{
-		Session: id, Ticket: 1, Items: []fsm.Item{{Name: "x", Mode: fsm.Exclusive}}, WaitFor: fsm.Forever,
+		Session: id, Ticket: 1, Items: []fsm.Item{{Name: "x", Mode: fsm.Exclusive}}, Wait: fsm.Forever,
 	}, nodes...)
 	require.Equal(t, fsm.Granted, a.Result.State)
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/hashicorp/raft"
 
@@ -14,110 +13,114 @@ import (
 	"zamok/raftnode/tail"
 )
 
-// call is what a node asks of another one beside raft: one of the fields.
-type call struct {
+// nodeRequest is a request of a node to another one, beside raft. It has one of the fields.
+type nodeRequest struct {
 	// Entry has one Member or Digest of the caller's own.
 	Entry []byte `json:",omitempty"`
-	// Owe is the end of what the leader has this node's acknowledgement of, and this node's log has
-	// lost.
+	// Owe is the end of what the called node has acknowledged to its leader, the caller, and has lost.
 	Owe *tail.End `json:",omitempty"`
-	// Owed is what the caller owes. The reply has a tailAnswer.
-	Owed *tail.End `json:",omitempty"`
+	// TailQuery is what the caller owes. The reply has a tailAnswer.
+	TailQuery *tail.End `json:",omitempty"`
 	// Timeout is the leader's, in ms.
 	Timeout uint32 `json:",omitempty"`
-	// Join is the peer address of the caller, which asks to be added to the cluster. Only this call is for nodes that are no
-	// members, too.
+	// Join is the peer address of the caller, which wants to be added to the cluster. Nodes that are no
+	// members may send only this.
 	Join string `json:",omitempty"`
 }
 
-// reply is what a node answers; empty = the call was not refused.
-type reply struct {
-	Refusal *refusal    `json:",omitempty"`
-	Tail    *tailAnswer `json:",omitempty"`
+// nodeReply is the reply to a nodeRequest; empty = the request was done, and there is nothing to say.
+type nodeReply struct {
+	Error *nodeError  `json:",omitempty"`
+	Tail  *tailAnswer `json:",omitempty"`
 }
 
-// refusal is why a node refused a call.
-type refusal struct {
+// nodeError is why the called node did not do a request.
+type nodeError struct {
 	Reason string
 	Final  bool      `json:",omitempty"` // it is an ErrRefused
-	Leader peer.Node `json:",omitzero"`  // the server to ask instead
+	Leader peer.Node `json:",omitzero"`  // the server to call instead
 }
 
-func (r *refusal) Error() string { return r.Reason }
+func (e *nodeError) Error() string { return e.Reason }
 
-func (r *refusal) Is(target error) bool { return r.Final && target == ErrRefused }
+func (e *nodeError) Is(target error) bool { return e.Final && target == ErrRefused }
 
-// callNode calls another node, which has nothing to answer.
-func (n *Node) callNode(ctx context.Context, id raft.ServerID, address raft.ServerAddress, c call) error {
-	_, err := n.query(ctx, id, address, c)
-	return err
-}
-
-// query calls another node.
-func (n *Node) query(ctx context.Context, id raft.ServerID, address raft.ServerAddress, c call) (reply, error) {
+// call sends a request to another node, and returns its reply.
+func (b *base) call(
+	ctx context.Context, id raft.ServerID, address raft.ServerAddress, request nodeRequest) (nodeReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
 	defer cancel()
-	body, _ := json.Marshal(c) // bytes and numbers
-	var r reply
-	body, err := n.network.Call(ctx, peer.Node{ID: string(id), Address: string(address)}, body)
+	body, _ := json.Marshal(request) // bytes and numbers
+	var reply nodeReply
+	body, err := b.network.Call(ctx, peer.Node{ID: string(id), Address: string(address)}, body)
 	if err != nil || len(body) == 0 {
-		return r, err
+		return reply, err
 	}
-	if json.Unmarshal(body, &r) != nil {
-		r.Refusal = &refusal{Reason: "it answered in a form that this release does not know"}
+	if json.Unmarshal(body, &reply) != nil {
+		reply.Error = &nodeError{Reason: "it replied in a form that this release does not know"}
 	}
-	if r.Refusal != nil {
-		return r, fmt.Errorf("raftnode: %s: %w", peer.NameOf(id), r.Refusal)
+	if reply.Error != nil {
+		return reply, fmt.Errorf("raftnode: %s: %w", peer.NameOf(id), reply.Error)
 	}
-	return r, nil
+	return reply, nil
 }
 
-// handleCall answers another node.
-func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []byte {
-	var c call
-	var r reply
-	err, in := json.Unmarshal(body, &c), n.instance.Load()
+// handleRequest replies to another node.
+func (n *Node) handleRequest(ctx context.Context, from peer.Server, body []byte) []byte {
+	var request nodeRequest
+	var reply nodeReply
+	err, run := json.Unmarshal(body, &request), n.runs.latest.Load()
 	switch {
 	case err != nil:
-	case in == nil:
+	case run == nil:
 		err = fmt.Errorf("%s runs no raft", n.cfg.ID)
-	case c.Join != "":
-		err = n.handleJoin(ctx, in, from, c.Join)
-	case c.Entry != nil:
-		err = n.handleCommand(ctx, in, from, c.Entry)
-	case c.Owed != nil:
-		r.Tail, err = n.answerOwing(ctx, in, from, *c.Owed)
-	case in.leader() != from.ID():
+	case request.Join != "":
+		err = n.changes.handleJoin(ctx, run, from, request.Join)
+	case request.Entry != nil:
+		err = n.handleCommand(ctx, run, from, request.Entry)
+	case request.TailQuery != nil:
+		reply.Tail, err = n.tailDebt.answer(ctx, run, from, *request.TailQuery)
+	case run.leader() != from.ID():
 		err = fmt.Errorf("%s does not lead, as far as %s knows", from.Name, n.cfg.ID)
-	case c.Timeout != 0:
-		err = n.handleRetune(in, timeoutOf(c.Timeout))
-	case c.Owe != nil:
-		err = n.handleOwe(ctx, in, from, *c.Owe)
+	case request.Timeout != 0:
+		if err = n.timing.take(run, timeoutOf(request.Timeout)); err == nil {
+			n.wakeMaintenance() // to record and announce it
+		}
+	case request.Owe != nil:
+		err = n.tailDebt.handleOwe(ctx, run, from, *request.Owe)
 	default:
 		err = errors.New("unknown to this version")
 	}
 	if err != nil {
-		refused, redirected := errors.AsType[*refusal](err)
-		if !redirected {
-			refused = &refusal{Reason: strings.TrimPrefix(err.Error(), "raftnode: "), Final: errors.Is(err, ErrRefused)}
-		}
-		r = reply{Refusal: refused}
+		reply = nodeReply{Error: nodeErrorOf(err)}
 	}
-	if r == (reply{}) {
+	if reply == (nodeReply{}) {
 		return nil
 	}
-	body, _ = json.Marshal(r)
+	body, _ = json.Marshal(reply)
 	return body
 }
 
+// nodeErrorOf is what another node is sent of an error.
+func nodeErrorOf(err error) *nodeError {
+	if e, ok := errors.AsType[*nodeError](err); ok {
+		return e
+	}
+	final := errors.Is(err, ErrRefused)
+	if change, ok := errors.AsType[*ChangeError](err); ok {
+		err = change.Reason // the caller knows what it requested
+	}
+	return &nodeError{Reason: err.Error(), Final: final}
+}
+
 // handleCommand proposes what another node announces of itself, and nothing else.
-func (n *Node) handleCommand(ctx context.Context, in *instance, from peer.Server, bytes []byte) error {
+func (n *Node) handleCommand(ctx context.Context, run *raftRun, from peer.Server, bytes []byte) error {
 	entry, err := fsm.DecodeEntry(bytes)
 	if err != nil {
 		return err
 	}
 	own := false
-	if len(entry.Commands) == 1 && in.servers().has(from.ID()) {
+	if len(entry.Commands) == 1 && run.servers().has(from.ID()) {
 		switch c := entry.Commands[0].(type) {
 		case *fsm.Member:
 			own = c.ID == from.Name && c.Incarnation == fsm.Incarnation(from.Incarnation)
@@ -128,5 +131,5 @@ func (n *Node) handleCommand(ctx context.Context, in *instance, from peer.Server
 	if !own {
 		return errors.New("a node may only announce itself, and as a member")
 	}
-	return n.proposeOwn(ctx, entry.Commands[0])
+	return n.announcer.proposeOwn(ctx, entry.Commands[0])
 }

@@ -17,10 +17,10 @@ func TestALeaderWritesWhileTheFollowersWrite(t *testing.T) {
 		leader := b.quietLeader()
 		leader.disk.hang()
 		require.ErrorIs(b, b.fence(leader), ErrUnknown, "its disk has not got it")
-		r := leader.instance.Load().raft
+		r := leader.runs.latest.Load().raft
 		for _, n := range b.others(leader) {
-			assert.Equal(b, r.LastIndex(), n.instance.Load().raft.LastIndex(), "its disk has")
-			assert.Less(b, n.instance.Load().raft.CommitIndex(), r.LastIndex())
+			assert.Equal(b, r.LastIndex(), n.runs.latest.Load().raft.LastIndex(), "its disk has")
+			assert.Less(b, n.runs.latest.Load().raft.CommitIndex(), r.LastIndex())
 		}
 		leader.disk.heal()
 		require.NoError(b, b.fence(leader))
@@ -32,12 +32,12 @@ func TestAConfigurationIsOnTheLeadersDiskFirst(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
 		require.NoError(b, b.fence(leader))
-		r, before := leader.instance.Load().raft, leader.instance.Load().raft.LastIndex()
+		r, before := leader.runs.latest.Load().raft, leader.runs.latest.Load().raft.LastIndex()
 		leader.disk.hang()
 		future := r.AddNonvoter("n9@00000000000000000000000000000009", "h9:1", 0, 0)
 		time.Sleep(time.Second)
 		for _, n := range b.nodes {
-			assert.Equal(b, before, n.instance.Load().raft.LastIndex())
+			assert.Equal(b, before, n.runs.latest.Load().raft.LastIndex())
 		}
 		leader.disk.heal()
 		require.NoError(b, future.Error())
@@ -49,7 +49,7 @@ func TestASingleVoterWaitsForItsDisk(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
 		require.NoError(b, b.fence(leader))
-		r := leader.instance.Load().raft
+		r := leader.runs.latest.Load().raft
 		for _, n := range b.others(leader) {
 			require.NoError(b, r.DemoteVoter(n.Node.self.ID(), 0, 0).Error())
 		}
@@ -70,11 +70,11 @@ func TestTheNextRunOfRaftWaitsForWhatIsPending(t *testing.T) {
 		require.NoError(b, b.fence(leader))
 		leader.disk.hang()
 		require.ErrorIs(b, b.fence(leader), ErrUnknown)
-		old, reopened := leader.instance.Load(), make(chan struct{})
+		old, reopened := leader.runs.latest.Load(), make(chan struct{})
 		last := old.raft.LastIndex()
 		go func() {
 			defer close(reopened)
-			leader.reopen(old)
+			leader.runs.restart(old)
 		}()
 		ended, cancel := context.WithTimeout(b.Context(), 10*time.Second)
 		defer cancel()
@@ -84,13 +84,13 @@ func TestTheNextRunOfRaftWaitsForWhatIsPending(t *testing.T) {
 			b.Fatal("raft does not end")
 		}
 		time.Sleep(time.Second)
-		require.Same(b, old, leader.instance.Load())
+		require.Same(b, old, leader.runs.latest.Load())
 		leader.disk.heal()
 		<-reopened
-		in := leader.instance.Load()
-		require.NotSame(b, old, in)
-		assert.GreaterOrEqual(b, in.raft.LastIndex(), last)
-		assert.NotEqual(b, raft.Shutdown, in.raft.State())
+		run := leader.runs.latest.Load()
+		require.NotSame(b, old, run)
+		assert.GreaterOrEqual(b, run.raft.LastIndex(), last)
+		assert.NotEqual(b, raft.Shutdown, run.raft.State())
 	})
 }
 

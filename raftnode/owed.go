@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -15,9 +16,9 @@ import (
 	"zamok/raftnode/tail"
 )
 
-// A node that has lost the end of its log owes it (package tail). Package peer refuses its votes
-// and campaigns meanwhile. What is here makes it owe nothing again: its log gets what it lost from
-// a leader, or it asks the other voters.
+// A node that has lost the end of its log owes it (package tail). Package peer prevents its votes
+// and campaigns meanwhile. What is here makes the node owe nothing again: its log gets what it lost
+// from a leader, or the node queries the other voters.
 
 // tailAnswer is an answer to a node that owes something; see tail.Answer.
 type tailAnswer struct {
@@ -25,101 +26,111 @@ type tailAnswer struct {
 	Log    tail.End
 	Leads  bool
 	Voters servers
-	// Leader is one that it hears. Then the answer says nothing else.
+	// Leader is the one that the voter hears. If it is set, nothing else is.
 	Leader raft.ServerID `json:",omitempty"`
 }
 
-// regainTail ends what this node owes once its log reaches the owed end, and asks the others as
+// tailDebt is what this node owes, and how it gets rid of that.
+type tailDebt struct {
+	*base
+	timing *timing
+	runs   *raftRuns
+	roster *roster
+	wake   chan struct{}          // capacity 1: this node owes something now
+	status atomic.Pointer[string] // what it waits for in order to owe nothing; nil = nothing
+}
+
+// regain ends what this node owes once its log reaches the owed end, and queries the others as
 // long as it does not.
-func (n *Node) regainTail() {
+func (td *tailDebt) regain() {
 	logged := tail.End{}
 	for {
-		state := n.store.Tail()
+		state := td.store.Tail()
 		switch {
 		case state.Owed == tail.End{}:
-			n.owes.Store(nil)
+			td.status.Store(nil)
 			select {
-			case <-n.owed:
+			case <-td.wake:
 				continue
-			case <-n.life.Done():
+			case <-td.life.Done():
 				return
 			}
 		case !state.Owes():
-			if n.store.Sink(state.Owed, tail.End{}) != nil {
+			if td.store.Sink(state.Owed, tail.End{}) != nil {
 				return // the process ends
 			}
-			n.log.Info("the log has what it had lost, or what took its place; this node votes and leads "+
+			td.log.Info("the log has what it had lost, or what took its place; this node votes and leads "+
 				"like any other", "last_index", state.Log.Index)
 			continue
 		case state.Owed != logged:
 			logged = state.Owed
-			n.log.Warn("the log has lost its end: until it has that again, or the other voters answer that "+
+			td.log.Warn("the log has lost its end: until it has that again, or the other voters answer that "+
 				"nothing of it counts, this node does not lead, and votes only for nodes that have it",
 				"last_index", state.Log.Index, "last_term", state.Log.Term,
 				"owed_index", state.Owed.Index, "owed_term", state.Owed.Term)
 		}
-		n.askRound(state.Owed)
-		if pause(n.life, n.timeout()) != nil {
+		td.queryVoters(state.Owed)
+		if sleep(td.life, td.timing.timeout()) != nil {
 			return
 		}
 	}
 }
 
-// askRound asks the leader, or all voters if this node hears none, and lowers what it owes if they
+// queryVoters queries the leader, or all voters if this node hears none, and lowers what it owes if they
 // have answered.
-func (n *Node) askRound(owed tail.End) {
-	in := n.instance.Load()
-	voters, leader := in.servers().voters(), in.leader()
-	toAsk := voters.without(n.self.ID())
+func (td *tailDebt) queryVoters(owed tail.End) {
+	run := td.runs.latest.Load()
+	voters, leader := run.servers().voters(), run.leader()
+	toQuery := voters.without(td.self.ID())
 	switch {
 	case len(voters) == 0:
 		return
-	case len(toAsk) == 0:
-		n.log.Error("ALARM: the log of the only voter has lost its end; if its last write was acknowledged, "+
+	case len(toQuery) == 0:
+		td.log.Error("ALARM: the log of the only voter has lost its end; if its last write was acknowledged, "+
 			"that is lost, and locks may be granted again; unless the power failed, check the disk",
 			"owed_index", owed.Index, "owed_term", owed.Term)
-		_ = n.store.Sink(owed, tail.End{}) // an error ends the process
+		_ = td.store.Sink(owed, tail.End{}) // an error ends the process
 		return
 	case leader != "":
-		toAsk = slices.DeleteFunc(toAsk, func(s raft.Server) bool { return s.ID != leader })
+		toQuery = slices.DeleteFunc(toQuery, func(s raft.Server) bool { return s.ID != leader })
 	}
 	var answers []tail.Answer[raft.ServerID]
 	silent := map[raft.ServerID]error{}
-	for known := toAsk; len(toAsk) > 0; {
-		tails := n.askTails(toAsk, owed, silent)
-		toAsk = nil
+	for known := toQuery; len(toQuery) > 0; {
+		tails := td.queryTails(toQuery, owed, silent)
+		toQuery = nil
 		for from, d := range tails {
 			answers = append(answers, tail.Answer[raft.ServerID]{
 				From: from, Term: d.Term, Log: d.Log, Leads: d.Leads, Voters: idsOf(d.Voters),
 			})
 			// What was lost may have made others voters.
-			for _, s := range d.Voters.without(n.self.ID()) {
+			for _, s := range d.Voters.without(td.self.ID()) {
 				if leader == "" && !known.has(s.ID) {
-					known, toAsk = append(known, s), append(toAsk, s)
+					known, toQuery = append(known, s), append(toQuery, s)
 				}
 			}
 		}
 	}
-	sunk, missing := tail.Sink(owed, n.self.ID(), idsOf(voters), answers)
+	sunk, missing := tail.Sink(owed, td.self.ID(), idsOf(voters), answers)
 	if len(missing) > 0 {
-		n.reportSilent(missing, silent)
+		td.publishSilent(missing, silent)
 		return
 	}
-	n.owes.Store(nil)
-	if sunk != owed && n.store.Sink(owed, sunk) == nil {
-		n.log.Info("a leader, or all other voters, answered that nothing above this end was committed; this "+
+	td.status.Store(nil)
+	if sunk != owed && td.store.Sink(owed, sunk) == nil {
+		td.log.Info("a leader, or all other voters, answered that nothing above this end was committed; this "+
 			"node owes no more than that",
 			"owed_index", sunk.Index, "owed_term", sunk.Term)
 	}
 }
 
-// reportSilent logs which voters this node waits for, and has Status and /readyz say so.
-func (n *Node) reportSilent(missing []raft.ServerID, silent map[raft.ServerID]error) {
+// publishSilent logs which voters this node waits for, and has Status and /readyz say so.
+func (td *tailDebt) publishSilent(missing []raft.ServerID, silent map[raft.ServerID]error) {
 	var each []string
 	for _, id := range missing {
 		err := silent[id]
-		if refused, is := errors.AsType[*refusal](err); is {
-			err = refused // without who refused
+		if e, ok := errors.AsType[*nodeError](err); ok {
+			err = e // without the name of the node, which precedes it already
 		}
 		if err != nil {
 			each = append(each, fmt.Sprintf("%s: %v", peer.NameOf(id), err))
@@ -130,19 +141,19 @@ func (n *Node) reportSilent(missing []raft.ServerID, silent map[raft.ServerID]er
 	slices.Sort(each)
 	waits := "the log of this node has lost its end; it waits for a leader, or for the answers of all of these " +
 		"voters, which have to run: " + strings.Join(each, "; ")
-	n.owes.Store(&waits)
-	n.limitedLog.Log(slog.LevelWarn, "owes", waits)
+	td.status.Store(&waits)
+	td.rateLimitedLog.Log(slog.LevelWarn, "owes", waits)
 }
 
-// askTails asks some servers at once, and notes why some do not answer.
-func (n *Node) askTails(
+// queryTails queries some servers at once, and records why some do not reply.
+func (td *tailDebt) queryTails(
 	all servers, owed tail.End, silent map[raft.ServerID]error) map[raft.ServerID]*tailAnswer {
 	tails := map[raft.ServerID]*tailAnswer{}
 	var mu sync.Mutex // guards both maps
-	var asking sync.WaitGroup
+	var queries sync.WaitGroup
 	for _, s := range all {
-		asking.Go(func() {
-			r, err := n.query(n.life, s.ID, s.Address, call{Owed: &owed})
+		queries.Go(func() {
+			r, err := td.call(td.life, s.ID, s.Address, nodeRequest{TailQuery: &owed})
 			switch {
 			case err == nil && r.Tail == nil:
 				err = errors.New("its answer is of a form that this release does not know")
@@ -158,7 +169,7 @@ func (n *Node) askTails(
 			}
 		})
 	}
-	asking.Wait()
+	queries.Wait()
 	return tails
 }
 
@@ -169,60 +180,61 @@ func idsOf(all servers) (ids []raft.ServerID) {
 	return ids
 }
 
-// answerOwing answers a member that owes something. A node that hears a leader of that term, or of a
+// answer answers a member that owes something. A node that hears a leader of that term, or of a
 // later one, leaves the answer to that. Otherwise it enters a later term first, so it takes nothing
 // more from the leader of that term.
-func (n *Node) answerOwing(
-	ctx context.Context, in *instance, from peer.Server, owed tail.End) (*tailAnswer, error) {
-	if !n.knows(from) { // by name: it may have joined while this node was away
-		return nil, fmt.Errorf("%s is no member, as far as %s knows", from.Name, n.cfg.ID)
+func (td *tailDebt) answer(
+	ctx context.Context, run *raftRun, from peer.Server, owed tail.End) (*tailAnswer, error) {
+	if !td.roster.knows(from) { // by name: it may have joined while this node was away
+		return nil, fmt.Errorf("%s is no member, as far as %s knows", from.Name, td.cfg.ID)
 	}
-	term, leader := in.raft.CurrentTerm(), in.leader()
-	leads := term >= owed.Term && in.raft.State() == raft.Leader
-	if term >= owed.Term && leader != "" && leader != n.self.ID() {
+	term, leader := run.raft.CurrentTerm(), run.leader()
+	leads := term >= owed.Term && run.raft.State() == raft.Leader
+	if term >= owed.Term && leader != "" && leader != td.self.ID() {
 		return &tailAnswer{Leader: leader}, nil
 	}
 	if !leads {
-		if err := in.transport.RaiseTerm(ctx, owed.Term); err != nil {
+		if err := run.transport.RaiseTerm(ctx, owed.Term); err != nil {
 			return nil, err
 		}
-		term = n.store.Term()
+		term = td.store.Term()
 	}
-	if err := n.store.WaitWritten(ctx, in.raft.LastIndex()); err != nil {
+	if err := td.store.WaitWritten(ctx, run.raft.LastIndex()); err != nil {
 		return nil, err
 	}
-	d := &tailAnswer{Term: term, Log: n.store.Tail().Log, Voters: in.servers().voters()}
-	if n.instance.Load() != in {
-		return nil, fmt.Errorf("raft starts again on %s", n.cfg.ID)
+	d := &tailAnswer{Term: term, Log: td.store.Tail().Log, Voters: run.servers().voters()}
+	if td.runs.latest.Load() != run {
+		return nil, fmt.Errorf("raft starts again on %s", td.cfg.ID)
 	}
-	d.Leads = leads && in.raft.State() == raft.Leader && in.raft.CurrentTerm() == term
+	d.Leads = leads && run.raft.State() == raft.Leader && run.raft.CurrentTerm() == term
 	return d, nil
 }
 
 // makeOwe has a follower of this leader owe what it acknowledged and lost. Package peer calls it.
-func (n *Node) makeOwe(ctx context.Context, server peer.Node, acknowledged tail.End) error {
+func (td *tailDebt) makeOwe(ctx context.Context, server peer.Node, acknowledged tail.End) error {
 	id, address := raft.ServerID(server.ID), raft.ServerAddress(server.Address)
-	return n.callNode(ctx, id, address, call{Owe: &acknowledged})
+	_, err := td.call(ctx, id, address, nodeRequest{Owe: &acknowledged})
+	return err
 }
 
-// handleOwe makes this node owe what its leader has its acknowledgement of, unless it has that. It
-// has noticed the loss by itself if it owes as much already.
-func (n *Node) handleOwe(
-	ctx context.Context, in *instance, from peer.Server, acknowledged tail.End) error {
-	state := n.store.Tail()
+// handleOwe makes this node owe what it has acknowledged to its leader, unless its log has that. A
+// node that owes as much already has detected the loss by itself.
+func (td *tailDebt) handleOwe(
+	ctx context.Context, run *raftRun, from peer.Server, acknowledged tail.End) error {
+	state := td.store.Tail()
 	switch {
-	case acknowledged.Term != in.raft.CurrentTerm():
+	case acknowledged.Term != run.raft.CurrentTerm():
 		return errors.New("it is of another term")
 	case state.Log.Reaches(acknowledged) || state.Owed.Reaches(acknowledged):
 		return nil
 	}
-	n.log.Error("ALARM: the disk of this node lost entries that it had acknowledged, and did not notice; the "+
+	td.log.Error("ALARM: the disk of this node lost entries that it had acknowledged, and did not notice; the "+
 		"leader sends them again; if this is repeated, replace the disk", "last_index", state.Log.Index,
 		"acknowledged_index", acknowledged.Index, "leader", from.Name)
 	written := make(chan error, 1)
 	go func() {
-		written <- n.store.Owe(acknowledged)
-		offer(n.owed, struct{}{})
+		written <- td.store.Owe(acknowledged)
+		offer(td.wake, struct{}{})
 	}()
 	select {
 	case err := <-written:

@@ -37,8 +37,8 @@ func (b *bubble) write(leader *bubbleNode, entries int) {
 	}
 }
 
-// settled waits until no node owes anything.
-func (b *bubble) settled(nodes ...*bubbleNode) {
+// awaitNothingOwed waits until none of these nodes owes anything.
+func (b *bubble) awaitNothingOwed(nodes ...*bubbleNode) {
 	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		owing := ""
 		for _, n := range nodes {
@@ -74,7 +74,7 @@ func TestACutTailOnAllNodes(t *testing.T) {
 					time.Sleep(3 * time.Second)
 				}
 				b.write(b.leader(b.nodes...), 1)
-				b.settled(b.nodes...)
+				b.awaitNothingOwed(b.nodes...)
 				for _, n := range b.nodes {
 					assert.Empty(b, n.ended)
 					assert.Empty(b, n.Status().Owes)
@@ -119,7 +119,7 @@ func TestALostTailWaitsForANodeThatHasIt(t *testing.T) {
 				require.NotSame(b, bad, next)
 				b.write(next, 1)
 				require.True(b, next.store.Tail().Log.Reaches(end))
-				b.settled(bad)
+				b.awaitNothingOwed(bad)
 				require.Empty(b, bad.Status().Owes)
 				if others {
 					require.NoError(b, b.open(leader))
@@ -140,7 +140,7 @@ func TestALeaderRefillsAFollowerThatOwes(t *testing.T) {
 		b.kill(bad)
 		d.cut(b, bad, 3)
 		require.NoError(b, b.open(bad))
-		b.settled(bad)
+		b.awaitNothingOwed(bad)
 		b.kill(b.others(leader)[1]) // bad is needed now
 		b.write(leader, 3)
 		require.Equal(b, term, leader.Status().Term)
@@ -158,8 +158,8 @@ func TestALeaderKnowsWhatIsOwed(t *testing.T) {
 		term := leader.Status().Term
 		for _, bad := range b.others(leader) {
 			require.NoError(b, bad.store.Owe(tail.Unknown(term)))
-			offer(bad.owed, struct{}{})
-			b.settled(bad)
+			offer(bad.tailDebt.wake, struct{}{})
+			b.awaitNothingOwed(bad)
 		}
 		b.write(leader, 1)
 		require.Equal(b, term, leader.Status().Term)
@@ -173,22 +173,22 @@ func TestWhoMayAskForWhatIsOwed(t *testing.T) {
 		leader := b.leader(b.nodes...)
 		b.write(leader, 3)
 		other := b.others(leader)[0]
-		in, term := other.instance.Load(), leader.Status().Term
-		stranger := peer.Server{Name: "n9", Incarnation: peer.Incarnation{9}}
-		_, err := other.answerOwing(b.Context(), in, stranger, tail.Unknown(term))
+		run, term := other.runs.latest.Load(), leader.Status().Term
+		outsider := peer.Server{Name: "n9", Incarnation: peer.Incarnation{9}}
+		_, err := other.tailDebt.answer(b.Context(), run, outsider, tail.Unknown(term))
 		require.ErrorContains(b, err, "no member")
-		d, err := other.answerOwing(b.Context(), in, leader.Node.self, tail.End{Term: term, Index: 1})
+		d, err := other.tailDebt.answer(b.Context(), run, leader.Node.self, tail.End{Term: term, Index: 1})
 		require.NoError(b, err)
 		require.Equal(b, leader.Node.self.ID(), d.Leader, "it hears a leader, and leaves the answer to that")
 		require.Equal(b, term, other.Status().Term)
 
 		end := tail.End{Term: term, Index: leader.store.Tail().Log.Index + 7}
 		before := other.store.Tail().Owed
-		require.NotEmpty(b, other.handleCall(b.Context(), b.others(leader)[1].Node.self, []byte(`{"Owe":{"Term":1,"Index":99}}`)))
-		require.Error(b, other.handleOwe(b.Context(), in, leader.Node.self, tail.End{Term: term - 1, Index: 99}))
+		require.NotEmpty(b, other.handleRequest(b.Context(), b.others(leader)[1].Node.self, []byte(`{"Owe":{"Term":1,"Index":99}}`)))
+		require.Error(b, other.tailDebt.handleOwe(b.Context(), run, leader.Node.self, tail.End{Term: term - 1, Index: 99}))
 		require.Equal(b, before, other.store.Tail().Owed)
-		require.NoError(b, other.handleOwe(b.Context(), in, leader.Node.self, end))
-		b.settled(other)
+		require.NoError(b, other.tailDebt.handleOwe(b.Context(), run, leader.Node.self, end))
+		b.awaitNothingOwed(other)
 		logged := strings.Join(other.diary.new(), "")
 		require.Contains(b, logged, "ALARM: the disk of this node lost entries")
 		require.Contains(b, logged, "the log has lost its end")
@@ -199,7 +199,7 @@ func TestWhoMayAskForWhatIsOwed(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		owed := tail.End{Term: other.Status().Term + 3, Index: 1}
-		d, err = other.answerOwing(b.Context(), in, leader.Node.self, owed)
+		d, err = other.tailDebt.answer(b.Context(), run, leader.Node.self, owed)
 		require.NoError(b, err)
 		assert.Greater(b, d.Term, owed.Term)
 		assert.Equal(b, d.Term, other.store.Term())
@@ -210,7 +210,7 @@ func TestWhoMayAskForWhatIsOwed(t *testing.T) {
 	})
 }
 
-// The only voter has nobody to ask. It goes on, and says what that means.
+// The only voter has nobody to query. It goes on, and says what that means.
 func TestTheOnlyVoterOwesNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestTheOnlyVoterOwesNobody(t *testing.T) {
 		require.NoError(t, memory.Cut(2))
 		b.start(n)
 		b.write(b.leader(n), 1)
-		b.settled(n)
+		b.awaitNothingOwed(n)
 		require.True(t, n.logged("ALARM: the log of the only voter has lost its end"))
 		b.kill(n)
 	})
@@ -256,6 +256,6 @@ func TestAVoterAnswersOneThatJoinedWhileItWasAway(t *testing.T) {
 		b.start(n1, n2, n3)
 		b.nodes = append(b.nodes, n4)
 		b.leader(b.nodes...)
-		b.settled(b.nodes...)
+		b.awaitNothingOwed(b.nodes...)
 	})
 }

@@ -34,15 +34,15 @@ func serveCalls(t *testing.T, do func(command []byte, answer func(ok bool))) str
 
 func serveConn(conn net.Conn, do func([]byte, func(bool))) {
 	out := newOutbox(conn)
-	in := bufio.NewReaderSize(conn, 64<<10)
+	run := bufio.NewReaderSize(conn, 64<<10)
 	var head [6]byte
 	for {
-		if _, err := io.ReadFull(in, head[:]); err != nil {
+		if _, err := io.ReadFull(run, head[:]); err != nil {
 			out.close()
 			return
 		}
 		command := make([]byte, binary.BigEndian.Uint16(head[4:]))
-		if _, err := io.ReadFull(in, command); err != nil {
+		if _, err := io.ReadFull(run, command); err != nil {
 			out.close()
 			return
 		}
@@ -127,10 +127,10 @@ func dialCalls(t testing.TB, address string, callers int) *line {
 		l.answers = append(l.answers, make(chan bool, 1))
 	}
 	go func() {
-		in := bufio.NewReaderSize(conn, 64<<10)
+		run := bufio.NewReaderSize(conn, 64<<10)
 		var frame [5]byte
 		for {
-			if _, err := io.ReadFull(in, frame[:]); err != nil {
+			if _, err := io.ReadFull(run, frame[:]); err != nil {
 				return
 			}
 			l.answers[binary.BigEndian.Uint32(frame[:])] <- frame[4] == 1

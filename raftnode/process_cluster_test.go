@@ -86,7 +86,7 @@ func freeAddress(t testing.TB) string {
 // process is a running process.
 type process struct {
 	cmd     *exec.Cmd
-	asks    io.WriteCloser
+	tasks   io.WriteCloser
 	answers chan said     // closed when all that it said was read
 	ended   chan struct{} // closed when it has ended, after answers
 	fatal   string        // why it ended itself; read it after ended
@@ -107,7 +107,7 @@ func (c *cluster) start(parts ...*part) {
 func (c *cluster) spawn(p *part) {
 	text, err := json.Marshal(p.order)
 	require.NoError(c.t, err)
-	in, out, err := os.Pipe()
+	run, out, err := os.Pipe()
 	require.NoError(c.t, err)
 	log, err := os.OpenFile(filepath.Join(c.logs, p.ID), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	require.NoError(c.t, err)
@@ -118,18 +118,18 @@ func (c *cluster) spawn(p *part) {
 	}
 	cmd.Env = append(os.Environ(), orderVariable+"="+string(text))
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{out}
-	asks, err := cmd.StdinPipe()
+	tasks, err := cmd.StdinPipe()
 	require.NoError(c.t, err)
 	require.NoError(c.t, cmd.Start())
 	require.NoError(c.t, out.Close())
-	p.process = &process{cmd: cmd, asks: asks, answers: make(chan said, 16), ended: make(chan struct{})}
-	go p.process.hear(in, p.ID, c.ledger)
+	p.process = &process{cmd: cmd, tasks: tasks, answers: make(chan said, 16), ended: make(chan struct{})}
+	go p.process.hear(run, p.ID, c.ledger)
 }
 
 // hear reads a process's output until it ends; the answers of its load go into the ledger.
-func (p *process) hear(in *os.File, id string, l *ledger) {
+func (p *process) hear(run *os.File, id string, l *ledger) {
 	defer close(p.ended)
-	lines := bufio.NewReaderSize(in, 1<<20)
+	lines := bufio.NewReaderSize(run, 1<<20)
 	for {
 		line, err := lines.ReadBytes('\n')
 		var s said
@@ -147,7 +147,7 @@ func (p *process) hear(in *os.File, id string, l *ledger) {
 		}
 	}
 	close(p.answers)
-	_ = in.Close()
+	_ = run.Close()
 	p.exit = p.cmd.Wait()
 }
 
@@ -161,24 +161,24 @@ func (c *cluster) kill(parts ...*part) {
 	for _, p := range parts {
 		if p.process != nil {
 			<-p.ended
-			_ = p.asks.Close()
+			_ = p.tasks.Close()
 			p.process = nil
 		}
 	}
 }
 
-// ask has a process do something, and returns its answer.
-func (c *cluster) ask(p *part, a ask) said {
+// do has a process do something, and returns its answer.
+func (c *cluster) do(p *part, a task) said {
 	c.order(p, a)
 	return c.answer(p, a.Do)
 }
 
 // order has a process do something, without waiting for it.
-func (c *cluster) order(p *part, a ask) {
+func (c *cluster) order(p *part, a task) {
 	line, err := json.Marshal(a)
 	require.NoError(c.t, err)
-	_, err = p.asks.Write(append(line, '\n'))
-	require.NoError(c.t, err, "%s was asked to %s", p.ID, a.Do)
+	_, err = p.tasks.Write(append(line, '\n'))
+	require.NoError(c.t, err, "%s was told to %s", p.ID, a.Do)
 }
 
 func (c *cluster) answer(p *part, of string) said {
@@ -193,7 +193,7 @@ func (c *cluster) answer(p *part, of string) said {
 		require.Equal(c.t, of, s.Of, "the answer of %s: %s", p.ID, s.Error)
 		return s
 	case <-limit.C:
-		require.Fail(c.t, "no answer", "%s, asked to %s", p.ID, of)
+		require.Fail(c.t, "no answer", "%s, told to %s", p.ID, of)
 	}
 	return said{}
 }
@@ -202,7 +202,7 @@ func (c *cluster) answer(p *part, of string) said {
 func (c *cluster) leader(parts ...*part) (leads *part) {
 	until(c.t, "an epoch opens", func() bool {
 		for _, p := range parts {
-			if leads == nil && c.ask(p, ask{Do: "report"}).State.Leads {
+			if leads == nil && c.do(p, task{Do: "report"}).State.Leads {
 				leads = p
 			}
 		}
@@ -243,7 +243,7 @@ func (c *cluster) agree(parts ...*part) (reports map[string]*standing) {
 func (c *cluster) fence(parts ...*part) (index uint64) {
 	c.t.Helper()
 	until(c.t, "a fence", func() bool {
-		fenced := c.ask(c.leader(parts...), ask{Do: "fence"})
+		fenced := c.do(c.leader(parts...), task{Do: "fence"})
 		index = fenced.Token
 		return fenced.Error == ""
 	})
@@ -257,7 +257,7 @@ func (c *cluster) standAt(index uint64, parts ...*part) (reports map[string]*sta
 	reports, all = make(map[string]*standing), true
 	for _, p := range parts {
 		until(c.t, p.ID+" comes to the fence", func() bool {
-			reports[p.ID] = c.ask(p, ask{Do: "report", Index: index}).State
+			reports[p.ID] = c.do(p, task{Do: "report", Index: index}).State
 			return reports[p.ID].Index >= index
 		})
 		all = all && reports[p.ID].Digest != 0

@@ -21,7 +21,7 @@ func TestAFailedWriteEndsTheProcess(t *testing.T) {
 		if whose != "the leader's" {
 			sick = c.others(sick)[0]
 		}
-		c.order(sick, ask{Do: "sick", How: "failing"}) // it may end before it can answer
+		c.order(sick, task{Do: "sick", How: "failing"}) // it may end before it can answer
 		c.ends(sick, "a write failed")
 		c.leader(c.others(sick)...)
 		c.work(300)
@@ -49,25 +49,25 @@ func (c *cluster) ends(p *part, reason string) {
 	}
 }
 
-// A leader that is asked to close hands over first: the others need not notice its absence.
+// A leader that is told to close hands over first: the others need not notice its absence.
 func TestAnOrderlyStopHandsOver(t *testing.T) {
 	t.Parallel()
-	const election = 8 * time.Second // who waits for one is seen to, on a busy machine too
+	const election = 3 * time.Second // who waits for one is seen to, on a busy machine too
 	c := newCluster(t, order{Election: election})
 	c.start(c.parts...)
 	c.load(0, c.parts...)
 	c.work(300)
 	leader := c.leader(c.parts...)
 	others := c.others(leader)
-	c.order(leader, ask{Do: "close"})
+	c.order(leader, task{Do: "close"})
 	began := time.Now()
 	next := c.leader(others...)
-	until(t, "a fence at the next leader", func() bool { return c.ask(next, ask{Do: "fence"}).Error == "" })
+	until(t, "a fence at the next leader", func() bool { return c.do(next, task{Do: "fence"}).Error == "" })
 	took := time.Since(began)
-	t.Logf("%s leads and fences %v after %s was asked to close", next.ID, took, leader.ID)
+	t.Logf("%s leads and fences %v after %s was told to close", next.ID, took, leader.ID)
 	require.Less(t, took, election)
 	require.Empty(t, c.answer(leader, "close").Error)
-	t.Logf("%s was closed %v after it was asked to", leader.ID, time.Since(began))
+	t.Logf("%s was closed %v after it was told to", leader.ID, time.Since(began))
 	<-leader.ended
 	require.NoError(t, leader.exit)
 	c.work(300)
@@ -88,7 +88,7 @@ func TestLeadershipGoesRound(t *testing.T) {
 		c.work(100)
 		until(t, "a transfer", func() bool { // on a busy machine one may take too long, and is given up
 			leader := c.leader(c.parts...)
-			handed := c.ask(leader, ask{Do: "transfer"}).Error == ""
+			handed := c.do(leader, task{Do: "transfer"}).Error == ""
 			if handed {
 				led[leader.ID]++
 			}
@@ -113,14 +113,14 @@ func TestAFullDiskPassesTheLeadershipOn(t *testing.T) {
 	c.load(0, c.parts...)
 	c.work(300)
 	full := c.leader(c.parts...)
-	c.ask(full, ask{Do: "sick", How: "full"})
+	c.do(full, task{Do: "sick", How: "full"})
 	next := c.leader(c.others(full)...)
-	began := c.ask(next, ask{Do: "report"}).State.Term
+	began := c.do(next, task{Do: "report"}).State.Term
 	c.work(1000)
-	ended := c.ask(next, ask{Do: "report"}).State
-	until(t, "who is full knows that another leads", func() bool { return !c.ask(full, ask{Do: "report"}).State.Leads })
+	ended := c.do(next, task{Do: "report"}).State
+	until(t, "who is full knows that another leads", func() bool { return !c.do(full, task{Do: "report"}).State.Leads })
 	t.Logf("the next epoch opened in term %d, and the work was done in term %d", began, ended.Term)
-	c.ask(full, ask{Do: "sick", How: "well"})
+	c.do(full, task{Do: "sick", How: "well"})
 	c.rest(c.parts...)
 	for id, r := range c.agree(c.parts...) {
 		c.ledger.compare(t, id, r)
@@ -137,10 +137,10 @@ func TestAHangingDiskEndsTheProcess(t *testing.T) {
 	c := newCluster(t, order{})
 	c.start(c.parts...)
 	c.load(0, c.parts...)
-	old := time.NewTimer(settled)
+	old := time.NewTimer(watchdogArmed)
 	<-old.C
 	stuck := c.leader(c.parts...)
-	c.ask(stuck, ask{Do: "sick", How: "stalling"})
+	c.do(stuck, task{Do: "sick", How: "stalling"})
 	began := time.Now()
 	c.ends(stuck, ErrStuck.Error())
 	t.Logf("%s ended itself after %v: %s", stuck.ID, time.Since(began), stuck.fatal)

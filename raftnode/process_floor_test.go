@@ -33,10 +33,10 @@ type floor struct {
 	busy    sync.WaitGroup
 }
 
-func runFloor(t *testing.T, o order, m *mouth, asks <-chan ask) {
+func runFloor(t *testing.T, o order, m *mouth, tasks <-chan task) {
 	f := openFloor(t, o)
 	m.say(said{Of: "open"})
-	for a := range asks {
+	for a := range tasks {
 		answer := said{Of: a.Do}
 		switch a.Do {
 		case "load":
@@ -64,9 +64,10 @@ func runFloor(t *testing.T, o order, m *mouth, asks <-chan ask) {
 func openFloor(t *testing.T, o order) *floor {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	f := &floor{disk: newSickDisk(), cancel: func() {}}
-	settings := &instance{shortest: cmp.Or(o.Election, timeoutMin), node: &Node{log: log, self: peer.Server{Name: o.ID, Incarnation: peer.Incarnation{1}}, cfg: Config{
+	self := peer.Server{Name: o.ID, Incarnation: peer.Incarnation{1}}
+	settings := &raftRun{shortest: cmp.Or(o.Election, timeoutMin), runs: &raftRuns{timing: &timing{}, base: &base{log: log, self: self, cfg: Config{
 		ID: o.ID, SnapshotEntries: snapshotEntriesDefault, SnapshotEvery: snapshotEveryDefault,
-	}}}
+	}}}}
 	bolt, err := raftboltdb.New(raftboltdb.Options{Path: filepath.Join(o.Dir, "raft.db"), BoltOptions: &bbolt.Options{
 		NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, InitialMmapSize: 64 << 20,
 	}})
@@ -150,11 +151,11 @@ func (f *floor) load(workers int) {
 				if f.raft.Apply(command, 0).Error() == nil {
 					continue
 				}
-				pause := time.NewTimer(insistEvery)
+				wait := time.NewTimer(insistEvery)
 				select {
-				case <-pause.C:
+				case <-wait.C:
 				case <-ctx.Done():
-					pause.Stop()
+					wait.Stop()
 				}
 			}
 		})

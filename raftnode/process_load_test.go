@@ -20,7 +20,7 @@ const (
 	sharedNames = 4
 	// waitsMost is how long a worker waits in a queue.
 	waitsMost = time.Second
-	// insistEvery is the pause of a worker that had no answer: another node may lead.
+	// insistEvery is how long a worker waits that had no answer: another node may lead.
 	insistEvery = 25 * time.Millisecond
 )
 
@@ -106,7 +106,7 @@ func (w *worker) work(ctx context.Context) {
 	}
 }
 
-// acquire asks for a lock, and waits in its queue if it must.
+// acquire requests a lock, and waits in its queue if it must.
 func (w *worker) acquire(ctx context.Context, name string, wait clock.Span) (fsm.TicketRef, bool) {
 	w.last++
 	ref := fsm.TicketRef{Session: w.session, Ticket: w.last}
@@ -120,7 +120,7 @@ func (w *worker) acquire(ctx context.Context, name string, wait clock.Span) (fsm
 		delete(w.waits, ref)
 	}()
 	a, ok := w.insist(ctx, &fsm.Acquire{
-		Session: w.session, Ticket: w.last, AckedThrough: w.last - 1, WaitFor: wait,
+		Session: w.session, Ticket: w.last, AckedThrough: w.last - 1, Wait: wait,
 		Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
 	})
 	if !ok {
@@ -166,11 +166,11 @@ func (w *worker) insist(ctx context.Context, c fsm.Command) (Answer, bool) {
 		if err == nil {
 			return a, true
 		}
-		pause := time.NewTimer(insistEvery)
+		wait := time.NewTimer(insistEvery)
 		select {
-		case <-pause.C:
+		case <-wait.C:
 		case <-ctx.Done():
-			pause.Stop()
+			wait.Stop()
 			return Answer{}, false
 		}
 	}

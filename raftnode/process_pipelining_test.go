@@ -43,7 +43,7 @@ func TestARefusedAppendWedgesReplicationOnlyWithPipelining(t *testing.T) {
 			c := newCluster(t, order{Floor: tt.inFlight, Election: steady})
 			c.start(c.parts...)
 			for _, p := range c.parts {
-				c.ask(p, ask{Do: "load", Workers: 32}) // those of the leader have something to do
+				c.do(p, task{Do: "load", Workers: 32}) // those of the leader have something to do
 			}
 			refusals, wedged := c.refuseUntilWedged()
 			t.Logf("wedged: %v, after %d refused appends", wedged, refusals)
@@ -72,8 +72,8 @@ func TestAFollowerThatRefusesAnAppendGoesOn(t *testing.T) {
 func (c *cluster) refuseUntilWedged() (refusals int, wedged bool) {
 	for _, p := range c.parts { // raft waits longer and longer for one that was not there when it began
 		until(c.t, p.ID+" follows", func() bool {
-			led := c.ask(c.leader(c.parts...), ask{Do: "report"}).State.Last
-			return c.ask(p, ask{Do: "report"}).State.Last >= led
+			led := c.do(c.leader(c.parts...), task{Do: "report"}).State.Last
+			return c.do(p, task{Do: "report"}).State.Last >= led
 		})
 	}
 	most := refusalsMost
@@ -83,7 +83,7 @@ func (c *cluster) refuseUntilWedged() (refusals int, wedged bool) {
 	for refusals = range most {
 		leader := c.leader(c.parts...)
 		follower := c.others(leader)[refusals%2]
-		c.ask(follower, ask{Do: "sick", How: "full once"})
+		c.do(follower, task{Do: "sick", How: "full once"})
 		if c.standsStill(follower, leader) {
 			return refusals + 1, true
 		}
@@ -94,12 +94,12 @@ func (c *cluster) refuseUntilWedged() (refusals int, wedged bool) {
 // standsStill reports whether a follower does not come to hold more than its leader's log holds already,
 // though that continues to lead.
 func (c *cluster) standsStill(follower, leader *part) bool {
-	before := c.ask(leader, ask{Do: "report"}).State
+	before := c.do(leader, task{Do: "report"}).State
 	for began := time.Now(); time.Since(began) < wedgedAfter; {
-		if c.ask(follower, ask{Do: "report"}).State.Last > before.Last {
+		if c.do(follower, task{Do: "report"}).State.Last > before.Last {
 			return false
 		}
 	}
-	now := c.ask(leader, ask{Do: "report"}).State
+	now := c.do(leader, task{Do: "report"}).State
 	return now.Leads && now.Term == before.Term
 }

@@ -40,8 +40,8 @@ type order struct {
 	Election        time.Duration
 }
 
-// ask is what a test asks of a process.
-type ask struct {
+// task is what a test has a process do.
+type task struct {
 	Do string // load, rest, report, fence, transfer, sick, serve, close
 	// Workers is for load and serve, Round for load, How for sick, Index for report.
 	Workers, Round int
@@ -49,9 +49,9 @@ type ask struct {
 	Index          uint64
 }
 
-// said is a line of a process: what its load was acknowledged, or an answer to an ask.
+// said is a line of a process: what its load was acknowledged, or the answer to a task.
 type said struct {
-	// Of is opened, granted, dropping or dropped for the load, fatal, or what was asked.
+	// Of is opened, granted, dropping or dropped for the load, fatal, or the Do of a task.
 	Of string
 	fsm.TicketRef
 	Name  string    `json:",omitempty"`
@@ -66,7 +66,7 @@ type standing struct {
 	Leader      string
 	Term        uint64
 	Index       uint64 // the machine's
-	Digest      uint64 // the machine's at the index asked for; 0 = it did not stop there
+	Digest      uint64 // the machine's at the index of the task; 0 = it did not stop there
 	First, Last uint64 // raft indexes of its log
 	Restored    uint64 // the highest index of a snapshot that was installed
 	Check       string // what the machine has against itself
@@ -132,25 +132,25 @@ func TestNodeProcess(t *testing.T) {
 	var o order
 	require.NoError(t, json.Unmarshal([]byte(text), &o))
 	m := &mouth{out: os.NewFile(3, "pipe")}
-	asks := make(chan ask)
+	tasks := make(chan task)
 	go func() {
-		in := json.NewDecoder(os.Stdin)
+		run := json.NewDecoder(os.Stdin)
 		for {
-			var a ask
-			if err := in.Decode(&a); err != nil {
+			var a task
+			if err := run.Decode(&a); err != nil {
 				if !errors.Is(err, io.EOF) {
-					fmt.Fprintln(os.Stderr, "asked nonsense:", err)
+					fmt.Fprintln(os.Stderr, "not a task:", err)
 				}
 				os.Exit(4)
 			}
-			asks <- a
+			tasks <- a
 		}
 	}()
 	if o.Floor > 0 {
-		runFloor(t, o, m, asks)
+		runFloor(t, o, m, tasks)
 		return
 	}
-	runNode(t, o, m, asks)
+	runNode(t, o, m, tasks)
 }
 
 // listen opens the port that the test chose. A connection of a dead process may hold it for a moment.
@@ -173,7 +173,7 @@ type served struct {
 	*memory
 }
 
-func runNode(t *testing.T, o order, m *mouth, asks <-chan ask) {
+func runNode(t *testing.T, o order, m *mouth, tasks <-chan task) {
 	list, err := peer.ParseList(o.Cluster)
 	require.NoError(t, err)
 	s := &served{mouth: m, disk: newSickDisk(), memory: &memory{digests: make(map[uint64]uint64)}}
@@ -194,7 +194,7 @@ func runNode(t *testing.T, o order, m *mouth, asks <-chan ask) {
 	})
 	require.NoError(t, err)
 	m.say(said{Of: "open"})
-	for a := range asks {
+	for a := range tasks {
 		if a.Do == "close" {
 			err := s.node.Close()
 			s.load.rest()
@@ -205,7 +205,7 @@ func runNode(t *testing.T, o order, m *mouth, asks <-chan ask) {
 	}
 }
 
-func (s *served) answer(t *testing.T, a ask) {
+func (s *served) answer(t *testing.T, a task) {
 	answer := said{Of: a.Do}
 	switch a.Do {
 	case "load":
@@ -245,7 +245,7 @@ func (s *served) report(index uint64) *standing {
 	r := &standing{
 		Leads: status.Leading, Leader: status.Leader, Term: status.Term, Last: status.RaftIndex,
 	}
-	r.Restored, r.Led = s.noted()
+	r.Restored, r.Led = s.read()
 	r.First, _ = s.node.store.Logs().FirstIndex()
 	s.node.View(func(m *fsm.Machine) {
 		r.Index, r.Check = m.Stamp().Index, text(m.Check())
@@ -293,7 +293,7 @@ func (m *memory) digestAt(index uint64) uint64 {
 	return m.digests[index]
 }
 
-func (m *memory) noted() (restored uint64, led led) {
+func (m *memory) read() (restored uint64, led led) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.restored, m.led

@@ -13,23 +13,23 @@ import (
 	"zamok/raftnode/peer"
 )
 
-// A leader may hinder a cluster that would do well without it, and raft sees nothing wrong, since
-// its heartbeats are answered: its disk is slow, and no commit is quicker; or what it sends is lost
-// if it is large (a path-MTU black hole), and nothing is committed.
+// A leader may hold up a cluster that would do well without it. Raft sees nothing wrong, since the
+// followers respond to heartbeats. Its disk may be slow, and no commit is faster than the disk. Or
+// its large messages are lost (a path-MTU black hole), and nothing is committed.
 //
-// So a leader gives way if its oldest entry is not committed within a bound, or it writes many
-// times as slowly as the others; and if a majority of the voters without this node answers, and
-// writes quickly. How the others fare follows from the answers to heartbeats, which are small, and
-// from what they report there of their own writes (peer.Report): it does not depend on the large
-// messages of this leader. Where no such majority is, another leader would do no better, and this
-// one stays.
+// So a leader gives way if its oldest entry is not committed within a bound, or if it writes many
+// times as slowly as the others. In addition a majority of the voters without this node must
+// respond and write quickly. How the others fare is known from their responses to heartbeats, which
+// are small, and from the status in these (peer.HeartbeatStatus): it does not depend on the large
+// messages of this leader. Without such a majority another leader would do no better, and this one
+// stays.
 
 const (
 	progressTick = 250 * time.Millisecond
-	// movePause is how long no leader gives way by itself after one has, as far as its voters know.
+	// moveInterval is how long no leader gives way by itself after one has, as far as its voters know.
 	// It bounds how often the leadership moves when disks get slow, or fill up and are emptied, in
 	// turn.
-	movePause = time.Minute
+	moveInterval = time.Minute
 	// yieldTimeouts is for how many election timeouts without a leader a node that gave way recently
 	// does not campaign. The others do after one to two, so they have several tries.
 	yieldTimeouts = 6
@@ -43,7 +43,7 @@ const (
 	// those of the others. If it gives way for late commits, the others must be slowFactor times as
 	// quick as its writes or, if that is longer, as commitBound.
 	slowWriteMin, slowFactor = 200 * time.Millisecond, 10
-	// takesNone is what a node reports whose log takes no entries.
+	// takesNone is what a node tells its leader whose log takes no entries.
 	takesNone = time.Hour
 	// writesKept is how many of the latest writes count.
 	writesKept = 3
@@ -51,6 +51,7 @@ const (
 
 // writes are the latest writes to this node's disk.
 type writes struct {
+	*base
 	mu     sync.Mutex // guards what follows
 	latest [writesKept]struct {
 		at   time.Time
@@ -81,50 +82,62 @@ func (w *writes) recent(now time.Time) (quickest, slowest time.Duration) {
 	return quickest, slowest
 }
 
-// writeTimes are for how long this node writes at least, and at most, of late; the write that is
+// times are for how long this node writes at least, and at most, of late; the write that is
 // going on counts for both.
-func (n *Node) writeTimes(now time.Time) (least, most time.Duration) {
-	least, most = n.writes.recent(now)
-	if w, writing := n.store.Writing(); writing {
-		going := now.Sub(w.Since)
+func (w *writes) times(now time.Time) (least, most time.Duration) {
+	least, most = w.recent(now)
+	if one, writing := w.store.Writing(); writing {
+		going := now.Sub(one.Since)
 		least, most = max(least, going), max(most, going)
 	}
 	return least, most
 }
 
-// report is what this node tells its leader.
-func (n *Node) report() peer.Report {
+// progress watches whether this leader makes progress, and has it give way.
+type progress struct {
+	*base
+	state    *state
+	proposer *proposer
+	runs     *raftRuns
+	handover *handover
+	writes   *writes
+	changing chan struct{} // full while a change of the members is being made
+	moves    moves
+}
+
+// heartbeatStatus is what this node tells its leader.
+func (p *progress) heartbeatStatus() peer.HeartbeatStatus {
 	now := time.Now()
-	_, most := n.writeTimes(now)
-	if cmp.Or(n.proposals.refusing(), n.store.CheckSpace()) != nil {
+	_, most := p.writes.times(now)
+	if cmp.Or(p.proposer.proposals.appendFailure(), p.store.CheckSpace()) != nil {
 		most = takesNone
 	}
-	r := peer.Report{Write: most}
-	if ago, recently := n.moves.ago(now); recently {
+	r := peer.HeartbeatStatus{Write: most}
+	if ago, recently := p.moves.ago(now); recently {
 		r.Moved = max(ago, time.Millisecond)
 	}
 	return r
 }
 
-// spell are the ticks of the latest progressWindow at which something was so.
+// spell are the ticks of the latest progressWindow at which a condition held.
 type spell []time.Time
 
-// note notes a tick, and reports whether it was so for progressSpell.
-func (s *spell) note(now time.Time, is bool) bool {
+// add records a tick, and reports whether the condition holds and has held for progressSpell.
+func (s *spell) add(now time.Time, holds bool) bool {
 	*s = slices.DeleteFunc(*s, func(tick time.Time) bool { return now.Sub(tick) > progressWindow })
-	if is {
+	if holds {
 		*s = append(*s, now)
 	}
-	return is && len(*s) >= int(progressSpell/progressTick)
+	return holds && len(*s) >= int(progressSpell/progressTick)
 }
 
-// moves is when a leader last gave way by itself, as far as this node knows, and when this one did.
+// moves is when a leader last gave way by itself, as far as this node knows, and when this node did.
 type moves struct {
 	mu          sync.Mutex // guards what follows
 	latest, own time.Time
 }
 
-func (m *moves) note(at time.Time) {
+func (m *moves) heard(at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if at.After(m.latest) {
@@ -136,10 +149,10 @@ func (m *moves) note(at time.Time) {
 func (m *moves) ago(now time.Time) (ago time.Duration, recently bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return now.Sub(m.latest), !m.latest.IsZero() && now.Sub(m.latest) < movePause
+	return now.Sub(m.latest), !m.latest.IsZero() && now.Sub(m.latest) < moveInterval
 }
 
-// begin notes that this node gives way.
+// begin records that this node gives way.
 func (m *moves) begin(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -150,89 +163,108 @@ func (m *moves) begin(now time.Time) {
 func (m *moves) gaveWay(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return !m.own.IsZero() && now.Sub(m.own) < movePause
+	return !m.own.IsZero() && now.Sub(m.own) < moveInterval
 }
 
-// watchProgress has this node give way when it leads without progress.
-func (n *Node) watchProgress() {
-	var in *instance
+// mayCampaign reports whether this node may request votes. One that gave way recently votes for
+// others, and campaigns only after it has heard no leader for yieldTimeouts.
+func (p *progress) mayCampaign() bool {
+	if !p.moves.gaveWay(time.Now()) {
+		return true
+	}
+	run := p.runs.latest.Load()
+	heard := run.opened
+	if contact := run.raft.LastContact(); contact.After(heard) {
+		heard = contact
+	}
+	return time.Since(heard) >= yieldTimeouts*p.runs.timing.timeout()
+}
+
+// watch has this node give way when it leads without progress.
+func (p *progress) watch() {
+	var run *raftRun
 	var late, slow spell
 	stays := ""
 	tick := time.NewTicker(progressTick)
 	defer tick.Stop()
 	for {
 		select {
-		case <-n.life.Done():
+		case <-p.life.Done():
 			return
 		case <-tick.C:
 		}
-		if latest := n.instance.Load(); latest != in || in.led().IsZero() || n.state.restoring.Load() > 0 {
-			in, late, slow, stays = latest, nil, nil, ""
+		if latest := p.runs.latest.Load(); latest != run || run.ledSince().IsZero() || p.state.restoring.Load() > 0 {
+			run, late, slow, stays = latest, nil, nil, ""
 			continue
 		}
 		now, before := time.Now(), stays
-		if stays = n.checkProgress(in, now, &late, &slow); stays != "" && stays != before {
-			n.cfg.GaveWay(stays)
+		if stays = p.check(run, now, &late, &slow); stays != "" && stays != before {
+			p.cfg.GaveWay(stays)
 		}
 	}
 }
 
-// checkProgress has this node give way if it leads without progress. It returns why it stays all
-// the same; "" = there is no reason to give way, or it has given way.
-func (n *Node) checkProgress(in *instance, now time.Time, late, slow *spell) (stays string) {
-	own, _ := n.writeTimes(now)
-	waits, may := in.oldestWait(now)
-	isLate := late.note(now, waits > may)
+// check makes this node give way if it leads without progress. It returns why the node
+// stays all the same; "" = there is no reason to give way, or it has given way.
+func (p *progress) check(run *raftRun, now time.Time, late, slow *spell) (stays string) {
+	own, _ := p.writes.times(now)
+	waits, may := run.oldestWait(now)
+	isLate := late.add(now, waits > may)
 	if waits <= may && own < slowWriteMin {
-		return "" // and the state machine is not asked for the voters: it may be busy
+		return "" // and the voters are not read from the state machine: it may be busy
 	}
-	all, others := in.voters()
-	able := quick(others, own/slowFactor)
-	isSlow := slow.note(now, own >= slowWriteMin && 2*len(able) > len(all))
-	cause := "its writes are much slower than those of the others"
-	switch {
-	case isSlow:
-	case isLate:
-		cause = "its entries are not committed in time"
-		able = quick(others, max(own, commitBound)/slowFactor)
-	default:
+	all, others := p.handover.voters(run)
+	isSlow := slow.add(now, writesSlowly(own, others, len(all)))
+	cause, able := standstill(isSlow, isLate, own, others)
+	if cause == "" {
 		return ""
 	}
 	const ms = time.Millisecond
 	figures := []any{"cause", cause, "oldest_entry", waits.Round(ms), "own_write", own.Round(ms)}
 	for _, v := range others {
 		figures = append(figures, slog.Group(v.name(),
-			"write", v.report.Write, "round_trip", v.trip, "silent", v.silent))
+			"write", v.status.Write, "round_trip", v.trip, "silent", v.silent))
 	}
 	if stays = StayedWithoutMajority; 2*len(able) > len(all) {
-		quickest := func() (raft.Server, error) { return in.fittest(able, voter.answersSooner) }
-		stays = n.giveWay(n.life, in, quickest, figures...)
+		quickest := func(run *raftRun) (raft.Server, error) {
+			return p.handover.fittest(run, able, voter.answersSooner)
+		}
+		stays = p.giveWay(p.life, run, quickest, figures...)
 	}
 	if stays != "" {
-		n.limitedLog.Log(slog.LevelWarn, "stays "+stays, "this leader makes no progress, and stays",
+		p.rateLimitedLog.Log(slog.LevelWarn, "stays "+stays, "this leader makes no progress, and stays",
 			append(figures, "because", stays)...)
 	}
 	return stays
 }
 
-// oldestWait is for how long the oldest entry, or the opening of the epoch, has been waiting to be
-// committed, and for how long it may. What an entry takes on a slow line is no fault of this node.
-func (in *instance) oldestWait(now time.Time) (waits, may time.Duration) {
-	n := in.node
-	since, bytes := n.proposals.uncommitted(in.raft.CommitIndex())
-	if since.IsZero() && !n.queue.open.Load() {
-		since = in.led()
+// writesSlowly reports whether a majority of the voters, without this one, writes much faster than
+// it.
+func writesSlowly(own time.Duration, others []voter, voters int) bool {
+	return own >= slowWriteMin && 2*len(quick(others, own/slowFactor)) > voters
+}
+
+// standstill is why a leader should give way, and which of the others would do better:
+//
+//	its writes were slow for a spell     those that write slowFactor times as fast
+//	its entries were late for a spell    those whose writes take at most a slowFactor-th of its own,
+//	                                     or of commitBound if that is longer
+//	neither                              "", and it goes on
+func standstill(
+	isSlow, isLate bool, own time.Duration, others []voter) (cause string, able []voter) {
+	switch {
+	case isSlow:
+		return "its writes are much slower than those of the others", quick(others, own/slowFactor)
+	case isLate:
+		return "its entries are not committed in time", quick(others, max(own, commitBound)/slowFactor)
 	}
-	if !since.IsZero() {
-		waits = now.Sub(since)
-	}
-	return waits, max(n.timeout(), commitBound) + time.Duration(bytes)*time.Second/peer.RateMin
+	return "", nil
 }
 
 // quick are the voters that answer, and whose latest writes all took at most so long.
 func quick(voters []voter, most time.Duration) (able []voter) {
 	for _, v := range voters {
-		if v.silent == 0 && !v.report.At.IsZero() && v.report.Write <= most {
+		if v.silent == 0 && !v.status.At.IsZero() && v.status.Write <= most {
 			able = append(able, v)
 		}
 	}
@@ -242,51 +274,51 @@ func quick(voters []voter, most time.Duration) (able []voter) {
 // answersSooner reports whether a voter acknowledges an entry sooner than another one: after a
 // round trip and a write.
 func (v voter) answersSooner(than voter) bool {
-	return v.trip+v.report.Write < than.trip+than.report.Write
+	return v.trip+v.status.Write < than.trip+than.status.Write
 }
 
 // What became of a leader that made no progress, or whose disk is nearly full: the outcomes for
-// Config.GaveWay. Each but Moved is why it stayed.
+// Config.GaveWay. Each but Moved is why it stayed. The first reason in this order counts.
 const (
-	Moved                 = "moved" // it gave way
-	StayedWithoutMajority = "no_majority"
-	StayedUnfit           = "unfit"
-	StayedRecent          = "recent"
-	StayedMembers         = "members"
+	StayedWithoutMajority = "no_majority" // too few others would do better
+	StayedMembers         = "members"     // a change of the members is being made
+	StayedRecent          = "recent"      // a leader gave way a moment ago
+	StayedUnfit           = "unfit"       // no voter is fit to lead
+	Moved                 = "moved"       // it gave way
 )
 
-// giveWay transfers the leadership to the server that choose returns, unless a leader did so by
-// itself a moment ago, or a change of the members is under way, whose outcome would be unknown. If
-// the transfer does not end within an election timeout this node ceases to lead all the same, since
-// raft starts again, and the others elect; what is in flight is then unknown. It lets the others
-// campaign first (yieldTimeouts). It returns why this leader stays; "" = it gave way.
-func (n *Node) giveWay(ctx context.Context, in *instance, choose func() (raft.Server, error),
-	figures ...any) (stays string) {
+// giveWay transfers the leadership to the server that choose returns. It does not if a leader gave
+// way by itself a moment ago, or while a change of the members is under way, whose outcome would be
+// unknown. If the transfer does not end within an election timeout, this node ceases to lead all
+// the same: raft starts again, the others elect, and what is in flight is unknown. This node lets
+// the others campaign first (yieldTimeouts). It returns why this leader stays; "" = it gave way.
+func (p *progress) giveWay(ctx context.Context, run *raftRun,
+	choose func(*raftRun) (raft.Server, error), figures ...any) (stays string) {
 	select {
-	case n.membership <- struct{}{}:
-		defer func() { <-n.membership }()
+	case p.changing <- struct{}{}:
+		defer func() { <-p.changing }()
 	default:
 		return StayedMembers
 	}
-	_, others := in.voters()
+	_, others := p.handover.voters(run)
 	for _, v := range others {
-		if v.report.Moved > 0 {
-			n.moves.note(v.report.At.Add(-v.report.Moved))
+		if v.status.Moved > 0 {
+			p.moves.heard(v.status.At.Add(-v.status.Moved))
 		}
 	}
-	if _, recently := n.moves.ago(time.Now()); recently {
+	if _, recently := p.moves.ago(time.Now()); recently {
 		return StayedRecent
 	}
-	to, err := choose()
+	to, err := choose(run)
 	if err != nil {
-		n.log.Debug("no voter is fit to lead", "error", err)
+		p.log.Debug("no voter is fit to lead", "error", err)
 		return StayedUnfit
 	}
-	n.moves.begin(time.Now())
-	n.cfg.GaveWay(Moved)
-	n.log.Warn("this leader gives way to another node", append(figures, "to", peer.NameOf(to.ID))...)
-	if err := n.transferTo(ctx, in, to); err != nil {
-		n.log.Warn("the leadership transfer failed or is unconfirmed; this node has ceased to lead, and "+
+	p.moves.begin(time.Now())
+	p.cfg.GaveWay(Moved)
+	p.log.Warn("this leader gives way to another node", append(figures, "to", peer.NameOf(to.ID))...)
+	if err := p.handover.transferTo(ctx, run, to); err != nil {
+		p.log.Warn("the leadership transfer failed or is unconfirmed; this node has ceased to lead, and "+
 			"the others elect", "error", err)
 	}
 	return ""

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/fsm"
+	"zamok/raftnode/peer"
 	"zamok/session"
 )
 
@@ -24,7 +25,7 @@ const (
 	entryMax  = 4 << 10 // more than passes a black hole
 )
 
-// work asks for something that changes the state, again and again, of whichever node leads.
+// work submits commands, again and again, to the node that leads.
 type work struct {
 	end     func()
 	since   atomic.Pointer[time.Time] // when the latest answer came
@@ -46,8 +47,8 @@ func (b *bubble) work(parallel, bytes int) *work {
 			for ctx.Err() == nil {
 				for _, n := range b.nodes {
 					if n.Status().Leading {
-						limited, done := context.WithTimeout(ctx, 500*time.Millisecond)
-						if _, err := n.Propose(limited, b.opening(serial.Add(1), bytes)); err == nil {
+						bounded, done := context.WithTimeout(ctx, 500*time.Millisecond)
+						if _, err := n.Propose(bounded, b.opening(serial.Add(1), bytes)); err == nil {
 							before := w.since.Swap(new(time.Now()))
 							w.longest.Store(max(w.longest.Load(), int64(time.Since(*before))))
 						}
@@ -67,7 +68,7 @@ func (b *bubble) work(parallel, bytes int) *work {
 
 // opening is a command of so many bytes.
 func (b *bubble) opening(serial uint64, bytes int) fsm.Command {
-	c := &fsm.OpenSession{Settings: session.Settings{TTL: fsm.TTLMin, Metadata: strings.Repeat("m", bytes)}}
+	c := &fsm.OpenSession{Settings: session.Settings{TTL: fsm.TTLMin, Meta: strings.Repeat("m", bytes)}}
 	binary.LittleEndian.PutUint64(c.Secret[:], serial)
 	return c
 }
@@ -104,7 +105,7 @@ func TestALeaderWithoutProgressGivesWay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
-				time.Sleep(settled)
+				time.Sleep(watchdogArmed)
 				w := b.work(2, entryMax)
 				time.Sleep(time.Second)
 				ails := b.leader(b.nodes...)
@@ -158,7 +159,7 @@ func TestALeaderThatOthersCannotReplaceStays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
-				time.Sleep(settled)
+				time.Sleep(watchdogArmed)
 				w := b.work(2, entryMax)
 				time.Sleep(time.Second)
 				leader := b.leader(b.nodes...)
@@ -184,11 +185,28 @@ func TestALeaderThatOthersCannotReplaceStays(t *testing.T) {
 	}
 }
 
+// Of two large entries in flight the second may take what both take on a slow line, also when the first
+// is committed.
+func TestAnEntryMayTakeWhatIsBeforeItOnTheLine(t *testing.T) {
+	t.Parallel()
+	ps := &proposals{byBytes: map[*byte]*proposal{}}
+	now := time.Now()
+	for i, size := range []int{100, 50, 70} {
+		at := now.Add(time.Duration(i) * time.Second)
+		ps.add(&proposal{bytes: make([]byte, size), sent: at, index: uint64(i + 1)})
+		oldest, waiting := ps.uncommitted(uint64(i))
+		assert.Equal(t, at, oldest)
+		assert.Equal(t, []int{100, 150, 220}[i], waiting)
+	}
+	_, waiting := ps.uncommitted(3)
+	assert.Zero(t, waiting)
+}
+
 // What is large, or much, or slow everywhere, is no fault of the leader.
 func TestALeaderThatIsBusyStays(t *testing.T) {
 	t.Parallel()
 	for name, keepBusy := range map[string]func(b *bubble, leader *bubbleNode){
-		"more is asked for than entries take": func(b *bubble, _ *bubbleNode) {
+		"more is submitted than entries take": func(b *bubble, _ *bubbleNode) {
 			for _, n := range b.nodes {
 				n.disk.slower.Store(int64(90 * time.Millisecond))
 			}
@@ -227,7 +245,7 @@ func TestALeaderThatIsBusyStays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
-				time.Sleep(settled)
+				time.Sleep(watchdogArmed)
 				keepBusy(b, b.leader(b.nodes...))
 				assert.Empty(b, b.outcomes())
 			})
@@ -238,11 +256,11 @@ func TestALeaderThatIsBusyStays(t *testing.T) {
 // If disks get slow in turn, always that of the leader, the leadership moves once a minute at most.
 func TestLeadersGiveWayOnceAMinute(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		time.Sleep(settled)
+		time.Sleep(watchdogArmed)
 		w := b.work(2, entryMax)
 		defer w.end()
 		began, minutes := time.Now(), 5
-		for time.Since(began) < time.Duration(minutes)*movePause {
+		for time.Since(began) < time.Duration(minutes)*moveInterval {
 			for _, n := range b.nodes {
 				slower := time.Duration(0)
 				if n.Status().Leading {
@@ -261,7 +279,7 @@ func TestLeadersGiveWayOnceAMinute(t *testing.T) {
 // Who gave way does not campaign while another may lead, and does when none does.
 func TestWhoGaveWayLetsOthersLead(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		time.Sleep(settled)
+		time.Sleep(watchdogArmed)
 		w := b.work(2, entryMax)
 		slow := b.leader(b.nodes...)
 		slow.disk.slower.Store(int64(time.Second))
@@ -278,7 +296,7 @@ func TestWhoGaveWayLetsOthersLead(t *testing.T) {
 		}
 		b.kill(b.others(slow)...)
 		b.start(b.others(slow)[0])
-		b.others(slow)[0].moves.begin(time.Now()) // then none comes first
+		b.others(slow)[0].progress.moves.begin(time.Now()) // then none comes first
 		b.leader(b.others(b.others(slow)[1])...)
 		b.start(b.others(slow)[1])
 	})
@@ -287,10 +305,10 @@ func TestWhoGaveWayLetsOthersLead(t *testing.T) {
 // While the members are being changed the leader stays: the outcome of the change would be unknown.
 func TestALeaderWithoutProgressWaitsForAChangeOfTheMembers(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		time.Sleep(settled)
+		time.Sleep(watchdogArmed)
 		w := b.work(2, entryMax)
 		slow := b.leader(b.nodes...)
-		done, err := slow.change(b.Context())
+		done, err := slow.changes.begin(b.Context())
 		require.NoError(b, err)
 		slow.disk.slower.Store(int64(time.Second))
 		time.Sleep(2 * outageMax)
@@ -309,7 +327,7 @@ func TestTheLeadershipGoesToTheQuickest(t *testing.T) {
 	for name, low := range map[string]bool{"it has room": false, "its disk is low": true} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
-				time.Sleep(settled)
+				time.Sleep(watchdogArmed)
 				slow := b.leader(b.nodes...)
 				others := b.others(slow)
 				others[0].disk.slower.Store(int64(20 * time.Millisecond))
@@ -358,12 +376,47 @@ func TestALeaderWithALowDiskHeedsTheLatestMove(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
 		b.write(leader, 3)
-		b.others(leader)[0].moves.begin(time.Now()) // it led before, and gave way
+		b.others(leader)[0].progress.moves.begin(time.Now()) // it led before, and gave way
 		for range 8 {
 			time.Sleep(time.Second)
 			b.write(leader, 1)
 		}
-		in := leader.instance.Load()
-		require.Equal(b, StayedRecent, leader.giveWay(b.Context(), in, in.successor, "cause", "its disk is nearly full"))
+		run := leader.runs.latest.Load()
+		require.Equal(b, StayedRecent, leader.progress.giveWay(b.Context(), run, leader.handover.successor, "cause", "its disk is nearly full"))
 	})
+}
+
+// Each row is what a leader and the other four voters write in, and why it should give way, to how
+// many of them.
+func TestAStandstill(t *testing.T) {
+	const ms = time.Millisecond
+	cases := []struct {
+		own    time.Duration
+		others []time.Duration // < 0 = it does not respond
+		slow   bool            // its writes are, if that lasts
+		able   int             // if they are slow, or entries are late
+	}{
+		{slowWriteMin, []time.Duration{20 * ms, 20 * ms, 20 * ms, 21 * ms}, true, 3},
+		{slowWriteMin, []time.Duration{20 * ms, 20 * ms, 21 * ms, 21 * ms}, false, 4},
+		{slowWriteMin, []time.Duration{20 * ms, 20 * ms, -1, -1}, false, 2},
+		{slowWriteMin - 1, []time.Duration{1, 1, 1, 1}, false, 4},
+		{2 * time.Second, []time.Duration{200 * ms, 201 * ms, 100 * ms, 199 * ms}, true, 3},
+		{0, []time.Duration{100 * ms, 101 * ms, 1, -1}, false, 2},
+	}
+	for i, c := range cases {
+		var others []voter
+		for _, write := range c.others {
+			v := voter{status: peer.HeartbeatStatus{At: time.Now(), Write: write}}
+			if write < 0 {
+				v.status.Write, v.silent = 0, time.Second
+			}
+			others = append(others, v)
+		}
+		assert.Equal(t, c.slow, writesSlowly(c.own, others, 5), i)
+		cause, able := standstill(c.slow, true, c.own, others)
+		assert.Equal(t, c.slow, strings.Contains(cause, "writes"), "%d: %s", i, cause)
+		assert.Len(t, able, c.able, i)
+		cause, _ = standstill(false, false, c.own, others)
+		assert.Empty(t, cause, i)
+	}
 }

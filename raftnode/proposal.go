@@ -32,6 +32,7 @@ type proposal struct {
 	sent   time.Time
 	future raft.ApplyFuture
 	// Guarded by proposals.mu.
+	line                int    // its bytes and those of the entries in flight when it was sent
 	awaited             bool   // a goroutine waits for the future
 	index               uint64 // raft's; 0 = not in this node's log yet
 	appended, committed time.Time
@@ -41,8 +42,8 @@ type proposal struct {
 // propose makes an entry of what waits and proposes it. The clock is read last, after everything in the entry was
 // handed in.
 func (e *epoch) propose() {
-	b, late := e.node.queue.take()
-	entry := fsm.Entry{Version: e.node.state.version.Load()}
+	b, late := e.proposer.queue.take()
+	entry := fsm.Entry{Version: e.proposer.state.version.Load()}
 	for _, r := range b.renewals {
 		entry.Renewals = append(entry.Renewals, r.id)
 	}
@@ -59,7 +60,7 @@ func (e *epoch) propose() {
 	p.bytes, p.sent = entry.Append(nil), time.Now()
 	e.sentAt = p.sent
 	e.inFlight.Add(1)
-	e.node.proposals.add(p)
+	e.proposer.proposals.add(p)
 	var err error
 	if p.future, err = e.apply(p.bytes); err != nil {
 		p.finish(fsm.Applied{}, err)
@@ -73,21 +74,21 @@ func (e *epoch) propose() {
 	}
 }
 
-// apply hands an entry to raft, with its checksum, by which every node can tell it from one that was changed on its way
-// (S13 of package store). After an error raft has not got it: this node could not decode it, so no node need (N11). The checksum
-// comes first, so that it is of the bytes that were decoded.
+// apply hands an entry to raft, with its checksum. By that every node can tell it from one that was changed on its way
+// (S13 of package store). After an error raft has not got the entry: this node could not decode it (N11). The checksum is
+// taken first, so that it is of the bytes that were decoded.
 func (e *epoch) apply(entry []byte) (raft.ApplyFuture, error) {
 	l := raft.Log{Data: entry, Extensions: store.Checksum(entry)}
 	if err := e.checker.Check(entry); err != nil {
-		e.node.log.Error("could not decode an entry of this node's own; it was not proposed: report this as a bug", "error", err)
+		e.proposer.log.Error("could not decode an entry of this node's own; it was not proposed: report this as a bug", "error", err)
 		return nil, fmt.Errorf("%w: %w", ErrUndecodable, err)
 	}
 	return e.raft.ApplyLog(l, 0), nil
 }
 
-// wait waits until raft has answered an entry, or has ended.
-func (in *instance) wait(future raft.ApplyFuture) (applied fsm.Applied, err error) {
-	if err = waitAnswered(in.over, future).Error(); err == nil {
+// wait waits until raft has completed an entry, or has ended.
+func (run *raftRun) wait(future raft.ApplyFuture) (applied fsm.Applied, err error) {
+	if err = failWhenOver(run.over, future).Error(); err == nil {
 		applied = future.Response().(fsm.Applied)
 	}
 	return applied, err
@@ -96,8 +97,8 @@ func (in *instance) wait(future raft.ApplyFuture) (applied fsm.Applied, err erro
 // finish answers a proposal, unless it was answered already. Usually the goroutine that applied the entry calls it; if the
 // entry has been in flight for a tick, so does a goroutine that waits for raft's future (awaitFailures).
 func (p *proposal) finish(applied fsm.Applied, err error) {
-	n := p.epoch.node
-	timing, first := n.proposals.complete(p, time.Now())
+	by := p.epoch.proposer
+	timing, first := by.proposals.complete(p, time.Now())
 	if !first {
 		return
 	}
@@ -107,20 +108,20 @@ func (p *proposal) finish(applied fsm.Applied, err error) {
 	case err == nil:
 		unblocked = countUnblocked(requests, applied)
 		p.batch.answer(applied, nil)
-		n.cfg.Timing(timing)
+		by.cfg.Timing(timing)
 	case errors.Is(err, ErrUndecodable):
-		p.batch.refuse(err)
+		p.batch.fail(err)
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress),
 		errors.Is(err, store.ErrDiskFull):
-		// Raft never took it; or this node's log did not, so no other node was sent it, and raft steps down.
-		p.batch.refuse(n.notLeader())
+		// Raft never took it. Or this node's log did not: then no other node was sent it, and raft steps down.
+		p.batch.fail(by.notLeader())
 	default:
-		p.batch.refuse(ErrUnknown)
+		p.batch.fail(ErrUnknown)
 	}
-	n.queue.completed(requests, unblocked, p.sent)
+	by.queue.completed(requests, unblocked, p.sent)
 	// One entry expires a limited number of sessions and tickets. If more are due, they go into the next entry at once.
-	if err == nil && clock.Time(n.state.due.Load()) <= applied.Time {
-		offer(n.queue.wake, struct{}{})
+	if err == nil && clock.Time(by.state.due.Load()) <= applied.Time {
+		offer(by.queue.wake, struct{}{})
 	}
 }
 
@@ -128,11 +129,11 @@ func (p *proposal) finish(applied fsm.Applied, err error) {
 // proposed to the log and to the state machine. They are also raft's log, to see when an entry is appended.
 type proposals struct {
 	raft.LogStore          // of the store
-	raft.MonotonicLogStore // the same log, which can't have gaps: raft asks for that
+	raft.MonotonicLogStore // the same log, which can't have gaps: raft checks for that
 
-	mu      sync.Mutex // guards what follows
-	byBytes map[*byte]*proposal
-	refused error // why the log refused what raft appended last; nil = it did not
+	mu        sync.Mutex // guards what follows
+	byBytes   map[*byte]*proposal
+	appendErr error // why the latest append failed; nil = it did not
 
 	checker fsm.Checker // of the goroutine that appends
 	fatal   func(error) // ends the process
@@ -142,6 +143,9 @@ func (ps *proposals) add(p *proposal) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	ps.byBytes[&p.bytes[0]] = p
+	for _, other := range ps.byBytes {
+		p.line += len(other.bytes)
+	}
 }
 
 // complete removes a proposal and returns its timing; first is false if it was removed before.
@@ -172,11 +176,11 @@ func (ps *proposals) awaitFailures(after time.Duration) {
 	}
 }
 
-// refusing returns why the log refused what raft appended last; nil = it did not.
-func (ps *proposals) refusing() error {
+// appendFailure returns why the latest append failed; nil = it did not.
+func (ps *proposals) appendFailure() error {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	return ps.refused
+	return ps.appendErr
 }
 
 // find returns the proposal of an entry, or nil; the caller holds the lock.
@@ -205,8 +209,8 @@ func (ps *proposals) applied(l *raft.Log, a fsm.Applied) {
 	}
 }
 
-// stalled is since when the oldest entry waits for this node itself: it is not in its log yet, or it is committed, as far
-// as raft has got, and not applied. An entry that waits for other nodes does not count. Zero = there is none.
+// stalled is since when the oldest entry has been waiting for this node itself: it is not in this node's log yet, or it
+// is committed and not applied. An entry that waits for other nodes does not count. Zero = there is none.
 func (ps *proposals) stalled(committed uint64, now time.Time) (oldest time.Time) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -228,8 +232,8 @@ func (ps *proposals) stalled(committed uint64, now time.Time) (oldest time.Time)
 	return oldest
 }
 
-// uncommitted is since when the oldest entry waits to be committed, and the bytes of all that do.
-// Zero = none does.
+// uncommitted is since when the oldest entry has been waiting to be committed, and the bytes that were
+// in flight when the latest was sent: lines carry what is committed meanwhile, too. Zero = none waits.
 func (ps *proposals) uncommitted(committed uint64) (oldest time.Time, bytes int) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -237,7 +241,7 @@ func (ps *proposals) uncommitted(committed uint64) (oldest time.Time, bytes int)
 		if p.index != 0 && p.index <= committed {
 			continue
 		}
-		bytes += len(p.bytes)
+		bytes = max(bytes, p.line)
 		if oldest.IsZero() || p.sent.Before(oldest) {
 			oldest = p.sent
 		}
@@ -248,18 +252,18 @@ func (ps *proposals) uncommitted(committed uint64) (oldest time.Time, bytes int)
 // StoreLog implements raft.LogStore.
 func (ps *proposals) StoreLog(l *raft.Log) error { return ps.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs implements raft.LogStore. It notes which proposals are in the log, and whether that refuses entries. The process ends
+// StoreLogs implements raft.LogStore. It records which proposals are in the log, and whether the append failed. The process ends
 // before an entry that it could not apply is in the log, and so before this node acknowledges it (N11).
 func (ps *proposals) StoreLogs(logs []*raft.Log) error {
 	for _, l := range logs {
 		if err := ps.check(l); err != nil {
-			ps.fatal(fmt.Errorf("raftnode: entry %d of term %d was refused, and is not in the log of this node: %w", l.Index, l.Term, err))
+			ps.fatal(fmt.Errorf("raftnode: entry %d of term %d was rejected, and is not in the log of this node: %w", l.Index, l.Term, err))
 		}
 	}
 	err := ps.LogStore.StoreLogs(logs)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if ps.refused = err; err != nil {
+	if ps.appendErr = err; err != nil {
 		return err
 	}
 	for _, l := range logs {
@@ -285,7 +289,7 @@ func (ps *proposals) check(l *raft.Log) error {
 	return nil
 }
 
-// written notes when proposals are on this node's disk.
+// written records when proposals are on this node's disk.
 func (ps *proposals) written(logs []*raft.Log) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -296,13 +300,13 @@ func (ps *proposals) written(logs []*raft.Log) {
 	}
 }
 
-// waitAnswered makes a future of raft fail with raft.ErrRaftShutdown once over is closed. Raft never answers the futures
-// that it has not looked at when it ends (hashicorp/raft#498), so a caller would wait for them forever. Futures have
-// an exported field against that, ShutdownCh, of types that are not exported; raft sets it for restores only. It is
-// read by Error, so it is set before Error is called. Without the field, waiting is as without waitAnswered.
-func waitAnswered[F raft.Future](over chan struct{}, future F) F {
+// failWhenOver makes a future of raft fail with raft.ErrRaftShutdown once over is closed. Raft never completes the futures
+// that it has not looked at when it ends (hashicorp/raft#498), so a caller would wait for them forever. Against that
+// the futures have a field ShutdownCh, which raft sets for restores only. The field is exported and its type is not, so
+// it is set by reflection, before Error reads it. A future without the field is returned as it is.
+func failWhenOver[F raft.Future](over chan struct{}, future F) F {
 	v := reflect.ValueOf(future)
-	if v.Kind() != reflect.Pointer { // of those that are answered from the beginning
+	if v.Kind() != reflect.Pointer { // one that was complete from the beginning
 		return future
 	}
 	if field := v.Elem().FieldByName("ShutdownCh"); field.IsValid() && field.CanSet() {

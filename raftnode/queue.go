@@ -18,7 +18,7 @@ import (
 
 const (
 	// queueMax bounds the requests of a class that wait to be proposed, queueBytesMax their bytes: as many as they have in the log,
-	// and requestBytes for each, which is about what a small one takes in memory. Their sum is also what shares are measured in.
+	// and requestBytes for each, which is about what a small one takes in memory. The fair queue compares callers by the sum of both.
 	queueMax      = 1 << 15
 	queueBytesMax = 64 << 20
 	requestBytes  = 512
@@ -65,9 +65,9 @@ type request struct {
 	bytes   int // of the command in an entry; set by the queue
 }
 
-// share returns the session under which a command is ordered, and its class. Ends, attachments, reads, and commands of operators
+// orderOf returns the session under which a command is ordered, and its class. Ends, attachments, reads, and commands of operators
 // and nodes are urgent: they do not wait for acquisitions of other sessions. Each opening of a session is ordered by itself.
-func share(c fsm.Command) (order uint64, class fair.Class) {
+func orderOf(c fsm.Command) (order uint64, class fair.Class) {
 	switch c := c.(type) {
 	case *fsm.OpenSession:
 		return binary.LittleEndian.Uint64(c.Secret[:]) | 1<<63, fair.Normal // beyond all sessions
@@ -81,7 +81,7 @@ func share(c fsm.Command) (order uint64, class fair.Class) {
 		return uint64(c.Session), fair.Urgent
 	case *fsm.Attach:
 		return uint64(c.Session), fair.Urgent
-	case *fsm.Detached:
+	case *fsm.ReleaseOnDisconnect:
 		return uint64(c.Session), fair.Urgent
 	case *fsm.CloseSession:
 		return uint64(c.Session), fair.Urgent
@@ -128,7 +128,7 @@ func (q *queue) put(r request) (refused []request, err error) {
 	from, class := fair.From{Identity: r.from}, fair.Urgent
 	if r.command != nil {
 		r.bytes = fsm.Size(r.command)
-		from.Session, class = share(r.command)
+		from.Session, class = orderOf(r.command)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -164,7 +164,7 @@ func (q *queue) crowded() bool {
 	return q.count() > entryCommandsMax || q.waiting.Cost(fair.Normal)+q.waiting.Cost(fair.Urgent) > entryBytesMax+entryCommandsMax*requestBytes
 }
 
-// completed notes that an entry with so many requests was answered, and how many callers that unblocked.
+// completed records that an entry with so many requests was answered, and how many callers that unblocked.
 func (q *queue) completed(requests, unblocked int, sent time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -185,9 +185,9 @@ type batch struct {
 }
 
 // take moves as much into a batch as an entry holds, all renewals, then requests, and counts it as in flight. Urgent requests
-// come first, and take a limited part of the entry (urgentCommandsMax) if others wait. It also returns the acquisitions that have
+// come first, and take a bounded part of the entry (urgentCommandsMax) if others wait. It also returns the acquisitions that have
 // waited too long: longer than queueWaitMax, and since before the last entry was taken. So after a slow entry those that
-// arrived during it have their turn.
+// arrived during it are proposed.
 func (q *queue) take() (b batch, late []request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -257,8 +257,8 @@ func (q *queue) batch(renewals int) batch {
 }
 
 // look reports whether enough requests or renewals wait for an entry now, and whether no entry is in flight. What is due
-// waits for that: an entry in flight carries the time already. An entry that raft refuses counts as in flight until
-// awaitFailures has seen it fail. Raft refuses everything while it transfers the leadership, and otherwise the epoch would
+// waits for that: an entry in flight carries the time already. An entry that raft rejects counts as in flight until
+// awaitFailures has seen it fail. Raft rejects everything while it transfers the leadership, and otherwise the epoch would
 // propose what is due in a hot loop until then.
 func (q *queue) look() (ready, idle bool) {
 	q.mu.Lock()
@@ -292,8 +292,8 @@ func (b *batch) answer(a fsm.Applied, err error) {
 	}
 }
 
-// refuse answers everything in a batch with an error.
-func (b *batch) refuse(err error) { b.answer(fsm.Applied{}, err) }
+// fail answers everything in a batch with an error.
+func (b *batch) fail(err error) { b.answer(fsm.Applied{}, err) }
 
 // batcher decides how many requests share an entry. The cost of an entry, mostly a disk flush on the leader and on a
 // follower at the same time, hardly depends on its size. So requests that arrive at about the same time should share
@@ -315,7 +315,7 @@ func (g *batcher) sent(requests int) {
 	g.expected = 0
 }
 
-// completed notes that an entry was answered and how many callers it unblocked, and returns for how long to wait for
+// completed records that an entry was answered and how many callers it unblocked, and returns for how long to wait for
 // their requests.
 func (g *batcher) completed(requests, unblocked int, sent, now time.Time) time.Duration {
 	g.entries--

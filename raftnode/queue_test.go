@@ -44,13 +44,13 @@ func TestAQueueIsOpenOnlyDuringAnEpoch(t *testing.T) {
 
 	q.open.Store(true)
 	var refused []error
-	note := func(_ Answer, err error) { refused = append(refused, err) }
-	require.NoError(t, put(q, request{since: now, done: note}))
-	require.NoError(t, put(q, request{renews: true, session: 1, since: now, done: note}))
-	require.NoError(t, put(q, request{renews: true, session: 1, since: now, done: note}))
+	keep := func(_ Answer, err error) { refused = append(refused, err) }
+	require.NoError(t, put(q, request{since: now, done: keep}))
+	require.NoError(t, put(q, request{renews: true, session: 1, since: now, done: keep}))
+	require.NoError(t, put(q, request{renews: true, session: 1, since: now, done: keep}))
 
 	left := q.end()
-	left.refuse(&NotLeaderError{})
+	left.fail(&NotLeaderError{})
 	require.Len(t, refused, 3, "every waiting request is answered, once")
 	require.False(t, q.open.Load())
 	q.open.Store(true)
@@ -86,7 +86,7 @@ func TestAnAcquisitionThatWaitsTooLongIsRefused(t *testing.T) {
 		require.Len(t, b.requests, 2, "they came after the last entry was taken")
 		require.Empty(t, late)
 		for _, c := range []fsm.Command{
-			nil, &fsm.Drop{Session: 1}, &fsm.DropUnrenewed{Session: 1}, &fsm.Downgrade{Session: 1}, &fsm.Attach{Session: 2}, &fsm.Detached{Session: 2},
+			nil, &fsm.Drop{Session: 1}, &fsm.DropUnrenewed{Session: 1}, &fsm.Downgrade{Session: 1}, &fsm.Attach{Session: 2}, &fsm.ReleaseOnDisconnect{Session: 2},
 			&fsm.CloseSession{Session: 2}, &fsm.WithdrawSession{Session: 2}, &fsm.ExpireSession{Session: 1}, &fsm.ForceRelease{}, &fsm.Member{},
 		} {
 			for range entryCommandsMax + 1 {
@@ -165,7 +165,7 @@ func TestTheQueueKeepsTheOrderOfASession(t *testing.T) {
 	q.open.Store(true)
 	own := []fsm.Command{
 		acquire(1), &fsm.Drop{Session: 1}, acquire(1), acquire(1), &fsm.Downgrade{Session: 1}, &fsm.Attach{Session: 1}, acquire(1),
-		&fsm.Detached{Session: 1}, &fsm.CloseSession{Session: 1},
+		&fsm.ReleaseOnDisconnect{Session: 1}, &fsm.CloseSession{Session: 1},
 	}
 	for i, c := range own {
 		require.NoError(t, put(q, request{command: acquire(2), done: ignored}))
@@ -174,7 +174,7 @@ func TestTheQueueKeepsTheOrderOfASession(t *testing.T) {
 	require.NoError(t, put(q, request{command: &fsm.Drop{Session: 3}, done: ignored}))
 	got := []fsm.Command{}
 	for _, r := range take(q).requests {
-		if order, _ := share(r.command); order == 1 {
+		if order, _ := orderOf(r.command); order == 1 {
 			got = append(got, r.command)
 		} else if order == 3 {
 			require.Empty(t, got, "a release overtakes the acquisitions of others")
@@ -199,7 +199,7 @@ func TestAFloodOfReleasesLeavesRoom(t *testing.T) {
 // largest is as large as an Acquire can be.
 func largest(ticket int) *fsm.Acquire {
 	c := &fsm.Acquire{
-		Session: 1, Ticket: uint64(ticket) + 1, Owner: strings.Repeat("o", fsm.OwnerBytesMax), Metadata: strings.Repeat("m", fsm.MetadataBytesMax),
+		Session: 1, Ticket: uint64(ticket) + 1, Owner: strings.Repeat("o", fsm.OwnerBytesMax), Meta: strings.Repeat("m", fsm.MetaBytesMax),
 	}
 	for i := range fsm.ItemsMax {
 		name := fmt.Sprint(ticket, "/", i, "/")
@@ -285,7 +285,7 @@ func TestAnEntryTakesWhatFits(t *testing.T) {
 		require.Len(t, take(q).requests, 5)
 
 		// Large commands go in smaller numbers, so that no entry is too long to be read.
-		large := &fsm.Acquire{Metadata: strings.Repeat("m", fsm.MetadataBytesMax)}
+		large := &fsm.Acquire{Meta: strings.Repeat("m", fsm.MetaBytesMax)}
 		for range fsm.ItemsMax {
 			large.Items = append(large.Items, fsm.Item{Name: strings.Repeat("n", fsm.NameBytesMax)})
 		}

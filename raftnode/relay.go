@@ -12,16 +12,16 @@ import (
 
 // LeaderServer is the server that leads, as far as this node knows; zero = none.
 func (n *Node) LeaderServer() peer.Server {
-	leader, _ := peer.ParseServer(n.instance.Load().leader()) // raft has it from a configuration, or it is ""
+	leader, _ := peer.ParseServer(n.runs.latest.Load().leader()) // raft has it from a configuration, or it is ""
 	return leader
 }
 
 // HasServer reports whether a server is one of the cluster, as far as this node knows.
-func (n *Node) HasServer(s peer.Server) bool { return n.instance.Load().servers().has(s.ID()) }
+func (n *Node) HasServer(s peer.Server) bool { return n.runs.latest.Load().servers().has(s.ID()) }
 
 // DialRelay connects to a server of the cluster to relay calls.
 func (n *Node) DialRelay(ctx context.Context, to peer.Server) (net.Conn, error) {
-	for _, s := range n.instance.Load().servers() {
+	for _, s := range n.runs.latest.Load().servers() {
 		if s.ID == to.ID() {
 			return n.network.DialRelay(ctx, s.ID, s.Address)
 		}

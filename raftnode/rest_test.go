@@ -69,16 +69,16 @@ func TestALeaderHearsOfALaterTermAtRest(t *testing.T) {
 		for range 5 {
 			leader := b.quietLeader()
 			time.Sleep(300 * time.Millisecond) // until it has sent what it knows
-			in, next, voter := leader.instance.Load(), b.others(leader)[0], b.others(leader)[1]
+			run, next, voter := leader.runs.latest.Load(), b.others(leader)[0], b.others(leader)[1]
 			leader.door.deaf.Store(true)
 			from := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(voter.Node.self.ID()), Addr: []byte(voter.self.Address)}
-			require.NoError(b, voter.instance.Load().transport.TimeoutNow(next.Node.self.ID(), raft.ServerAddress(next.self.Address),
+			require.NoError(b, voter.runs.latest.Load().transport.TimeoutNow(next.Node.self.ID(), raft.ServerAddress(next.self.Address),
 				&raft.TimeoutNowRequest{RPCHeader: from}, &raft.TimeoutNowResponse{}))
-			for next.instance.Load().raft.State() != raft.Leader {
+			for next.runs.latest.Load().raft.State() != raft.Leader {
 				time.Sleep(time.Millisecond)
 			}
 			began := time.Now()
-			for in.raft.State() == raft.Leader {
+			for run.raft.State() == raft.Leader {
 				time.Sleep(time.Millisecond)
 			}
 			require.Less(b, time.Since(began), 250*time.Millisecond)
@@ -96,7 +96,7 @@ func TestTheShortestTimeoutLasts(t *testing.T) {
 		for range 20000 {
 			time.Sleep(time.Millisecond)
 			for _, n := range b.nodes {
-				_, follows := n.instance.Load().raft.LeaderWithID()
+				_, follows := n.runs.latest.Load().raft.LeaderWithID()
 				require.Equal(b, leader.Node.self.ID(), follows)
 			}
 		}

@@ -95,9 +95,9 @@ func TestARestoredBackupIsANewCluster(t *testing.T) {
 
 	// What the dead cluster's clients may still believe in is not granted before that is over.
 	got := done(t, &fsm.Acquire{
-		Session: a.Result.Session, Ticket: 1, Items: []fsm.Item{{Name: "held", Mode: fsm.Exclusive}}, WaitFor: -1,
+		Session: a.Result.Session, Ticket: 1, Items: []fsm.Item{{Name: "held", Mode: fsm.Exclusive}}, Wait: -1,
 	}, n, second)
-	until(t, fmt.Sprintf("a grant of what was asked for: %+v", got), func() (held bool) {
+	until(t, fmt.Sprintf("a grant of what was requested: %+v", got), func() (held bool) {
 		n.View(func(m *fsm.Machine) {
 			if v, _ := m.Ticket(fsm.TicketRef{Session: a.Result.Session, Ticket: 1}); v.State == fsm.Granted {
 				require.Greater(t, v.Token, token)

@@ -17,14 +17,16 @@ import (
 
 // state is the state machine behind its lock, with the methods that raft calls.
 type state struct {
-	node *Node
+	*base
+	proposals *proposals // of this node, which it answers
+	wake      func()     // the maintenance loop
 
 	// committed is the latest committed configuration that this node has seen: applied, or in a snapshot. Never nil.
 	// Raft itself returns only its latest one, which may never be committed.
 	committed atomic.Pointer[configuration]
 
-	// applied is raft's index of the latest entry that was applied or restored since raft started. Raft's own is ahead of that by
-	// what it has queued.
+	// applied is raft's index of the latest entry that was applied or restored since raft started. Raft's own
+	// AppliedIndex is ahead of it by the entries that raft has queued.
 	applied atomic.Uint64
 
 	// restoring is above 0 while a snapshot is read: raft's main loop may wait for that.
@@ -34,7 +36,7 @@ type state struct {
 	machine *fsm.Machine
 	digests digests
 
-	// What the epoch reads at each turn, without waiting for a batch to be applied: the version that an entry must be
+	// The epoch reads these in each round, without waiting for a batch to be applied: the version that an entry must be
 	// encoded for, and the state machine's earliest deadline, a clock.Time; never = there is none.
 	version atomic.Uint32
 	due     atomic.Int64
@@ -60,7 +62,7 @@ func (s *state) publish() {
 	s.due.Store(int64(due))
 }
 
-// sawCommitted notes a committed configuration. It runs on raft's FSM goroutine.
+// sawCommitted records a committed configuration. It runs on raft's FSM goroutine.
 func (s *state) sawCommitted(index uint64, list servers) {
 	if index > s.committed.Load().index {
 		s.committed.Store(&configuration{index, list})
@@ -72,15 +74,34 @@ func (s *state) replace(m *fsm.Machine) {
 	defer s.mu.Unlock()
 	s.machine, s.digests = m, digests{}
 	s.publish()
-	s.node.cfg.Restored(m)
+	s.cfg.Restored(m)
+}
+
+// view lets f read the machine.
+func (s *state) view(f func(*fsm.Machine)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	f(s.machine)
+}
+
+// member is what a node has announced, as far as this one knows; zero = nothing.
+func (s *state) member(name string) (record fsm.MemberRecord) {
+	s.view(func(m *fsm.Machine) { record, _ = m.Member(name) })
+	return record
+}
+
+func (s *state) freeze() *fsm.Frozen {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.machine.Freeze()
 }
 
 // logHoldOff logs a restore hold-off, after a restore and when this node starts to lead.
 func (s *state) logHoldOff() {
 	var left clock.Span
-	s.node.View(func(m *fsm.Machine) { left = m.HoldOff() })
+	s.view(func(m *fsm.Machine) { left = m.HoldOff() })
 	if left > 0 {
-		s.node.log.Warn("restore hold-off: no lock is granted yet, because clients of the old cluster may still hold valid leases", "left", left)
+		s.log.Warn("restore hold-off: no lock is granted yet, because clients of the old cluster may still hold valid leases", "left", left)
 	}
 }
 
@@ -90,7 +111,7 @@ func (s *state) ApplyBatch(logs []*raft.Log) []any {
 	answers := s.applyAll(logs)
 	for i, l := range logs { // after the lock is released, because a Done may call View
 		if a, ok := answers[i].(fsm.Applied); ok {
-			s.node.proposals.applied(l, a)
+			s.proposals.applied(l, a)
 		}
 	}
 	return answers
@@ -106,7 +127,7 @@ func (s *state) applyAll(logs []*raft.Log) []any {
 			answers[i] = s.apply(l)
 		case raft.LogConfiguration:
 			s.sawCommitted(l.Index, raft.DecodeConfiguration(l.Data).Servers)
-			s.node.wakeMaintenance()
+			s.wake()
 		}
 	}
 	s.applied.Store(logs[len(logs)-1].Index)
@@ -119,34 +140,33 @@ func (s *state) applyAll(logs []*raft.Log) []any {
 func (s *state) Apply(l *raft.Log) any { return s.ApplyBatch([]*raft.Log{l})[0] }
 
 func (s *state) apply(l *raft.Log) fsm.Applied {
-	n := s.node
-	n.proposals.committed(l)
+	s.proposals.committed(l)
 	// An entry that does not match its checksum was changed after it was in this node's log: the others apply
 	// another one. One that matches and can't be decoded is of another binary, which may have acknowledged it.
 	if err := store.Verify(l); err != nil {
-		n.fatal(fmt.Errorf("raftnode: %w; it was not applied here; start the node again: its log is read anew", err))
+		s.fatal(fmt.Errorf("raftnode: %w; it was not applied here; start the node again: its log is read anew", err))
 	}
 	before := s.machine.Stamp().Index
 	a, err := s.machine.Apply(l.Term, l.Data)
 	if err != nil {
-		n.fatal(fmt.Errorf("raftnode: entry %d: %w", l.Index, err))
+		s.fatal(fmt.Errorf("raftnode: entry %d: %w", l.Index, err))
 	}
 	s.digests.applied(before, a.Stamp.Index, s.machine.Digest())
 	for _, e := range a.Events {
 		switch e.Kind {
 		case fsm.EvDigestReported:
-			s.digests.at(e.Digest.Index).reports[e.Digest.Node] = e.Digest.Value
+			s.digests.at(e.Digest.Index).byNode[e.Digest.Node] = e.Digest.Value
 			fallthrough
 		case fsm.EvEpochStarted:
-			n.wakeMaintenance()
+			s.wake()
 		}
 	}
-	n.cfg.Applied(s.machine, a)
+	s.cfg.Applied(s.machine, a)
 	return a
 }
 
 // Snapshot implements raft.FSM. It takes no longer for a million locks than for one.
-func (s *state) Snapshot() (raft.FSMSnapshot, error) { return frozen{s.node.Freeze()}, nil }
+func (s *state) Snapshot() (raft.FSMSnapshot, error) { return frozen{s.freeze()}, nil }
 
 // frozen is a state that is written while newer entries are applied.
 type frozen struct{ state *fsm.Frozen }
@@ -168,25 +188,24 @@ func (s *state) Restore(snapshot io.ReadCloser) error {
 	s.restoring.Add(1)
 	defer s.restoring.Add(-1)
 	defer snapshot.Close()
-	n := s.node
-	machine, err := fsm.RestoreWithVersions(snapshot, n.cfg.Versions)
+	machine, err := fsm.RestoreWithVersions(snapshot, s.cfg.Versions)
 	version, format := (*fsm.VersionError)(nil), (*fsm.FormatError)(nil)
 	if err != nil && !errors.As(err, &version) && !errors.As(err, &format) {
 		err = store.Damaged("the newest snapshot", err.Error())
 	}
 	if err != nil {
-		n.fatal(fmt.Errorf("raftnode: %w", err))
+		s.fatal(fmt.Errorf("raftnode: %w", err))
 	}
 	if err := machine.Check(); err != nil {
 		// Every node restores these bytes: refusing them would stop all nodes.
-		n.log.Error("ALARM: the restored state violates an invariant; continuing with it", "error", err)
+		s.log.Error("ALARM: the restored state violates an invariant; continuing with it", "error", err)
 	}
 	s.replace(machine)
 	s.logHoldOff()
-	if metas, err := n.store.Snapshots().List(); err == nil && len(metas) > 0 {
+	if metas, err := s.store.Snapshots().List(); err == nil && len(metas) > 0 {
 		s.applied.Store(metas[0].Index)
 		s.sawCommitted(metas[0].ConfigurationIndex, metas[0].Configuration.Servers)
 	}
-	n.wakeMaintenance()
+	s.wake()
 	return nil
 }

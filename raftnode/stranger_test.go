@@ -167,7 +167,7 @@ func TestAReturningNodeFollowsReplacedNodes(t *testing.T) {
 func TestAWaitingNodeFollowsANewLeader(t *testing.T) {
 	for name, emptied := range map[string]bool{
 		"it lost its data, and has the list of its first start": true,
-		"it joins, and asks again":                              false,
+		"it joins, and requests it again":                       false,
 	} {
 		t.Run(name, func(t *testing.T) {
 			secured(t, func(b *bubble, _ authority) {
@@ -222,7 +222,9 @@ func TestAStrangerWithACertificate(t *testing.T) {
 		defer network.Close()
 		transport, err := network.Transport(hclog.NewNullLogger())
 		require.NoError(b, err)
+		known := leader.Status().Applied.Index
 		for _, n := range b.nodes {
+			require.True(b, b.applies(n, known), "a follower knows its cluster once it has applied it")
 			id, at := n.Node.self.ID(), raft.ServerAddress(n.self.Address)
 			as := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(id), Addr: []byte(at)}
 			last := uint64(math.MaxUint64)
@@ -280,10 +282,10 @@ func TestTheLastTwoConfigurationsAreKnownAtFirst(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, sink.Close())
 		}
-		n := &Node{self: peer.Server{Name: "n1", Incarnation: peer.Incarnation{1}}}
-		require.NoError(t, n.readConfigurations(logs, snapshots), name)
-		assert.Equal(t, c.opened, n.opened, name)
-		assert.Equal(t, c.listedAt, n.listedAt, name)
+		r := &roster{base: &base{self: peer.Server{Name: "n1", Incarnation: peer.Incarnation{1}}}}
+		require.NoError(t, r.read(logs, snapshots), name)
+		assert.Equal(t, c.opened, r.opened, name)
+		assert.Equal(t, c.listedAt, r.listedAt, name)
 	}
 }
 
@@ -308,7 +310,7 @@ func TestOnlyServersAnnounceThemselves(t *testing.T) {
 			require.NoError(b, err)
 			for name, incarnation := range map[string]peer.Incarnation{self.Name: self.Incarnation, "other": self.Incarnation, "n1": b.nodes[0].Node.self.Incarnation} {
 				entry := fsm.Entry{Commands: []fsm.Command{&fsm.Member{ID: name, Incarnation: fsm.Incarnation(incarnation), Peer: "h9:1", StateVersionMax: 1}}}
-				body, err := json.Marshal(call{Entry: entry.Append(nil)})
+				body, err := json.Marshal(nodeRequest{Entry: entry.Append(nil)})
 				require.NoError(b, err)
 				refusal, err := network.Call(b.Context(), peer.Node{ID: string(leader.Node.self.ID()), Address: leader.self.Address}, body)
 				require.NoError(b, err, "without TLS the call is taken")

@@ -4,8 +4,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"zamok/fsm"
+	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
 )
 
@@ -98,7 +102,7 @@ func TestALeaderWithALowDiskHandsOver(t *testing.T) {
 
 		// The next one's disk gets low, too: only the third has room, and a majority has none.
 		b.lowered(next)
-		time.Sleep(movePause + stepAsideAfter)
+		time.Sleep(moveInterval + stepAsideAfter)
 		require.Equal(b, term, next.Status().Term, "nothing is won by another leader")
 
 		// The first has room again: the second gives way, once.
@@ -107,12 +111,12 @@ func TestALeaderWithALowDiskHandsOver(t *testing.T) {
 		last := b.leader(b.nodes...)
 		require.NotEqual(b, next.self.ID, last.self.ID)
 		term = last.Status().Term
-		time.Sleep(movePause + stepAsideAfter)
+		time.Sleep(moveInterval + stepAsideAfter)
 		require.Equal(b, term, last.Status().Term)
 
 		b.lowered(b.others(last)...)
 		b.lowered(last)
-		time.Sleep(movePause + stepAsideAfter)
+		time.Sleep(moveInterval + stepAsideAfter)
 		require.Equal(b, term, last.Status().Term, "no node is better")
 	})
 }
@@ -142,7 +146,7 @@ func TestHandingOverIsRare(t *testing.T) {
 func TestALeaderWithALowDiskWaitsForAChangeOfTheMembers(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		low := b.leader(b.nodes...)
-		done, err := low.change(b.Context())
+		done, err := low.changes.begin(b.Context())
 		require.NoError(b, err)
 		b.lowered(low)
 		require.True(b, low.Status().Leading, "the outcome of the change would be unknown")
@@ -196,4 +200,37 @@ func TestARefusedAppendShows(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Empty(b, full.Status().Refusing)
 	})
+}
+
+// Voters are named after what they are; the last index is 1000.
+func TestTheChoiceOfASuccessor(t *testing.T) {
+	named := func(name string, v voter) voter {
+		v.Server = raft.Server{ID: peer.Server{Name: name}.ID()}
+		return v
+	}
+	silent := named("silent", voter{acknowledged: 1000, silent: time.Minute})
+	full := named("full", voter{acknowledged: 1000, announced: fsm.Member{LowSpaceThreshold: 1}})
+	far := named("far", voter{acknowledged: 1000 - joinLagMax - 1})
+	near, equal := named("near", voter{acknowledged: 1000 - joinLagMax}), named("equal", voter{acknowledged: 1000})
+	unready := map[raft.ServerID]string{equal.ID: "replays its log"}
+	longest := func(v, than voter) bool { return v.acknowledged > than.acknowledged }
+	choose := func(unready map[raft.ServerID]string, voters ...voter) (string, error) {
+		able, against := fit(voters, 1000)
+		to, err := chooseSuccessor(able, against, unready, longest)
+		return peer.NameOf(to.ID), err
+	}
+
+	to, err := choose(nil, silent, full, far, near, equal)
+	require.NoError(t, err)
+	assert.Equal(t, "equal", to)
+	to, err = choose(unready, silent, full, far, near, equal)
+	require.NoError(t, err)
+	assert.Equal(t, "near", to)
+	_, err = choose(unready, silent, full, far, equal)
+	require.ErrorIs(t, err, ErrRefused)
+	for _, reason := range []string{"silent has not", "full has a disk", "far is far behind", "equal replays"} {
+		assert.ErrorContains(t, err, reason)
+	}
+	_, err = choose(nil)
+	require.ErrorContains(t, err, "only voter")
 }

@@ -66,7 +66,7 @@ func damagedTail(b *bubble, random *rand.Rand, round int, became map[string]int)
 		require.Equal(b, fsm.Granted, lock(leader, names[i], clock.Hour))
 	}
 	if random.IntN(4) == 0 {
-		time.Sleep(time.Second) // the logs are settled
+		time.Sleep(time.Second) // every node has the same log
 	}
 	powerFails(b, leader, bad)
 	away := leader
@@ -100,7 +100,7 @@ func damagedTail(b *bubble, random *rand.Rand, round int, became map[string]int)
 	for _, name := range names {
 		assert.NotEqual(b, fsm.Granted, lock(next, name, 5*clock.Second), "round %d, %s: %s was held", round, what, name)
 	}
-	b.settled(b.nodes...)
+	b.awaitNothingOwed(b.nodes...)
 	for _, n := range b.nodes {
 		assert.Empty(b, n.ended)
 	}

@@ -1,10 +1,12 @@
 package raftnode
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"zamok/clock"
@@ -15,17 +17,17 @@ import (
 
 // # Adaptive election timeouts
 //
-// All nodes have one timeout T: after T to 2T without a leader a follower campaigns, and a leader that no majority has
-// answered for 2T steps down. Where messages are slow, a short T causes elections without need, until no node can lead;
-// elsewhere a long T only makes a failover longer. So the leader measures, and T follows.
+// All nodes have one timeout T: after T to 2T without a leader a follower campaigns, and a leader to which no majority
+// has responded for 2T steps down. Where messages are slow, a short T causes needless elections, until no node can lead.
+// Elsewhere a long T only makes a failover longer. So the leader measures round trips, and T follows.
 //
 // A change takes effect while raft runs: it restarts no raft, moves no leadership and ends no stream. Raft reloads the
 // timeouts of a follower and a candidate. It can't reload the lease of a leader, which may not exceed the heartbeat
 // timeout of the same node. So raft always leads with the lease and the heartbeats of a short T, and the Transport
-// makes the lease longer (peer.Transport.SetPatience).
+// makes the lease longer (peer.Transport.SetLeaseExtension).
 //
-// The leader calls the nodes that have announced another T, and each announces what it has then: there is no other
-// agreement, and the next leader continues. For a moment nodes have different ones, which changes only when
+// The leader calls the nodes that have announced another T, and each then announces its new one. There is no other
+// agreement, and the next leader continues. For a moment the nodes have different timeouts, which affects only when
 // a node campaigns. T is recorded on each node's disk.
 
 const (
@@ -43,6 +45,24 @@ const (
 	askTrips = 2
 )
 
+// timing is this node's T. A leader chooses the one of all nodes (choose). Each node keeps its own.
+type timing struct {
+	*base
+	ns atomic.Int64 // T of this node, in ns
+	// ofMajority is the T of a majority of the nodes with a vote, or this node's if that is longer,
+	// in ns.
+	ofMajority atomic.Int64
+	pauses     peer.Repeated // how long this process was kept from running
+	recorded   time.Duration // what record tried to record last; of the maintenance loop
+}
+
+// begin sets T for the start of this node: as its operator has chosen it, or as the disk has it.
+func (tm *timing) begin() {
+	t := cmp.Or(tm.cfg.ElectionTimeout, timeoutOf(tm.store.Identity().Timeout), timeoutMin)
+	tm.ns.Store(int64(t))
+	tm.ofMajority.Store(int64(t))
+}
+
 // timeoutFor is the T, at least, for what was measured.
 func timeoutFor(need time.Duration) time.Duration {
 	steps := (need + timeoutStep - 1) / timeoutStep
@@ -52,55 +72,6 @@ func timeoutFor(need time.Duration) time.Duration {
 // leaseFor is how long a leader with this T continues without an answer from a majority: until all others must have
 // begun to elect another one. To give up earlier helps nobody, and a leader that only reads their answers late leads on.
 func leaseFor(t time.Duration) time.Duration { return 2 * t }
-
-// Timeout is the T of a majority of the voters, as they announced it, or this node's if that is longer.
-// A failover takes two to four times as long.
-func (n *Node) Timeout() time.Duration { return time.Duration(n.known.Load()) }
-
-// ttlTimeouts is a ttl of a session, in T. A failover takes two to four, and a session that renews each third has 0.6 of its
-// ttl left: below this, most failovers end it.
-const ttlTimeouts = 4
-
-// LeastTTL is a ttl below which most failovers end a session now.
-func (n *Node) LeastTTL() clock.Span {
-	return max(ttlTimeouts*clock.FromDuration(n.Timeout()), fsm.TTLMin)
-}
-
-// shortTTLs is how many sessions had a shorter ttl, and when that was counted.
-type shortTTLs struct {
-	mu      sync.Mutex // held while they are counted
-	counted time.Time
-	count   int
-}
-
-// ShortTTLs is how many sessions have a shorter one. It looks at each of them, unless none can, at most once a second.
-func (n *Node) ShortTTLs() int {
-	n.short.mu.Lock()
-	defer n.short.mu.Unlock()
-	if now := time.Now(); now.Sub(n.short.counted) >= time.Second {
-		n.short.count, n.short.counted = n.countShortTTLs(), now
-	}
-	return n.short.count
-}
-
-func (n *Node) countShortTTLs() (count int) {
-	least, after := n.LeastTTL(), session.ID(0)
-	for more := least > fsm.TTLMin; more; {
-		n.View(func(m *fsm.Machine) {
-			some := m.Sessions(after, shortTTLsRound)
-			for _, s := range some {
-				if after = s.ID; s.TTL < least {
-					count++
-				}
-			}
-			more = len(some) == shortTTLsRound
-		})
-	}
-	return count
-}
-
-// shortTTLsRound is how many sessions are looked at in one read of the state machine.
-const shortTTLsRound = 1000
 
 // ofMajority is the T of a majority of the voters: the longest of them after leaving out a minority.
 func ofMajority(voters []voter) time.Duration {
@@ -120,47 +91,58 @@ func ofMajority(voters []voter) time.Duration {
 func timeoutOf(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
 
 // timeout is this node's T.
-func (n *Node) timeout() time.Duration { return time.Duration(n.chosen.Load()) }
+func (tm *timing) timeout() time.Duration { return time.Duration(tm.ns.Load()) }
 
-// setTimeout changes this node's T.
-func (n *Node) setTimeout(in *instance, t time.Duration) {
-	n.chosen.Store(int64(t))
-	in.reloadTimeout()
+// set changes this node's T.
+func (tm *timing) set(run *raftRun, t time.Duration) {
+	tm.ns.Store(int64(t))
+	run.reloadTimeout()
 }
 
-// recordTimeout records T for the next start of this node, unless its operator has chosen it. It returns what it tried to
-// record, so that a disk that takes nothing is asked once.
-func (n *Node) recordTimeout(tried time.Duration) time.Duration {
-	t := n.timeout()
-	if n.cfg.ElectionTimeout != 0 || t == tried || tried == 0 && t == max(timeoutOf(n.store.Identity().Timeout), timeoutMin) {
-		return t
-	}
-	if err := n.store.RecordTimeout(uint32(t / time.Millisecond)); err != nil {
-		n.log.Warn("could not record the election timeout on disk", "error", err)
-	}
-	return t
-}
-
-// tuneTimeouts adapts T, if this node leads: first its own, since a leader with a shorter T sends heartbeats more often,
-// then that of the others.
-func (n *Node) tuneTimeouts(ctx context.Context, in *instance) {
-	all, others := in.voters()
-	defer func() { n.known.Store(int64(max(n.timeout(), ofMajority(all)))) }()
-	l := in.leadership.Load()
-	if l == nil || !n.queue.open.Load() {
+// record records T for the next start of this node, unless its operator has chosen it. A disk that
+// takes nothing is tried once.
+func (tm *timing) record() {
+	t, tried := tm.timeout(), tm.recorded
+	tm.recorded = t
+	if tm.cfg.ElectionTimeout != 0 || t == tried || tried == 0 && t == max(timeoutOf(tm.store.Identity().Timeout), timeoutMin) {
 		return
 	}
-	if t, reason := n.choose(l, all, others); t != n.timeout() {
-		n.log.Info("changing the election timeout of the cluster", "to", t, "before", n.timeout(), "because", reason)
-		l.calmSince = time.Now()
-		n.setTimeout(in, t)
+	if err := tm.store.RecordTimeout(uint32(t / time.Millisecond)); err != nil {
+		tm.log.Warn("could not record the election timeout on disk", "error", err)
+	}
+}
+
+// tune adapts T, if this node leads: first its own, since a leader with a shorter T sends
+// heartbeats more often, then that of the others.
+func (tm *timing) tune(ctx context.Context, run *raftRun, all, others []voter, leads func() bool) {
+	majority := ofMajority(all)
+	defer func() { tm.ofMajority.Store(int64(max(tm.timeout(), majority))) }()
+	l := run.leadership.Load()
+	if l == nil || !leads() {
+		return
+	}
+	now, before := time.Now(), tm.timeout()
+	t, reason, needed := chooseTimeout(timeoutSamples{
+		t: before, ofMajority: majority, others: len(others),
+		fixed: max(tm.cfg.ElectionTimeout, longestFixed(others)),
+		led:   now.Sub(l.since), calm: now.Sub(l.calmSince),
+		trip: quorumTrip(others, voter.distance), slow: quorumTrip(others, voter.slowness),
+		pause: tm.pauses.Now(now),
+	})
+	if needed || t != before {
+		l.calmSince = now
+	}
+	if t != before {
+		tm.log.Info("changing the election timeout of the cluster", "to", t, "before", before, "because", reason)
+		tm.set(run, t)
 	}
 	var calls sync.WaitGroup
 	for _, v := range others {
-		if t := n.timeout(); v.silent == 0 && v.timeout() != t {
+		if t := tm.timeout(); v.silent == 0 && v.timeout() != t {
 			calls.Go(func() {
-				if err := n.callNode(ctx, v.ID, v.Address, call{Timeout: uint32(t / time.Millisecond)}); err != nil {
-					n.log.Debug("a node did not confirm the new election timeout", "node", v.name(), "timeout", t, "error", err)
+				request := nodeRequest{Timeout: uint32(t / time.Millisecond)}
+				if _, err := tm.call(ctx, v.ID, v.Address, request); err != nil {
+					tm.log.Debug("a node did not confirm the new election timeout", "node", v.name(), "timeout", t, "error", err)
 				}
 			})
 		}
@@ -168,31 +150,51 @@ func (n *Node) tuneTimeouts(ctx context.Context, in *instance) {
 	calls.Wait()
 }
 
-// choose is the T that this leader wants, and why. It rises at once, and falls to what has sufficed for a while.
-func (n *Node) choose(l *leadership, all, others []voter) (t time.Duration, reason string) {
-	now, t := time.Now(), n.timeout()
-	fixed := n.cfg.ElectionTimeout
+// timeoutSamples are what the T of a leader depends on.
+type timeoutSamples struct {
+	t, ofMajority     time.Duration // of this leader, and of a majority; 0 = they announced none
+	fixed             time.Duration // the longest that an operator has chosen; 0 = none has
+	others            int           // voters beside this node
+	led, calm         time.Duration // how long it has led, and a shorter T would have sufficed
+	trip, slow, pause time.Duration // to a majority, the same under load, and of this process
+}
+
+// chooseTimeout returns the T that a leader wants, and why. T rises at once, and falls to a value
+// that has sufficed for a while:
+//
+//	an operator has chosen T           that one
+//	a majority has a longer T, soon
+//	after a change of the leader       that one
+//	the samples need more              what they need
+//	they need T, or nearly             T, and the time of calm begins anew (needed)
+//	they have needed less for calm     what they need and a quarter
+func chooseTimeout(s timeoutSamples) (t time.Duration, reason string, needed bool) {
+	// Load counts half: a repeated round trip is at most a fifth of the lease.
+	need := timeoutFactor * max(s.trip+s.pause, s.slow/2)
+	reason = fmt.Sprintf("round trips of %v, repeatedly of %v, and pauses of this process of %v", s.trip.Round(time.Millisecond),
+		s.slow.Round(time.Millisecond), s.pause.Round(time.Millisecond))
+	switch {
+	case s.fixed != 0: // of several the longest
+		return s.fixed, fmt.Sprintf("--election-timeout is %v", s.fixed), false
+	case s.led < calm && s.ofMajority > s.t: // of an earlier leader: this one has not lowered it yet
+		return s.ofMajority, "a majority has it", false
+	case s.others == 0: // a single voter needs no answer
+	case timeoutFor(need) > s.t:
+		return timeoutFor(need), reason, true
+	case timeoutFor(need+need/4) >= s.t:
+		return s.t, reason, true
+	case s.calm >= calm:
+		return timeoutFor(need + need/4), reason, false
+	}
+	return s.t, reason, false
+}
+
+// longestFixed is the longest T that the operator of another voter has chosen; 0 = none has.
+func longestFixed(others []voter) (fixed time.Duration) {
 	for _, v := range others {
 		fixed = max(fixed, timeoutOf(v.announced.ElectionTimeoutFixed))
 	}
-	trip, slow, stall := quorumTrip(others, voter.distance), quorumTrip(others, voter.slowness), n.stalls.Now(now)
-	need := timeoutFactor * max(trip+stall, slow/2) // load counts half: a repeated round trip is at most a fifth of the lease
-	reason = fmt.Sprintf("round trips of %v, repeatedly of %v, and pauses of this process of %v", trip.Round(time.Millisecond),
-		slow.Round(time.Millisecond), stall.Round(time.Millisecond))
-	switch ofOthers := ofMajority(all); {
-	case fixed != 0: // of several the longest
-		return fixed, fmt.Sprintf("--election-timeout is %v", fixed)
-	case now.Sub(l.since) < calm && ofOthers > t: // of an earlier leader, since this one has not lowered it yet
-		return ofOthers, "a majority has it"
-	case len(others) == 0: // a single voter needs no answer
-	case timeoutFor(need) > t:
-		return timeoutFor(need), reason
-	case timeoutFor(need+need/4) >= t:
-		l.calmSince = now
-	case now.Sub(l.calmSince) >= calm:
-		return timeoutFor(need + need/4), reason
-	}
-	return t, reason
+	return fixed
 }
 
 // quorumTrip is the round trip within which a majority, with this node, answers; 0 = fewer answer.
@@ -210,42 +212,41 @@ func quorumTrip(others []voter, of func(voter) time.Duration) time.Duration {
 	return 0
 }
 
-// handleRetune takes T from the leader.
-func (n *Node) handleRetune(in *instance, t time.Duration) error {
+// take takes T from the leader.
+func (tm *timing) take(run *raftRun, t time.Duration) error {
 	if t < electionMin || t > electionMax {
 		return fmt.Errorf("%v is not between %v and %v", t, electionMin, electionMax)
 	}
-	n.setTimeout(in, t)
-	n.wakeMaintenance() // to record and announce it
+	tm.set(run, t)
 	return nil
 }
 
 // measurePauses measures how long this process is kept from running.
-func (n *Node) measurePauses() {
+func (tm *timing) measurePauses() {
 	tick := time.NewTicker(pauseCheckInterval) // it allocates nothing, and this loop never rests
 	defer tick.Stop()
-	for last := n.cfg.Source.Now(); ; {
+	for last := tm.cfg.Source.Now(); ; {
 		select {
-		case <-n.life.Done():
+		case <-tm.life.Done():
 			return
 		case <-tick.C:
 		}
-		now := n.cfg.Source.Now()
-		n.stalls.Add(time.Now(), now.Since(last).Duration()-pauseCheckInterval)
+		now := tm.cfg.Source.Now()
+		tm.pauses.Add(time.Now(), now.Since(last).Duration()-pauseCheckInterval)
 		last = now
 	}
 }
 
-// lengthenTimeout lengthens this node's T if that is too short for the round trips of a majority of the voters, which
-// answered while no leader lasted: with messages slower than raft's timeouts no node could lead, and so no leader would
-// measure. They were asked twice, since one round may have met a pause.
-func (n *Node) lengthenTimeout(in *instance, rounds ...[]peer.Reply) {
-	if n.cfg.ElectionTimeout != 0 {
+// lengthen lengthens this node's T if that is too short for the round trips of a majority of the
+// voters, which answered while no leader lasted: with messages slower than raft's timeouts no node
+// could lead, and so no leader would measure. They were asked twice, since one round may have met a
+// pause.
+func (tm *timing) lengthen(run *raftRun, others []voter, rounds ...[]peer.Reply) {
+	if tm.cfg.ElectionTimeout != 0 {
 		return
 	}
 	trip := timeoutMax
 	for _, replies := range rounds {
-		_, others := in.voters()
 		for i := range others {
 			v := &others[i]
 			v.silent = leaderlessMax
@@ -257,10 +258,57 @@ func (n *Node) lengthenTimeout(in *instance, rounds ...[]peer.Reply) {
 		}
 		trip = min(trip, quorumTrip(others, voter.distance)) // 0 if no majority answers
 	}
-	stall := n.stalls.Now(time.Now())
-	if t := timeoutFor(timeoutFactor * (trip + stall)); trip > 0 && t > n.timeout() {
-		n.log.Warn("leaders keep failing although a majority answers slowly; raising the election timeout of this node", "timeout", t,
-			"before", n.timeout(), "round_trip", trip, "pause", stall)
-		n.setTimeout(in, t)
+	pause := tm.pauses.Now(time.Now())
+	if t := timeoutFor(timeoutFactor * (trip + pause)); trip > 0 && t > tm.timeout() {
+		tm.log.Warn("leaders keep failing although a majority answers slowly; raising the election timeout of this node", "timeout", t,
+			"before", tm.timeout(), "round_trip", trip, "pause", pause)
+		tm.set(run, t)
 	}
+}
+
+const (
+	// ttlTimeouts is a ttl of a session, in T. A failover takes two to four, and a session that renews each third has 0.6 of its
+	// ttl left: below this, most failovers end it.
+	ttlTimeouts = 4
+	// shortTTLsRound is how many sessions are looked at in one read of the state machine.
+	shortTTLsRound = 1000
+)
+
+// leastTTL is a ttl below which most failovers end a session, with this T.
+func leastTTL(t time.Duration) clock.Span {
+	return max(ttlTimeouts*clock.FromDuration(t), fsm.TTLMin)
+}
+
+// shortTTLs counts the sessions with a shorter ttl than that.
+type shortTTLs struct {
+	mu      sync.Mutex // held while they are counted
+	counted time.Time
+	latest  int
+}
+
+// count returns how many sessions have a ttl below least. It looks at each of them, unless none
+// can, at most once a second.
+func (s *shortTTLs) count(state *state, least clock.Span) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); now.Sub(s.counted) >= time.Second {
+		s.latest, s.counted = countBelow(state, least), now
+	}
+	return s.latest
+}
+
+func countBelow(state *state, least clock.Span) (count int) {
+	after := session.ID(0)
+	for more := least > fsm.TTLMin; more; {
+		state.view(func(m *fsm.Machine) {
+			some := m.Sessions(after, shortTTLsRound)
+			for _, s := range some {
+				if after = s.ID; s.TTL < least {
+					count++
+				}
+			}
+			more = len(some) == shortTTLsRound
+		})
+	}
+	return count
 }

@@ -42,7 +42,7 @@ func (h *held) stall(pause time.Duration) (end context.CancelFunc) {
 // timeouts are those that the nodes run with.
 func (b *bubble) timeouts(nodes ...*bubbleNode) (all []time.Duration) {
 	for _, n := range nodes {
-		all = append(all, n.timeout())
+		all = append(all, n.timing.timeout())
 	}
 	return all
 }
@@ -53,9 +53,9 @@ func (b *bubble) unmoved() (check func()) {
 	leader := b.leader(b.nodes...)
 	require.NoError(b, b.fence(leader))
 	term := leader.Status().Term
-	var instances []*instance
+	var instances []*raftRun
 	for _, n := range b.nodes {
-		instances = append(instances, n.instance.Load())
+		instances = append(instances, n.runs.latest.Load())
 	}
 	ctx, end := context.WithCancel(b.Context())
 	var failed error
@@ -71,7 +71,7 @@ func (b *bubble) unmoved() (check func()) {
 		require.NoError(b, failed, "every command is answered")
 		require.Equal(b, term, leader.Status().Term, "no leader handed over")
 		for i, n := range b.nodes {
-			require.Same(b, instances[i], n.instance.Load(), "raft was not restarted")
+			require.Same(b, instances[i], n.runs.latest.Load(), "raft was not restarted")
 		}
 	}
 }
@@ -141,7 +141,7 @@ func TestTheTimeoutsFollowTheDistance(t *testing.T) {
 				check := b.unmoved()
 				b.fitted(want, time.Minute, b.nodes...)
 				for _, n := range b.nodes {
-					require.Equal(b, timeoutMin, n.instance.Load().shortest)
+					require.Equal(b, timeoutMin, n.runs.latest.Load().shortest)
 				}
 				time.Sleep(time.Minute)
 				check()
@@ -177,7 +177,7 @@ func TestALeaderWithoutAMajorityGivesUp(t *testing.T) {
 				b.fitted(timeoutMin, time.Minute, b.nodes...)
 				leader := b.leader(b.nodes...)
 				for _, n := range b.nodes {
-					n.setTimeout(n.instance.Load(), timeout)
+					n.timing.set(n.runs.latest.Load(), timeout)
 				}
 				time.Sleep(time.Second)
 				others := b.others(leader)
@@ -218,7 +218,9 @@ func TestABurstMovesTheTimeoutOnce(t *testing.T) {
 			}
 		}
 		require.Equal(b, []time.Duration{timeoutMin, 500 * time.Millisecond}, seen)
-		b.fitted(timeoutMin, 2*calm, b.nodes...)
+		if !testing.Short() { // TestTheTimeoutsFollowTheDistance waits for that as well
+			b.fitted(timeoutMin, 2*calm, b.nodes...)
+		}
 		check()
 	})
 }
@@ -231,16 +233,16 @@ func TestANewLeaderKeepsTheTimeout(t *testing.T) {
 		end()
 		time.Sleep(15 * time.Second) // until the stalls are forgotten, which would be a reason to lengthen it again
 		next := b.others(b.leader(b.nodes...))[0]
-		next.setTimeout(next.instance.Load(), timeoutMin)
+		next.timing.set(next.runs.latest.Load(), timeoutMin)
 		require.NoError(b, b.leader(b.nodes...).Transfer(b.Context(), next.self.ID))
 		for range 100 {
 			for _, n := range b.others(next) {
-				require.Equal(b, time.Second, n.timeout())
+				require.Equal(b, time.Second, n.timing.timeout())
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
 		require.Equal(b, next, b.leader(b.nodes...))
-		require.Equal(b, time.Second, next.timeout())
+		require.Equal(b, time.Second, next.timing.timeout())
 	})
 }
 
@@ -256,12 +258,12 @@ func TestANodeThatReplaysAnnouncesNothing(t *testing.T) {
 		b.leader(b.nodes...)
 		require.NoError(b, b.fence(b.leader(b.nodes...)))
 		time.Sleep(time.Second)
-		in := n.instance.Load()
-		require.True(b, in.hasReplayed())
-		n.state.applied.Store(in.raft.LastIndex() - joinLagMax - 1)
-		require.False(b, in.hasReplayed())
+		run := n.runs.latest.Load()
+		require.True(b, run.hasReplayed())
+		n.state.applied.Store(run.raft.LastIndex() - joinLagMax - 1)
+		require.False(b, run.hasReplayed())
 		n.state.applied.Store(0) // raft has started, and replays nothing yet
-		require.False(b, in.hasReplayed())
+		require.False(b, run.hasReplayed())
 	})
 }
 
@@ -302,7 +304,7 @@ func TestASickNodeKeepsNoOtherFromANewTimeout(t *testing.T) {
 				if others[0].disk.heal(); name == "dead" {
 					b.start(others[0])
 				} else {
-					require.Equal(b, 500*time.Millisecond, others[0].timeout())
+					require.Equal(b, 500*time.Millisecond, others[0].timing.timeout())
 				}
 				b.fitted(500*time.Millisecond, time.Minute, b.nodes...)
 			})
@@ -321,7 +323,7 @@ func TestADeadNodeKeepsItsTimeoutToItself(t *testing.T) {
 		b.kill(dead)
 		b.fitted(timeoutMin, 2*calm, leader, left)
 		b.start(dead)
-		require.Equal(b, 500*time.Millisecond, dead.timeout())
+		require.Equal(b, 500*time.Millisecond, dead.timing.timeout())
 		b.fitted(timeoutMin, 10*time.Second, b.nodes...)
 	})
 }
@@ -379,6 +381,35 @@ func TestFitting(t *testing.T) {
 	} {
 		assert.Equal(t, want, timeoutFor(need), need)
 	}
+}
+
+// Each row is a case of chooseTimeout, with T at a second. needed: the time of calm begins anew.
+func TestTheChoiceOfATimeout(t *testing.T) {
+	const ms, s = time.Millisecond, time.Second
+	for name, c := range map[string]struct {
+		samples timeoutSamples
+		want    time.Duration
+		needed  bool
+	}{
+		"an operator's choice":             {timeoutSamples{fixed: 3 * s, trip: time.Hour, led: calm}, 3 * s, false},
+		"a new leader follows a majority":  {timeoutSamples{led: calm - 1, ofMajority: 2 * s}, 2 * s, false},
+		"an old one does not":              {timeoutSamples{led: calm, ofMajority: 2 * s}, s, false},
+		"nor to a shorter one":             {timeoutSamples{ofMajority: timeoutMin}, s, false},
+		"it rises at once":                 {timeoutSamples{trip: 150 * ms, pause: 60 * ms}, 1250 * ms, true},
+		"load counts half":                 {timeoutSamples{slow: 500 * ms}, 1250 * ms, true},
+		"it is needed":                     {timeoutSamples{trip: 151 * ms, calm: time.Hour}, s, true},
+		"less is needed":                   {timeoutSamples{trip: 100 * ms, calm: calm - 1}, s, false},
+		"it falls when it has been calm":   {timeoutSamples{trip: 100 * ms, calm: calm}, 750 * ms, false},
+		"a shorter one needs calm as well": {timeoutSamples{calm: calm}, timeoutMin, false},
+	} {
+		c.samples.t, c.samples.others = s, 2
+		got, _, needed := chooseTimeout(c.samples)
+		assert.Equal(t, c.want, got, name)
+		assert.Equal(t, c.needed, needed, name)
+	}
+	got, _, needed := chooseTimeout(timeoutSamples{t: s, pause: time.Hour, calm: calm})
+	assert.Equal(t, s, got, "a single voter")
+	assert.False(t, needed)
 }
 
 // With two nodes the other one counts, with five the second quickest of the others that answer.

@@ -14,8 +14,8 @@ import (
 
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/fsm/record"
 	"zamok/session"
-	"zamok/session/record"
 )
 
 // ofAnotherBinary is an undamaged entry with a command that this binary does not know.
@@ -33,8 +33,8 @@ func TestAFollowerEndsBeforeItAcknowledgesAnEntryOfAnotherBinary(t *testing.T) {
 		leader := b.quietLeader()
 		before := leader.Status()
 		entry := ofAnotherBinary()
-		leader.proposals.add(&proposal{bytes: entry, awaited: true, sent: time.Now()}) // so the leader takes it for its own
-		future := leader.instance.Load().raft.ApplyLog(logEntry(entry), 0)
+		leader.proposer.proposals.add(&proposal{bytes: entry, awaited: true, sent: time.Now()}) // so the leader takes it for its own
+		future := leader.runs.latest.Load().raft.ApplyLog(logEntry(entry), 0)
 		for _, n := range b.others(leader) {
 			var format *fsm.FormatError
 			err := b.ends(n)
@@ -45,7 +45,7 @@ func TestAFollowerEndsBeforeItAcknowledgesAnEntryOfAnotherBinary(t *testing.T) {
 			require.NoError(b, err)
 			require.Equal(b, before.RaftIndex, last)
 		}
-		require.Error(b, leader.instance.Load().waitFor(b.Context(), future))
+		require.Error(b, leader.runs.latest.Load().waitFor(b.Context(), future))
 		require.Equal(b, before.Applied.Index, leader.Status().Applied.Index)
 		require.Empty(b, leader.ended)
 	})
@@ -89,9 +89,9 @@ func TestASnapshotOfAnotherBinaryIsNotCalledDamaged(t *testing.T) {
 	body[len(body)-3]++ // the kind of the last record
 	restore := func(snapshot []byte) error {
 		ended := make(chan error, 1)
-		n := &Node{log: slog.New(slog.DiscardHandler), cfg: Config{Versions: fsm.SupportedVersions(), Fatal: func(err error) { ended <- err }}}
-		n.state.node = n
-		go n.state.Restore(io.NopCloser(bytes.NewReader(snapshot))) // ends with the goroutine, as the process would
+		cfg := Config{Versions: fsm.SupportedVersions(), Fatal: func(err error) { ended <- err }}
+		s := &state{base: &base{log: slog.New(slog.DiscardHandler), cfg: cfg}}
+		go s.Restore(io.NopCloser(bytes.NewReader(snapshot))) // ends with the goroutine, as the process would
 		return <-ended
 	}
 	err = restore(record.AppendChecksum(body, 0))
@@ -108,7 +108,7 @@ func TestALeaderRefusesWhatItCannotDecode(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()
 		before := leader.Status().RaftIndex
-		large := &fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute, Metadata: strings.Repeat("m", fsm.EntryBytesMax)}}
+		large := &fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute, Meta: strings.Repeat("m", fsm.EntryBytesMax)}}
 		_, err := leader.Propose(b.Context(), large)
 		require.ErrorIs(b, err, ErrUndecodable)
 		require.ErrorContains(b, err, "not done")

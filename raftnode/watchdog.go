@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"zamok/raftnode/store"
 )
 
 // A leader whose disk or main loop stalls stays leader forever: its heartbeats run on other goroutines
 // (hashicorp/raft#503, #666). No other node can depose it. If it could not give way either
-// (progress.go), it ends its own process. The end of a follower would not help: it only reports
+// (progress.go), it ends its own process. The end of a follower would not help: it only shows
 // that it is not ready.
 const (
 	watchTick = 500 * time.Millisecond
@@ -25,45 +27,53 @@ const (
 	writeSpread = 2 * time.Second
 	// loopMax is how long raft's main loop, or the state machine, may leave a proposal waiting.
 	loopMax = 5 * time.Second
-	// epochMax is how long an epoch may take to open after raft's notice.
+	// epochMax is how long an epoch may take to open after raft has made this node leader.
 	epochMax = 5 * time.Second
-	// stuckPause is how long a process runs at least before the watchdog may end it, so that it restarts at most once a
+	// watchdogInterval is how long a process must run before the watchdog may end it, so that it restarts at most once a
 	// minute.
-	stuckPause = time.Minute
-	// cautious is how long a node does not campaign after its watchdog ended it, or while its disk is full, unless there is
-	// no leader for one to two times as long.
+	watchdogInterval = time.Minute
+	// cautious is the election timeout of a node after its watchdog ended it, or while its disk is full: it campaigns
+	// only if there is no leader for one to two times as long.
 	cautious = 10 * time.Second
-	// stuckNoteMax bounds the write of the note that the watchdog ends the process.
-	stuckNoteMax = 200 * time.Millisecond
+	// stuckFileMax bounds the write of the file which says that the watchdog ends the process.
+	stuckFileMax = 200 * time.Millisecond
 )
 
 // ErrStuck ends the process of a leader that can't lead.
 var ErrStuck = errors.New("raftnode: this leader stalls; the process exits so that another node can lead")
 
-// watch is the watchdog.
-func (n *Node) watch() {
+// watchdog ends the process of a leader that stalls.
+type watchdog struct {
+	*base
+	state    *state
+	proposer *proposer
+	runs     *raftRuns
+}
+
+// watch is the watchdog's loop.
+func (wd *watchdog) watch() {
 	began := time.Now()
 	awake := awakeTracker{looked: began}
-	for pause(n.life, watchTick) == nil {
+	for sleep(wd.life, watchTick) == nil {
 		now := time.Now()
 		awake.observe(now)
-		in := n.instance.Load()
-		if in.led().IsZero() || n.state.restoring.Load() > 0 {
+		run := wd.runs.latest.Load()
+		if run.ledSince().IsZero() || wd.state.restoring.Load() > 0 {
 			continue
 		}
-		switch stuck := n.stuck(in, now, awake); {
+		switch stuck := wd.sample(run, now).stuck(awake, now, writeLimit(wd.cfg.ID)); {
 		case stuck == nil:
-		case now.Sub(began) < stuckPause:
-			n.log.Warn("stalled, but started too recently to exit for it", "reason", stuck)
+		case now.Sub(began) < watchdogInterval:
+			wd.log.Warn("stalled, but started too recently to exit for it", "reason", stuck)
 		default:
-			n.writeStuckNote(stuck)
-			n.fatal(stuck)
+			wd.writeStuckFile(stuck)
+			wd.fatal(stuck)
 		}
 	}
 }
 
-// awakeTracker is since when the process runs without a pause. While it is paused (SIGSTOP, a virtual machine that is
-// moved) nothing in it continues, whatever its disk does.
+// awakeTracker tracks since when the process has run without a pause. While it is paused (SIGSTOP, a virtual machine
+// that is moved) nothing in it continues, whatever its disk does.
 type awakeTracker struct{ looked, since time.Time }
 
 // observe is called at every tick. One that is late by another tick was delayed by a pause.
@@ -79,17 +89,48 @@ func (a *awakeTracker) awakeSince(began, now time.Time) time.Duration {
 	return min(now.Sub(began), now.Sub(a.since))
 }
 
-// stuck is why this leader counts as stalled, or nil.
-func (n *Node) stuck(in *instance, now time.Time, awake awakeTracker) error {
-	if w, writing := n.store.Writing(); writing && awake.awakeSince(w.Since, now) > writeLimit(n.cfg.ID) {
-		return fmt.Errorf("%w: a write (%v) has been going on for %v", ErrStuck, w.Op, now.Sub(w.Since))
+// stallSamples are since when a leader has been busy with something; zero = it is not.
+type stallSamples struct {
+	write   store.InProgress // with its kind
+	opening time.Time        // of its epoch, since raft made it leader
+	// proposal is since when one has been waiting for local I/O. It is read only if nothing else
+	// stalls, because reading it marks what is committed.
+	proposal func() time.Time
+}
+
+func (wd *watchdog) sample(run *raftRun, now time.Time) (s stallSamples) {
+	s.write, _ = wd.store.Writing()
+	// In this order: an epoch that has just ended is none that did not open.
+	open, led := wd.proposer.leads(), run.ledSince()
+	if !open {
+		s.opening = led
 	}
-	open, led := n.queue.open.Load(), in.led() // in this order: an epoch that has just ended is none that did not open
-	if !open && !led.IsZero() && awake.awakeSince(led, now) > epochMax {
-		return fmt.Errorf("%w: raft made it leader and its epoch did not open for %v", ErrStuck, now.Sub(led))
+	s.proposal = func() time.Time {
+		since := wd.proposer.proposals.stalled(run.raft.CommitIndex(), now)
+		if run.raft.State() != raft.Leader {
+			return time.Time{}
+		}
+		return since
 	}
-	waiting := n.proposals.stalled(in.raft.CommitIndex(), now)
-	if !waiting.IsZero() && awake.awakeSince(waiting, now) > loopMax && in.raft.State() == raft.Leader {
+	return s
+}
+
+// stuck is why a leader counts as stalled, or nil: one of these takes too long.
+//
+//	a write                       the limit of the node (writeLimit)
+//	the opening of its epoch      epochMax
+//	a proposal, for local I/O     loopMax
+func (s stallSamples) stuck(awake awakeTracker, now time.Time, limit time.Duration) error {
+	exceeds := func(since time.Time, limit time.Duration) bool {
+		return !since.IsZero() && awake.awakeSince(since, now) > limit
+	}
+	if exceeds(s.write.Since, limit) {
+		return fmt.Errorf("%w: a write (%v) has been going on for %v", ErrStuck, s.write.Op, now.Sub(s.write.Since))
+	}
+	if exceeds(s.opening, epochMax) {
+		return fmt.Errorf("%w: raft made it leader and its epoch did not open for %v", ErrStuck, now.Sub(s.opening))
+	}
+	if waiting := s.proposal(); exceeds(waiting, loopMax) {
 		return fmt.Errorf("%w: a proposal has been waiting for local I/O for %v", ErrStuck, now.Sub(waiting))
 	}
 	return nil
@@ -101,30 +142,30 @@ func writeLimit(id string) time.Duration {
 	return writeMax + time.Duration(binary.BigEndian.Uint32(sum[:]))%writeSpread
 }
 
-// stuckNotePath is where the watchdog leaves a note for the next start; "" = nowhere, all data is in memory.
-func (n *Node) stuckNotePath() string {
-	if n.cfg.Store.Dir == "" {
+// stuckFilePath is the file that the watchdog leaves for the next start; "" = none, all data is in memory.
+func (wd *watchdog) stuckFilePath() string {
+	if wd.cfg.Store.Dir == "" {
 		return ""
 	}
-	return filepath.Join(n.cfg.Store.Dir, "stuck")
+	return filepath.Join(wd.cfg.Store.Dir, "stuck")
 }
 
-// writeStuckNote leaves a note for the next start. The disk may stall, so the wait is bounded.
-func (n *Node) writeStuckNote(stuck error) {
-	ctx, written := context.WithTimeout(context.Background(), stuckNoteMax)
+// writeStuckFile leaves a file for the next start. The disk may stall, so the wait is bounded.
+func (wd *watchdog) writeStuckFile(stuck error) {
+	ctx, written := context.WithTimeout(context.Background(), stuckFileMax)
 	go func() {
 		defer written()
-		_ = os.WriteFile(n.stuckNotePath(), []byte(stuck.Error()+"\n"), 0o600)
+		_ = os.WriteFile(wd.stuckFilePath(), []byte(stuck.Error()+"\n"), 0o600)
 	}()
 	<-ctx.Done()
 }
 
-// restartedByWatchdog removes the note of the watchdog and reports whether there was a recent one.
-func (n *Node) restartedByWatchdog() bool {
-	info, err := os.Stat(n.stuckNotePath())
+// restarted removes the file of the watchdog and reports whether there was a recent one.
+func (wd *watchdog) restarted() bool {
+	info, err := os.Stat(wd.stuckFilePath())
 	if err != nil {
 		return false
 	}
-	_ = os.Remove(n.stuckNotePath())
-	return time.Since(info.ModTime()) < stuckPause
+	_ = os.Remove(wd.stuckFilePath())
+	return time.Since(info.ModTime()) < watchdogInterval
 }

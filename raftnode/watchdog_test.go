@@ -8,15 +8,17 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"zamok/raftnode/store"
 )
 
-// settled is when a watchdog may end its process.
-const settled = stuckPause + time.Second
+// watchdogArmed is how long a process must run before its watchdog may end it.
+const watchdogArmed = watchdogInterval + time.Second
 
 // noMoves has no leader give way by itself, so that the watchdog is what is left.
 func (b *bubble) noMoves() {
 	for _, n := range b.nodes {
-		n.moves.note(time.Now().Add(time.Hour))
+		n.progress.moves.heard(time.Now().Add(time.Hour))
 	}
 }
 
@@ -24,7 +26,7 @@ func (b *bubble) noMoves() {
 // five seconds and a little, and another leads.
 func TestALeaderWhoseDiskHangsMakesRoom(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		time.Sleep(settled)
+		time.Sleep(watchdogArmed)
 		b.noMoves()
 		stuck := b.leader(b.nodes...)
 		stuck.disk.hang()
@@ -46,9 +48,9 @@ func TestALeaderWhoseDiskHangsMakesRoom(t *testing.T) {
 // given its time anew.
 func TestAStandstillIsNoHangingDisk(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		time.Sleep(settled)
+		time.Sleep(watchdogArmed)
 		leader := b.leader(b.nodes...)
-		in := leader.instance.Load()
+		run := leader.runs.latest.Load()
 		leader.disk.hang()
 		defer leader.disk.heal()
 		require.ErrorIs(b, b.fence(leader), ErrUnknown)
@@ -57,13 +59,15 @@ func TestAStandstillIsNoHangingDisk(t *testing.T) {
 		awake := awakeTracker{looked: time.Now()}
 		tick := time.Now().Add(stop) // the first after the standstill
 		awake.observe(tick)
-		require.NoError(b, leader.stuck(in, tick, awake))
+		limit := writeLimit(leader.Node.cfg.ID)
+		require.NoError(b, leader.watchdog.sample(run, tick).stuck(awake, tick, limit))
 		for range (writeMax + writeSpread) / watchTick {
 			tick = tick.Add(watchTick)
 			awake.observe(tick)
 		}
 		tick = tick.Add(watchTick)
-		require.ErrorIs(b, leader.stuck(in, tick, awake), ErrStuck, "its disk hangs after all")
+		err := leader.watchdog.sample(run, tick).stuck(awake, tick, limit)
+		require.ErrorIs(b, err, ErrStuck, "its disk hangs after all")
 	})
 }
 
@@ -88,15 +92,15 @@ func TestAYoungLeaderIsNotEnded(t *testing.T) {
 		began := time.Now()
 		require.ErrorIs(b, b.fence(stuck), ErrUnknown)
 		require.ErrorIs(b, b.ends(stuck), ErrStuck)
-		require.GreaterOrEqual(b, time.Since(began), stuckPause-10*time.Second)
-		require.Less(b, time.Since(began), stuckPause)
+		require.GreaterOrEqual(b, time.Since(began), watchdogInterval-10*time.Second)
+		require.Less(b, time.Since(began), watchdogInterval)
 	})
 }
 
 // A follower whose disk hangs does no harm, and its end would not help.
 func TestAFollowerWhoseDiskHangsStays(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		time.Sleep(settled)
+		time.Sleep(watchdogArmed)
 		leader := b.leader(b.nodes...)
 		hangs := b.others(leader)[0]
 		hangs.disk.hang()
@@ -115,7 +119,7 @@ func TestALeaderThatWaitsForOthersStays(t *testing.T) {
 	for _, how := range []string{"full", "stalling"} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
-				time.Sleep(settled)
+				time.Sleep(watchdogArmed)
 				leader := b.leader(b.nodes...)
 				for _, n := range b.others(leader) {
 					require.NoError(b, n.disk.become(how))
@@ -152,7 +156,7 @@ func TestWhoWasStuckLetsOthersLead(t *testing.T) {
 		for range 5 {
 			b.kill(b.nodes...)
 			for _, n := range b.others(healthy) {
-				n.writeStuckNote(ErrStuck)
+				n.watchdog.writeStuckFile(ErrStuck)
 			}
 			b.start(b.nodes...)
 			require.Same(b, healthy, b.leader(b.nodes...))
@@ -161,7 +165,7 @@ func TestWhoWasStuckLetsOthersLead(t *testing.T) {
 		}
 		b.kill(b.nodes...)
 		for _, n := range b.nodes {
-			n.writeStuckNote(ErrStuck)
+			n.watchdog.writeStuckFile(ErrStuck)
 		}
 		began := time.Now()
 		b.start(b.nodes...)
@@ -172,14 +176,48 @@ func TestWhoWasStuckLetsOthersLead(t *testing.T) {
 	})
 }
 
-// The watchdog looks at an instance that has ended until there is another one, which must not count as one whose epoch
+// The watchdog looks at a run of raft that has ended until the next one begins. It must not count as one whose epoch
 // does not open.
-func TestAnEndedInstanceDoesNotLead(t *testing.T) {
+func TestAnEndedRunDoesNotLead(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
-		in := leader.instance.Load()
-		require.False(b, in.led().IsZero())
-		require.NoError(b, in.stop())
-		require.True(b, in.led().IsZero())
+		run := leader.runs.latest.Load()
+		require.False(b, run.ledSince().IsZero())
+		require.NoError(b, run.stop())
+		require.True(b, run.ledSince().IsZero())
 	})
+}
+
+// Each row is a case of stallSamples.stuck: what stalls a leader, and what does not.
+func TestWhatStallsALeader(t *testing.T) {
+	const limit = 4 * time.Second
+	now := time.Now()
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	proposal := func(since time.Time) func() time.Time { return func() time.Time { return since } }
+	none := proposal(time.Time{})
+	for name, c := range map[string]struct {
+		samples stallSamples
+		want    string // "" = it does not stall
+	}{
+		"nothing":               {stallSamples{proposal: none}, ""},
+		"a slow write":          {stallSamples{write: store.InProgress{Since: ago(limit)}, proposal: none}, ""},
+		"a write that hangs":    {stallSamples{write: store.InProgress{Since: ago(limit + 1)}}, "a write"},
+		"a slow opening":        {stallSamples{opening: ago(epochMax), proposal: none}, ""},
+		"no opening":            {stallSamples{opening: ago(epochMax + 1)}, "its epoch did not open"},
+		"a slow proposal":       {stallSamples{proposal: proposal(ago(loopMax))}, ""},
+		"a proposal that hangs": {stallSamples{proposal: proposal(ago(loopMax + 1))}, "local I/O"},
+	} {
+		err := c.samples.stuck(awakeTracker{}, now, limit)
+		if c.want == "" {
+			assert.NoError(t, err, name)
+			continue
+		}
+		assert.ErrorIs(t, err, ErrStuck, name)
+		assert.ErrorContains(t, err, c.want, name)
+		if c.samples.proposal == nil {
+			c.samples.proposal = none
+		}
+		err = c.samples.stuck(awakeTracker{since: ago(limit)}, now, limit)
+		assert.NoError(t, err, "%s, in a process that stood still", name)
+	}
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"zamok/session/record"
+	"zamok/fsm/record"
 )
 
 // A field that the sum does not cover is a field in which nodes may differ unnoticed. The invariant M12

@@ -2,7 +2,7 @@ package session
 
 import (
 	"zamok/clock"
-	"zamok/session/record"
+	"zamok/fsm/record"
 )
 
 // ID names a session: the index of the command that opened it.
@@ -15,22 +15,22 @@ type Hash [32]byte
 type Settings struct {
 	Identity  string // of the client, as the server established it
 	Label     string
-	Metadata  string
+	Meta      string
 	TTL       clock.Span
 	LockDelay clock.Span // 0 = none
-	// Grace is release on disconnect: how long after a broken stream the leader reports Detached; 0 = off. The state
+	// ReleaseOnDisconnect is release on disconnect: how long after a broken stream the leader reports ReleaseOnDisconnect; 0 = off. The state
 	// machine only stores it.
-	Grace clock.Span
+	ReleaseOnDisconnect clock.Span
 }
 
 // Code visits the settings. Spans may be negative here: refusing them is the state machine's part.
 func (s *Settings) Code(c *record.Coder) {
 	c.Text("identity", &s.Identity)
 	c.Text("label", &s.Label)
-	c.Text("metadata", &s.Metadata)
+	c.Text("meta", &s.Meta)
 	c.Signed("ttl", &s.TTL)
 	c.Signed("lock delay", &s.LockDelay)
-	c.Signed("grace", &s.Grace)
+	c.Signed("release on disconnect", &s.ReleaseOnDisconnect)
 }
 
 // Session is the record of one session.
@@ -61,6 +61,11 @@ type Session struct {
 
 	// fixedFieldsSum is the sum of the fields that never change, taken by Seal.
 	fixedFieldsSum record.Sum
+}
+
+// Renew begins the lease anew, at the time now of the step index.
+func (s *Session) Renew(now clock.Time, index uint64) {
+	s.Deadline, s.Renewed = now.Add(s.TTL), index
 }
 
 // sumKind begins the sum of a session; other records begin with higher words.

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"zamok/api/tally"
-	"zamok/session/visible"
+	"zamok/api/aggregate"
+	"zamok/api/visible"
 )
 
 // Event is one line. Record sets Node. A line with Omitted is the last of so many denials since then that have no other line.
@@ -33,28 +33,28 @@ type Event struct {
 type Config struct {
 	Out  io.Writer // gets each line in one write
 	Node string
-	// Allow reports whether a denial of an account may have a line of its own; Omitted is called if not. Anonymous accounts are
+	// Allow reports whether a denial of a principal may have a line of its own; Omitted is called if not. Anonymous principals are
 	// those of callers without an identity.
-	Allow   func(account string, anonymous bool) bool
+	Allow   func(principal string, anonymous bool) bool
 	Omitted func()
 	// Failed is called with the error of each line that could not be written; the call is answered nevertheless.
 	Failed func(error)
 }
 
 const (
-	// omittedEvery is how often denials without a line of their own are reported, in one line for each of at most omittedMax
-	// accounts and one for the others; likewise for anonymous accounts, so that they do not hide an identity.
+	// omittedEvery is how often denials without a line of their own are logged, in one line for each of at most omittedMax
+	// principals and one for the others; likewise for anonymous principals, so that they do not hide an identity.
 	omittedEvery = 10 * time.Second
 	omittedMax   = 50
 	others       = "others"
-	// anonymousPrefix begins the accounts of callers without an identity.
+	// anonymousPrefix begins the principals of callers without an identity.
 	anonymousPrefix = "anonymous@"
 )
 
 // Log writes events. It is safe for concurrent use.
 type Log struct {
 	Config
-	omitted, anonymous *tally.Tally[string, Event] // by account
+	omitted, anonymous *aggregate.Counter[string, Event] // by principal
 
 	mu sync.Mutex // held while a line is written
 }
@@ -62,29 +62,29 @@ type Log struct {
 // New makes a log. Stop follows.
 func New(config Config) *Log {
 	l := &Log{Config: config}
-	l.omitted = tally.New(omittedEvery, omittedMax, l.recordOmitted)
-	l.anonymous = tally.New(omittedEvery, omittedMax, l.recordOmitted)
+	l.omitted = aggregate.New(omittedEvery, omittedMax, l.recordOmitted)
+	l.anonymous = aggregate.New(omittedEvery, omittedMax, l.recordOmitted)
 	return l
 }
 
-// RecordDenial writes a line, unless the account has too many; then the denial is counted, and a line for all of them follows.
-func (l *Log) RecordDenial(account string, e Event) {
-	anonymous := strings.HasPrefix(account, anonymousPrefix)
-	if l.Allow(account, anonymous) {
+// RecordDenial writes a line, unless the principal has too many; then the denial is counted, and a line for all of them follows.
+func (l *Log) RecordDenial(principal string, e Event) {
+	anonymous := strings.HasPrefix(principal, anonymousPrefix)
+	if l.Allow(principal, anonymous) {
 		l.Record(e)
 		return
 	}
 	l.Omitted()
 	if anonymous {
-		l.anonymous.Add(account, anonymousPrefix+others, e)
+		l.anonymous.Add(principal, anonymousPrefix+others, e)
 		return
 	}
-	l.omitted.Add(account, others, e)
+	l.omitted.Add(principal, others, e)
 }
 
-func (l *Log) recordOmitted(account string, c tally.Count[Event]) {
+func (l *Log) recordOmitted(principal string, c aggregate.Count[Event]) {
 	e := c.Last
-	e.Who, e.Omitted, e.Since = account, c.N, c.First.Time.UTC()
+	e.Who, e.Omitted, e.Since = principal, c.N, c.First.Time.UTC()
 	l.Record(e)
 }
 

@@ -12,10 +12,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"zamok/session/visible"
+	"zamok/api/visible"
 )
 
-func TestALineShowsTextOfOthersVisibly(t *testing.T) {
+func TestALineEscapesTextOfOthers(t *testing.T) {
 	var out bytes.Buffer
 	l := New(Config{Out: &out, Node: "n1", Failed: func(err error) { require.NoError(t, err) }})
 	sent := Event{

@@ -8,6 +8,6 @@
 // What can't be seen in texts of clients is escaped, so that no line affects a terminal or a log viewer. A line contains no
 // secret and no token of a client. Reopen continues in a new file after a rotation.
 //
-// Record writes each line, for the acts of operators. RecordDenial bounds the lines, since any stranger can be denied as often
-// as it likes: it asks Allow, counts the denials without a line, and writes their number for each account later.
+// Record writes each line, for the acts of operators. RecordDenial bounds the lines, since any client can be denied as often
+// as it likes: it calls Allow, counts the denials without a line, and writes their number for each principal later.
 package audit

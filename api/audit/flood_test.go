@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"zamok/api/access/limits"
+	"zamok/api/gate/limits"
 	"zamok/clock"
 )
 
@@ -109,9 +109,9 @@ func TestAFloodOfDenialsIsBounded(t *testing.T) {
 	})
 }
 
-// TestStrangersHideNoIdentity: however many callers without an identity there are, one that has it keeps its lines, and its
+// TestAnonymousCallersHideNoIdentity: however many callers without an identity there are, one that has it keeps its lines, and its
 // number among what is omitted.
-func TestStrangersHideNoIdentity(t *testing.T) {
+func TestAnonymousCallersHideNoIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFlooded(t)
 		for second := range 20 {

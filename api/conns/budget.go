@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"zamok/api/access/limits"
+	"zamok/api/gate/limits"
 )
 
 // frameBytes is gRPC's overhead for a frame until its message is complete.
 const frameBytes = 64
 
-// Budget bounds the bytes under way on all connections together.
+// Budget bounds the bytes in flight on all connections together.
 type Budget struct {
 	bytes   int64
 	refused func(limit string, from net.Addr)

@@ -18,34 +18,34 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"zamok/api/access/limits"
+	"zamok/api/gate/limits"
 )
 
-// bystander asks again and again while others do something, and reads large answers: it is always answered. They are smaller
-// than what each of the others has under way, should all of them fill the budget together: the largest is cut.
+// bystander sends requests again and again while others do something, and reads large answers: it is always answered. They are smaller
+// than what each of the others has in flight, should all of them fill the budget together: the largest is cut.
 func bystander(t *testing.T, s *server, others func()) {
 	const answer = 4 * window
 	c, done := s.dial(t), make(chan struct{})
-	require.NoError(t, ask(t, c, 1))
-	var asking sync.WaitGroup
-	asked := 0
-	asking.Go(func() {
-		for ; ; asked++ {
+	require.NoError(t, request(t, c, 1))
+	var requesting sync.WaitGroup
+	served := 0
+	requesting.Go(func() {
+		for ; ; served++ {
 			select {
 			case <-done:
 				return
 			default:
-				if !assert.NoError(t, ask(t, c, answer)) {
+				if !assert.NoError(t, request(t, c, answer)) {
 					return
 				}
 			}
 		}
 	})
 	others()
-	require.NoError(t, ask(t, s.dial(t), answer), "a new client")
+	require.NoError(t, request(t, s.dial(t), answer), "a new client")
 	close(done)
-	asking.Wait()
-	t.Log("answered beside it: ", asked)
+	requesting.Wait()
+	t.Log("answered beside it: ", served)
 }
 
 // Connections without an admitted call occupy nothing that others need: neither those that never
@@ -55,7 +55,7 @@ func TestConnectionsWithoutACallGiveWay(t *testing.T) {
 	const slots = 20
 	s := serve(t, math.MaxInt64, slots)
 	held := s.raw(t)
-	require.NoError(t, held.ask("held", 0))
+	require.NoError(t, held.request("held", 0))
 	ended := make(chan struct{})
 	go func() {
 		_, _ = io.Copy(io.Discard, held.Conn)
@@ -83,7 +83,7 @@ func TestConnectionsWithoutACallGiveWay(t *testing.T) {
 			silent = append(silent, c.Conn)
 		}
 	}
-	require.NoError(t, ask(t, s.dial(t), 100))
+	require.NoError(t, request(t, s.dial(t), 100))
 	assert.LessOrEqual(t, inUse(), slots)
 	require.NoError(t, silent[0].SetReadDeadline(time.Now().Add(patience)))
 	_, err := io.Copy(io.Discard, silent[0])
@@ -95,11 +95,11 @@ func TestConnectionsWithoutACallGiveWay(t *testing.T) {
 	}
 	// Where each admitted connection has a call, one more is told the limit.
 	for n := 1; n < s.admitted; n++ {
-		require.NoError(t, s.raw(t).ask("held", 0))
+		require.NoError(t, s.raw(t).request("held", 0))
 		require.Eventually(t, func() bool { return s.running.Load() == int32(n+1) },
 			patience, time.Millisecond)
 	}
-	require.ErrorContains(t, ask(t, s.dial(t), 100), limits.AllConnections)
+	require.ErrorContains(t, request(t, s.dial(t), 100), limits.AllConnections)
 }
 
 // Messages that are never completed keep no more than the budget, whatever the size of their frames.
@@ -124,7 +124,7 @@ func TestUnfinishedMessagesAreBounded(t *testing.T) {
 				}
 			})
 			assert.LessOrEqual(t, s.used.Load(), int64(budget))
-			assert.Greater(t, most, int64(budget/4), "that much was under way")
+			assert.Greater(t, most, int64(budget/4), "that much was in flight")
 			grown := grownLess(t, before, 4*budget)
 			t.Logf("%d unfinished messages: the heap grew by %d KiB, the budget has %d KiB", one.conns*one.streams, grown>>10, s.used.Load()>>10)
 		})
@@ -139,7 +139,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 		for range 10 {
 			c := s.raw(t)
 			for range 5 { // their windows take 64 KiB each
-				if c.ask("big", 1<<20) != nil {
+				if c.request("big", 1<<20) != nil {
 					break // it was closed
 				}
 			}
@@ -162,7 +162,7 @@ func TestWhatEndedDoesNotCount(t *testing.T) {
 			defer cancel()
 			switch i % 4 {
 			case 0:
-				assert.NoError(t, ask(t, c, i<<14))
+				assert.NoError(t, request(t, c, i<<14))
 			case 1: // cancelled while it sends or receives
 				_ = c.Invoke(ctx, "/test/big", wrapperspb.Bytes(append(bytesOf(i<<16).Value, make([]byte, 100<<10)...)), &wrapperspb.BytesValue{})
 			case 2:
@@ -184,7 +184,7 @@ func TestWhatEndedDoesNotCount(t *testing.T) {
 	for range 10 {
 		require.NoError(t, raw.WriteDataPadded(raw.last, false, encoded(1), make([]byte, 200)))
 	}
-	require.NoError(t, ask(t, c, 1))
+	require.NoError(t, request(t, c, 1))
 	require.Eventually(t, func() bool { return s.used.Load() == 0 && s.calls() == 1 }, patience, time.Millisecond,
 		"what is left is the padded stream, without bytes")
 }
@@ -202,7 +202,7 @@ func TestACallWithoutARequestEnds(t *testing.T) {
 		require.NoError(t, c.open(method))
 		require.NoError(t, c.send(message(100, 50), 50))
 	}
-	require.NoError(t, c.ask("held", 1))
+	require.NoError(t, c.request("held", 1))
 	ends := 0
 	require.NoError(t, c.SetReadDeadline(time.Now().Add(receiveWait+patience)))
 	for ends < 4 {

@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/grpc/peer"
 
-	"zamok/api/access/limits"
+	"zamok/api/gate/limits"
 )
 
 // Conn is a client's connection. It records which end broke it: gRPC reports to its streams only the break.
@@ -37,7 +37,7 @@ type Conn struct {
 	from       *network
 	class      class     // changes under Budget.mu as well
 	identified bool      // the caller of an admitted call was authenticated
-	busy       int       // admitted calls under way
+	busy       int       // admitted calls in flight
 	since      time.Time // when the first began or the last ended; of a new connection: when it came
 	full       string    // the limit for which it found no room
 	fullSince  time.Time
@@ -56,7 +56,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 		c.writing.Lock()
 		defer c.writing.Unlock()
 	}
-	return n, c.note(err)
+	return n, c.recordBreak(err)
 }
 
 func (c *Conn) Write(b []byte) (int, error) {
@@ -66,13 +66,13 @@ func (c *Conn) Write(b []byte) (int, error) {
 	if errors.Is(err, syscall.EPIPE) { // Read gets the real error
 		return n, err
 	}
-	return n, c.note(err)
+	return n, c.recordBreak(err)
 }
 
-// note records which end broke the connection, and returns the error. An error other than EOF or a reset, such as a timeout of
+// recordBreak records which end broke the connection, and returns the error. An error other than EOF or a reset, such as a timeout of
 // this node or its kernel, is a decision of this node. The kernel reports it once, to a reader or to a writer; the other one
 // gets EOF or EPIPE although the client did not close the connection.
-func (c *Conn) note(err error) error {
+func (c *Conn) recordBreak(err error) error {
 	switch {
 	case err == nil:
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
@@ -118,8 +118,19 @@ type Addr struct {
 	conn *Conn
 }
 
-// Of returns the connection of a call, or nil.
+type connKey struct{}
+
+// WithConn is the ConnContext of an HTTP server: through it requests find their connection.
+func WithConn(ctx context.Context, conn net.Conn) context.Context {
+	at, _ := conn.RemoteAddr().(Addr)
+	return context.WithValue(ctx, connKey{}, at.conn)
+}
+
+// Of returns the connection of a call of gRPC or a request of HTTP, or nil.
 func Of(ctx context.Context) *Conn {
+	if conn, is := ctx.Value(connKey{}).(*Conn); is {
+		return conn
+	}
 	if p, ok := peer.FromContext(ctx); ok {
 		if at, ok := p.Addr.(Addr); ok {
 			return at.conn
@@ -129,9 +140,9 @@ func Of(ctx context.Context) *Conn {
 }
 
 // ClosedByPeer reports, for a call whose stream broke, whether the client caused it: it reset the stream, or
-// closed the connection. It does not report breaks that this node caused, as when a client did not answer pings.
-func ClosedByPeer(ctx context.Context) bool {
-	c := Of(ctx)
+// closed the connection, which may be nil. Breaks that this node caused, as when pings stay unanswered, are not the
+// client's.
+func ClosedByPeer(c *Conn) bool {
 	return c != nil && (c.hungUp.Load() || !c.closed.Load())
 }
 
@@ -143,7 +154,7 @@ type call struct {
 	in, out flow        // the request, and the answer
 }
 
-// flow is the bytes under way in one direction.
+// flow is the bytes in flight in one direction.
 type flow struct {
 	bytes  int
 	frames int       // in which the bytes arrived
@@ -192,7 +203,7 @@ func (c *call) received(bytes int)        { c.change(&c.in, func(f *flow) { f.ta
 func (c *call) send(bytes int)            { c.change(&c.out, func(f *flow) { f.add(bytes, 0) }) }
 func (c *call) sent(bytes int)            { c.change(&c.out, func(f *flow) { f.take(bytes) }) }
 
-// begin notes a call.
+// begin counts a call.
 func (c *Conn) begin(id uint32, waiting *time.Timer) *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,7 +251,7 @@ func (c *Conn) remove(id uint32) {
 const stillMost = time.Minute
 
 // load is what the calls of the connection keep, and that times the seconds for which it has not moved, at least one:
-// among clients that have just asked, those count that asked for most.
+// among clients that have just sent a request, those count that requested most.
 func (c *Conn) load(now time.Time) (bytes int64, byteSeconds float64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

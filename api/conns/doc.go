@@ -10,7 +10,7 @@
 // # Model
 //
 // gRPC bounds the memory of a stream, by its window and the largest message, but not the sum over all streams of all
-// connections, and it has no time limit in either direction. This package counts all bytes under way in one Budget:
+// connections, and it has no time limit in either direction. This package counts all bytes in flight in one Budget:
 //
 //   - Bytes of a request count from when their DATA frame is read until a handler has the message. Each frame costs frameBytes
 //     more, because gRPC keeps the pieces that it received. A call without a request counts 16 KiB.
@@ -18,8 +18,8 @@
 //     returned: gRPC still keeps the answer, and a server can't take it back.
 //
 // Beyond the budget, the connection with the highest product of bytes and seconds without progress is closed. A client that
-// reads its answers and completes its requests occupies nothing for long, so no call is refused because others do not read. The
-// server caused the break: the client does not know what took effect, and asks again.
+// reads its answers and completes its requests occupies little for long, so its calls are served while others do not read. The
+// server caused the break: the client does not know what took effect, and sends the request again.
 //
 // # Which connection gives way
 //
@@ -32,7 +32,7 @@
 //	new       what the others leave, an eighth        to a new one: the oldest of the address that
 //	          at least                                has most of them
 //	admitted  the rest; of one address (both ports    to one that becomes admitted: one without an
-//	          together) connections-per-address       admitted call under way, those without an
+//	          together) connections-per-address       admitted call in flight, those without an
 //	                                                  identity first, then the longest idle
 //	reserved  1/32, for who may operate and found     as above, among the reserved
 //	          no room among the admitted
@@ -44,7 +44,7 @@
 //
 // # Invariants
 //
-//	K1  A Budget counts the bytes under way of the calls of all open connections. A closed connection counts nothing.
+//	K1  A Budget counts the bytes in flight of the calls of all open connections. A closed connection counts nothing.
 //	K2  A connection counts in its class of its Listener from Accept until Close.
 //
 // # Files

@@ -73,12 +73,12 @@ func TestFloodsOfFramesAreBounded(t *testing.T) {
 				}
 				s := serve(t, bytes, 10)
 				other := s.dial(t)
-				require.NoError(t, ask(t, other, 1))
+				require.NoError(t, request(t, other, 1))
 				c := s.raw(t)
 				if blocked {
 					require.NoError(t, c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30}))
 					require.NoError(t, c.WriteWindowUpdate(0, 1<<30))
-					require.NoError(t, c.ask("big", 16<<20))
+					require.NoError(t, c.request("big", 16<<20))
 					before := int64(0)
 					require.Eventually(t, func() bool { // it writes until the buffers of the kernel are full
 						now := s.used.Load()
@@ -95,7 +95,7 @@ func TestFloodsOfFramesAreBounded(t *testing.T) {
 					bound = calls
 				}
 				t.Logf("the heap grew by %d KiB", grownLess(t, before, bound)>>10)
-				require.NoError(t, ask(t, other, 1))
+				require.NoError(t, request(t, other, 1))
 			})
 		}
 	}
@@ -107,21 +107,21 @@ func TestRapidResetsLeaveNothing(t *testing.T) {
 	const resets = 30_000
 	s := serve(t, math.MaxInt64, 10)
 	other := s.dial(t)
-	require.NoError(t, ask(t, other, 1))
+	require.NoError(t, request(t, other, 1))
 	c := s.raw(t)
 	c.discard()
 	before, open := heap(), 0
 	c.flood(2*resets, func(i int) error {
 		if i%2 == 0 {
 			open++
-			return c.ask("held", 1)
+			return c.request("held", 1)
 		}
 		return c.WriteRSTStream(c.last, http2.ErrCodeCancel)
 	})
 	t.Logf("%d calls were reset; up to %d handlers ran at a time", open, s.most.Load())
 	assert.Positive(t, s.most.Load())
 	assert.LessOrEqual(t, s.most.Load(), int32(callsMax))
-	require.NoError(t, ask(t, other, 1), "others are served meanwhile")
+	require.NoError(t, request(t, other, 1), "others are served meanwhile")
 	assert.Eventually(t, func() bool { return s.running.Load() == 0 && s.calls() == 0 && s.used.Load() == 0 }, patience, 10*time.Millisecond,
 		"the connection is open, and has nothing: %d handlers, %d calls, %d bytes", s.running.Load(), s.calls(), s.used.Load())
 	assert.Less(t, grownLess(t, before, 8<<20), int64(8<<20))

@@ -25,9 +25,9 @@ func FuzzConnection(f *testing.F) {
 		write(c)
 		f.Add(sent.Bytes())
 	}
-	frames(func(c *rawClient) { _ = c.ask("big", 100) })
+	frames(func(c *rawClient) { _ = c.request("big", 100) })
 	frames(func(c *rawClient) {
-		_ = c.ask("held", 1)
+		_ = c.request("held", 1)
 		_ = c.WriteRSTStream(c.last, http2.ErrCodeCancel)
 		_ = c.open("echo")
 		_ = c.send(message(9, 4), 3)
@@ -35,7 +35,7 @@ func FuzzConnection(f *testing.F) {
 	})
 	frames(func(c *rawClient) {
 		_ = c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}, http2.Setting{ID: http2.SettingMaxFrameSize, Val: 1 << 24})
-		_ = c.ask("big", 70_000)
+		_ = c.request("big", 70_000)
 		_ = c.WriteWindowUpdate(c.last, 1<<31-1)
 		_ = c.WriteGoAway(c.last, http2.ErrCodeNo, []byte("x"))
 	})

@@ -99,7 +99,7 @@ func parseFrame(head []byte) frame {
 func (f *framed) Read(b []byte) (int, error) {
 	n, err := f.read(b)
 	if errors.Is(err, io.EOF) { // with TLS it is a message (close_notify), which Conn.Read does not see
-		_ = f.own.note(err)
+		_ = f.own.recordBreak(err)
 	}
 	return n, err
 }

@@ -1,18 +1,9 @@
 package conns
 
 import (
-	"context"
 	"io"
-	"net"
 	"net/http"
-
-	"google.golang.org/grpc/peer"
 )
-
-// WithConn is the ConnContext of an HTTP server: through it requests find their connection, as calls of gRPC do.
-func WithConn(ctx context.Context, conn net.Conn) context.Context {
-	return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
-}
 
 // Handler counts the bytes of HTTP requests: a body until all of it was read, and each write of an answer.
 func (b *Budget) Handler(h http.Handler) http.Handler {

@@ -4,7 +4,7 @@ import (
 	"net"
 	"time"
 
-	"zamok/api/access/limits"
+	"zamok/api/gate/limits"
 )
 
 // ConnBytes is the most memory of a connection without a call, beside what the budget counts: its buffers, its tables of headers
@@ -56,7 +56,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		}
 		conn := newConn(raw, l.budget, l)
 		switch {
-		case l.limits != nil && l.limits.Ask(limits.Connects, conn.network) != nil:
+		case l.limits != nil && l.limits.Take(limits.Connects, conn.network) != nil:
 			// it has counted the refusal
 		case !l.add(conn):
 			l.budget.refused(limits.AllConnections, raw.RemoteAddr())
@@ -149,7 +149,7 @@ func (l *Listener) admit(conn *Conn, mayOperate func() bool) (limit string) {
 		case !open || conn.class != fresh:
 			b.mu.Unlock()
 			return ""
-		case as == admitted && l.share() > 0 && conn.from.in[admitted] >= l.share():
+		case as == admitted && l.perAddress() > 0 && conn.from.in[admitted] >= l.perAddress():
 			limit = limits.AddressConnections
 			first = b.givesWay(conn, func(c *Conn) bool {
 				return c.class == admitted && c.from == conn.from
@@ -177,8 +177,8 @@ func (l *Listener) admit(conn *Conn, mayOperate func() bool) (limit string) {
 	}
 }
 
-// share is how many admitted connections an address may have; 0: any number.
-func (l *Listener) share() int {
+// perAddress is how many admitted connections an address may have; 0: any number.
+func (l *Listener) perAddress() int {
 	if l.limits == nil {
 		return 0
 	}
@@ -225,7 +225,7 @@ type standing struct {
 	class      class
 	alike      int       // of a new connection: how many are new and of its network
 	identified bool      // the caller of an admitted call was authenticated
-	busy       bool      // an admitted call is under way
+	busy       bool      // an admitted call is in flight
 	since      time.Time // when that began or ended; of a new connection: when it came
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"zamok/api/access/limits"
+	"zamok/api/gate/limits"
 	"zamok/clock"
 )
 
@@ -44,7 +44,7 @@ func ports(t *testing.T, n int, set limits.Set) (all []port) {
 		Set: set, Connections: places, Logger: slog.New(slog.DiscardHandler), Clock: clock.System(),
 	})
 	t.Cleanup(l.Stop)
-	b := NewBudget(math.MaxInt64, func(limit string, _ net.Addr) { l.Refused(limit, "") })
+	b := NewBudget(math.MaxInt64, func(limit string, _ net.Addr) { l.CountRefusal(limit, "") })
 	for range n {
 		all = append(all, port{t, b.Listen(nil, places, l)})
 	}
@@ -178,8 +178,8 @@ func TestWhichConnectionGivesWay(t *testing.T) {
 		p[0].open(false, first[0])
 		p[0].open(true, all...)
 	})
-	share := limits.Set{limits.AddressConnections: 20}
-	inBubble(t, "one of the address, on either port", 2, share, func(t *testing.T, p []port) {
+	perAddress := limits.Set{limits.AddressConnections: 20}
+	inBubble(t, "one of the address, on either port", 2, perAddress, func(t *testing.T, p []port) {
 		web, ends := p[1].calls(10, one, known)
 		_, _ = p[0].calls(10, one, known)
 		for range admittedMost - 10 {
@@ -219,7 +219,7 @@ func TestARefusedConnectionTriesAgain(t *testing.T) {
 	})
 }
 
-// There is room for one admitted connection, and on larger ports for the default share of an
+// There is room for one admitted connection, and on larger ports for the default limit of an
 // address.
 func TestThePartsOfAPort(t *testing.T) {
 	for most, want := range map[int][classes]int{

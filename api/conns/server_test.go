@@ -148,8 +148,8 @@ func (s *server) dial(t testing.TB) *grpc.ClientConn {
 	return c
 }
 
-// ask asks for an answer of so many bytes, and reads it.
-func ask(t testing.TB, c *grpc.ClientConn, bytes int) error {
+// request requests an answer of so many bytes, and reads it.
+func request(t testing.TB, c *grpc.ClientConn, bytes int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	answer := &wrapperspb.BytesValue{}
@@ -210,8 +210,8 @@ func (c *rawClient) send(data []byte, frame int) (err error) {
 	return err
 }
 
-// ask sends a complete request, for an answer of so many bytes.
-func (c *rawClient) ask(method string, n int) error {
+// request sends a complete request, for an answer of so many bytes.
+func (c *rawClient) request(method string, n int) error {
 	if err := c.open(method); err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ func TestATimeoutOfTheKernelIsNoBreakOfTheClients(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	const conns = 256
-	limited := NewBudget(1, func(string, net.Addr) {}).Listen(l, conns, nil)
+	bounded := NewBudget(1, func(string, net.Addr) {}).Listen(l, conns, nil)
 	var ended sync.WaitGroup
 	var all []*Conn
 	for range conns {
@@ -32,7 +32,7 @@ func TestATimeoutOfTheKernelIsNoBreakOfTheClients(t *testing.T) {
 		require.NoError(t, err)
 		defer near.Close()
 		require.NoError(t, near.(*net.TCPConn).SetReadBuffer(4<<10))
-		far, err := limited.Accept()
+		far, err := bounded.Accept()
 		require.NoError(t, err)
 		tracked := far.(*Conn)
 		require.NoError(t, tracked.Conn.(*net.TCPConn).SetWriteBuffer(4<<10))

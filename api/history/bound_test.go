@@ -16,8 +16,8 @@ import (
 	"zamok/session"
 )
 
-// refusals applies so many refused acquisitions of the largest kind, one in each entry, to a machine and the ring.
-func refusals(t *testing.T, r *History, count int) {
+// refuseMany applies so many refused acquisitions of the largest kind, one in each entry, to a machine and the ring.
+func refuseMany(t *testing.T, r *History, count int) {
 	m := fsm.New()
 	apply := func(c fsm.Command) fsm.Applied {
 		a, err := m.Apply(1, (&fsm.Entry{Version: 1, Commands: []fsm.Command{c}}).Append(nil))
@@ -30,7 +30,7 @@ func refusals(t *testing.T, r *History, count int) {
 	id := apply(&fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Hour}}).Results[0].Session
 	for i := range uint64(count) + 1 {
 		c := widest(id, i+1, "held") // all but one of its names are new each time
-		c.WaitFor, c.AckedThrough = 0, i
+		c.Wait, c.AckedThrough = 0, i
 		if got := apply(c).Results[0].Code; i > 0 {
 			require.Equal(t, fsm.NotAcquired, got)
 		}
@@ -44,7 +44,7 @@ func TestTheHistoryIsBoundedInBytes(t *testing.T) {
 	// Nobody reads them before all is applied.
 	before := memory()
 	const count = 2000 // of 40 KB each: more than twice what the ring takes
-	refusals(t, r, count)
+	refuseMany(t, r, count)
 	grown := int64(memory()) - int64(before)
 	t.Logf("%d events of %d are left, %d bytes by count and %d of the heap", r.end-r.first, count, r.bytes, grown)
 	assert.LessOrEqual(t, r.bytes, bytesMax)
@@ -135,8 +135,8 @@ func TestWhatWatchesSendIsBounded(t *testing.T) {
 // widest is an acquisition of the largest size.
 func widest(id session.ID, ticket uint64, names ...string) *fsm.Acquire {
 	c := &fsm.Acquire{
-		Session: id, Ticket: ticket, WaitFor: fsm.Forever,
-		Owner: long(fmt.Sprint("owner", ticket), fsm.OwnerBytesMax), Metadata: long("", fsm.MetadataBytesMax),
+		Session: id, Ticket: ticket, Wait: fsm.Forever,
+		Owner: long(fmt.Sprint("owner", ticket), fsm.OwnerBytesMax), Meta: long("", fsm.MetaBytesMax),
 	}
 	for _, name := range names {
 		c.Items = append(c.Items, fsm.Item{Name: long(name, fsm.NameBytesMax), Mode: fsm.Exclusive})

@@ -7,7 +7,7 @@
 //	w, err := h.Watch(ctx, prefix, from, caller, view)
 //	err = w.Send(stream.SendMsg) // until the watch ends
 //
-// A feed is what all watches of one prefix and one caller are sent. Applied adds the events of an entry, and notes which
+// A feed is what all watches of one prefix and one caller are sent. Applied adds the events of an entry, and records which
 // watched prefixes their names have. For each feed of such a prefix Run makes one batch of what happened since the last
 // one, and wakes the watches, which send the same encoded frame:
 //
@@ -21,7 +21,7 @@
 //	Y2  No index is sent before the events up to it that are for the watch.
 //	Y3  What an entry costs does not depend on watches of other prefixes, nor, under the state machine's lock, on how
 //	    many watches a prefix has.
-//	Y4  Events that a watch may not see do not change when it is sent its index.
+//	Y4  The times at which a watch is sent its index do not depend on events that it may not see.
 //
 // The files: history.go, the ring and the times; feed.go, prefixes, feeds and Run; watch.go, a watch.
 package history

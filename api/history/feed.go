@@ -21,11 +21,11 @@ import (
 
 const (
 	// beatEvery is how often each watch is sent its index, so that it can come back there and need not list again. The beat
-	// is the same whatever happens, so it does not show that something happened that a watch may not see.
+	// is the same whatever happens, so it hides that there are events which a watch may not see.
 	beatEvery = 15 * time.Second
-	// restShare is for how many times as long as it worked Run rests, restMax for how long at most: watches take a part of one
-	// processor. What is applied meanwhile is sent in one frame.
-	restShare = 3
+	// Run rests restRatio times as long as it worked, but for restMax at most: watches take a part
+	// of one processor. What is applied meanwhile is sent in one frame.
+	restRatio = 3
 	restMax   = 100 * time.Millisecond
 	// frameBytesMax bounds the events of several indexes in one frame, and the frames that watches share.
 	frameBytesMax = 64 << 10
@@ -54,7 +54,7 @@ type prefix struct {
 	feeds map[string]*feed // by who watches
 }
 
-// touchAll notes that an event is for the feeds of all prefixes of its names. The end of a session has no name, so it is
+// touchAll records that an event is for the feeds of all prefixes of its names. The end of a session has no name, so it is
 // under the empty prefix only. The caller holds the lock.
 func (h *History) touchAll(e *fsm.Event) {
 	if len(h.prefixes) == 0 {
@@ -167,7 +167,7 @@ func (h *History) Run(stopping <-chan struct{}) {
 		}
 		begun := time.Now()
 		h.deliver()
-		rest := time.NewTimer(min(restShare*time.Since(begun), restMax))
+		rest := time.NewTimer(min(restRatio*time.Since(begun), restMax))
 		select {
 		case <-rest.C:
 		case <-stopping:
@@ -196,8 +196,8 @@ func (h *History) deliver() {
 	h.due = slices.DeleteFunc(h.due, func(f *feed) bool { return !h.feed(f, end) })
 }
 
-// feed gives a feed up to one frame of the events before end, and reports whether there are more. There is no next one
-// before a watch has come so far, and then Run is woken.
+// feed gives a feed up to one frame of the events before end, and reports whether there are more. The next one is
+// read once a watch has come so far, which wakes Run.
 func (h *History) feed(f *feed, end uint64) (more bool) {
 	f.mu.Lock()
 	taken, watched := f.taken, len(f.watches) > 0
@@ -245,7 +245,7 @@ func (h *History) forgotten() (first, compacted uint64) {
 	return h.first, h.compacted
 }
 
-// beat sends each watch the index up to which it has what is for it.
+// beat sends each watch the index up to which it has all of its events.
 func (h *History) beat() {
 	h.mu.RLock()
 	var feeds []*feed
@@ -270,7 +270,7 @@ func (h *History) beat() {
 	}
 }
 
-// put wakes the watches to send a batch. A watch that is behind what is kept reads for itself, and ends if that is forgotten.
+// put wakes the watches to send a batch. A watch behind the batches that are kept reads for itself. It ends if its events are forgotten.
 func (h *History) put(f *feed, b *batch, first, compacted uint64) {
 	f.mu.Lock()
 	b.after = f.given
@@ -312,7 +312,7 @@ func (h *History) drop(f *feed) {
 	}
 }
 
-// cut ends the watches that have not read up to a number what is forgotten.
+// cut ends the watches that have not read the events up to a number, which are forgotten now.
 func (f *feed) cut(before, compacted uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -324,7 +324,7 @@ func (f *feed) cut(before, compacted uint64) {
 	}
 }
 
-// errForgotten: events are not remembered any more that were to be read.
+// errForgotten: the events that were to be read are forgotten.
 var errForgotten = errors.New("forgotten")
 
 // collect reads the events under a prefix, from a number up to end, that one frame takes: those of as many indexes as have
@@ -363,7 +363,7 @@ func (h *History) collect(prefix string, may func(string) bool, from, end uint64
 	return b, nil
 }
 
-// page copies what is under a prefix of the next events, with their numbers. It returns the number of the event behind them:
+// page collects what is under a prefix of the next events, with their numbers. It returns the number of the event behind them:
 // the same if they are forgotten.
 func (h *History) page(prefix string, from, end uint64) (events []fsm.Event, numbers []uint64, next uint64) {
 	h.mu.RLock()
@@ -414,13 +414,13 @@ func kindOf(e *fsm.Event) zamokpb.EventKind {
 	return kinds[e.Kind]
 }
 
-// tooManyBytes ends a watch that would have to send more at once than may be sent.
+// tooManyBytes ends a watch whose next index has more bytes than may be sent at once.
 func tooManyBytes(b *batch) error {
 	return wire.Errorf(zamokpb.Code_CODE_COMPACTED, "what happened at index %d takes %d bytes or more; at most %d are sent at once, and fewer "+
 		"while other watches do not read: list again, and watch from the list's index", b.index, b.bytes, indexBytesMax)
 }
 
-// compactedError ends a watch that would have to leave something out.
+// compactedError ends a watch that would omit events.
 func compactedError(from, remembered uint64) error {
 	return wire.Errorf(zamokpb.Code_CODE_COMPACTED, "what happened after index %d is not remembered here any more, only what happened after %d: "+
 		"list again, and watch from the list's index", from, remembered)

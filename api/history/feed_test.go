@@ -214,7 +214,7 @@ type checkedWatch struct {
 	at         uint64 // the index of the last frame
 }
 
-// add notes what happened.
+// add records what happened.
 func (w *checkedWatch) add(e happened) {
 	if w.sees(e.name) {
 		w.want = append(w.want, e)
@@ -237,13 +237,13 @@ func (w *checkedWatch) send(t *testing.T) bool {
 		}
 	}
 	if len(w.sent) < len(w.want) && w.want[len(w.sent)].index <= w.at {
-		t.Fatalf("index %d was reported before %v was sent", w.at, w.want[len(w.sent)])
+		t.Fatalf("index %d was sent before %v was sent", w.at, w.want[len(w.sent)])
 	}
 	return true
 }
 
 // In whatever order entries, watches and their sending come: each event that a watch may see is sent once, in order, and no
-// index is reported before its events.
+// index is sent before its events.
 func TestWatchesMissNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // so no reading takes time, and nothing rests
 		seed := rand.Uint64()

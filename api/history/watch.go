@@ -12,8 +12,8 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// Watch sends what a feed reads. One that is behind reads for itself until it has caught up, and has no memory of its own
-// here: one that is so slow that an event is forgotten before it was read is cut.
+// Watch sends what a feed reads. A watch that is behind reads for itself until it has caught up. It keeps no events of its own:
+// it ends if it is so slow that an event is forgotten before it has read it.
 type Watch struct {
 	history *History
 	feed    *feed
@@ -176,7 +176,7 @@ func (w *Watch) look(rules any) (kept *batch, from, end uint64) {
 	}
 }
 
-// read reads for this watch alone, up to a number. Watches that do that take turns, and rest as Run does. Nil: there is nothing.
+// read reads for this watch alone, up to a number. Watches do that in turn, and rest as Run does. Nil: there is nothing.
 func (w *Watch) read(may func(string) bool, from, end uint64) *batch {
 	h, f := w.history, w.feed
 	select {
@@ -199,7 +199,7 @@ func (w *Watch) read(may func(string) bool, from, end uint64) *batch {
 	w.next, w.index = b.next, max(w.index, b.index)
 	f.mu.Unlock()
 	_, _ = b.encoded() // it takes time as well; send reports the error
-	rest := time.NewTimer(min(restShare*time.Since(begun), restMax))
+	rest := time.NewTimer(min(restRatio*time.Since(begun), restMax))
 	defer rest.Stop()
 	select {
 	case <-rest.C:

@@ -117,10 +117,10 @@ func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 	r := New()
 	all, some := mustWatch(t, r, "", 0), mustWatch(t, r, "a/", 0)
 	r.Applied(fsm.Applied{Stamp: clock.Stamp{Index: 3}, Events: []fsm.Event{{
-		Index: 3, Kind: fsm.EvLost, TicketRef: fsm.TicketRef{Session: 2, Ticket: 1}, Token: 2, Reason: fsm.Evicted, Text: "enough",
+		Index: 3, Kind: fsm.EvLost, TicketRef: fsm.TicketRef{Session: 2, Ticket: 1}, Token: 2, Reason: fsm.ExpiredByOperator, Text: "enough",
 		Items: []fsm.Item{{Name: "a/1", Mode: fsm.Exclusive}},
 	}, {
-		Index: 3, Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: 2}, Reason: fsm.Evicted, Text: "enough", Label: "till",
+		Index: 3, Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: 2}, Reason: fsm.ExpiredByOperator, Text: "enough", Label: "till",
 	}}})
 	for _, reason := range []fsm.Reason{fsm.Closed, fsm.Expired, fsm.Disconnected} {
 		r.Applied(fsm.Applied{Stamp: clock.Stamp{Index: 10 + uint64(reason)}, Events: []fsm.Event{{
@@ -133,7 +133,7 @@ func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 	require.Len(t, events, 5)
 	assert.Equal(t, zamokpb.EventKind_EVENT_LOST, events[0].Kind, "its tickets come first")
 	assert.True(t, proto.Equal(&zamokpb.LockEvent{
-		Index: 3, Kind: zamokpb.EventKind_EVENT_ENDED, Session: 2, Reason: zamokpb.Reason_REASON_EVICTED, Text: "enough", Label: "till",
+		Index: 3, Kind: zamokpb.EventKind_EVENT_ENDED, Session: 2, Reason: zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR, Text: "enough", Label: "till",
 	}, events[1]), events[1])
 	for i, reason := range []zamokpb.Reason{zamokpb.Reason_REASON_CLOSED, zamokpb.Reason_REASON_EXPIRED, zamokpb.Reason_REASON_DISCONNECTED} {
 		assert.Equal(t, reason, events[2+i].Reason)

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"zamok/api/access/limits"
+	"zamok/api/gate/limits"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -23,7 +23,7 @@ import (
 
 // Metrics counts what a node does, for Prometheus. Its methods are called on the goroutine that does the work, some
 // under the state machine's lock, so they are quick. What happens to locks and sessions is counted by the leader only,
-// so that a sum over all nodes counts it once. What there is now is read from the node when it is asked for. No lock
+// so that a sum over all nodes counts it once. What there is now is read from the node at a scrape. No lock
 // name is ever a label: there may be millions.
 type Metrics struct {
 	registry         *prometheus.Registry
@@ -78,14 +78,14 @@ func New() *Metrics {
 		.001, .01, .1, 1, 10, 60, 600, 3600, 6*3600, 24*3600), []string{"mode"})
 	grants := counters("zamok_grants_total", "Locks granted; reported by the leader.", "mode")
 	for mode := fsm.Exclusive; mode <= fsm.Permits; mode++ {
-		name := label(zamokpb.Mode(mode).String())
+		name := label(zamokpb.Mode(mode))
 		m.wait[mode], m.hold[mode], m.grants[mode] = wait.WithLabelValues(name), hold.WithLabelValues(name), grants.WithLabelValues(name)
 	}
 	m.refusals = counters("zamok_refusals_total", "Acquisitions that ended without a grant, not at their client's request; reported by the leader.", "reason")
 	m.ends = counters("zamok_sessions_expired_total", "Sessions that ended, not at their client's request; reported by the leader.", "reason")
 	m.cuts = counters("zamok_streams_cut_total", "Streams that this node ended.", "reason")
-	for _, code := range zamokpb.Code_name {
-		m.cuts.WithLabelValues(label(code)) // so that the first one is seen as a rise
+	for code := range zamokpb.Code_name {
+		m.cuts.WithLabelValues(label(zamokpb.Code(code))) // so that the first one is seen as a rise
 	}
 	m.limits = counters("zamok_limit_refusals_total", "Requests and connections refused by a limit of this node or by a quota.", "limit")
 	for _, name := range append(limits.Names(), limits.AllConnections, limits.UnreadBytes, limits.RelayedCalls) {
@@ -121,7 +121,7 @@ func New() *Metrics {
 		[]string{"outcome"})
 	m.answers = make(map[zamokpb.Outcome]prometheus.Observer)
 	for _, outcome := range []zamokpb.Outcome{zamokpb.Outcome_OUTCOME_DONE, zamokpb.Outcome_OUTCOME_NOT_DONE, zamokpb.Outcome_OUTCOME_UNKNOWN} {
-		m.answers[outcome] = answers.WithLabelValues(label(outcome.String()))
+		m.answers[outcome] = answers.WithLabelValues(label(outcome))
 	}
 	m.epochs = counter("zamok_raft_leader_changes_total",
 		"Leadership epochs begun on this node; the sum over all nodes is the number of leader changes.")
@@ -133,11 +133,8 @@ func New() *Metrics {
 	return m
 }
 
-// label is the wire's name for something, as the value of a label: REASON_MAX_HOLD_EXCEEDED is max_hold_exceeded.
-func label(name string) string {
-	_, word, _ := strings.Cut(name, "_")
-	return strings.ToLower(word)
-}
+// label is a value of an enum of the wire as the value of a label: REASON_MAX_HOLD_EXCEEDED is max_hold_exceeded.
+func label(value wire.Enum) string { return strings.ToLower(wire.EnumName(value)) }
 
 // Entry counts what an entry cost its leader.
 func (m *Metrics) Entry(e raftnode.ProposalTiming) {
@@ -151,10 +148,10 @@ func (m *Metrics) Entry(e raftnode.ProposalTiming) {
 func (m *Metrics) DiskWrite(took time.Duration) { m.writes.Observe(took.Seconds()) }
 
 // Cut counts the end of a stream with an error of this node.
-func (m *Metrics) Cut(code zamokpb.Code) { m.cuts.WithLabelValues(label(code.String())).Inc() }
+func (m *Metrics) Cut(code zamokpb.Code) { m.cuts.WithLabelValues(label(code)).Inc() }
 
-// Limited counts what was refused by a limit of this node or by a quota.
-func (m *Metrics) Limited(limit string) { m.limits.WithLabelValues(limit).Inc() }
+// LimitReached counts what was refused by a limit of this node or by a quota.
+func (m *Metrics) LimitReached(limit string) { m.limits.WithLabelValues(limit).Inc() }
 
 // Denied counts a request that the access rules denied, by the verb that it needs; Unauthenticated one without valid
 // credentials.
@@ -220,7 +217,7 @@ func (m *Metrics) count(e *fsm.Event, now clock.Time) {
 		}
 	case fsm.EvRefused:
 		if e.Reason != fsm.Dropped && e.Reason != fsm.Closed {
-			m.refusals.WithLabelValues(label(zamokpb.Reason(e.Reason).String())).Inc()
+			m.refusals.WithLabelValues(label(zamokpb.Reason(e.Reason))).Inc()
 		}
 	case fsm.EvLost, fsm.EvReleased:
 		since, ok := m.granted[e.TicketRef]
@@ -230,7 +227,7 @@ func (m *Metrics) count(e *fsm.Event, now clock.Time) {
 		}
 	case fsm.EvSessionEnded:
 		if e.Reason != fsm.Closed {
-			m.ends.WithLabelValues(label(zamokpb.Reason(e.Reason).String())).Inc()
+			m.ends.WithLabelValues(label(zamokpb.Reason(e.Reason))).Inc()
 		}
 	}
 }
@@ -264,7 +261,7 @@ func (m *Metrics) Serve(w http.ResponseWriter, r *http.Request, node *raftnode.N
 	promhttp.HandlerFor(prometheus.Gatherers{m.registry, now}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
-// present reports what there is now at a node.
+// present describes what there is now at a node.
 func (m *Metrics) present(ctx context.Context, node *raftnode.Node, gauge func(name, help string, value float64)) {
 	m.surveying.Lock()
 	defer m.surveying.Unlock()
@@ -292,7 +289,7 @@ func (m *Metrics) present(ctx context.Context, node *raftnode.Node, gauge func(n
 	}
 }
 
-// quotas reports the usage of clients and their quotas.
+// quotas describes the usage of clients and their quotas.
 func quotas(node *raftnode.Node, register promauto.Factory) {
 	var used fsm.Amounts
 	var quotas fsm.Quotas
@@ -312,7 +309,7 @@ func quotas(node *raftnode.Node, register promauto.Factory) {
 	}
 }
 
-// contacts reports the contact of a leader with the other nodes. They are few, so their names may be labels.
+// contacts describes the contact of a leader with the other nodes. They are few, so their names may be labels.
 func contacts(node *raftnode.Node, register promauto.Factory) {
 	ago := register.NewGaugeVec(prometheus.GaugeOpts{Name: "zamok_peer_last_contact_seconds",
 		Help: "Time since the leader sent the last message that the peer answered; reported by the leader."}, []string{"peer"})

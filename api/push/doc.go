@@ -2,7 +2,7 @@
 // order of the log, results to the calls that wait for a ticket, and queue positions to waiters.
 //
 //	hub := push.NewHub(…)        // Applied, Restored and SetLeading are called by the node
-//	queue, err := hub.Adopt(…)   // when the stream's Attach was applied
+//	queue, err := hub.Claim(…)   // when the stream's Attach was applied
 //	for range queue.Wake() {
 //		frame, last := queue.Take()
 //		…                        // send it
@@ -15,5 +15,5 @@
 //	    event, between the events before and those after it.
 //	H2  On one stream every change of its session is sent, in the order of the log, or the stream ends.
 //	H3  The hub waits for no reader: it appends to bounded queues, and ends the stream of a full one.
-//	H4  While this node does not lead, no session is attached here.
+//	H4  Sessions are attached here only while this node leads.
 package push

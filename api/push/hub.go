@@ -15,8 +15,8 @@ import (
 	"zamok/session"
 )
 
-// detachEvery is how long the hub waits before it proposes again that a session is detached.
-const detachEvery = 100 * time.Millisecond
+// releaseEvery is how long the hub waits before it proposes a release on disconnect again.
+const releaseEvery = 100 * time.Millisecond
 
 // Hub delivers events to the streams of the sessions that are attached here, and to the unary calls that wait
 // for a ticket.
@@ -31,11 +31,11 @@ type Hub struct {
 	leading  bool
 	attached map[session.ID]*Queue       // those that ended, until their streams know it, too
 	waiting  map[fsm.TicketRef][]*Waiter // until each is cancelled
-	broken   map[session.ID]*time.Timer  // the grace periods of sessions whose client broke their stream
-	bytes    int                         // of all queues that a stream adopted, with what they are sending
+	broken   map[session.ID]*time.Timer  // until the release on disconnect of sessions whose client broke their stream
+	bytes    int                         // of all queues that a stream claimed, with what they are sending
 
-	asked int                 // waiting tickets whose clients asked for their positions: the sum of all Queue.asked
-	dirty map[string]struct{} // locks whose queue changed
+	positions int                 // the sum of all Queue.positions
+	dirty     map[string]struct{} // locks whose queue changed
 }
 
 // Node is what the hub needs of its node.
@@ -67,16 +67,16 @@ func (h *Hub) Run(stopping <-chan struct{}) {
 		case <-stopping:
 			return
 		}
-		pause := positionEvery
+		interval := positionEvery
 		if !h.sendPositions() {
-			pause = positionFirst
+			interval = positionFirst
 			select {
 			case <-h.moved:
 			case <-stopping:
 				return
 			}
 		}
-		timer.Reset(pause)
+		timer.Reset(interval)
 	}
 }
 
@@ -99,10 +99,10 @@ func (h *Hub) Applied(m *fsm.Machine, a fsm.Applied) {
 func (h *Hub) event(m *fsm.Machine, e *fsm.Event) {
 	switch e.Kind {
 	case fsm.EvAttached:
-		h.cancelGrace(e.Session)
+		h.cancelRelease(e.Session)
 		h.attach(m, e)
 	case fsm.EvSessionEnded:
-		h.cancelGrace(e.Session)
+		h.cancelRelease(e.Session)
 		if q := h.attached[e.Session]; q != nil {
 			q.add(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
 				Reason: zamokpb.Reason(e.Reason), Text: e.Text,
@@ -131,21 +131,21 @@ func (h *Hub) event(m *fsm.Machine, e *fsm.Event) {
 
 // attach gives a session the queue of its new stream, and ends the one before. While this node leads, each attachment
 // that is applied was proposed by a stream here: an epoch begins when all entries of earlier ones are applied. Should the
-// stream never adopt the queue, because leadership was lost before the answer, the end of the epoch removes it.
+// stream never claim the queue, because leadership was lost before the answer, the end of the epoch removes it.
 func (h *Hub) attach(m *fsm.Machine, e *fsm.Event) {
 	if old := h.attached[e.Session]; old != nil {
 		h.end(old, superseded(e.Session))
 	}
-	// The first message, to which Adopt adds the rest.
+	// The first message, to which Claim adds the rest.
 	state := &zamokpb.SessionState{Tickets: wire.Each(e.Tickets, wire.TicketState)}
 	first := &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: state}}
 	s, _ := m.Session(e.Session) // absent if it ended later in the same entry
 	wake := make(chan struct{}, 1)
 	h.attached[e.Session] = &Queue{
-		Session: e.Session, Grace: s.Grace, number: e.Index, hub: h, wake: wake, done: make(chan struct{}),
+		Session: e.Session, ReleaseOnDisconnect: s.ReleaseOnDisconnect, number: e.Index, hub: h, wake: wake, done: make(chan struct{}),
 		state: state, messages: []*zamokpb.ServerMessage{first}, bytes: size(first), queued: time.Now(),
-		flushTimer: time.AfterFunc(lazyWait, func() { signal(wake) }), // the first time for nothing
-		contended:  make(map[uint64]uint32), requested: make(map[uint64]time.Time), asked: make(map[uint64]*positionRequest),
+		flushTimer:  time.AfterFunc(lazyWait, func() { signal(wake) }), // the first time for nothing
+		waitersSent: make(map[uint64]uint32), requested: make(map[uint64]time.Time), positions: make(map[uint64]*positionRequest),
 	}
 }
 
@@ -153,9 +153,9 @@ func superseded(id session.ID) *wire.Error {
 	return wire.StreamEnded(zamokpb.Code_CODE_SUPERSEDED, "a newer stream of session %d took over", id)
 }
 
-// Adopt returns the queue of an attachment to its stream, which calls Leave in the end. Its first message is
+// Claim returns the queue of an attachment to its stream, which calls Leave in the end. Its first message is
 // state, to which the hub adds the tickets.
-func (h *Hub) Adopt(state *zamokpb.SessionState) (*Queue, *wire.Error) {
+func (h *Hub) Claim(state *zamokpb.SessionState) (*Queue, *wire.Error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	id := session.ID(state.Session)
@@ -196,16 +196,17 @@ func (h *Hub) end(q *Queue, reason *wire.Error) {
 	q.ended, q.reason = true, reason
 	close(q.done)
 	signal(q.wake)
-	h.asked -= len(q.asked)
-	clear(q.asked)
-	if q.adopted() && h.attached[q.Session] == q {
+	h.positions -= len(q.positions)
+	clear(q.positions)
+	if q.claimed() && h.attached[q.Session] == q {
 		delete(h.attached, q.Session)
 	}
 }
 
-// Broken starts the grace period of the session of a queue, which has one: its client broke its stream. When that has
-// passed without a new attachment, the hub proposes to detach the session, and again while that was certainly not done.
-// A renewal from now on makes that harmless: its index is higher.
+// Broken schedules the release on disconnect of the session of a queue, whose client broke its
+// stream. When the session's span has passed without a new attachment, the hub proposes the
+// release, and again while that was certainly not done. A renewal from now on makes the command
+// harmless: its index is higher.
 func (h *Hub) Broken(q *Queue) {
 	h.node.View(func(m *fsm.Machine) {
 		h.mu.Lock()
@@ -214,16 +215,16 @@ func (h *Hub) Broken(q *Queue) {
 		if s, _ := m.Session(id); s.Attachment != q.number || !h.leading {
 			return // another stream has the session, or it has ended
 		}
-		command := &fsm.Detached{Session: id, Attachment: q.number, Index: m.Stamp().Index}
+		command := &fsm.ReleaseOnDisconnect{Session: id, Attachment: q.number, Index: m.Stamp().Index}
 		var timer *time.Timer // with the hub's lock, as broken
-		timer = time.AfterFunc(q.Grace.Duration(), func() {
+		timer = time.AfterFunc(q.ReleaseOnDisconnect.Duration(), func() {
 			h.node.Submit(context.Background(), command, func(_ raftnode.Answer, err error) {
 				h.mu.Lock()
 				defer h.mu.Unlock()
 				switch {
 				case h.broken[id] != timer:
 				case err != nil && !errors.Is(err, raftnode.ErrUnknown):
-					timer.Reset(detachEvery)
+					timer.Reset(releaseEvery)
 				default:
 					delete(h.broken, id)
 				}
@@ -233,16 +234,16 @@ func (h *Hub) Broken(q *Queue) {
 	})
 }
 
-// cancelGrace ends the grace period of a session. The caller holds the lock.
-func (h *Hub) cancelGrace(id session.ID) {
+// cancelRelease cancels the scheduled release of a session. The caller holds the lock.
+func (h *Hub) cancelRelease(id session.ID) {
 	if timer := h.broken[id]; timer != nil {
 		timer.Stop()
 		delete(h.broken, id)
 	}
 }
 
-// SetLeading is called when this node begins and ends to lead, and with false when it ends. While it does not lead, no
-// stream is served; the next leader notices the breaks of its own streams.
+// SetLeading is called when this node begins and ends to lead, and with false when it ends. Streams
+// are served only while it leads; the next leader notices the breaks of its own streams.
 func (h *Hub) SetLeading(leading bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -265,10 +266,10 @@ func (h *Hub) endAll(reason string) {
 	}
 	clear(h.attached)
 	for ref := range h.waiting {
-		h.resolve(ref, Waited{Err: wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "%s; ask the leader for the same ticket", reason)})
+		h.resolve(ref, Waited{Err: wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "%s; request the same ticket from the leader", reason)})
 	}
 	for id := range h.broken {
-		h.cancelGrace(id)
+		h.cancelRelease(id)
 	}
 	h.dirty = make(map[string]struct{})
 }
@@ -277,15 +278,15 @@ func (h *Hub) endAll(reason string) {
 type Counts struct {
 	Streams   int // attached
 	Calls     int // unary calls that wait for a ticket
-	Positions int // tickets that asked for their positions
-	Broken    int // sessions in their grace period
+	Positions int // waiting tickets whose clients want their positions
+	Broken    int // sessions whose release on disconnect is scheduled
 }
 
 // Counts counts the clients.
 func (h *Hub) Counts() Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c := Counts{Streams: len(h.attached), Positions: h.asked, Broken: len(h.broken)}
+	c := Counts{Streams: len(h.attached), Positions: h.positions, Broken: len(h.broken)}
 	for _, calls := range h.waiting {
 		c.Calls += len(calls)
 	}
@@ -308,8 +309,8 @@ type Waited struct {
 }
 
 // Await registers a call, before its Acquire is proposed: the event comes before the answer. It is called under the state
-// machine's lock, with whether the ticket is granted already: then a call before this one may have been answered. A node
-// that does not lead can't know that. Answered or Cancel follows, also after the end of the wait.
+// machine's lock, with whether the ticket is granted already: then a call before this one may have been answered. Only
+// the leader knows that. Answered or Cancel follows, also after the end of the wait.
 func (h *Hub) Await(ref fsm.TicketRef, granted bool) *Waiter {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -42,20 +42,20 @@ func leading(t *testing.T) (*Hub, *fsm.Machine, func(...fsm.Command) fsm.Applied
 func TestTheFirstPositionIsSentToAFullQueue(t *testing.T) {
 	h, m, apply := leading(t)
 	id := apply(&fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
-	q, refused := h.Adopt(stateOf(id, apply(&fsm.Attach{Session: id, Secret: session.Hash{1}})))
+	q, refused := h.Claim(stateOf(id, apply(&fsm.Attach{Session: id, Secret: session.Hash{1}})))
 	require.Nil(t, refused)
 	for ticket := range uint64(2) {
-		apply(&fsm.Acquire{Session: id, Ticket: ticket + 1, Items: []fsm.Item{{Name: "a", Mode: fsm.Exclusive}}, WaitFor: fsm.Forever})
+		apply(&fsm.Acquire{Session: id, Ticket: ticket + 1, Items: []fsm.Item{{Name: "a", Mode: fsm.Exclusive}}, Wait: fsm.Forever})
 	}
 	h.request(q, 2, 1)
 	for q.hasRoom() {
 		q.add(&zamokpb.ServerMessage{}, true)
 	}
-	r := &reporter{Hub: h, machine: m, blockers: make(map[string][]*zamokpb.Blocker)}
+	r := &positionRound{Hub: h, machine: m, blockers: make(map[string][]*zamokpb.Blocker)}
 	r.ticket(fsm.TicketRef{Session: id, Ticket: 2})
 	sent := len(q.messages)
 	require.Equal(t, "a", q.messages[sent-1].GetPosition().GetName())
-	q.asked[2].ahead = 1
+	q.positions[2].ahead = 1
 	r.ticket(fsm.TicketRef{Session: id, Ticket: 2})
 	require.Len(t, q.messages, sent)
 }
@@ -67,7 +67,7 @@ func TestEndedAsItAttached(t *testing.T) {
 	secret := session.Hash{1}
 	id := apply(&fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	a := apply(&fsm.Attach{Session: id, Secret: secret}, &fsm.ExpireSession{Session: id})
-	box, f := h.Adopt(stateOf(id, a))
+	box, f := h.Claim(stateOf(id, a))
 	require.Nil(t, f)
 	frame, last := box.Take()
 	sent := frame.GetMessages()
@@ -83,7 +83,7 @@ func TestEndedAsItAttached(t *testing.T) {
 	id = apply(&fsm.OpenSession{Secret: session.Hash{2}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	h.SetLeading(false)
 	a = apply(&fsm.Attach{Session: id, Secret: session.Hash{2}})
-	_, f = h.Adopt(stateOf(id, a))
+	_, f = h.Claim(stateOf(id, a))
 	assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, f.Info.Code)
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, f.Info.Outcome)
 	assert.Empty(t, h.attached)
@@ -198,8 +198,8 @@ func (r *refusing) Submit(_ context.Context, c fsm.Command, done raftnode.Done) 
 }
 
 // While a leadership transfer is tried, a node takes no command. If it leads on, the session of a broken stream is
-// detached all the same.
-func TestADetachmentIsProposedUntilItIsTaken(t *testing.T) {
+// released all the same.
+func TestAReleaseOnDisconnectIsProposedUntilItIsTaken(t *testing.T) {
 	h, m := NewHub(metrics.New()), fsm.New()
 	h.SetLeading(true)
 	node := &refusing{machine: m, taken: make(chan fsm.Command, 1)}
@@ -208,7 +208,7 @@ func TestADetachmentIsProposedUntilItIsTaken(t *testing.T) {
 	secret := session.Hash{1}
 	entry := fsm.Entry{Version: m.Version(), Commands: []fsm.Command{
 		&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}},
-		&fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.Minute, Grace: 1}},
+		&fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.Minute, ReleaseOnDisconnect: 1}},
 	}}
 	a, err := m.Apply(1, entry.Append(nil))
 	require.NoError(t, err)
@@ -218,6 +218,6 @@ func TestADetachmentIsProposedUntilItIsTaken(t *testing.T) {
 	require.NoError(t, err)
 	h.Applied(m, a)
 	h.Broken(h.attached[id])
-	assert.Equal(t, &fsm.Detached{Session: id, Attachment: a.Results[0].Index, Index: m.Stamp().Index}, <-node.taken)
+	assert.Equal(t, &fsm.ReleaseOnDisconnect{Session: id, Attachment: a.Results[0].Index, Index: m.Stamp().Index}, <-node.taken)
 	assert.Zero(t, h.Counts().Broken)
 }

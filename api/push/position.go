@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// positionEvery is the least time between two reports to a ticket, after the first one; positionFirst, how
+	// positionEvery is the least time between two positions that a ticket is sent, after the first one; positionFirst, how
 	// long the first change after a rest waits for others.
 	positionEvery = time.Second
 	positionFirst = 20 * time.Millisecond
@@ -25,25 +25,25 @@ const (
 	// positionDirtyMax bounds the locks that are remembered to have changed. Of more, the waiters are sent their
 	// positions when the queue changes again, or by chance.
 	positionDirtyMax = 1 << 16
-	// positionNear is how many at the head of each queue are sent their position each time; the others take
-	// turns.
+	// positionNear is how many at the head of each queue are sent their position each time; the others
+	// in turn.
 	positionNear = fsm.PositionExactMax + 1
 	// positionBlockersMax is how many holders a position names, positionHoldersMax how many are sent the
-	// contention.
+	// number of waiters.
 	positionBlockersMax = 4
 	positionHoldersMax  = 64
 )
 
-// positionRequest is a waiting ticket whose client asked for its position, and what it was sent last.
+// positionRequest is a waiting ticket whose client wants its positions, and what it was sent last.
 type positionRequest struct {
-	// wide: it waits for several locks, so which of them is reported depends on their holders too, not only on the queue.
+	// wide: it waits for several locks, so which of them its position names depends on their holders too, not only on the queue.
 	wide  bool
 	name  string // "": it was not sent its position yet
 	ahead int
 	by    uint64 // the token of the first blocker
 }
 
-// queueMoved notes that the queue of a lock changed.
+// queueMoved records that the queue of a lock changed.
 func (h *Hub) queueMoved(name string) {
 	if len(h.dirty) < positionDirtyMax {
 		h.dirty[name] = struct{}{}
@@ -51,36 +51,36 @@ func (h *Hub) queueMoved(name string) {
 	signal(h.moved)
 }
 
-// holdersChanged notes that the holders of locks changed, which positions name.
+// holdersChanged records that the holders of locks changed, which positions name.
 func (h *Hub) holdersChanged(m *fsm.Machine, items []fsm.Item) {
-	for i := 0; i < len(items) && h.asked > 0; i++ {
+	for i := 0; i < len(items) && h.positions > 0; i++ {
 		if lock, _ := m.Lock(items[i].Name); lock.Waiters > 0 {
 			h.queueMoved(lock.Name)
 		}
 	}
 }
 
-// request reports the positions of a ticket that waits for so many locks, after the first one.
+// request begins to send a ticket that waits for so many locks its positions, after the first one.
 func (h *Hub) request(q *Queue, ticket uint64, locks int) {
 	h.cancelRequest(q, ticket)
-	q.asked[ticket] = &positionRequest{wide: locks > 1}
-	h.asked++
+	q.positions[ticket] = &positionRequest{wide: locks > 1}
+	h.positions++
 }
 
-// cancelRequest ends the reports to a ticket.
+// cancelRequest sends a ticket no more positions.
 func (h *Hub) cancelRequest(q *Queue, ticket uint64) {
-	if q.asked[ticket] != nil {
-		delete(q.asked, ticket)
-		h.asked--
+	if q.positions[ticket] != nil {
+		delete(q.positions, ticket)
+		h.positions--
 	}
 }
 
-// sendPositions sends their positions to waiters that asked, and to holders how many wait for them. False: no
+// sendPositions sends their positions to waiters that want them, and to holders how many wait for them. False: no
 // queue had changed. Where there is more than one call sends, the iteration of the maps picks some by chance.
 func (h *Hub) sendPositions() bool {
 	changed := false
 	for more, round := true, 0; more && round < positionRounds; round++ {
-		h.report(func(r *reporter) {
+		h.sendRound(func(r *positionRound) {
 			for name := range h.dirty {
 				if changed = true; r.steps >= positionSteps {
 					break
@@ -92,16 +92,16 @@ func (h *Hub) sendPositions() bool {
 		})
 	}
 	for more, round := changed, 0; more && round < positionRoundsFar; round++ {
-		h.report(func(r *reporter) {
-			more = h.asked > positionRoundFar
+		h.sendRound(func(r *positionRound) {
+			more = h.positions > positionRoundFar
 			r.tickets()
 		})
 	}
 	return changed
 }
 
-// reporter sends positions during one read of the state machine. State machine and hub are locked.
-type reporter struct {
+// positionRound sends positions during one read of the state machine. State machine and hub are locked.
+type positionRound struct {
 	*Hub
 	machine *fsm.Machine
 	steps   int
@@ -109,25 +109,26 @@ type reporter struct {
 	blockers map[string][]*zamokpb.Blocker
 }
 
-func (h *Hub) report(round func(*reporter)) {
+// sendRound makes a round.
+func (h *Hub) sendRound(round func(*positionRound)) {
 	h.node.View(func(m *fsm.Machine) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		round(&reporter{Hub: h, machine: m, blockers: make(map[string][]*zamokpb.Blocker)})
+		round(&positionRound{Hub: h, machine: m, blockers: make(map[string][]*zamokpb.Blocker)})
 	})
 }
 
-// lock reports to the first holders and the first waiters of a lock.
-func (r *reporter) lock(name string) {
+// lock sends to the first holders and the first waiters of a lock.
+func (r *positionRound) lock(name string) {
 	r.steps += positionLock
 	sent := 0
 	for ref := range r.machine.Holders(name) {
 		if sent++; sent > positionHoldersMax {
 			break
 		}
-		r.contended(ref)
+		r.contention(ref)
 	}
-	if r.asked == 0 {
+	if r.positions == 0 {
 		return
 	}
 	ahead := 0
@@ -148,25 +149,25 @@ func (r *reporter) lock(name string) {
 	}
 }
 
-// contended sends a holder the number of waiters for its locks, if that changed.
-func (r *reporter) contended(ref fsm.TicketRef) {
+// contention sends a holder the number of waiters for its locks, if that changed.
+func (r *positionRound) contention(ref fsm.TicketRef) {
 	waiters, locks := r.machine.Contention(ref)
 	r.steps += locks
 	q, waiting := r.attached[ref.Session], uint32(waiters)
-	if q == nil || !q.hasRoom() || q.contended[ref.Ticket] == waiting {
+	if q == nil || !q.hasRoom() || q.waitersSent[ref.Ticket] == waiting {
 		return
 	}
-	q.contended[ref.Ticket] = waiting
+	q.waitersSent[ref.Ticket] = waiting
 	q.add(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Contended{Contended: &zamokpb.Contended{
 		Ticket: ref.Ticket, Waiting: waiting,
 	}}}, true)
 }
 
-// tickets reports to some of the tickets that asked.
-func (r *reporter) tickets() {
+// tickets sends their positions to some of the tickets that want them.
+func (r *positionRound) tickets() {
 	left := positionRoundFar
 	for id, q := range r.attached {
-		for ticket := range q.asked {
+		for ticket := range q.positions {
 			if left--; left < 0 {
 				return
 			}
@@ -176,7 +177,7 @@ func (r *reporter) tickets() {
 }
 
 // ticket sends a ticket its position, wherever in a queue that is.
-func (r *reporter) ticket(ref fsm.TicketRef) {
+func (r *positionRound) ticket(ref fsm.TicketRef) {
 	q, a := r.requestOf(ref)
 	if a == nil {
 		return
@@ -188,16 +189,16 @@ func (r *reporter) ticket(ref fsm.TicketRef) {
 }
 
 // requestOf is the request of a ticket for its positions, or nil, and its stream's queue.
-func (r *reporter) requestOf(ref fsm.TicketRef) (*Queue, *positionRequest) {
+func (r *positionRound) requestOf(ref fsm.TicketRef) (*Queue, *positionRequest) {
 	q := r.attached[ref.Session]
 	if q == nil {
 		return nil, nil
 	}
-	return q, q.asked[ref.Ticket]
+	return q, q.positions[ref.Ticket]
 }
 
 // position sends a ticket its position at a lock, if that changed. The first one is always sent.
-func (r *reporter) position(q *Queue, a *positionRequest, ref fsm.TicketRef, name string, ahead int) {
+func (r *positionRound) position(q *Queue, a *positionRequest, ref fsm.TicketRef, name string, ahead int) {
 	if a.name != "" && !q.hasRoom() {
 		return
 	}
@@ -216,7 +217,7 @@ func (r *reporter) position(q *Queue, a *positionRequest, ref fsm.TicketRef, nam
 }
 
 // blockersOf names what blocks a lock: a delay, and its first holders.
-func (r *reporter) blockersOf(name string) []*zamokpb.Blocker {
+func (r *positionRound) blockersOf(name string) []*zamokpb.Blocker {
 	if by, known := r.blockers[name]; known {
 		return by
 	}

@@ -40,15 +40,15 @@ const (
 // Queue is the send queue of one attachment of a stream to a session: what its stream has not sent yet. The hub's lock
 // guards it.
 type Queue struct {
-	Session session.ID
-	Grace   clock.Span // for how long the session lives on after its stream broke; 0: until its ttl
-	number  uint64     // the index of the event of the attachment
-	hub     *Hub
+	Session             session.ID
+	ReleaseOnDisconnect clock.Span // for how long the session lives on after its stream broke; 0: until its ttl
+	number              uint64     // the index of the event of the attachment
+	hub                 *Hub
 
 	wake chan struct{} // capacity 1: there is something to take
 	done chan struct{} // closed when the stream is to end
 
-	state      *zamokpb.SessionState // the first message, until the stream adopts the queue; nil since then
+	state      *zamokpb.SessionState // the first message, until the stream claims the queue; nil since then
 	messages   []*zamokpb.ServerMessage
 	lookups    []*zamokpb.Answer // those of messages for which the writer looks into the state machine
 	bytes      int               // of messages
@@ -62,11 +62,12 @@ type Queue struct {
 	reason     *wire.Error // set before done is closed, and not changed after that
 	flushing   bool        // flushTimer runs
 	flushTimer *time.Timer // wakes the stream after lazyWait
-	// contended is what the holders among the tickets were sent last.
-	contended map[uint64]uint32
+	// waitersSent is the number of waiters for its locks that each holder among the tickets was
+	// sent last (message Contended).
+	waitersSent map[uint64]uint32
 	// requested is when tickets were requested that are not granted yet.
 	requested map[uint64]time.Time
-	asked     map[uint64]*positionRequest // the tickets that asked for their positions
+	positions map[uint64]*positionRequest // of the waiting tickets whose clients want their positions
 
 	sending     int       // of the frame that is being sent, if it is large; set by the writer
 	sendingFrom time.Time // when the first of its messages was queued; the writer's own
@@ -83,9 +84,11 @@ type Frame struct {
 type Command struct {
 	Kind   zamokpb.Command
 	Ticket uint64
-	First  bool // of an Acquire: its client says that there is no earlier copy
+	First  bool // of an Acquire: its client says that there is no earlier transmission
 	Frame  Frame
-	Report int // in the queues of so many locks, if the client asked for its positions
+	// Positions is in the queues of how many locks the client wants its positions; 0: it wants
+	// none.
+	Positions int
 }
 
 // Wake has a value when there is something to take.
@@ -110,7 +113,7 @@ func (q *Queue) change(e *fsm.Event, state fsm.TicketState) {
 	q.changed = e.Index
 	q.changes++
 	if state.State == fsm.Ended {
-		delete(q.contended, e.Ticket)
+		delete(q.waitersSent, e.Ticket)
 	}
 	if began, ok := q.requested[e.Ticket]; ok {
 		delete(q.requested, e.Ticket)
@@ -121,8 +124,8 @@ func (q *Queue) change(e *fsm.Event, state fsm.TicketState) {
 	q.add(wire.Change(e, state, q.changes), true)
 }
 
-// adopted reports whether a stream has the queue: only then its bytes count in the hub.
-func (q *Queue) adopted() bool { return q.state == nil }
+// claimed reports whether a stream has the queue: only then its bytes count in the hub.
+func (q *Queue) claimed() bool { return q.state == nil }
 
 // add queues a message and wakes the stream, at once or in lazyWait; false: the stream ended, perhaps because of it.
 func (q *Queue) add(m *zamokpb.ServerMessage, urgent bool) bool {
@@ -137,7 +140,7 @@ func (q *Queue) add(m *zamokpb.ServerMessage, urgent bool) bool {
 			"the stream was cut: more than %d messages or %d bytes waited for its reader; attach anew", queueMessagesMax, room))
 		return false
 	}
-	if q.bytes += bytes; q.adopted() {
+	if q.bytes += bytes; q.claimed() {
 		q.hub.bytes += bytes
 	}
 	if q.messages == nil {
@@ -154,7 +157,7 @@ func (q *Queue) add(m *zamokpb.ServerMessage, urgent bool) bool {
 
 // clear drops what is queued.
 func (q *Queue) clear() {
-	if q.adopted() {
+	if q.claimed() {
 		q.hub.bytes -= q.bytes
 	}
 	q.messages, q.lookups, q.bytes = nil, nil, 0
@@ -168,7 +171,7 @@ func (q *Queue) flushLater() {
 	}
 }
 
-// Requested notes when a ticket was first requested, for the metrics.
+// Requested records when a ticket was first requested, for the metrics.
 func (q *Queue) Requested(ticket uint64) {
 	q.hub.mu.Lock()
 	defer q.hub.mu.Unlock()
@@ -206,12 +209,12 @@ func (q *Queue) Answer(c Command, a *raftnode.Answer, refusal *wire.Error) {
 	case refusal != nil:
 	case acquire && r.State == fsm.Granted && r.Token == r.Index, !acquire && q.changed == r.Index:
 		return // its Change was queued
-	case c.Report > 0 && r.State == fsm.Waiting:
-		q.hub.request(q, c.Ticket, c.Report)
+	case c.Positions > 0 && r.State == fsm.Waiting:
+		q.hub.request(q, c.Ticket, c.Positions)
 	}
 	m := wire.Answer(c.Kind, wire.ResultState(c.Ticket, r), refusal)
 	repeated := r.State == fsm.Ended && refusal == nil // its result was sent before
-	if answer := m.GetAnswer(); q.add(m, !repeated) && (q.asked[c.Ticket] != nil || len(answer.Error.GetBlockers()) > 0) {
+	if answer := m.GetAnswer(); q.add(m, !repeated) && (q.positions[c.Ticket] != nil || len(answer.Error.GetBlockers()) > 0) {
 		q.lookups = append(q.lookups, answer)
 	}
 	q.endUnlessLeading(refusal)
@@ -281,7 +284,7 @@ func (q *Queue) Take() (frame *zamokpb.ServerFrame, last bool) {
 		messages = append(messages, wire.KeepAliveAck(q.ack.Sent, q.ackTime, q.changes))
 		q.ackDue, q.ack.Sent = false, nil
 	}
-	if q.adopted() && q.bytes >= sendingBytesMin {
+	if q.claimed() && q.bytes >= sendingBytesMin {
 		q.sending = q.bytes
 		q.hub.bytes += q.sending
 	}
@@ -289,12 +292,12 @@ func (q *Queue) Take() (frame *zamokpb.ServerFrame, last bool) {
 	q.flushing = false
 	q.hub.mu.Unlock()
 	for round := range slices.Chunk(lookups, lookupRound) {
-		q.hub.node.View(func(m *fsm.Machine) { // not under the hub's lock: it copies tickets
+		q.hub.node.View(func(m *fsm.Machine) { // not under the hub's lock: it reads tickets
 			for _, answer := range round {
 				wire.Describe(m, answer.Error.GetBlockers())
 			}
 		})
-		q.hub.report(func(r *reporter) {
+		q.hub.sendRound(func(r *positionRound) {
 			for _, answer := range round { // the first position, in the next frame
 				r.ticket(fsm.TicketRef{Session: q.Session, Ticket: answer.State.Ticket})
 			}

@@ -16,10 +16,10 @@ import (
 	"zamok/session"
 )
 
-// boxed is an adopted send queue of a hub without a node.
+// boxed is a claimed send queue of a hub without a node.
 func boxed(t *testing.T, h *Hub, id session.ID) *Queue {
 	h.attach(fsm.New(), &fsm.Event{Index: 1, TicketRef: fsm.TicketRef{Session: id}})
-	o, f := h.Adopt(&zamokpb.SessionState{Session: uint64(id), Attachment: 1})
+	o, f := h.Claim(&zamokpb.SessionState{Session: uint64(id), Attachment: 1})
 	require.Nil(t, f)
 	return o
 }
@@ -37,9 +37,9 @@ func wideRefusal(number int) *zamokpb.ServerMessage {
 	for range 2 * fsm.BlockersMax {
 		d.Cycle = append(d.Cycle, fsm.Link{Name: d.Blockers[0].Name, Owner: d.Blockers[0].Owner, State: fsm.Waiting})
 	}
-	f := wire.Refused(&fsm.Result{Code: fsm.NotAcquired, Detail: d})
+	f := wire.FromResult(&fsm.Result{Code: fsm.NotAcquired, Detail: d})
 	for _, b := range f.Info.Blockers { // as describe does
-		b.Label, b.Metadata = long(fmt.Sprint(number), fsm.LabelBytesMax), []byte(long(fmt.Sprint(number), wire.BlockerBytesMax-fsm.LabelBytesMax))
+		b.Label, b.Meta = long(fmt.Sprint(number), fsm.LabelBytesMax), []byte(long(fmt.Sprint(number), wire.BlockerBytesMax-fsm.LabelBytesMax))
 	}
 	return wire.Answer(zamokpb.Command_COMMAND_ACQUIRE, fsm.TicketState{}, f)
 }

@@ -1,7 +1,7 @@
-// Package web serves HTTP with JSON: it translates each request into calls of the gRPC services, and knows no other way
-// to the state machine. So both protocols have the same validation, permissions, limits and errors.
+// Package web is the front of a node for HTTP with JSON: it translates each request into requests of the wire for the
+// gate. So both protocols have the same validation, permissions, limits and errors.
 //
-//	handler := web.New(web.Config{Conn: conn, …})    // conn: any connection to the services of zamok.v1
+//	handler := web.New(web.Config{Gate: gate, …})
 //	http.Serve(listener, handler)
 //
 // docs/guide/http.md teaches its use, and /v1/openapi.json describes it. Numbers of 64 bits are strings, since many
@@ -11,17 +11,19 @@
 // # Files
 //
 //	web.go       the table of routes, and the one way of every request
-//	values.go    durations, numbers, and how a request is read
+//	call.go      what a request shows of its caller, and calls of the gate
+//	pipe.go      streams of the wire, for watches and holds
+//	values.go    how a request is read
 //	errors.go    errors with their status
-//	origin.go    requests of foreign web pages are refused
+//	origin.go    requests from web pages of other sites are refused
 //	locks.go     sessions, acquire, renew, release, downgrade, check
 //	oneshot.go   an acquisition with a session of its own, repeatable by an Idempotency-Key
-//	inspect.go   reading
+//	inspect.go   reading; package view has the answers
 //	operate.go   what operators do
 //	events.go    Server-Sent Events; watch
 //	hold.go      a lock for as long as a connection lives
 //	terraform.go the locks of Terraform's and OpenTofu's HTTP backend
-//	openapi.go   the description, made from the table of routes
+//	openapi.json the description, which openapi_test.go makes from the table of routes (make generate)
 //
 // # Promises
 //
@@ -33,7 +35,7 @@
 //	    once, until they have failed for retryFor. A downgrade and a removal are only while they are not done
 //	    (TestSomeCallsAreRepeatedWhileTheyAreNotDone), and what else operators do is not
 //	    (TestCallsAreRepeatedForAWhile, TestAWaitOutlivesTheLeader,
-//	    TestAHoldAsksTheNextLeader).
+//	    TestAHoldContinuesAtTheNextLeader).
 //	W3  An acquisition with a session of its own whose connection breaks before its answer ends with the connection: its
 //	    session is closed (TestAWaitEndsWithItsConnection, TestAGrantThatCanNotBeAnswered). With an Idempotency-Key it
 //	    is not, if a repetition has taken over or the answer was on its way (TestARepetitionTakesOver). A client that

@@ -6,16 +6,13 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
+	"zamok/api/view"
+	"zamok/api/visible"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
-	"zamok/session/visible"
 )
 
 // statuses is the only table from codes to those of HTTP. What is not here is 500.
@@ -62,75 +59,36 @@ func invalid(field, format string, args ...any) error {
 	return &failure{status: http.StatusBadRequest, cause: wire.Invalid(field, format, args...)}
 }
 
-// infoOf is what an error says, of this node or of the leader.
-func infoOf(err error) *zamokpb.ErrorInfo {
-	if e := (*wire.Error)(nil); errors.As(err, &e) {
-		return e.Info
-	}
-	if st, ok := status.FromError(err); ok {
-		for _, d := range st.Details() {
-			if info, ok := d.(*zamokpb.ErrorInfo); ok {
-				return info
-			}
-		}
-		if st.Code() == codes.Unavailable || st.Code() == codes.Canceled || st.Code() == codes.DeadlineExceeded {
-			return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "%s", st.Message()).Info
-		}
-	}
-	return wire.Explain(err).Info
-}
+// infoOf is what an error says.
+func infoOf(err error) *zamokpb.ErrorInfo { return wire.Explain(err).Info }
 
 // errorBody is the body of every answer other than 2xx.
 type errorBody struct {
-	Code     string    `json:"code" doc:"what is wrong, one word"`
-	Field    string    `json:"field,omitempty" doc:"the field that is invalid, or the name of the limit"`
-	Message  string    `json:"message" doc:"for people"`
-	Outcome  string    `json:"outcome" doc:"what took effect: not_done, done or unknown"`
-	Reason   string    `json:"reason,omitempty" doc:"why a session or an acquisition ended, if it is known"`
-	Blockers []blocker `json:"blockers,omitempty" doc:"not_acquired: what the acquisition would have to wait for"`
-	Cycle    []link    `json:"cycle,omitempty" doc:"deadlock: the acquisitions that would wait for each other"`
-	Leader   string    `json:"leader,omitempty" doc:"the leader, if this node is not it and knows it"`
+	Code     string         `json:"code" doc:"what is wrong, one word"`
+	Field    string         `json:"field,omitempty" doc:"the field that is invalid, or the name of the limit"`
+	Message  string         `json:"message" doc:"for people"`
+	Outcome  string         `json:"outcome" doc:"what took effect: not_done, done or unknown"`
+	Reason   string         `json:"reason,omitempty" doc:"why a session or an acquisition ended, if it is known"`
+	Blockers []view.Blocker `json:"blockers,omitempty" doc:"not_acquired: what the acquisition would have to wait for"`
+	Cycle    []link         `json:"cycle,omitempty" doc:"deadlock: the acquisitions that would wait for each other"`
+	Leader   string         `json:"leader,omitempty" doc:"the leader, if this node is not it and knows it"`
 }
 
 // link is one acquisition of a deadlock.
 type link struct {
-	Session number `json:"session"`
-	Ticket  number `json:"ticket"`
-	Owner   string `json:"owner,omitempty"`
-	State   string `json:"state" doc:"waiting or granted"`
-	Name    string `json:"name,omitempty" doc:"what it waits for"`
-}
-
-// fieldNames are the names that fields of the wire have here, where they are others.
-var fieldNames = strings.NewReplacer("settings.", "", "wait_for", "wait", "metadata", "meta", "respond_within", "poll", "].limit", "].of")
-
-// inOwnWords names a field that the services find invalid as the request has it. In a request which has names and not items, the
-// items are the names.
-func inOwnWords(err error, hasItems bool) error {
-	if f := (*failure)(nil); errors.As(err, &f) || !isCode(err, zamokpb.Code_CODE_INVALID) {
-		return err
-	}
-	info := infoOf(err)
-	field := fieldNames.Replace(info.Field)
-	if item, is := strings.CutPrefix(field, "items"); is && !hasItems {
-		field = "name"
-		if _, of, inside := strings.Cut(item, "]."); inside {
-			field = of
-		}
-	}
-	if rest, begins := strings.CutPrefix(info.Message, visible.Line(info.Field)); begins {
-		info.Message = visible.Line(field) + rest
-	}
-	info.Field = field
-	return &wire.Error{Info: info}
+	Session view.Number `json:"session"`
+	Ticket  view.Number `json:"ticket"`
+	Owner   string      `json:"owner,omitempty"`
+	State   string      `json:"state" doc:"waiting or granted"`
+	Name    string      `json:"name,omitempty" doc:"what it waits for"`
 }
 
 func newErrorBody(info *zamokpb.ErrorInfo) errorBody {
 	return errorBody{
-		Code: word(info.Code, "CODE_"), Field: info.Field, Message: info.Message, Outcome: word(info.Outcome, "OUTCOME_"),
-		Reason: word(info.Reason, "REASON_"), Blockers: wire.Each(info.Blockers, newBlocker), Leader: info.Leader,
+		Code: wire.JSONName(info.Code), Field: info.Field, Message: info.Message, Outcome: wire.JSONName(info.Outcome),
+		Reason: wire.JSONName(info.Reason), Blockers: wire.Each(info.Blockers, view.NewBlocker), Leader: info.Leader,
 		Cycle: wire.Each(info.Cycle, func(l *zamokpb.Link) link {
-			return link{number(l.Session), number(l.Ticket), l.Owner, word(l.State, "STATE_"), l.Name}
+			return link{view.Number(l.Session), view.Number(l.Ticket), l.Owner, wire.JSONName(l.State), l.Name}
 		}),
 	}
 }

@@ -8,9 +8,10 @@ import (
 	"strconv"
 	"time"
 
+	"zamok/api/view"
+	"zamok/api/visible"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
-	"zamok/session/visible"
 )
 
 // events sends Server-Sent Events.
@@ -72,27 +73,15 @@ const quietFor = 10 * time.Second
 const lastEventHeader = "Last-Event-ID"
 
 type watchRequest struct {
-	Prefix string `json:"prefix,omitempty" doc:"only locks whose names begin with it; with \"\" also the ends of sessions"`
-	From   number `json:"from,omitempty" doc:"events after this index; Last-Event-ID is used instead if it is sent. Absent: from now on"`
+	Prefix string      `json:"prefix,omitempty" doc:"only locks whose names begin with it; with \"\" also the ends of sessions"`
+	From   view.Number `json:"from,omitempty" doc:"events after this index; Last-Event-ID is used instead if it is sent. Absent: from now on"`
 
-	Cluster string `json:"cluster,omitempty" doc:"the id of the cluster that is meant, as the header Zamok-Cluster: EventSource sends none"`
-}
-
-// event is a change of an acquisition, or the end of a session.
-type event struct {
-	Index   number `json:"index"`
-	Session number `json:"session"`
-	Ticket  number `json:"ticket,omitempty"`
-	Token   number `json:"token,omitempty"`
-	Reason  string `json:"reason,omitempty"`
-	Text    string `json:"text,omitempty" doc:"the reason that an operator gave"`
-	Label   string `json:"label,omitempty"`
-	Items   []item `json:"items,omitempty"`
+	Cluster string `json:"cluster,omitempty" doc:"the id of the cluster that the request is for, as the header Zamok-Cluster: EventSource sends none"`
 }
 
 // place is how far a stream of events has come.
 type place struct {
-	Index number `json:"index" doc:"all events up to this one have been sent"`
+	Index view.Number `json:"index" doc:"all events up to this one have been sent"`
 }
 
 // watchEvents are the events of a watch.
@@ -100,7 +89,7 @@ func watchEvents() map[string]any {
 	all := map[string]any{"index": place{}, "error": errorBody{}}
 	for kind := range zamokpb.EventKind_name {
 		if kind != 0 {
-			all[word(zamokpb.EventKind(kind), "EVENT_")] = event{}
+			all[wire.JSONName(zamokpb.EventKind(kind))] = view.Event{}
 		}
 	}
 	return all
@@ -121,7 +110,7 @@ func (h *handler) watchRoute() route {
 				}
 			}
 			out := newEvents(w)
-			return out.end(h.watch(meant(r.Context(), request.Cluster), request, out))
+			return out.end(h.watch(forCluster(r.Context(), request.Cluster), request, out))
 		},
 	}
 }
@@ -130,20 +119,21 @@ func (h *handler) watchRoute() route {
 func (h *handler) watch(ctx context.Context, r *watchRequest, out *events) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := h.zamok.Watch(ctx, &zamokpb.WatchRequest{Prefix: r.Prefix, From: uint64(r.From)})
+	stream, err := newPipe[*zamokpb.WatchRequest, *zamokpb.WatchFrame](ctx, h, zamokpb.Zamok_Watch_FullMethodName)
 	if err != nil {
 		return err
 	}
-	frames, failed := received(ctx, stream.Recv)
+	stream.send(&zamokpb.WatchRequest{Prefix: r.Prefix, From: uint64(r.From)})
 	quiet := time.NewTicker(quietFor)
 	defer quiet.Stop()
 	for {
 		select {
-		case frame := <-frames:
+		case frame := <-stream.in:
 			err = sendFrame(out, frame)
 		case <-quiet.C:
 			err = out.comment()
-		case err = <-failed:
+		case <-stream.ended:
+			err = stream.err
 		}
 		if err != nil {
 			return err
@@ -151,40 +141,18 @@ func (h *handler) watch(ctx context.Context, r *watchRequest, out *events) error
 	}
 }
 
-// received are the frames of a stream, and the error with which it ends. That follows the end of ctx.
-func received[Frame any](ctx context.Context, recv func() (Frame, error)) (<-chan Frame, <-chan error) {
-	frames, failed := make(chan Frame), make(chan error, 1)
-	go func() {
-		for {
-			frame, err := recv()
-			if err != nil {
-				failed <- err
-				return
-			}
-			select {
-			case frames <- frame:
-			case <-ctx.Done():
-			}
-		}
-	}()
-	return frames, failed
-}
-
 // sendFrame sends the events of a frame. Only the last of an index has that as its id: a client that has received some of them
-// asks for all of them again.
+// is sent all of them again.
 func sendFrame(out *events, frame *zamokpb.WatchFrame) error {
 	if len(frame.Events) == 0 {
-		return out.send("index", strconv.FormatUint(frame.Index, 10), place{number(frame.Index)})
+		return out.send("index", strconv.FormatUint(frame.Index, 10), place{view.Number(frame.Index)})
 	}
 	for i, e := range frame.Events {
 		id := ""
 		if i == len(frame.Events)-1 || frame.Events[i+1].Index != e.Index {
 			id = strconv.FormatUint(e.Index, 10)
 		}
-		if err := out.send(word(e.Kind, "EVENT_"), id, event{
-			Index: number(e.Index), Session: number(e.Session), Ticket: number(e.Ticket), Token: number(e.Token),
-			Reason: word(e.Reason, "REASON_"), Text: e.Text, Label: e.Label, Items: wire.Each(e.Items, newItem),
-		}); err != nil {
+		if err := out.send(wire.JSONName(e.Kind), id, view.NewEvent(e)); err != nil {
 			return err
 		}
 	}

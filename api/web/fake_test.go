@@ -2,83 +2,63 @@ package web
 
 import (
 	"context"
-	"io"
 	"net"
 	"net/http"
-	"path"
+	"strings"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	"zamok/api/wire"
+	"zamok/api/gate"
 	"zamok/api/zamokpb"
 )
 
-// fakeConn answers calls by functions of a test.
+// fakeConn is a gate, and a service, whose calls are functions of a test.
 type fakeConn struct {
 	invoke func(ctx context.Context, method string, request any) (proto.Message, error)
 	stream func(s *fakeStream) error // serves a stream until it returns
 }
 
-func (f *fakeConn) Invoke(ctx context.Context, method string, request, response any, _ ...grpc.CallOption) error {
-	answer, err := f.invoke(ctx, path.Base(method), request)
-	if err == nil {
-		proto.Merge(response.(proto.Message), answer)
-	}
-	return err
+func (f *fakeConn) Do(ctx context.Context, _ gate.Arrival, request proto.Message) (proto.Message, error) {
+	return f.invoke(ctx, strings.TrimSuffix(string(request.ProtoReflect().Descriptor().Name()), "Request"), request)
 }
 
-func (f *fakeConn) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
-	s := &fakeStream{ctx: ctx, in: make(chan *zamokpb.ClientFrame), out: make(chan *zamokpb.ServerFrame), ended: make(chan struct{})}
-	go func() {
-		defer close(s.ended)
-		s.err = f.stream(s)
-	}()
-	return s, nil
+func (f *fakeConn) Stream(ctx context.Context, _ gate.Arrival, _ string, messages gate.Messages) error {
+	return f.stream(&fakeStream{ctx, messages})
 }
+
+func (f *fakeConn) Cluster() string { return "00ff" }
 
 // fakeStream is a stream of a session.
 type fakeStream struct {
-	grpc.ClientStream
-	ctx   context.Context
-	in    chan *zamokpb.ClientFrame
-	out   chan *zamokpb.ServerFrame
-	ended chan struct{}
-	err   error
+	ctx context.Context
+	gate.Messages
 }
 
 // received is the next message of the client; nil: there is none.
 func (s *fakeStream) received() *zamokpb.ClientMessage {
-	select {
-	case frame := <-s.in:
-		return frame.Messages[0]
-	case <-s.ctx.Done():
+	frame := new(zamokpb.ClientFrame)
+	if s.RecvMsg(frame) != nil {
 		return nil
 	}
+	return frame.Messages[0]
 }
 
 // sends sends messages, and reports whether the client has received them.
 func (s *fakeStream) sends(messages ...*zamokpb.ServerMessage) bool {
-	select {
-	case s.out <- &zamokpb.ServerFrame{Messages: messages}:
-		return true
-	case <-s.ctx.Done():
-		return false
-	}
+	return s.SendMsg(&zamokpb.ServerFrame{Messages: messages}) == nil
 }
 
 // opens answers the OpenStream, and waits for the Acquire.
 func (s *fakeStream) opens() { s.opensFor(time.Duration(ttlDefault)) }
 
 func (s *fakeStream) opensFor(ttl time.Duration) {
-	select {
-	case frame := <-s.in:
+	frame := new(zamokpb.ClientFrame)
+	if s.RecvMsg(frame) == nil {
 		s.sends(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: &zamokpb.SessionState{
 			Session: 7, Ttl: int64(ttl), Sent: frame.Sent,
 		}}})
-	case <-s.ctx.Done():
 	}
 	s.received()
 }
@@ -89,36 +69,11 @@ func granting() *zamokpb.ServerMessage {
 	}}}
 }
 
-func (s *fakeStream) SendMsg(m any) error {
-	select {
-	case s.in <- m.(*zamokpb.ClientFrame):
-		return nil
-	case <-s.ended:
-		return io.EOF
-	case <-s.ctx.Done():
-		return s.ctx.Err()
-	}
-}
-
-func (s *fakeStream) RecvMsg(m any) error {
-	select {
-	case frame := <-s.out:
-		proto.Merge(m.(proto.Message), frame)
-		return nil
-	case <-s.ended:
-		if s.err == nil {
-			return io.EOF
-		}
-		return s.err
-	case <-s.ctx.Done():
-		return wire.Explain(s.ctx.Err())
-	}
-}
-
-// fakeConfig is the config of a handler on a fake connection.
-func fakeConfig(conn grpc.ClientConnInterface) Config {
+// fakeConfig is the config of a handler in front of a fake gate.
+func fakeConfig(g Gate) Config {
 	return Config{
-		Conn: conn, Node: "n1", Cluster: func() string { return "00ff" }, Started: func() bool { return true }, NotReady: func() string { return "" },
+		Gate: g, Begin: func() (end func(), err error) { return func() {}, nil }, Node: "n1",
+		Started: func() bool { return true }, NotReady: func() string { return "" },
 		IsHost: func(string) bool { return false }, Stopping: make(chan struct{}),
 	}
 }

@@ -15,11 +15,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"zamok/api/gate"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 )
@@ -32,44 +32,43 @@ type filledConn struct {
 	of    *http.Request
 }
 
-func (c *filledConn) Invoke(ctx context.Context, method string, request, response any, _ ...grpc.CallOption) error {
+func (c *filledConn) Do(_ context.Context, from gate.Arrival, request proto.Message) (proto.Message, error) {
 	c.calls++
-	c.check(ctx)
-	_, err := proto.Marshal(request.(proto.Message))
-	require.NoError(c.t, err, method)
-	fill(response.(proto.Message).ProtoReflect(), c.text, 0)
-	return nil
+	c.check(from)
+	_, err := proto.Marshal(request)
+	require.NoError(c.t, err)
+	name := strings.TrimSuffix(string(request.ProtoReflect().Descriptor().FullName()), "Request") + "Response"
+	kind, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(name))
+	require.NoError(c.t, err)
+	response := kind.New().Interface()
+	fill(response.ProtoReflect(), c.text, 0)
+	return response, nil
 }
 
-func (c *filledConn) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c *filledConn) Stream(_ context.Context, from gate.Arrival, _ string, _ gate.Messages) error {
 	c.calls++
-	c.check(ctx)
-	return nil, wire.Errorf(zamokpb.Code_CODE_DENIED, "not done: no stream; %s", c.text)
+	c.check(from)
+	return wire.Errorf(zamokpb.Code_CODE_DENIED, "not done: no stream; %s", c.text)
 }
 
-// check demands that a request of HTTP becomes no other caller's: what a relayed call says about its caller is metadata.
-func (c *filledConn) check(ctx context.Context) {
-	md, _ := metadata.FromOutgoingContext(ctx)
-	for key, values := range md {
-		switch key {
-		case relayKey:
-			assert.Equal(c.t, []string{"1"}, values)
-		case clusterKey:
-			named := c.of.Header.Values(clusterKey)
-			assert.LessOrEqual(c.t, len(values), len(named)+1, "and one in the body or in the query")
-			for i, cluster := range named {
-				assert.Equal(c.t, cluster, values[i])
-			}
-		case authorizationKey:
-			shown := c.of.Header["Authorization"]
-			if _, password, basic := c.of.BasicAuth(); basic && len(shown) == 1 && c.of.URL.Path == "/v1/terraform/lock" {
-				shown = []string{"Bearer " + password}
-			}
-			assert.Equal(c.t, shown, values)
-		default:
-			assert.Fail(c.t, "metadata that no request has", key)
-		}
+func (*filledConn) Cluster() string { return "00ff" }
+
+// check demands that a request of HTTP becomes no other caller's, as a relayed call would say.
+func (c *filledConn) check(from gate.Arrival) {
+	assert.Nil(c.t, from.Via)
+	assert.Empty(c.t, from.Caller)
+	assert.False(c.t, from.First)
+	assert.True(c.t, from.Relay)
+	named := c.of.Header.Values(zamokpb.ClusterKey)
+	assert.LessOrEqual(c.t, len(from.Clusters), len(named)+1, "and one in the body or in the query")
+	for i, cluster := range named {
+		assert.Equal(c.t, cluster, from.Clusters[i])
 	}
+	shown := c.of.Header["Authorization"]
+	if _, password, basic := c.of.BasicAuth(); basic && len(shown) == 1 && c.of.URL.Path == "/v1/terraform/lock" {
+		shown = []string{"Bearer " + password}
+	}
+	assert.Equal(c.t, shown, from.Tokens)
 }
 
 func fill(m protoreflect.Message, text string, depth int) {

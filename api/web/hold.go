@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"time"
 
+	"zamok/api/view"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -16,20 +17,20 @@ import (
 
 // holdRequest is an acquisition that lives as long as its connection.
 type holdRequest struct {
-	Name    []string  `json:"name" doc:"a lock; repeated for several at once"`
-	Mode    mode      `json:"mode,omitempty" doc:"exclusive (default), shared or permits"`
-	Permits uint32    `json:"permits,omitempty" doc:"with permits: how many"`
-	Of      uint32    `json:"of,omitempty" doc:"with permits: of how many"`
-	Wait    *patience `json:"wait,omitempty" doc:"the longest wait; absent: as long as the connection lives"`
-	MaxHold duration  `json:"max_hold,omitempty" doc:"the grant ends after this time"`
-	Owner   string    `json:"owner,omitempty" doc:"a thread of the client, for deadlock detection"`
-	Meta    string    `json:"meta,omitempty" doc:"shown to people, up to 4096 bytes"`
+	Name    []string      `json:"name" doc:"a lock; repeated for several at once"`
+	Mode    view.Mode     `json:"mode,omitempty" doc:"exclusive (default), shared or permits"`
+	Permits uint32        `json:"permits,omitempty" doc:"with permits: how many"`
+	Of      uint32        `json:"of,omitempty" doc:"with permits: of how many"`
+	Wait    *patience     `json:"wait,omitempty" doc:"the longest wait; absent: as long as the connection lives"`
+	MaxHold view.Duration `json:"max_hold,omitempty" doc:"the grant ends after this time"`
+	Owner   string        `json:"owner,omitempty" doc:"a thread of the client, for deadlock detection"`
+	Meta    string        `json:"meta,omitempty" doc:"shown to people, up to 4096 bytes"`
 
-	TTL       duration `json:"ttl,omitempty" doc:"how long the lock outlives a node that vanishes with the connection; default 15s"`
-	LockDelay duration `json:"lock_delay,omitempty" doc:"how long the lock stays closed after a loss"`
-	Label     string   `json:"label,omitempty" doc:"shown to people, up to 256 bytes"`
+	TTL       view.Duration `json:"ttl,omitempty" doc:"how long the lock outlives a node that vanishes with the connection; default 15s"`
+	LockDelay view.Duration `json:"lock_delay,omitempty" doc:"how long the lock stays closed after a loss"`
+	Label     string        `json:"label,omitempty" doc:"shown to people, up to 256 bytes"`
 
-	Cluster string `json:"cluster,omitempty" doc:"the id of the cluster that is meant, as the header Zamok-Cluster: EventSource sends none"`
+	Cluster string `json:"cluster,omitempty" doc:"the id of the cluster that the request is for, as the header Zamok-Cluster: EventSource sends none"`
 }
 
 func (h *handler) holdRoute() route {
@@ -42,20 +43,23 @@ func (h *handler) holdRoute() route {
 			if err := receive(w, r, request); err != nil {
 				return err
 			}
+			if len(request.Name) == 0 {
+				request.Name = []string{""} // which is refused by its name
+			}
 			wait := forever
 			if request.Wait != nil {
 				wait = *request.Wait
 			}
-			o := &hold{handler: h, out: newEvents(w), secret: newSecret(), began: h.clock.Now(), names: request.Name,
-				settings: settings(request.TTL, request.LockDelay, request.Label, ""),
+			o := &hold{handler: h, out: newEvents(w), began: h.clock.Now(), names: request.Name,
+				attacher: zamokpb.Attacher{Secret: newSecret(), Settings: settings(request.TTL, request.LockDelay, request.Label, "")},
 				acquire: &zamokpb.Acquire{
-					Ticket: ownTicket, WaitFor: int64(wait), MaxHold: request.MaxHold.nanoseconds(), Owner: request.Owner,
-					Metadata: []byte(request.Meta), ReportPosition: true,
+					Ticket: ownTicket, Wait: int64(wait), MaxHold: request.MaxHold.Nanoseconds(), Owner: request.Owner,
+					Meta: []byte(request.Meta), Positions: true,
 				}}
 			for _, name := range request.Name {
-				o.acquire.Items = append(o.acquire.Items, item{name, request.Mode, request.Permits, request.Of}.wire())
+				o.acquire.Items = append(o.acquire.Items, view.Item{Name: name, Mode: request.Mode, Permits: request.Permits, Of: request.Of}.Wire())
 			}
-			return o.out.end(inOwnWords(o.run(meant(r.Context(), request.Cluster)), false))
+			return o.out.end(o.run(forCluster(r.Context(), request.Cluster)))
 		},
 	}
 }
@@ -66,18 +70,15 @@ type hold struct {
 	*handler
 	out      *events
 	names    []string
-	secret   secret
-	settings *zamokpb.SessionSettings
+	attacher zamokpb.Attacher
 	acquire  *zamokpb.Acquire
 
 	began   clock.Instant
-	session uint64               // 0: not opened yet
 	lease   *clock.LocalDeadline // of the session
 	ttl     time.Duration
-	notice  duration
+	notice  view.Duration
 	ended   bool // the session has ended
 	final   bool // what ended the stream was its answer, or that of the client
-	attempt uint64
 	granted bool
 
 	holdUntil clock.Time // when the maximum hold ends; 0: never
@@ -86,7 +87,7 @@ type hold struct {
 // openWait is how long a stream may take to open the session; more than the server takes.
 const openWait = 15 * clock.Second
 
-// lastTry is what must be left of a lease for one more stream: more than a pause. A hold reports its loss by so much early,
+// lastTry is what must be left of a lease for one more stream: more than retryEvery. A hold says that it is lost by so much early,
 // and not late.
 const lastTry = 2 * clock.Span(retryEvery)
 
@@ -94,33 +95,33 @@ const lastTry = 2 * clock.Span(retryEvery)
 const heartbeatEvery = 5 * time.Second
 
 type queued struct {
-	Ahead    uint32    `json:"ahead" doc:"how many other waiters are ahead in the queue"`
-	Name     string    `json:"name" doc:"the lock that it waits for first"`
-	Blockers []blocker `json:"blockers,omitempty"`
+	Ahead    uint32         `json:"ahead" doc:"how many other waiters are ahead in the queue"`
+	Name     string         `json:"name" doc:"the lock that it waits for first"`
+	Blockers []view.Blocker `json:"blockers,omitempty"`
 }
 
 type granted struct {
-	Name    []string `json:"name"`
-	Cluster string   `json:"cluster" doc:"the id of the cluster"`
-	Token   number   `json:"token" doc:"the fencing token"`
-	Session number   `json:"session"`
-	TTL     duration `json:"ttl"`
-	TTLMin  duration `json:"ttl_min,omitempty" doc:"a notice, if ttl is shorter: most failovers end the session; use one and a half times this"`
+	Name    []string      `json:"name"`
+	Cluster string        `json:"cluster" doc:"the id of the cluster"`
+	Token   view.Number   `json:"token" doc:"the fencing token"`
+	Session view.Number   `json:"session"`
+	TTL     view.Duration `json:"ttl"`
+	TTLMin  view.Duration `json:"ttl_min,omitempty" doc:"a notice, if ttl is shorter: most failovers end the session; use one and a half times this"`
 
 	heartbeat
 }
 
 type heartbeat struct {
-	ValidFor duration `json:"valid_for" doc:"how long the lock was certain when this was sent"`
+	ValidFor view.Duration `json:"valid_for" doc:"how long the lock was certain when this was sent"`
 }
 
 type lost struct {
-	Reason string `json:"reason" doc:"expired, evicted, revoked, max_hold_exceeded, restored; session_ended: no leader was there to say why; unconfirmed: no leader has confirmed the session in time; node_stopping: the ttl ends it"`
+	Reason string `json:"reason" doc:"expired, expired_by_operator, force_released, max_hold_exceeded, restored; session_ended: no leader was there to say why; unconfirmed: no leader has confirmed the session in time; node_stopping: the ttl ends it"`
 	Text   string `json:"text,omitempty" doc:"the reason that an operator gave"`
 }
 
-// errAskAgain ends a stream whose Acquire met the end of leadership: the next one sends it again.
-var errAskAgain = errors.New("the acquisition is requested again")
+// errSendAgain ends a stream whose Acquire met the end of leadership: the next one sends it again.
+var errSendAgain = errors.New("the acquisition is requested again")
 
 // errOver ends a hold after its last event.
 var errOver = errors.New("the last event has been sent")
@@ -128,8 +129,8 @@ var errOver = errors.New("the last event has been sent")
 // run holds the lock until the connection or the lock ends.
 func (o *hold) run(ctx context.Context) error {
 	defer func() {
-		if o.session != 0 && !o.ended {
-			_ = o.closeLater(ctx, o.session, o.secret) // if that fails, its ttl ends it
+		if o.attacher.Session != 0 && !o.ended {
+			_ = o.closeLater(ctx, o.attacher.Session, o.attacher.Secret) // if that fails, its ttl ends it
 		}
 	}()
 	for {
@@ -139,8 +140,8 @@ func (o *hold) run(ctx context.Context) error {
 			return nil
 		case ctx.Err() != nil || o.final:
 			return err
-		case o.session == 0:
-			if !mayPass(err) || o.clock.Now().Since(o.began).Duration() > retryFor {
+		case o.attacher.Session == 0:
+			if !isTransient(err) || o.clock.Now().Since(o.began).Duration() > retryFor {
 				return err
 			}
 		case isCode(err, zamokpb.Code_CODE_NO_SESSION): // it ended between two streams
@@ -150,7 +151,7 @@ func (o *hold) run(ctx context.Context) error {
 			return o.over("unconfirmed", wire.Errorf(zamokpb.Code_CODE_UNKNOWN,
 				"not acquired: no leader has confirmed the session for %v; it is closed as soon as there is one", o.ttl))
 		}
-		if !o.pause(ctx) && ctx.Err() == nil {
+		if !o.waitToRetry(ctx) && ctx.Err() == nil {
 			return o.over("node_stopping", err)
 		}
 	}
@@ -173,12 +174,12 @@ func (o *hold) heartbeat() heartbeat {
 		end, _ := o.lease.Local(o.holdUntil)
 		left = min(left, o.clock.Now().Until(end))
 	}
-	return heartbeat{duration(max(left, 0).Duration().Truncate(time.Millisecond))}
+	return heartbeat{view.Duration(max(left, 0).Duration().Truncate(time.Millisecond))}
 }
 
 // left is for how long the session is certainly alive, or may take to open.
 func (o *hold) left() clock.Span {
-	if o.session == 0 {
+	if o.attacher.Session == 0 {
 		return openWait
 	}
 	until, _ := o.lease.Until() // SessionState was a confirmation
@@ -211,39 +212,32 @@ func (o *hold) stream(ctx context.Context) error {
 	defer cancel()
 	expired := time.AfterFunc(o.left().Timer(), cancel) // interrupts a Send as well, which may take as long as an unreachable leader
 	defer expired.Stop()
-	stream, err := o.zamok.Session(ctx)
+	stream, err := newPipe[*zamokpb.ClientFrame, *zamokpb.ServerFrame](ctx, o.handler, zamokpb.Zamok_Session_FullMethodName)
 	if err != nil {
 		return err
 	}
-	send := func(m *zamokpb.ClientMessage) {
-		// An error is that of the stream's end, which Recv returns.
-		_ = stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{m}, Sent: o.sent()})
-	}
-	frames, failed := received(ctx, stream.Recv)
-	o.attempt++
-	send(&zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Open{Open: &zamokpb.OpenStream{
-		Secret: o.secret, Session: o.session, Settings: o.settings, Attempt: o.attempt,
-	}}})
-	renew := time.NewTicker(min(time.Duration(o.settings.Ttl)/3, heartbeatEvery))
+	send := func(m *zamokpb.ClientMessage) { stream.send(o.attacher.Frame(o.sent(), m)) }
+	stream.send(o.attacher.Open(o.sent()))
+	renew := time.NewTicker(min(time.Duration(o.attacher.Settings.Ttl)/3, heartbeatEvery))
 	defer renew.Stop()
 	for {
 		select {
-		case frame := <-frames:
+		case frame := <-stream.in:
 			for _, m := range frame.Messages {
 				if err := o.receive(m, send); err != nil {
-					o.final = !errors.Is(err, errAskAgain)
+					o.final = !errors.Is(err, errSendAgain)
 					return err
 				}
 			}
-			if o.session != 0 {
+			if o.attacher.Session != 0 {
 				expired.Reset(o.left().Timer())
 			}
 		case <-renew.C:
-			send(&zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_KeepAlive{KeepAlive: &zamokpb.KeepAlive{}}})
+			send((&zamokpb.KeepAlive{}).Message())
 		case <-ctx.Done():
 			return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "not acquired: no session was opened in time") // or it has ended
-		case err := <-failed:
-			return err
+		case <-stream.ended:
+			return stream.err
 		}
 	}
 }
@@ -252,9 +246,10 @@ func (o *hold) stream(ctx context.Context) error {
 func (o *hold) receive(message *zamokpb.ServerMessage, send func(*zamokpb.ClientMessage)) error {
 	switch m := message.Message.(type) {
 	case *zamokpb.ServerMessage_Session:
-		state := m.Session
-		if o.session == 0 {
-			o.session, o.ttl, o.lease = state.Session, time.Duration(state.Ttl), clock.NewLocalDeadline(clock.Span(state.Ttl))
+		opened := o.attacher.Session != 0
+		state := o.attacher.Attached(message)
+		if !opened {
+			o.ttl, o.lease = time.Duration(state.Ttl), clock.NewLocalDeadline(clock.Span(state.Ttl))
 			o.notice = noticeOf(state.Ttl, state.TtlMin)
 		}
 		o.confirm(state.Sent, state.Time)
@@ -263,20 +258,20 @@ func (o *hold) receive(message *zamokpb.ServerMessage, send func(*zamokpb.Client
 				return o.update(t, "", true)
 			}
 		}
-		send(&zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: o.acquire}}) // the first time, or it did not arrive
+		send(o.acquire.Message()) // the first time, or it did not arrive
 	case *zamokpb.ServerMessage_Change:
 		return o.update(m.Change.State, m.Change.Text, false)
 	case *zamokpb.ServerMessage_Answer:
 		if e := m.Answer.Error; e != nil && e.Code != zamokpb.Code_CODE_OK {
 			err := &wire.Error{Info: e}
-			if mayPass(err) {
-				return fmt.Errorf("%w: %w", errAskAgain, err)
+			if isTransient(err) {
+				return fmt.Errorf("%w: %w", errSendAgain, err)
 			}
 			return err
 		}
 		return o.update(m.Answer.State, "", false)
 	case *zamokpb.ServerMessage_Position:
-		return o.out.send("queued", "", queued{m.Position.Ahead, m.Position.Name, wire.Each(m.Position.Blockers, newBlocker)})
+		return o.out.send("queued", "", queued{m.Position.Ahead, m.Position.Name, wire.Each(m.Position.Blockers, view.NewBlocker)})
 	case *zamokpb.ServerMessage_KeepAliveAck:
 		if o.confirm(m.KeepAliveAck.Sent, m.KeepAliveAck.Time); !o.granted {
 			return o.waits()
@@ -285,7 +280,7 @@ func (o *hold) receive(message *zamokpb.ServerMessage, send func(*zamokpb.Client
 	case *zamokpb.ServerMessage_SessionEnded:
 		o.ended = true
 		if o.granted {
-			return o.lost(word(m.SessionEnded.Reason, "REASON_"), m.SessionEnded.Text)
+			return o.lost(wire.JSONName(m.SessionEnded.Reason), m.SessionEnded.Text)
 		}
 		return sessionEnded(m.SessionEnded.Reason)
 	}
@@ -305,13 +300,13 @@ func (o *hold) update(t *zamokpb.TicketState, text string, attached bool) error 
 	switch {
 	case t.GetState() == zamokpb.State_STATE_GRANTED && !o.granted:
 		o.granted, o.holdUntil = true, clock.Time(t.HoldUntil)
-		return o.out.send("granted", "", granted{o.names, o.config.Cluster(), number(t.Token), number(o.session), duration(o.ttl), o.notice, o.heartbeat()})
+		return o.out.send("granted", "", granted{o.names, o.config.Gate.Cluster(), view.Number(t.Token), view.Number(o.attacher.Session), view.Duration(o.ttl), o.notice, o.heartbeat()})
 	case t.GetState() != zamokpb.State_STATE_ENDED:
 		return nil
 	case o.granted:
-		return o.lost(word(t.Reason, "REASON_"), text)
+		return o.lost(wire.JSONName(t.Reason), text)
 	case attached || t.Reason == zamokpb.Reason_REASON_WAIT_TIMEOUT:
-		e := wire.Errorf(zamokpb.Code_CODE_NOT_ACQUIRED, "not acquired: %s", word(t.Reason, "REASON_"))
+		e := wire.Errorf(zamokpb.Code_CODE_NOT_ACQUIRED, "not acquired: %s", wire.JSONName(t.Reason))
 		e.Info.Reason = t.Reason
 		return e
 	}

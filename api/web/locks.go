@@ -11,8 +11,7 @@ import (
 	"reflect"
 	"time"
 
-	"google.golang.org/grpc/metadata"
-
+	"zamok/api/view"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 )
@@ -42,82 +41,58 @@ func (s *secret) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// item is one lock of an acquisition.
-type item struct {
-	Name    string `json:"name,omitempty" doc:"1 to 512 bytes of UTF-8 without control characters"`
-	Mode    mode   `json:"mode,omitempty" doc:"exclusive (default), shared or permits"`
-	Permits uint32 `json:"permits,omitempty" doc:"with permits: how many"`
-	Of      uint32 `json:"of,omitempty" doc:"with permits: of how many"`
-}
-
-// wire converts an item. Without a mode it is exclusive, or of permits if their number is given.
-func (i item) wire() *zamokpb.Item {
-	m := modes[i.Mode]
-	if i.Mode == "" {
-		m = zamokpb.Mode_MODE_EXCLUSIVE
-		if i.Permits > 0 || i.Of > 0 {
-			m = zamokpb.Mode_MODE_PERMITS
-		}
-	}
-	return &zamokpb.Item{Name: i.Name, Mode: m, Permits: i.Permits, Limit: i.Of}
-}
-
-func newItem(i *zamokpb.Item) item {
-	return item{i.Name, mode(word(i.Mode, "MODE_")), i.Permits, i.Limit}
-}
-
 // acquireRequest is an acquisition: of one lock, or of several at once. With a session it is one of its tickets; else
 // it has a session of its own.
 type acquireRequest struct {
-	item
-	Items   []item   `json:"items,omitempty" doc:"several locks at once, all or none, instead of name"`
-	Wait    patience `json:"wait,omitempty" doc:"the longest wait, or \"forever\"; absent: do not wait"`
-	Poll    duration `json:"poll,omitempty" doc:"answer after this time at the latest: 202 while it still waits; repeat the request then"`
-	MaxHold duration `json:"max_hold,omitempty" doc:"the grant ends after this time, even while its session is alive"`
-	Owner   string   `json:"owner,omitempty" doc:"a thread of the client, for deadlock detection"`
-	Meta    string   `json:"meta,omitempty" doc:"shown to people, up to 4096 bytes"`
+	view.Item
+	Items   []view.Item   `json:"items,omitempty" doc:"several locks at once, all or none, instead of name"`
+	Wait    patience      `json:"wait,omitempty" doc:"the longest wait, or \"forever\"; absent: do not wait"`
+	Poll    view.Duration `json:"poll,omitempty" doc:"answer after this time at the latest: 202 while it still waits; repeat the request then"`
+	MaxHold view.Duration `json:"max_hold,omitempty" doc:"the grant ends after this time, even while its session is alive"`
+	Owner   string        `json:"owner,omitempty" doc:"a thread of the client, for deadlock detection"`
+	Meta    string        `json:"meta,omitempty" doc:"shown to people, up to 4096 bytes"`
 
-	Session      number `json:"session,omitempty" doc:"an open session; absent: one of its own"`
-	Secret       secret `json:"secret,omitempty" doc:"the secret of the session, also as the header Zamok-Secret"`
-	Ticket       number `json:"ticket,omitempty" doc:"with a session: the number of the acquisition, from 1; each acts once"`
-	AckedThrough number `json:"acked_through,omitempty" doc:"with a session: no acquisition up to this number is requested again"`
+	Session      view.Number `json:"session,omitempty" doc:"an open session; absent: one of its own"`
+	Secret       secret      `json:"secret,omitempty" doc:"the secret of the session, also as the header Zamok-Secret"`
+	Ticket       view.Number `json:"ticket,omitempty" doc:"with a session: the number of the acquisition, from 1; each acts once"`
+	AckedThrough view.Number `json:"acked_through,omitempty" doc:"with a session: no acquisition up to this number is requested again"`
 
-	TTL       duration `json:"ttl,omitempty" doc:"of its own session: how long the lock lives without a renewal; default 15s"`
-	LockDelay duration `json:"lock_delay,omitempty" doc:"of its own session: how long the lock stays closed after a loss"`
-	Label     string   `json:"label,omitempty" doc:"of its own session: shown to people, up to 256 bytes"`
+	TTL       view.Duration `json:"ttl,omitempty" doc:"of its own session: how long the lock lives without a renewal; default 15s"`
+	LockDelay view.Duration `json:"lock_delay,omitempty" doc:"of its own session: how long the lock stays closed after a loss"`
+	Label     string        `json:"label,omitempty" doc:"of its own session: shown to people, up to 256 bytes"`
 }
 
 // ttlDefault is the ttl of a session that is opened without one.
-const ttlDefault = duration(15 * time.Second)
+const ttlDefault = view.Duration(15 * time.Second)
 
 // acquire converts an acquisition.
 func (r *acquireRequest) acquire(ticket uint64) (*zamokpb.Acquire, error) {
 	a := &zamokpb.Acquire{
-		Ticket: ticket, WaitFor: int64(r.Wait), MaxHold: r.MaxHold.nanoseconds(), Owner: r.Owner, Metadata: []byte(r.Meta),
+		Ticket: ticket, Wait: int64(r.Wait), MaxHold: r.MaxHold.Nanoseconds(), Owner: r.Owner, Meta: []byte(r.Meta),
 	}
 	switch {
 	case len(r.Items) == 0:
-		a.Items = []*zamokpb.Item{r.item.wire()}
-	case r.item != (item{}):
+		a.Items = []*zamokpb.Item{r.Item.Wire()}
+	case r.Item != (view.Item{}):
 		return nil, invalid("items", "are given beside a name: give either")
 	default:
-		a.Items = wire.Each(r.Items, item.wire)
+		a.Items = wire.Each(r.Items, view.Item.Wire)
 	}
 	return a, nil
 }
 
-// held is an acquisition as it stands. It is the body of what is asked about it afterwards.
+// held is an acquisition as it stands. It is the body of later requests about it.
 type held struct {
-	State    string    `json:"state,omitempty" doc:"granted, or waiting"`
-	Cluster  string    `json:"cluster,omitempty" doc:"the id of the cluster; sent back, a node of another one refuses the request"`
-	Session  number    `json:"session"`
-	Secret   secret    `json:"secret,omitempty" doc:"the right to renew and release: keep it private"`
-	Ticket   number    `json:"ticket,omitempty" doc:"absent if the session is the lock's own"`
-	Token    number    `json:"token,omitempty" doc:"the fencing token: rises with every exclusive grant of a lock"`
-	TTL      duration  `json:"ttl,omitempty" doc:"how long the session lives without a renewal"`
-	TTLMin   duration  `json:"ttl_min,omitempty" doc:"a notice, if ttl is shorter: most failovers end the session; use one and a half times this"`
-	ValidFor *duration `json:"valid_for,omitempty" doc:"how long the lock is certain, its max_hold included, counted from the moment at which you sent this request"`
-	Deadline duration  `json:"deadline,omitempty" doc:"cluster time (see /v1/now) at which the session ends unless it is renewed"`
+	State    string         `json:"state,omitempty" doc:"granted, or waiting"`
+	Cluster  string         `json:"cluster,omitempty" doc:"the id of the cluster; sent back, a node of another one refuses the request"`
+	Session  view.Number    `json:"session"`
+	Secret   secret         `json:"secret,omitempty" doc:"the right to renew and release: keep it private"`
+	Ticket   view.Number    `json:"ticket,omitempty" doc:"absent if the session is the lock's own"`
+	Token    view.Number    `json:"token,omitempty" doc:"the fencing token: rises with every exclusive grant of a lock"`
+	TTL      view.Duration  `json:"ttl,omitempty" doc:"how long the session lives without a renewal"`
+	TTLMin   view.Duration  `json:"ttl_min,omitempty" doc:"a notice, if ttl is shorter: most failovers end the session; use one and a half times this"`
+	ValidFor *view.Duration `json:"valid_for,omitempty" doc:"how long the lock is certain, its max_hold included, counted from the moment at which you sent this request"`
+	Deadline view.Duration  `json:"deadline,omitempty" doc:"cluster time (see /v1/now) at which the session ends unless it is renewed"`
 }
 
 // ticket is the number of the acquisition; that of a session of its own is not in the answer that has its token. 0: this
@@ -129,27 +104,19 @@ func (a *held) ticket() uint64 {
 	return uint64(a.Ticket)
 }
 
-// meant is the context of calls for the cluster that a request names, beside that of its header; "": it names none.
-func meant(ctx context.Context, cluster string) context.Context {
-	if cluster == "" {
-		return ctx
-	}
-	return metadata.AppendToOutgoingContext(ctx, clusterKey, cluster)
-}
-
 // confirm fills in what a confirmation of a session, and of a ticket whose maximum hold ends at holdUntil, says. 0: it has none.
 func (a *held) confirm(ttl, ttlMin, now, holdUntil int64) {
 	left := ttl
 	if holdUntil > 0 {
 		left = min(left, holdUntil-now)
 	}
-	a.TTL, a.TTLMin, a.ValidFor, a.Deadline = duration(ttl), noticeOf(ttl, ttlMin), new(validFor(left)), duration(now+ttl)
+	a.TTL, a.TTLMin, a.ValidFor, a.Deadline = view.Duration(ttl), noticeOf(ttl, ttlMin), new(validFor(left)), view.Duration(now+ttl)
 }
 
 // noticeOf is the ttl below which most failovers end a session, for a session that has a shorter one; else 0.
-func noticeOf(ttl, ttlMin int64) duration {
+func noticeOf(ttl, ttlMin int64) view.Duration {
 	if ttl < ttlMin {
-		return duration(ttlMin)
+		return view.Duration(ttlMin)
 	}
 	return 0
 }
@@ -172,7 +139,7 @@ func (h *handler) acquireRoute() route {
 			}
 			answer, err := h.acquireIn(r.Context(), request)
 			if err != nil {
-				return inOwnWords(err, len(request.Items) > 0)
+				return err
 			}
 			replyHeld(w, answer)
 			return nil
@@ -199,19 +166,19 @@ func (h *handler) acquireIn(ctx context.Context, r *acquireRequest) (*held, erro
 		return nil, err
 	}
 	return h.request(ctx, &zamokpb.AcquireRequest{
-		Session: uint64(r.Session), Secret: r.Secret, Acquire: acquire, AckedThrough: uint64(r.AckedThrough), RespondWithin: r.Poll.nanoseconds(),
+		Session: uint64(r.Session), Secret: r.Secret, Acquire: acquire, AckedThrough: uint64(r.AckedThrough), Poll: r.Poll.Nanoseconds(),
 	})
 }
 
 // request requests a ticket, again if there is another leader meanwhile.
 func (h *handler) request(ctx context.Context, request *zamokpb.AcquireRequest) (*held, error) {
-	response, err := ask(ctx, h, h.zamok.Acquire, request)
+	response, err := retried[*zamokpb.AcquireResponse](ctx, h, request)
 	if err != nil {
 		return nil, err
 	}
 	answer := &held{
-		State: word(response.State.State, "STATE_"), Cluster: h.config.Cluster(), Session: number(response.Session), Ticket: number(request.Acquire.Ticket),
-		Token: number(response.State.Token),
+		State: wire.JSONName(response.State.State), Cluster: h.config.Gate.Cluster(), Session: view.Number(response.Session), Ticket: view.Number(request.Acquire.Ticket),
+		Token: view.Number(response.State.Token),
 	}
 	answer.confirm(response.Ttl, response.TtlMin, response.Time, response.State.HoldUntil)
 	return answer, nil
@@ -219,55 +186,47 @@ func (h *handler) request(ctx context.Context, request *zamokpb.AcquireRequest) 
 
 // renew renews the session of an acquisition, which must not have ended.
 func (h *handler) renew(ctx context.Context, r *held) (*held, error) {
-	response, err := ask(meant(ctx, r.Cluster), h, h.zamok.RenewSession, &zamokpb.RenewSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
+	response, err := retried[*zamokpb.RenewSessionResponse](forCluster(ctx, r.Cluster), h, &zamokpb.RenewSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
 	if err != nil {
 		return nil, err
 	}
-	answer := &held{Cluster: h.config.Cluster(), Session: r.Session}
+	answer := &held{Cluster: h.config.Gate.Cluster(), Session: r.Session}
 	answer.confirm(response.Ttl, response.TtlMin, response.Time, response.HoldUntil)
 	return answer, nil
 }
 
-// ended is how an acquisition or a session ended.
-type ended struct {
-	State  string `json:"state" doc:"ended"`
-	Reason string `json:"reason,omitempty" doc:"why; dropped or closed: by this request, or one before it"`
-	Token  number `json:"token,omitempty" doc:"the token, if it had been granted"`
-}
-
 // release drops a ticket, or closes a session that is a lock's own.
-func (h *handler) release(ctx context.Context, r *held) (*ended, error) {
+func (h *handler) release(ctx context.Context, r *held) (*view.Ended, error) {
 	if r.Ticket == 0 {
 		return h.closeSession(ctx, r)
 	}
-	response, err := ask(meant(ctx, r.Cluster), h, h.zamok.Drop, &zamokpb.DropRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(r.Ticket)})
+	response, err := retried[*zamokpb.DropResponse](forCluster(ctx, r.Cluster), h, &zamokpb.DropRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(r.Ticket)})
 	if err != nil {
 		return nil, err
 	}
 	s := response.State
-	return &ended{word(s.State, "STATE_"), word(s.Reason, "REASON_"), number(s.Token)}, nil
+	return &view.Ended{State: wire.JSONName(s.State), Reason: wire.JSONName(s.Reason), Token: view.Number(s.Token)}, nil
 }
 
 // sessionRef is a session and the right to it.
 type sessionRef struct {
-	Session number `json:"session"`
-	Secret  secret `json:"secret"`
+	Session view.Number `json:"session"`
+	Secret  secret      `json:"secret"`
 }
 
-func (h *handler) deleteSession(ctx context.Context, r *sessionRef) (*ended, error) {
+func (h *handler) deleteSession(ctx context.Context, r *sessionRef) (*view.Ended, error) {
 	return h.closeSession(ctx, &held{Session: r.Session, Secret: r.Secret})
 }
 
 // closeSession closes a session.
-func (h *handler) closeSession(ctx context.Context, r *held) (*ended, error) {
-	response, err := ask(meant(ctx, r.Cluster), h, h.zamok.CloseSession,
-		&zamokpb.CloseSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
-	answer := &ended{State: "ended"}
+func (h *handler) closeSession(ctx context.Context, r *held) (*view.Ended, error) {
+	response, err := retried[*zamokpb.CloseSessionResponse](forCluster(ctx, r.Cluster), h, &zamokpb.CloseSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
+	answer := &view.Ended{State: "ended"}
 	switch s := response.GetState(); {
 	case s != nil:
-		answer.Reason, answer.Token = word(s.Reason, "REASON_"), number(s.Token)
+		answer.Reason, answer.Token = wire.JSONName(s.Reason), view.Number(s.Token)
 	case r.ticket() == 0: // of a ticket the reason would not be known: it may have ended before
-		answer.Reason = word(zamokpb.Reason_REASON_CLOSED, "REASON_")
+		answer.Reason = wire.JSONName(zamokpb.Reason_REASON_CLOSED)
 	}
 	return answer, err
 }
@@ -276,8 +235,8 @@ func (h *handler) closeSession(ctx context.Context, r *held) (*ended, error) {
 // be the success of the first.
 func (h *handler) downgrade(ctx context.Context, r *held) (*held, error) {
 	var response *zamokpb.DowngradeResponse
-	err := h.whileNotDone(ctx, func() (err error) {
-		response, err = h.zamok.Downgrade(meant(ctx, r.Cluster), &zamokpb.DowngradeRequest{
+	err := h.retryNotDone(ctx, func() (err error) {
+		response, err = do[*zamokpb.DowngradeResponse](forCluster(ctx, r.Cluster), h, &zamokpb.DowngradeRequest{
 			Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(ticketOf(r.Ticket)),
 		})
 		return err
@@ -286,14 +245,14 @@ func (h *handler) downgrade(ctx context.Context, r *held) (*held, error) {
 		return nil, err
 	}
 	s := response.State
-	return &held{State: word(s.State, "STATE_"), Cluster: h.config.Cluster(), Session: r.Session, Ticket: r.Ticket, Token: number(s.Token)}, nil
+	return &held{State: wire.JSONName(s.State), Cluster: h.config.Gate.Cluster(), Session: r.Session, Ticket: r.Ticket, Token: view.Number(s.Token)}, nil
 }
 
 // ownTicket is the ticket of a session that is a lock's own.
 const ownTicket = 1
 
 // ticketOf is a ticket, or that of a session that is a lock's own.
-func ticketOf(ticket number) number {
+func ticketOf(ticket view.Number) view.Number {
 	if ticket == 0 {
 		return ownTicket
 	}
@@ -302,18 +261,18 @@ func ticketOf(ticket number) number {
 
 // sessionRequest opens a session.
 type sessionRequest struct {
-	TTL       duration `json:"ttl,omitempty" doc:"how long it lives without a renewal; default 15s"`
-	LockDelay duration `json:"lock_delay,omitempty" doc:"how long its locks stay closed after a loss, up to 60s"`
-	Label     string   `json:"label,omitempty" doc:"shown to people, up to 256 bytes"`
-	Meta      string   `json:"meta,omitempty" doc:"shown to people, up to 4096 bytes"`
-	Secret    secret   `json:"secret,omitempty" doc:"32 random hexadecimal digits; the same ones find the session again. Absent: drawn here"`
+	TTL       view.Duration `json:"ttl,omitempty" doc:"how long it lives without a renewal; default 15s"`
+	LockDelay view.Duration `json:"lock_delay,omitempty" doc:"how long its locks stay closed after a loss, up to 60s"`
+	Label     string        `json:"label,omitempty" doc:"shown to people, up to 256 bytes"`
+	Meta      string        `json:"meta,omitempty" doc:"shown to people, up to 4096 bytes"`
+	Secret    secret        `json:"secret,omitempty" doc:"32 random hexadecimal digits; the same ones find the session again. Absent: drawn here"`
 }
 
-func settings(ttl, lockDelay duration, label, meta string) *zamokpb.SessionSettings {
+func settings(ttl, lockDelay view.Duration, label, meta string) *zamokpb.SessionSettings {
 	if ttl == 0 {
 		ttl = ttlDefault
 	}
-	return &zamokpb.SessionSettings{Ttl: ttl.nanoseconds(), LockDelay: lockDelay.nanoseconds(), Label: label, Metadata: []byte(meta)}
+	return &zamokpb.SessionSettings{Ttl: ttl.Nanoseconds(), LockDelay: lockDelay.Nanoseconds(), Label: label, Meta: []byte(meta)}
 }
 
 // openSession opens a session.
@@ -321,13 +280,13 @@ func (h *handler) openSession(ctx context.Context, r *sessionRequest) (*held, er
 	if r.Secret == nil {
 		r.Secret = newSecret()
 	}
-	response, err := ask(ctx, h, h.zamok.OpenSession, &zamokpb.OpenSessionRequest{
+	response, err := retried[*zamokpb.OpenSessionResponse](ctx, h, &zamokpb.OpenSessionRequest{
 		Secret: r.Secret, Settings: settings(r.TTL, r.LockDelay, r.Label, r.Meta),
 	})
 	if err != nil {
 		return nil, err
 	}
-	answer := &held{Cluster: h.config.Cluster(), Session: number(response.Session), Secret: r.Secret}
+	answer := &held{Cluster: h.config.Gate.Cluster(), Session: view.Number(response.Session), Secret: r.Secret}
 	answer.confirm(response.Ttl, response.TtlMin, response.Time, 0)
 	return answer, nil
 }

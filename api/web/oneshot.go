@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"zamok/api/view"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 )
@@ -61,12 +62,12 @@ func keySecret(key string) secret {
 	return sum[:secretBytes]
 }
 
-// digest identifies what a request asks for. It is the metadata of the session that the request opens, so that every
+// digest identifies what a request acquires. It is the metadata of the session that the request opens, so that every
 // node can compare.
 func (r acquireRequest) digest() string {
 	r.Poll = 0 // how long one answer may take changes nothing
 	text, err := json.Marshal(r)
-	if err != nil { // nothing here has a form that JSON can't have
+	if err != nil { // all of it can be JSON
 		panic(err)
 	}
 	sum := sha256.Sum256(text)
@@ -97,7 +98,7 @@ func (h *handler) acquireOnce(w http.ResponseWriter, r *http.Request, request *a
 	}
 	ctx := r.Context()
 	answer, err := h.requestOnce(ctx, &zamokpb.AcquireRequest{
-		Secret: s, Acquire: acquire, RespondWithin: request.Poll.nanoseconds(),
+		Secret: s, Acquire: acquire, Poll: request.Poll.Nanoseconds(),
 		Settings: settings(request.TTL, request.LockDelay, request.Label, digest),
 	})
 	switch {
@@ -105,7 +106,7 @@ func (h *handler) acquireOnce(w http.ResponseWriter, r *http.Request, request *a
 		return &failure{status: http.StatusConflict, word: "key_reused", cause: wire.Errorf(zamokpb.Code_CODE_REFUSED,
 			"not done: this %s was sent with another request, whose session is alive; take a new key for a new acquisition", keyHeader)}
 	case err != nil:
-		return inOwnWords(err, len(request.Items) > 0)
+		return err
 	case ctx.Err() != nil && key == "":
 		return h.closeLater(ctx, uint64(answer.Session), s) // the connection broke before this answer
 	}
@@ -129,6 +130,6 @@ func (h *handler) requestOnce(ctx context.Context, request *zamokpb.AcquireReque
 func (h *handler) closeLater(ctx context.Context, session uint64, s secret) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWait)
 	defer cancel()
-	_, err := h.closeSession(ctx, &held{Session: number(session), Secret: s})
+	_, err := h.closeSession(ctx, &held{Session: view.Number(session), Secret: s})
 	return err
 }

@@ -2,63 +2,42 @@ package web
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"reflect"
-	"strconv"
 	"time"
-	"unicode/utf8"
 
+	"google.golang.org/protobuf/proto"
+
+	"zamok/api/view"
+	"zamok/api/wire"
 	"zamok/api/zamokpb"
 )
 
 // What operators do is not repeated here: an outcome that is unknown is the operator's to look at.
 
-// text is metadata as a text, quoted if it is none.
-func text(data []byte) string {
-	if !utf8.Valid(data) {
-		return strconv.Quote(string(data))
-	}
-	return string(data)
-}
-
 type forceRequest struct {
-	Name   string `json:"name"`
-	Token  number `json:"token" doc:"the token that you saw: grants up to it end"`
-	Reason string `json:"reason,omitempty" doc:"shown to the holders"`
+	Name   string      `json:"name"`
+	Token  view.Number `json:"token" doc:"the token that you saw: grants up to it end"`
+	Reason string      `json:"reason,omitempty" doc:"shown to the holders"`
 }
 
-type ticketRef struct {
-	Session number `json:"session"`
-	Ticket  number `json:"ticket"`
-}
-
-type forced struct {
-	Ended []ticketRef `json:"ended" doc:"the first 1024 acquisitions that were ended"`
-	More  uint32      `json:"more,omitempty" doc:"how many others were"`
-}
-
-func (h *handler) forceRelease(ctx context.Context, r *forceRequest) (*forced, error) {
-	response, err := h.admin.ForceRelease(ctx, &zamokpb.ForceReleaseRequest{Name: r.Name, Token: uint64(r.Token), Reason: r.Reason})
+func (h *handler) forceRelease(ctx context.Context, r *forceRequest) (*view.Forced, error) {
+	response, err := do[*zamokpb.ForceReleaseResponse](ctx, h, &zamokpb.ForceReleaseRequest{Name: r.Name, Token: uint64(r.Token), Reason: r.Reason})
 	if err != nil {
 		return nil, err
 	}
-	answer := &forced{Ended: []ticketRef{}, More: response.More}
-	for _, t := range response.Ended {
-		answer.Ended = append(answer.Ended, ticketRef{number(t.Session), number(t.Ticket)})
-	}
-	return answer, nil
+	return view.NewForced(response), nil
 }
 
 type expireRequest struct {
-	Session number `json:"session"`
-	Reason  string `json:"reason,omitempty" doc:"shown to the client"`
+	Session view.Number `json:"session"`
+	Reason  string      `json:"reason,omitempty" doc:"shown to the client"`
 }
 
-func (h *handler) expire(ctx context.Context, r *expireRequest) (*none, error) {
-	_, err := h.admin.ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: uint64(r.Session), Reason: r.Reason})
-	return &none{}, err
+func (h *handler) expire(ctx context.Context, r *expireRequest) (*view.Ended, error) {
+	_, err := do[*zamokpb.ExpireSessionResponse](ctx, h, &zamokpb.ExpireSessionRequest{Session: uint64(r.Session), Reason: r.Reason})
+	return &view.Ended{State: "ended", Reason: wire.JSONName(zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR)}, err
 }
 
 type transferRequest struct {
@@ -66,7 +45,7 @@ type transferRequest struct {
 }
 
 func (h *handler) transfer(ctx context.Context, r *transferRequest) (*none, error) {
-	_, err := h.admin.Transfer(ctx, &zamokpb.TransferRequest{To: r.To})
+	_, err := do[*zamokpb.TransferResponse](ctx, h, &zamokpb.TransferRequest{To: r.To})
 	return &none{}, err
 }
 
@@ -76,7 +55,7 @@ type joinRequest struct {
 }
 
 func (h *handler) join(ctx context.Context, r *joinRequest) (*none, error) {
-	_, err := h.admin.Join(ctx, &zamokpb.JoinRequest{Id: r.ID, Peer: r.Peer})
+	_, err := do[*zamokpb.JoinResponse](ctx, h, &zamokpb.JoinRequest{Id: r.ID, Peer: r.Peer})
 	return &none{}, err
 }
 
@@ -84,10 +63,10 @@ type removeRequest struct {
 	ID string `json:"id"`
 }
 
-// remove asks the next leader if this one is to be removed: it hands over first.
+// remove continues at the next leader if this one is to be removed: it hands over first.
 func (h *handler) remove(ctx context.Context, r *removeRequest) (*none, error) {
-	return &none{}, h.whileNotDone(ctx, func() error {
-		_, err := h.admin.Remove(ctx, &zamokpb.RemoveRequest{Id: r.ID})
+	return &none{}, h.retryNotDone(ctx, func() error {
+		_, err := do[*zamokpb.RemoveResponse](ctx, h, &zamokpb.RemoveRequest{Id: r.ID})
 		return err
 	})
 }
@@ -101,29 +80,50 @@ func (h *handler) backupRoute() route {
 			if err := receive(w, r, new(none)); err != nil {
 				return err
 			}
-			ctx, cancel := context.WithCancel(r.Context())
-			defer cancel()
-			stream, err := h.admin.Backup(ctx, &zamokpb.BackupRequest{})
-			if err != nil {
-				return err
-			}
-			chunk, err := stream.Recv() // a refusal has a status of its own
-			if err != nil {
-				return err
-			}
-			w.Header().Set("Content-Type", "application/octet-stream")
-			w.Header().Set("Content-Disposition", `attachment; filename="zamok.backup"`)
-			connection := http.NewResponseController(w)
-			for err == nil {
-				_ = connection.SetWriteDeadline(time.Now().Add(writeWait)) // a recorder in a test has none
-				if _, err = w.Write(chunk.Data); err == nil {
-					chunk, err = stream.Recv()
-				}
-			}
-			if !errors.Is(err, io.EOF) {
+			out := &backup{w: w, connection: http.NewResponseController(w)}
+			err := h.apart(func() error {
+				return h.config.Gate.Stream(r.Context(), arrivalOf(r.Context()), zamokpb.Admin_Backup_FullMethodName, out)
+			})
+			if err != nil && out.begun {
 				panic(http.ErrAbortHandler) // the connection ends without the end of the body: the client sees that it lacks some
 			}
-			return nil
+			return err // a refusal has a status of its own
 		},
 	}
+}
+
+// backup is the stream of one.
+type backup struct {
+	w          http.ResponseWriter
+	connection *http.ResponseController
+	requested  bool
+	begun      bool
+}
+
+// RecvMsg implements gate.Messages: there is one request, without a field.
+func (b *backup) RecvMsg(any) error {
+	if b.requested {
+		return io.EOF
+	}
+	b.requested = true
+	return nil
+}
+
+// SendMsg implements gate.Messages.
+func (b *backup) SendMsg(m any) error {
+	chunk, is := m.(*zamokpb.BackupChunk)
+	if !is {
+		chunk = new(zamokpb.BackupChunk)
+		if err := carry(m.(proto.Message), chunk); err != nil {
+			return err
+		}
+	}
+	if !b.begun {
+		b.begun = true
+		b.w.Header().Set("Content-Type", "application/octet-stream")
+		b.w.Header().Set("Content-Disposition", `attachment; filename="zamok.backup"`)
+	}
+	_ = b.connection.SetWriteDeadline(time.Now().Add(writeWait)) // a recorder in a test has none
+	_, err := b.w.Write(chunk.Data)
+	return err
 }

@@ -23,22 +23,22 @@ import (
 func CheckOrigin(r *http.Request, isHost func(name string) bool, takesLock bool) error {
 	host := hostOf(r.Host)
 	if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" && !isHost(host) {
-		return foreign("host %q is none of this node's names; a name for it is given with --http-host", host)
+		return crossSite("host %q is none of this node's names; a name for it is given with --http-host", host)
 	}
 	origin, site := r.Header.Get("Origin"), r.Header.Get("Sec-Fetch-Site")
 	if origin != "" && !sameHost(origin, r.Host) {
-		return foreign("it comes from a web page of %s", origin)
+		return crossSite("it comes from a web page of %s", origin)
 	}
 	if site != "" && site != "same-origin" && site != "none" {
-		return foreign("it comes from a web page of another site")
+		return crossSite("it comes from a web page of another site")
 	}
 	if takesLock && origin == "" && site == "" && strings.HasPrefix(r.UserAgent(), "Mozilla/") && !sameHost(r.Referer(), r.Host) {
-		return foreign("a browser sent it, and it does not say for which page")
+		return crossSite("a browser sent it, and it does not say for which page")
 	}
 	return nil
 }
 
-func foreign(format string, args ...any) error {
+func crossSite(format string, args ...any) error {
 	return wire.Errorf(zamokpb.Code_CODE_DENIED, "not done: the request was refused, since "+format, args...)
 }
 

@@ -10,11 +10,10 @@ import (
 	"reflect"
 	"time"
 
-	"google.golang.org/grpc/metadata"
-
+	"zamok/api/view"
+	"zamok/api/visible"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
-	"zamok/session/visible"
 )
 
 // The HTTP backend of Terraform and OpenTofu locks its state by LOCK and UNLOCK, with a description of the lock as the
@@ -30,12 +29,12 @@ import (
 
 // terraformRequest is the query of lock_address and unlock_address.
 type terraformRequest struct {
-	Name string    `json:"name" doc:"the lock of the state"`
-	TTL  duration  `json:"ttl,omitempty" doc:"how long the lock lives if nothing unlocks it; default 1h, at most the cluster's longest ttl"`
-	Wait *patience `json:"wait,omitempty" doc:"how long LOCK may wait; absent: it does not"`
+	Name string        `json:"name" doc:"the lock of the state"`
+	TTL  view.Duration `json:"ttl,omitempty" doc:"how long the lock lives if nothing unlocks it; default 1h, at most the cluster's longest ttl"`
+	Wait *patience     `json:"wait,omitempty" doc:"how long LOCK may wait; absent: it does not"`
 }
 
-const terraformTTL = duration(time.Hour)
+const terraformTTL = view.Duration(time.Hour)
 
 // lockInfo is what is read of a description.
 type lockInfo struct {
@@ -83,11 +82,11 @@ func (h *handler) terraformRoute(method, summary string, f func(context.Context,
 
 // withPassword is the context of the calls of a request, with the password of Basic as the token.
 func withPassword(r *http.Request) context.Context {
-	md, _ := metadata.FromOutgoingContext(r.Context()) // a copy
-	if _, password, basic := r.BasicAuth(); basic && len(md[authorizationKey]) == 1 {
-		md.Set(authorizationKey, "Bearer "+password)
+	from := arrivalOf(r.Context())
+	if _, password, basic := r.BasicAuth(); basic && len(from.Tokens) == 1 {
+		from.Tokens = []string{"Bearer " + password}
 	}
-	return metadata.NewOutgoingContext(r.Context(), md)
+	return withArrival(r.Context(), from)
 }
 
 // terraformSecret is the secret of the session of a lock.
@@ -105,9 +104,9 @@ func (h *handler) terraformLock(ctx context.Context, r *terraformRequest, body [
 		r.TTL = terraformTTL
 	}
 	s := terraformSecret(r.Name, info.ID)
-	acquire := &zamokpb.Acquire{Ticket: ownTicket, Items: []*zamokpb.Item{item{Name: r.Name}.wire()}, Metadata: body}
+	acquire := &zamokpb.Acquire{Ticket: ownTicket, Items: []*zamokpb.Item{view.Item{Name: r.Name}.Wire()}, Meta: body}
 	if r.Wait != nil {
-		acquire.WaitFor = int64(*r.Wait)
+		acquire.Wait = int64(*r.Wait)
 	}
 	for range onceTries {
 		_, err = h.requestOnce(ctx, &zamokpb.AcquireRequest{Secret: s, Acquire: acquire, Settings: settings(r.TTL, 0, info.Who, "")})
@@ -129,7 +128,7 @@ func (h *handler) terraformHolder(ctx context.Context, name string) (description
 	if err != nil {
 		return nil, 0, err
 	}
-	holder, info := ticket{Meta: "free, or closed to this request"}, lockInfo{} // behind a waiter, or after a loss
+	holder, info := view.Ticket{Meta: "free, or closed to this request"}, lockInfo{} // behind a waiter, or after a loss
 	if len(shown.Holding) > 0 {
 		holder = shown.Holding[0]
 	}
@@ -160,7 +159,7 @@ func (h *handler) terraformUnlock(ctx context.Context, r *terraformRequest, _ []
 			return nil, err
 		}
 	}
-	_, err = h.closeSession(ctx, &held{Session: number(session), Secret: terraformSecret(r.Name, info.ID)})
+	_, err = h.closeSession(ctx, &held{Session: view.Number(session), Secret: terraformSecret(r.Name, info.ID)})
 	if isCode(err, zamokpb.Code_CODE_WRONG_SECRET) {
 		return holder, nil
 	}

@@ -19,52 +19,10 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"zamok/api/view"
 	"zamok/api/wire"
-	"zamok/api/zamokpb"
 	"zamok/clock"
 )
-
-// number is a number of 64 bits: a text in JSON, since many languages would round it; a number is read as well.
-type number uint64
-
-func (n number) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, uint64(n), 10), nil }
-
-func (n *number) UnmarshalText(text []byte) error {
-	v, err := strconv.ParseUint(string(text), 10, 64)
-	if err != nil {
-		return errors.New("must be a number from 0 to 2^64-1") // without the value: it may be a misplaced secret
-	}
-	*n = number(v)
-	return nil
-}
-
-// UnmarshalJSON reads a text or a number.
-func (n *number) UnmarshalJSON(text []byte) error {
-	if len(text) > 1 && text[0] == '"' {
-		text = text[1 : len(text)-1]
-	}
-	return n.UnmarshalText(text)
-}
-
-// duration is a span of time as Go writes it: "1m30s".
-type duration time.Duration
-
-func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
-
-func (d *duration) UnmarshalText(text []byte) error {
-	v, err := time.ParseDuration(string(text))
-	if err != nil || v < 0 {
-		return errors.New(`is not a duration such as "30s" or "1h30m"`)
-	}
-	*d = duration(v)
-	return nil
-}
-
-// nanoseconds is the duration as the wire has it.
-func (d duration) nanoseconds() int64 { return int64(d) }
-
-// rounded is a span of cluster time for people: to the millisecond.
-func rounded(ns int64) duration { return duration(time.Duration(ns).Round(time.Millisecond)) }
 
 // patience is how long an acquisition may wait: a duration, or "forever".
 type patience int64
@@ -76,7 +34,7 @@ func (p patience) MarshalText() ([]byte, error) {
 	if p == forever {
 		return []byte("forever"), nil
 	}
-	return duration(p).MarshalText()
+	return view.Duration(p).MarshalText()
 }
 
 func (p *patience) UnmarshalText(text []byte) error {
@@ -84,43 +42,17 @@ func (p *patience) UnmarshalText(text []byte) error {
 		*p = forever
 		return nil
 	}
-	if err := (*duration)(p).UnmarshalText(text); err != nil {
+	if err := (*view.Duration)(p).UnmarshalText(text); err != nil {
 		return fmt.Errorf(`%w, nor "forever"`, err)
 	}
 	return nil
 }
 
-// mode is how a lock is asked for: exclusive, shared or permits.
-type mode string
-
-var modes = map[mode]zamokpb.Mode{
-	"exclusive": zamokpb.Mode_MODE_EXCLUSIVE, "shared": zamokpb.Mode_MODE_SHARED, "permits": zamokpb.Mode_MODE_PERMITS,
-}
-
-func (m *mode) UnmarshalText(text []byte) error {
-	if _, known := modes[mode(text)]; !known {
-		return errors.New("must be exclusive, shared or permits")
-	}
-	*m = mode(text)
-	return nil
-}
-
-// word is the name of a value of an enum in JSON: NOT_ACQUIRED of CODE_NOT_ACQUIRED becomes "not_acquired".
-func word[E interface {
-	~int32
-	fmt.Stringer
-}](value E, prefix string) string {
-	if value == 0 {
-		return ""
-	}
-	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
-}
-
 // validFor is for how long it is certain that a deadline has not passed which was left ahead of a confirmation, from the moment
 // at which the request for that was sent. Rounded down.
-func validFor(left int64) duration {
+func validFor(left int64) view.Duration {
 	certain := time.Duration(left - int64(clock.Margin(clock.Span(left))))
-	return duration(max(certain, 0).Truncate(time.Millisecond))
+	return view.Duration(max(certain, 0).Truncate(time.Millisecond))
 }
 
 const (
@@ -260,7 +192,7 @@ func readValue(name string, text json.RawMessage, into reflect.Value) error {
 // wanted is what a field has in JSON.
 func wanted(t reflect.Type) string {
 	switch {
-	case t == reflect.TypeFor[duration](), t == reflect.TypeFor[patience]():
+	case t == reflect.TypeFor[view.Duration](), t == reflect.TypeFor[patience]():
 		return `a text such as "30s"`
 	case t.Kind() == reflect.Uint32:
 		return "a number from 0 to 2^32-1"

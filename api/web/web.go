@@ -3,13 +3,12 @@ package web
 import (
 	"cmp"
 	"context"
+	_ "embed"
+	"encoding/json"
 	"net/http"
 	"reflect"
 	"strings"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
@@ -18,30 +17,33 @@ import (
 
 // Config configures the handler.
 type Config struct {
-	// Conn is a connection to the services. The context of its calls is that of the request, with the metadata
-	// `zamok-relay: 1`.
-	Conn grpc.ClientConnInterface
+	Gate Gate
+	// Begin counts a call until end is called, or says why the node takes none any more.
+	Begin func() (end func(), err error)
 	// Node is this node's id.
 	Node string
-	// Cluster is the id of the cluster; "": this node does not know it yet.
-	Cluster func() string
-	// Started reports whether Conn can be used.
+	// Started reports whether Gate can be used.
 	Started func() bool
 	// NotReady is why clients should use another node; "": this one is ready.
 	NotReady func() string
 	// IsHost reports whether a name in the Host of a request is one of this node's. IP addresses and localhost are not
-	// asked for.
+	// passed to it.
 	IsHost func(name string) bool
 	// Stopping is closed when the node stops: what is held here ends.
 	Stopping <-chan struct{}
+	// Clock is this machine's elapsed time. Nil: clock.System().
+	Clock clock.Source
 }
 
 type handler struct {
 	config Config
-	zamok  zamokpb.ZamokClient
-	admin  zamokpb.AdminClient
 	clock  clock.Source
 }
+
+// openAPI is the description, which a test makes from the table of routes.
+//
+//go:embed openapi.json
+var openAPI []byte
 
 // route is one method and path.
 type route struct {
@@ -117,14 +119,11 @@ func (h *handler) routes() []route {
 
 // New returns the handler of /v1/.
 func New(config Config) http.Handler {
-	h := &handler{
-		config: config, zamok: zamokpb.NewZamokClient(config.Conn), admin: zamokpb.NewAdminClient(config.Conn), clock: clock.System(),
-	}
+	h := &handler{config: config, clock: cmp.Or(config.Clock, clock.System())}
 	mux, allowed := http.NewServeMux(), make(map[string][]string)
 	routes := h.routes()
-	document := describe(routes)
 	routes = append(routes, route{method: "GET", path: "/v1/openapi.json", serve: func(w http.ResponseWriter, _ *http.Request) error {
-		reply(w, http.StatusOK, document)
+		reply(w, http.StatusOK, json.RawMessage(openAPI))
 		return nil
 	}})
 	for _, route := range routes {
@@ -139,10 +138,10 @@ func New(config Config) http.Handler {
 				err = wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: %s", config.NotReady())
 			}
 			if err == nil {
-				err = route.serve(w, r.WithContext(h.outgoing(r)))
+				err = route.serve(w, r.WithContext(withArrival(r.Context(), Arrival(r))))
 			}
 			if err != nil {
-				fail(w, inOwnWords(err, true))
+				fail(w, err)
 			}
 		})
 	}
@@ -173,33 +172,17 @@ func wrongMethod(w http.ResponseWriter, r *http.Request, allowed []string) error
 }
 
 const (
-	relayKey   = "zamok-relay"
-	clusterKey = "zamok-cluster"
-	// authorizationKey is the metadata with the token of the header Authorization.
-	authorizationKey = "authorization"
-)
-
-// outgoing is the context of the calls of a request: a node that does not lead relays them, and a cluster that the
-// request names is checked.
-func (h *handler) outgoing(r *http.Request) context.Context {
-	md := metadata.Pairs(relayKey, "1")
-	md.Append(clusterKey, r.Header.Values(clusterKey)...)
-	md.Set(authorizationKey, r.Header["Authorization"]...)
-	return metadata.NewOutgoingContext(r.Context(), md)
-}
-
-const (
 	// retryFor is for how long calls are repeated without success: most elections take a second.
 	retryFor = 5 * time.Second
-	// retryEvery is the pause between them.
+	// retryEvery is the time between them.
 	retryEvery = 50 * time.Millisecond
 	// endWait is how long it may take to close a session that is needed no more; then its ttl ends it.
 	endWait = 5 * time.Second
 )
 
-// again repeats a call while there is no leader, or its answer was lost. What it does is named by a secret and a ticket, so a
+// retry repeats a call while there is no leader, or its answer was lost. What it does is named by a secret and a ticket, so a
 // repetition has the answer of whatever took effect. If the last one has no answer either, the outcome is that of all.
-func (h *handler) again(ctx context.Context, call func() error) error {
+func (h *handler) retry(ctx context.Context, call func() error) error {
 	failing, inDoubt := h.clock.Now(), false
 	for {
 		began := h.clock.Now()
@@ -211,7 +194,7 @@ func (h *handler) again(ctx context.Context, call func() error) error {
 		// A leader that refuses for want of room has not looked whether the call before took effect.
 		noRoom := isCode(err, zamokpb.Code_CODE_OVERLOADED) || isCode(err, zamokpb.Code_CODE_DISK_LOW) ||
 			isCode(err, zamokpb.Code_CODE_LIMIT_EXCEEDED) && info.Reason == zamokpb.Reason_REASON_UNSPECIFIED
-		if !mayPass(err) && !(inDoubt && noRoom) {
+		if !isTransient(err) && !(inDoubt && noRoom) {
 			return err
 		}
 		if inDoubt && info.Outcome == zamokpb.Outcome_OUTCOME_NOT_DONE {
@@ -223,16 +206,16 @@ func (h *handler) again(ctx context.Context, call func() error) error {
 		} else if now.Since(failing).Duration() > retryFor {
 			return err
 		}
-		if !h.pause(ctx) {
+		if !h.waitToRetry(ctx) {
 			return err
 		}
 	}
 }
 
-// whileNotDone is again for a call that is repeated only if the one before was not done.
-func (h *handler) whileNotDone(ctx context.Context, call func() error) error {
+// retryNotDone is retry for a call that is repeated only if the one before was not done.
+func (h *handler) retryNotDone(ctx context.Context, call func() error) error {
 	var inDoubt error
-	err := h.again(ctx, func() error {
+	err := h.retry(ctx, func() error {
 		err := call()
 		if err != nil && infoOf(err).Outcome != zamokpb.Outcome_OUTCOME_NOT_DONE {
 			inDoubt, err = err, nil
@@ -242,22 +225,12 @@ func (h *handler) whileNotDone(ctx context.Context, call func() error) error {
 	return cmp.Or(inDoubt, err)
 }
 
-// ask makes a call, again while there is no leader.
-func ask[Request, Response any](ctx context.Context, h *handler, method func(context.Context, Request, ...grpc.CallOption) (Response, error),
-	request Request) (response Response, err error) {
-	err = h.again(ctx, func() (err error) {
-		response, err = method(ctx, request)
-		return err
-	})
-	return response, err
-}
-
-// pause waits before a repetition. False: the request has ended, or the node stops.
-func (h *handler) pause(ctx context.Context) bool {
-	pause := time.NewTimer(retryEvery)
-	defer pause.Stop()
+// waitToRetry waits before a repetition. False: the request has ended, or the node stops.
+func (h *handler) waitToRetry(ctx context.Context) bool {
+	timer := time.NewTimer(retryEvery)
+	defer timer.Stop()
 	select {
-	case <-pause.C:
+	case <-timer.C:
 		return true
 	case <-ctx.Done():
 	case <-h.config.Stopping:
@@ -265,8 +238,8 @@ func (h *handler) pause(ctx context.Context) bool {
 	return false
 }
 
-// mayPass reports whether a call that failed can succeed when there is a leader again.
-func mayPass(err error) bool {
+// isTransient reports whether a call that failed can succeed when there is a leader again.
+func isTransient(err error) bool {
 	switch infoOf(err).Code {
 	case zamokpb.Code_CODE_NOT_LEADER, zamokpb.Code_CODE_UNKNOWN, zamokpb.Code_CODE_STOPPING:
 		return true

@@ -37,7 +37,7 @@ func (c *handClock) pass(d time.Duration) { c.at.Add(int64(d)) }
 func TestCallsAreRepeatedForAWhile(t *testing.T) {
 	hand, calls, late := &handClock{}, 0, zamokpb.Code_CODE_NOT_LEADER
 	h := &handler{clock: hand, config: fakeConfig(nil)}
-	err := h.again(t.Context(), func() error {
+	err := h.retry(t.Context(), func() error {
 		if calls++; calls == 1 {
 			hand.pass(time.Minute)
 			return wire.StreamEnded(late, "the ticket waits on")
@@ -52,7 +52,7 @@ func TestCallsAreRepeatedForAWhile(t *testing.T) {
 	assert.Equal(t, 4, calls)
 
 	calls = 0
-	err = h.again(t.Context(), func() error {
+	err = h.retry(t.Context(), func() error {
 		calls++
 		hand.pass(time.Second)
 		if calls == 1 {
@@ -70,9 +70,9 @@ func TestCallsAreRepeatedForAWhile(t *testing.T) {
 func TestAnAcquisitionWithoutALeaderIsInDoubt(t *testing.T) {
 	hand := &handClock{}
 	h := &handler{clock: hand, config: fakeConfig(nil)}
-	err := h.again(t.Context(), func() error {
+	err := h.retry(t.Context(), func() error {
 		hand.pass(2 * time.Second)
-		return wire.OfCopy(wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "no leader is known"), false)
+		return wire.OfRetransmission(wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "no leader is known"), false)
 	})
 	assert.True(t, isCode(err, zamokpb.Code_CODE_NOT_LEADER), "%v", err)
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(err).Outcome)
@@ -83,7 +83,7 @@ func TestARefusedRepetitionLeavesTheDoubt(t *testing.T) {
 	for _, refusal := range []zamokpb.Code{zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_DISK_LOW, zamokpb.Code_CODE_LIMIT_EXCEEDED} {
 		hand, calls := &handClock{}, 0
 		h := &handler{clock: hand, config: fakeConfig(nil)}
-		err := h.again(t.Context(), func() error {
+		err := h.retry(t.Context(), func() error {
 			hand.pass(time.Second)
 			if calls++; calls == 1 {
 				return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the answer was lost")
@@ -94,7 +94,7 @@ func TestARefusedRepetitionLeavesTheDoubt(t *testing.T) {
 		assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(err).Outcome)
 
 		calls = 0
-		err = h.again(t.Context(), func() error {
+		err = h.retry(t.Context(), func() error {
 			calls++
 			return wire.Errorf(refusal, "not done")
 		})
@@ -181,7 +181,7 @@ $`, text)
 }
 
 // W2: an Acquire that was answered by the end of leadership is sent again on the next stream.
-func TestAHoldAsksTheNextLeader(t *testing.T) {
+func TestAHoldContinuesAtTheNextLeader(t *testing.T) {
 	for _, code := range []zamokpb.Code{zamokpb.Code_CODE_NOT_LEADER, zamokpb.Code_CODE_UNKNOWN, zamokpb.Code_CODE_STOPPING} {
 		var streams atomic.Int32
 		conn := &fakeConn{
@@ -191,7 +191,7 @@ func TestAHoldAsksTheNextLeader(t *testing.T) {
 					s.sends(wire.Answer(zamokpb.Command_COMMAND_ACQUIRE, fsm.TicketState{Ticket: ownTicket}, wire.Errorf(code, "leadership ended")))
 				} else {
 					s.sends(granting(), &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
-						Reason: zamokpb.Reason_REASON_EVICTED,
+						Reason: zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR,
 					}}})
 				}
 				<-s.ctx.Done()
@@ -236,7 +236,7 @@ func testAHoldWhoseLeaderTakesNothing(t *testing.T) {
 		},
 		invoke: func(context.Context, string, any) (proto.Message, error) { return &zamokpb.CloseSessionResponse{}, nil },
 	}
-	h := &handler{clock: slowTimers{clock.Runtime()}, config: fakeConfig(conn), zamok: zamokpb.NewZamokClient(conn)}
+	h := &handler{clock: slowTimers{clock.Runtime()}, config: fakeConfig(conn)}
 	dial, end := serveOnPipes(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		assert.NoError(t, h.holdRoute().serve(w, r))
 	})})
@@ -291,7 +291,7 @@ func TestAGrantThatCanNotBeAnswered(t *testing.T) {
 	conn := &fakeConn{invoke: func(_ context.Context, method string, request any) (proto.Message, error) {
 		if method == "Acquire" {
 			cut() // while the answer is on its way
-			return &zamokpb.AcquireResponse{Session: 7, Ttl: ttlDefault.nanoseconds(), State: &zamokpb.TicketState{
+			return &zamokpb.AcquireResponse{Session: 7, Ttl: ttlDefault.Nanoseconds(), State: &zamokpb.TicketState{
 				Ticket: ownTicket, State: zamokpb.State_STATE_GRANTED, Token: 9,
 			}}, nil
 		}
@@ -311,10 +311,10 @@ func TestValidForEndsInTime(t *testing.T) {
 	conn := &fakeConn{invoke: func(_ context.Context, method string, request any) (proto.Message, error) {
 		if method == "Acquire" {
 			ticket.HoldUntil = now + request.(*zamokpb.AcquireRequest).Acquire.MaxHold
-			return &zamokpb.AcquireResponse{Session: 7, Ttl: ttlDefault.nanoseconds(), Time: now, State: ticket}, nil
+			return &zamokpb.AcquireResponse{Session: 7, Ttl: ttlDefault.Nanoseconds(), Time: now, State: ticket}, nil
 		}
 		assert.EqualValues(t, ownTicket, request.(*zamokpb.RenewSessionRequest).Ticket)
-		return &zamokpb.RenewSessionResponse{Ttl: ttlDefault.nanoseconds(), Time: now, HoldUntil: ticket.HoldUntil}, nil
+		return &zamokpb.RenewSessionResponse{Ttl: ttlDefault.Nanoseconds(), Time: now, HoldUntil: ticket.HoldUntil}, nil
 	}}
 	handler := New(fakeConfig(conn))
 	send := func(path, body string) (answer string, certain time.Duration) {
@@ -362,10 +362,9 @@ func TestNoReleaseIsDoneFromIgnorance(t *testing.T) {
 	}
 }
 
-// A field is named as the request has it: what is not known is not translated, and what the services call otherwise is. A message
-// that does not begin with the field is passed on as it is.
+// A refusal names a field as the request has it, and its message is passed on as it is.
 func TestFieldsAreNamedAsTheyWereSent(t *testing.T) {
-	refusal := wire.Invalid("settings.ttl", "is too short")
+	refusal := wire.Invalid("ttl", "is too short")
 	conn := &fakeConn{invoke: func(context.Context, string, any) (proto.Message, error) { return nil, refusal }}
 	message := func(body string) string {
 		answer := httptest.NewRecorder()
@@ -377,7 +376,7 @@ func TestFieldsAreNamedAsTheyWereSent(t *testing.T) {
 	}
 	assert.Regexp(t, "^metadata: is not known here; known are: .*meta", message(`{"name":"a","metadata":"b"}`))
 	assert.Regexp(t, "^ttl: is too short", message(`{"name":"a"}`))
-	refusal.Info.Message = "an earlier copy of this request may be done: " + refusal.Info.Message
+	refusal.Info.Message = "an earlier transmission of this request may be done: " + refusal.Info.Message
 	assert.Equal(t, refusal.Info.Message, message(`{"name":"a"}`))
 }
 

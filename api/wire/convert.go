@@ -1,6 +1,11 @@
 package wire
 
 import (
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -9,6 +14,28 @@ import (
 
 // The enums of the wire have the numbers of the state machine (a test compares them), so they are converted
 // by a cast.
+
+// Enum is a value of an enum of the wire.
+type Enum = protoreflect.Enum
+
+// EnumName is the name of a value without the prefix of its enum: MAX_HOLD_EXCEEDED of
+// REASON_MAX_HOLD_EXCEEDED.
+func EnumName(value Enum) string {
+	values := value.Descriptor().Values()
+	first := string(values.Get(0).Name()) // as BLOCKED_BY_UNSPECIFIED
+	if v := values.ByNumber(value.Number()); v != nil {
+		return string(v.Name())[strings.LastIndexByte(first, '_')+1:]
+	}
+	return strconv.Itoa(int(value.Number()))
+}
+
+// JSONName is the name of a value in JSON, such as max_hold_exceeded; "": none.
+func JSONName(value Enum) string {
+	if value.Number() == 0 {
+		return ""
+	}
+	return strings.ToLower(EnumName(value))
+}
 
 // Each converts the elements of a list.
 func Each[From, To any](list []From, convert func(From) To) []To {
@@ -100,7 +127,7 @@ func KeepAliveAck(sent []byte, now clock.Time, changes uint64) *zamokpb.ServerMe
 // Items converts the locks of an acquisition.
 func Items(items []fsm.Item) []*zamokpb.Item {
 	return Each(items, func(it fsm.Item) *zamokpb.Item {
-		return &zamokpb.Item{Name: it.Name, Mode: zamokpb.Mode(it.Mode), Permits: it.Permits, Limit: it.Limit}
+		return &zamokpb.Item{Name: it.Name, Mode: zamokpb.Mode(it.Mode), Permits: it.Permits, Of: it.Of}
 	})
 }
 
@@ -127,7 +154,7 @@ func FromQuotas(q *zamokpb.Quotas) fsm.Quotas {
 // LockSummary converts a line of a listing.
 func LockSummary(s fsm.LockSummary, holdOffUntil clock.Time) *zamokpb.LockSummary {
 	return &zamokpb.LockSummary{
-		Name: s.Name, Limit: s.Limit, Holders: uint32(s.Holders), Waiters: uint32(s.Waiters),
+		Name: s.Name, Of: s.Of, Holders: uint32(s.Holders), Waiters: uint32(s.Waiters),
 		DelayedUntil: int64(s.DelayedUntil), HoldOffUntil: int64(holdOffUntil),
 		ReservedUntil: int64(s.ReservedUntil),
 	}
@@ -148,9 +175,9 @@ func Ticket(m *fsm.Machine, ref fsm.TicketRef, at func(index uint64) clock.Time)
 	t := &zamokpb.Ticket{
 		Session: uint64(v.Session), State: TicketState(v.TicketState),
 		Enqueued: v.Enqueued, EnqueuedAt: int64(at(v.Enqueued)),
-		WaitUntil: int64(v.WaitUntil), Owner: v.Owner, Metadata: []byte(v.Metadata),
+		WaitUntil: int64(v.WaitUntil), Owner: v.Owner, Meta: []byte(v.Meta),
 		Items: Items(v.Items), Label: s.Label, Identity: s.Identity, LeaseUntil: int64(s.Deadline),
-		Attached: s.Attachment != 0,
+		Reserved: s.Attachment == 0,
 	}
 	switch v.State {
 	case fsm.Waiting:
@@ -165,11 +192,11 @@ func Ticket(m *fsm.Machine, ref fsm.TicketRef, at func(index uint64) clock.Time)
 // SessionInfo describes a live session.
 func SessionInfo(s session.Session) *zamokpb.SessionInfo {
 	return &zamokpb.SessionInfo{
-		Session: uint64(s.ID), Identity: s.Identity, Deadline: int64(s.Deadline), Attached: s.Attachment != 0,
+		Session: uint64(s.ID), Identity: s.Identity, LeaseUntil: int64(s.Deadline), Reserved: s.Attachment == 0,
 		Opened: int64(s.Opened), Tickets: uint32(s.Live),
 		Settings: &zamokpb.SessionSettings{
-			Ttl: int64(s.TTL), Label: s.Label, Metadata: []byte(s.Metadata),
-			LockDelay: int64(s.LockDelay), ReleaseOnDisconnect: int64(s.Grace),
+			Ttl: int64(s.TTL), Label: s.Label, Meta: []byte(s.Meta),
+			LockDelay: int64(s.LockDelay), ReleaseOnDisconnect: int64(s.ReleaseOnDisconnect),
 		},
 	}
 }
@@ -198,11 +225,11 @@ func Blockers(blockers []fsm.Blocker) []*zamokpb.Blocker {
 }
 
 const (
-	// blockerMetadataMax is how much of a blocker's metadata is sent: many gRPC clients would not accept
+	// blockerMetaMax is how much of a blocker's metadata is sent: many gRPC clients would not accept
 	// sixteen times all of it in the headers of an error.
-	blockerMetadataMax = 128
+	blockerMetaMax = 128
 	// BlockerBytesMax is what Describe may add to a blocker.
-	BlockerBytesMax = fsm.LabelBytesMax + blockerMetadataMax
+	BlockerBytesMax = fsm.LabelBytesMax + blockerMetaMax
 )
 
 // Describe adds the labels of sessions and the metadata of tickets, for people, and how long a delay
@@ -220,6 +247,6 @@ func Describe(m *fsm.Machine, blockers []*zamokpb.Blocker) {
 			b.Label = s.Label
 		}
 		t, _ := m.Ticket(fsm.TicketRef{Session: id, Ticket: b.Ticket})
-		b.Metadata = []byte(t.Metadata[:min(len(t.Metadata), blockerMetadataMax)])
+		b.Meta = []byte(t.Meta[:min(len(t.Meta), blockerMetaMax)])
 	}
 }

@@ -9,17 +9,17 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"zamok/api/visible"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
-	"zamok/session/visible"
 )
 
 // Error is an error for a client. A gRPC handler returns it, and gRPC derives the status from it.
 type Error struct {
 	Info *zamokpb.ErrorInfo
-	// ofLog: it is the state machine's answer to a command.
+	// ofLog: it is the state machine's answer to a command, or the leader's to a relayed call.
 	ofLog bool
 }
 
@@ -51,7 +51,7 @@ func (e *Error) GRPCStatus() *status.Status {
 }
 
 // verdict is the gRPC code of an error, what took effect unless the error has another outcome, and whether it comes from before
-// the log: it depends on the node and the moment, and says nothing of a copy of the same request.
+// the log: it depends on the node and the moment, and says nothing of another transmission of the same request.
 type verdict struct {
 	grpc      codes.Code
 	outcome   zamokpb.Outcome
@@ -104,16 +104,16 @@ func Errorf(code zamokpb.Code, format string, args ...any) *Error {
 	}}
 }
 
-// OfCopy is the error of an acquisition, or of an opening of a session, that may be a copy of a request that was sent before, to
-// any node. That one may be done, or on its way: only the log knows, so a refusal before the log leaves the outcome unknown. First:
-// the sender says that there is no such copy.
-func OfCopy(err error, first bool) *Error {
+// OfRetransmission is the error of an acquisition, or of an opening of a session, that may be a retransmission. An earlier
+// transmission, perhaps to another node, may be done or on its way: only the log knows. So a refusal before the log leaves the
+// outcome unknown, unless the sender says that this is the first transmission.
+func OfRetransmission(err error, first bool) *Error {
 	e := Explain(err)
 	if first || e.ofLog || e.Info.Outcome != notDone || !verdictOf(e.Info.Code).beforeLog {
 		return e
 	}
 	e.Info.Outcome = unknown
-	e.Info.Message = "this request was refused, but an earlier copy of it, if there was one, may have taken effect: " + e.Info.Message
+	e.Info.Message = "this request was refused, but an earlier transmission of it, if there was one, may have taken effect: " + e.Info.Message
 	return e
 }
 
@@ -126,10 +126,13 @@ func Invalid(field, format string, args ...any) *Error {
 	return e
 }
 
-// Inside names the field of an Invalid error as part of what the prefix names.
-func Inside(prefix string, err error) error {
+// InItem is an Invalid error about a field of one of several items, of which the message says which one.
+func InItem(i, of int, err error) error {
+	if of == 1 {
+		return err
+	}
 	e := Explain(err)
-	e.Info.Field, e.Info.Message = prefix+e.Info.Field, prefix+e.Info.Message
+	e.Info.Message += fmt.Sprintf(" (item %d of %d)", i+1, of)
 	return e
 }
 
@@ -140,9 +143,9 @@ func StreamEnded(code zamokpb.Code, format string, args ...any) *Error {
 	return e
 }
 
-// Refused is the reason for which a command was not carried out; nil: it was. Describe adds labels and
+// FromResult is the reason for which a command was not carried out; nil: it was. Describe adds labels and
 // metadata of the blockers.
-func Refused(r *fsm.Result) *Error {
+func FromResult(r *fsm.Result) *Error {
 	if r.Code == fsm.OK {
 		return nil
 	}
@@ -150,12 +153,12 @@ func Refused(r *fsm.Result) *Error {
 		return NeverIssued(r.Index) // of a ForceRelease, whose other faults validation refused
 	}
 	if r.Code == fsm.Invalid && r.TTL != 0 { // of an OpenSession
-		return Invalid("settings.ttl", "is longer than %v, the longest ttl of this cluster; an operator can raise that with "+
+		return Invalid("ttl", "is longer than %v, the longest ttl of this cluster; an operator can raise that with "+
 			"zamok settings --longest-ttl", r.TTL)
 	}
-	row, known := refusals[r.Code]
+	row, known := resultErrors[r.Code]
 	if !known {
-		row = refusal{zamokpb.Code_CODE_INTERNAL, "the server encoded what the cluster can't read"}
+		row = resultError{zamokpb.Code_CODE_INTERNAL, "the server encoded what the cluster can't read"}
 	}
 	retryAfter := clock.Span(0)
 	if r.Code == fsm.LimitExceeded {
@@ -166,11 +169,11 @@ func Refused(r *fsm.Result) *Error {
 	e.Info.RetryAfter = int64(retryAfter)
 	e.Info.Reason = zamokpb.Reason(r.Reason)
 	if d := r.Detail; d != nil {
-		e.Info.Field, e.Info.Limit, e.Info.More = d.Field, d.Limit, uint32(d.More)
+		e.Info.Field, e.Info.Of, e.Info.More = d.Field, d.Of, uint32(d.More)
 		e.Info.Blockers, e.Info.Cycle = Blockers(d.Blockers), links(d.Cycle)
 		kind := "as a mutex"
-		if d.Limit > 0 {
-			kind = fmt.Sprintf("with %d permits", d.Limit)
+		if d.Of > 0 {
+			kind = fmt.Sprintf("with %d permits", d.Of)
 		}
 		if strings.Contains(row.text, "{") {
 			e.Info.Message = strings.NewReplacer("{field}", visible.Line(d.Field), "{kind}", kind).Replace(row.text)
@@ -179,18 +182,18 @@ func Refused(r *fsm.Result) *Error {
 	return e
 }
 
-// refusal is the code of a refusal on the wire, and its text: {field} and {kind} stand for what the details have.
-type refusal struct {
+// resultError is the code of a result on the wire, and its text: {field} and {kind} stand for what the details have.
+type resultError struct {
 	code zamokpb.Code
 	text string
 }
 
-// refusals is the only table from the codes of the state machine to those of the wire.
-var refusals = map[fsm.Code]refusal{
+// resultErrors is the only table from the codes of the state machine to those of the wire.
+var resultErrors = map[fsm.Code]resultError{
 	fsm.Invalid:          {zamokpb.Code_CODE_INVALID, "{field}: out of its limits; nothing was done"},
 	fsm.NoSession:        {zamokpb.Code_CODE_NO_SESSION, "the session is not alive, and none of its locks is held; open another one"},
 	fsm.WrongSecret:      {zamokpb.Code_CODE_WRONG_SECRET, "the secret is not this session's; nothing was done"},
-	fsm.NotAcquired:      {zamokpb.Code_CODE_NOT_ACQUIRED, "not acquired: it would have to wait, and was asked not to"},
+	fsm.NotAcquired:      {zamokpb.Code_CODE_NOT_ACQUIRED, "not acquired: it would have to wait, and its wait is 0"},
 	fsm.Deadlock:         {zamokpb.Code_CODE_DEADLOCK, "not acquired: to wait would close a cycle of waiting; drop what is held, and begin again"},
 	fsm.OwnerWaits:       {zamokpb.Code_CODE_OWNER_WAITS, "not acquired: its owner waits for something else already"},
 	fsm.LockKindMismatch: {zamokpb.Code_CODE_KIND_MISMATCH, `not acquired: "{field}" is in use {kind}`},
@@ -222,15 +225,18 @@ func limitText(d *fsm.Detail) (text string, retryAfter clock.Span) {
 	return "not done: the limit of {field} is reached", 0
 }
 
-// QuotaMet refuses a command that would exceed a quota, before it is proposed. A copy may have been proposed before.
+// OfLeader is what the leader has answered to a call that this node relays.
+func OfLeader(info *zamokpb.ErrorInfo) *Error { return &Error{Info: info, ofLog: true} }
+
+// QuotaMet refuses a command that would exceed a quota, before it is proposed. An earlier transmission may have been proposed.
 func QuotaMet(quota string) *Error {
-	return Refused(&fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: quota}})
+	return FromResult(&fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: quota}})
 }
 
 // NeverIssued refuses a token above every token that can have been issued up to an index.
 func NeverIssued(index uint64) *Error {
 	return Invalid("token", "this cluster has issued none above %d: it is mistyped, or another cluster's; "+
-		"give the one that show (Get) reports", index)
+		"give the one that show (Get) has", index)
 }
 
 // Explain converts an error of the node.

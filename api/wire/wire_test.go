@@ -33,8 +33,8 @@ func TestEveryCodeHasAVerdict(t *testing.T) {
 	}
 	for code := fsm.OK + 1; code <= fsm.OtherVersion; code++ {
 		r := &fsm.Result{Code: code, Detail: &fsm.Detail{}}
-		assert.NotEqual(t, zamokpb.Code_CODE_INTERNAL, Refused(r).Info.Code, code)
-		assert.NotEmpty(t, Refused(r).Info.Message)
+		assert.NotEqual(t, zamokpb.Code_CODE_INTERNAL, FromResult(r).Info.Code, code)
+		assert.NotEmpty(t, FromResult(r).Info.Message)
 	}
 	for err, code := range map[error]zamokpb.Code{
 		&raftnode.NotLeaderError{}: zamokpb.Code_CODE_NOT_LEADER, raftnode.ErrUnknown: zamokpb.Code_CODE_UNKNOWN,
@@ -63,8 +63,8 @@ func TestNumbersAreTheMachines(t *testing.T) {
 	}
 	for reason, pb := range map[fsm.Reason]zamokpb.Reason{
 		fsm.Dropped: zamokpb.Reason_REASON_DROPPED, fsm.Closed: zamokpb.Reason_REASON_CLOSED, fsm.Expired: zamokpb.Reason_REASON_EXPIRED,
-		fsm.Disconnected: zamokpb.Reason_REASON_DISCONNECTED, fsm.Evicted: zamokpb.Reason_REASON_EVICTED,
-		fsm.Revoked: zamokpb.Reason_REASON_REVOKED, fsm.MaxHoldExceeded: zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED,
+		fsm.Disconnected: zamokpb.Reason_REASON_DISCONNECTED, fsm.ExpiredByOperator: zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR,
+		fsm.ForceReleased: zamokpb.Reason_REASON_FORCE_RELEASED, fsm.MaxHoldExceeded: zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED,
 		fsm.WaitTimeout: zamokpb.Reason_REASON_WAIT_TIMEOUT, fsm.TryFailed: zamokpb.Reason_REASON_TRY_FAILED,
 		fsm.Deadlocked: zamokpb.Reason_REASON_DEADLOCKED, fsm.OwnerBusy: zamokpb.Reason_REASON_OWNER_BUSY,
 		fsm.KindMismatch: zamokpb.Reason_REASON_KIND_MISMATCH, fsm.TooMany: zamokpb.Reason_REASON_TOO_MANY,
@@ -80,7 +80,7 @@ func TestNumbersAreTheMachines(t *testing.T) {
 		fsm.LockKindMismatch: zamokpb.Code_CODE_KIND_MISMATCH, fsm.LimitExceeded: zamokpb.Code_CODE_LIMIT_EXCEEDED,
 		fsm.NotHeld: zamokpb.Code_CODE_NOT_HELD, fsm.TicketEnded: zamokpb.Code_CODE_TICKET_ENDED,
 	} {
-		assert.Equal(t, pb, Refused(&fsm.Result{Code: code}).Code())
+		assert.Equal(t, pb, FromResult(&fsm.Result{Code: code}).Code())
 	}
 }
 
@@ -98,7 +98,7 @@ func TestLimitsAreNamed(t *testing.T) {
 		assert.Contains(t, e.Info.Message, text)
 		assert.Equal(t, field != "tickets", e.Info.RetryAfter > 0, "what others give back helps with a quota")
 	}
-	assert.NotContains(t, Refused(&fsm.Result{Code: fsm.LimitExceeded, Reason: fsm.TooMany}).Info.Message, "{")
+	assert.NotContains(t, FromResult(&fsm.Result{Code: fsm.LimitExceeded, Reason: fsm.TooMany}).Info.Message, "{")
 }
 
 // infoOf is the ErrorInfo of an error as a client receives it.
@@ -114,25 +114,42 @@ func infoOf(t testing.TB, err error) *zamokpb.ErrorInfo {
 	return nil
 }
 
-// A refusal before the log says nothing of an earlier copy of an acquisition. The state machine's answer does, and so does what is
+// A refusal before the log says nothing of an earlier transmission of an acquisition. The state machine's answer does, and so does what is
 // wrong with the request itself.
-func TestOnlyTheLogAnswersForCopies(t *testing.T) {
+func TestOnlyTheLogAnswersForRetransmissions(t *testing.T) {
 	unknown, notDone := zamokpb.Outcome_OUTCOME_UNKNOWN, zamokpb.Outcome_OUTCOME_NOT_DONE
 	overQuota := &fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: "total_sessions"}}
 	inLog := *overQuota
 	inLog.Index = 7
 	for _, test := range []struct {
-		err  error
-		copy zamokpb.Outcome
+		err            error
+		retransmission zamokpb.Outcome
 	}{
 		{&raftnode.NotLeaderError{}, unknown}, {raftnode.ErrOverloaded, unknown}, {raftnode.ErrClosed, unknown}, {raftnode.ErrUnknown, unknown},
 		{Errorf(zamokpb.Code_CODE_DISK_LOW, "not done"), unknown}, {Errorf(zamokpb.Code_CODE_DENIED, "not done"), unknown},
 		{Errorf(zamokpb.Code_CODE_UNAUTHENTICATED, "not done"), unknown}, {Errorf(zamokpb.Code_CODE_WRONG_CLUSTER, "not done"), unknown},
-		{Refused(overQuota), unknown}, {Refused(&inLog), notDone}, {Invalid("ttl", "is too short"), notDone},
-		{Refused(&fsm.Result{Code: fsm.NoSession}), notDone}, {Refused(&fsm.Result{Code: fsm.NotAcquired, Index: 7}), notDone},
+		{FromResult(overQuota), unknown}, {FromResult(&inLog), notDone}, {Invalid("ttl", "is too short"), notDone},
+		{FromResult(&fsm.Result{Code: fsm.NoSession}), notDone}, {FromResult(&fsm.Result{Code: fsm.NotAcquired, Index: 7}), notDone},
 	} {
 		first := Explain(test.err).Info.Outcome
-		assert.Equal(t, first, OfCopy(test.err, true).Info.Outcome, "%v", test.err)
-		assert.Equal(t, test.copy, OfCopy(test.err, false).Info.Outcome, "%v", test.err)
+		assert.Equal(t, first, OfRetransmission(test.err, true).Info.Outcome, "%v", test.err)
+		assert.Equal(t, test.retransmission, OfRetransmission(test.err, false).Info.Outcome, "%v", test.err)
+	}
+}
+
+func TestNamesOfValues(t *testing.T) {
+	for _, c := range []struct {
+		value      Enum
+		name, json string
+	}{
+		{zamokpb.Code_CODE_OK, "OK", ""},
+		{zamokpb.Reason_REASON_UNSPECIFIED, "UNSPECIFIED", ""},
+		{zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED, "MAX_HOLD_EXCEEDED", "max_hold_exceeded"},
+		{zamokpb.BlockedBy_BLOCKED_BY_HOLDER, "HOLDER", "holder"},
+		{zamokpb.EventKind_EVENT_GRANTED, "GRANTED", "granted"},
+		{zamokpb.Reason(1000), "1000", "1000"},
+	} {
+		assert.Equal(t, c.name, EnumName(c.value))
+		assert.Equal(t, c.json, JSONName(c.value))
 	}
 }

@@ -30,12 +30,12 @@
 // NOT_DONE and DONE are definite; UNKNOWN means that the request may still take effect, and that it is safe to
 // send it again with the same secret or ticket number.
 //
-// An acquisition, or the opening of a session, may be a copy of a request that was sent before. Whether that one was
-// done, only the cluster's log knows. So a refusal before the log (NOT_LEADER, OVERLOADED, STOPPING, DISK_LOW, DENIED,
-// UNAUTHENTICATED, WRONG_CLUSTER, and most of LIMIT_EXCEEDED) of such a request is UNKNOWN, unless its sender
-// knows that there is no such copy and says so: with the metadata `zamok-first: 1` of a unary call or of a stream whose
-// OpenStream opens a session, or with Acquire.first in a stream. Over HTTP no request is taken for the first, since a
-// proxy may have repeated it.
+// An acquisition, or the opening of a session, may be a retransmission. Only the cluster's log knows whether an
+// earlier transmission was done. So a refusal before the log (NOT_LEADER, OVERLOADED, STOPPING, DISK_LOW, DENIED,
+// UNAUTHENTICATED, WRONG_CLUSTER, and most of LIMIT_EXCEEDED) is UNKNOWN for these requests. It is NOT_DONE if the
+// sender says that this is the first transmission: with the metadata `zamok-first: 1` of a unary call or of a stream
+// whose OpenStream opens a session, or with Acquire.first in a stream. Over HTTP no request counts as the first
+// transmission, since a proxy may have sent it before.
 //
 // # Leader and followers
 //
@@ -204,9 +204,9 @@ const (
 	// The stream broke and release_on_disconnect passed.
 	Reason_REASON_DISCONNECTED Reason = 4
 	// An operator ended the session.
-	Reason_REASON_EVICTED Reason = 5
+	Reason_REASON_EXPIRED_BY_OPERATOR Reason = 5
 	// An operator released the lock by force.
-	Reason_REASON_REVOKED Reason = 6
+	Reason_REASON_FORCE_RELEASED Reason = 6
 	// The maximum hold passed.
 	Reason_REASON_MAX_HOLD_EXCEEDED Reason = 7
 	// The wait timed out.
@@ -233,8 +233,8 @@ var (
 		2:  "REASON_CLOSED",
 		3:  "REASON_EXPIRED",
 		4:  "REASON_DISCONNECTED",
-		5:  "REASON_EVICTED",
-		6:  "REASON_REVOKED",
+		5:  "REASON_EXPIRED_BY_OPERATOR",
+		6:  "REASON_FORCE_RELEASED",
 		7:  "REASON_MAX_HOLD_EXCEEDED",
 		8:  "REASON_WAIT_TIMEOUT",
 		9:  "REASON_TRY_FAILED",
@@ -245,21 +245,21 @@ var (
 		14: "REASON_RESTORED",
 	}
 	Reason_value = map[string]int32{
-		"REASON_UNSPECIFIED":       0,
-		"REASON_DROPPED":           1,
-		"REASON_CLOSED":            2,
-		"REASON_EXPIRED":           3,
-		"REASON_DISCONNECTED":      4,
-		"REASON_EVICTED":           5,
-		"REASON_REVOKED":           6,
-		"REASON_MAX_HOLD_EXCEEDED": 7,
-		"REASON_WAIT_TIMEOUT":      8,
-		"REASON_TRY_FAILED":        9,
-		"REASON_DEADLOCKED":        10,
-		"REASON_OWNER_BUSY":        11,
-		"REASON_KIND_MISMATCH":     12,
-		"REASON_TOO_MANY":          13,
-		"REASON_RESTORED":          14,
+		"REASON_UNSPECIFIED":         0,
+		"REASON_DROPPED":             1,
+		"REASON_CLOSED":              2,
+		"REASON_EXPIRED":             3,
+		"REASON_DISCONNECTED":        4,
+		"REASON_EXPIRED_BY_OPERATOR": 5,
+		"REASON_FORCE_RELEASED":      6,
+		"REASON_MAX_HOLD_EXCEEDED":   7,
+		"REASON_WAIT_TIMEOUT":        8,
+		"REASON_TRY_FAILED":          9,
+		"REASON_DEADLOCKED":          10,
+		"REASON_OWNER_BUSY":          11,
+		"REASON_KIND_MISMATCH":       12,
+		"REASON_TOO_MANY":            13,
+		"REASON_RESTORED":            14,
 	}
 )
 
@@ -621,7 +621,7 @@ const (
 	EventKind_EVENT_RELEASED EventKind = 4
 	// The exclusive locks of the ticket are now shared.
 	EventKind_EVENT_DOWNGRADED EventKind = 5
-	// A session ended: closed, expired, disconnected or evicted (see reason).
+	// A session ended: closed, expired, disconnected or expired by operator (see reason).
 	EventKind_EVENT_ENDED EventKind = 6
 	// A client cancelled its wait or closed its session while waiting; there was no grant.
 	EventKind_EVENT_CANCELLED EventKind = 7
@@ -817,7 +817,7 @@ func (x *ClientMessage) GetAcquire() *Acquire {
 	return nil
 }
 
-func (x *ClientMessage) GetDrop() *TicketRequest {
+func (x *ClientMessage) GetDrop() *Drop {
 	if x != nil {
 		if x, ok := x.Message.(*ClientMessage_Drop); ok {
 			return x.Drop
@@ -826,7 +826,7 @@ func (x *ClientMessage) GetDrop() *TicketRequest {
 	return nil
 }
 
-func (x *ClientMessage) GetDowngrade() *TicketRequest {
+func (x *ClientMessage) GetDowngrade() *Downgrade {
 	if x != nil {
 		if x, ok := x.Message.(*ClientMessage_Downgrade); ok {
 			return x.Downgrade
@@ -869,12 +869,12 @@ type ClientMessage_Acquire struct {
 
 type ClientMessage_Drop struct {
 	// Ends a ticket: releases its locks, or leaves the queues. Answered like acquire.
-	Drop *TicketRequest `protobuf:"bytes,3,opt,name=drop,proto3,oneof"`
+	Drop *Drop `protobuf:"bytes,3,opt,name=drop,proto3,oneof"`
 }
 
 type ClientMessage_Downgrade struct {
 	// Turns the exclusive locks of a granted ticket into shared ones. Answered like acquire.
-	Downgrade *TicketRequest `protobuf:"bytes,4,opt,name=downgrade,proto3,oneof"`
+	Downgrade *Downgrade `protobuf:"bytes,4,opt,name=downgrade,proto3,oneof"`
 }
 
 type ClientMessage_KeepAlive struct {
@@ -986,7 +986,7 @@ type SessionSettings struct {
 	// Shown to people, up to 256 bytes of UTF-8 without control characters. Empty: no label.
 	Label string `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
 	// Stored and returned unchanged; up to 4096 bytes.
-	Metadata []byte `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Meta []byte `protobuf:"bytes,3,opt,name=meta,proto3" json:"meta,omitempty"`
 	// For how long a lock is granted to no one after a grant ended without being dropped: nanoseconds, up to 60 s;
 	// 0 = no delay.
 	LockDelay int64 `protobuf:"varint,4,opt,name=lock_delay,json=lockDelay,proto3" json:"lock_delay,omitempty"`
@@ -1042,9 +1042,9 @@ func (x *SessionSettings) GetLabel() string {
 	return ""
 }
 
-func (x *SessionSettings) GetMetadata() []byte {
+func (x *SessionSettings) GetMeta() []byte {
 	if x != nil {
-		return x.Metadata
+		return x.Meta
 	}
 	return nil
 }
@@ -1072,7 +1072,7 @@ type Acquire struct {
 	// 1 to 64 locks with distinct names. Required.
 	Items []*Item `protobuf:"bytes,2,rep,name=items,proto3" json:"items,omitempty"`
 	// The longest wait in nanoseconds of cluster time, up to one year. 0: do not wait. -1: no limit.
-	WaitFor int64 `protobuf:"varint,3,opt,name=wait_for,json=waitFor,proto3" json:"wait_for,omitempty"`
+	Wait int64 `protobuf:"varint,3,opt,name=wait,proto3" json:"wait,omitempty"`
 	// If above 0, the grant ends after so many nanoseconds of cluster time (up to one year), even while its session is
 	// alive. 0: no limit.
 	MaxHold int64 `protobuf:"varint,4,opt,name=max_hold,json=maxHold,proto3" json:"max_hold,omitempty"`
@@ -1080,12 +1080,12 @@ type Acquire struct {
 	// of UTF-8 without control characters. Empty: the ticket has no owner and is in no cycle.
 	Owner string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Shown to those who look at the lock or are blocked by it; up to 4096 bytes.
-	Metadata []byte `protobuf:"bytes,6,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// Report the queue position with QueuePosition messages: the first one behind the Answer, and then at most one per
+	Meta []byte `protobuf:"bytes,6,opt,name=meta,proto3" json:"meta,omitempty"`
+	// Send the queue position in QueuePosition messages: the first one behind the Answer, and then at most one per
 	// second. Streams only; a unary call ignores it.
-	ReportPosition bool `protobuf:"varint,7,opt,name=report_position,json=reportPosition,proto3" json:"report_position,omitempty"`
-	// Streams only: this acquisition was never sent before, or only in copies that were refused with NOT_DONE. Then a refusal
-	// before the log is NOT_DONE, too. A unary call has the metadata `zamok-first: 1` instead. See Errors.
+	Positions bool `protobuf:"varint,7,opt,name=positions,proto3" json:"positions,omitempty"`
+	// Streams only: this is the first transmission of the acquisition, or every earlier one was refused with NOT_DONE.
+	// Then a refusal before the log is NOT_DONE, too. A unary call has the metadata `zamok-first: 1` instead. See Errors.
 	First         bool `protobuf:"varint,8,opt,name=first,proto3" json:"first,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1135,9 +1135,9 @@ func (x *Acquire) GetItems() []*Item {
 	return nil
 }
 
-func (x *Acquire) GetWaitFor() int64 {
+func (x *Acquire) GetWait() int64 {
 	if x != nil {
-		return x.WaitFor
+		return x.Wait
 	}
 	return 0
 }
@@ -1156,16 +1156,16 @@ func (x *Acquire) GetOwner() string {
 	return ""
 }
 
-func (x *Acquire) GetMetadata() []byte {
+func (x *Acquire) GetMeta() []byte {
 	if x != nil {
-		return x.Metadata
+		return x.Meta
 	}
 	return nil
 }
 
-func (x *Acquire) GetReportPosition() bool {
+func (x *Acquire) GetPositions() bool {
 	if x != nil {
-		return x.ReportPosition
+		return x.Positions
 	}
 	return false
 }
@@ -1184,11 +1184,11 @@ type Item struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Required.
 	Mode Mode `protobuf:"varint,2,opt,name=mode,proto3,enum=zamok.v1.Mode" json:"mode,omitempty"`
-	// With PERMITS: how many of the lock's permits the ticket needs, 1 to limit. 0 otherwise.
+	// With PERMITS: how many of the lock's permits the ticket needs, 1 to `of`. 0 otherwise.
 	Permits uint32 `protobuf:"varint,3,opt,name=permits,proto3" json:"permits,omitempty"`
-	// With PERMITS: how many permits the lock has in all, 1 to 2^30. All tickets of a lock must name the same limit
-	// while it is in use. 0 otherwise.
-	Limit         uint32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	// With PERMITS: how many permits the lock has in all, 1 to 2^30. All tickets of a lock must name the same
+	// number while it is in use. 0 otherwise.
+	Of            uint32 `protobuf:"varint,4,opt,name=of,proto3" json:"of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1244,36 +1244,36 @@ func (x *Item) GetPermits() uint32 {
 	return 0
 }
 
-func (x *Item) GetLimit() uint32 {
+func (x *Item) GetOf() uint32 {
 	if x != nil {
-		return x.Limit
+		return x.Of
 	}
 	return 0
 }
 
-// TicketRequest names the ticket that a command is about.
-type TicketRequest struct {
+// Drop ends a ticket, whatever its state. It renews the session.
+type Drop struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of a ticket of this session, from 1. Required.
+	// The number of the ticket, from 1.
 	Ticket        uint64 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *TicketRequest) Reset() {
-	*x = TicketRequest{}
+func (x *Drop) Reset() {
+	*x = Drop{}
 	mi := &file_zamok_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *TicketRequest) String() string {
+func (x *Drop) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*TicketRequest) ProtoMessage() {}
+func (*Drop) ProtoMessage() {}
 
-func (x *TicketRequest) ProtoReflect() protoreflect.Message {
+func (x *Drop) ProtoReflect() protoreflect.Message {
 	mi := &file_zamok_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1285,12 +1285,58 @@ func (x *TicketRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use TicketRequest.ProtoReflect.Descriptor instead.
-func (*TicketRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use Drop.ProtoReflect.Descriptor instead.
+func (*Drop) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *TicketRequest) GetTicket() uint64 {
+func (x *Drop) GetTicket() uint64 {
+	if x != nil {
+		return x.Ticket
+	}
+	return 0
+}
+
+// Downgrade makes each exclusive lock of a granted ticket shared. It renews the session.
+type Downgrade struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of the ticket, from 1.
+	Ticket        uint64 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Downgrade) Reset() {
+	*x = Downgrade{}
+	mi := &file_zamok_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Downgrade) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Downgrade) ProtoMessage() {}
+
+func (x *Downgrade) ProtoReflect() protoreflect.Message {
+	mi := &file_zamok_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Downgrade.ProtoReflect.Descriptor instead.
+func (*Downgrade) Descriptor() ([]byte, []int) {
+	return file_zamok_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Downgrade) GetTicket() uint64 {
 	if x != nil {
 		return x.Ticket
 	}
@@ -1306,7 +1352,7 @@ type KeepAlive struct {
 
 func (x *KeepAlive) Reset() {
 	*x = KeepAlive{}
-	mi := &file_zamok_proto_msgTypes[7]
+	mi := &file_zamok_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1318,7 +1364,7 @@ func (x *KeepAlive) String() string {
 func (*KeepAlive) ProtoMessage() {}
 
 func (x *KeepAlive) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[7]
+	mi := &file_zamok_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1331,7 +1377,7 @@ func (x *KeepAlive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepAlive.ProtoReflect.Descriptor instead.
 func (*KeepAlive) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{7}
+	return file_zamok_proto_rawDescGZIP(), []int{8}
 }
 
 // CloseSession ends the session.
@@ -1343,7 +1389,7 @@ type CloseSession struct {
 
 func (x *CloseSession) Reset() {
 	*x = CloseSession{}
-	mi := &file_zamok_proto_msgTypes[8]
+	mi := &file_zamok_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1401,7 @@ func (x *CloseSession) String() string {
 func (*CloseSession) ProtoMessage() {}
 
 func (x *CloseSession) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[8]
+	mi := &file_zamok_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +1414,7 @@ func (x *CloseSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSession.ProtoReflect.Descriptor instead.
 func (*CloseSession) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{8}
+	return file_zamok_proto_rawDescGZIP(), []int{9}
 }
 
 // ServerFrame carries what the server has to send at one moment.
@@ -1382,7 +1428,7 @@ type ServerFrame struct {
 
 func (x *ServerFrame) Reset() {
 	*x = ServerFrame{}
-	mi := &file_zamok_proto_msgTypes[9]
+	mi := &file_zamok_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1440,7 @@ func (x *ServerFrame) String() string {
 func (*ServerFrame) ProtoMessage() {}
 
 func (x *ServerFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[9]
+	mi := &file_zamok_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1453,7 @@ func (x *ServerFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerFrame.ProtoReflect.Descriptor instead.
 func (*ServerFrame) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{9}
+	return file_zamok_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ServerFrame) GetMessages() []*ServerMessage {
@@ -1438,7 +1484,7 @@ type ServerMessage struct {
 
 func (x *ServerMessage) Reset() {
 	*x = ServerMessage{}
-	mi := &file_zamok_proto_msgTypes[10]
+	mi := &file_zamok_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1450,7 +1496,7 @@ func (x *ServerMessage) String() string {
 func (*ServerMessage) ProtoMessage() {}
 
 func (x *ServerMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[10]
+	mi := &file_zamok_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1463,7 +1509,7 @@ func (x *ServerMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerMessage.ProtoReflect.Descriptor instead.
 func (*ServerMessage) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{10}
+	return file_zamok_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ServerMessage) GetMessage() isServerMessage_Message {
@@ -1614,7 +1660,7 @@ type SessionState struct {
 
 func (x *SessionState) Reset() {
 	*x = SessionState{}
-	mi := &file_zamok_proto_msgTypes[11]
+	mi := &file_zamok_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1626,7 +1672,7 @@ func (x *SessionState) String() string {
 func (*SessionState) ProtoMessage() {}
 
 func (x *SessionState) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[11]
+	mi := &file_zamok_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1639,7 +1685,7 @@ func (x *SessionState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionState.ProtoReflect.Descriptor instead.
 func (*SessionState) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{11}
+	return file_zamok_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SessionState) GetSession() uint64 {
@@ -1719,7 +1765,7 @@ type TicketState struct {
 
 func (x *TicketState) Reset() {
 	*x = TicketState{}
-	mi := &file_zamok_proto_msgTypes[12]
+	mi := &file_zamok_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1731,7 +1777,7 @@ func (x *TicketState) String() string {
 func (*TicketState) ProtoMessage() {}
 
 func (x *TicketState) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[12]
+	mi := &file_zamok_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1744,7 +1790,7 @@ func (x *TicketState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TicketState.ProtoReflect.Descriptor instead.
 func (*TicketState) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{12}
+	return file_zamok_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TicketState) GetTicket() uint64 {
@@ -1803,7 +1849,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_zamok_proto_msgTypes[13]
+	mi := &file_zamok_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +1861,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[13]
+	mi := &file_zamok_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +1874,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{13}
+	return file_zamok_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Change) GetState() *TicketState {
@@ -1885,7 +1931,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_zamok_proto_msgTypes[14]
+	mi := &file_zamok_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +1943,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[14]
+	mi := &file_zamok_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +1956,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{14}
+	return file_zamok_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Answer) GetCommand() Command {
@@ -1957,7 +2003,7 @@ type KeepAliveAck struct {
 
 func (x *KeepAliveAck) Reset() {
 	*x = KeepAliveAck{}
-	mi := &file_zamok_proto_msgTypes[15]
+	mi := &file_zamok_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1969,7 +2015,7 @@ func (x *KeepAliveAck) String() string {
 func (*KeepAliveAck) ProtoMessage() {}
 
 func (x *KeepAliveAck) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[15]
+	mi := &file_zamok_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1982,7 +2028,7 @@ func (x *KeepAliveAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepAliveAck.ProtoReflect.Descriptor instead.
 func (*KeepAliveAck) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{15}
+	return file_zamok_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *KeepAliveAck) GetSent() []byte {
@@ -2024,7 +2070,7 @@ type QueuePosition struct {
 
 func (x *QueuePosition) Reset() {
 	*x = QueuePosition{}
-	mi := &file_zamok_proto_msgTypes[16]
+	mi := &file_zamok_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2036,7 +2082,7 @@ func (x *QueuePosition) String() string {
 func (*QueuePosition) ProtoMessage() {}
 
 func (x *QueuePosition) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[16]
+	mi := &file_zamok_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2049,7 +2095,7 @@ func (x *QueuePosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePosition.ProtoReflect.Descriptor instead.
 func (*QueuePosition) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{16}
+	return file_zamok_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *QueuePosition) GetTicket() uint64 {
@@ -2093,7 +2139,7 @@ type Contended struct {
 
 func (x *Contended) Reset() {
 	*x = Contended{}
-	mi := &file_zamok_proto_msgTypes[17]
+	mi := &file_zamok_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2151,7 @@ func (x *Contended) String() string {
 func (*Contended) ProtoMessage() {}
 
 func (x *Contended) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[17]
+	mi := &file_zamok_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2164,7 @@ func (x *Contended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contended.ProtoReflect.Descriptor instead.
 func (*Contended) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{17}
+	return file_zamok_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Contended) GetTicket() uint64 {
@@ -2148,7 +2194,7 @@ type SessionEnded struct {
 
 func (x *SessionEnded) Reset() {
 	*x = SessionEnded{}
-	mi := &file_zamok_proto_msgTypes[18]
+	mi := &file_zamok_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2160,7 +2206,7 @@ func (x *SessionEnded) String() string {
 func (*SessionEnded) ProtoMessage() {}
 
 func (x *SessionEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[18]
+	mi := &file_zamok_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2173,7 +2219,7 @@ func (x *SessionEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEnded.ProtoReflect.Descriptor instead.
 func (*SessionEnded) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{18}
+	return file_zamok_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SessionEnded) GetReason() Reason {
@@ -2199,7 +2245,7 @@ type ErrorInfo struct {
 	Outcome Outcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=zamok.v1.Outcome" json:"outcome,omitempty"`
 	// What happened, what took effect and what to do, for people. The text may change between versions.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// INVALID: the path of the field, such as `items[0].name`. LIMIT_EXCEEDED, and OVERLOADED if a limit was reached: the
+	// INVALID: the name of the field, such as `ttl` or, of an item, `of`. LIMIT_EXCEEDED, and OVERLOADED if a limit was reached: the
 	// limit's name. KIND_MISMATCH: the lock's name. Empty otherwise.
 	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
 	// NOT_ACQUIRED, OWNER_WAITS: what blocks the request, up to 16.
@@ -2208,8 +2254,8 @@ type ErrorInfo struct {
 	Cycle []*Link `protobuf:"bytes,6,rep,name=cycle,proto3" json:"cycle,omitempty"`
 	// DEADLOCK: how many links are omitted.
 	More uint32 `protobuf:"varint,7,opt,name=more,proto3" json:"more,omitempty"`
-	// KIND_MISMATCH: the permit limit of the lock in use; 0 = a mutex.
-	Limit uint32 `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`
+	// KIND_MISMATCH: how many permits the lock has that is in use; 0 = it is a mutex.
+	Of uint32 `protobuf:"varint,8,opt,name=of,proto3" json:"of,omitempty"`
 	// NOT_LEADER: the id of the leader. Empty: not known.
 	Leader string `protobuf:"bytes,9,opt,name=leader,proto3" json:"leader,omitempty"`
 	// NOT_LEADER: the client address of the leader, host:port. Empty: not known.
@@ -2226,7 +2272,7 @@ type ErrorInfo struct {
 
 func (x *ErrorInfo) Reset() {
 	*x = ErrorInfo{}
-	mi := &file_zamok_proto_msgTypes[19]
+	mi := &file_zamok_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2238,7 +2284,7 @@ func (x *ErrorInfo) String() string {
 func (*ErrorInfo) ProtoMessage() {}
 
 func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[19]
+	mi := &file_zamok_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2251,7 +2297,7 @@ func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorInfo.ProtoReflect.Descriptor instead.
 func (*ErrorInfo) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{19}
+	return file_zamok_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ErrorInfo) GetCode() Code {
@@ -2303,9 +2349,9 @@ func (x *ErrorInfo) GetMore() uint32 {
 	return 0
 }
 
-func (x *ErrorInfo) GetLimit() uint32 {
+func (x *ErrorInfo) GetOf() uint32 {
 	if x != nil {
-		return x.Limit
+		return x.Of
 	}
 	return 0
 }
@@ -2365,7 +2411,7 @@ type Blocker struct {
 	// The label of the ticket's session, for people. Empty: none.
 	Label string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
 	// The first 128 bytes of the ticket's metadata, for people.
-	Metadata []byte `protobuf:"bytes,9,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Meta []byte `protobuf:"bytes,9,opt,name=meta,proto3" json:"meta,omitempty"`
 	// With DELAY and HOLD_OFF: the nanoseconds of cluster time that remained when this was sent. 0 otherwise.
 	Left          int64 `protobuf:"varint,10,opt,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2374,7 +2420,7 @@ type Blocker struct {
 
 func (x *Blocker) Reset() {
 	*x = Blocker{}
-	mi := &file_zamok_proto_msgTypes[20]
+	mi := &file_zamok_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2386,7 +2432,7 @@ func (x *Blocker) String() string {
 func (*Blocker) ProtoMessage() {}
 
 func (x *Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[20]
+	mi := &file_zamok_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2399,7 +2445,7 @@ func (x *Blocker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blocker.ProtoReflect.Descriptor instead.
 func (*Blocker) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{20}
+	return file_zamok_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Blocker) GetName() string {
@@ -2458,9 +2504,9 @@ func (x *Blocker) GetLabel() string {
 	return ""
 }
 
-func (x *Blocker) GetMetadata() []byte {
+func (x *Blocker) GetMeta() []byte {
 	if x != nil {
-		return x.Metadata
+		return x.Meta
 	}
 	return nil
 }
@@ -2492,7 +2538,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_zamok_proto_msgTypes[21]
+	mi := &file_zamok_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2504,7 +2550,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[21]
+	mi := &file_zamok_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2517,7 +2563,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{21}
+	return file_zamok_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Link) GetSession() uint64 {
@@ -2570,7 +2616,7 @@ type OpenSessionRequest struct {
 
 func (x *OpenSessionRequest) Reset() {
 	*x = OpenSessionRequest{}
-	mi := &file_zamok_proto_msgTypes[22]
+	mi := &file_zamok_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2582,7 +2628,7 @@ func (x *OpenSessionRequest) String() string {
 func (*OpenSessionRequest) ProtoMessage() {}
 
 func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[22]
+	mi := &file_zamok_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2595,7 +2641,7 @@ func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionRequest.ProtoReflect.Descriptor instead.
 func (*OpenSessionRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{22}
+	return file_zamok_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *OpenSessionRequest) GetSecret() []byte {
@@ -2638,7 +2684,7 @@ type OpenSessionResponse struct {
 
 func (x *OpenSessionResponse) Reset() {
 	*x = OpenSessionResponse{}
-	mi := &file_zamok_proto_msgTypes[23]
+	mi := &file_zamok_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2650,7 +2696,7 @@ func (x *OpenSessionResponse) String() string {
 func (*OpenSessionResponse) ProtoMessage() {}
 
 func (x *OpenSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[23]
+	mi := &file_zamok_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2663,7 +2709,7 @@ func (x *OpenSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionResponse.ProtoReflect.Descriptor instead.
 func (*OpenSessionResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{23}
+	return file_zamok_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *OpenSessionResponse) GetSession() uint64 {
@@ -2719,7 +2765,7 @@ type RenewSessionRequest struct {
 
 func (x *RenewSessionRequest) Reset() {
 	*x = RenewSessionRequest{}
-	mi := &file_zamok_proto_msgTypes[24]
+	mi := &file_zamok_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2731,7 +2777,7 @@ func (x *RenewSessionRequest) String() string {
 func (*RenewSessionRequest) ProtoMessage() {}
 
 func (x *RenewSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[24]
+	mi := &file_zamok_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2744,7 +2790,7 @@ func (x *RenewSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewSessionRequest.ProtoReflect.Descriptor instead.
 func (*RenewSessionRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{24}
+	return file_zamok_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RenewSessionRequest) GetSession() uint64 {
@@ -2796,7 +2842,7 @@ type RenewSessionResponse struct {
 
 func (x *RenewSessionResponse) Reset() {
 	*x = RenewSessionResponse{}
-	mi := &file_zamok_proto_msgTypes[25]
+	mi := &file_zamok_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2808,7 +2854,7 @@ func (x *RenewSessionResponse) String() string {
 func (*RenewSessionResponse) ProtoMessage() {}
 
 func (x *RenewSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[25]
+	mi := &file_zamok_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2821,7 +2867,7 @@ func (x *RenewSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewSessionResponse.ProtoReflect.Descriptor instead.
 func (*RenewSessionResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{25}
+	return file_zamok_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RenewSessionResponse) GetSent() []byte {
@@ -2874,7 +2920,7 @@ type CloseSessionRequest struct {
 
 func (x *CloseSessionRequest) Reset() {
 	*x = CloseSessionRequest{}
-	mi := &file_zamok_proto_msgTypes[26]
+	mi := &file_zamok_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2886,7 +2932,7 @@ func (x *CloseSessionRequest) String() string {
 func (*CloseSessionRequest) ProtoMessage() {}
 
 func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[26]
+	mi := &file_zamok_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2899,7 +2945,7 @@ func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{26}
+	return file_zamok_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CloseSessionRequest) GetSession() uint64 {
@@ -2936,7 +2982,7 @@ type CloseSessionResponse struct {
 
 func (x *CloseSessionResponse) Reset() {
 	*x = CloseSessionResponse{}
-	mi := &file_zamok_proto_msgTypes[27]
+	mi := &file_zamok_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2948,7 +2994,7 @@ func (x *CloseSessionResponse) String() string {
 func (*CloseSessionResponse) ProtoMessage() {}
 
 func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[27]
+	mi := &file_zamok_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2961,7 +3007,7 @@ func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionResponse.ProtoReflect.Descriptor instead.
 func (*CloseSessionResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{27}
+	return file_zamok_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CloseSessionResponse) GetState() *TicketState {
@@ -2986,7 +3032,7 @@ type AcquireRequest struct {
 	Sent []byte `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
 	// If above 0 and the ticket still waits after so many nanoseconds, the response has its state WAITING. The ticket waits
 	// on: request the same ticket again.
-	RespondWithin int64 `protobuf:"varint,6,opt,name=respond_within,json=respondWithin,proto3" json:"respond_within,omitempty"`
+	Poll int64 `protobuf:"varint,6,opt,name=poll,proto3" json:"poll,omitempty"`
 	// With session 0: the settings of the session that is opened first, or was opened by the same secret before. That one
 	// must have the same metadata, or the call fails with REFUSED. The session is renewed while the call waits, and
 	// closed when the ticket is refused, its wait times out or the call breaks. A call that fails otherwise leaves it to its ttl.
@@ -2997,7 +3043,7 @@ type AcquireRequest struct {
 
 func (x *AcquireRequest) Reset() {
 	*x = AcquireRequest{}
-	mi := &file_zamok_proto_msgTypes[28]
+	mi := &file_zamok_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3009,7 +3055,7 @@ func (x *AcquireRequest) String() string {
 func (*AcquireRequest) ProtoMessage() {}
 
 func (x *AcquireRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[28]
+	mi := &file_zamok_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3022,7 +3068,7 @@ func (x *AcquireRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireRequest.ProtoReflect.Descriptor instead.
 func (*AcquireRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{28}
+	return file_zamok_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AcquireRequest) GetSession() uint64 {
@@ -3060,9 +3106,9 @@ func (x *AcquireRequest) GetSent() []byte {
 	return nil
 }
 
-func (x *AcquireRequest) GetRespondWithin() int64 {
+func (x *AcquireRequest) GetPoll() int64 {
 	if x != nil {
-		return x.RespondWithin
+		return x.Poll
 	}
 	return 0
 }
@@ -3077,7 +3123,7 @@ func (x *AcquireRequest) GetSettings() *SessionSettings {
 // AcquireResponse says that the ticket holds its locks, or waits on.
 type AcquireResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// GRANTED, or WAITING after respond_within; everything else is an error.
+	// GRANTED, or WAITING after poll; everything else is an error.
 	State *TicketState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
 	// `sent` of the request. It confirms that the session was alive when the request was applied, which may be long
 	// before the grant.
@@ -3096,7 +3142,7 @@ type AcquireResponse struct {
 
 func (x *AcquireResponse) Reset() {
 	*x = AcquireResponse{}
-	mi := &file_zamok_proto_msgTypes[29]
+	mi := &file_zamok_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3108,7 +3154,7 @@ func (x *AcquireResponse) String() string {
 func (*AcquireResponse) ProtoMessage() {}
 
 func (x *AcquireResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[29]
+	mi := &file_zamok_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3121,7 +3167,7 @@ func (x *AcquireResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireResponse.ProtoReflect.Descriptor instead.
 func (*AcquireResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{29}
+	return file_zamok_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AcquireResponse) GetState() *TicketState {
@@ -3185,7 +3231,7 @@ type DropRequest struct {
 
 func (x *DropRequest) Reset() {
 	*x = DropRequest{}
-	mi := &file_zamok_proto_msgTypes[30]
+	mi := &file_zamok_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3197,7 +3243,7 @@ func (x *DropRequest) String() string {
 func (*DropRequest) ProtoMessage() {}
 
 func (x *DropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[30]
+	mi := &file_zamok_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3210,7 +3256,7 @@ func (x *DropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropRequest.ProtoReflect.Descriptor instead.
 func (*DropRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{30}
+	return file_zamok_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DropRequest) GetSession() uint64 {
@@ -3264,7 +3310,7 @@ type DropResponse struct {
 
 func (x *DropResponse) Reset() {
 	*x = DropResponse{}
-	mi := &file_zamok_proto_msgTypes[31]
+	mi := &file_zamok_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3276,7 +3322,7 @@ func (x *DropResponse) String() string {
 func (*DropResponse) ProtoMessage() {}
 
 func (x *DropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[31]
+	mi := &file_zamok_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3289,7 +3335,7 @@ func (x *DropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropResponse.ProtoReflect.Descriptor instead.
 func (*DropResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{31}
+	return file_zamok_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DropResponse) GetState() *TicketState {
@@ -3332,7 +3378,7 @@ type DowngradeRequest struct {
 
 func (x *DowngradeRequest) Reset() {
 	*x = DowngradeRequest{}
-	mi := &file_zamok_proto_msgTypes[32]
+	mi := &file_zamok_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3344,7 +3390,7 @@ func (x *DowngradeRequest) String() string {
 func (*DowngradeRequest) ProtoMessage() {}
 
 func (x *DowngradeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[32]
+	mi := &file_zamok_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3357,7 +3403,7 @@ func (x *DowngradeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DowngradeRequest.ProtoReflect.Descriptor instead.
 func (*DowngradeRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{32}
+	return file_zamok_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DowngradeRequest) GetSession() uint64 {
@@ -3410,7 +3456,7 @@ type DowngradeResponse struct {
 
 func (x *DowngradeResponse) Reset() {
 	*x = DowngradeResponse{}
-	mi := &file_zamok_proto_msgTypes[33]
+	mi := &file_zamok_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3422,7 +3468,7 @@ func (x *DowngradeResponse) String() string {
 func (*DowngradeResponse) ProtoMessage() {}
 
 func (x *DowngradeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[33]
+	mi := &file_zamok_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3435,7 +3481,7 @@ func (x *DowngradeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DowngradeResponse.ProtoReflect.Descriptor instead.
 func (*DowngradeResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{33}
+	return file_zamok_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DowngradeResponse) GetState() *TicketState {
@@ -3474,7 +3520,7 @@ type Stamp struct {
 
 func (x *Stamp) Reset() {
 	*x = Stamp{}
-	mi := &file_zamok_proto_msgTypes[34]
+	mi := &file_zamok_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3486,7 +3532,7 @@ func (x *Stamp) String() string {
 func (*Stamp) ProtoMessage() {}
 
 func (x *Stamp) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[34]
+	mi := &file_zamok_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3499,7 +3545,7 @@ func (x *Stamp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stamp.ProtoReflect.Descriptor instead.
 func (*Stamp) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{34}
+	return file_zamok_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Stamp) GetTerm() uint64 {
@@ -3537,7 +3583,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_zamok_proto_msgTypes[35]
+	mi := &file_zamok_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3549,7 +3595,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[35]
+	mi := &file_zamok_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3562,7 +3608,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{35}
+	return file_zamok_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetRequest) GetName() string {
@@ -3596,7 +3642,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_zamok_proto_msgTypes[36]
+	mi := &file_zamok_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3608,7 +3654,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[36]
+	mi := &file_zamok_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3621,7 +3667,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{36}
+	return file_zamok_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetResponse) GetLock() *LockSummary {
@@ -3658,7 +3704,7 @@ type LockSummary struct {
 	// The name of the lock.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The number of permits; 0 = a mutex, or not in use.
-	Limit uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Of uint32 `protobuf:"varint,2,opt,name=of,proto3" json:"of,omitempty"`
 	// How many tickets hold it.
 	Holders uint32 `protobuf:"varint,3,opt,name=holders,proto3" json:"holders,omitempty"`
 	// How many tickets wait for it.
@@ -3676,7 +3722,7 @@ type LockSummary struct {
 
 func (x *LockSummary) Reset() {
 	*x = LockSummary{}
-	mi := &file_zamok_proto_msgTypes[37]
+	mi := &file_zamok_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3688,7 +3734,7 @@ func (x *LockSummary) String() string {
 func (*LockSummary) ProtoMessage() {}
 
 func (x *LockSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[37]
+	mi := &file_zamok_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3701,7 +3747,7 @@ func (x *LockSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockSummary.ProtoReflect.Descriptor instead.
 func (*LockSummary) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{37}
+	return file_zamok_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *LockSummary) GetName() string {
@@ -3711,9 +3757,9 @@ func (x *LockSummary) GetName() string {
 	return ""
 }
 
-func (x *LockSummary) GetLimit() uint32 {
+func (x *LockSummary) GetOf() uint32 {
 	if x != nil {
-		return x.Limit
+		return x.Of
 	}
 	return 0
 }
@@ -3767,7 +3813,7 @@ type Ticket struct {
 	// The owner that the client named; empty = none.
 	Owner string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	// The metadata of its Acquire.
-	Metadata []byte `protobuf:"bytes,6,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Meta []byte `protobuf:"bytes,6,opt,name=meta,proto3" json:"meta,omitempty"`
 	// All of its locks.
 	Items []*Item `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
 	// The label of its session; empty = none.
@@ -3784,15 +3830,15 @@ type Ticket struct {
 	GrantedAt int64 `protobuf:"varint,12,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
 	// The cluster time, in nanoseconds, at which its session's lease ends unless it is renewed.
 	LeaseUntil int64 `protobuf:"varint,13,opt,name=lease_until,json=leaseUntil,proto3" json:"lease_until,omitempty"`
-	// Whether the session has ever had a stream. The session of a reservation has none.
-	Attached      bool `protobuf:"varint,14,opt,name=attached,proto3" json:"attached,omitempty"`
+	// The session has never had a stream, as that of a reservation or of a lock over HTTP.
+	Reserved      bool `protobuf:"varint,14,opt,name=reserved,proto3" json:"reserved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_zamok_proto_msgTypes[38]
+	mi := &file_zamok_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3804,7 +3850,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[38]
+	mi := &file_zamok_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3817,7 +3863,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{38}
+	return file_zamok_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Ticket) GetSession() uint64 {
@@ -3855,9 +3901,9 @@ func (x *Ticket) GetOwner() string {
 	return ""
 }
 
-func (x *Ticket) GetMetadata() []byte {
+func (x *Ticket) GetMeta() []byte {
 	if x != nil {
-		return x.Metadata
+		return x.Meta
 	}
 	return nil
 }
@@ -3911,9 +3957,9 @@ func (x *Ticket) GetLeaseUntil() int64 {
 	return 0
 }
 
-func (x *Ticket) GetAttached() bool {
+func (x *Ticket) GetReserved() bool {
 	if x != nil {
-		return x.Attached
+		return x.Reserved
 	}
 	return false
 }
@@ -3933,7 +3979,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_zamok_proto_msgTypes[39]
+	mi := &file_zamok_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3945,7 +3991,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[39]
+	mi := &file_zamok_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3958,7 +4004,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{39}
+	return file_zamok_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListRequest) GetPrefix() string {
@@ -3995,7 +4041,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_zamok_proto_msgTypes[40]
+	mi := &file_zamok_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4007,7 +4053,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[40]
+	mi := &file_zamok_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4020,7 +4066,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{40}
+	return file_zamok_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListResponse) GetLocks() []*LockSummary {
@@ -4051,7 +4097,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_zamok_proto_msgTypes[41]
+	mi := &file_zamok_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4063,7 +4109,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[41]
+	mi := &file_zamok_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4076,7 +4122,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{41}
+	return file_zamok_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListSessionsRequest) GetAfter() uint64 {
@@ -4106,7 +4152,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_zamok_proto_msgTypes[42]
+	mi := &file_zamok_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4118,7 +4164,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[42]
+	mi := &file_zamok_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4131,7 +4177,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{42}
+	return file_zamok_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*SessionInfo {
@@ -4159,9 +4205,9 @@ type SessionInfo struct {
 	// /64 network.
 	Identity string `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
 	// The cluster time, in nanoseconds, at which its lease ends unless it is renewed.
-	Deadline int64 `protobuf:"varint,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
-	// Whether the session has ever had a stream.
-	Attached bool `protobuf:"varint,5,opt,name=attached,proto3" json:"attached,omitempty"`
+	LeaseUntil int64 `protobuf:"varint,4,opt,name=lease_until,json=leaseUntil,proto3" json:"lease_until,omitempty"`
+	// It has never had a stream, as the session of a reservation or of a lock over HTTP.
+	Reserved bool `protobuf:"varint,5,opt,name=reserved,proto3" json:"reserved,omitempty"`
 	// The cluster time, in nanoseconds, at which it was opened.
 	Opened int64 `protobuf:"varint,6,opt,name=opened,proto3" json:"opened,omitempty"`
 	// The number of tickets that wait or hold.
@@ -4172,7 +4218,7 @@ type SessionInfo struct {
 
 func (x *SessionInfo) Reset() {
 	*x = SessionInfo{}
-	mi := &file_zamok_proto_msgTypes[43]
+	mi := &file_zamok_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4184,7 +4230,7 @@ func (x *SessionInfo) String() string {
 func (*SessionInfo) ProtoMessage() {}
 
 func (x *SessionInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[43]
+	mi := &file_zamok_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4197,7 +4243,7 @@ func (x *SessionInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionInfo.ProtoReflect.Descriptor instead.
 func (*SessionInfo) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{43}
+	return file_zamok_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SessionInfo) GetSession() uint64 {
@@ -4221,16 +4267,16 @@ func (x *SessionInfo) GetIdentity() string {
 	return ""
 }
 
-func (x *SessionInfo) GetDeadline() int64 {
+func (x *SessionInfo) GetLeaseUntil() int64 {
 	if x != nil {
-		return x.Deadline
+		return x.LeaseUntil
 	}
 	return 0
 }
 
-func (x *SessionInfo) GetAttached() bool {
+func (x *SessionInfo) GetReserved() bool {
 	if x != nil {
-		return x.Attached
+		return x.Reserved
 	}
 	return false
 }
@@ -4267,7 +4313,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_zamok_proto_msgTypes[44]
+	mi := &file_zamok_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4279,7 +4325,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[44]
+	mi := &file_zamok_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4292,7 +4338,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{44}
+	return file_zamok_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CheckRequest) GetName() string {
@@ -4336,7 +4382,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_zamok_proto_msgTypes[45]
+	mi := &file_zamok_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4348,7 +4394,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[45]
+	mi := &file_zamok_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4361,7 +4407,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{45}
+	return file_zamok_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CheckResponse) GetHeld() bool {
@@ -4387,7 +4433,7 @@ type NowRequest struct {
 
 func (x *NowRequest) Reset() {
 	*x = NowRequest{}
-	mi := &file_zamok_proto_msgTypes[46]
+	mi := &file_zamok_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4399,7 +4445,7 @@ func (x *NowRequest) String() string {
 func (*NowRequest) ProtoMessage() {}
 
 func (x *NowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[46]
+	mi := &file_zamok_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4412,7 +4458,7 @@ func (x *NowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NowRequest.ProtoReflect.Descriptor instead.
 func (*NowRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{46}
+	return file_zamok_proto_rawDescGZIP(), []int{47}
 }
 
 // NowResponse is a reading of the replicated clock.
@@ -4426,7 +4472,7 @@ type NowResponse struct {
 
 func (x *NowResponse) Reset() {
 	*x = NowResponse{}
-	mi := &file_zamok_proto_msgTypes[47]
+	mi := &file_zamok_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4438,7 +4484,7 @@ func (x *NowResponse) String() string {
 func (*NowResponse) ProtoMessage() {}
 
 func (x *NowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[47]
+	mi := &file_zamok_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4451,7 +4497,7 @@ func (x *NowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NowResponse.ProtoReflect.Descriptor instead.
 func (*NowResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{47}
+	return file_zamok_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *NowResponse) GetStamp() *Stamp {
@@ -4474,7 +4520,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_zamok_proto_msgTypes[48]
+	mi := &file_zamok_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4486,7 +4532,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[48]
+	mi := &file_zamok_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4499,7 +4545,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{48}
+	return file_zamok_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *WatchRequest) GetPrefix() string {
@@ -4530,7 +4576,7 @@ type WatchFrame struct {
 
 func (x *WatchFrame) Reset() {
 	*x = WatchFrame{}
-	mi := &file_zamok_proto_msgTypes[49]
+	mi := &file_zamok_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4542,7 +4588,7 @@ func (x *WatchFrame) String() string {
 func (*WatchFrame) ProtoMessage() {}
 
 func (x *WatchFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[49]
+	mi := &file_zamok_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4555,7 +4601,7 @@ func (x *WatchFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFrame.ProtoReflect.Descriptor instead.
 func (*WatchFrame) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{49}
+	return file_zamok_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *WatchFrame) GetIndex() uint64 {
@@ -4600,7 +4646,7 @@ type LockEvent struct {
 
 func (x *LockEvent) Reset() {
 	*x = LockEvent{}
-	mi := &file_zamok_proto_msgTypes[50]
+	mi := &file_zamok_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4612,7 +4658,7 @@ func (x *LockEvent) String() string {
 func (*LockEvent) ProtoMessage() {}
 
 func (x *LockEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[50]
+	mi := &file_zamok_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4625,7 +4671,7 @@ func (x *LockEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockEvent.ProtoReflect.Descriptor instead.
 func (*LockEvent) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{50}
+	return file_zamok_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *LockEvent) GetKind() EventKind {
@@ -4707,7 +4753,7 @@ type ForceReleaseRequest struct {
 
 func (x *ForceReleaseRequest) Reset() {
 	*x = ForceReleaseRequest{}
-	mi := &file_zamok_proto_msgTypes[51]
+	mi := &file_zamok_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4719,7 +4765,7 @@ func (x *ForceReleaseRequest) String() string {
 func (*ForceReleaseRequest) ProtoMessage() {}
 
 func (x *ForceReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[51]
+	mi := &file_zamok_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4732,7 +4778,7 @@ func (x *ForceReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ForceReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{51}
+	return file_zamok_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ForceReleaseRequest) GetName() string {
@@ -4769,7 +4815,7 @@ type ForceReleaseResponse struct {
 
 func (x *ForceReleaseResponse) Reset() {
 	*x = ForceReleaseResponse{}
-	mi := &file_zamok_proto_msgTypes[52]
+	mi := &file_zamok_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4781,7 +4827,7 @@ func (x *ForceReleaseResponse) String() string {
 func (*ForceReleaseResponse) ProtoMessage() {}
 
 func (x *ForceReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[52]
+	mi := &file_zamok_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4794,7 +4840,7 @@ func (x *ForceReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ForceReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{52}
+	return file_zamok_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ForceReleaseResponse) GetEnded() []*TicketRef {
@@ -4824,7 +4870,7 @@ type TicketRef struct {
 
 func (x *TicketRef) Reset() {
 	*x = TicketRef{}
-	mi := &file_zamok_proto_msgTypes[53]
+	mi := &file_zamok_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4836,7 +4882,7 @@ func (x *TicketRef) String() string {
 func (*TicketRef) ProtoMessage() {}
 
 func (x *TicketRef) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[53]
+	mi := &file_zamok_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4849,7 +4895,7 @@ func (x *TicketRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TicketRef.ProtoReflect.Descriptor instead.
 func (*TicketRef) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{53}
+	return file_zamok_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *TicketRef) GetSession() uint64 {
@@ -4879,7 +4925,7 @@ type ExpireSessionRequest struct {
 
 func (x *ExpireSessionRequest) Reset() {
 	*x = ExpireSessionRequest{}
-	mi := &file_zamok_proto_msgTypes[54]
+	mi := &file_zamok_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4891,7 +4937,7 @@ func (x *ExpireSessionRequest) String() string {
 func (*ExpireSessionRequest) ProtoMessage() {}
 
 func (x *ExpireSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[54]
+	mi := &file_zamok_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4904,7 +4950,7 @@ func (x *ExpireSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireSessionRequest.ProtoReflect.Descriptor instead.
 func (*ExpireSessionRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{54}
+	return file_zamok_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ExpireSessionRequest) GetSession() uint64 {
@@ -4930,7 +4976,7 @@ type ExpireSessionResponse struct {
 
 func (x *ExpireSessionResponse) Reset() {
 	*x = ExpireSessionResponse{}
-	mi := &file_zamok_proto_msgTypes[55]
+	mi := &file_zamok_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4942,7 +4988,7 @@ func (x *ExpireSessionResponse) String() string {
 func (*ExpireSessionResponse) ProtoMessage() {}
 
 func (x *ExpireSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[55]
+	mi := &file_zamok_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4955,7 +5001,7 @@ func (x *ExpireSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireSessionResponse.ProtoReflect.Descriptor instead.
 func (*ExpireSessionResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{55}
+	return file_zamok_proto_rawDescGZIP(), []int{56}
 }
 
 // MembersRequest has no fields.
@@ -4967,7 +5013,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_zamok_proto_msgTypes[56]
+	mi := &file_zamok_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4979,7 +5025,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[56]
+	mi := &file_zamok_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4992,7 +5038,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{56}
+	return file_zamok_proto_rawDescGZIP(), []int{57}
 }
 
 // MembersResponse describes the cluster.
@@ -5019,7 +5065,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_zamok_proto_msgTypes[57]
+	mi := &file_zamok_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5031,7 +5077,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[57]
+	mi := &file_zamok_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5044,7 +5090,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{57}
+	return file_zamok_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -5132,7 +5178,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_zamok_proto_msgTypes[58]
+	mi := &file_zamok_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5144,7 +5190,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[58]
+	mi := &file_zamok_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5157,7 +5203,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{58}
+	return file_zamok_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Member) GetId() string {
@@ -5258,7 +5304,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_zamok_proto_msgTypes[59]
+	mi := &file_zamok_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5270,7 +5316,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[59]
+	mi := &file_zamok_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5283,7 +5329,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{59}
+	return file_zamok_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *JoinRequest) GetId() string {
@@ -5309,7 +5355,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_zamok_proto_msgTypes[60]
+	mi := &file_zamok_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5321,7 +5367,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[60]
+	mi := &file_zamok_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5334,7 +5380,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{60}
+	return file_zamok_proto_rawDescGZIP(), []int{61}
 }
 
 // RemoveRequest names the node to remove.
@@ -5348,7 +5394,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_zamok_proto_msgTypes[61]
+	mi := &file_zamok_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5360,7 +5406,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[61]
+	mi := &file_zamok_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5373,7 +5419,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{61}
+	return file_zamok_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *RemoveRequest) GetId() string {
@@ -5392,7 +5438,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_zamok_proto_msgTypes[62]
+	mi := &file_zamok_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5404,7 +5450,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[62]
+	mi := &file_zamok_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5417,7 +5463,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{62}
+	return file_zamok_proto_rawDescGZIP(), []int{63}
 }
 
 // TransferRequest names the next leader.
@@ -5431,7 +5477,7 @@ type TransferRequest struct {
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_zamok_proto_msgTypes[63]
+	mi := &file_zamok_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5443,7 +5489,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[63]
+	mi := &file_zamok_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5456,7 +5502,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{63}
+	return file_zamok_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *TransferRequest) GetTo() string {
@@ -5475,7 +5521,7 @@ type TransferResponse struct {
 
 func (x *TransferResponse) Reset() {
 	*x = TransferResponse{}
-	mi := &file_zamok_proto_msgTypes[64]
+	mi := &file_zamok_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5487,7 +5533,7 @@ func (x *TransferResponse) String() string {
 func (*TransferResponse) ProtoMessage() {}
 
 func (x *TransferResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[64]
+	mi := &file_zamok_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5500,7 +5546,7 @@ func (x *TransferResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferResponse.ProtoReflect.Descriptor instead.
 func (*TransferResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{64}
+	return file_zamok_proto_rawDescGZIP(), []int{65}
 }
 
 // SettingsRequest names the settings to change.
@@ -5521,7 +5567,7 @@ type SettingsRequest struct {
 
 func (x *SettingsRequest) Reset() {
 	*x = SettingsRequest{}
-	mi := &file_zamok_proto_msgTypes[65]
+	mi := &file_zamok_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5533,7 +5579,7 @@ func (x *SettingsRequest) String() string {
 func (*SettingsRequest) ProtoMessage() {}
 
 func (x *SettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[65]
+	mi := &file_zamok_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5546,7 +5592,7 @@ func (x *SettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettingsRequest.ProtoReflect.Descriptor instead.
 func (*SettingsRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{65}
+	return file_zamok_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *SettingsRequest) GetLongestTtl() int64 {
@@ -5589,7 +5635,7 @@ type Quotas struct {
 
 func (x *Quotas) Reset() {
 	*x = Quotas{}
-	mi := &file_zamok_proto_msgTypes[66]
+	mi := &file_zamok_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5601,7 +5647,7 @@ func (x *Quotas) String() string {
 func (*Quotas) ProtoMessage() {}
 
 func (x *Quotas) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[66]
+	mi := &file_zamok_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5614,7 +5660,7 @@ func (x *Quotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quotas.ProtoReflect.Descriptor instead.
 func (*Quotas) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{66}
+	return file_zamok_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Quotas) GetSessions() uint64 {
@@ -5665,7 +5711,7 @@ type SettingsResponse struct {
 
 func (x *SettingsResponse) Reset() {
 	*x = SettingsResponse{}
-	mi := &file_zamok_proto_msgTypes[67]
+	mi := &file_zamok_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5677,7 +5723,7 @@ func (x *SettingsResponse) String() string {
 func (*SettingsResponse) ProtoMessage() {}
 
 func (x *SettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[67]
+	mi := &file_zamok_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5690,7 +5736,7 @@ func (x *SettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettingsResponse.ProtoReflect.Descriptor instead.
 func (*SettingsResponse) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{67}
+	return file_zamok_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *SettingsResponse) GetLongestTtl() int64 {
@@ -5741,7 +5787,7 @@ type IdentityUsage struct {
 
 func (x *IdentityUsage) Reset() {
 	*x = IdentityUsage{}
-	mi := &file_zamok_proto_msgTypes[68]
+	mi := &file_zamok_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5753,7 +5799,7 @@ func (x *IdentityUsage) String() string {
 func (*IdentityUsage) ProtoMessage() {}
 
 func (x *IdentityUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[68]
+	mi := &file_zamok_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5766,7 +5812,7 @@ func (x *IdentityUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentityUsage.ProtoReflect.Descriptor instead.
 func (*IdentityUsage) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{68}
+	return file_zamok_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *IdentityUsage) GetIdentity() string {
@@ -5792,7 +5838,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_zamok_proto_msgTypes[69]
+	mi := &file_zamok_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5804,7 +5850,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[69]
+	mi := &file_zamok_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5817,7 +5863,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{69}
+	return file_zamok_proto_rawDescGZIP(), []int{70}
 }
 
 // BackupChunk is a piece of a backup.
@@ -5831,7 +5877,7 @@ type BackupChunk struct {
 
 func (x *BackupChunk) Reset() {
 	*x = BackupChunk{}
-	mi := &file_zamok_proto_msgTypes[70]
+	mi := &file_zamok_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5843,7 +5889,7 @@ func (x *BackupChunk) String() string {
 func (*BackupChunk) ProtoMessage() {}
 
 func (x *BackupChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_zamok_proto_msgTypes[70]
+	mi := &file_zamok_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5856,7 +5902,7 @@ func (x *BackupChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupChunk.ProtoReflect.Descriptor instead.
 func (*BackupChunk) Descriptor() ([]byte, []int) {
-	return file_zamok_proto_rawDescGZIP(), []int{70}
+	return file_zamok_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *BackupChunk) GetData() []byte {
@@ -5874,12 +5920,12 @@ const file_zamok_proto_rawDesc = "" +
 	"\vClientFrame\x123\n" +
 	"\bmessages\x18\x01 \x03(\v2\x17.zamok.v1.ClientMessageR\bmessages\x12\x12\n" +
 	"\x04sent\x18\x02 \x01(\fR\x04sent\x12#\n" +
-	"\racked_through\x18\x03 \x01(\x04R\fackedThrough\"\xc3\x02\n" +
+	"\racked_through\x18\x03 \x01(\x04R\fackedThrough\"\xb6\x02\n" +
 	"\rClientMessage\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.zamok.v1.OpenStreamH\x00R\x04open\x12-\n" +
-	"\aacquire\x18\x02 \x01(\v2\x11.zamok.v1.AcquireH\x00R\aacquire\x12-\n" +
-	"\x04drop\x18\x03 \x01(\v2\x17.zamok.v1.TicketRequestH\x00R\x04drop\x127\n" +
-	"\tdowngrade\x18\x04 \x01(\v2\x17.zamok.v1.TicketRequestH\x00R\tdowngrade\x124\n" +
+	"\aacquire\x18\x02 \x01(\v2\x11.zamok.v1.AcquireH\x00R\aacquire\x12$\n" +
+	"\x04drop\x18\x03 \x01(\v2\x0e.zamok.v1.DropH\x00R\x04drop\x123\n" +
+	"\tdowngrade\x18\x04 \x01(\v2\x13.zamok.v1.DowngradeH\x00R\tdowngrade\x124\n" +
 	"\n" +
 	"keep_alive\x18\x05 \x01(\v2\x13.zamok.v1.KeepAliveH\x00R\tkeepAlive\x12.\n" +
 	"\x05close\x18\x06 \x01(\v2\x16.zamok.v1.CloseSessionH\x00R\x05closeB\t\n" +
@@ -5889,29 +5935,31 @@ const file_zamok_proto_rawDesc = "" +
 	"\x06secret\x18\x01 \x01(\fR\x06secret\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x125\n" +
 	"\bsettings\x18\x03 \x01(\v2\x19.zamok.v1.SessionSettingsR\bsettings\x12\x18\n" +
-	"\aattempt\x18\x04 \x01(\x04R\aattempt\"\xa8\x01\n" +
+	"\aattempt\x18\x04 \x01(\x04R\aattempt\"\xa0\x01\n" +
 	"\x0fSessionSettings\x12\x10\n" +
 	"\x03ttl\x18\x01 \x01(\x03R\x03ttl\x12\x14\n" +
-	"\x05label\x18\x02 \x01(\tR\x05label\x12\x1a\n" +
-	"\bmetadata\x18\x03 \x01(\fR\bmetadata\x12\x1d\n" +
+	"\x05label\x18\x02 \x01(\tR\x05label\x12\x12\n" +
+	"\x04meta\x18\x03 \x01(\fR\x04meta\x12\x1d\n" +
 	"\n" +
 	"lock_delay\x18\x04 \x01(\x03R\tlockDelay\x122\n" +
-	"\x15release_on_disconnect\x18\x05 \x01(\x03R\x13releaseOnDisconnect\"\xee\x01\n" +
+	"\x15release_on_disconnect\x18\x05 \x01(\x03R\x13releaseOnDisconnect\"\xd4\x01\n" +
 	"\aAcquire\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x12$\n" +
-	"\x05items\x18\x02 \x03(\v2\x0e.zamok.v1.ItemR\x05items\x12\x19\n" +
-	"\bwait_for\x18\x03 \x01(\x03R\awaitFor\x12\x19\n" +
+	"\x05items\x18\x02 \x03(\v2\x0e.zamok.v1.ItemR\x05items\x12\x12\n" +
+	"\x04wait\x18\x03 \x01(\x03R\x04wait\x12\x19\n" +
 	"\bmax_hold\x18\x04 \x01(\x03R\amaxHold\x12\x14\n" +
-	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x1a\n" +
-	"\bmetadata\x18\x06 \x01(\fR\bmetadata\x12'\n" +
-	"\x0freport_position\x18\a \x01(\bR\x0ereportPosition\x12\x14\n" +
-	"\x05first\x18\b \x01(\bR\x05first\"n\n" +
+	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x12\n" +
+	"\x04meta\x18\x06 \x01(\fR\x04meta\x12\x1c\n" +
+	"\tpositions\x18\a \x01(\bR\tpositions\x12\x14\n" +
+	"\x05first\x18\b \x01(\bR\x05first\"h\n" +
 	"\x04Item\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\"\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x0e.zamok.v1.ModeR\x04mode\x12\x18\n" +
-	"\apermits\x18\x03 \x01(\rR\apermits\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\rR\x05limit\"'\n" +
-	"\rTicketRequest\x12\x16\n" +
+	"\apermits\x18\x03 \x01(\rR\apermits\x12\x0e\n" +
+	"\x02of\x18\x04 \x01(\rR\x02of\"\x1e\n" +
+	"\x04Drop\x12\x16\n" +
+	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\"#\n" +
+	"\tDowngrade\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\"\v\n" +
 	"\tKeepAlive\"\x0e\n" +
 	"\fCloseSession\"B\n" +
@@ -5971,7 +6019,7 @@ const file_zamok_proto_rawDesc = "" +
 	"\awaiting\x18\x02 \x01(\rR\awaiting\"L\n" +
 	"\fSessionEnded\x12(\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x10.zamok.v1.ReasonR\x06reason\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"\xaf\x03\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\xa9\x03\n" +
 	"\tErrorInfo\x12\"\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x0e.zamok.v1.CodeR\x04code\x12+\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2\x11.zamok.v1.OutcomeR\aoutcome\x12\x18\n" +
@@ -5979,15 +6027,15 @@ const file_zamok_proto_rawDesc = "" +
 	"\x05field\x18\x04 \x01(\tR\x05field\x12-\n" +
 	"\bblockers\x18\x05 \x03(\v2\x11.zamok.v1.BlockerR\bblockers\x12$\n" +
 	"\x05cycle\x18\x06 \x03(\v2\x0e.zamok.v1.LinkR\x05cycle\x12\x12\n" +
-	"\x04more\x18\a \x01(\rR\x04more\x12\x14\n" +
-	"\x05limit\x18\b \x01(\rR\x05limit\x12\x16\n" +
+	"\x04more\x18\a \x01(\rR\x04more\x12\x0e\n" +
+	"\x02of\x18\b \x01(\rR\x02of\x12\x16\n" +
 	"\x06leader\x18\t \x01(\tR\x06leader\x12%\n" +
 	"\x0eleader_address\x18\n" +
 	" \x01(\tR\rleaderAddress\x12(\n" +
 	"\x06reason\x18\v \x01(\x0e2\x10.zamok.v1.ReasonR\x06reason\x12\x18\n" +
 	"\acluster\x18\f \x01(\tR\acluster\x12\x1f\n" +
 	"\vretry_after\x18\r \x01(\x03R\n" +
-	"retryAfter\"\xfc\x01\n" +
+	"retryAfter\"\xf4\x01\n" +
 	"\aBlocker\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\x02by\x18\x02 \x01(\x0e2\x13.zamok.v1.BlockedByR\x02by\x12\x18\n" +
@@ -5996,8 +6044,8 @@ const file_zamok_proto_rawDesc = "" +
 	"\x05token\x18\x05 \x01(\x04R\x05token\x12\x14\n" +
 	"\x05owner\x18\x06 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05until\x18\a \x01(\x03R\x05until\x12\x14\n" +
-	"\x05label\x18\b \x01(\tR\x05label\x12\x1a\n" +
-	"\bmetadata\x18\t \x01(\fR\bmetadata\x12\x12\n" +
+	"\x05label\x18\b \x01(\tR\x05label\x12\x12\n" +
+	"\x04meta\x18\t \x01(\fR\x04meta\x12\x12\n" +
 	"\x04left\x18\n" +
 	" \x01(\x03R\x04left\"\x89\x01\n" +
 	"\x04Link\x12\x18\n" +
@@ -6033,14 +6081,14 @@ const file_zamok_proto_rawDesc = "" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x16\n" +
 	"\x06ticket\x18\x03 \x01(\x04R\x06ticket\"C\n" +
 	"\x14CloseSessionResponse\x12+\n" +
-	"\x05state\x18\x01 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\"\x86\x02\n" +
+	"\x05state\x18\x01 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\"\xf3\x01\n" +
 	"\x0eAcquireRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12+\n" +
 	"\aacquire\x18\x03 \x01(\v2\x11.zamok.v1.AcquireR\aacquire\x12#\n" +
 	"\racked_through\x18\x04 \x01(\x04R\fackedThrough\x12\x12\n" +
-	"\x04sent\x18\x05 \x01(\fR\x04sent\x12%\n" +
-	"\x0erespond_within\x18\x06 \x01(\x03R\rrespondWithin\x125\n" +
+	"\x04sent\x18\x05 \x01(\fR\x04sent\x12\x12\n" +
+	"\x04poll\x18\x06 \x01(\x03R\x04poll\x125\n" +
 	"\bsettings\x18\a \x01(\v2\x19.zamok.v1.SessionSettingsR\bsettings\"\xab\x01\n" +
 	"\x0fAcquireResponse\x12+\n" +
 	"\x05state\x18\x01 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12\x12\n" +
@@ -6081,23 +6129,23 @@ const file_zamok_proto_rawDesc = "" +
 	"\x04lock\x18\x01 \x01(\v2\x15.zamok.v1.LockSummaryR\x04lock\x12*\n" +
 	"\aholders\x18\x02 \x03(\v2\x10.zamok.v1.TicketR\aholders\x12&\n" +
 	"\x05queue\x18\x03 \x03(\v2\x10.zamok.v1.TicketR\x05queue\x12%\n" +
-	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\xdd\x01\n" +
+	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\xd7\x01\n" +
 	"\vLockSummary\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x18\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02of\x18\x02 \x01(\rR\x02of\x12\x18\n" +
 	"\aholders\x18\x03 \x01(\rR\aholders\x12\x18\n" +
 	"\awaiters\x18\x04 \x01(\rR\awaiters\x12#\n" +
 	"\rdelayed_until\x18\x05 \x01(\x03R\fdelayedUntil\x12$\n" +
 	"\x0ehold_off_until\x18\x06 \x01(\x03R\fholdOffUntil\x12%\n" +
-	"\x0ereserved_until\x18\a \x01(\x03R\rreservedUntil\"\xc0\x03\n" +
+	"\x0ereserved_until\x18\a \x01(\x03R\rreservedUntil\"\xb8\x03\n" +
 	"\x06Ticket\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12+\n" +
 	"\x05state\x18\x02 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12\x1a\n" +
 	"\benqueued\x18\x03 \x01(\x04R\benqueued\x12\x1d\n" +
 	"\n" +
 	"wait_until\x18\x04 \x01(\x03R\twaitUntil\x12\x14\n" +
-	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x1a\n" +
-	"\bmetadata\x18\x06 \x01(\fR\bmetadata\x12$\n" +
+	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x12\n" +
+	"\x04meta\x18\x06 \x01(\fR\x04meta\x12$\n" +
 	"\x05items\x18\a \x03(\v2\x0e.zamok.v1.ItemR\x05items\x12\x14\n" +
 	"\x05label\x18\b \x01(\tR\x05label\x12\x1a\n" +
 	"\bidentity\x18\t \x01(\tR\bidentity\x12-\n" +
@@ -6109,7 +6157,7 @@ const file_zamok_proto_rawDesc = "" +
 	"granted_at\x18\f \x01(\x03R\tgrantedAt\x12\x1f\n" +
 	"\vlease_until\x18\r \x01(\x03R\n" +
 	"leaseUntil\x12\x1a\n" +
-	"\battached\x18\x0e \x01(\bR\battached\"Q\n" +
+	"\breserved\x18\x0e \x01(\bR\breserved\"Q\n" +
 	"\vListRequest\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
@@ -6122,13 +6170,14 @@ const file_zamok_proto_rawDesc = "" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\"p\n" +
 	"\x14ListSessionsResponse\x121\n" +
 	"\bsessions\x18\x01 \x03(\v2\x15.zamok.v1.SessionInfoR\bsessions\x12%\n" +
-	"\x05stamp\x18\x02 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\xe4\x01\n" +
+	"\x05stamp\x18\x02 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\xe9\x01\n" +
 	"\vSessionInfo\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x125\n" +
 	"\bsettings\x18\x02 \x01(\v2\x19.zamok.v1.SessionSettingsR\bsettings\x12\x1a\n" +
-	"\bidentity\x18\x03 \x01(\tR\bidentity\x12\x1a\n" +
-	"\bdeadline\x18\x04 \x01(\x03R\bdeadline\x12\x1a\n" +
-	"\battached\x18\x05 \x01(\bR\battached\x12\x16\n" +
+	"\bidentity\x18\x03 \x01(\tR\bidentity\x12\x1f\n" +
+	"\vlease_until\x18\x04 \x01(\x03R\n" +
+	"leaseUntil\x12\x1a\n" +
+	"\breserved\x18\x05 \x01(\bR\breserved\x12\x16\n" +
 	"\x06opened\x18\x06 \x01(\x03R\x06opened\x12\x18\n" +
 	"\atickets\x18\a \x01(\rR\atickets\"j\n" +
 	"\fCheckRequest\x12\x12\n" +
@@ -6247,15 +6296,15 @@ const file_zamok_proto_rawDesc = "" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_WAITING\x10\x01\x12\x11\n" +
 	"\rSTATE_GRANTED\x10\x02\x12\x0f\n" +
-	"\vSTATE_ENDED\x10\x03*\xdc\x02\n" +
+	"\vSTATE_ENDED\x10\x03*\xef\x02\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eREASON_DROPPED\x10\x01\x12\x11\n" +
 	"\rREASON_CLOSED\x10\x02\x12\x12\n" +
 	"\x0eREASON_EXPIRED\x10\x03\x12\x17\n" +
-	"\x13REASON_DISCONNECTED\x10\x04\x12\x12\n" +
-	"\x0eREASON_EVICTED\x10\x05\x12\x12\n" +
-	"\x0eREASON_REVOKED\x10\x06\x12\x1c\n" +
+	"\x13REASON_DISCONNECTED\x10\x04\x12\x1e\n" +
+	"\x1aREASON_EXPIRED_BY_OPERATOR\x10\x05\x12\x19\n" +
+	"\x15REASON_FORCE_RELEASED\x10\x06\x12\x1c\n" +
 	"\x18REASON_MAX_HOLD_EXCEEDED\x10\a\x12\x17\n" +
 	"\x13REASON_WAIT_TIMEOUT\x10\b\x12\x15\n" +
 	"\x11REASON_TRY_FAILED\x10\t\x12\x15\n" +
@@ -6356,7 +6405,7 @@ func file_zamok_proto_rawDescGZIP() []byte {
 }
 
 var file_zamok_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_zamok_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
+var file_zamok_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
 var file_zamok_proto_goTypes = []any{
 	(Mode)(0),                     // 0: zamok.v1.Mode
 	(State)(0),                    // 1: zamok.v1.State
@@ -6372,182 +6421,183 @@ var file_zamok_proto_goTypes = []any{
 	(*SessionSettings)(nil),       // 11: zamok.v1.SessionSettings
 	(*Acquire)(nil),               // 12: zamok.v1.Acquire
 	(*Item)(nil),                  // 13: zamok.v1.Item
-	(*TicketRequest)(nil),         // 14: zamok.v1.TicketRequest
-	(*KeepAlive)(nil),             // 15: zamok.v1.KeepAlive
-	(*CloseSession)(nil),          // 16: zamok.v1.CloseSession
-	(*ServerFrame)(nil),           // 17: zamok.v1.ServerFrame
-	(*ServerMessage)(nil),         // 18: zamok.v1.ServerMessage
-	(*SessionState)(nil),          // 19: zamok.v1.SessionState
-	(*TicketState)(nil),           // 20: zamok.v1.TicketState
-	(*Change)(nil),                // 21: zamok.v1.Change
-	(*Answer)(nil),                // 22: zamok.v1.Answer
-	(*KeepAliveAck)(nil),          // 23: zamok.v1.KeepAliveAck
-	(*QueuePosition)(nil),         // 24: zamok.v1.QueuePosition
-	(*Contended)(nil),             // 25: zamok.v1.Contended
-	(*SessionEnded)(nil),          // 26: zamok.v1.SessionEnded
-	(*ErrorInfo)(nil),             // 27: zamok.v1.ErrorInfo
-	(*Blocker)(nil),               // 28: zamok.v1.Blocker
-	(*Link)(nil),                  // 29: zamok.v1.Link
-	(*OpenSessionRequest)(nil),    // 30: zamok.v1.OpenSessionRequest
-	(*OpenSessionResponse)(nil),   // 31: zamok.v1.OpenSessionResponse
-	(*RenewSessionRequest)(nil),   // 32: zamok.v1.RenewSessionRequest
-	(*RenewSessionResponse)(nil),  // 33: zamok.v1.RenewSessionResponse
-	(*CloseSessionRequest)(nil),   // 34: zamok.v1.CloseSessionRequest
-	(*CloseSessionResponse)(nil),  // 35: zamok.v1.CloseSessionResponse
-	(*AcquireRequest)(nil),        // 36: zamok.v1.AcquireRequest
-	(*AcquireResponse)(nil),       // 37: zamok.v1.AcquireResponse
-	(*DropRequest)(nil),           // 38: zamok.v1.DropRequest
-	(*DropResponse)(nil),          // 39: zamok.v1.DropResponse
-	(*DowngradeRequest)(nil),      // 40: zamok.v1.DowngradeRequest
-	(*DowngradeResponse)(nil),     // 41: zamok.v1.DowngradeResponse
-	(*Stamp)(nil),                 // 42: zamok.v1.Stamp
-	(*GetRequest)(nil),            // 43: zamok.v1.GetRequest
-	(*GetResponse)(nil),           // 44: zamok.v1.GetResponse
-	(*LockSummary)(nil),           // 45: zamok.v1.LockSummary
-	(*Ticket)(nil),                // 46: zamok.v1.Ticket
-	(*ListRequest)(nil),           // 47: zamok.v1.ListRequest
-	(*ListResponse)(nil),          // 48: zamok.v1.ListResponse
-	(*ListSessionsRequest)(nil),   // 49: zamok.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),  // 50: zamok.v1.ListSessionsResponse
-	(*SessionInfo)(nil),           // 51: zamok.v1.SessionInfo
-	(*CheckRequest)(nil),          // 52: zamok.v1.CheckRequest
-	(*CheckResponse)(nil),         // 53: zamok.v1.CheckResponse
-	(*NowRequest)(nil),            // 54: zamok.v1.NowRequest
-	(*NowResponse)(nil),           // 55: zamok.v1.NowResponse
-	(*WatchRequest)(nil),          // 56: zamok.v1.WatchRequest
-	(*WatchFrame)(nil),            // 57: zamok.v1.WatchFrame
-	(*LockEvent)(nil),             // 58: zamok.v1.LockEvent
-	(*ForceReleaseRequest)(nil),   // 59: zamok.v1.ForceReleaseRequest
-	(*ForceReleaseResponse)(nil),  // 60: zamok.v1.ForceReleaseResponse
-	(*TicketRef)(nil),             // 61: zamok.v1.TicketRef
-	(*ExpireSessionRequest)(nil),  // 62: zamok.v1.ExpireSessionRequest
-	(*ExpireSessionResponse)(nil), // 63: zamok.v1.ExpireSessionResponse
-	(*MembersRequest)(nil),        // 64: zamok.v1.MembersRequest
-	(*MembersResponse)(nil),       // 65: zamok.v1.MembersResponse
-	(*Member)(nil),                // 66: zamok.v1.Member
-	(*JoinRequest)(nil),           // 67: zamok.v1.JoinRequest
-	(*JoinResponse)(nil),          // 68: zamok.v1.JoinResponse
-	(*RemoveRequest)(nil),         // 69: zamok.v1.RemoveRequest
-	(*RemoveResponse)(nil),        // 70: zamok.v1.RemoveResponse
-	(*TransferRequest)(nil),       // 71: zamok.v1.TransferRequest
-	(*TransferResponse)(nil),      // 72: zamok.v1.TransferResponse
-	(*SettingsRequest)(nil),       // 73: zamok.v1.SettingsRequest
-	(*Quotas)(nil),                // 74: zamok.v1.Quotas
-	(*SettingsResponse)(nil),      // 75: zamok.v1.SettingsResponse
-	(*IdentityUsage)(nil),         // 76: zamok.v1.IdentityUsage
-	(*BackupRequest)(nil),         // 77: zamok.v1.BackupRequest
-	(*BackupChunk)(nil),           // 78: zamok.v1.BackupChunk
+	(*Drop)(nil),                  // 14: zamok.v1.Drop
+	(*Downgrade)(nil),             // 15: zamok.v1.Downgrade
+	(*KeepAlive)(nil),             // 16: zamok.v1.KeepAlive
+	(*CloseSession)(nil),          // 17: zamok.v1.CloseSession
+	(*ServerFrame)(nil),           // 18: zamok.v1.ServerFrame
+	(*ServerMessage)(nil),         // 19: zamok.v1.ServerMessage
+	(*SessionState)(nil),          // 20: zamok.v1.SessionState
+	(*TicketState)(nil),           // 21: zamok.v1.TicketState
+	(*Change)(nil),                // 22: zamok.v1.Change
+	(*Answer)(nil),                // 23: zamok.v1.Answer
+	(*KeepAliveAck)(nil),          // 24: zamok.v1.KeepAliveAck
+	(*QueuePosition)(nil),         // 25: zamok.v1.QueuePosition
+	(*Contended)(nil),             // 26: zamok.v1.Contended
+	(*SessionEnded)(nil),          // 27: zamok.v1.SessionEnded
+	(*ErrorInfo)(nil),             // 28: zamok.v1.ErrorInfo
+	(*Blocker)(nil),               // 29: zamok.v1.Blocker
+	(*Link)(nil),                  // 30: zamok.v1.Link
+	(*OpenSessionRequest)(nil),    // 31: zamok.v1.OpenSessionRequest
+	(*OpenSessionResponse)(nil),   // 32: zamok.v1.OpenSessionResponse
+	(*RenewSessionRequest)(nil),   // 33: zamok.v1.RenewSessionRequest
+	(*RenewSessionResponse)(nil),  // 34: zamok.v1.RenewSessionResponse
+	(*CloseSessionRequest)(nil),   // 35: zamok.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil),  // 36: zamok.v1.CloseSessionResponse
+	(*AcquireRequest)(nil),        // 37: zamok.v1.AcquireRequest
+	(*AcquireResponse)(nil),       // 38: zamok.v1.AcquireResponse
+	(*DropRequest)(nil),           // 39: zamok.v1.DropRequest
+	(*DropResponse)(nil),          // 40: zamok.v1.DropResponse
+	(*DowngradeRequest)(nil),      // 41: zamok.v1.DowngradeRequest
+	(*DowngradeResponse)(nil),     // 42: zamok.v1.DowngradeResponse
+	(*Stamp)(nil),                 // 43: zamok.v1.Stamp
+	(*GetRequest)(nil),            // 44: zamok.v1.GetRequest
+	(*GetResponse)(nil),           // 45: zamok.v1.GetResponse
+	(*LockSummary)(nil),           // 46: zamok.v1.LockSummary
+	(*Ticket)(nil),                // 47: zamok.v1.Ticket
+	(*ListRequest)(nil),           // 48: zamok.v1.ListRequest
+	(*ListResponse)(nil),          // 49: zamok.v1.ListResponse
+	(*ListSessionsRequest)(nil),   // 50: zamok.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),  // 51: zamok.v1.ListSessionsResponse
+	(*SessionInfo)(nil),           // 52: zamok.v1.SessionInfo
+	(*CheckRequest)(nil),          // 53: zamok.v1.CheckRequest
+	(*CheckResponse)(nil),         // 54: zamok.v1.CheckResponse
+	(*NowRequest)(nil),            // 55: zamok.v1.NowRequest
+	(*NowResponse)(nil),           // 56: zamok.v1.NowResponse
+	(*WatchRequest)(nil),          // 57: zamok.v1.WatchRequest
+	(*WatchFrame)(nil),            // 58: zamok.v1.WatchFrame
+	(*LockEvent)(nil),             // 59: zamok.v1.LockEvent
+	(*ForceReleaseRequest)(nil),   // 60: zamok.v1.ForceReleaseRequest
+	(*ForceReleaseResponse)(nil),  // 61: zamok.v1.ForceReleaseResponse
+	(*TicketRef)(nil),             // 62: zamok.v1.TicketRef
+	(*ExpireSessionRequest)(nil),  // 63: zamok.v1.ExpireSessionRequest
+	(*ExpireSessionResponse)(nil), // 64: zamok.v1.ExpireSessionResponse
+	(*MembersRequest)(nil),        // 65: zamok.v1.MembersRequest
+	(*MembersResponse)(nil),       // 66: zamok.v1.MembersResponse
+	(*Member)(nil),                // 67: zamok.v1.Member
+	(*JoinRequest)(nil),           // 68: zamok.v1.JoinRequest
+	(*JoinResponse)(nil),          // 69: zamok.v1.JoinResponse
+	(*RemoveRequest)(nil),         // 70: zamok.v1.RemoveRequest
+	(*RemoveResponse)(nil),        // 71: zamok.v1.RemoveResponse
+	(*TransferRequest)(nil),       // 72: zamok.v1.TransferRequest
+	(*TransferResponse)(nil),      // 73: zamok.v1.TransferResponse
+	(*SettingsRequest)(nil),       // 74: zamok.v1.SettingsRequest
+	(*Quotas)(nil),                // 75: zamok.v1.Quotas
+	(*SettingsResponse)(nil),      // 76: zamok.v1.SettingsResponse
+	(*IdentityUsage)(nil),         // 77: zamok.v1.IdentityUsage
+	(*BackupRequest)(nil),         // 78: zamok.v1.BackupRequest
+	(*BackupChunk)(nil),           // 79: zamok.v1.BackupChunk
 }
 var file_zamok_proto_depIdxs = []int32{
 	9,  // 0: zamok.v1.ClientFrame.messages:type_name -> zamok.v1.ClientMessage
 	10, // 1: zamok.v1.ClientMessage.open:type_name -> zamok.v1.OpenStream
 	12, // 2: zamok.v1.ClientMessage.acquire:type_name -> zamok.v1.Acquire
-	14, // 3: zamok.v1.ClientMessage.drop:type_name -> zamok.v1.TicketRequest
-	14, // 4: zamok.v1.ClientMessage.downgrade:type_name -> zamok.v1.TicketRequest
-	15, // 5: zamok.v1.ClientMessage.keep_alive:type_name -> zamok.v1.KeepAlive
-	16, // 6: zamok.v1.ClientMessage.close:type_name -> zamok.v1.CloseSession
+	14, // 3: zamok.v1.ClientMessage.drop:type_name -> zamok.v1.Drop
+	15, // 4: zamok.v1.ClientMessage.downgrade:type_name -> zamok.v1.Downgrade
+	16, // 5: zamok.v1.ClientMessage.keep_alive:type_name -> zamok.v1.KeepAlive
+	17, // 6: zamok.v1.ClientMessage.close:type_name -> zamok.v1.CloseSession
 	11, // 7: zamok.v1.OpenStream.settings:type_name -> zamok.v1.SessionSettings
 	13, // 8: zamok.v1.Acquire.items:type_name -> zamok.v1.Item
 	0,  // 9: zamok.v1.Item.mode:type_name -> zamok.v1.Mode
-	18, // 10: zamok.v1.ServerFrame.messages:type_name -> zamok.v1.ServerMessage
-	19, // 11: zamok.v1.ServerMessage.session:type_name -> zamok.v1.SessionState
-	21, // 12: zamok.v1.ServerMessage.change:type_name -> zamok.v1.Change
-	22, // 13: zamok.v1.ServerMessage.answer:type_name -> zamok.v1.Answer
-	23, // 14: zamok.v1.ServerMessage.keep_alive_ack:type_name -> zamok.v1.KeepAliveAck
-	24, // 15: zamok.v1.ServerMessage.position:type_name -> zamok.v1.QueuePosition
-	25, // 16: zamok.v1.ServerMessage.contended:type_name -> zamok.v1.Contended
-	26, // 17: zamok.v1.ServerMessage.session_ended:type_name -> zamok.v1.SessionEnded
-	20, // 18: zamok.v1.SessionState.tickets:type_name -> zamok.v1.TicketState
+	19, // 10: zamok.v1.ServerFrame.messages:type_name -> zamok.v1.ServerMessage
+	20, // 11: zamok.v1.ServerMessage.session:type_name -> zamok.v1.SessionState
+	22, // 12: zamok.v1.ServerMessage.change:type_name -> zamok.v1.Change
+	23, // 13: zamok.v1.ServerMessage.answer:type_name -> zamok.v1.Answer
+	24, // 14: zamok.v1.ServerMessage.keep_alive_ack:type_name -> zamok.v1.KeepAliveAck
+	25, // 15: zamok.v1.ServerMessage.position:type_name -> zamok.v1.QueuePosition
+	26, // 16: zamok.v1.ServerMessage.contended:type_name -> zamok.v1.Contended
+	27, // 17: zamok.v1.ServerMessage.session_ended:type_name -> zamok.v1.SessionEnded
+	21, // 18: zamok.v1.SessionState.tickets:type_name -> zamok.v1.TicketState
 	1,  // 19: zamok.v1.TicketState.state:type_name -> zamok.v1.State
 	2,  // 20: zamok.v1.TicketState.reason:type_name -> zamok.v1.Reason
-	20, // 21: zamok.v1.Change.state:type_name -> zamok.v1.TicketState
+	21, // 21: zamok.v1.Change.state:type_name -> zamok.v1.TicketState
 	3,  // 22: zamok.v1.Answer.command:type_name -> zamok.v1.Command
-	20, // 23: zamok.v1.Answer.state:type_name -> zamok.v1.TicketState
-	27, // 24: zamok.v1.Answer.error:type_name -> zamok.v1.ErrorInfo
-	28, // 25: zamok.v1.QueuePosition.blockers:type_name -> zamok.v1.Blocker
+	21, // 23: zamok.v1.Answer.state:type_name -> zamok.v1.TicketState
+	28, // 24: zamok.v1.Answer.error:type_name -> zamok.v1.ErrorInfo
+	29, // 25: zamok.v1.QueuePosition.blockers:type_name -> zamok.v1.Blocker
 	2,  // 26: zamok.v1.SessionEnded.reason:type_name -> zamok.v1.Reason
 	4,  // 27: zamok.v1.ErrorInfo.code:type_name -> zamok.v1.Code
 	5,  // 28: zamok.v1.ErrorInfo.outcome:type_name -> zamok.v1.Outcome
-	28, // 29: zamok.v1.ErrorInfo.blockers:type_name -> zamok.v1.Blocker
-	29, // 30: zamok.v1.ErrorInfo.cycle:type_name -> zamok.v1.Link
+	29, // 29: zamok.v1.ErrorInfo.blockers:type_name -> zamok.v1.Blocker
+	30, // 30: zamok.v1.ErrorInfo.cycle:type_name -> zamok.v1.Link
 	2,  // 31: zamok.v1.ErrorInfo.reason:type_name -> zamok.v1.Reason
 	6,  // 32: zamok.v1.Blocker.by:type_name -> zamok.v1.BlockedBy
 	1,  // 33: zamok.v1.Link.state:type_name -> zamok.v1.State
 	11, // 34: zamok.v1.OpenSessionRequest.settings:type_name -> zamok.v1.SessionSettings
-	20, // 35: zamok.v1.CloseSessionResponse.state:type_name -> zamok.v1.TicketState
+	21, // 35: zamok.v1.CloseSessionResponse.state:type_name -> zamok.v1.TicketState
 	12, // 36: zamok.v1.AcquireRequest.acquire:type_name -> zamok.v1.Acquire
 	11, // 37: zamok.v1.AcquireRequest.settings:type_name -> zamok.v1.SessionSettings
-	20, // 38: zamok.v1.AcquireResponse.state:type_name -> zamok.v1.TicketState
-	20, // 39: zamok.v1.DropResponse.state:type_name -> zamok.v1.TicketState
-	20, // 40: zamok.v1.DowngradeResponse.state:type_name -> zamok.v1.TicketState
-	45, // 41: zamok.v1.GetResponse.lock:type_name -> zamok.v1.LockSummary
-	46, // 42: zamok.v1.GetResponse.holders:type_name -> zamok.v1.Ticket
-	46, // 43: zamok.v1.GetResponse.queue:type_name -> zamok.v1.Ticket
-	42, // 44: zamok.v1.GetResponse.stamp:type_name -> zamok.v1.Stamp
-	20, // 45: zamok.v1.Ticket.state:type_name -> zamok.v1.TicketState
+	21, // 38: zamok.v1.AcquireResponse.state:type_name -> zamok.v1.TicketState
+	21, // 39: zamok.v1.DropResponse.state:type_name -> zamok.v1.TicketState
+	21, // 40: zamok.v1.DowngradeResponse.state:type_name -> zamok.v1.TicketState
+	46, // 41: zamok.v1.GetResponse.lock:type_name -> zamok.v1.LockSummary
+	47, // 42: zamok.v1.GetResponse.holders:type_name -> zamok.v1.Ticket
+	47, // 43: zamok.v1.GetResponse.queue:type_name -> zamok.v1.Ticket
+	43, // 44: zamok.v1.GetResponse.stamp:type_name -> zamok.v1.Stamp
+	21, // 45: zamok.v1.Ticket.state:type_name -> zamok.v1.TicketState
 	13, // 46: zamok.v1.Ticket.items:type_name -> zamok.v1.Item
-	28, // 47: zamok.v1.Ticket.blockers:type_name -> zamok.v1.Blocker
-	45, // 48: zamok.v1.ListResponse.locks:type_name -> zamok.v1.LockSummary
-	42, // 49: zamok.v1.ListResponse.stamp:type_name -> zamok.v1.Stamp
-	51, // 50: zamok.v1.ListSessionsResponse.sessions:type_name -> zamok.v1.SessionInfo
-	42, // 51: zamok.v1.ListSessionsResponse.stamp:type_name -> zamok.v1.Stamp
+	29, // 47: zamok.v1.Ticket.blockers:type_name -> zamok.v1.Blocker
+	46, // 48: zamok.v1.ListResponse.locks:type_name -> zamok.v1.LockSummary
+	43, // 49: zamok.v1.ListResponse.stamp:type_name -> zamok.v1.Stamp
+	52, // 50: zamok.v1.ListSessionsResponse.sessions:type_name -> zamok.v1.SessionInfo
+	43, // 51: zamok.v1.ListSessionsResponse.stamp:type_name -> zamok.v1.Stamp
 	11, // 52: zamok.v1.SessionInfo.settings:type_name -> zamok.v1.SessionSettings
-	42, // 53: zamok.v1.CheckResponse.stamp:type_name -> zamok.v1.Stamp
-	42, // 54: zamok.v1.NowResponse.stamp:type_name -> zamok.v1.Stamp
-	58, // 55: zamok.v1.WatchFrame.events:type_name -> zamok.v1.LockEvent
+	43, // 53: zamok.v1.CheckResponse.stamp:type_name -> zamok.v1.Stamp
+	43, // 54: zamok.v1.NowResponse.stamp:type_name -> zamok.v1.Stamp
+	59, // 55: zamok.v1.WatchFrame.events:type_name -> zamok.v1.LockEvent
 	7,  // 56: zamok.v1.LockEvent.kind:type_name -> zamok.v1.EventKind
 	2,  // 57: zamok.v1.LockEvent.reason:type_name -> zamok.v1.Reason
 	13, // 58: zamok.v1.LockEvent.items:type_name -> zamok.v1.Item
-	61, // 59: zamok.v1.ForceReleaseResponse.ended:type_name -> zamok.v1.TicketRef
-	66, // 60: zamok.v1.MembersResponse.members:type_name -> zamok.v1.Member
-	42, // 61: zamok.v1.MembersResponse.stamp:type_name -> zamok.v1.Stamp
-	74, // 62: zamok.v1.SettingsRequest.quotas:type_name -> zamok.v1.Quotas
-	74, // 63: zamok.v1.SettingsResponse.quotas:type_name -> zamok.v1.Quotas
-	74, // 64: zamok.v1.SettingsResponse.used:type_name -> zamok.v1.Quotas
-	76, // 65: zamok.v1.SettingsResponse.identities:type_name -> zamok.v1.IdentityUsage
-	74, // 66: zamok.v1.IdentityUsage.used:type_name -> zamok.v1.Quotas
+	62, // 59: zamok.v1.ForceReleaseResponse.ended:type_name -> zamok.v1.TicketRef
+	67, // 60: zamok.v1.MembersResponse.members:type_name -> zamok.v1.Member
+	43, // 61: zamok.v1.MembersResponse.stamp:type_name -> zamok.v1.Stamp
+	75, // 62: zamok.v1.SettingsRequest.quotas:type_name -> zamok.v1.Quotas
+	75, // 63: zamok.v1.SettingsResponse.quotas:type_name -> zamok.v1.Quotas
+	75, // 64: zamok.v1.SettingsResponse.used:type_name -> zamok.v1.Quotas
+	77, // 65: zamok.v1.SettingsResponse.identities:type_name -> zamok.v1.IdentityUsage
+	75, // 66: zamok.v1.IdentityUsage.used:type_name -> zamok.v1.Quotas
 	8,  // 67: zamok.v1.Zamok.Session:input_type -> zamok.v1.ClientFrame
-	30, // 68: zamok.v1.Zamok.OpenSession:input_type -> zamok.v1.OpenSessionRequest
-	32, // 69: zamok.v1.Zamok.RenewSession:input_type -> zamok.v1.RenewSessionRequest
-	34, // 70: zamok.v1.Zamok.CloseSession:input_type -> zamok.v1.CloseSessionRequest
-	36, // 71: zamok.v1.Zamok.Acquire:input_type -> zamok.v1.AcquireRequest
-	38, // 72: zamok.v1.Zamok.Drop:input_type -> zamok.v1.DropRequest
-	40, // 73: zamok.v1.Zamok.Downgrade:input_type -> zamok.v1.DowngradeRequest
-	43, // 74: zamok.v1.Zamok.Get:input_type -> zamok.v1.GetRequest
-	47, // 75: zamok.v1.Zamok.List:input_type -> zamok.v1.ListRequest
-	49, // 76: zamok.v1.Zamok.ListSessions:input_type -> zamok.v1.ListSessionsRequest
-	52, // 77: zamok.v1.Zamok.Check:input_type -> zamok.v1.CheckRequest
-	54, // 78: zamok.v1.Zamok.Now:input_type -> zamok.v1.NowRequest
-	56, // 79: zamok.v1.Zamok.Watch:input_type -> zamok.v1.WatchRequest
-	59, // 80: zamok.v1.Admin.ForceRelease:input_type -> zamok.v1.ForceReleaseRequest
-	62, // 81: zamok.v1.Admin.ExpireSession:input_type -> zamok.v1.ExpireSessionRequest
-	64, // 82: zamok.v1.Admin.Members:input_type -> zamok.v1.MembersRequest
-	67, // 83: zamok.v1.Admin.Join:input_type -> zamok.v1.JoinRequest
-	69, // 84: zamok.v1.Admin.Remove:input_type -> zamok.v1.RemoveRequest
-	71, // 85: zamok.v1.Admin.Transfer:input_type -> zamok.v1.TransferRequest
-	73, // 86: zamok.v1.Admin.Settings:input_type -> zamok.v1.SettingsRequest
-	77, // 87: zamok.v1.Admin.Backup:input_type -> zamok.v1.BackupRequest
-	17, // 88: zamok.v1.Zamok.Session:output_type -> zamok.v1.ServerFrame
-	31, // 89: zamok.v1.Zamok.OpenSession:output_type -> zamok.v1.OpenSessionResponse
-	33, // 90: zamok.v1.Zamok.RenewSession:output_type -> zamok.v1.RenewSessionResponse
-	35, // 91: zamok.v1.Zamok.CloseSession:output_type -> zamok.v1.CloseSessionResponse
-	37, // 92: zamok.v1.Zamok.Acquire:output_type -> zamok.v1.AcquireResponse
-	39, // 93: zamok.v1.Zamok.Drop:output_type -> zamok.v1.DropResponse
-	41, // 94: zamok.v1.Zamok.Downgrade:output_type -> zamok.v1.DowngradeResponse
-	44, // 95: zamok.v1.Zamok.Get:output_type -> zamok.v1.GetResponse
-	48, // 96: zamok.v1.Zamok.List:output_type -> zamok.v1.ListResponse
-	50, // 97: zamok.v1.Zamok.ListSessions:output_type -> zamok.v1.ListSessionsResponse
-	53, // 98: zamok.v1.Zamok.Check:output_type -> zamok.v1.CheckResponse
-	55, // 99: zamok.v1.Zamok.Now:output_type -> zamok.v1.NowResponse
-	57, // 100: zamok.v1.Zamok.Watch:output_type -> zamok.v1.WatchFrame
-	60, // 101: zamok.v1.Admin.ForceRelease:output_type -> zamok.v1.ForceReleaseResponse
-	63, // 102: zamok.v1.Admin.ExpireSession:output_type -> zamok.v1.ExpireSessionResponse
-	65, // 103: zamok.v1.Admin.Members:output_type -> zamok.v1.MembersResponse
-	68, // 104: zamok.v1.Admin.Join:output_type -> zamok.v1.JoinResponse
-	70, // 105: zamok.v1.Admin.Remove:output_type -> zamok.v1.RemoveResponse
-	72, // 106: zamok.v1.Admin.Transfer:output_type -> zamok.v1.TransferResponse
-	75, // 107: zamok.v1.Admin.Settings:output_type -> zamok.v1.SettingsResponse
-	78, // 108: zamok.v1.Admin.Backup:output_type -> zamok.v1.BackupChunk
+	31, // 68: zamok.v1.Zamok.OpenSession:input_type -> zamok.v1.OpenSessionRequest
+	33, // 69: zamok.v1.Zamok.RenewSession:input_type -> zamok.v1.RenewSessionRequest
+	35, // 70: zamok.v1.Zamok.CloseSession:input_type -> zamok.v1.CloseSessionRequest
+	37, // 71: zamok.v1.Zamok.Acquire:input_type -> zamok.v1.AcquireRequest
+	39, // 72: zamok.v1.Zamok.Drop:input_type -> zamok.v1.DropRequest
+	41, // 73: zamok.v1.Zamok.Downgrade:input_type -> zamok.v1.DowngradeRequest
+	44, // 74: zamok.v1.Zamok.Get:input_type -> zamok.v1.GetRequest
+	48, // 75: zamok.v1.Zamok.List:input_type -> zamok.v1.ListRequest
+	50, // 76: zamok.v1.Zamok.ListSessions:input_type -> zamok.v1.ListSessionsRequest
+	53, // 77: zamok.v1.Zamok.Check:input_type -> zamok.v1.CheckRequest
+	55, // 78: zamok.v1.Zamok.Now:input_type -> zamok.v1.NowRequest
+	57, // 79: zamok.v1.Zamok.Watch:input_type -> zamok.v1.WatchRequest
+	60, // 80: zamok.v1.Admin.ForceRelease:input_type -> zamok.v1.ForceReleaseRequest
+	63, // 81: zamok.v1.Admin.ExpireSession:input_type -> zamok.v1.ExpireSessionRequest
+	65, // 82: zamok.v1.Admin.Members:input_type -> zamok.v1.MembersRequest
+	68, // 83: zamok.v1.Admin.Join:input_type -> zamok.v1.JoinRequest
+	70, // 84: zamok.v1.Admin.Remove:input_type -> zamok.v1.RemoveRequest
+	72, // 85: zamok.v1.Admin.Transfer:input_type -> zamok.v1.TransferRequest
+	74, // 86: zamok.v1.Admin.Settings:input_type -> zamok.v1.SettingsRequest
+	78, // 87: zamok.v1.Admin.Backup:input_type -> zamok.v1.BackupRequest
+	18, // 88: zamok.v1.Zamok.Session:output_type -> zamok.v1.ServerFrame
+	32, // 89: zamok.v1.Zamok.OpenSession:output_type -> zamok.v1.OpenSessionResponse
+	34, // 90: zamok.v1.Zamok.RenewSession:output_type -> zamok.v1.RenewSessionResponse
+	36, // 91: zamok.v1.Zamok.CloseSession:output_type -> zamok.v1.CloseSessionResponse
+	38, // 92: zamok.v1.Zamok.Acquire:output_type -> zamok.v1.AcquireResponse
+	40, // 93: zamok.v1.Zamok.Drop:output_type -> zamok.v1.DropResponse
+	42, // 94: zamok.v1.Zamok.Downgrade:output_type -> zamok.v1.DowngradeResponse
+	45, // 95: zamok.v1.Zamok.Get:output_type -> zamok.v1.GetResponse
+	49, // 96: zamok.v1.Zamok.List:output_type -> zamok.v1.ListResponse
+	51, // 97: zamok.v1.Zamok.ListSessions:output_type -> zamok.v1.ListSessionsResponse
+	54, // 98: zamok.v1.Zamok.Check:output_type -> zamok.v1.CheckResponse
+	56, // 99: zamok.v1.Zamok.Now:output_type -> zamok.v1.NowResponse
+	58, // 100: zamok.v1.Zamok.Watch:output_type -> zamok.v1.WatchFrame
+	61, // 101: zamok.v1.Admin.ForceRelease:output_type -> zamok.v1.ForceReleaseResponse
+	64, // 102: zamok.v1.Admin.ExpireSession:output_type -> zamok.v1.ExpireSessionResponse
+	66, // 103: zamok.v1.Admin.Members:output_type -> zamok.v1.MembersResponse
+	69, // 104: zamok.v1.Admin.Join:output_type -> zamok.v1.JoinResponse
+	71, // 105: zamok.v1.Admin.Remove:output_type -> zamok.v1.RemoveResponse
+	73, // 106: zamok.v1.Admin.Transfer:output_type -> zamok.v1.TransferResponse
+	76, // 107: zamok.v1.Admin.Settings:output_type -> zamok.v1.SettingsResponse
+	79, // 108: zamok.v1.Admin.Backup:output_type -> zamok.v1.BackupChunk
 	88, // [88:109] is the sub-list for method output_type
 	67, // [67:88] is the sub-list for method input_type
 	67, // [67:67] is the sub-list for extension type_name
@@ -6568,7 +6618,7 @@ func file_zamok_proto_init() {
 		(*ClientMessage_KeepAlive)(nil),
 		(*ClientMessage_Close)(nil),
 	}
-	file_zamok_proto_msgTypes[10].OneofWrappers = []any{
+	file_zamok_proto_msgTypes[11].OneofWrappers = []any{
 		(*ServerMessage_Session)(nil),
 		(*ServerMessage_Change)(nil),
 		(*ServerMessage_Answer)(nil),
@@ -6577,14 +6627,14 @@ func file_zamok_proto_init() {
 		(*ServerMessage_Contended)(nil),
 		(*ServerMessage_SessionEnded)(nil),
 	}
-	file_zamok_proto_msgTypes[58].OneofWrappers = []any{}
+	file_zamok_proto_msgTypes[59].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_zamok_proto_rawDesc), len(file_zamok_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   71,
+			NumMessages:   72,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -30,12 +30,12 @@
 // NOT_DONE and DONE are definite; UNKNOWN means that the request may still take effect, and that it is safe to
 // send it again with the same secret or ticket number.
 //
-// An acquisition, or the opening of a session, may be a copy of a request that was sent before. Whether that one was
-// done, only the cluster's log knows. So a refusal before the log (NOT_LEADER, OVERLOADED, STOPPING, DISK_LOW, DENIED,
-// UNAUTHENTICATED, WRONG_CLUSTER, and most of LIMIT_EXCEEDED) of such a request is UNKNOWN, unless its sender
-// knows that there is no such copy and says so: with the metadata `zamok-first: 1` of a unary call or of a stream whose
-// OpenStream opens a session, or with Acquire.first in a stream. Over HTTP no request is taken for the first, since a
-// proxy may have repeated it.
+// An acquisition, or the opening of a session, may be a retransmission. Only the cluster's log knows whether an
+// earlier transmission was done. So a refusal before the log (NOT_LEADER, OVERLOADED, STOPPING, DISK_LOW, DENIED,
+// UNAUTHENTICATED, WRONG_CLUSTER, and most of LIMIT_EXCEEDED) is UNKNOWN for these requests. It is NOT_DONE if the
+// sender says that this is the first transmission: with the metadata `zamok-first: 1` of a unary call or of a stream
+// whose OpenStream opens a session, or with Acquire.first in a stream. Over HTTP no request counts as the first
+// transmission, since a proxy may have sent it before.
 //
 // # Leader and followers
 //

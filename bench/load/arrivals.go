@@ -8,18 +8,18 @@ import (
 	"time"
 
 	"zamok/bench/measure"
-	"zamok/cmd/zamok/workload"
+	"zamok/cmd/zamok/loadgen"
 )
 
 const (
-	// CapacityClients are as many as get the most out of each system: with more, none is faster.
+	// CapacityClients is enough for the highest rate of each system.
 	CapacityClients = 256
-	arrivalSeed     = 1 // the same for all
+	arrivalSeed     = 1 // the same for all systems
 )
 
-// arrivals is an open loop: when a cycle begins does not depend on how fast others end. A cycle that is due while
-// every client is busy waits in a queue, and its latency counts from when it was due: callers that pile up behind
-// one slow answer are as slow as they would be in reality.
+// arrivals is an open loop: cycles are due at fixed moments, however fast others end. A cycle that
+// is due while every client is busy waits in a queue, and its latency counts from when it was due,
+// as for real callers behind one slow answer.
 type arrivals struct {
 	due     []time.Duration // since the beginning, rising
 	window  [2]time.Duration
@@ -28,17 +28,17 @@ type arrivals struct {
 	abandon func() // makes cycles return that do not end with their context
 }
 
-// arrivalResult is what an open loop measured. Only Ended counts cycles by when they ended; the others are of
-// the cycles that were due inside the window, whenever they ended.
+// arrivalResult is what an open loop measured. Ended counts the cycles that ended inside the
+// window. The other values are of the cycles that were due inside the window, whenever they ended.
 type arrivalResult struct {
 	Due, Failed, Ended uint64
-	Cycles             uint64             // all that ended well, also outside of the window
-	Latency            workload.Histogram // from when a cycle was due to its end
-	Late               workload.Histogram // from when it was due to its beginning: the queue, and the harness's own delay
+	Cycles             uint64            // all that succeeded, also outside of the window
+	Latency            loadgen.Histogram // from when a cycle was due to its end
+	Late               loadgen.Histogram // from when it was due to its beginning: the queue, and the harness's own delay
 }
 
-// poisson gives moments at a rate, with the gaps of many callers that do not know of each other. Even gaps would be
-// kinder than reality: calls would meet only when the system is late. The gaps are the same for every system, in
+// poisson returns moments at a rate, with the gaps of many independent callers. With even gaps
+// calls would overlap only when the system is late. The gaps are the same for every system, in
 // proportion to its rate.
 func poisson(rate float64, end time.Duration) (due []time.Duration) {
 	random := rand.New(rand.NewPCG(arrivalSeed, 0))
@@ -52,14 +52,14 @@ func poisson(rate float64, end time.Duration) (due []time.Duration) {
 	}
 }
 
-// run performs all cycles, also those that are still queued when the window is over. Each free client takes the next
-// one and waits until it is due; if that is past, the cycle was queued.
+// run performs all cycles, also those that are still queued at the end of the window. Each free
+// client takes the next one and waits until it is due. If it was due before, the cycle was queued.
 func (a *arrivals) run(ctx context.Context) *arrivalResult {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := &arrivalResult{}
 	var taken atomic.Int64
-	var wellDone, ended, cycles atomic.Uint64
+	var succeeded, ended, cycles atomic.Uint64
 	inside := func(d time.Duration) bool { return d >= a.window[0] && d < a.window[1] }
 	began := time.Now()
 	var clients sync.WaitGroup
@@ -67,10 +67,10 @@ func (a *arrivals) run(ctx context.Context) *arrivalResult {
 		clients.Go(func() {
 			for i := taken.Add(1) - 1; i < int64(len(a.due)) && ctx.Err() == nil; i = taken.Add(1) - 1 {
 				due := a.due[i]
-				workload.Sleep(ctx, due-time.Since(began))
+				loadgen.Sleep(ctx, due-time.Since(began))
 				begin := time.Since(began)
 				if err := a.cycle(ctx, client); err != nil {
-					continue // it is one that was due and not well done
+					continue // it counts as due, but not as succeeded
 				}
 				end := time.Since(began)
 				cycles.Add(1)
@@ -78,26 +78,26 @@ func (a *arrivals) run(ctx context.Context) *arrivalResult {
 					ended.Add(1)
 				}
 				if inside(due) {
-					wellDone.Add(1)
+					succeeded.Add(1)
 					r.Latency.Add(end - due)
 					r.Late.Add(begin - due)
 				}
 			}
 		})
 	}
-	workload.Sleep(ctx, a.window[1])
-	workload.Drain(&clients, cancel, a.abandon)
+	loadgen.Sleep(ctx, a.window[1])
+	loadgen.Drain(&clients, cancel, a.abandon)
 	for _, due := range a.due {
 		if inside(due) {
 			r.Due++
 		}
 	}
-	r.Failed, r.Ended, r.Cycles = r.Due-wellDone.Load(), ended.Load(), cycles.Load()
+	r.Failed, r.Ended, r.Cycles = r.Due-succeeded.Load(), ended.Load(), cycles.Load()
 	return r
 }
 
 // Open lets cycles arrive at a part of the rate that the same clients reach in a closed loop, which the first call
-// measures. Each client has a key of its own.
+// measures. Each client has its own key.
 func (b *Bench) Open(ctx context.Context, percent int) (Values, error) {
 	if b.capacity == 0 {
 		closed, err := b.Uncontended(ctx, CapacityClients)

@@ -10,11 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"zamok/bench/peer"
+	"zamok/bench/driver"
 	"zamok/bench/server"
 )
 
-// every gives moments a millisecond apart.
+// every returns moments a millisecond apart.
 func every(n int) (due []time.Duration) {
 	for i := range n {
 		due = append(due, time.Duration(i)*time.Millisecond)
@@ -22,8 +22,8 @@ func every(n int) (due []time.Duration) {
 	return due
 }
 
-// A system that stands still once for 100 ms is seen by the hundred cycles that are due meanwhile, and by those that
-// wait while the queue is worked off. A closed loop with one client would report one slow cycle of a thousand.
+// A stall of 100 ms delays the hundred cycles that are due meanwhile, and those that wait until the
+// queue is empty. A closed loop with one client would show one slow cycle of a thousand.
 func TestStallIsSeenByAllArrivalsBehindIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const service, stall = 500 * time.Microsecond, 100 * time.Millisecond
@@ -48,7 +48,7 @@ func TestStallIsSeenByAllArrivalsBehindIt(t *testing.T) {
 	})
 }
 
-// With a client to spare a stalled cycle delays no other one.
+// With a second client a stalled cycle delays no other one.
 func TestFreeClientsServeArrivalsBesideStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stalled := sync.OnceFunc(func() { time.Sleep(100 * time.Millisecond) })
@@ -65,8 +65,8 @@ func TestFreeClientsServeArrivalsBesideStall(t *testing.T) {
 	})
 }
 
-// A system that can do half of what arrives: it ends half of it inside the window, and the last cycle waits for all
-// before it.
+// A system with half of the capacity ends half of the cycles inside the window, and the last cycle
+// waits for all before it.
 func TestOverloadIsStated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &arrivals{due: every(1000), window: [2]time.Duration{500 * time.Millisecond, time.Second}, clients: 4,
@@ -74,7 +74,7 @@ func TestOverloadIsStated(t *testing.T) {
 		r := a.run(t.Context())
 		require.EqualValues(t, 500, r.Due)
 		require.InDelta(t, 250, float64(r.Ended), 4)
-		require.EqualValues(t, 500, r.Latency.Count(), "those that end after the window are not left out")
+		require.EqualValues(t, 500, r.Latency.Count(), "those that end after the window count, too")
 		require.InDelta(t, float64(time.Second), float64(r.Latency.Max()), float64(10*time.Millisecond))
 		require.EqualValues(t, 1000, r.Cycles)
 	})
@@ -88,7 +88,7 @@ func TestFailedArrivalsAreCounted(t *testing.T) {
 		a := &arrivals{due: every(10), window: [2]time.Duration{0, time.Second}, clients: 1, abandon: func() { close(hang) },
 			cycle: func(context.Context, int) error {
 				if n++; n == 3 {
-					return errors.New("refused")
+					return errors.New("failed")
 				}
 				if n == 8 {
 					<-hang
@@ -112,19 +112,19 @@ func TestPoissonHasItsRateAndIsTheSameForAll(t *testing.T) {
 	}
 }
 
-// Open offers a part of what the clients did in a closed loop in the same pass.
+// Open offers a part of the rate of a closed loop in the same pass.
 func TestOpenOffersPartOfCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		open := func(context.Context, peer.Session) (peer.Client, error) {
-			return peer.Client{
-				Lock: func(context.Context, string) (peer.Unlock, error) {
+		open := func(context.Context, driver.Session) (driver.Client, error) {
+			return driver.Client{
+				Lock: func(context.Context, string) (driver.Unlock, error) {
 					time.Sleep(128 * time.Millisecond)
 					return func(context.Context) error { return nil }, nil
 				},
 				Close: func() error { return nil },
 			}, nil
 		}
-		b := &Bench{System: peer.System{Open: open}, Cluster: &server.Cluster{}, Window: 4 * time.Second}
+		b := &Bench{System: driver.System{Open: open}, Cluster: &server.Cluster{}, Window: 4 * time.Second}
 		values, err := b.Open(t.Context(), 50)
 		require.NoError(t, err)
 		require.InEpsilon(t, 2000, b.capacity, 0.1)

@@ -7,18 +7,19 @@ import (
 	"syscall"
 	"time"
 
+	"zamok/bench/driver"
 	"zamok/bench/measure"
-	"zamok/bench/peer"
-	"zamok/cmd/zamok/workload"
+	"zamok/cmd/zamok/loadgen"
 )
 
-// Values is what a workload measured, by the names that the report knows.
+// Values is what a workload measured, by the names of the report.
 type Values = map[string]float64
 
-// longQueueClients make a queue so long that it takes twice the window until each has had its turns.
+// longQueueClients make so long a queue that enough rounds through all of them take twice the
+// window.
 const longQueueClients = 1024
 
-// Uncontended lets each of n clients lock and unlock a key of its own, over and over.
+// Uncontended lets each of n clients lock and unlock its own key, again and again.
 func (b *Bench) Uncontended(ctx context.Context, n int) (Values, error) {
 	return b.runClients(ctx, n, b.Window, ownKey)
 }
@@ -37,7 +38,7 @@ func (b *Bench) runClients(ctx context.Context, n int, window time.Duration, key
 	if err != nil {
 		return nil, err
 	}
-	return b.runLoop(ctx, clients, workload.Loop{Workers: n, Window: window, Key: key, Abandon: b.Close})
+	return b.runLoop(ctx, clients, loadgen.Loop{Workers: n, Window: window, Key: key, Abandon: b.Close})
 }
 
 // Shared lets n goroutines lock and unlock keys of their own over a few clients.
@@ -47,28 +48,28 @@ func (b *Bench) Shared(ctx context.Context, clients, n int) (Values, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.runLoop(ctx, opened, workload.Loop{Workers: n, Window: b.Window, Key: ownKey, Abandon: end})
+	return b.runLoop(ctx, opened, loadgen.Loop{Workers: n, Window: b.Window, Key: ownKey, Abandon: end})
 }
 
 func ownKey(worker int) string { return fmt.Sprintf("own-%d", worker) }
 
-// runLoop measures a loop and what it costs.
-func (b *Bench) runLoop(ctx context.Context, clients []peer.Client, l workload.Loop) (Values, error) {
+// runLoop measures a loop and its cost.
+func (b *Bench) runLoop(ctx context.Context, clients []driver.Client, l loadgen.Loop) (Values, error) {
 	l.Lock = func(ctx context.Context, worker int, key string) (func(context.Context) error, error) {
 		return clients[worker%len(clients)].Lock(ctx, key)
 	}
 	oneKey := l.Workers > 1 && l.Key(0) == l.Key(1)
-	if !oneKey { // what a key costs once (ZooKeeper makes a node for it) is not the cost of a cycle
+	if !oneKey { // so that the first use of a key, for which ZooKeeper makes a node, is not measured
 		_ = runAll(ctx, l.Workers, l.Abandon, func(ctx context.Context, i int) error {
 			unlock, err := l.Lock(ctx, i, l.Key(i))
 			if err != nil {
-				return err // and so will the loop
+				return err // the loop will return it, too
 			}
 			return unlock(ctx)
 		})
 	}
 	l.Warmup = l.Window / 4
-	var r *workload.Result
+	var r *loadgen.Result
 	values, err := b.withCost(func() uint64 {
 		r = l.Run(ctx)
 		return r.Cycles
@@ -89,8 +90,9 @@ func (b *Bench) runLoop(ctx context.Context, clients []peer.Client, l workload.L
 	return values, nil
 }
 
-// withCost measures what run costs the servers and the clients. Processor time is that of the whole run divided by
-// all of its cycles: reading it within the run would take time from a machine that has none to spare.
+// withCost measures the cost of run for the servers and the clients. Processor time is that of the
+// whole run divided by all of its cycles: reading it within the run would take time from a busy
+// machine.
 func (b *Bench) withCost(run func() (cycles uint64)) (Values, error) {
 	before, err := b.Cluster.Usage()
 	if err != nil {
@@ -112,18 +114,18 @@ func (b *Bench) withCost(run func() (cycles uint64)) (Values, error) {
 	return values, nil
 }
 
-func addFairness(values Values, r *workload.Result, workers int) {
+func addFairness(values Values, r *loadgen.Result, workers int) {
 	values["overlaps"] = float64(r.Overlaps)
 	values["inversions"] = float64(measure.Inversions(r.Grants))
-	if shares := measure.CompleteRounds(r.Grants, workers); shares != nil {
-		values["jain"] = measure.Jain(shares)
-		values["worst"] = float64(slices.Min(shares)) / float64(len(r.Grants)/workers)
+	if counts := measure.CompleteRounds(r.Grants, workers); counts != nil {
+		values["jain"] = measure.Jain(counts)
+		values["worst"] = float64(slices.Min(counts)) / float64(len(r.Grants)/workers)
 	}
 }
 
 // clientCPU is the seconds of processor time that this process has used so far.
 func clientCPU() float64 {
 	var own syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &own) // a process may always ask about itself
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &own) // it never fails for the process itself
 	return time.Duration(own.Utime.Nano() + own.Stime.Nano()).Seconds()
 }

@@ -14,20 +14,20 @@ import (
 	"sync"
 	"time"
 
-	"zamok/bench/peer"
+	"zamok/bench/driver"
 )
 
 // holderSpec is the argument of a holder.
 type holderSpec struct {
 	System, Key string
-	Session     peer.Session
+	Session     driver.Session
 }
 
 const holderTimeout = 20 * time.Second
 
-// startHolder starts another process that holds a lock: this program, called as `hold`. kill ends it as a power cut
-// would, and may be called again.
-func startHolder(ctx context.Context, system, key string, s peer.Session) (kill func(), err error) {
+// startHolder starts another process that holds a lock: this program, called as `hold`. kill ends
+// it by kill -9, and may be called again.
+func startHolder(ctx context.Context, system, key string, s driver.Session) (kill func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func startHolder(ctx context.Context, system, key string, s peer.Session) (kill 
 	}
 	cmd := exec.CommandContext(ctx, self, "hold", string(text))
 	cmd.Stderr = os.Stderr
-	if _, err := cmd.StdinPipe(); err != nil { // it ends when we do: its standard input is then closed
+	if _, err := cmd.StdinPipe(); err != nil { // closed when this process ends: then the holder ends, too
 		return nil, err
 	}
 	out, err := cmd.StdoutPipe()
@@ -54,21 +54,21 @@ func startHolder(ctx context.Context, system, key string, s peer.Session) (kill 
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); strings.TrimSpace(line) != heldMessage {
 		kill()
-		return nil, fmt.Errorf("the process that was to hold the lock printed %q (%v)", line, err)
+		return nil, fmt.Errorf("instead of holding the lock, the process printed %q (%v)", line, err)
 	}
 	return kill, nil
 }
 
 const heldMessage = "held"
 
-// Hold is the other process: it takes the lock, prints that, and keeps it until its input ends.
+// Hold is the other process: it acquires the lock, prints that, and holds it until its input ends.
 func Hold(ctx context.Context, text string, in io.Reader, out io.Writer) error {
 	var h holderSpec
 	if err := json.Unmarshal([]byte(text), &h); err != nil {
 		return err
 	}
-	systems := peer.Systems()
-	i := slices.IndexFunc(systems, func(s peer.System) bool { return s.Name == h.System })
+	systems := driver.Systems()
+	i := slices.IndexFunc(systems, func(s driver.System) bool { return s.Name == h.System })
 	if i < 0 {
 		return errors.New("no system is called " + h.System)
 	}

@@ -8,32 +8,32 @@ import (
 	"sync/atomic"
 	"time"
 
+	"zamok/bench/driver"
 	"zamok/bench/measure"
-	"zamok/bench/peer"
-	"zamok/cmd/zamok/workload"
+	"zamok/cmd/zamok/loadgen"
 )
 
 const (
 	killedWaiters         = 10
-	killedStagger         = 50 * time.Millisecond // between the waiters' questions, so that their order is known
+	killedStagger         = 50 * time.Millisecond // between the waiters' calls, so that their order is known
 	killedHold            = 5 * time.Millisecond
-	killedPause           = 10 * time.Millisecond // after a failed attempt
-	killedWarmup          = time.Second           // how long all is well before the leader dies
-	killedAttemptInterval = 25 * time.Millisecond // between fresh attempts after it
+	killedRetryDelay      = 10 * time.Millisecond // after a failed attempt
+	killedWarmup          = time.Second           // before the leader is killed
+	killedAttemptInterval = 25 * time.Millisecond // between new attempts after it
 	killedTimeout         = 30 * time.Second      // for everything after it
 )
 
-// leaderKill is one death of a leader: one holds a lock, ten wait for it, and one asks for another lock all
-// the time.
+// leaderKill is one kill of a leader: one client holds a lock, ten wait for it, and one, the
+// prober, locks and unlocks another lock all the time.
 type leaderKill struct {
-	longest           time.Duration // of the prober's attempts; the prober's until it has ended
+	longest           time.Duration // attempt of the prober; only the prober uses it until it has ended
 	attempts          sync.WaitGroup
-	served            chan int // the waiters, in the order in which they were served
+	served            chan int // the waiters, in the order of their grants
 	holders, overlaps atomic.Int64
 }
 
-// LeaderKilled kills the leader, measures how long no client gets a lock, looks whether the held lock and
-// its queue survived, and starts the node again.
+// LeaderKilled kills the leader, measures how long no client gets a lock, checks whether the held
+// lock and its queue have survived, and starts the node again.
 func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	leader, err := b.Cluster.Leader(ctx)
 	if err != nil {
@@ -58,9 +58,9 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	waiting := &sync.WaitGroup{}
 	for i, c := range clients[3:] {
 		waiting.Go(func() { k.wait(ctx, i, c) })
-		workload.Sleep(ctx, killedStagger)
+		loadgen.Sleep(ctx, killedStagger)
 	}
-	workload.Sleep(ctx, killedWarmup)
+	loadgen.Sleep(ctx, killedWarmup)
 	b.Cluster.Kill(leader)
 	values := Values{"survived": 0, "inversions": 0}
 	took, err := k.firstLock(ctx, clients[2])
@@ -70,7 +70,7 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	}
 	stop()
 	cancel()
-	end() // whatever hangs returns now
+	end() // all calls return now
 	running.Wait()
 	waiting.Wait()
 	k.attempts.Wait()
@@ -78,8 +78,8 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	return values, errors.Join(err, b.Cluster.Restart(leader), b.Ready(context.WithoutCancel(ctx)))
 }
 
-// release gives the held lock back and counts the waiters that are served.
-func (k *leaderKill) release(ctx context.Context, values Values, unlock peer.Unlock, waiting *sync.WaitGroup) {
+// release releases the held lock and counts the waiters that are granted it.
+func (k *leaderKill) release(ctx context.Context, values Values, unlock driver.Unlock, waiting *sync.WaitGroup) {
 	values["early"] = float64(len(k.served)) // served while the lock was held: it did not survive
 	if err := unlock(ctx); err == nil {
 		values["survived"] = 1
@@ -99,27 +99,27 @@ func (k *leaderKill) release(ctx context.Context, values Values, unlock peer.Unl
 	}
 }
 
-// probe locks and unlocks a key of its own, one attempt after the other: how long a caller may hang that
-// was on the way when the leader died.
-func (k *leaderKill) probe(ctx context.Context, c peer.Client) {
+// probe locks and unlocks its own key again and again, to measure how long a call may hang that is
+// in progress when the leader dies.
+func (k *leaderKill) probe(ctx context.Context, c driver.Client) {
 	for ctx.Err() == nil {
-		asked := time.Now()
+		called := time.Now()
 		unlock, err := c.Lock(ctx, "probe")
-		k.longest = max(k.longest, time.Since(asked)) // also of one that hangs to the end
+		k.longest = max(k.longest, time.Since(called)) // also of one that hangs to the end
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			workload.Sleep(ctx, killedPause)
+			loadgen.Sleep(ctx, killedRetryDelay)
 			continue
 		}
 		_ = unlock(ctx) // if it failed, the next attempt shows it
 	}
 }
 
-// firstLock asks for one fresh lock after the other, each a little later, whatever became of those
-// before, until one is had: when the cluster serves again.
-func (k *leaderKill) firstLock(ctx context.Context, c peer.Client) (took time.Duration, err error) {
+// firstLock requests one new lock after the other, each a little later and without waiting for
+// those before, until one is granted: then the cluster serves again.
+func (k *leaderKill) firstLock(ctx context.Context, c driver.Client) (took time.Duration, err error) {
 	killedAt := time.Now()
 	acquired := make(chan time.Duration, 1)
 	ticker := time.NewTicker(killedAttemptInterval)
@@ -146,8 +146,8 @@ func (k *leaderKill) firstLock(ctx context.Context, c peer.Client) (took time.Du
 	}
 }
 
-func (k *leaderKill) wait(ctx context.Context, i int, c peer.Client) {
-	var unlock peer.Unlock
+func (k *leaderKill) wait(ctx context.Context, i int, c driver.Client) {
+	var unlock driver.Unlock
 	for {
 		var err error
 		if unlock, err = c.Lock(ctx, "held"); err == nil {
@@ -156,13 +156,13 @@ func (k *leaderKill) wait(ctx context.Context, i int, c peer.Client) {
 		if ctx.Err() != nil {
 			return
 		}
-		workload.Sleep(ctx, killedPause) // its queue position is lost, and the order will show it
+		loadgen.Sleep(ctx, killedRetryDelay) // its queue position is lost, and the order will show it
 	}
 	k.served <- i
 	if k.holders.Add(1) > 1 {
 		k.overlaps.Add(1)
 	}
-	workload.Sleep(ctx, killedHold)
+	loadgen.Sleep(ctx, killedHold)
 	k.holders.Add(-1)
 	_ = unlock(ctx)
 }

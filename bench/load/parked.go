@@ -7,20 +7,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"zamok/bench/driver"
 	"zamok/bench/measure"
-	"zamok/bench/peer"
-	"zamok/cmd/zamok/workload"
+	"zamok/cmd/zamok/loadgen"
 )
 
 const (
-	parkedLocks        = 100              // that are held, and waited for
-	parkedObserveMin   = 5 * time.Second  // the least: little processor time is counted in steps of 10 ms
-	parkedServeTimeout = 20 * time.Second // for all to be served when the locks come free
-	parkedSettleTime   = 3 * time.Second  // and half a millisecond more for each waiter
+	parkedLocks        = 100              // held, with waiters
+	parkedObserveMin   = 5 * time.Second  // long, because processor time is counted in steps of 10 ms
+	parkedServeTimeout = 20 * time.Second // for all grants after the release
+	parkedEnqueueTime  = 3 * time.Second  // and half a millisecond more for each waiter
 )
 
-// Parked lets waiters wait for locks that are not released: what waiting costs, and whether all still wait when
-// it ends. Then the locks are released, and it counts the waiters that are served.
+// Parked lets waiters wait for held locks, and measures what waiting costs, and whether all still
+// wait in the end. Then it releases the locks, and counts the waiters that are granted one.
 func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -45,7 +45,8 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	var running sync.WaitGroup
 	for s, c := range clients {
 		for w := range perSession {
-			// No session waits twice for one lock: to some systems it would be the same waiter.
+			// A session waits for each lock once: for some systems a second wait would be the same
+			// waiter.
 			key := parkedKey((s + w) % parkedLocks)
 			running.Go(func() {
 				if unlock, err := c.Lock(ctx, key); err != nil || unlock(ctx) != nil {
@@ -56,22 +57,22 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 			})
 		}
 	}
-	workload.Sleep(ctx, parkedSettleTime+time.Duration(waiters)*time.Millisecond/2)
+	loadgen.Sleep(ctx, parkedEnqueueTime+time.Duration(waiters)*time.Millisecond/2)
 	before, err := b.Cluster.Usage()
 	if err != nil {
 		return nil, err
 	}
-	watched := time.Now()
-	workload.Sleep(ctx, max(2*b.Window, parkedObserveMin))
+	observed := time.Now()
+	loadgen.Sleep(ctx, max(2*b.Window, parkedObserveMin))
 	after, err := b.Cluster.Usage()
 	if err != nil {
 		return nil, err
 	}
-	values["core"] = (after.CPU - before.CPU) / time.Since(watched).Seconds()
-	if grown := after.Memory - empty.Memory; grown > 0 { // else the servers have given back more of what they had before
+	values["core"] = (after.CPU - before.CPU) / time.Since(observed).Seconds()
+	if grown := after.Memory - empty.Memory; grown > 0 { // else the servers have freed memory
 		values["memory_each"] = grown / float64(waiters)
 	}
-	values["early"] = float64(served.Load()) // no lock was free yet
+	values["early"] = float64(served.Load()) // while all locks are held
 	values["lost"] = float64(lost.Load())
 	serving := time.Now()
 	release()
@@ -84,9 +85,9 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	return values, nil
 }
 
-// awaitServed waits until all have returned, or long enough.
-func awaitServed(ctx context.Context, waiters *sync.WaitGroup, most time.Duration) {
-	ctx, done := context.WithTimeout(ctx, most)
+// awaitServed waits until all waiters have returned, or the time is over.
+func awaitServed(ctx context.Context, waiters *sync.WaitGroup, timeout time.Duration) {
+	ctx, done := context.WithTimeout(ctx, timeout)
 	go func() { // ends when the waiters' clients are closed, at the latest
 		waiters.Wait()
 		done()
@@ -96,16 +97,16 @@ func awaitServed(ctx context.Context, waiters *sync.WaitGroup, most time.Duratio
 
 func parkedKey(i int) string { return fmt.Sprintf("parked-%d", i) }
 
-// holdParkedLocks takes the locks that are waited for with one client, which release closes after it has released them.
+// holdParkedLocks acquires the locks with one client. release releases them and closes the client.
 func (b *Bench) holdParkedLocks(ctx context.Context) (release func(), err error) {
 	c, err := b.open(ctx, b.session(parkedLocks))
 	if err != nil {
 		return nil, err
 	}
-	var unlocks []peer.Unlock
+	var unlocks []driver.Unlock
 	release = func() {
 		for _, unlock := range unlocks {
-			_ = unlock(ctx) // a lost lock is free already, and seen as such
+			_ = unlock(ctx) // a lost lock is free already
 		}
 		_ = c.Close()
 	}
@@ -120,10 +121,11 @@ func (b *Bench) holdParkedLocks(ctx context.Context) (release func(), err error)
 	return release, nil
 }
 
-// HolderKilled kills the process that holds a lock, and measures how long the lock stays closed.
+// HolderKilled kills the process that holds a lock, and measures when the lock is granted to
+// another client.
 func (b *Bench) HolderKilled(ctx context.Context, release time.Duration) (Values, error) {
 	key := fmt.Sprintf("dead-%d", release)
-	kill, err := startHolder(ctx, b.System.Name, key, peer.Session{Endpoints: b.Cluster.Endpoints, TTL: b.TTL, Width: 1, Release: release})
+	kill, err := startHolder(ctx, b.System.Name, key, driver.Session{Endpoints: b.Cluster.Endpoints, TTL: b.TTL, Width: 1, Release: release})
 	if err != nil {
 		return nil, err
 	}
@@ -134,14 +136,14 @@ func (b *Bench) HolderKilled(ctx context.Context, release time.Duration) (Values
 	}
 	defer func() { _ = c.Close() }()
 	acquired := make(chan error, 1)
-	go func() { // ends when the lock is had or c is closed
+	go func() { // ends when the lock is granted or c is closed
 		unlock, err := c.Lock(ctx, key)
 		if err == nil {
 			err = unlock(ctx)
 		}
 		acquired <- err
 	}()
-	workload.Sleep(ctx, holderLifetime)
+	loadgen.Sleep(ctx, holderLifetime)
 	if len(acquired) > 0 {
 		return nil, fmt.Errorf("a lock that is held was granted (%v)", <-acquired)
 	}
@@ -157,6 +159,6 @@ func (b *Bench) HolderKilled(ctx context.Context, release time.Duration) (Values
 	}
 }
 
-// holderLifetime is how long the holder lives: long enough for a renewal, so that it dies at some moment of
-// its lease and not at the beginning.
+// holderLifetime is how long the holder lives: long enough for a renewal, so that it dies at some
+// moment of its lease, later than the beginning.
 const holderLifetime = 4500 * time.Millisecond

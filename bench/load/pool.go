@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"zamok/bench/driver"
 	"zamok/bench/measure"
-	"zamok/bench/peer"
 	"zamok/bench/server"
-	"zamok/cmd/zamok/workload"
+	"zamok/cmd/zamok/loadgen"
 )
 
 const (
@@ -20,29 +20,29 @@ const (
 	openTimeout   = 20 * time.Second // for one client
 )
 
-// Bench is one running system with the clients opened on it so far. One goroutine calls its methods.
+// Bench is one running system with its open clients. One goroutine calls its methods.
 type Bench struct {
-	System  peer.System
+	System  driver.System
 	Cluster *server.Cluster
 	TTL     time.Duration
 	Window  time.Duration // of measuring
 
-	Spans    []measure.Span // of the last Timeline
-	clients  []peer.Client  // each with one goroutine
-	capacity float64        // cycles per second of CapacityClients in a closed loop; 0 = not measured yet
+	Spans    []measure.Span  // of the last Timeline
+	clients  []driver.Client // each with one goroutine
+	capacity float64         // cycles per second of CapacityClients in a closed loop; 0 = not measured yet
 }
 
-func (b *Bench) session(width int) peer.Session {
-	return peer.Session{Endpoints: b.Cluster.Endpoints, TTL: b.TTL, Width: width}
+func (b *Bench) session(width int) driver.Session {
+	return driver.Session{Endpoints: b.Cluster.Endpoints, TTL: b.TTL, Width: width}
 }
 
-func (b *Bench) open(ctx context.Context, s peer.Session) (peer.Client, error) {
+func (b *Bench) open(ctx context.Context, s driver.Session) (driver.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	return b.System.Open(ctx, s)
 }
 
-// Ready waits until the system gives and takes back a lock.
+// Ready waits until a lock can be acquired and released.
 func (b *Bench) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -54,7 +54,7 @@ func (b *Bench) Ready(ctx context.Context) error {
 		if last = b.lockOnce(ctx); last == nil {
 			return nil
 		}
-		workload.Sleep(ctx, 100*time.Millisecond)
+		loadgen.Sleep(ctx, 100*time.Millisecond)
 	}
 	return fmt.Errorf("not ready after a minute: %w", last)
 }
@@ -74,8 +74,9 @@ func (b *Bench) lockOnce(ctx context.Context) (err error) {
 	return unlock(ctx)
 }
 
-// openClients gives n clients with a session and connection of their own: those that are open, and new ones.
-func (b *Bench) openClients(ctx context.Context, n int) ([]peer.Client, error) {
+// openClients returns n clients, each with its own session and connection: those that are open, and
+// new ones.
+func (b *Bench) openClients(ctx context.Context, n int) ([]driver.Client, error) {
 	opened, _, err := b.openMany(ctx, n-len(b.clients), b.session(1))
 	b.clients = append(b.clients, opened...)
 	if err != nil {
@@ -84,9 +85,9 @@ func (b *Bench) openClients(ctx context.Context, n int) ([]peer.Client, error) {
 	return b.clients[:n], nil
 }
 
-// openMany opens n clients, some at a time. Those that did open are returned beside an error about the others; end
+// openMany opens n clients, some at a time. After an error it returns those that it has opened. end
 // closes them.
-func (b *Bench) openMany(ctx context.Context, n int, s peer.Session) (opened []peer.Client, end func(), err error) {
+func (b *Bench) openMany(ctx context.Context, n int, s driver.Session) (opened []driver.Client, end func(), err error) {
 	end = sync.OnceFunc(func() { closeAll(opened) })
 	var mu sync.Mutex
 	var all errgroup.Group
@@ -115,8 +116,8 @@ func (b *Bench) Close() {
 	b.clients = nil
 }
 
-// closeAll closes clients, some at a time. What a system answers to that is not measured.
-func closeAll(clients []peer.Client) {
+// closeAll closes clients, some at a time. Errors do not matter.
+func closeAll(clients []driver.Client) {
 	var all errgroup.Group
 	all.SetLimit(parallelOpens)
 	for _, c := range clients {
@@ -125,7 +126,8 @@ func closeAll(clients []peer.Client) {
 	_ = all.Wait()
 }
 
-// runAll runs n workers until all have returned; abandon makes those return whom the end of their context does not stop.
+// runAll runs n workers until all have returned. abandon makes those return that ignore their
+// context.
 func runAll(ctx context.Context, n int, abandon func(), work func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -134,6 +136,6 @@ func runAll(ctx context.Context, n int, abandon func(), work func(ctx context.Co
 	for i := range n {
 		running.Go(func() { errs[i] = work(ctx, i) })
 	}
-	workload.Drain(&running, cancel, abandon)
+	loadgen.Drain(&running, cancel, abandon)
 	return errors.Join(errs...)
 }

@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"zamok/bench/driver"
 	"zamok/bench/measure"
-	"zamok/bench/peer"
-	"zamok/cmd/zamok/workload"
+	"zamok/cmd/zamok/loadgen"
 )
 
 // These are the three scenarios of the report that this project began with.
@@ -27,10 +27,10 @@ const (
 	scenarioTimeout = 30 * time.Second
 )
 
-// runScenario runs n workers, each with a client of its own, until all have returned. It begins when all clients are
-// open.
+// runScenario runs n workers, each with its own client, until all have returned. It begins when all
+// clients are open.
 func (b *Bench) runScenario(ctx context.Context, n int,
-	work func(ctx context.Context, began time.Time, i int, c peer.Client) error) (took time.Duration, err error) {
+	work func(ctx context.Context, began time.Time, i int, c driver.Client) error) (took time.Duration, err error) {
 	clients, err := b.openClients(ctx, n)
 	if err != nil {
 		return 0, err
@@ -40,14 +40,14 @@ func (b *Bench) runScenario(ctx context.Context, n int,
 	return time.Since(began), err
 }
 
-// Timeline lets threads take one lock again and again and hold it for a random time: which thread had it when,
-// and how much of the time it was in use.
+// Timeline lets threads acquire one lock again and again and hold it for a random time. It records
+// which thread held it when, and measures how much of the time it was held.
 func (b *Bench) Timeline(ctx context.Context) (Values, error) {
 	var mu sync.Mutex
-	var waits workload.Histogram
-	shares := make([]int, timelineThreads)
+	var waits loadgen.Histogram
+	counts := make([]int, timelineThreads)
 	held := time.Duration(0)
-	_, err := b.runScenario(ctx, timelineThreads, func(ctx context.Context, began time.Time, i int, c peer.Client) error {
+	_, err := b.runScenario(ctx, timelineThreads, func(ctx context.Context, began time.Time, i int, c driver.Client) error {
 		for time.Since(began) < b.Window {
 			requested := time.Since(began)
 			unlock, err := c.Lock(ctx, "timeline")
@@ -55,7 +55,7 @@ func (b *Bench) Timeline(ctx context.Context) (Values, error) {
 				return err
 			}
 			acquired := time.Since(began)
-			workload.Sleep(ctx, rand.N(timelineHold))
+			loadgen.Sleep(ctx, rand.N(timelineHold))
 			over := time.Since(began)
 			if err := unlock(ctx); err != nil {
 				return err
@@ -66,35 +66,35 @@ func (b *Bench) Timeline(ctx context.Context) (Values, error) {
 			mu.Lock()
 			b.Spans = append(b.Spans, measure.Span{Thread: i, From: measure.Milliseconds(acquired), To: measure.Milliseconds(over)})
 			waits.Add(acquired - requested)
-			shares[i]++
+			counts[i]++
 			held += over - acquired
 			mu.Unlock()
 		}
 		return nil
 	})
 	values := Values{"rate": float64(len(b.Spans)) / b.Window.Seconds(), "used": held.Seconds() / b.Window.Seconds(),
-		"jain": measure.Jain(shares), "least": float64(slices.Min(shares)), "most": float64(slices.Max(shares))}
+		"jain": measure.Jain(counts), "least": float64(slices.Min(counts)), "most": float64(slices.Max(counts))}
 	measure.AddPercentiles(values, "wait", &waits)
 	return values, err
 }
 
-// Wait lets threads ask for one lock at the same moment, once each: how long each waited, and how much
-// longer than the holds of those before it all of it took.
+// Wait lets threads request one lock at the same moment, once each. It measures how long each
+// waited, and how much longer all of it took than the sum of the holds.
 func (b *Bench) Wait(ctx context.Context) (Values, error) {
 	waits := make([]time.Duration, waitThreads)
-	took, err := b.runScenario(ctx, waitThreads, func(ctx context.Context, began time.Time, i int, c peer.Client) error {
+	took, err := b.runScenario(ctx, waitThreads, func(ctx context.Context, began time.Time, i int, c driver.Client) error {
 		unlock, err := c.Lock(ctx, "wait")
 		if err != nil {
 			return err
 		}
 		waits[i] = time.Since(began)
-		workload.Sleep(ctx, waitHold)
+		loadgen.Sleep(ctx, waitHold)
 		return unlock(ctx)
 	})
 	values := Values{"total": measure.Milliseconds(took), "ideal": measure.Milliseconds(waitThreads * waitHold)}
 	values["stretch"] = values["total"] / values["ideal"]
 	slices.Sort(waits)
-	var all workload.Histogram
+	var all loadgen.Histogram
 	for i, w := range waits {
 		all.Add(w)
 		values[fmt.Sprintf("wait_%02d", i)] = measure.Milliseconds(w)
@@ -103,18 +103,18 @@ func (b *Bench) Wait(ctx context.Context) (Values, error) {
 	return values, err
 }
 
-// Series lets threads race through a long row of locks by TryLock; each lock has one winner, which keeps
-// it to the end.
+// Series lets threads race through many locks by TryLock. Each lock has one winner, which holds it
+// to the end.
 func (b *Bench) Series(ctx context.Context) (Values, error) {
 	ctx, cancel := context.WithTimeout(ctx, scenarioTimeout)
 	defer cancel()
 	var winners [seriesLocks]atomic.Int64
 	won := make([]int, seriesThreads)
-	kept := make([][]peer.Unlock, seriesThreads)
-	took, err := b.runScenario(ctx, seriesThreads, func(ctx context.Context, _ time.Time, i int, c peer.Client) error {
+	kept := make([][]driver.Unlock, seriesThreads)
+	took, err := b.runScenario(ctx, seriesThreads, func(ctx context.Context, _ time.Time, i int, c driver.Client) error {
 		for n := range seriesLocks {
 			unlock, err := c.TryLock(ctx, fmt.Sprintf("series-%d", n))
-			if errors.Is(err, peer.ErrHeld) {
+			if errors.Is(err, driver.ErrHeld) {
 				continue
 			}
 			if err != nil {

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Run heads a file of results: where, with what and how was measured.
+// Run is the head of a file of results: the machine, the versions and the settings.
 type Run struct {
 	Begun    string            `json:"begun"`
 	Machine  string            `json:"machine"`
@@ -54,7 +54,7 @@ type Line struct {
 	Record *Record `json:"record,omitempty"`
 }
 
-// Results is a file of results, read.
+// Results is the content of a file of results.
 type Results struct {
 	Run     Run
 	Records []Record
@@ -87,37 +87,37 @@ func Read(r io.Reader) (Results, error) {
 	return all, nil
 }
 
-// Sample is where a value was measured: in which round, and which of that round's repetitions it is.
+// Sample is a round and a repetition within it, in which a value was measured.
 type Sample struct{ Round, Repetition int }
 
-// Values gives one value of one point by place.
+// Values returns a value of a system and workload, by sample.
 func (rs Results) Values(system, workload string, clients int, name string) map[Sample]float64 {
 	found := map[Sample]float64{}
-	nth := map[int]int{}
+	repetitions := map[int]int{}
 	for _, r := range rs.Records {
 		if r.System != system || r.Workload != workload || r.Clients != clients {
 			continue
 		}
-		place := Sample{r.Round, nth[r.Round]}
-		nth[r.Round]++
+		sample := Sample{r.Round, repetitions[r.Round]}
+		repetitions[r.Round]++
 		if v, ok := r.Values[name]; ok && r.Failed == "" {
-			found[place] = v
+			found[sample] = v
 		}
 	}
 	return found
 }
 
-// Summary gives one value of one point over its places.
+// Summary summarizes a value of a system and workload over all samples.
 func (rs Results) Summary(system, workload string, clients int, name string) Summary {
 	return Summarize(slices.Collect(maps.Values(rs.Values(system, workload, clients, name))))
 }
 
-// Ratio compares two systems at one point, place by place: a over b.
+// Ratio divides a value of one system by that of another, sample by sample.
 func (rs Results) Ratio(a, b, workload string, clients int, name string) Summary {
 	return Ratios(rs.Values(a, workload, clients, name), rs.Values(b, workload, clients, name))
 }
 
-// Clients gives the numbers of clients with which a workload was run, rising.
+// Clients returns the numbers of clients with which a workload was run, in order.
 func (rs Results) Clients(workload string) []int {
 	found := map[int]bool{}
 	for _, r := range rs.Records {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"zamok/cmd/zamok/workload"
+	"zamok/cmd/zamok/loadgen"
 )
 
 // Summary is a median with the extremes beside it. N is how many values it was made of.
@@ -15,7 +15,7 @@ type Summary struct {
 	N                int
 }
 
-// Summarize makes one of some values; of none it is the zero Summary.
+// Summarize summarizes values; the zero Summary if there are none.
 func Summarize(values []float64) Summary {
 	if len(values) == 0 {
 		return Summary{}
@@ -25,11 +25,11 @@ func Summarize(values []float64) Summary {
 	return Summary{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1], N: n}
 }
 
-// Ratios divides what was measured in the same place.
+// Ratios divides values of the same sample.
 func Ratios(ours, theirs map[Sample]float64) Summary {
 	var ratios []float64
-	for place, a := range ours {
-		if b, ok := theirs[place]; ok && b != 0 {
+	for sample, a := range ours {
+		if b, ok := theirs[sample]; ok && b != 0 {
 			ratios = append(ratios, a/b)
 		}
 	}
@@ -37,7 +37,7 @@ func Ratios(ours, theirs map[Sample]float64) Summary {
 }
 
 // AddPercentiles puts the median, p95, p99 and the maximum, in milliseconds, into values.
-func AddPercentiles(values map[string]float64, name string, h *workload.Histogram) {
+func AddPercentiles(values map[string]float64, name string, h *loadgen.Histogram) {
 	if h.Count() == 0 {
 		return
 	}
@@ -50,40 +50,41 @@ func AddPercentiles(values map[string]float64, name string, h *workload.Histogra
 // Milliseconds is a duration as a number.
 func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// Jain is Jain's index of fairness: 1 when all got the same, 1/n when one got all.
-func Jain(shares []int) float64 {
+// Jain is Jain's index of fairness: 1 if all n counts are the same, 1/n if all but one are 0.
+func Jain(counts []int) float64 {
 	sum, squares := 0.0, 0.0
-	for _, s := range shares {
-		sum += float64(s)
-		squares += float64(s) * float64(s)
+	for _, n := range counts {
+		sum += float64(n)
+		squares += float64(n) * float64(n)
 	}
 	if squares == 0 {
 		return 0
 	}
-	return sum * sum / (float64(len(shares)) * squares)
+	return sum * sum / (float64(len(counts)) * squares)
 }
 
-// CompleteRounds counts each worker's grants in the longest prefix that is a whole number of turns; nil if there
-// was not one turn. So a perfect order scores a perfect 1, also if the run ends in the middle of a turn.
-func CompleteRounds(grants []workload.Grant, clients int) []int {
+// CompleteRounds counts each worker's grants in the longest prefix of whole rounds; nil if there
+// was no whole round. So a perfect order has an index of 1, even if the run ends in the middle of a
+// round.
+func CompleteRounds(grants []loadgen.Grant, clients int) []int {
 	n := len(grants) / clients * clients
 	if n == 0 {
 		return nil
 	}
 	sorted := slices.SortedFunc(slices.Values(grants), byAcquired)
-	shares := make([]int, clients)
+	counts := make([]int, clients)
 	for _, g := range sorted[:n] {
-		shares[g.Worker]++
+		counts[g.Worker]++
 	}
-	return shares
+	return counts
 }
 
-// InversionSlack is how much earlier a request must be to have a right to be first. Below it the order in which
-// requests left a busy machine is not known.
+// InversionSlack is how much earlier a request must be to have a right to be first. The order of
+// requests that a busy machine sends within it is not known.
 const InversionSlack = 20 * time.Millisecond
 
 // Inversions counts grants while a request waited that was earlier by more than InversionSlack.
-func Inversions(grants []workload.Grant) int {
+func Inversions(grants []loadgen.Grant) int {
 	sorted := slices.SortedFunc(slices.Values(grants), byAcquired)
 	count := 0
 	earliest := time.Duration(math.MaxInt64) // request of those granted later
@@ -96,4 +97,4 @@ func Inversions(grants []workload.Grant) int {
 	return count
 }
 
-func byAcquired(a, b workload.Grant) int { return cmp.Compare(a.Acquired, b.Acquired) }
+func byAcquired(a, b loadgen.Grant) int { return cmp.Compare(a.Acquired, b.Acquired) }

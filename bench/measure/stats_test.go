@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"zamok/cmd/zamok/workload"
+	"zamok/cmd/zamok/loadgen"
 )
 
 func TestSummarize(t *testing.T) {
@@ -18,7 +18,7 @@ func TestSummarize(t *testing.T) {
 	require.Equal(t, Summary{}, Summarize(nil))
 }
 
-// A slow round must not be divided by a fast one.
+// Values are divided only within a round.
 func TestRatiosPairSamples(t *testing.T) {
 	at := func(round, nth int) Sample { return Sample{round, nth} }
 	ours := map[Sample]float64{at(1, 0): 10, at(2, 0): 100, at(2, 1): 1000}
@@ -28,7 +28,7 @@ func TestRatiosPairSamples(t *testing.T) {
 }
 
 func TestAddPercentiles(t *testing.T) {
-	var h workload.Histogram
+	var h loadgen.Histogram
 	for _, ms := range []time.Duration{3, 1, 2} {
 		h.Add(ms * time.Millisecond)
 	}
@@ -45,11 +45,11 @@ func TestJain(t *testing.T) {
 	require.Zero(t, Jain(nil))
 }
 
-func grants(of ...[3]int) []workload.Grant {
-	var all []workload.Grant
+func grants(of ...[3]int) []loadgen.Grant {
+	var all []loadgen.Grant
 	for _, g := range of {
 		ms := time.Millisecond
-		all = append(all, workload.Grant{Worker: g[0], Requested: time.Duration(g[1]) * ms, Acquired: time.Duration(g[2]) * ms})
+		all = append(all, loadgen.Grant{Worker: g[0], Requested: time.Duration(g[1]) * ms, Acquired: time.Duration(g[2]) * ms})
 	}
 	return all
 }
@@ -64,10 +64,11 @@ func TestCompleteRoundsIgnoresPartialRound(t *testing.T) {
 func TestInversions(t *testing.T) {
 	fifo := grants([3]int{0, 0, 10}, [3]int{1, 30, 60}, [3]int{2, 70, 90})
 	require.Zero(t, Inversions(fifo))
-	// 1 asked at 0 and waits until 90, while 0 comes back at 40 and is let in at 50.
+	// 1 requests the lock at 0 and waits until 90. 0 requests it again at 40 and is granted it at
+	// 50.
 	barged := grants([3]int{0, 0, 10}, [3]int{1, 0, 90}, [3]int{0, 40, 50})
 	require.Equal(t, 1, Inversions(barged))
-	// Who asked 10 ms apart may have left in any order.
+	// Requests within 10 ms may have been sent in any order.
 	close := grants([3]int{0, 10, 20}, [3]int{1, 0, 30})
 	require.Zero(t, Inversions(close))
 }

@@ -11,6 +11,7 @@ import (
 
 	"zamok/bench/server"
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 func dialConsul(t *testing.T, address string, transport *http.Transport) *consul.Client {
@@ -73,12 +74,12 @@ func TestConsul(t *testing.T) {
 	})
 
 	t.Run("a destroyed session ends the work", func(t *testing.T) {
-		held := within(t, patience, begin(t, consulLocked(c), "destroyed"), "the work")
+		held := within(t, eventTimeout, begin(t, consulLocked(c), "destroyed"), "the work")
 		pair, _, err := c.KV().Get("destroyed", nil)
 		require.NoError(t, err)
 		_, err = c.Session().Destroy(pair.Session, nil)
 		require.NoError(t, err)
-		within(t, patience, held.lost, "the loss")
+		within(t, eventTimeout, held.lost, "the loss")
 	})
 
 	t.Run("two locks of one session are one", func(t *testing.T) { // of zamok: TestZamok
@@ -133,7 +134,7 @@ func TestConsul(t *testing.T) {
 
 		lock, err := dialZamok(t, zamok, client.Config{LockDelay: delay}).Lock(t.Context(), "delay")
 		require.NoError(t, err)
-		require.NoError(t, z.ExpireSession(t.Context(), lock.Session(), "test"))
+		require.NoError(t, admin.New(z).ExpireSession(t.Context(), lock.Session(), "test"))
 		_, err = z.TryLock(t.Context(), "delay")
 		require.ErrorIs(t, err, client.ErrNotAcquired)
 		_, err = z.Lock(t.Context(), "delay")
@@ -142,7 +143,7 @@ func TestConsul(t *testing.T) {
 
 	t.Run("commands", func(t *testing.T) {
 		installed(t, "curl", "apt install curl")
-		members, _, err := z.Members(t.Context())
+		members, _, err := admin.New(z).Members(t.Context())
 		require.NoError(t, err)
 		runCommands(t, "from-consul.md", zamok, "CONSUL_HTTP_ADDR=http://"+address, "ZAMOK_HTTP=http://"+members[0].HTTP)
 	})

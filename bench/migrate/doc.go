@@ -5,7 +5,7 @@
 //
 //  2. Where the two sides behave alike, one test runs both. Where they differ, the test says how.
 //
-//  3. A system whose program is not on this machine is skipped, with the reason.
+//  3. A system is skipped, with the reason, if its program is not installed.
 //
 //     migrate_test.go   servers, a cable to cut, and what is tested alike for all systems
 //     guide_test.go     the blocks of the guides

@@ -105,14 +105,14 @@ func TestEtcd(t *testing.T) {
 	testMove(t, etcdLocked(e, 10), zamokLocked(z), true)
 
 	t.Run("a revoked lease ends the work", func(t *testing.T) {
-		held := within(t, patience, begin(t, etcdLocked(e, 10), "revoked"), "the work")
+		held := within(t, eventTimeout, begin(t, etcdLocked(e, 10), "revoked"), "the work")
 		answer, err := e.Leases(t.Context())
 		require.NoError(t, err)
 		for _, lease := range answer.Leases {
 			_, err := e.Revoke(t.Context(), lease.ID)
 			require.NoError(t, err)
 		}
-		within(t, patience, held.lost, "the loss")
+		within(t, eventTimeout, held.lost, "the loss")
 	})
 
 	t.Run("cut off", func(t *testing.T) { // when the holder knows is not promised
@@ -164,23 +164,23 @@ func TestEtcd(t *testing.T) {
 	})
 
 	t.Run("a waiter whose lease ended", func(t *testing.T) {
-		held := within(t, patience, begin(t, etcdLocked(e, 10), "lease"), "the work")
+		held := within(t, eventTimeout, begin(t, etcdLocked(e, 10), "lease"), "the work")
 		session, err := concurrency.NewSession(e)
 		require.NoError(t, err)
 		defer session.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
 		defer cancel()
 		waited := make(chan error, 1)
 		go func() { waited <- concurrency.NewMutex(session, "lease").Lock(ctx) }() // ends with ctx at the latest
 		require.Eventually(t, func() bool {
 			keys, err := e.Get(t.Context(), "lease/", etcd.WithPrefix(), etcd.WithCountOnly())
 			return err == nil && keys.Count == 2
-		}, patience, 10*time.Millisecond)
+		}, eventTimeout, 10*time.Millisecond)
 		_, err = e.Revoke(t.Context(), session.Lease())
 		require.NoError(t, err)
 		notYet(t, waited, "the wait has ended")
 		require.NoError(t, held.finish())
-		require.ErrorIs(t, within(t, patience, waited, "the end of the wait"), concurrency.ErrSessionExpired)
+		require.ErrorIs(t, within(t, eventTimeout, waited, "the end of the wait"), concurrency.ErrSessionExpired)
 	})
 
 	t.Run("commands", func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestEtcd(t *testing.T) {
 	})
 }
 
-// testEtcdctlAfterLoss tests that etcdctl's command runs on when its lock is another one's.
+// testEtcdctlAfterLoss tests that etcdctl's command continues when another client holds its lock.
 func testEtcdctlAfterLoss(t *testing.T, address string, e *etcd.Client) {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "etcdctl", "lock", "--", "lost", "sh", "-c", "until [ -e stop ]; do :; done; touch stopped")
@@ -200,10 +200,10 @@ func testEtcdctlAfterLoss(t *testing.T, address string, e *etcd.Client) {
 	require.Eventually(t, func() (held bool) {
 		keys, _ = e.Get(t.Context(), "lost/", etcd.WithPrefix())
 		return keys != nil && len(keys.Kvs) == 1
-	}, patience, 10*time.Millisecond)
+	}, eventTimeout, 10*time.Millisecond)
 	_, err := e.Revoke(t.Context(), etcd.LeaseID(keys.Kvs[0].Lease))
 	require.NoError(t, err)
-	next := within(t, patience, begin(t, etcdLocked(e, 10), "lost"), "the next one's work, beside the command")
+	next := within(t, eventTimeout, begin(t, etcdLocked(e, 10), "lost"), "the next one's work, beside the command")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "stop"), nil, 0o600))
 	_ = cmd.Wait() // its status is that of the unlock
 	require.FileExists(t, filepath.Join(dir, "stopped"))

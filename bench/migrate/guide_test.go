@@ -40,7 +40,8 @@ func unindented(text string) string {
 	return b.String() + "\n"
 }
 
-// What the guides show is code that runs: every block but those for a shell is a part of a file of this folder.
+// The code in the guides runs: every block except those for a shell is a part of a file in this
+// folder.
 func TestBlocksAreTested(t *testing.T) {
 	var sources strings.Builder
 	for _, pattern := range []string{"*_test.go", "testdata/*"} {
@@ -58,7 +59,7 @@ func TestBlocksAreTested(t *testing.T) {
 	for _, guide := range guides {
 		for _, b := range blocks(t, filepath.Base(guide)) {
 			if b.language != "sh" {
-				require.Contains(t, sources.String(), unindented(b.text), "%s has a block that no file here has:\n%s", guide, b.text)
+				require.Contains(t, sources.String(), unindented(b.text), "%s has a block that is in no file here:\n%s", guide, b.text)
 			}
 		}
 	}
@@ -70,7 +71,7 @@ func runCommands(t *testing.T, guide string, zamok *server.Cluster, env ...strin
 	program, err := zamokProgram()
 	require.NoError(t, err, program)
 	dir := t.TempDir()
-	report, err := filepath.Abs("testdata/report") // a file written here could be busy: a process that is being started has it open, too
+	report, err := filepath.Abs("testdata/report") // a file written here could be busy, because a starting process inherits it
 	require.NoError(t, err)
 	require.NoError(t, os.Symlink(report, filepath.Join(dir, "report")))
 	ran := 0

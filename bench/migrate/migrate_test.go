@@ -18,11 +18,12 @@ import (
 
 	"zamok/bench/server"
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 const (
-	patience = 30 * time.Second       // for what happens at some time
-	look     = 250 * time.Millisecond // for what must not happen
+	eventTimeout = 30 * time.Second       // for events that must happen
+	quietTime    = 250 * time.Millisecond // for events that must not happen
 )
 
 // work is what a program does under a lock. Its context ends if the program learns that the lock is lost; number rises
@@ -108,7 +109,7 @@ func begin(t *testing.T, p program, name string) <-chan holding {
 	return working
 }
 
-// within is what the channel delivers.
+// within is what the channel delivers. It fails if that takes longer than d.
 func within[T any](t *testing.T, d time.Duration, c <-chan T, what string) T {
 	t.Helper()
 	select {
@@ -120,25 +121,26 @@ func within[T any](t *testing.T, d time.Duration, c <-chan T, what string) T {
 	}
 }
 
-// notYet fails if the channel delivers, or is closed, within a look.
+// notYet fails if the channel delivers, or is closed, within quietTime.
 func notYet[T any](t *testing.T, c <-chan T, what string) {
 	t.Helper()
 	select {
 	case <-c:
 		require.FailNow(t, what)
-	case <-time.After(look):
+	case <-time.After(quietTime):
 	}
 }
 
-// exclude tests that a second program waits for the first one, and is next. It returns the numbers of both.
+// exclude tests that a second program waits for the first one, and then works. It returns the
+// numbers of both.
 func exclude(t *testing.T, first, second program) (a, b int64) {
 	t.Helper()
 	name := lockName(t)
-	one := within(t, patience, begin(t, first, name), "the first one's work")
+	one := within(t, eventTimeout, begin(t, first, name), "the first one's work")
 	waiting := begin(t, second, name)
 	notYet(t, waiting, "two work at once")
 	require.NoError(t, one.finish())
-	two := within(t, patience, waiting, "the second one's work")
+	two := within(t, eventTimeout, waiting, "the second one's work")
 	require.NoError(t, two.finish())
 	return one.number, two.number
 }
@@ -162,8 +164,8 @@ func testMove(t *testing.T, old, new program, numbered bool) {
 	})
 	t.Run("old, new, which must not be", func(t *testing.T) {
 		name := lockName(t)
-		within(t, patience, begin(t, old, name), "the old one's work")
-		within(t, patience, begin(t, new, name), "the new one's work")
+		within(t, eventTimeout, begin(t, old, name), "the old one's work")
+		within(t, eventTimeout, begin(t, new, name), "the new one's work")
 	})
 	t.Run("old, old", func(t *testing.T) {
 		if first, second := exclude(t, old, old); numbered {
@@ -174,7 +176,7 @@ func testMove(t *testing.T, old, new program, numbered bool) {
 
 func lockName(t *testing.T) string { return strings.NewReplacer("/", "-", ", ", "-").Replace(t.Name()) }
 
-// testTry tests a program that works only if no other one does.
+// testTry tests a program that works only if no other program does.
 func testTry(t *testing.T, locked program, try func(ctx context.Context, name string, work func() error) error) {
 	t.Helper()
 	tried := func() (worked bool) {
@@ -182,13 +184,13 @@ func testTry(t *testing.T, locked program, try func(ctx context.Context, name st
 		return worked
 	}
 	require.True(t, tried())
-	held := within(t, patience, begin(t, locked, "try"), "the work")
+	held := within(t, eventTimeout, begin(t, locked, "try"), "the work")
 	require.False(t, tried())
 	require.NoError(t, held.finish())
 	require.True(t, tried())
 }
 
-// testElection tests that an observer sees who is elected.
+// testElection tests that an observer sees which program is elected.
 func testElection(t *testing.T, candidate func(value string) program, observe func(ctx context.Context, name string, elected func(string)) error) {
 	t.Helper()
 	elected := make(chan string, 16)
@@ -196,20 +198,20 @@ func testElection(t *testing.T, candidate func(value string) program, observe fu
 		_ = observe(t.Context(), "election", func(value string) { elected <- value })
 	}()
 	sees := func(value string) {
-		for within(t, patience, elected, "the election of "+value) != value {
+		for within(t, eventTimeout, elected, "the election of "+value) != value {
 			continue
 		}
 	}
-	a := within(t, patience, begin(t, candidate("a"), "election"), "a's election")
+	a := within(t, eventTimeout, begin(t, candidate("a"), "election"), "a's election")
 	sees("a")
 	waiting := begin(t, candidate("b"), "election")
 	notYet(t, waiting, "two are elected")
 	require.NoError(t, a.finish())
 	sees("b")
-	require.NoError(t, within(t, patience, waiting, "b's election").finish())
+	require.NoError(t, within(t, eventTimeout, waiting, "b's election").finish())
 }
 
-// keepsOn fails if a waiting program begins within a time, or its holder's lock is reported lost.
+// keepsOn fails if a waiting program begins within d, or the holder's lock is lost.
 func keepsOn(t *testing.T, held holding, waiting <-chan holding, d time.Duration) {
 	t.Helper()
 	select {
@@ -221,17 +223,18 @@ func keepsOn(t *testing.T, held holding, waiting <-chan holding, d time.Duration
 	}
 }
 
-// testCut cuts the holder's cable, waits for the next one, and returns whether the holder knew of its loss by then.
+// testCut cuts the holder's cable, waits for the next program, and returns whether the holder knew
+// of its loss by then.
 func testCut(t *testing.T, line *cable, holder, next program) (knew bool) {
 	t.Helper()
 	name := lockName(t)
-	held := within(t, patience, begin(t, holder, name), "the holder's work")
+	held := within(t, eventTimeout, begin(t, holder, name), "the holder's work")
 	waiting := begin(t, next, name)
 	notYet(t, waiting, "two work at once")
 	line.setCut(true)
 	t.Cleanup(func() { line.setCut(false) }) // before the holder is ended, which must release
 	cut := time.Now()
-	within(t, 2*patience, waiting, "the next one's work")
+	within(t, 2*eventTimeout, waiting, "the next one's work")
 	t.Logf("the next one works %v after the cut", time.Since(cut).Round(10*time.Millisecond))
 	select {
 	case <-held.lost:
@@ -241,10 +244,10 @@ func testCut(t *testing.T, line *cable, holder, next program) (knew bool) {
 	}
 }
 
-// testFailover kills the leader while one program works and another waits: neither notices.
+// testFailover kills the leader while one program works and another waits: both continue.
 func testFailover(t *testing.T, nodes *server.Cluster, holder, next program) {
 	t.Helper()
-	held := within(t, patience, begin(t, holder, "failover"), "the work")
+	held := within(t, eventTimeout, begin(t, holder, "failover"), "the work")
 	waiting := begin(t, next, "failover")
 	notYet(t, waiting, "two work at once")
 	leader, err := nodes.Leader(t.Context())
@@ -252,12 +255,13 @@ func testFailover(t *testing.T, nodes *server.Cluster, holder, next program) {
 	nodes.Kill(leader)
 	_, err = nodes.Leader(t.Context())
 	require.NoError(t, err)
-	keepsOn(t, held, waiting, look)
+	keepsOn(t, held, waiting, quietTime)
 	require.NoError(t, held.finish())
-	within(t, patience, waiting, "the next one's work")
+	within(t, eventTimeout, waiting, "the next one's work")
 }
 
-// cable makes connections which can go silent, as if a cable had been pulled out: nothing arrives and nothing fails.
+// cable makes connections that can go silent, like a cable that is pulled out: nothing arrives,
+// without an error.
 type cable struct {
 	mu    sync.Mutex
 	cut   bool
@@ -270,7 +274,7 @@ func (c *cable) setCut(cut bool) {
 	c.cut = cut
 	for _, conn := range c.conns {
 		if !cut {
-			_ = conn.Close() // what was lost meanwhile would be missing
+			_ = conn.Close() // else the lost bytes would be missing
 		}
 	}
 }
@@ -360,7 +364,7 @@ func start(t *testing.T, kind string, nodes int, p server.Programs) *server.Clus
 	return cluster
 }
 
-// startZamok returns when the cluster answers.
+// startZamok returns when the cluster responds.
 func startZamok(t *testing.T, nodes int) *server.Cluster {
 	t.Helper()
 	path, err := zamokProgram()
@@ -368,7 +372,7 @@ func startZamok(t *testing.T, nodes int) *server.Cluster {
 	cluster := start(t, "zamok", nodes, server.Programs{Zamok: path})
 	c := dialZamok(t, cluster, client.Config{})
 	ready(t, func(ctx context.Context) error {
-		_, err := c.Now(ctx)
+		_, err := admin.New(c).Now(ctx)
 		return err
 	})
 	return cluster
@@ -384,27 +388,27 @@ func dialZamok(t *testing.T, nodes *server.Cluster, cfg client.Config) *client.C
 	return c
 }
 
-// ready waits until a server answers.
-func ready(t *testing.T, ask func(ctx context.Context) error) {
+// ready waits until a server responds.
+func ready(t *testing.T, call func(ctx context.Context) error) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		require.NoError(c, ask(ctx))
-	}, patience, 50*time.Millisecond)
+		require.NoError(c, call(ctx))
+	}, eventTimeout, 50*time.Millisecond)
 }
 
-// What every guide says about zamok's side.
+// The claims of every guide about zamok.
 func TestZamok(t *testing.T) {
 	t.Parallel()
 	node := startZamok(t, 1)
 	c := dialZamok(t, node, client.Config{})
 	t.Run("an ended session ends the work", func(t *testing.T) {
-		held := within(t, patience, begin(t, zamokLocked(c), "ended"), "the work")
+		held := within(t, eventTimeout, begin(t, zamokLocked(c), "ended"), "the work")
 		info, err := c.Get(t.Context(), "ended", 1)
 		require.NoError(t, err)
-		require.NoError(t, c.ExpireSession(t.Context(), info.Held[0].Session, "test"))
-		within(t, patience, held.lost, "the loss")
+		require.NoError(t, admin.New(c).ExpireSession(t.Context(), info.Held[0].Session, "test"))
+		within(t, eventTimeout, held.lost, "the loss")
 		require.ErrorIs(t, held.finish(), client.ErrLost)
 	})
 	t.Run("a holder that is cut off knows before the next one works", func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"zamok/bench/server"
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 func dialPostgres(t *testing.T, url string, change func(*pgxpool.Config)) *pgxpool.Pool {
@@ -123,13 +124,13 @@ func TestPostgres(t *testing.T) {
 		for name, c := range map[string]struct{ reader, writer program }{
 			"PostgreSQL": {readerLocked(p), advisoryLocked(p)}, "zamok": {zamokReader(z), zamokLocked(z)},
 		} {
-			a := within(t, patience, begin(t, c.reader, name), "a reader's work")
-			b := within(t, patience, begin(t, c.reader, name), "another reader's work")
+			a := within(t, eventTimeout, begin(t, c.reader, name), "a reader's work")
+			b := within(t, eventTimeout, begin(t, c.reader, name), "another reader's work")
 			writer := begin(t, c.writer, name)
 			notYet(t, writer, "a writer works beside readers")
 			require.NoError(t, a.finish())
 			require.NoError(t, b.finish())
-			require.NoError(t, within(t, patience, writer, "the writer's work").finish())
+			require.NoError(t, within(t, eventTimeout, writer, "the writer's work").finish())
 		}
 	})
 
@@ -164,7 +165,7 @@ func testConnections(t *testing.T, url string, p *pgxpool.Pool) {
 	})
 
 	t.Run("another connection of the pool can't unlock", func(t *testing.T) {
-		held := within(t, patience, begin(t, advisoryLocked(p), "pool"), "the work")
+		held := within(t, eventTimeout, begin(t, advisoryLocked(p), "pool"), "the work")
 		ok := true
 		require.NoError(t, p.QueryRow(t.Context(), `SELECT pg_advisory_unlock(hashtextextended('pool', 0))`).Scan(&ok))
 		require.False(t, ok)
@@ -172,10 +173,10 @@ func testConnections(t *testing.T, url string, p *pgxpool.Pool) {
 	})
 
 	t.Run("a connection that is terminated", func(t *testing.T) {
-		held := within(t, patience, begin(t, advisoryLocked(p), "terminated"), "the work")
+		held := within(t, eventTimeout, begin(t, advisoryLocked(p), "terminated"), "the work")
 		_, err := p.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'`)
 		require.NoError(t, err)
-		within(t, patience, begin(t, advisoryLocked(p), "terminated"), "the second one's work, beside the first one's")
+		within(t, eventTimeout, begin(t, advisoryLocked(p), "terminated"), "the second one's work, beside the first one's")
 		notYet(t, held.lost, "the first one's context ended")
 	})
 
@@ -183,7 +184,7 @@ func testConnections(t *testing.T, url string, p *pgxpool.Pool) {
 		t.Parallel()
 		line := new(cable)
 		holder := dialPostgres(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = line.dial })
-		held := within(t, patience, begin(t, advisoryLocked(holder), "cut"), "the work")
+		held := within(t, eventTimeout, begin(t, advisoryLocked(holder), "cut"), "the work")
 		line.setCut(true)
 		t.Cleanup(func() { line.setCut(false) })
 		keepsOn(t, held, begin(t, advisoryLocked(p), "cut"), 5*time.Second)
@@ -199,7 +200,7 @@ func testData(t *testing.T, p *pgxpool.Pool, z *client.Client) {
 			ended := make(chan error, 2)
 			go func() { ended <- lock("a", "y") }()
 			go func() { ended <- lock("b", "x") }()
-			return within(t, patience, ended, "a refusal")
+			return within(t, eventTimeout, ended, "a refusal")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -251,7 +252,7 @@ func testData(t *testing.T, p *pgxpool.Pool, z *client.Client) {
 		}
 		late, err := z.Lock(t.Context(), "account/200")
 		require.NoError(t, err)
-		require.NoError(t, z.ExpireSession(t.Context(), late.Session(), "it was paused"))
+		require.NoError(t, admin.New(z).ExpireSession(t.Context(), late.Session(), "it was paused"))
 		next, err := z.Lock(t.Context(), "account/200")
 		require.NoError(t, err)
 		require.EqualValues(t, 1, withdraw(next.Token()))

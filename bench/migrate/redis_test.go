@@ -76,19 +76,19 @@ func TestRedis(t *testing.T) {
 	t.Run("commands of Redis", func(t *testing.T) { exclude(t, setLocked(r, 8*time.Second), redsyncLocked(r, 8*time.Second)) })
 
 	t.Run("the lock of a program that works for longer than the expiry", func(t *testing.T) {
-		held := within(t, patience, begin(t, redsyncLocked(r, time.Second), "long"), "the work")
-		within(t, patience, begin(t, redsyncLocked(r, time.Second), "long"), "the second one's work, beside the first one's")
+		held := within(t, eventTimeout, begin(t, redsyncLocked(r, time.Second), "long"), "the work")
+		within(t, eventTimeout, begin(t, redsyncLocked(r, time.Second), "long"), "the second one's work, beside the first one's")
 		notYet(t, held.lost, "the first one's context ended")
 
 		short := dialZamok(t, zamokServer, client.Config{TTL: 4 * time.Second})
-		held = within(t, patience, begin(t, zamokLocked(short), "long"), "the work")
+		held = within(t, eventTimeout, begin(t, zamokLocked(short), "long"), "the work")
 		keepsOn(t, held, begin(t, zamokLocked(z), "long"), 5*time.Second)
 	})
 
 	t.Run("unlock after the expiry", func(t *testing.T) {
 		mutex := redsync.New(goredis.NewPool(r)).NewMutex("late", redsync.WithExpiry(100*time.Millisecond))
 		require.NoError(t, mutex.LockContext(t.Context()))
-		require.Eventually(t, func() bool { return r.Exists(t.Context(), "late").Val() == 0 }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return r.Exists(t.Context(), "late").Val() == 0 }, eventTimeout, 10*time.Millisecond)
 		ok, err := mutex.UnlockContext(t.Context())
 		require.False(t, ok)
 		require.ErrorIs(t, err, redsync.ErrLockAlreadyExpired)
@@ -101,14 +101,14 @@ func TestRedis(t *testing.T) {
 
 	// The last one: it restarts the servers.
 	t.Run("the server is killed and started again", func(t *testing.T) {
-		held := within(t, patience, begin(t, redsyncLocked(r, time.Minute), "restart"), "the work")
+		held := within(t, eventTimeout, begin(t, redsyncLocked(r, time.Minute), "restart"), "the work")
 		redisServer.Kill(0)
 		require.NoError(t, redisServer.Restart(0))
 		dialRedis(t, address)
-		within(t, patience, begin(t, redsyncLocked(r, time.Minute), "restart"), "the second one's work, beside the first one's")
+		within(t, eventTimeout, begin(t, redsyncLocked(r, time.Minute), "restart"), "the second one's work, beside the first one's")
 		notYet(t, held.lost, "the first one's context ended")
 
-		held = within(t, patience, begin(t, zamokLocked(z), "restart"), "the work")
+		held = within(t, eventTimeout, begin(t, zamokLocked(z), "restart"), "the work")
 		zamokServer.Kill(0)
 		require.NoError(t, zamokServer.Restart(0))
 		other := dialZamok(t, zamokServer, client.Config{})

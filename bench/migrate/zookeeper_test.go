@@ -16,6 +16,7 @@ import (
 
 	"zamok/bench/server"
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 // dialZooKeeper opens a session. The context ends when the client reports that the session is over.
@@ -78,7 +79,7 @@ func TestZooKeeper(t *testing.T) {
 		holder, expired := dialZooKeeper(t, node, short, line.dial)
 		require.False(t, testCut(t, line, zkLocked(holder, expired), zkLocked(conn, session)), "only the server reports the end, and it can't be reached")
 		line.setCut(false)
-		within(t, patience, expired.Done(), "the report, after the next connection")
+		within(t, eventTimeout, expired.Done(), "the report, after the next connection")
 	})
 
 	t.Run("a leader that is killed", func(t *testing.T) {
@@ -95,7 +96,7 @@ func TestZooKeeper(t *testing.T) {
 			t.Skipf("%v: apt install libcurator-recipes-java", err)
 		}
 		jars := folder + strings.Join([]string{"curator-recipes", "curator-framework", "curator-client", "zookeeper", "guava", "slf4j-nop"}, ".jar:"+folder) + ".jar"
-		runPeer(t, "java", "-cp", jars, "testdata/Curator.java", node.Endpoints[0])
+		runProgram(t, "java", "-cp", jars, "testdata/Curator.java", node.Endpoints[0])
 	})
 
 	t.Run("Kazoo", func(t *testing.T) {
@@ -104,24 +105,24 @@ func TestZooKeeper(t *testing.T) {
 		if err := exec.Command(python, "-c", "import kazoo").Run(); err != nil {
 			t.Skipf("no Kazoo (%v): apt install python3-kazoo", err)
 		}
-		members, _, err := z.Members(t.Context())
+		members, _, err := admin.New(z).Members(t.Context())
 		require.NoError(t, err)
-		runPeer(t, "env", "PYTHONPATH=../../client/python", python, "testdata/kazoo_locks.py", node.Endpoints[0], "http://"+members[0].HTTP)
+		runProgram(t, "env", "PYTHONPATH=../../client/python", python, "testdata/kazoo_locks.py", node.Endpoints[0], "http://"+members[0].HTTP)
 	})
 
 	t.Run("permits", func(t *testing.T) { // as Curator's and Kazoo's semaphores
 		permit := func(ctx context.Context, name string, work work) error {
 			return zamokPermit(ctx, z, name, func(ctx context.Context) error { return work(ctx, 0) })
 		}
-		a := within(t, patience, begin(t, permit, "permits"), "the first work")
-		within(t, patience, begin(t, permit, "permits"), "the second work")
-		within(t, patience, begin(t, permit, "permits"), "the third work")
+		a := within(t, eventTimeout, begin(t, permit, "permits"), "the first work")
+		within(t, eventTimeout, begin(t, permit, "permits"), "the second work")
+		within(t, eventTimeout, begin(t, permit, "permits"), "the third work")
 		fourth := begin(t, permit, "permits")
 		notYet(t, fourth, "four work at once")
 		_, err := z.TryLock(t.Context(), "permits", client.Permits(1, 4))
 		require.ErrorIs(t, err, client.ErrKindMismatch, "another limit")
 		require.NoError(t, a.finish())
-		within(t, patience, fourth, "the fourth work")
+		within(t, eventTimeout, fourth, "the fourth work")
 	})
 
 	t.Run("commands", func(t *testing.T) { runCommands(t, "from-zookeeper.md", zamok) })
@@ -136,10 +137,10 @@ func zamokPermit(ctx context.Context, c *client.Client, name string, work func(c
 	return work(lock.Context())
 }
 
-// runPeer runs a program of another language, which checks itself.
-func runPeer(t *testing.T, name string, args ...string) {
+// runProgram runs a program in another language, which checks itself.
+func runProgram(t *testing.T, name string, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*eventTimeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
 	require.NoError(t, err, string(out))

@@ -15,8 +15,9 @@ const (
 	drainTimeout = 30 * time.Second
 )
 
-// clientsSpec is what the process of the clients is asked to do. Rate is in cycles a second; with 0 the loop is closed,
-// and AtOnce cycles of each session are under way. The sessions are opened at the first of the endpoints that leads.
+// clientsSpec is the task of the process of the clients. Rate is in cycles a second; with 0 the
+// loop is closed, with AtOnce cycles of each session at the same time. The sessions are opened at
+// the first endpoint that leads.
 type clientsSpec struct {
 	Endpoints []string
 	Rate      float64
@@ -24,19 +25,20 @@ type clientsSpec struct {
 	Window    time.Duration
 }
 
-// clientsResult is the result of the window. Unsent cycles were due, and the connections did not take them.
+// clientsResult is the result of the window. Unsent cycles were due, but the connections did not
+// accept them.
 type clientsResult struct {
 	Due, Sent, Refused, Cycles, Unsent uint64
-	Again                              uint64        // commands that were sent again, on another stream
-	AgainMedian, AgainLongest          time.Duration // of these: from the first sending to the answer
+	Resent                             uint64        // commands that were sent again, on another stream
+	ResentMedian, ResentLongest        time.Duration // of these: from the first sending to the answer
 	Median                             time.Duration // of the others
 	Unanswered                         uint64        // commands
 	Lost                               uint64        // sessions that ended before they were closed
 	Seconds                            float64
 }
 
-// RunClients is the process of the clients. It says "ready" when its sessions are open, begins at the next line of its
-// input, and prints its result.
+// RunClients is the process of the clients. It prints "ready" when its sessions are open, begins at
+// the next line of its input, and prints its result.
 func RunClients(ctx context.Context, spec string, in io.Reader, out io.Writer) error {
 	c := clientsSpec{}
 	if err := json.Unmarshal([]byte(spec), &c); err != nil {
@@ -77,25 +79,25 @@ func RunClients(ctx context.Context, spec string, in io.Reader, out io.Writer) e
 	}
 	time.AfterFunc(drainTimeout, cancel)
 	running.Wait()
-	var again, waits []time.Duration
+	var resent, times []time.Duration
 	for _, s := range all {
-		again, waits = append(again, s.again...), append(waits, s.waits...)
-		result.Unanswered += uint64(len(s.inHand))
+		resent, times = append(resent, s.resent...), append(times, s.times...)
+		result.Unanswered += uint64(len(s.inFlight))
 		if s.lost {
 			result.Lost++
 		}
 	}
-	result.Again = uint64(len(again))
-	result.AgainMedian, result.AgainLongest = quantile(again, 0.5), quantile(again, 1)
-	result.Median = quantile(waits, 0.5)
+	result.Resent = uint64(len(resent))
+	result.ResentMedian, result.ResentLongest = quantile(resent, 0.5), quantile(resent, 1)
+	result.Median = quantile(times, 0.5)
 	return json.NewEncoder(out).Encode(result)
 }
 
-// quantile is the value below which a share of all lies; 0 = there are none.
-func quantile(all []time.Duration, share float64) time.Duration {
+// quantile is the value below which this part of all values lies; 0 if there are none.
+func quantile(all []time.Duration, q float64) time.Duration {
 	if len(all) == 0 {
 		return 0
 	}
 	slices.Sort(all)
-	return all[int(share*float64(len(all)-1))]
+	return all[int(q*float64(len(all)-1))]
 }

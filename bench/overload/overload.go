@@ -25,16 +25,16 @@ import (
 
 	"zamok/bench/server"
 	"zamok/client"
-	"zamok/cmd/zamok/workload"
+	"zamok/cmd/zamok/loadgen"
 )
 
 const (
 	holders      = 50
-	answerMax    = 250 * time.Millisecond // the bound that the report looks at, one of zamok_answer_seconds
+	answerMax    = 250 * time.Millisecond // a bound of zamok_answer_seconds
 	readyMessage = "ready"
-	atOncePeak   = 16 // cycles under way in each session, when capacity is measured
+	atOncePeak   = 16 // concurrent cycles of each session, to measure the capacity
 	sampleEvery  = 250 * time.Millisecond
-	settleTime   = 2 * time.Second // between two loads
+	recoveryTime = 2 * time.Second // between two loads
 )
 
 // Config is what is measured: each multiple of the capacity in each round, for so long.
@@ -50,19 +50,19 @@ type Config struct {
 type row struct {
 	load               string
 	due, sent, useful  float64 // cycles a second
-	answered           float64 // of what arrived at a leader, the share that was answered within answerMax
+	answered           float64 // part of the commands at leaders that were answered within answerMax
 	got                clientsResult
-	memory             float64 // bytes, of all nodes, the most that was seen
+	memory             float64 // bytes of all nodes, the maximum
 	elections, expired float64
 	timeout            float64 // the election timeout afterwards, in seconds
 	lost               int64
-	longest            time.Duration // of the one who locks and unlocks
+	longest            time.Duration // a lock and unlock of another client
 }
 
 // Run measures and writes a table.
 func Run(ctx context.Context, c Config, out io.Writer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "load\tdue/s\tsent/s\tuseful/s\tof peak\twithin 250 ms\trefused\tunsent\tagain\tunanswered\tsessions lost\tmemory\telections\t"+
+	fmt.Fprintln(table, "load\tdue/s\tsent/s\tuseful/s\tof peak\twithin 250 ms\trefused\tunsent\tresent\tunanswered\tsessions lost\tmemory\telections\t"+
 		"timeout\texpired\tothers lost\tslowest\t")
 	var clients strings.Builder
 	for round := range c.Rounds {
@@ -76,10 +76,10 @@ func Run(ctx context.Context, c Config, out io.Writer) error {
 		}
 		for _, r := range rows {
 			fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%.0f\t%.2f\t%.3f %%\t%d\t%d\t%d\t%d\t%d\t%.0f MB\t%.0f\t%.0f ms\t%.0f\t%d\t%v\t\n", r.load, r.due, r.sent, r.useful,
-				r.useful/rows[0].useful, 100*r.answered, r.got.Refused, r.got.Unsent, r.got.Again, r.got.Unanswered, r.got.Lost, r.memory/1e6,
+				r.useful/rows[0].useful, 100*r.answered, r.got.Refused, r.got.Unsent, r.got.Resent, r.got.Unanswered, r.got.Lost, r.memory/1e6,
 				r.elections, 1000*r.timeout, r.expired, r.lost, r.longest.Round(time.Millisecond))
-			fmt.Fprintf(&clients, "%s: from sending to answer in the client: median %v; of those sent again median %v, longest %v\n", r.load,
-				r.got.Median.Round(time.Millisecond), r.got.AgainMedian.Round(time.Millisecond), r.got.AgainLongest.Round(time.Millisecond))
+			fmt.Fprintf(&clients, "%s: from sending to answer in the client: median %v; of resent commands median %v, longest %v\n", r.load,
+				r.got.Median.Round(time.Millisecond), r.got.ResentMedian.Round(time.Millisecond), r.got.ResentLongest.Round(time.Millisecond))
 		}
 	}
 	if err := table.Flush(); err != nil {
@@ -119,7 +119,7 @@ func (c Config) round(ctx context.Context, dir string) (rows []row, err error) {
 			return nil, fmt.Errorf("%s: %w", r.load, err)
 		}
 		rows = append(rows, r)
-		workload.Sleep(ctx, settleTime)
+		loadgen.Sleep(ctx, recoveryTime)
 	}
 	return rows, nil
 }
@@ -139,7 +139,7 @@ func (r *row) measure(ctx context.Context, spec *clientsSpec, cluster *server.Cl
 	sampling, stop := context.WithCancel(ctx)
 	var sampler sync.WaitGroup
 	sampler.Go(func() {
-		for ; sampling.Err() == nil; workload.Sleep(sampling, sampleEvery) {
+		for ; sampling.Err() == nil; loadgen.Sleep(sampling, sampleEvery) {
 			if u, err := cluster.Usage(); err == nil {
 				r.memory = max(r.memory, u.Memory)
 			}
@@ -162,7 +162,8 @@ func (r *row) measure(ctx context.Context, spec *clientsSpec, cluster *server.Cl
 	return nil
 }
 
-// counts are sums over all nodes, since the leader may have changed, but the election timeout, which is the longest.
+// counts are sums over all nodes, because the leader may have changed. The election timeout is the
+// longest.
 type counts struct{ answers, quick, elections, expired, timeout float64 }
 
 func readCounts(ctx context.Context, cluster *server.Cluster) (n counts, err error) {
@@ -178,7 +179,7 @@ func readCounts(ctx context.Context, cluster *server.Cluster) (n counts, err err
 		}
 		for _, reason := range []string{"expired", "disconnected"} {
 			value, failed := cluster.Metric(ctx, node, `zamok_sessions_expired_total{reason="`+reason+`"}`)
-			if failed == nil { // else none has
+			if failed == nil { // else no session has
 				n.expired += value
 			}
 		}
@@ -186,7 +187,7 @@ func readCounts(ctx context.Context, cluster *server.Cluster) (n counts, err err
 	}
 	elections, known := cluster.LeaderChanges(ctx)
 	if n.elections = elections; !known {
-		err = cmp.Or(err, errors.New("a node does not report its leader changes"))
+		err = cmp.Or(err, errors.New("a node does not count its leader changes"))
 	}
 	return n, err
 }
@@ -233,7 +234,8 @@ func startClients(ctx context.Context, spec *clientsSpec) (*clients, error) {
 	return c, nil
 }
 
-// startOn starts a process on the first processors only: it inherits that from the thread that starts it.
+// startOn starts a process on the first processors only. It inherits that from the thread that
+// starts it.
 func startOn(processors int, cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -267,7 +269,7 @@ func (c *clients) kill() {
 	_ = c.cmd.Wait()
 }
 
-// others are the clients that ask for little.
+// others are the clients that do not overload the cluster.
 type others struct {
 	clients []*client.Client
 	stop    func()

@@ -23,55 +23,53 @@ import (
 const (
 	tick             = 2 * time.Millisecond // between the frames of a stream
 	frameMost        = 500                  // acquisitions in one frame
-	frameMessagesMax = 1024                 // that the server takes
-	windowMost       = 1000                 // tickets of one session above its acknowledged-through; the server takes 1024
+	frameMessagesMax = 1024                 // that the server accepts
+	windowMost       = 1000                 // tickets of one session above its acknowledged-through; the server accepts 1024
 	sessionTTL       = 10 * time.Second
 	renewEvery       = 1500 * time.Millisecond
 	attachMax        = 2 * time.Second
-	pauseMin         = 20 * time.Millisecond // between two attempts to attach, as in package client
-	pauseMax         = 500 * time.Millisecond
-	waitsEvery       = 16
+	attachDelayMin   = 20 * time.Millisecond // between two attempts to attach, as in package client
+	attachDelayMax   = 500 * time.Millisecond
+	measureEvery     = 16
 )
 
-// session is one session, its cycles and its current stream.
+// session is one session with its cycles and its current stream.
 type session struct {
-	spec    *clientsSpec
-	ctx     context.Context
-	secret  []byte
-	prefix  string // of the names of its locks
-	id      uint64 // 0 = not open yet
-	attempt uint64 // the number of the latest OpenStream
+	spec   *clientsSpec
+	ctx    context.Context
+	prefix string // of the names of its locks
 
 	wire zamokpb.Zamok_SessionClient
 	end  func() // of the current stream and its connection
 
-	stop                  atomic.Bool // no cycle begins any more
+	stop                  atomic.Bool // no new cycle begins
 	sent, refused, cycles atomic.Uint64
 
-	mu      sync.Mutex       // guards what follows
-	inHand  map[uint64]cycle // by ticket: those that have not ended
-	drops   []uint64         // tickets to drop
-	repeats []uint64         // tickets to acquire, which an earlier stream may have sent
-	acked   uint64           // all tickets up to this one have ended
-	next    uint64           // the next ticket
-	lost    bool             // the session ended before it was closed
+	mu       sync.Mutex       // guards what follows
+	inFlight map[uint64]cycle // by ticket
+	drops    []uint64         // tickets to drop
+	repeats  []uint64         // tickets to acquire again, on another stream
+	attacher zamokpb.Attacher // its AckedThrough: all tickets up to this one have ended
+	next     uint64           // the next ticket
+	lost     bool             // the session ended before it was closed
 
-	// waits and again are the times from the first sending of a command to its answer: of one in waitsEvery, and of all that were
-	// sent again.
-	waits, again []time.Duration
+	// times and resent are from the first sending of a command to its answer: of one in
+	// measureEvery, and of all that were sent again.
+	times, resent []time.Duration
 }
 
 // cycle is one acquisition and its release.
 type cycle struct {
-	granted bool      // its drop is to be sent, or was
+	granted bool      // its drop must be sent, or was
 	since   time.Time // when its latest command was first sent; zero: not yet
-	again   bool      // that command was sent again
+	resent  bool      // that command was sent again
 }
 
 func newSession(ctx context.Context, spec *clientsSpec, number int) *session {
-	s := &session{spec: spec, ctx: ctx, secret: make([]byte, 16), inHand: map[uint64]cycle{}, next: 1,
-		prefix: fmt.Sprintf("overload/%s/%d/", rand.Text()[:8], number)}
-	_, _ = rand.Read(s.secret) // it never fails
+	s := &session{spec: spec, ctx: ctx, inFlight: map[uint64]cycle{}, next: 1,
+		attacher: zamokpb.Attacher{Secret: make([]byte, 16), Settings: &zamokpb.SessionSettings{Ttl: int64(sessionTTL), Label: "overload"}},
+		prefix:   fmt.Sprintf("overload/%s/%d/", rand.Text()[:8], number)}
+	_, _ = rand.Read(s.attacher.Secret) // it never fails
 	return s
 }
 
@@ -93,17 +91,17 @@ func (s *session) run(began time.Time) {
 	}
 }
 
-// done reports whether the session is to be closed.
+// done reports whether the session must be closed.
 func (s *session) done() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.stop.Load() && len(s.inHand) == 0
+	return s.stop.Load() && len(s.inFlight) == 0
 }
 
-// follow attaches the session at the leader: at the one that the end of the last stream names, or at the nodes in turn. It fails
-// if the session has ended.
+// follow attaches the session at the leader: at the one that the last stream's error names, or at
+// one node after the other. It fails if the session has ended.
 func (s *session) follow(cause error) error {
-	for turn, pause := 0, pauseMin; ; pause = min(2*pause, pauseMax) {
+	for next, delay := 0, attachDelayMin; ; delay = min(2*delay, attachDelayMax) {
 		info := infoOf(cause)
 		switch code := info.GetCode(); {
 		case s.ctx.Err() != nil:
@@ -113,14 +111,14 @@ func (s *session) follow(cause error) error {
 		}
 		if cause != nil {
 			select {
-			case <-time.After(pause/2 + random.N(pause)):
+			case <-time.After(delay/2 + random.N(delay)):
 			case <-s.ctx.Done():
 			}
 		}
 		address := info.GetLeaderAddress()
 		if address == "" {
-			address = s.spec.Endpoints[turn%len(s.spec.Endpoints)]
-			turn++
+			address = s.spec.Endpoints[next%len(s.spec.Endpoints)]
+			next++
 		}
 		if cause = s.attach(address); cause == nil {
 			return nil
@@ -146,10 +144,10 @@ func (s *session) attach(address string) (err error) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.end = func() {
 		cancel()
-		_ = conn.Close() // nothing is read from it any more
+		_ = conn.Close() // it is not read any more
 	}
-	silence := time.AfterFunc(attachMax, cancel)
-	defer silence.Stop()
+	timeout := time.AfterFunc(attachMax, cancel)
+	defer timeout.Stop()
 	defer func() {
 		if err != nil {
 			s.end()
@@ -158,17 +156,13 @@ func (s *session) attach(address string) (err error) {
 	if s.wire, err = zamokpb.NewZamokClient(conn).Session(ctx); err != nil {
 		return err
 	}
-	s.attempt++
-	open := &zamokpb.OpenStream{Secret: s.secret, Session: s.id, Attempt: s.attempt,
-		Settings: &zamokpb.SessionSettings{Ttl: int64(sessionTTL), Label: "overload"}}
-	_ = s.wire.Send(&zamokpb.ClientFrame{AckedThrough: s.acked, // Recv returns the reason if it fails
-		Messages: []*zamokpb.ClientMessage{{Message: &zamokpb.ClientMessage_Open{Open: open}}}})
+	_ = s.wire.Send(s.attacher.Open(nil)) // Recv returns the reason if it fails
 	frame, err := s.wire.Recv()
 	if err != nil {
 		return err
 	}
 	messages := frame.GetMessages()
-	if len(messages) == 0 || messages[0].GetSession() == nil {
+	if len(messages) == 0 || s.attacher.Attached(messages[0]) == nil {
 		return errors.New("the node's first message is no SessionState")
 	}
 	s.mu.Lock()
@@ -180,15 +174,15 @@ func (s *session) attach(address string) (err error) {
 	return nil
 }
 
-// attached updates the cycles to the cluster's state. What was sent and not answered is sent again. The caller holds the lock.
+// attached updates the cycles to the cluster's state. Commands without an answer are sent again.
+// The caller holds the lock.
 func (s *session) attached(state *zamokpb.SessionState) {
-	s.id = state.GetSession()
 	s.drops, s.repeats = nil, nil
 	known := map[uint64]*zamokpb.TicketState{}
 	for _, ticket := range state.GetTickets() {
 		known[ticket.GetTicket()] = ticket
 	}
-	for _, number := range slices.Sorted(maps.Keys(s.inHand)) {
+	for _, number := range slices.Sorted(maps.Keys(s.inFlight)) {
 		s.repeat(number)
 		if ticket := known[number]; ticket != nil {
 			s.changed(ticket)
@@ -198,9 +192,9 @@ func (s *session) attached(state *zamokpb.SessionState) {
 
 // repeat sends the latest command of a cycle again. The caller holds the lock.
 func (s *session) repeat(ticket uint64) {
-	c := s.inHand[ticket]
-	c.again = !c.since.IsZero()
-	s.inHand[ticket] = c
+	c := s.inFlight[ticket]
+	c.resent = !c.since.IsZero()
+	s.inFlight[ticket] = c
 	if c.granted {
 		s.drops = append(s.drops, ticket)
 	} else {
@@ -208,7 +202,7 @@ func (s *session) repeat(ticket uint64) {
 	}
 }
 
-// send sends due commands, a frame per tick, until the stream ends or there is nothing to do any more.
+// send sends due commands, a frame per tick, until the stream ends or the session is done.
 func (s *session) send(began time.Time) {
 	renewed := time.Now()
 	ticks := time.NewTicker(tick)
@@ -218,7 +212,7 @@ func (s *session) send(began time.Time) {
 			return
 		}
 		if s.done() {
-			closing := &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Close{Close: &zamokpb.CloseSession{}}}
+			closing := (&zamokpb.CloseSession{}).Message()
 			_ = s.wire.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{closing}}) // receive gets the reason
 			_ = s.wire.CloseSend()
 			return
@@ -227,7 +221,7 @@ func (s *session) send(began time.Time) {
 		frame := s.frame(now, now.Sub(began))
 		if now.Sub(renewed) >= renewEvery {
 			renewed = now
-			frame.Messages = append(frame.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_KeepAlive{KeepAlive: &zamokpb.KeepAlive{}}})
+			frame.Messages = append(frame.Messages, (&zamokpb.KeepAlive{}).Message())
 		}
 		if len(frame.Messages) > 0 && s.wire.Send(frame) != nil {
 			return // receive gets the reason
@@ -235,39 +229,39 @@ func (s *session) send(began time.Time) {
 	}
 }
 
-// frame is what to send now. What is due does not depend on streams and their ends.
+// frame is what to send now. Cycles are due independently of streams.
 func (s *session) frame(now time.Time, elapsed time.Duration) *zamokpb.ClientFrame {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for ; s.acked+1 < s.next; s.acked++ {
-		if _, under := s.inHand[s.acked+1]; under {
+	for a := &s.attacher; a.AckedThrough+1 < s.next; a.AckedThrough++ {
+		if _, open := s.inFlight[a.AckedThrough+1]; open {
 			break
 		}
 	}
-	f := &zamokpb.ClientFrame{AckedThrough: s.acked}
+	f := s.attacher.Frame(nil)
 	for _, ticket := range s.drops {
-		if _, under := s.inHand[ticket]; !under {
+		if _, open := s.inFlight[ticket]; !open {
 			continue // it has ended since
 		}
-		f.Messages = append(f.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: &zamokpb.TicketRequest{Ticket: ticket}}})
+		f.Messages = append(f.Messages, (&zamokpb.Drop{Ticket: ticket}).Message())
 		s.sentNow(ticket, now)
 	}
 	s.drops = s.drops[:0]
 	room := min(frameMost, frameMessagesMax-1-len(f.Messages)) // one is for the renewal
 	for ; len(s.repeats) > 0 && room > 0; s.repeats = s.repeats[1:] {
-		if c, under := s.inHand[s.repeats[0]]; under && !c.granted { // it was not answered since
+		if c, open := s.inFlight[s.repeats[0]]; open && !c.granted { // it has no answer yet
 			f.Messages = append(f.Messages, s.acquire(s.repeats[0], now))
 			room--
 		}
 	}
-	due := s.spec.AtOnce - len(s.inHand)
+	due := s.spec.AtOnce - len(s.inFlight)
 	if s.spec.Rate > 0 {
 		due = int(s.spec.Rate/sessions*elapsed.Seconds()) - int(s.sent.Load())
 	}
 	if s.stop.Load() {
 		due = 0
 	}
-	for range min(due, room, windowMost-int(s.next-1-s.acked)) {
+	for range min(due, room, windowMost-int(s.next-1-s.attacher.AckedThrough)) {
 		f.Messages = append(f.Messages, s.acquire(s.next, now))
 		s.next++
 		s.sent.Add(1)
@@ -275,18 +269,18 @@ func (s *session) frame(now time.Time, elapsed time.Duration) *zamokpb.ClientFra
 	return f
 }
 
-// acquire is the acquisition of a ticket, to be sent now. The caller holds the lock.
+// acquire makes the acquisition of a ticket, to be sent now. The caller holds the lock.
 func (s *session) acquire(ticket uint64, now time.Time) *zamokpb.ClientMessage {
 	s.sentNow(ticket, now)
-	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: &zamokpb.Acquire{Ticket: ticket, WaitFor: -1,
-		Items: []*zamokpb.Item{{Name: fmt.Sprint(s.prefix, ticket), Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}}}
+	return (&zamokpb.Acquire{Ticket: ticket, Wait: -1,
+		Items: []*zamokpb.Item{{Name: fmt.Sprint(s.prefix, ticket), Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}).Message()
 }
 
-// sentNow notes that a command of a cycle is sent, perhaps not for the first time. The caller holds the lock.
+// sentNow records when a command of a cycle is first sent. The caller holds the lock.
 func (s *session) sentNow(ticket uint64, now time.Time) {
-	if c := s.inHand[ticket]; c.since.IsZero() {
+	if c := s.inFlight[ticket]; c.since.IsZero() {
 		c.since = now
-		s.inHand[ticket] = c
+		s.inFlight[ticket] = c
 	}
 }
 
@@ -306,7 +300,7 @@ func (s *session) receive() error {
 	}
 }
 
-// message takes one message. The caller holds the lock.
+// message handles one message. The caller holds the lock.
 func (s *session) message(m *zamokpb.ServerMessage) {
 	a := m.GetAnswer()
 	if a == nil || a.Error == nil {
@@ -318,54 +312,54 @@ func (s *session) message(m *zamokpb.ServerMessage) {
 		return
 	}
 	for ticket := a.GetState().GetTicket(); ticket <= max(a.Through, a.GetState().GetTicket()); ticket++ {
-		s.answeredWith(a.Error, ticket)
+		s.refusedWith(a.Error, ticket)
 	}
 }
 
-// answeredWith takes the refusal of a ticket's latest command. The caller holds the lock.
-func (s *session) answeredWith(refusal *zamokpb.ErrorInfo, ticket uint64) {
-	c, under := s.inHand[ticket]
+// refusedWith handles the error of a ticket's latest command. The caller holds the lock.
+func (s *session) refusedWith(info *zamokpb.ErrorInfo, ticket uint64) {
+	c, open := s.inFlight[ticket]
 	switch {
-	case !under:
-	case refusal.Outcome != zamokpb.Outcome_OUTCOME_NOT_DONE: // it may take effect
+	case !open:
+	case info.Outcome != zamokpb.Outcome_OUTCOME_NOT_DONE: // it may take effect
 		s.repeat(ticket)
 	case c.granted: // of the drop
 		s.answered(ticket, c)
-		s.inHand[ticket] = cycle{granted: true}
+		s.inFlight[ticket] = cycle{granted: true}
 		s.drops = append(s.drops, ticket)
 	default:
 		s.answered(ticket, c)
 		s.refused.Add(1)
-		delete(s.inHand, ticket)
+		delete(s.inFlight, ticket)
 	}
 }
 
-// changed takes the state of a ticket. The caller holds the lock.
+// changed handles the state of a ticket. The caller holds the lock.
 func (s *session) changed(state *zamokpb.TicketState) {
 	ticket := state.GetTicket()
-	c, under := s.inHand[ticket]
+	c, open := s.inFlight[ticket]
 	switch {
-	case !under:
+	case !open:
 	case state.State == zamokpb.State_STATE_GRANTED && !c.granted:
 		s.answered(ticket, c)
-		s.inHand[ticket] = cycle{granted: true}
+		s.inFlight[ticket] = cycle{granted: true}
 		s.drops = append(s.drops, ticket)
 	case state.State == zamokpb.State_STATE_ENDED:
 		s.answered(ticket, c)
 		if (c.granted || state.Token != 0) && !s.stop.Load() {
 			s.cycles.Add(1)
 		}
-		delete(s.inHand, ticket)
+		delete(s.inFlight, ticket)
 	}
 }
 
-// answered notes how long a command took. The caller holds the lock.
+// answered records how long a command took. The caller holds the lock.
 func (s *session) answered(ticket uint64, c cycle) {
 	switch took := time.Since(c.since); {
-	case c.since.IsZero(): // its drop, which the cluster did by itself
-	case c.again:
-		s.again = append(s.again, took)
-	case ticket%waitsEvery == 0:
-		s.waits = append(s.waits, took)
+	case c.since.IsZero(): // a drop that was never sent: the ticket ended otherwise
+	case c.resent:
+		s.resent = append(s.resent, took)
+	case ticket%measureEvery == 0:
+		s.times = append(s.times, took)
 	}
 }

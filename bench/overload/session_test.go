@@ -14,7 +14,7 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// node is a server of one stream, which the test plays.
+// node is a server of one stream, whose part the test plays.
 type node struct {
 	zamokpb.UnimplementedZamokServer
 	t       *testing.T
@@ -34,7 +34,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// opened takes an OpenStream and answers it with the states of tickets.
+// opened receives an OpenStream and replies with the states of tickets.
 func (n *node) opened(wire zamokpb.Zamok_SessionServer, tickets ...*zamokpb.TicketState) *zamokpb.OpenStream {
 	f, err := wire.Recv()
 	if !assert.NoError(n.t, err) || !assert.Len(n.t, f.Messages, 1) {
@@ -45,7 +45,7 @@ func (n *node) opened(wire zamokpb.Zamok_SessionServer, tickets ...*zamokpb.Tick
 	return f.Messages[0].GetOpen()
 }
 
-// commands takes that many acquisitions and drops.
+// commands receives that many acquisitions and drops.
 func (n *node) commands(wire zamokpb.Zamok_SessionServer, count int) (acquired, dropped []uint64) {
 	for len(acquired)+len(dropped) < count {
 		f, err := wire.Recv()
@@ -69,8 +69,9 @@ func changed(number, ticket uint64, state zamokpb.State) *zamokpb.ServerMessage 
 		Change: &zamokpb.Change{Number: number, State: &zamokpb.TicketState{Ticket: ticket, State: state, Token: 9}}}}
 }
 
-// The old leader grants one of four tickets, and then ends the stream and names the next leader. That one knows two of them, of
-// which one has ended: the session continues there with the others, and sends what the next leader does not know once more.
+// The old leader grants one of four tickets, and then ends the stream and names the next leader.
+// That one knows two of the tickets, one of which has ended. The session continues there with the
+// others, and sends again the commands that the next leader does not know.
 func TestASessionFollowsTheLeader(t *testing.T) {
 	old, leader := newNode(t), newNode(t)
 	old.play = func(wire zamokpb.Zamok_SessionServer) error {
@@ -103,12 +104,12 @@ func TestASessionFollowsTheLeader(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(10 * time.Second):
-		require.Fail(t, "the session does not come to the next leader")
+		require.Fail(t, "the session does not attach at the next leader")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	assert.Len(t, s.again, 2, "the drop of 1 and the acquisition of 2, whose answers only the next leader had")
-	assert.EqualValues(t, 1, s.cycles.Load(), "that of 1, whose end only the next leader reported")
+	assert.Len(t, s.resent, 2, "the drop of 1 and the acquisition of 2, whose answers only the next leader had")
+	assert.EqualValues(t, 1, s.cycles.Load(), "that of 1, whose end only the next leader sent")
 }
 
 // The time of a command that was sent again is from its first sending.
@@ -120,13 +121,13 @@ func TestTimesOfRepeatedCommands(t *testing.T) {
 		s.repeat(ticket + 1)
 	}
 	s.frame(time.Now(), 0)
-	s.answeredWith(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_OVERLOADED, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE}, 1)
+	s.refusedWith(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_OVERLOADED, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE}, 1)
 	s.message(changed(1, 2, zamokpb.State_STATE_GRANTED))
-	require.Len(t, s.again, 2)
-	assert.GreaterOrEqual(t, min(s.again[0], s.again[1]), time.Hour)
+	require.Len(t, s.resent, 2)
+	assert.GreaterOrEqual(t, min(s.resent[0], s.resent[1]), time.Hour)
 	s.frame(time.Now(), 0)
 	s.repeat(2)
 	s.message(changed(2, 2, zamokpb.State_STATE_ENDED))
-	require.Len(t, s.again, 3)
-	assert.Less(t, s.again[2], time.Hour, "its drop was first sent now")
+	require.Len(t, s.resent, 3)
+	assert.Less(t, s.resent[2], time.Hour, "its drop was first sent now")
 }

@@ -14,26 +14,30 @@ import (
 	"zamok/bench/measure"
 )
 
-// System describes a system in the report: Durability is what survives which failure, Client the library.
-type System struct{ Name, Title, Durability, Client, Notes string }
+// System describes a system in the report. Durability says what survives which failure, Client is
+// the library.
+type System struct {
+	Name, Title, Durability, Client, Notes string
 
-// GrownNodes is how many nodes the systems have whose growth is measured; usually they have three.
+	Historic bool // an older algorithm: only how it works under contention is shown, and its rates
+}
+
+// GrownNodes is the number of nodes of a grown system; the others have three.
 const GrownNodes = 5
 
 // Grown names a system with GrownNodes.
 func Grown(name string) string { return fmt.Sprintf("%s-%d", name, GrownNodes) }
 
-// report is one document in the making.
+// report is the data of one document.
 type report struct {
 	rs      measure.Results
-	systems []System // those that have results, in order
+	systems []System // with results, in order
 }
 
 //go:embed benchmarks.md.tmpl
 var document string
 
-// Write makes FOLDER/benchmarks.md and the plots beside it, from what was measured. source is the name
-// of the file of results.
+// Write writes FOLDER/benchmarks.md and its plots. source is the name of the file of results.
 func Write(folder, source string, systems []System, rs measure.Results) error {
 	r := &report{rs: rs}
 	for _, s := range systems {
@@ -41,8 +45,11 @@ func Write(folder, source string, systems []System, rs measure.Results) error {
 			r.systems = append(r.systems, s)
 		}
 	}
-	parsed, err := template.New("benchmarks.md").Funcs(template.FuncMap{"ours": r.ours, "ratios": r.ratios, "targets": r.targetTable,
-		"byClients": r.byClients, "parked": r.parked, "growth": r.growth, "column": newColumn, "table": r.table, "failures": r.failures}).Parse(document)
+	parsed, err := template.New("benchmarks.md").Funcs(template.FuncMap{
+		"ratios": r.ratios, "aims": r.aimTable, "growth": r.growth, "failures": r.failures,
+		"byClients": r.byClients, "column": newColumn, "table": r.table, "today": r.today,
+		"value": newValue, "pointTable": r.pointTable,
+	}).Parse(document)
 	if err != nil {
 		return err
 	}
@@ -53,7 +60,9 @@ func Write(folder, source string, systems []System, rs measure.Results) error {
 		names[i] = name + " " + rs.Run.Versions[name]
 	}
 	var text bytes.Buffer
-	err = parsed.Execute(&text, map[string]any{"Source": source, "Run": rs.Run, "Versions": strings.Join(names, ", "), "Systems": r.systems})
+	err = parsed.Execute(&text, map[string]any{"Source": source, "Run": rs.Run,
+		"Versions": strings.Join(names, ",\n"), "Systems": r.systems, "Contended": []int{16, 256},
+		"Arrivals": r.arrivals(), "Waiting": r.waiting()})
 	if err != nil {
 		return err
 	}
@@ -73,12 +82,17 @@ func Write(folder, source string, systems []System, rs measure.Results) error {
 	return nil
 }
 
-func isZamok(s System) bool { return strings.HasPrefix(s.Name, "zamok") }
-func isPeer(s System) bool  { return !isZamok(s) }
+// ours is the system that is compared with the others. Systems whose names begin so are zamok, too.
+const ours = "zamok"
 
-func (r *report) ours() []System { return slices.DeleteFunc(slices.Clone(r.systems), isPeer) }
+func isZamok(s System) bool    { return strings.HasPrefix(s.Name, ours) }
+func isHistoric(s System) bool { return s.Historic }
 
-// failures are the records of what failed, as a table shows them.
+func without(systems []System, leftOut func(System) bool) []System {
+	return slices.DeleteFunc(slices.Clone(systems), leftOut)
+}
+
+// failures are the records of failures, in the form of the table.
 func (r *report) failures() (failed []measure.Record) {
 	for _, rec := range r.rs.Records {
 		if rec.Failed != "" {

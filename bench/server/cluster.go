@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"zamok/cmd/zamok/workload"
+	"zamok/cmd/zamok/loadgen"
 )
 
 // Cluster is one running system.
@@ -30,15 +30,15 @@ type node struct {
 	ports              []string // of the three addresses
 }
 
-// Start starts the servers of one kind of system: that many nodes, or its usual number if nodes is 0. dir is empty and
-// the system's own.
+// Start starts the servers of one kind of system: that many nodes, or its usual number if nodes is
+// 0. dir is an empty folder for their data.
 func Start(kind string, nodes int, dir string, p Programs) (*Cluster, error) {
 	s := systems(p)[kind]
 	s.nodes = cmp.Or(nodes, s.nodes)
 	return s.start(dir)
 }
 
-// start starts the nodes; if one can't be started, none runs.
+// start starts the nodes. If it fails, it stops those that it has started.
 func (s system) start(dir string) (c *Cluster, err error) {
 	ports, err := freePorts(3 * s.nodes)
 	if err != nil {
@@ -97,9 +97,9 @@ func (c *Cluster) Leader(ctx context.Context) (int, error) {
 			}
 			last = errors.Join(err, c.Alive())
 		}
-		workload.Sleep(ctx, 50*time.Millisecond)
+		loadgen.Sleep(ctx, 50*time.Millisecond)
 	}
-	return 0, fmt.Errorf("no node reports that it leads: %w", errors.Join(ctx.Err(), last))
+	return 0, fmt.Errorf("no node claims to lead: %w", errors.Join(ctx.Err(), last))
 }
 
 // Kill ends one node as a power cut would.
@@ -113,12 +113,13 @@ func (c *Cluster) Kill(node int) {
 // Restart starts a killed node again, on its data.
 func (c *Cluster) Restart(node int) error { return c.processes[node].start() }
 
-// Metric reads a value that a node reports.
+// Metric reads a metric of a node.
 func (c *Cluster) Metric(ctx context.Context, node int, name string) (float64, error) {
 	return c.system.read(ctx, c.nodes[node], name)
 }
 
-// LeaderChanges counts how often the nodes of the cluster have seen their leader change, where they report it.
+// LeaderChanges counts how often the nodes of the cluster have seen their leader change, if they
+// count it.
 func (c *Cluster) LeaderChanges(ctx context.Context) (n float64, known bool) {
 	if c.system.changes == "" {
 		return 0, false

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// stopTimeout is how long a process may take to end when asked, before it is killed.
+// stopTimeout is how long a process may take to end after its stop signal, before it is killed.
 const stopTimeout = 10 * time.Second
 
 // command is how to start one process.
 type command struct {
 	path       string
 	args       []string
-	stopSignal os.Signal // what ends it; nil = kill, for its data is thrown away
+	stopSignal os.Signal // nil = kill: its data is not needed
 }
 
-// process is one running process of ours.
+// process is one process that this package has started.
 type process struct {
 	command
 	name, log string
@@ -44,7 +44,8 @@ func (p *process) start() error {
 		cmd.Cancel = func() error { return cmd.Process.Signal(p.stopSignal) }
 		cmd.WaitDelay = stopTimeout
 	}
-	// A group of its own, so that an interrupt at the terminal reaches us first and we end it in order.
+	// A group of its own, so that an interrupt at the terminal reaches only this process, which
+	// ends it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		cancel()

@@ -17,7 +17,7 @@ import (
 
 const loopback = "127.0.0.1:"
 
-// Programs are where the programs are that no package brings.
+// Programs are the paths of programs that are built, not installed.
 type Programs struct {
 	Zamok  string // the built command
 	Etcd   string
@@ -25,12 +25,12 @@ type Programs struct {
 	Self   string // this program, for the echo
 }
 
-// system is how one kind of server is started and asked which node leads.
+// system is how to start one kind of server, and how to find its leader.
 type system struct {
-	nodes   int // unless another number is asked for
+	nodes   int // the usual number
 	command func(n node, all []node) (command, error)
 
-	read    func(ctx context.Context, n node, value string) (float64, error) // a value that a node reports
+	read    func(ctx context.Context, n node, value string) (float64, error) // a value of a node
 	leads   string                                                           // which is 1 on the leader; "" if nothing leads
 	changes string                                                           // which counts changes of the leader; "" if unknown
 }
@@ -60,7 +60,7 @@ func systems(p Programs) map[string]system {
 				"--save", "", "--maxclients", "12000"}, flags...)}, nil
 		}}
 	}
-	echo := func(n node, _ []node) (command, error) { // answers every frame and keeps nothing
+	echo := func(n node, _ []node) (command, error) { // replies to every frame and stores nothing
 		return command{path: p.Self, args: []string{"echo", n.client}}, nil
 	}
 	return map[string]system{
@@ -82,7 +82,7 @@ func systems(p Programs) map[string]system {
 	}
 }
 
-// members lists the nodes as zamok and etcd want it.
+// members is the list of nodes in the form of zamok and etcd.
 func members(all []node, scheme string) string {
 	var list []string
 	for _, n := range all {
@@ -92,8 +92,8 @@ func members(all []node, scheme string) string {
 }
 
 const (
-	pageBytesMax  = 8 << 20         // that are read of what a node reports
-	metricTimeout = 5 * time.Second // an overloaded node answers late
+	pageBytesMax  = 8 << 20         // of a response of a node
+	metricTimeout = 5 * time.Second // an overloaded node responds late
 )
 
 // readMetric reads one line of a page of metrics.
@@ -105,12 +105,12 @@ func readMetric(ctx context.Context, address, name string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	answer, err := http.DefaultClient.Do(request)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return 0, err
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, pageBytesMax))
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, pageBytesMax))
 	if err != nil {
 		return 0, err
 	}
@@ -143,7 +143,7 @@ func zookeeper(n node, all []node) (command, error) {
 		os.WriteFile(file, []byte(config), 0o644)
 }
 
-// readZooKeeper reports 1 if a node's description of itself holds a text.
+// readZooKeeper returns 1 if a node's reply to srvr contains a text, and 0 otherwise.
 func readZooKeeper(ctx context.Context, n node, text string) (float64, error) {
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", n.client)
 	if err != nil {
@@ -163,8 +163,7 @@ func readZooKeeper(ctx context.Context, n node, text string) (float64, error) {
 	return 0, err
 }
 
-// postgresConnections is as many as PostgreSQL's users would let it have, and a few more than the
-// workloads need: each is a process.
+// postgresConnections is a few more than the workloads need: each is a process.
 const postgresConnections = "1200"
 
 func postgres(n node, _ []node) (command, error) {

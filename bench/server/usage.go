@@ -2,7 +2,7 @@ package server
 
 import "github.com/prometheus/procfs"
 
-// Usage is what the system has used of the machine, with all descendants of its processes.
+// Usage is how much of the machine the system has used, with all descendants of its processes.
 type Usage struct {
 	CPU    float64 // seconds of processor time so far
 	Memory float64 // bytes now; memory that processes share is divided among them
@@ -50,9 +50,10 @@ func (c *Cluster) Usage() (Usage, error) {
 	return u, nil
 }
 
-// cpuSeconds is the processor time of a process and of its children that were waited for. Stat counts in ticks
-// of 10 ms, rounded down: a thousand processes that each used a little less would seem to have used nothing. The
-// scheduler counts nanoseconds, but per thread, so its figure is used for processes of one thread.
+// cpuSeconds is the processor time of a process and of its children that have ended. Stat counts in
+// ticks of 10 ms, rounded down: for a thousand processes that each used a little less it would be
+// zero. The scheduler counts nanoseconds, but per thread, so its figure is used for processes of
+// one thread.
 func cpuSeconds(p procfs.Proc, s procfs.ProcStat) float64 {
 	const ticksPerSecond = 100 // USER_HZ, the same on every architecture that Go knows
 	children := float64(s.CUTime+s.CSTime) / ticksPerSecond

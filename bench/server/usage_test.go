@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a child did counts, while it lives and after it has ended: a shell starts one that works.
+// The processor time of a child counts, while it runs and after it has ended: a shell starts one.
 func TestChildrenAreCounted(t *testing.T) {
 	work := "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
 	shell := command{path: "sh", args: []string{"-c", "sh -c '" + work + "'; echo done; exec sleep 60"}}

@@ -2,7 +2,7 @@
 //
 // A process that holds a lock can be paused for any time, lose the lock, and continue as if nothing had
 // happened. Nothing that it does itself can prevent that. But every exclusive grant of a lock has a token
-// greater than all before it, so a storage that remembers the highest token it saw can refuse a lower one.
+// greater than all before it, so a storage that remembers the highest token it saw can reject a lower one.
 //
 // # In a database
 //
@@ -14,7 +14,7 @@
 //	 WHERE id = 200 AND fence <= $token AND amount >= 150;
 //	-- 0 rows: not enough money, or a token that is too old: look at fence to know which
 //
-// A shared lock only reads. Its token is compared, so that a reader who lost the lock is refused, and must
+// A shared lock only reads. Its token is compared, so that a reader who lost the lock is rejected, and must
 // not be stored: it would be above the token of an exclusive lock that is still held elsewhere in a chain of
 // downgrades, or equal to it.
 //
@@ -35,10 +35,10 @@
 //
 // # Promises
 //
-//	F1  Of two exclusive tokens for one resource, the lower is refused after the higher was let through.
+//	F1  Of two exclusive tokens for one resource, the lower is rejected after the higher was let through.
 //	F2  Only an exclusive token raises a mark.
-//	F3  Permits are refused: several holders at once are what they are for, so no order can tell who is
+//	F3  Permits are rejected: several holders at once are what they are for, so no order can tell who is
 //	    right. Ask the cluster (client.Check).
-//	F4  A token above what the cluster has issued is refused, if the guard has Issued: it would
+//	F4  A token above what the cluster has issued is rejected, if the guard has Issued: it would
 //	    close the resource to everybody else forever. It comes from another cluster, or a mistake.
 package fence

@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// What a Guard refuses, for errors.Is.
+// Errors of a Guard, for errors.Is.
 var (
 	ErrStale          = errors.New("fence: the token is older than one seen before: the lock was lost")
-	ErrPermits        = errors.New("fence: permits can't be fenced: ask the cluster whether the grant is held")
+	ErrPermits        = errors.New("fence: permits can't be fenced: check with the cluster whether the grant is held")
 	ErrAnotherCluster = errors.New("fence: the token is above all that the cluster issued: another cluster?")
 	ErrFull           = errors.New("fence: no room for the mark of another resource")
 	ErrNoToken        = errors.New("fence: no token")
@@ -31,8 +31,8 @@ const (
 // Guard remembers the highest exclusive token of each resource. The zero Guard is ready. Its methods may be
 // called at the same time.
 type Guard struct {
-	// Issued returns an index that the cluster has reached, such as that of client.Now: no token is above
-	// it. It is asked only about a token above what it said before. Nil: every token is taken for one
+	// Issued returns an index that the cluster has reached, as admin.Now does: no token is above
+	// it. It is called only for a token above its last result. Nil: every token is taken for one
 	// of the cluster's. Set it before the first Check.
 	Issued func() (uint64, error)
 	// Marks bounds the resources remembered; 0 = DefaultMarks. A mark is never forgotten, since what it
@@ -53,7 +53,7 @@ func (g *Guard) Check(resource string, kind Kind, token uint64) error {
 	case kind != Exclusive && kind != Shared:
 		return ErrPermits
 	}
-	if err := g.believe(resource, token); err != nil {
+	if err := g.checkIssued(resource, token); err != nil {
 		return err
 	}
 	g.mu.Lock()
@@ -97,9 +97,9 @@ func (g *Guard) raise(resource string, token uint64) error {
 	return nil
 }
 
-// believe asks about a token above all that is known to have been issued. It does not hold the mutex while
-// it asks.
-func (g *Guard) believe(resource string, token uint64) error {
+// checkIssued calls Issued for a token above all that is known to have been issued. It does not hold the
+// mutex meanwhile.
+func (g *Guard) checkIssued(resource string, token uint64) error {
 	if g.Issued == nil {
 		return nil
 	}

@@ -45,10 +45,10 @@ func TestGuardHasALimit(t *testing.T) {
 }
 
 func TestATokenThatWasNeverIssuedIsRefused(t *testing.T) {
-	issued, asked := uint64(10), 0
+	issued, calls := uint64(10), 0
 	down := errors.New("down")
 	g := fence.Guard{Issued: func() (uint64, error) {
-		asked++
+		calls++
 		if issued == 0 {
 			return 0, down
 		}
@@ -56,7 +56,7 @@ func TestATokenThatWasNeverIssuedIsRefused(t *testing.T) {
 	}}
 	require.NoError(t, g.Check("a", fence.Exclusive, 10))
 	require.NoError(t, g.Check("a", fence.Exclusive, 10))
-	require.Equal(t, 1, asked, "what was issued once was issued")
+	require.Equal(t, 1, calls, "what was issued once was issued")
 	require.ErrorIs(t, g.Check("a", fence.Exclusive, 1<<60), fence.ErrAnotherCluster)
 	require.NoError(t, g.Check("a", fence.Exclusive, 10), "it closed nothing")
 	issued = 0

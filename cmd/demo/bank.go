@@ -14,12 +14,13 @@ const (
 	withdrawal     = 150 // what each machine draws
 )
 
-// Bank keeps one account. It has no lock of its own that spans a look at the balance and the payment: the
-// machines must see to that. All it does is to check tokens. Machines call Balance and Pay by net/rpc.
+// Bank keeps one account. It has no lock that covers both the reading of the balance and the
+// payment: that is the task of the machines. It only checks tokens. Machines call Balance and Pay
+// by net/rpc.
 type Bank struct {
 	mu         sync.Mutex
 	balance    int
-	fenceGuard *fence.Guard // nil: tokens are not looked at
+	fenceGuard *fence.Guard // nil: tokens are not checked
 	rejected   int          // payments, for their tokens
 }
 
@@ -44,7 +45,7 @@ func (b *Bank) reset(checksTokens bool) {
 	}
 }
 
-// Balance answers with what is in the account.
+// Balance returns the balance.
 func (b *Bank) Balance(_ int, balance *int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,13 +53,13 @@ func (b *Bank) Balance(_ int, balance *int) error {
 	return nil
 }
 
-// Payment is what a machine sends when it has counted out the notes.
+// Payment is the message of a machine that pays out.
 type Payment struct {
 	Amount int
 	Token  uint64
 }
 
-// Pay pays, unless the token is refused, and answers with what is left.
+// Pay pays, unless it rejects the token, and returns the new balance.
 func (b *Bank) Pay(p Payment, left *int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

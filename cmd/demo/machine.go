@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// shortTTL is as short as a lease may be, so that act 3 is short.
+	// shortTTL is the shortest ttl of a lease, so that act 3 is short.
 	shortTTL = client.TTLMin
-	// pauseVariable says how long a machine counts notes, between its look at the balance and the payment: a second,
-	// or longer, because what happens in between takes longer on a busy computer.
+	// pauseVariable is how long a machine counts notes, between reading the balance and paying: a
+	// second, or longer on a busy computer, where the other steps take longer.
 	pauseVariable = "ZAMOK_DEMO_PAUSE"
 )
 
-// cashMachine is a cash machine. It pays out if the balance allows it, as programs do: it looks, and then it acts.
+// cashMachine is a cash machine. It pays out if the balance allows it: it reads the balance, and
+// then it pays.
 type cashMachine struct {
 	name, endpoints string
 	bank            *rpc.Client
@@ -32,13 +33,13 @@ func (m *cashMachine) withdraw(ctx context.Context, amount int) error {
 	if m.ttl > 0 {
 		c, err := client.New(client.Config{
 			Endpoints: strings.Split(m.endpoints, ","), TTL: m.ttl, Label: "cash machine " + m.name,
-			Logger: slog.New(slog.DiscardHandler), // a story has one teller
+			Logger: slog.New(slog.DiscardHandler), // only the machine prints
 		})
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		m.logf("asks for the lock")
+		m.logf("requests the lock")
 		lock, err := c.Lock(ctx, account)
 		if err != nil {
 			return err
@@ -46,7 +47,8 @@ func (m *cashMachine) withdraw(ctx context.Context, amount int) error {
 		token = lock.Token()
 		m.logf("holds the lock, token %d", token)
 	}
-	// What a careless program does: it does not ask lock.Err() before it pays. The token protects all the same.
+	// A careless program: it does not check lock.Err() before it pays. The token protects the
+	// account anyway.
 	var balance, left int
 	if err := m.bank.Call("Bank.Balance", 0, &balance); err != nil {
 		return err
@@ -64,8 +66,8 @@ func (m *cashMachine) withdraw(ctx context.Context, amount int) error {
 		return ctx.Err()
 	}
 	err := m.bank.Call("Bank.Pay", Payment{amount, uint64(token)}, &left)
-	if refused, ok := err.(rpc.ServerError); ok {
-		m.logf("pays nothing: the bank refuses: %s", strings.TrimPrefix(string(refused), "fence: "))
+	if rejected, ok := err.(rpc.ServerError); ok {
+		m.logf("pays nothing: the bank rejects it: %s", strings.TrimPrefix(string(rejected), "fence: "))
 		return nil
 	}
 	if err == nil {

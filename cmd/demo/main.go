@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// runTimeout is far more than the story takes.
+// runTimeout is far more than all acts take.
 const runTimeout = 2 * time.Minute
 
 func main() {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 // nodes are three processes of `zamok server`.
@@ -54,13 +55,13 @@ func freeAddresses(count int) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer listener.Close() // only at the end: so they differ
+		defer listener.Close() // at the end, so that the ports differ
 		addresses = append(addresses, listener.Addr().String())
 	}
 	return addresses, nil
 }
 
-// leader waits until a node leads, and returns which.
+// leader waits until a node leads, and returns its id.
 func (n *nodes) leader(ctx context.Context) (string, error) {
 	c, err := client.New(client.Config{Endpoints: n.endpoints})
 	if err != nil {
@@ -70,7 +71,7 @@ func (n *nodes) leader(ctx context.Context) (string, error) {
 	retry := time.NewTicker(50 * time.Millisecond)
 	defer retry.Stop()
 	for {
-		members, _, err := c.Members(ctx)
+		members, _, err := admin.New(c).Members(ctx)
 		for _, m := range members {
 			if m.Leader {
 				return m.ID, nil
@@ -84,7 +85,7 @@ func (n *nodes) leader(ctx context.Context) (string, error) {
 	}
 }
 
-// kill ends a node as a power cut would.
+// kill ends a node by kill -9.
 func (n *nodes) kill(id string) error {
 	cmd := n.processes[id]
 	delete(n.processes, id)
@@ -97,11 +98,11 @@ func (n *nodes) kill(id string) error {
 
 func (n *nodes) stop() {
 	for id := range n.processes {
-		_ = n.kill(id) // the data goes with it
+		_ = n.kill(id) // its data is not needed
 	}
 }
 
-// logTails are the last lines that the nodes wrote.
+// logTails are the last lines of the logs of the nodes.
 func (n *nodes) logTails() string {
 	var all []string
 	logs, _ := filepath.Glob(filepath.Join(n.dir, "*.log")) // its error is about the pattern

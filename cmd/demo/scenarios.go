@@ -13,7 +13,7 @@ import (
 	"zamok/client"
 )
 
-// runScenarios plays the story.
+// runScenarios starts the nodes and the bank, and runs the acts.
 func runScenarios(ctx context.Context, binary string) (err error) {
 	dir, err := os.MkdirTemp("", "zamok-demo-")
 	if err != nil {
@@ -50,45 +50,45 @@ func runScenarios(ctx context.Context, binary string) (err error) {
 }
 
 func withoutLock(a *act) {
-	fmt.Print("\n1. Without a lock: each looks, counts the notes, and pays.\n\n")
+	fmt.Print("\n1. Without a lock: each machine reads the balance, counts the notes, and pays.\n\n")
 	a.bank.reset(false)
 	a.start("A")
 	a.start("B")
 	a.wait("A")
 	a.wait("B")
-	a.expect(initialBalance-2*withdrawal, 0, "it was drawn twice")
+	a.expect(initialBalance-2*withdrawal, 0, "both paid out")
 }
 
 func leaderKilled(a *act) {
-	fmt.Print("\n2. With a lock around it, and the leading node is killed in the middle.\n\n")
+	fmt.Print("\n2. With a lock around that, and the leader is killed in the middle.\n\n")
 	a.bank.reset(true)
 	a.ttl = client.DefaultTTL
 	a.start("A")
 	a.awaitOutput("A", "holds")
 	a.start("B")
 	a.awaitOutput("A", "sees")
-	a.awaitOutput("B", "asks")
+	a.awaitOutput("B", "requests")
 	a.killLeader()
 	a.wait("A")
 	a.wait("B")
-	a.expect(initialBalance-withdrawal, 0, "exactly one got the money")
+	a.expect(initialBalance-withdrawal, 0, "exactly one paid out")
 }
 
 func pausedHolder(a *act) {
-	fmt.Printf("\n3. Machine A is stopped while it counts, for longer than its lease of %v, and does not know.\n\n", shortTTL)
+	fmt.Printf("\n3. Machine A is paused while it counts, for longer than its lease of %v, and does not know it.\n\n", shortTTL)
 	a.bank.reset(true)
 	a.ttl = shortTTL
 	a.start("A")
 	a.awaitOutput("A", "sees")
-	a.signal("A", syscall.SIGSTOP, "machine A is stopped")
+	a.signal("A", syscall.SIGSTOP, "machine A is paused")
 	a.start("B")
 	a.wait("B")
-	a.signal("A", syscall.SIGCONT, "machine A wakes up and continues as if nothing had happened")
+	a.signal("A", syscall.SIGCONT, "machine A continues as if nothing had happened")
 	a.wait("A")
-	a.expect(initialBalance-withdrawal, 1, "no lease can stop a sleeper, and the token does")
+	a.expect(initialBalance-withdrawal, 1, "a lease can't stop a paused process, but the token does")
 }
 
-// act is one act with its machines. After an error nothing of it is played any more.
+// act is one act with its machines. After an error its other steps are skipped.
 type act struct {
 	ctx         context.Context
 	nodes       *nodes
@@ -99,14 +99,14 @@ type act struct {
 	err         error // the first
 }
 
-// do plays a step, unless one before it failed.
+// do runs a step, unless one before it failed.
 func (a *act) do(step func() error) {
 	if a.err == nil {
 		a.err = step()
 	}
 }
 
-// expect checks how the act ended: the balance, and the payments that were rejected for their tokens.
+// expect checks the balance, and the number of payments that were rejected for their tokens.
 func (a *act) expect(balance, rejected int, what string) {
 	a.do(func() error {
 		a.bank.mu.Lock()
@@ -167,7 +167,7 @@ func (a *act) start(name string) {
 	})
 }
 
-// awaitOutput waits for a word of a machine.
+// awaitOutput waits until a machine prints a line with a word.
 func (a *act) awaitOutput(name, word string) {
 	a.do(func() error {
 		for line := range a.running[name].output {
@@ -186,7 +186,7 @@ func (a *act) wait(name string) {
 
 func (a *act) end(name string) error {
 	m := a.running[name]
-	for range m.output { // all of it is printed
+	for range m.output { // until all of it is printed
 	}
 	delete(a.running, name)
 	return m.cmd.Wait()
@@ -199,7 +199,7 @@ func (a *act) signal(name string, s syscall.Signal, what string) {
 	})
 }
 
-// killAll ends the machines that are left after a failure.
+// killAll ends the machines that still run after a failure.
 func (a *act) killAll() {
 	for name, m := range a.running {
 		_ = m.cmd.Process.Kill()

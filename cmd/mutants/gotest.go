@@ -18,7 +18,7 @@ import (
 // testResult is the outcome of one run of go test.
 type testResult struct {
 	started  map[string]bool          // tests that began
-	took     map[string]time.Duration // those that ended
+	took     map[string]time.Duration // of tests that ended
 	failed   []string                 // tests that failed, the first one first
 	passed   bool                     // the package as a whole passed
 	compiled bool
@@ -26,7 +26,8 @@ type testResult struct {
 	output   []byte
 }
 
-// firstFailure names what failed first: a test, or the process when it ended under a running test.
+// firstFailure names what failed first: a test, the time limit, or the process if it ended during a
+// test.
 func (o testResult) firstFailure() string {
 	switch {
 	case len(o.failed) > 0:
@@ -37,7 +38,7 @@ func (o testResult) firstFailure() string {
 	return "the end of the process"
 }
 
-// event is the part of test2json's events that is read here.
+// event has the fields of test2json's events that are used here.
 type event struct {
 	Action      string
 	Test        string
@@ -46,13 +47,12 @@ type event struct {
 	FailedBuild string
 }
 
-// goTest runs tests of one package, with the files of overlay in the place of the tree's. An error
-// means that nothing is known about the tests.
+// goTest runs tests of one package, with the files of overlay instead of those of the tree. After
+// an error nothing is known about the tests.
 func (s suite) goTest(ctx context.Context, pkg, pattern, overlay string, limit time.Duration) (testResult, error) {
 	args := []string{
 		"test", "-json", "-count=1", "-short", "-failfast",
-		// A mutant is caught by a test, not by a reader of code or a debugger, and compiling is most of
-		// the time.
+		// Compiling is most of the time, and no debugger needs the tables.
 		"-vet=off", "-gcflags=-dwarf=0", "-ldflags=-s -w",
 		"-timeout", limit.String(), "-run", pattern,
 	}
@@ -60,11 +60,11 @@ func (s suite) goTest(ctx context.Context, pkg, pattern, overlay string, limit t
 		args = append(args, "-overlay", overlay)
 	}
 	args = append(args, pkg)
-	if s.knowsRapid(pkg) {
-		// The way to a mutant is no regression test: it must not be kept beside the others.
+	if s.usesRapid(pkg) {
+		// A failure of a mutant must not be kept as a regression test.
 		args = append(args, "-rapid.nofailfile")
 	}
-	// go test ends the tests at the limit. Compiling takes far less than this on a machine that is not busy.
+	// go test ends the tests at the limit. The rest is for compiling, also on a busy machine.
 	ctx, cancel := context.WithTimeout(ctx, limit+10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", args...)
@@ -95,7 +95,7 @@ func readEvents(stdout []byte) testResult {
 	lines.Buffer(nil, len(stdout)+1)
 	for lines.Scan() {
 		var e event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil { // what a process writes past the test's log
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil { // output of a process that is not the test's
 			o.output = append(append(o.output, lines.Bytes()...), '\n')
 			continue
 		}
@@ -118,8 +118,8 @@ func readEvents(stdout []byte) testResult {
 	return o
 }
 
-// knowsRapid reports whether a test of the package imports rapid, and so has its flags.
-func (s suite) knowsRapid(pkg string) bool {
+// usesRapid reports whether a test of the package imports rapid, and so accepts its flags.
+func (s suite) usesRapid(pkg string) bool {
 	files, _ := filepath.Glob(filepath.Join(s.root, pkg, "*_test.go"))
 	return slices.ContainsFunc(files, func(name string) bool {
 		text, err := os.ReadFile(name)
@@ -127,7 +127,8 @@ func (s suite) knowsRapid(pkg string) bool {
 	})
 }
 
-// writeOverlay puts the mutated files and the map to them into a folder, and returns the map's path.
+// writeOverlay writes the mutated files and the overlay into a folder, and returns the overlay's
+// path.
 func (s suite) writeOverlay(m mutant, folder string) (string, error) {
 	replace := map[string]string{}
 	for name, text := range m.mutated {

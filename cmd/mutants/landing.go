@@ -14,11 +14,11 @@ import (
 	"strings"
 )
 
-// landingParts is in how many landings each mutant has its turn, changed or not.
+// landingParts is within how many landings each mutant is due, changed or not.
 const landingParts = 10
 
-// landing is the last commit that passed all checks, and how many have landed before it. Its file is
-// written by .ci/run and committed.
+// landing is the last commit that passed all checks, and its number. .ci/run writes its file, which
+// is committed.
 type landing struct {
 	number uint64
 	commit string
@@ -36,7 +36,7 @@ func readLanding(file string) (l landing, err error) {
 }
 
 // due returns the mutants that are due after a landing: those that a change since then may have
-// touched, and the part of the others whose turn it is.
+// touched, and one part of the others.
 func (l landing) due(root string, mutants []mutant) (due []mutant, summary string, err error) {
 	changed, err := changedSince(root, l.commit)
 	if err != nil {
@@ -59,8 +59,8 @@ func (l landing) due(root string, mutants []mutant) (due []mutant, summary strin
 		len(due), len(mutants), touched, l.commit, l.number%landingParts+1, landingParts), nil
 }
 
-// part says in which landing of landingParts a mutant has its turn. It follows from the name, so a
-// new mutant moves no other.
+// part is the landing, of landingParts, in which an untouched mutant is due. It depends only on the
+// name.
 func (m mutant) part() uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(m.name))
@@ -100,7 +100,7 @@ func (m mutant) touches(root string, changed map[string]bool) (bool, error) {
 	return false, nil
 }
 
-// changedSince lists the files that differ from a commit, those that are not committed included.
+// changedSince lists the files that differ from a commit, also those that are not committed.
 func changedSince(root, commit string) (map[string]bool, error) {
 	changed := map[string]bool{}
 	for _, args := range [][]string{

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// After a landing those mutants are due whose patch, code or test changed, and within ten landings
-// each of the others.
+// After a landing those mutants are due whose patch, code or test has changed, and each of the
+// others within ten landings.
 func TestWhatIsDueAfterALanding(t *testing.T) {
 	root := t.TempDir()
 	require.NoError(t, os.CopyFS(root, os.DirFS("testdata/fake")))
@@ -55,11 +55,11 @@ func TestWhatIsDueAfterALanding(t *testing.T) {
 	for _, m := range mutants {
 		taken[m.part()] = true
 	}
-	nobody := uint64(0) // a part without any mutant, so that only what changed is due
-	for taken[nobody] {
-		nobody++
+	unused := uint64(0) // a part without any mutant, so that only touched mutants are due
+	for taken[unused] {
+		unused++
 	}
-	require.Less(t, nobody, uint64(landingParts))
+	require.Less(t, unused, uint64(landingParts))
 	change := func(name, text string) {
 		file, err := os.OpenFile(filepath.Join(root, name), os.O_APPEND|os.O_WRONLY, 0)
 		require.NoError(t, err)
@@ -67,20 +67,20 @@ func TestWhatIsDueAfterALanding(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, file.Close())
 	}
-	l.number = nobody
+	l.number = unused
 	change("till/testdata/mutants/panics.patch", "\n")
 	assert.Equal(t, []string{"till/panics", "till/stale"}, names(), "the patch")
 	git("checkout", "-q", ".")
 	change("till/till.go", "// more\n")
-	assert.Len(t, names(), len(mutants), "the code, here of all")
+	assert.Len(t, names(), len(mutants), "the code of all of them")
 	git("checkout", "-q", ".")
 	change("till/till_test.go", "// more\n")
-	assert.Len(t, names(), len(mutants), "the tests, here of all")
+	assert.Len(t, names(), len(mutants), "the tests of all of them")
 	git("checkout", "-q", ".")
 	require.NoError(t, os.WriteFile(filepath.Join(root, "till", "what_is_there.txt"), nil, 0o644))
 	assert.Contains(t, names(), "till/caught", "the script of its story")
 
 	l.commit = "0000000000000000000000000000000000000000"
 	_, _, err = l.due(root, mutants)
-	assert.ErrorContains(t, err, "git diff", "nothing is left out because a commit is unknown")
+	assert.ErrorContains(t, err, "git diff", "an unknown commit leaves no mutant out")
 }

@@ -15,10 +15,10 @@ import (
 
 func main() {
 	runPattern := flag.String("run", ".", "only mutants whose name matches, such as fsm/lifo")
-	known := flag.Bool("known", false, "only mutants that are known by a name, and their table for docs/testing.md")
-	since := flag.String("since", "", "only mutants that are due after the landing in this `file`: what changed, and a tenth of the others")
+	known := flag.Bool("known", false, "only mutants with a name, and their table for known.md")
+	since := flag.String("since", "", "only mutants that are due after the landing in this `file`: touched ones, and a tenth of the others")
 	parallel := flag.Int("parallel", runtime.GOMAXPROCS(0)+1, "mutants at the same time")
-	timeout := flag.Duration("timeout", time.Minute, "at most for the tests of one mutant; a test that takes far longer than without it counts as failed")
+	timeout := flag.Duration("timeout", time.Minute, "time limit for the tests of one mutant; a test that takes far longer than without the mutant has failed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -52,7 +52,7 @@ func run(ctx context.Context, pattern string, known bool, since string, parallel
 		}
 		due, summary, err := l.due(root, mutants)
 		if err != nil { // a clone without its history, for example
-			due, summary = mutants, fmt.Sprintf("all mutants, since what changed is unknown: %v", err)
+			due, summary = mutants, fmt.Sprintf("all mutants, because the changes are unknown: %v", err)
 		}
 		mutants = due
 		fmt.Println(summary)

@@ -12,20 +12,20 @@ import (
 	"strings"
 )
 
-// mutant is one bug, ready to be planted.
+// mutant is one bug, ready to be inserted.
 type mutant struct {
 	name      string // the package and the patch: fsm/lifo_queue
 	mutation  string // the bug
 	effect    string // what it would do to users
-	shortName string // by which name it is spoken of; "" = by none
+	shortName string // its name in docs/testing.md; "" = none
 	killer    test
-	mutated   map[string][]byte // what the files that it touches become, by path from the root
-	stale     error             // why it can't be planted; then sources is nil
+	mutated   map[string][]byte // the changed files, by path from the root
+	stale     error             // why it can't be inserted; then mutated is nil
 }
 
 // test is one test of one package. Its name may be a subtest's.
 type test struct {
-	pkg  string // as the go command takes it: ./fsm
+	pkg  string // for the go command: ./fsm
 	name string
 }
 
@@ -73,7 +73,7 @@ func findMutants(root string, pattern *regexp.Regexp) ([]mutant, error) {
 	return found, err
 }
 
-// parseMutant makes a mutant of a patch. What is wrong with the patch is kept: it is a verdict like others.
+// parseMutant makes a mutant of a patch. An error of the patch is its verdict.
 func parseMutant(root, name, text string) mutant {
 	m := mutant{name: name}
 	head, patches, err := parse(text)
@@ -125,7 +125,8 @@ func applyPatches(root string, patches []filePatch) (map[string][]byte, error) {
 	return sources, nil
 }
 
-// validatePatch refuses what would make a patch lie or break for reasons of its own.
+// validatePatch rejects patches of other files than Go files of the product, and of imports of this
+// module.
 func validatePatch(p filePatch, module string) error {
 	if path.Ext(p.path) != ".go" || strings.HasSuffix(p.path, "_test.go") || !fs.ValidPath(p.path) ||
 		slices.Contains(strings.Split(p.path, "/"), "testdata") {
@@ -141,7 +142,7 @@ func validatePatch(p filePatch, module string) error {
 	return nil
 }
 
-// tableRow is the row of docs/testing.md, up to the time that it took to catch the mutant.
+// tableRow is the row of known.md, without the time that it took to catch the mutant.
 func (m mutant) tableRow() string {
 	tier := "unit"
 	switch {
@@ -151,6 +152,6 @@ func (m mutant) tableRow() string {
 		tier = "real processes"
 	}
 	folder, name := path.Split(m.name)
-	return fmt.Sprintf("| %s | [%s](../%stestdata/mutants/%s.patch) | %s | %s `%s` |",
+	return fmt.Sprintf("| %s | [%s](../../%stestdata/mutants/%s.patch) | %s | %s `%s` |",
 		m.shortName, m.mutation, folder, name, tier, m.killer.pkg, m.killer.name)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each patch of this tree can be planted. Whether its bug is caught takes minutes: make mutants.
+// Each patch of this tree applies. make mutants takes minutes and checks that each bug is caught.
 func TestEveryPatchApplies(t *testing.T) {
 	_, mutants := find(t, "../..", ".")
 	for _, m := range mutants {
@@ -22,10 +22,10 @@ func TestEveryPatchApplies(t *testing.T) {
 	}
 }
 
-// The bugs with names are listed, each with its test and how fast that catches it.
+// The table of known.md lists the bugs with names, each with its test and its time.
 func TestReadmeTableIsComplete(t *testing.T) {
-	root, mutants := find(t, "../..", ".")
-	text, err := os.ReadFile(filepath.Join(root, "docs", "testing.md"))
+	_, mutants := find(t, "../..", ".")
+	text, err := os.ReadFile("known.md")
 	require.NoError(t, err)
 	listed := 0
 	for _, m := range mutants {
@@ -35,10 +35,10 @@ func TestReadmeTableIsComplete(t *testing.T) {
 		}
 	}
 	assert.GreaterOrEqual(t, listed, 25)
-	assert.Equal(t, listed, strings.Count(string(text), ".patch) |"), "a row has no bug")
+	assert.Equal(t, listed, strings.Count(string(text), ".patch) |"), "a row without a bug")
 }
 
-// A module with a bug for each verdict, because a check that can't fail holds nothing.
+// Each verdict occurs, for a module with a bug for each.
 func TestEachVerdict(t *testing.T) {
 	root, mutants := find(t, "testdata/fake", ".")
 	before := readDir(t, root)
@@ -67,7 +67,7 @@ func TestEachVerdict(t *testing.T) {
 	assert.Equal(t, before, readDir(t, root), "the tree was touched")
 }
 
-// A test that fails anyway, or that does not exist, catches nothing.
+// A named test that fails anyway, or that does not exist, is an error.
 func TestBaselineFailures(t *testing.T) {
 	root, mutants := find(t, "testdata/fake", "till/caught$")
 	s := suite{root: root, parallel: 1, timeout: time.Minute, out: t.Output()}
@@ -86,7 +86,7 @@ func TestBaselineFailures(t *testing.T) {
 	assert.ErrorContains(t, s.run(t.Context(), mutants), "without any mutation")
 }
 
-// No verdict is made of a run that was cut short.
+// A cancelled run has no verdict.
 func TestCancelledRunHasNoVerdict(t *testing.T) {
 	root, mutants := find(t, "testdata/fake", "till/caught$")
 	cancelled, cancel := context.WithCancel(t.Context())
@@ -100,7 +100,7 @@ func TestNoMatchingPatchIsAnError(t *testing.T) {
 	assert.ErrorContains(t, err, "no patch")
 }
 
-// Stories of patches: what is planted, and what is refused and why.
+// Stories of patches: what they insert, and which are rejected and why.
 func TestPatches(t *testing.T) {
 	datadriven.RunTest(t, "testdata/patches.txt", func(t *testing.T, d *datadriven.TestData) string {
 		const source = "package fsm\n\nimport (\n\t\"slices\"\n\n\t\"example.org/locks/clock\"\n)\n\n" +

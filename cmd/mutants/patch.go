@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// filePatch is the part of a unified diff that is about one file.
+// filePatch is the part of a unified diff for one file.
 type filePatch struct {
 	path  string
 	hunks []hunk
 }
 
-// hunk replaces the lines before by the lines after; both hold the context around the change.
+// hunk replaces the lines before by the lines after; both include the context.
 type hunk struct {
-	line          int // where before was, counted from 1; a hint
+	line          int // the original place of before, from 1; a hint
 	before, after []string
 }
 
@@ -29,8 +29,8 @@ var (
 	hunkHead  = regexp.MustCompile(`\A@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@.*\n`)
 )
 
-// parse reads the head of a patch, "# key: text" with "#   more text" below it, and its diff. Every
-// line must be understood: what a lenient reader skips is what its author thought was applied.
+// parse reads the head of a patch, "# key: text" with "#   more text" below it, and its diff. An
+// unknown line is an error: its author thinks that it is applied.
 func parse(text string) (head map[string]string, patches []filePatch, err error) {
 	if strings.Contains(text, "\r") {
 		return nil, nil, errors.New("the patch has line ends of another system")
@@ -66,13 +66,14 @@ func parse(text string) (head map[string]string, patches []filePatch, err error)
 	return head, patches, nil
 }
 
-// number reads a number of a hunk's head, where 1 may be left out.
+// number reads a number of a hunk's head; a missing one is 1.
 func number(digits string) int {
 	n, _ := strconv.Atoi(cmp.Or(digits, "1")) // the pattern lets only digits through
 	return n
 }
 
-// read reads the lines of a hunk, holds it to the numbers of lines that it announces, and returns what is below it.
+// read reads the lines of a hunk, checks their number against its head, and returns the rest of the
+// patch.
 func (h *hunk) read(text string, before, after int) (rest string, err error) {
 	for rest = text; rest != "" && (len(h.before) != before || len(h.after) != after); {
 		var line string
@@ -98,7 +99,7 @@ func (h *hunk) read(text string, before, after int) (rest string, err error) {
 // apply returns the text with all hunks applied, or the first that does not fit.
 func (p filePatch) apply(text string) (string, error) {
 	lines := strings.Split(text, "\n")
-	done := 0 // hunks stand in the order of the file
+	done := 0 // hunks are in the order of the file
 	var result []string
 	for _, h := range p.hunks {
 		at, err := h.locate(lines, done)
@@ -115,8 +116,8 @@ func (p filePatch) apply(text string) (string, error) {
 	return mutated, nil
 }
 
-// locate finds where a hunk fits, at or after the line from (counted from 0): at its own line, or else
-// in the only place where it does.
+// locate finds where a hunk fits, at or after the line from (counted from 0): at its own line, or
+// else in the only place where it fits.
 func (h hunk) locate(lines []string, from int) (int, error) {
 	if len(h.before) == 0 {
 		return 0, errors.New("shows no line of the file: give it context")

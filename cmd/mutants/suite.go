@@ -18,24 +18,25 @@ type suite struct {
 	parallel int
 	timeout  time.Duration // for the tests of one mutant
 	out      io.Writer
-	table    bool // at the end, of what was caught
+	table    bool // print the table of docs/testing.md at the end
 
-	usual map[test]time.Duration // that a named test takes without a mutation; set by baseline
+	usual map[test]time.Duration // of the named tests without a mutation; set by baseline
 }
 
-// attemptsMax is how often the named test may run. What a bug does may depend on how goroutines are scheduled,
-// and on a busy machine they are scheduled otherwise; in which run the bug was caught is printed.
+// attemptsMax is how often the named test may run. The effect of a bug may depend on the scheduling
+// of goroutines, which differs on a busy machine. The number of the run that catches it is printed.
 const attemptsMax = 3
 
-// verdict is what became of one mutant; doc.go explains the words.
+// verdict is the result for one mutant; doc.go explains the kinds.
 type verdict struct {
 	kind     string
 	killedBy string // what failed first
 	took     time.Duration
-	detail   string // what to know when the word is not caught
+	detail   string // the reason, unless it was caught
 }
 
-// run prints a line per mutant, and an error unless each was caught by the test that it names.
+// run prints a line per mutant, and returns an error unless each was caught by the test that it
+// names.
 func (s suite) run(ctx context.Context, mutants []mutant) error {
 	s.usual = make(map[test]time.Duration)
 	if err := s.baseline(ctx, mutants); err != nil {
@@ -59,7 +60,7 @@ func (s suite) run(ctx context.Context, mutants []mutant) error {
 	return nil
 }
 
-// baseline shows that the named tests exist and pass as long as nothing is planted.
+// baseline checks that the named tests exist and pass without any mutation.
 func (s suite) baseline(ctx context.Context, mutants []mutant) error {
 	killers := map[string][]test{}
 	for _, m := range mutants {
@@ -93,7 +94,7 @@ func (s suite) baseline(ctx context.Context, mutants []mutant) error {
 	return nil
 }
 
-// evaluateAll judges at most s.parallel mutants at a time and prints each verdict as it falls.
+// evaluateAll evaluates at most s.parallel mutants at a time and prints each verdict at once.
 func (s suite) evaluateAll(ctx context.Context, mutants []mutant) []verdict {
 	width := 0
 	for _, m := range mutants {
@@ -121,12 +122,12 @@ func (s suite) evaluateAll(ctx context.Context, mutants []mutant) []verdict {
 	return verdicts
 }
 
-// evaluate plants one mutant and runs the test that it names, and, if that passes, the others.
+// evaluate inserts one mutant and runs the test that it names, and, if that passes, the others.
 func (s suite) evaluate(ctx context.Context, m mutant) verdict {
 	if m.stale != nil {
 		return verdict{kind: "stale", detail: m.stale.Error()}
 	}
-	broken := func(err error) verdict { return verdict{kind: "broken", detail: err.Error()} } // no test has judged it
+	broken := func(err error) verdict { return verdict{kind: "broken", detail: err.Error()} }
 	folder, err := os.MkdirTemp("", "mutant")
 	if err != nil {
 		return broken(err)
@@ -158,11 +159,12 @@ func (s suite) evaluate(ctx context.Context, m mutant) verdict {
 			detail: fmt.Sprintf("%s passes; %s fails. If that is the test which should, name it in the patch.", m.killer.name, others.firstFailure())}
 	}
 	return verdict{kind: "survived",
-		detail: fmt.Sprintf("%s passes, and so does all of %s: nothing would notice this bug.", m.killer.name, m.killer.pkg)}
+		detail: fmt.Sprintf("%s passes, and so does all of %s: no test finds this bug.", m.killer.name, m.killer.pkg)}
 }
 
-// limit is how long a named test may run before it counts as failed. Most mutations that a test catches by waiting for what never
-// comes would take its patience, which is made for a busy machine, and that was four fifths of the time of all mutants.
+// limit is how long a named test may run before it counts as failed. Many tests catch a mutation
+// because they wait for something that never happens. Their own timeouts are long, for a busy
+// machine, and would take four fifths of the time of all mutants.
 func (s suite) limit(killer test) time.Duration {
 	return min(s.timeout, 5*time.Second+5*s.usual[killer])
 }

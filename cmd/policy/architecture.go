@@ -10,7 +10,7 @@ import (
 //go:embed architecture.txt
 var architectureText string
 
-// architecture is what architecture.txt says, which explains the words.
+// architecture is the content of architecture.txt, which explains its statements.
 type architecture struct {
 	layers [][][]string // lines of columns of packages
 	rules  map[string]*packageRule
@@ -23,7 +23,7 @@ type packageRule struct {
 	bans       []ban
 }
 
-// callBan is uses of functions, such as time.Now, that only some packages may make.
+// callBan is functions, such as time.Now, that only some packages may call.
 type callBan struct {
 	functions, allowed []string
 	reason             string
@@ -31,13 +31,13 @@ type callBan struct {
 
 const forAll = "all" // the name of the rule for every package
 
-// ban is an import with the reason why it is not made here.
+// ban is a forbidden import, with the reason.
 type ban struct{ pattern, reason string }
 
-// theArchitecture is read once. A line that says nothing is a mistake of this package.
+// theArchitecture is parsed once. It panics on an unknown statement.
 var theArchitecture = sync.OnceValue(func() *architecture {
 	a := &architecture{rules: map[string]*packageRule{}}
-	names, about := map[string]string{}, []string{}
+	names, subjects := map[string]string{}, []string{}
 	for line := range strings.Lines(architectureText) {
 		statement, reason, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		verb, rest, _ := strings.Cut(statement, " ")
@@ -58,18 +58,18 @@ var theArchitecture = sync.OnceValue(func() *architecture {
 		case "let":
 			names[words[0]] = words[2]
 		case "for":
-			about = words
+			subjects = words
 		case "calls":
 			a.calls = append(a.calls, callBan{functions: words, reason: reason})
 		case "only":
 			last := &a.calls[len(a.calls)-1]
 			last.allowed = append(last.allowed, words...)
 		case "may", "tests", "never":
-			for _, pkg := range about {
+			for _, pkg := range subjects {
 				a.add(pkg, verb, words, reason)
 			}
 		default:
-			panic("architecture.txt: what is this: " + line)
+			panic("architecture.txt: unknown statement: " + line)
 		}
 	}
 	return a

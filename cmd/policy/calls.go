@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// checkCalls holds each use of a named function to the architecture, and refuses init functions. Tests are excepted,
-// generated code is not read.
+// checkCalls finds calls of functions that the architecture forbids, and init functions. Tests and
+// generated code are exempt.
 func checkCalls(t *repository, f file, report func(violation)) {
 	if !f.written() || f.test || f.nested {
 		return
@@ -21,13 +21,13 @@ func checkCalls(t *repository, f file, report func(violation)) {
 		}
 		if fn, ok := n.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
 			report(violation{line: t.line(fn), what: "has an init function",
-				reason: "it runs because it is linked, in an order that is not written down; call it instead"})
+				reason: "it runs when it is linked, in an order that no code shows; call it instead"})
 		}
 		return true
 	})
 }
 
-// callBanReason says why a file may not use a function; "" if it may.
+// callBanReason is the reason why a file may not use a function; "" if it may.
 func callBanReason(f file, pkg, name string) string {
 	if pkg == "os" && name == "Exit" && path.Base(f.path) == "main.go" && coversAny([]string{"cmd/...", "jepsen/..."}, f.folder()) {
 		return ""
@@ -40,7 +40,7 @@ func callBanReason(f file, pkg, name string) string {
 	return ""
 }
 
-// selection recognises a name of an imported package, such as time.Now; "" and "" if the node is none.
+// selection recognises a name of an imported package, such as time.Now; "" and "" for other nodes.
 func selection(n ast.Node, names map[string]string) (pkg, name string) {
 	if use, ok := n.(*ast.SelectorExpr); ok {
 		if x, ok := use.X.(*ast.Ident); ok {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// checkModule reads go.mod for what an importer would inherit or miss.
+// checkModule finds lines of go.mod that an importer would inherit or lack.
 func checkModule(_ *repository, f file, report func(violation)) {
 	if f.path != "go.mod" {
 		return
@@ -28,8 +28,8 @@ func checkModule(_ *repository, f file, report func(violation)) {
 	}
 }
 
-// checkPackageDoc wants each package, commands and packages for tests included, to have its package comment in
-// doc.go.
+// checkPackageDoc finds packages, also commands and packages for tests, without a package comment
+// in doc.go.
 func checkPackageDoc(t *repository, f file, report func(violation)) {
 	documents := func(other file) bool {
 		return other.path == path.Join(f.folder(), "doc.go") && other.syntax != nil && other.syntax.Doc != nil
@@ -41,15 +41,15 @@ func checkPackageDoc(t *repository, f file, report func(violation)) {
 }
 
 const (
-	functionLinesMax = 70 // what can be seen at once, from its name to its last brace
+	functionLinesMax = 70 // about a screen, from its name to its last brace
 
 	// A test may be longer: its cases are read one at a time, not as one thought.
 	testFunctionLinesMax = 100
 
-	fileLinesMax = 500 // what can be held in mind as one subject
+	fileLinesMax = 500 // as much as a reader can keep in mind as one subject
 )
 
-// checkSizes holds functions and files, tests too, to what a reader can see and keep in mind.
+// checkSizes finds functions and files, also of tests, that are too long for a reader.
 func checkSizes(t *repository, f file, report func(violation)) {
 	if !f.written() {
 		return
@@ -72,17 +72,17 @@ func checkSizes(t *repository, f file, report func(violation)) {
 	}
 }
 
-// wordExceptions are files in which a word proves nothing.
+// wordExceptions are files that checkWords does not read.
 func wordExceptions() []string {
 	return []string{"LICENSE", "go.sum", "cmd/policy/testdata/..."} // the last breaks rules on purpose
 }
 
-// checkWords reads every file of text for what should not be handed to others.
+// checkWords finds unfinished work and paths of one machine in every text file.
 func checkWords(t *repository, f file, report func(violation)) {
 	if coversAny(wordExceptions(), f.path) || f.generated || strings.Contains(f.path, "testdata/fuzz/") {
 		return
 	}
-	// Put together here, so that this file does not find itself.
+	// Concatenated, so that the rule does not find itself.
 	unfinished := regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME)\b`)
 	homePattern := regexp.MustCompile(`(^|[^\w.~-])(/home/[a-z]\w*|/Users/[A-Za-z]\w*|/root/[\w.]|[A-Z]:\\Users\\)`)
 

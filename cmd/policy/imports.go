@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// checkImports holds the tree to the table.
+// checkImports finds imports that the architecture does not allow.
 func checkImports(t *repository, f file, report func(violation)) {
 	if f.syntax == nil || f.nested {
 		return
@@ -33,7 +33,8 @@ func checkImports(t *repository, f file, report func(violation)) {
 	}
 }
 
-// importReason says why a file may not import a package, which, if internal, is the folder of one of ours; "" if it may.
+// importReason is the reason why a file may not import a package; "" if it may. The name of an
+// internal package is its folder.
 func importReason(f file, name string, internal bool) string {
 	a := theArchitecture()
 	r, all := a.rule(f.folder()), a.rules[forAll]

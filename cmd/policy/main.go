@@ -21,7 +21,7 @@ func main() {
 	}
 }
 
-// run checks the tree at root, which holds go.mod, and prints what it finds.
+// run checks the tree at root, which contains go.mod, and prints the violations.
 func run(root string, out io.Writer) (count int, err error) {
 	home, err := filepath.Abs(root)
 	if err != nil {
@@ -38,7 +38,7 @@ func run(root string, out io.Writer) (count int, err error) {
 	return len(found), nil
 }
 
-// check holds every file to the rules. What is true of a whole package is said once.
+// check checks every file against the rules. A violation of a whole package is reported once.
 func (t *repository) check(rules []rule) (found []violation) {
 	for _, r := range rules {
 		for _, f := range t.files {
@@ -52,8 +52,8 @@ func (t *repository) check(rules []rule) (found []violation) {
 	return slices.Compact(found)
 }
 
-// rule is one thing that each file is held to. Its name is also the name of the file in testdata
-// that shows it failing.
+// rule is one rule for all files. Its name is also the name of the file in testdata with trees that
+// break it.
 type rule struct {
 	name  string
 	check func(t *repository, f file, report func(violation))
@@ -71,7 +71,7 @@ func rules() []rule {
 	}
 }
 
-// violation is where a rule is broken, by what, and why the rule exists.
+// violation is a place where a rule is broken, what breaks it, and the reason of the rule.
 type violation struct {
 	path   string // empty in a report: the file that is checked
 	line   int    // 0: the file as a whole

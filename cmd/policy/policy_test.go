@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The tree that this test is part of keeps every rule.
+// This repository keeps every rule.
 func TestRepositoryConforms(t *testing.T) {
 	var found strings.Builder
 	count, err := run("../..", &found)
@@ -22,7 +22,7 @@ func TestRepositoryConforms(t *testing.T) {
 	assert.Zero(t, count, "\n%s", found.String())
 }
 
-// Each rule can fail: testdata holds, per rule, small trees that break it and what is said then.
+// Each rule can fail: for each, testdata has small trees that break it, and the violations.
 func TestEachRuleCanFail(t *testing.T) {
 	for _, r := range rules() {
 		t.Run(r.name, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestEachRuleCanFail(t *testing.T) {
 	}
 }
 
-// Every single ban of the table is reported when it is broken, with its own reason.
+// Each ban of the architecture can fail, with its own reason.
 func TestEachBanCanFail(t *testing.T) {
 	a := theArchitecture()
 	for pkg, r := range a.rules {
@@ -72,8 +72,8 @@ func TestRunRequiresModuleRoot(t *testing.T) {
 	assert.ErrorContains(t, err, "not the root of a module")
 }
 
-// sections splits the input of a story into files: "-- path --" begins one. It is tedious to read a
-// function of 71 lines, so "×69 text" stands for 69 lines of text.
+// sections splits the input of a test into files: "-- path --" begins one. "×69 text" is short for
+// 69 lines of text.
 func sections(t *testing.T, input string) map[string]string {
 	files := map[string]string{}
 	var path string

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// repository is a checkout, read once for all rules.
+// repository is the content of a checkout.
 type repository struct {
 	module string // the module's path, from go.mod
 	home   string // the path of the checkout on this machine
@@ -22,7 +22,7 @@ type repository struct {
 	files  []file
 }
 
-// file is one file of text. Binary files are left out: no rule is about them.
+// file is one text file. Binary files are left out.
 type file struct {
 	path      string // from the root, with slashes
 	text      []byte
@@ -32,7 +32,7 @@ type file struct {
 	nested    bool // part of a module of its own below the root
 }
 
-// folder names the package that a Go file belongs to: its folder, from the root.
+// folder is the folder of a file, from the root. It names the package of a Go file.
 func (f file) folder() string { return path.Dir(f.path) }
 
 // load reads every file under root.
@@ -90,13 +90,14 @@ func (t *repository) add(root fs.FS, name string, nested bool) error {
 	return nil
 }
 
-// written reports whether this is Go that people wrote.
+// written reports whether this is Go code that was not generated.
 func (f file) written() bool { return f.syntax != nil && !f.generated }
 
 // line is where a node begins.
 func (t *repository) line(n ast.Node) int { return t.fset.Position(n.Pos()).Line }
 
-// covers reports whether a pattern names a path: as it is, or, ending in "/...", with all below.
+// covers reports whether a pattern matches a path: the path itself, or, if it ends in "/...", also
+// all paths below.
 func covers(pattern, p string) bool {
 	if stem, ok := strings.CutSuffix(pattern, "/..."); ok {
 		return p == stem || strings.HasPrefix(p, stem+"/")

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// checkTests finds tests that prove less than they seem to: skipped without a reason, or right only as
-// long as the machine is fast enough.
+// checkTests finds tests that are skipped without a reason, or that sleep, and so pass only on a
+// fast machine.
 func checkTests(t *repository, f file, report func(violation)) {
 	if !f.written() || !f.test {
 		return
@@ -40,8 +40,9 @@ func isSilentSkip(call *ast.CallExpr) bool {
 	return ok && strings.Trim(first.Value, "\"` ") == ""
 }
 
-// inBubble guesses whether a file sleeps in bubbles of testing/synctest: it makes the import, or calls a function of a
-// file of its package which does, because a package with many tests in bubbles has one way into them.
+// inBubble guesses whether a file sleeps in bubbles of testing/synctest: it imports that, or calls
+// a function of a file in its package that does, because such a package has helpers for its
+// bubbles.
 func (t *repository) inBubble(f file) (found bool) {
 	helpers := map[string]bool{}
 	for _, other := range t.files {

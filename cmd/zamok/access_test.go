@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"zamok/api/access/identity"
+	"zamok/api/gate/identity"
 )
 
 // offline runs a verb that asks no node.
@@ -71,7 +71,7 @@ rules:
 	require.Contains(t, r.stderr, file+": line 4: \"lok\" is not a verb")
 	r = offline(t, "rules", "chek", file)
 	require.Equal(t, exitGeneral, r.code, "a job that checks rules must not pass by a misspelled verb")
-	require.Contains(t, r.stderr, `there is no verb "chek"; is it check?`)
+	require.Contains(t, r.stderr, `there is no command "chek"; is it check?`)
 	require.Equal(t, 0, offline(t, "rules").code)
 }
 
@@ -157,9 +157,9 @@ func TestAccess(t *testing.T) {
 	held := startZamok(t, &s.devCluster, append(append([]string{"lock", "a/x", "--meta", "root"}, with["alice"]...), "--", "sh", "-c", "echo holding; exec sleep 1000")...)
 	held.awaitOutput(t, "holding")
 	shown := run("alice", "show", "a/x")
-	require.Regexp(t, `(?m)FROM\s*$(.|\n)*root +alice`, shown.stdout, "what a holder says of itself, and who it is")
+	require.Regexp(t, `(?m)IDENTITY\s*$(.|\n)*root +alice`, shown.stdout, "what a holder says of itself, and who it is")
 	require.Contains(t, run("root", "sessions").stdout, "alice")
-	require.Regexp(t, `IDENTITY +SESSIONS +LOCKS +BYTES +USED\nalice +\d+ +\d+ +\d+ +0%\n`, run("root", "sessions", "--by", "identity").stdout)
+	require.Regexp(t, `IDENTITY +SESSIONS +TICKETS +BYTES +USED\nalice +\d+ +\d+ +\d+ +0%\n`, run("root", "sessions", "--by", "identity").stdout)
 	require.Contains(t, run("alice", "sessions", "--by", "identity").stderr, "alice may not operate")
 
 	denied := run("alice", "lock", "b", "--try", "--", "true")

@@ -19,9 +19,9 @@ import (
 type acquireCommand struct {
 	connectionFlags
 	acquisitionFlags
-	ttl      time.Duration
-	path     string
-	metadata string
+	ttl  time.Duration
+	path string
+	meta string
 }
 
 func newAcquire(a *app) *cobra.Command {
@@ -33,16 +33,16 @@ func newAcquire(a *app) *cobra.Command {
 has ended, unless ` + "`zamok renew`" + ` renews it or ` + "`zamok release --mine`" + ` releases it before. This suits test
 environments, Terraform states and maintenance windows. To run a command under a lock use ` + "`zamok lock`" + `.
 
-What both commands need is written to a file before anything is acquired. The file contains a secret: anyone who
-has it can release the lock. An existing file is never overwritten. Running the command again with the same file, as
-after a lost connection, continues the same acquisition or renews the reservation.
+The file that both commands need is written before anything is acquired. It contains a secret: anyone who has it
+can release the lock. An existing file is never overwritten. To continue after a lost connection, run the command
+again with the same file: it continues the same acquisition, or renews the reservation.
 
-The end of the reservation is an estimate: it is later by the time for which the cluster has no leader.
-Nothing reports that the reservation has ended. Give the token to storage that checks tokens, or ask ` + "`zamok\ncheck`" + `.
+The end of the reservation is an estimate: it is later by the time for which the cluster has no leader. You are
+not notified when the reservation ends. Give the token to storage that checks tokens, or run ` + "`zamok check`" + `.
 
 Exit codes: 120 denied, 121 not acquired (--try), 122 wait timed out, 123 the reservation in the file has
-ended, 124 unavailable (retry), 125 usage or configuration error, 128+n ended by signal n. The file is kept
-if something may be held; this is reported.`,
+ended, 124 unavailable (retry), 125 usage or configuration error, 128+n ended by signal n. The file is kept if
+the locks may be held; the error says so.`,
 		Example: `  zamok acquire staging --for 45m --meta 'load test, ask anna'
   zamok acquire terraform/prod --for 30m --wait 10m --file tf.zamok -o json
   zamok renew staging.zamok
@@ -57,9 +57,9 @@ if something may be held; this is reported.`,
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&v.ttl, "for", 0, "how long the reservation lasts, from the grant or the last renewal on, at most the longest ttl of the cluster (see zamok settings); required")
-	f.StringVar(&v.path, "file", "", "`file` for the reservation (default: NAME.zamok in the working directory, with - for each / of NAME)")
-	f.StringVar(&v.metadata, "meta", "", "metadata shown to others")
+	f.DurationVar(&v.ttl, "for", 0, "ttl of the reservation, from the grant or the last renewal on; at most the longest ttl of the cluster (see zamok settings); required")
+	f.StringVar(&v.path, "file", "", "`file` of the reservation (default: NAME.zamok in the working directory, with - for each / of NAME)")
+	f.StringVar(&v.meta, "meta", "", "`text` shown to people who look at the lock, up to 4096 bytes")
 	v.acquisitionFlags.register(cmd)
 	v.connectionFlags.register(a, cmd)
 	return cmd
@@ -68,16 +68,16 @@ if something may be held; this is reported.`,
 func (v *acquireCommand) validate(cmd *cobra.Command) error {
 	switch {
 	case v.ttl == 0:
-		return errors.New("--for is missing: how long should the reservation last? as in --for 45m")
+		return errors.New("--for is missing: give the ttl of the reservation, as in --for 45m")
 	case v.ttl < client.TTLMin:
-		return fmt.Errorf("--for is %v: it is at least %v", v.ttl, client.TTLMin)
-	case len(v.metadata) > metadataBytesMax:
-		return fmt.Errorf("--meta has %d bytes, and %d is the most", len(v.metadata), metadataBytesMax)
+		return fmt.Errorf("--for is %v: it must be at least %v", v.ttl, client.TTLMin)
+	case len(v.meta) > metaBytesMax:
+		return fmt.Errorf("--meta has %d bytes: it must have at most %d", len(v.meta), metaBytesMax)
 	}
 	return nil
 }
 
-// file is the reservation that was begun in the file, or a new one.
+// file returns the reservation in the file, or a new one if there is no file.
 func (v *acquireCommand) file(name string) (*reservationFile, error) {
 	path := v.path
 	if path == "" {
@@ -86,12 +86,12 @@ func (v *acquireCommand) file(name string) (*reservationFile, error) {
 	f, err := readReservation(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		r := client.NewReservation(v.ttl, v.items(name)...)
-		r.Label, r.Metadata = truncateUTF8(userLabel(), labelBytesMax), []byte(v.metadata)
+		r.Label, r.Meta = truncateUTF8(userLabel(), labelBytesMax), []byte(v.meta)
 		return &reservationFile{Reservation: r, path: path, endpoints: v.endpoints}, nil
 	}
 	if err == nil && (f.TTL != v.ttl || !slices.Equal(f.Items, v.items(name))) {
-		err = fmt.Errorf("%s is of another reservation: %s for %s; nothing was done: give another --file, or release that one "+
-			"first: zamok release --mine %s", path, f.reservedText(), spanText(f.TTL), shellWord(path))
+		err = fmt.Errorf("%s belongs to another reservation, of %s for %s; nothing was done: give another --file, or release "+
+			"that one first: zamok release --mine %s", path, f.reservedText(), spanText(f.TTL), shellWord(path))
 	}
 	return f, err
 }
@@ -131,18 +131,18 @@ func (v *acquireCommand) run(cmd *cobra.Command, name string) error {
 	return f.print(v.app, until)
 }
 
-// holderText names the holder to a person who waits; "" if that is not known at once.
+// holderText describes the holder to a person who waits; "" if no node answers within a second.
 func (v *acquireCommand) holderText(ctx context.Context, c *client.Client, name string) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	lock, err := c.Get(ctx, name, 1)
-	if err != nil || len(lock.Held) == 0 {
+	lock, err := getLock(ctx, c, name, 1)
+	if err != nil || len(lock.Holding) == 0 {
 		return ""
 	}
-	doc := newDetailDoc(lock)
-	text := "; held by " + doc.Held[0].displayName()
-	if doc.Held[0].Reserved {
-		text += " until " + doc.Held[0].reservedUntil
+	holder := lock.Holding[0]
+	text := "; held by " + displayName(holder)
+	if holder.Reserved {
+		text += " until " + timeOfDayText(&holder.LeaseLeft)
 	}
 	return fmt.Sprintf("%s, %d waiting", text, lock.Waiters)
 }
@@ -151,7 +151,7 @@ func (v *acquireCommand) holderText(ctx context.Context, c *client.Client, name 
 func (v *acquireCommand) failed(name string, f *reservationFile, err error) error {
 	switch {
 	case errors.Is(err, os.ErrExist):
-		return fmt.Errorf("%s was just made by another process; nothing was done: run the command again", f.path)
+		return fmt.Errorf("%s was created by another process meanwhile; nothing was done: run the command again", f.path)
 	case f.Token != 0 && errors.Is(err, client.ErrLost):
 		return f.lostError(err, "remove the file and run the command again for another reservation")
 	case f.Session == 0:

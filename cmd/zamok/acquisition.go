@@ -9,27 +9,28 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zamok/api/visible"
 	"zamok/client"
-	"zamok/session/visible"
 )
 
-// acquisitionFlags is what the verbs have in common that acquire locks: which, how, and for how long they wait.
+// acquisitionFlags are the flags of the commands that acquire locks: which locks, in which mode,
+// and how long to wait.
 type acquisitionFlags struct {
-	with           []string
-	try            bool
-	wait           time.Duration
-	shared         bool
-	permits, limit uint32
+	with        []string
+	try         bool
+	wait        time.Duration
+	shared      bool
+	permits, of uint32
 }
 
 func (q *acquisitionFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringArrayVar(&q.with, "with", nil, "additional lock, acquired together with NAME; may be repeated")
+	f.StringArrayVar(&q.with, "with", nil, "`name` of another lock, acquired together with NAME; repeatable")
 	f.BoolVar(&q.try, "try", false, "do not wait: exit with 121 if the lock is not free")
-	f.DurationVar(&q.wait, "wait", 0, "longest wait; then exit with 122 (default: no limit)")
+	f.DurationVar(&q.wait, "wait", 0, "maximum wait; then exit with 122 (default: no limit)")
 	f.BoolVar(&q.shared, "shared", false, "acquire the lock in shared mode")
-	f.Uint32Var(&q.permits, "permits", 0, "acquire this many permits of a lock with --of permits")
-	f.Uint32Var(&q.limit, "of", 0, "total number of permits; all users of the lock must agree on it")
+	f.Uint32Var(&q.permits, "permits", 0, "`number` of permits to acquire, out of --of")
+	f.Uint32Var(&q.of, "of", 0, "total `number` of permits of the lock; all clients of the lock must give the same")
 }
 
 func (q *acquisitionFlags) validate(cmd *cobra.Command) error {
@@ -38,13 +39,13 @@ func (q *acquisitionFlags) validate(cmd *cobra.Command) error {
 	case q.try && waitSet:
 		return errors.New("--try and --wait exclude each other: give one")
 	case waitSet && q.wait <= 0:
-		return fmt.Errorf("--wait is %v: it must be above 0; not to wait at all is --try", q.wait)
-	case q.shared && (q.permits > 0 || q.limit > 0):
-		return errors.New("--shared and --permits are different kinds of locks: give one")
-	case q.permits > q.limit:
-		return fmt.Errorf("--permits is %d, of %d: give with --of how many permits the lock has", q.permits, q.limit)
-	case q.limit > 0 && q.permits == 0:
-		return errors.New("--of is how many permits the lock has: give with --permits how many you want")
+		return fmt.Errorf("--wait is %v: it must be above 0; to not wait, use --try", q.wait)
+	case q.shared && (q.permits > 0 || q.of > 0):
+		return errors.New("--shared and --permits exclude each other: give one")
+	case q.permits > q.of:
+		return fmt.Errorf("--permits is %d and --of %d: give with --of the total number of permits of the lock", q.permits, q.of)
+	case q.of > 0 && q.permits == 0:
+		return errors.New("--permits is missing: give with it the number of permits to acquire, out of --of")
 	}
 	return nil
 }
@@ -59,12 +60,12 @@ func (q *acquisitionFlags) item(name string) client.Item {
 	case q.shared:
 		return client.SharedItem(name)
 	case q.permits > 0:
-		return client.PermitsItem(name, q.permits, q.limit)
+		return client.PermitsItem(name, q.permits, q.of)
 	}
 	return client.ExclusiveItem(name)
 }
 
-// bounded is a context for the wait.
+// bounded is a context that ends with the wait.
 func (q *acquisitionFlags) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if q.wait == 0 {
 		return context.WithCancel(ctx)
@@ -72,9 +73,10 @@ func (q *acquisitionFlags) bounded(ctx context.Context) (context.Context, contex
 	return context.WithTimeoutCause(ctx, q.wait, errWaitTimeout)
 }
 
-var errWaitTimeout = errors.New("the wait (--wait) was over")
+var errWaitTimeout = errors.New("the wait (--wait) timed out")
 
-// notAcquiredError gives the reason its exit code, and names the blockers at the end of a wait.
+// notAcquiredError adds the exit code to an error, and the blockers to that of a wait that timed
+// out.
 func (q *acquisitionFlags) notAcquiredError(name, blockers string, err error) error {
 	switch {
 	case errors.Is(err, client.ErrUnavailable):

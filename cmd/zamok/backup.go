@@ -11,9 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zamok/api/visible"
 	"zamok/client"
+	"zamok/client/admin"
 	"zamok/fsm"
-	"zamok/session/visible"
 )
 
 func newBackup(a *app) *cobra.Command {
@@ -34,7 +35,7 @@ See ` + "`zamok restore --help`" + ` for what a backup can restore.`,
 				ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, errTimeout)
 				defer cancel()
 				if args[0] == "-" {
-					_, err := c.Backup(ctx, a.stdout)
+					_, err := admin.New(c).Backup(ctx, a.stdout)
 					return err
 				}
 				return a.backup(ctx, c, args[0])
@@ -47,7 +48,7 @@ See ` + "`zamok restore --help`" + ` for what a backup can restore.`,
 
 type backupDoc struct {
 	Path     string `json:"file"`
-	Bytes    int64  `json:"bytes"`
+	Bytes    int64  `json:"bytes,string"`
 	Index    uint64 `json:"index,string"`
 	Locks    int    `json:"locks"`
 	Sessions int    `json:"sessions"`
@@ -59,12 +60,13 @@ func (a *app) backup(ctx context.Context, c *client.Client, path string) error {
 		return fmt.Errorf("no backup was made: %w", err)
 	}
 	return a.print(doc, func(w io.Writer) {
-		fmt.Fprintf(w, "%s: %s, whole; %d locks and %d sessions at index %d\n",
+		fmt.Fprintf(w, "%s: %s, complete; %d locks and %d sessions at index %d\n",
 			visible.Line(doc.Path), bytesText(uint64(doc.Bytes)), doc.Locks, doc.Sessions, doc.Index)
 	})
 }
 
-// writeBackup puts a backup in the place of a file only when it is complete, on the disk, and can be read.
+// writeBackup replaces the file with a backup only when that is complete, on the disk, and can be
+// read.
 func writeBackup(ctx context.Context, c *client.Client, path string) (doc backupDoc, err error) {
 	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".part-*") // of mode 0600: it names the holders of locks
 	if err != nil {
@@ -76,7 +78,7 @@ func writeBackup(ctx context.Context, c *client.Client, path string) (doc backup
 		}
 	}()
 	out := bufio.NewWriter(file)
-	if doc.Bytes, err = c.Backup(ctx, out); err != nil {
+	if doc.Bytes, err = admin.New(c).Backup(ctx, out); err != nil {
 		return doc, err
 	}
 	if err = errors.Join(out.Flush(), file.Sync()); err != nil {
@@ -87,7 +89,7 @@ func writeBackup(ctx context.Context, c *client.Client, path string) (doc backup
 	}
 	m, err := fsm.Restore(bufio.NewReader(file))
 	if err != nil {
-		return doc, fmt.Errorf("what came can't be read back: %w", err)
+		return doc, fmt.Errorf("the backup was received, but can't be read: %w", err)
 	}
 	doc.Path, doc.Index, doc.Locks, doc.Sessions = path, m.Stamp().Index, m.Counts().Locks, m.Counts().Sessions
 	if err = os.Rename(file.Name(), path); err != nil {

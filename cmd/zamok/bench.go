@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
-	"zamok/cmd/zamok/workload"
+	"zamok/cmd/zamok/loadgen"
 )
 
 // benchCommand is `zamok bench`.
@@ -30,11 +30,12 @@ type benchCommand struct {
 
 const (
 	benchClientsMax = 4096
-	// waitersPerClientMax is below what a session may have in hand.
+	// waitersPerClientMax is below the maximum number of tickets of a session.
 	waitersPerClientMax = 4000
-	// benchGrace is how much longer than --duration it may take before the cluster counts as lost.
-	benchGrace = 30 * time.Second
-	// queueTimeout is how long the waiters of `parked` may take to stand in the queue, and to leave it.
+	// overrunMax is how much longer than --duration a run may take before it fails.
+	overrunMax = 30 * time.Second
+	// queueTimeout is how long the waiters of `parked` may take to enter the queue, and to leave
+	// it.
 	queueTimeout     = 5 * time.Minute
 	progressInterval = 500 * time.Millisecond
 )
@@ -73,33 +74,33 @@ Each client has its own session and connections.`,
 	}
 	v.connectionFlags.register(a, cmd)
 	f := cmd.Flags()
-	f.IntVar(&v.clients, "clients", 16, "number of clients, each with its own session")
-	f.IntVar(&v.waiters, "waiters", 10_000, "total number of waiters in `parked`")
+	f.IntVar(&v.clients, "clients", 16, "`number` of clients, each with its own session")
+	f.IntVar(&v.waiters, "waiters", 10_000, "total `number` of waiters, with parked")
 	f.DurationVar(&v.duration, "duration", 10*time.Second, "length of the measurement")
-	f.StringVar(&v.prefix, "prefix", "bench/", "prefix of the names of its locks")
+	f.StringVar(&v.prefix, "prefix", "bench/", "`prefix` of the names of the locks")
 	return cmd
 }
 
 func (v *benchCommand) validate(workload string) error {
 	switch {
 	case v.clients < 1 || v.clients > benchClientsMax:
-		return fmt.Errorf("--clients is %d: it is from 1 to %d", v.clients, benchClientsMax)
+		return fmt.Errorf("--clients is %d: it must be from 1 to %d", v.clients, benchClientsMax)
 	case v.duration <= 0:
 		return fmt.Errorf("--duration is %v: it must be above 0", v.duration)
 	case workload == "parked" && (v.waiters < 1 || v.waiters > v.clients*waitersPerClientMax):
-		return fmt.Errorf("--waiters is %d: it is from 1 to %d for each of the %d --clients", v.waiters, waitersPerClientMax, v.clients)
+		return fmt.Errorf("--waiters is %d: it must be from 1 to %d for each of the %d --clients", v.waiters, waitersPerClientMax, v.clients)
 	}
 	return nil
 }
 
-// benchDoc is what came out.
+// benchDoc is the result.
 type benchDoc struct {
 	Workload  string      `json:"workload"`
 	Clients   int         `json:"clients"`
 	Took      string      `json:"took"`
-	Cycles    uint64      `json:"cycles"` // of lock and unlock
+	Cycles    uint64      `json:"cycles,string"` // of lock and unlock
 	PerSecond float64     `json:"per_second"`
-	Errors    uint64      `json:"errors,omitempty"`
+	Errors    uint64      `json:"errors,string,omitempty"`
 	LastError string      `json:"last_error,omitempty"`
 	Lock      *latencyDoc `json:"lock,omitempty"`
 	Unlock    *latencyDoc `json:"unlock,omitempty"`
@@ -107,7 +108,7 @@ type benchDoc struct {
 
 	Waiters        int    `json:"waiters,omitempty"`
 	QueueTime      string `json:"queue_time,omitempty"` // until all waited
-	BytesPerWaiter uint64 `json:"client_bytes_per_waiter,omitempty"`
+	BytesPerWaiter uint64 `json:"client_bytes_per_waiter,string,omitempty"`
 }
 
 // bench is one measurement.
@@ -125,7 +126,7 @@ func (v *benchCommand) run(ctx context.Context, workload string) error {
 		return err
 	}
 	cfg.Label = truncateUTF8(processLabel()+": zamok bench", labelBytesMax)
-	cfg.Logger = slog.New(slog.DiscardHandler) // what goes wrong is an error here
+	cfg.Logger = slog.New(slog.DiscardHandler) // errors are counted and printed
 	b := &bench{benchCommand: v, name: v.prefix + rand.Text()[:8]}
 	defer func() { b.close() }()
 	for range v.clients {
@@ -135,11 +136,11 @@ func (v *benchCommand) run(ctx context.Context, workload string) error {
 		}
 		b.clients = append(b.clients, c)
 	}
-	timeout := v.duration + benchGrace
+	timeout := v.duration + overrunMax
 	if workload == "parked" {
 		timeout += 2 * queueTimeout
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the cluster was too slow, or is lost: no end after %v", timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the measurement was aborted after %v: the cluster is too slow, or unavailable", timeout))
 	defer cancel()
 	if err := b.openSessions(ctx); err != nil {
 		return err
@@ -178,7 +179,7 @@ func (b *bench) openSessions(ctx context.Context) error {
 // runLoop has all clients lock and unlock for the duration.
 func (b *bench) runLoop(ctx context.Context, doc *benchDoc, name func(i int) string) error {
 	defer b.progress("cycles", &b.cycles)()
-	loop := workload.Loop{Workers: len(b.clients), Key: name, Window: b.duration,
+	loop := loadgen.Loop{Workers: len(b.clients), Key: name, Window: b.duration,
 		Lock: func(ctx context.Context, i int, key string) (func(context.Context) error, error) {
 			lock, err := b.clients[i].Lock(ctx, key)
 			if err != nil {
@@ -212,7 +213,7 @@ func (b *bench) runParked(ctx context.Context, doc *benchDoc) error {
 	}
 	began := b.began
 	before := heapAndStackBytes()
-	var handoff workload.Histogram
+	var handoff loadgen.Histogram
 	var released atomic.Int64
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -263,7 +264,7 @@ func (b *bench) runParked(ctx context.Context, doc *benchDoc) error {
 	return err
 }
 
-// awaitQueue returns when all waiters stand in the queue.
+// awaitQueue returns when all waiters are in the queue.
 func (b *bench) awaitQueue(ctx context.Context) error {
 	var waiting atomic.Uint64
 	defer b.progress("waiting", &waiting)()
@@ -318,11 +319,11 @@ func (b *bench) progress(what string, n *atomic.Uint64) (stop func()) {
 	}
 }
 
-// close ends all sessions at once.
+// close closes all sessions concurrently.
 func (b *bench) close() {
 	var all sync.WaitGroup
 	for _, c := range b.clients {
-		all.Go(func() { _ = c.Close() }) // what is left ends with its lease
+		all.Go(func() { _ = c.Close() }) // a session that is not closed expires
 	}
 	all.Wait()
 }
@@ -330,9 +331,9 @@ func (b *bench) close() {
 func (b *bench) report(doc *benchDoc) error {
 	return b.app.print(doc, func(w io.Writer) {
 		if doc.Waiters > 0 {
-			fmt.Fprintf(w, "%d waiters of %d clients stood in the queue after %s, at %d bytes each here.\n",
+			fmt.Fprintf(w, "%d waiters of %d clients were in the queue after %s, with %d bytes of memory each in this process.\n",
 				doc.Waiters, doc.Clients, doc.QueueTime, doc.BytesPerWaiter)
-			fmt.Fprintf(w, "Then the lock went through all of them in %s: %.1f handoffs per second.\n", doc.Took, doc.PerSecond)
+			fmt.Fprintf(w, "Then all of them had the lock within %s: %.1f handoffs per second.\n", doc.Took, doc.PerSecond)
 		} else {
 			fmt.Fprintf(w, "%s, %d clients: %d cycles of lock and unlock in %s, %.1f per second.\n",
 				doc.Workload, doc.Clients, doc.Cycles, doc.Took, doc.PerSecond)

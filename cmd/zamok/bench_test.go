@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"zamok/cmd/zamok/workload"
+	"zamok/cmd/zamok/loadgen"
 )
 
 func TestBench(t *testing.T) {
@@ -40,7 +40,7 @@ func TestBench(t *testing.T) {
 
 // The histogram has everything, also what is longer than its last step.
 func TestLatencyDoc(t *testing.T) {
-	var h workload.Histogram
+	var h loadgen.Histogram
 	for _, d := range []time.Duration{90, 3 * time.Microsecond, time.Millisecond, time.Hour} {
 		h.Add(d)
 	}
@@ -53,5 +53,5 @@ func TestLatencyDoc(t *testing.T) {
 		sum += bucket.Count
 	}
 	require.EqualValues(t, 4, sum)
-	require.Nil(t, newLatencyDoc(&workload.Histogram{}))
+	require.Nil(t, newLatencyDoc(&loadgen.Histogram{}))
 }

@@ -26,8 +26,9 @@ type warned struct {
 	at    time.Time
 }
 
-// look logs the warnings that are due. It reloads changed files, so that a renewed certificate counts even if nothing connects.
-func (l *expiryLog) look(now time.Time) {
+// check logs the warnings that are due. It reloads changed files, so that a renewed certificate
+// counts even if nothing connects.
+func (l *expiryLog) check(now time.Time) {
 	for _, files := range l.files {
 		for _, ends := range files.get().expiries {
 			l.warn(ends, now)
@@ -49,7 +50,7 @@ func (l *expiryLog) warn(ends expiry, now time.Time) {
 	}
 	l.warned[ends] = warned{level, now}
 	if left <= 0 {
-		l.log.Error("a certificate has expired, and connections that need it fail: renew it; the file is reloaded when it changes",
+		l.log.Error("a certificate has expired and connections that need it fail: renew it; the file is reloaded when it changes",
 			"file", ends.file, "expired", ends.at.UTC().Format(time.RFC3339))
 		return
 	}
@@ -57,10 +58,10 @@ func (l *expiryLog) warn(ends expiry, now time.Time) {
 		"file", ends.file, "expires", ends.at.UTC().Format(time.RFC3339), "days_left", int(left/day))
 }
 
-// watch looks now and every hour, until it is stopped.
+// watch checks now and every hour, until it is stopped.
 func (l *expiryLog) watch() (stop func()) {
 	stopped, done := make(chan struct{}), make(chan struct{})
-	l.look(time.Now())
+	l.check(time.Now())
 	go func() {
 		defer close(done)
 		tick := time.NewTicker(expiryEvery)
@@ -68,7 +69,7 @@ func (l *expiryLog) watch() (stop func()) {
 		for {
 			select {
 			case now := <-tick.C:
-				l.look(now)
+				l.check(now)
 			case <-stopped:
 				return
 			}

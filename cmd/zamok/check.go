@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zamok/api/view"
 	"zamok/client"
 )
 
@@ -32,7 +33,7 @@ permits may share a token: give --session and --ticket as well.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			token, err := parsePositive("TOKEN", args[1])
 			if err == nil && (v.session == 0) != (v.ticket == 0) {
-				err = errors.New("--session and --ticket name a grant together: give both, or none")
+				err = errors.New("--session and --ticket identify a grant together: give both or neither")
 			}
 			if err != nil {
 				return &usageError{cmd.CommandPath(), err}
@@ -42,8 +43,8 @@ permits may share a token: give --session and --ticket as well.`,
 		},
 	}
 	v.register(a, cmd, requestTimeoutDefault)
-	cmd.Flags().Uint64Var(&v.session, "session", 0, "the grant's session")
-	cmd.Flags().Uint64Var(&v.ticket, "ticket", 0, "the grant's ticket")
+	cmd.Flags().Uint64Var(&v.session, "session", 0, "`id` of the session of the grant")
+	cmd.Flags().Uint64Var(&v.ticket, "ticket", 0, "`number` of the ticket of the grant")
 	return cmd
 }
 
@@ -52,10 +53,7 @@ func (v *checkCommand) check(ctx context.Context, c *client.Client, grant client
 	if err != nil {
 		return err
 	}
-	doc := struct {
-		Held  bool     `json:"held"`
-		Stamp stampDoc `json:"stamp"`
-	}{held, newStampDoc(stamp)}
+	doc := view.Checked{Held: held, Stamp: newStamp(stamp)}
 	err = v.app.print(doc, func(w io.Writer) { fmt.Fprintln(w, map[bool]string{true: "held", false: "not held"}[held]) })
 	if err == nil && !held {
 		err = &exitError{code: exitNotHeld}

@@ -13,14 +13,14 @@ import (
 	"syscall"
 )
 
-// child is a command that runs under a lock. One goroutine starts it and waits for it, tied to one
-// thread until the end: on Linux a child dies with the thread that started it (Z2).
+// child is a command that runs under a lock. One goroutine starts it and waits for it, locked to
+// its thread until the end: on Linux a child dies with the thread that started it (Z2).
 type child struct {
 	pid         int
-	groupLeader bool // it leads a process group of its own, and signals go to all of it
+	groupLeader bool // it leads a process group of its own, which gets all signals
 
 	mu     sync.Mutex
-	reaped bool // it was waited for: its number may be another's now
+	reaped bool // it was waited for: its pid may be that of another process now
 
 	stopped chan syscall.Signal // capacity 1: it was stopped, by this
 	done    chan struct{}       // closed when it ended
@@ -37,7 +37,7 @@ func startChild(argv, env []string, groupLeader bool) (*child, error) {
 	started := make(chan error)
 	go func() {
 		defer close(c.done)
-		// Not unlocked: the thread is not needed afterwards, and ends with this goroutine.
+		// Not unlocked: the thread ends with this goroutine.
 		runtime.LockOSThread()
 		pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
 			Env:   env,
@@ -57,7 +57,7 @@ func startChild(argv, env []string, groupLeader bool) (*child, error) {
 	return c, nil
 }
 
-// commandStartError sorts what keeps a command from being run as a shell does.
+// commandStartError adds the exit code that a shell would use for a command that can't be run.
 func commandStartError(name string, err error) error {
 	if e := (*exec.Error)(nil); errors.As(err, &e) {
 		err = e.Err
@@ -78,7 +78,7 @@ func (c *child) wait() {
 		case err == nil && status.Stopped():
 			select {
 			case c.stopped <- status.StopSignal():
-			default: // the one before has not been looked at yet
+			default: // the signal before was not received yet
 			}
 		default:
 			c.mu.Lock()
@@ -90,33 +90,35 @@ func (c *child) wait() {
 	}
 }
 
-// signal sends a signal to the command, and to its group if that is its own.
+// signal sends a signal to the command, and to its whole group if it leads one.
 func (c *child) signal(s syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.groupLeader:
-		// Also when the command itself has ended: as long as others of its group live, the group
-		// keeps its number.
+		// Also after the command itself has ended: while other processes of the group live, no
+		// other group gets its id.
 		_ = syscall.Kill(-c.pid, s) // the only error is that no process is left
 	case !c.reaped:
 		_ = syscall.Kill(c.pid, s)
 	}
 }
 
-// groupAlive reports whether others of the command's group still run after it. To be called after done.
+// groupAlive reports whether other processes of the command's group are still running. It is called
+// after done.
 func (c *child) groupAlive() bool {
 	if !c.groupLeader {
 		return false
 	}
-	// The first process of a container inherits them, and no other process would wait for them then.
+	// If this program is the first process of a container, they are its children now, and it has to
+	// wait for them.
 	for pid := 1; pid > 0; {
 		pid, _ = syscall.Wait4(-c.pid, nil, syscall.WNOHANG, nil)
 	}
 	return syscall.Kill(-c.pid, 0) == nil
 }
 
-// exitCode is the command's own, or 128 + the signal that ended it. To be called after done.
+// exitCode is the command's exit code, or 128 + the signal that ended it. It is called after done.
 func (c *child) exitCode() int {
 	if c.status.Signaled() {
 		return exitSignalBase + int(c.status.Signal())
@@ -124,12 +126,12 @@ func (c *child) exitCode() int {
 	return c.status.ExitStatus()
 }
 
-// forwardedSignals are the signals that are sent to this process and meant for the command.
+// forwardedSignals are the signals that are passed on to the command.
 func forwardedSignals() []os.Signal {
 	return []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2}
 }
 
-// isTermination reports whether a signal also ends this process after the command.
+// isTermination reports whether a signal also ends this process, after the command.
 func isTermination(s os.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGQUIT
 }

@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childSysProcAttr have nothing here that ends a child with its parent.
+// childSysProcAttr can't make a child end with its parent here.
 func childSysProcAttr(groupLeader bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: groupLeader}
 }
 
 const (
 	ioctlGetTermios = unix.TIOCGETA
-	ioctlSetTermios = unix.TIOCSETAW // when all that was written is out
+	ioctlSetTermios = unix.TIOCSETAW // after all output was written
 )

@@ -14,8 +14,9 @@ import (
 	"zamok/client"
 )
 
-// connectionFlags holds the flags that lead to a cluster. A verb calls flags when it is made, and config when it
-// runs; one that only asks something has an asking (request.go) instead.
+// connectionFlags are the flags for the connection to a cluster. A command calls register when it
+// is created, and config when it runs. Commands that send one request use requestFlags
+// (request.go).
 type connectionFlags struct {
 	app       *app
 	endpoints []string
@@ -33,19 +34,20 @@ func (c *connectionFlags) register(a *app, cmd *cobra.Command) {
 		endpoints = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&c.endpoints, "endpoints", endpoints, "nodes of the cluster, as host:port, dns:///host or srv:///name; one reachable node is enough (ZAMOK_ENDPOINTS)")
+	f.StringSliceVar(&c.endpoints, "endpoints", endpoints, "`list` of nodes of the cluster, as host:port, dns:///host or srv:///name; one reachable node is enough (ZAMOK_ENDPOINTS)")
 	f.StringVar(&c.tls.ca, "cacert", a.getenv("ZAMOK_CACERT"), "use TLS and trust the authorities in this PEM `file` (ZAMOK_CACERT)")
 	f.StringVar(&c.tls.cert, "cert", a.getenv("ZAMOK_CERT"), "client certificate, a PEM `file` (ZAMOK_CERT)")
 	f.StringVar(&c.tls.key, "key", a.getenv("ZAMOK_KEY"), "key of the client certificate, a PEM `file` (ZAMOK_KEY)")
 	f.StringVar(&c.tokenFile, "token-file", a.getenv("ZAMOK_TOKEN_FILE"), "`file` with a bearer token; needs TLS (ZAMOK_TOKEN_FILE)")
 }
 
-// config is what the flags give; a verb adds what belongs to its session.
+// config is the configuration of a client from the flags. A command adds what belongs to its
+// session.
 func (c *connectionFlags) config() (client.Config, error) {
 	cfg := client.Config{Endpoints: c.endpoints, Logger: c.app.logger()}
 	if c.tokenFile != "" {
 		if c.tls == (tlsFiles{}) {
-			return cfg, errors.New("--token-file needs TLS, or the token could be read on the network: give --cacert")
+			return cfg, errors.New("--token-file needs TLS, since the token could be read on the network otherwise: give --cacert")
 		}
 		token := &tokenFileCredentials{path: c.tokenFile}
 		if err := token.read(); err != nil {
@@ -88,7 +90,7 @@ func (c *tokenFileCredentials) read() error {
 	case err != nil:
 		return fmt.Errorf("the bearer token can't be read: %w", err)
 	default:
-		return fmt.Errorf("there is no bearer token in %s", c.path)
+		return fmt.Errorf("%s is empty: it must contain a bearer token", c.path)
 	}
 	return nil
 }

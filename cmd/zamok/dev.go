@@ -32,7 +32,8 @@ type devCommand struct {
 const (
 	devPortDefault = 5750
 	devPortStride  = 10 // between one node's ports and the next one's
-	// readyTimeout is how long the nodes may take to choose a leader; it takes them about a second.
+	// readyTimeout is how long the nodes may take to elect a leader; it usually takes about a
+	// second.
 	readyTimeout      = 15 * time.Second
 	readyPollInterval = 10 * time.Millisecond
 )
@@ -49,9 +50,9 @@ unless --data is given.`,
 		Args:    cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	f.IntVar(&v.nodes, "nodes", 3, "number of nodes, 1 or 3")
-	f.StringVar(&v.data, "data", "", "data directory (default: in memory)")
-	f.IntVar(&v.port, "port", devPortDefault, "first port; a node uses three consecutive ports, the next node starts 10 higher")
+	f.IntVar(&v.nodes, "nodes", 3, "`number` of nodes, 1 or 3")
+	f.StringVar(&v.data, "data", "", "data `directory` (default: in memory)")
+	f.IntVar(&v.port, "port", devPortDefault, "first `port`; a node uses three consecutive ports, those of the next node begin 10 higher")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := v.validate(cmd); err != nil {
 			return &usageError{cmd.CommandPath(), err}
@@ -64,7 +65,7 @@ unless --data is given.`,
 func (v *devCommand) validate(cmd *cobra.Command) error {
 	v.log = v.app.logger()
 	if v.nodes != 1 && v.nodes != 3 {
-		return fmt.Errorf("--nodes is %d: it is 1 or 3", v.nodes)
+		return fmt.Errorf("--nodes is %d: it must be 1 or 3", v.nodes)
 	}
 	if last := v.port + (v.nodes-1)*devPortStride + 2; v.port < 1 || last > 65535 {
 		return fmt.Errorf("--port is %d: the ports up to %d must be from 1 to 65535", v.port, last)
@@ -103,7 +104,7 @@ func (v *devCommand) run(ctx context.Context) error {
 		select {
 		case n := <-ended:
 			if !errors.Is(n.Err(), raftnode.ErrRemoved) {
-				return fmt.Errorf("a node has ended itself, so all end: %w", n.Err())
+				return fmt.Errorf("a node has stopped because of an error, so all were stopped: %w", n.Err())
 			}
 			v.log.Warn("a node was removed from the cluster and stopped; the others continue", "error", n.Err())
 		case <-ctx.Done():
@@ -112,7 +113,7 @@ func (v *devCommand) run(ctx context.Context) error {
 	}
 }
 
-// interruptError makes an interrupt the normal end of a program that runs until it is interrupted.
+// interruptError returns nil if a program that runs until it is interrupted was interrupted.
 func interruptError(ctx context.Context) error {
 	if e := (*signalError)(nil); errors.As(context.Cause(ctx), &e) && e.signal != syscall.SIGHUP {
 		return nil
@@ -120,7 +121,7 @@ func interruptError(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// start starts all nodes at once: a node of a new cluster waits for the others.
+// start starts all nodes concurrently, since a node of a new cluster waits for the others.
 func (v *devCommand) start(ctx context.Context) ([]*api.Node, error) {
 	var members []string
 	for i := range v.nodes {
@@ -160,19 +161,19 @@ func (v *devCommand) start(ctx context.Context) ([]*api.Node, error) {
 	return started, v.explainError(explainStart(errs...))
 }
 
-// explainError leaves out advice about flags that only a server has.
+// explainError gives the advice for the flags of this command.
 func (v *devCommand) explainError(err error) error {
 	if e := (*net.OpError)(nil); errors.As(err, &e) && errors.Is(e, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w; does another zamok run already? End it, or begin at another port with --port", e)
+		return fmt.Errorf("%w; is another zamok running? Stop it, or give another --port", e)
 	}
 	return err
 }
 
-// awaitLeader returns when one of the nodes has opened its epoch.
+// awaitLeader returns when one of the nodes leads.
 func (v *devCommand) awaitLeader(ctx context.Context, nodes []*api.Node) error {
 	timeoutErr := fmt.Errorf("no leader was elected within %v: is this machine too busy?", readyTimeout)
 	if v.data != "" {
-		timeoutErr = fmt.Errorf("%w Or was %s made with another --port, or other --nodes? Then give the same ones again", timeoutErr, v.data)
+		timeoutErr = fmt.Errorf("%w Or was %s created with another --port or --nodes? Then give the same again", timeoutErr, v.data)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, timeoutErr)
 	defer cancel()
@@ -192,8 +193,8 @@ func (v *devCommand) awaitLeader(ctx context.Context, nodes []*api.Node) error {
 	}
 }
 
-// closeAll ends nodes at the same time. They end together, so there is no node to hand the leadership to: each
-// would wait for the others in vain.
+// closeAll stops all nodes concurrently. No node is left to take over the leadership: one that
+// stopped after the others would wait for them in vain.
 func (v *devCommand) closeAll(nodes []*api.Node) {
 	var closing sync.WaitGroup
 	for _, n := range nodes {
@@ -206,7 +207,7 @@ func (v *devCommand) closeAll(nodes []*api.Node) {
 	closing.Wait()
 }
 
-// printBanner prints where everything is, and something to try.
+// printBanner prints the addresses and commands to try.
 func (v *devCommand) printBanner() {
 	var endpoints, pages []string
 	for i := range v.nodes {
@@ -217,7 +218,7 @@ func (v *devCommand) printBanner() {
 	if v.port != devPortDefault {
 		flag = " --endpoints " + endpoints[0]
 	}
-	data := "in memory: it ends with this program"
+	data := "in memory, until this program ends"
 	if v.data != "" {
 		data = v.data
 	}
@@ -235,6 +236,6 @@ Or with curl, which holds it until Ctrl-C:
 
   curl -N '%s/v1/hold?name=stock'
 
-Ctrl-C ends it.
+Ctrl-C stops the cluster.
 `, v.nodes, strings.Join(endpoints, ", "), strings.Join(pages, ", "), data, v.app.name, flag, pages[0])
 }

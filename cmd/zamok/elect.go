@@ -63,6 +63,6 @@ func (v *electCommand) run(ctx context.Context, name string, argv []string) erro
 		if outcome.stopSignal != 0 {
 			return &signalError{outcome.stopSignal}
 		}
-		log.Warn("leadership lost; the command was stopped, campaigning again", "name", name, "reason", reason)
+		log.Warn("leadership lost; the command was ended, campaigning again", "name", name, "reason", reason)
 	}
 }

@@ -7,29 +7,29 @@ import (
 	"strings"
 	"syscall"
 
+	"zamok/api/visible"
 	"zamok/client"
 	"zamok/raftnode"
-	"zamok/session/visible"
 )
 
-// The exit codes of every verb. A command run under a lock has its own codes besides; these lie
-// where commands seldom are, and 126 and up mean what they mean to a shell.
+// The exit codes. They are in a range that few commands use, since a command under a lock has its
+// own; those from 126 on have the meaning that shells give them.
 const (
 	exitNotHeld              = 1   // `zamok check`: not held
 	exitRemoved              = 118 // `zamok server`: this data directory was removed from its cluster
-	exitTargetNotFound       = 119 // what was named is not there: a session, a node, a grant to release
-	exitDenied               = 120 // refused by the access rules
-	exitNotAcquired          = 121 // --try: it would have to wait
-	exitWaitTimeout          = 122 // --wait: the time was over
-	exitLost                 = 123 // the lock was lost, or nearly, and the command was ended
+	exitTargetNotFound       = 119 // the given session, node, grant or file does not exist
+	exitDenied               = 120 // denied by the access rules
+	exitNotAcquired          = 121 // --try: the acquisition would have to wait
+	exitWaitTimeout          = 122 // --wait: the wait timed out
+	exitLost                 = 123 // the lock was lost, or about to be, and the command was ended
 	exitUnavailable          = 124 // no node could do it in time: try again
-	exitGeneral              = 125 // ours: usage, configuration, and what fits nothing else
-	exitCommandNotExecutable = 126 // the command was found and can't be run
+	exitGeneral              = 125 // usage, configuration, and everything else
+	exitCommandNotExecutable = 126 // the command was found, but can't be run
 	exitCommandNotFound      = 127 // there is no such command
 	exitSignalBase           = 128 // + n: signal n ended the command, or this program while it waited
 )
 
-// fatalExitCode is the exit code of a node that ends itself.
+// fatalExitCode is the exit code of a node that can't continue.
 func fatalExitCode(err error) int {
 	if errors.Is(err, raftnode.ErrRemoved) {
 		return exitRemoved
@@ -37,7 +37,7 @@ func fatalExitCode(err error) int {
 	return exitGeneral
 }
 
-// exitCodeForError is the exit code of an error that does not know its own.
+// exitCodeForError is the exit code of an error that is no exitError.
 func exitCodeForError(err error) int {
 	switch {
 	case errors.Is(err, client.ErrDenied):
@@ -48,8 +48,8 @@ func exitCodeForError(err error) int {
 	return exitGeneral
 }
 
-// exitError is an error that knows its exit code. Without err there is nothing to print: the code is
-// the child's own, or the answer was printed.
+// exitError is an error with an exit code. Without err there is nothing to print: the code is that
+// of the child, or the answer was printed.
 type exitError struct {
 	code int
 	err  error
@@ -64,7 +64,7 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// usageError is a mistake in the arguments; its report names the help to read.
+// usageError is an error in the arguments. The help to read is printed with it.
 type usageError struct {
 	command string // "zamok lock"
 	err     error
@@ -78,7 +78,7 @@ type signalError struct{ signal syscall.Signal }
 
 func (e *signalError) Error() string { return "ended by the signal: " + e.signal.String() }
 
-// printError prints an error as a person needs it, and returns its exit code.
+// printError prints an error, and returns its exit code.
 func (a *app) printError(err error) int {
 	if err == nil {
 		return 0
@@ -91,10 +91,9 @@ func (a *app) printError(err error) int {
 		}
 	}
 	if e := (*signalError)(nil); errors.As(err, &e) {
-		return exitSignalBase + int(e.signal) // the sender knows
+		return exitSignalBase + int(e.signal) // not printed: whoever sent the signal knows
 	}
-	text := strings.TrimPrefix(err.Error(), "zamok: ") // the client's have it already
-	for line := range strings.SplitSeq(text, "\n") {
+	for line := range strings.SplitSeq(err.Error(), "\n") {
 		fmt.Fprintf(a.stderr, "zamok: %s\n", visible.Line(line))
 	}
 	if e := (*usageError)(nil); errors.As(err, &e) {
@@ -103,8 +102,8 @@ func (a *app) printError(err error) int {
 	return code
 }
 
-// signalOr is the error of a call whose context may have been ended by a signal: then that is what
-// happened, and the call's own error is only how it ended.
+// signalOr returns the signalError if a signal has ended the context of a call, otherwise the error
+// of the call.
 func signalOr(ctx context.Context, err error) error {
 	if e := (*signalError)(nil); err != nil && errors.As(context.Cause(ctx), &e) {
 		return e

@@ -16,95 +16,95 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zamok/api/visible"
 	"zamok/client"
 	"zamok/clock"
-	"zamok/session/visible"
 )
 
-// holdFlags is what `lock` and `elect` have in common: the flags of a session, and of how a command
-// under a lock ends.
+// holdFlags are the flags of `lock` and `elect`: those of the session, and of how the command is
+// ended when its lock is lost.
 type holdFlags struct {
 	connectionFlags
 	ttl                 time.Duration
 	killAfter           time.Duration
 	maxHold             time.Duration
 	lockDelay           time.Duration
-	releaseOnDisconnect time.Duration // on disconnect; 0 = not
-	metadata            string
+	releaseOnDisconnect time.Duration // 0 = not before the ttl
+	meta                string
 }
 
 const (
-	// commandTTL is longer than a program's: no person waits at a prompt, and a command can't be asked to
-	// cope with a loss as a program can.
+	// commandTTL is longer than the ttl of a program: nobody waits at a prompt, and a command can't
+	// handle a loss as a program can.
 	commandTTL = 15 * time.Second
 	// minTTLPerKillAfter: with a shorter ttl a command would get TERM when the first renewal is late.
 	minTTLPerKillAfter = 3
 	labelBytesMax      = 256
-	metadataBytesMax   = 4096
+	metaBytesMax       = 4096
 )
 
 func (h *holdFlags) register(a *app, cmd *cobra.Command) {
 	h.connectionFlags.register(a, cmd)
 	f := cmd.Flags()
-	f.DurationVar(&h.ttl, "ttl", commandTTL, "time after which the lock expires if this process vanishes; at least 3 × --kill-after")
+	f.DurationVar(&h.ttl, "ttl", commandTTL, "time after which the session expires and the lock is released if this process vanishes; at least 3 × --kill-after")
 	f.DurationVar(&h.killAfter, "kill-after", 5*time.Second, "time between TERM and KILL when the lock is lost")
-	f.DurationVar(&h.maxHold, "max-hold", 0, "maximum hold: end the command and release the lock this long after the grant; "+
-		"TERM is sent earlier, by --kill-after, 200ms, and a twentieth of it (at least 200ms) for clocks that differ (default: never)")
-	f.DurationVar(&h.lockDelay, "lock-delay", 0, "time for which a lost lock is granted to no one, for resources that do not check tokens")
-	f.DurationVar(&h.releaseOnDisconnect, "release-on-disconnect", 0, "release the lock this long after the connection broke, instead of at the "+
-		"ttl; 1s if no time is given. Others may hold it before the command has ended: only with tokens")
+	f.DurationVar(&h.maxHold, "max-hold", 0, "maximum hold: end the command and release the lock this long after the grant; TERM "+
+		"is sent earlier, by --kill-after, 200ms, and a twentieth of it (at least 200ms) for clocks that differ (default: no maximum)")
+	f.DurationVar(&h.lockDelay, "lock-delay", 0, "time during which a lost lock is not granted again, up to 1m; for resources that do not check tokens (default: none)")
+	f.DurationVar(&h.releaseOnDisconnect, "release-on-disconnect", 0, "release the lock this long after the connection breaks, not only after "+
+		"the ttl (1s if no time is given; default: off); another client may hold it before the command has ended, so use it only with tokens")
 	f.Lookup("release-on-disconnect").NoOptDefVal = "1s"
-	f.StringVar(&h.metadata, "meta", "", "metadata shown to others (default: user@host, pid and command)")
+	f.StringVar(&h.meta, "meta", "", "`text` shown to people who look at the lock (default: user@host, pid and command)")
 }
 
 func (h *holdFlags) validate() error {
 	switch {
 	case h.killAfter < 0 || h.maxHold < 0 || h.lockDelay < 0 || h.releaseOnDisconnect < 0:
-		return errors.New("a time can't be below 0")
+		return errors.New("--kill-after, --max-hold, --lock-delay and --release-on-disconnect must not be below 0")
 	case h.ttl < minTTLPerKillAfter*h.killAfter:
-		return fmt.Errorf("--ttl is %v and --kill-after %v: the ttl must be %d times as long at least, or the command "+
-			"would be ended when the first renewal is late", h.ttl, h.killAfter, minTTLPerKillAfter)
+		return fmt.Errorf("--ttl is %v and --kill-after %v: the ttl must be at least %d times as long, or the command "+
+			"would be ended as soon as one renewal is late", h.ttl, h.killAfter, minTTLPerKillAfter)
 	case h.maxHold > 0 && h.maxHold <= h.maxHoldMin():
-		return fmt.Errorf("--max-hold is %v and --kill-after %v: the command would get TERM at half time or before; "+
+		return fmt.Errorf("--max-hold is %v and --kill-after %v: the command would get TERM after half of the time or less; "+
 			"make --max-hold longer than %v, or --kill-after shorter", h.maxHold, h.killAfter, h.maxHoldMin())
-	case len(h.metadata) > metadataBytesMax:
-		return fmt.Errorf("--meta has %d bytes, and %d is the most", len(h.metadata), metadataBytesMax)
+	case len(h.meta) > metaBytesMax:
+		return fmt.Errorf("--meta has %d bytes: it must have at most %d", len(h.meta), metaBytesMax)
 	}
 	return nil
 }
 
-// maxHoldMin is the --max-hold with which TERM would come at half time: all that lies between TERM and the end of the hold
-// in the cluster is then the other half.
+// maxHoldMin is the --max-hold of which TERM and the end of the hold in the cluster would be half
+// apart.
 func (h *holdFlags) maxHoldMin() time.Duration {
 	termToDeadline := h.killAfter + killMargin // to the client's deadline, and from there clock.Margin
 	half := max(termToDeadline+clock.MarginMin.Duration(), termToDeadline*clock.DriftDivisor/(clock.DriftDivisor-2))
 	return (2 * half).Round(time.Millisecond)
 }
 
-// checkNameAndCommand holds arguments to the form NAME -- COMMAND…
+// checkNameAndCommand checks that the arguments have the form NAME -- COMMAND…
 func checkNameAndCommand(cmd *cobra.Command, args []string) error {
 	switch dash := cmd.ArgsLenAtDash(); {
 	case len(args) == 0:
-		return errors.New("name a lock, and after -- a command")
+		return errors.New("the name of the lock and the command are missing: NAME -- COMMAND")
 	case dash == -1 && len(args) > 1:
 		return fmt.Errorf("put -- before the command: zamok %s %s -- %s", cmd.Name(), args[0], strings.Join(args[1:], " "))
 	case dash == 0:
-		return errors.New("name a lock before the --")
+		return errors.New("the name of the lock is missing: give it before --")
 	case dash > 1:
-		return fmt.Errorf("one name stands before the --, here are %d; more locks are named by --with", dash)
+		return fmt.Errorf("there are %d names before --: give one, and further locks with --with", dash)
 	case len(args) < 2:
 		return errors.New("the command to run is missing: give it after --")
 	}
 	return nil
 }
 
-// lockRunner is a client that runs commands under locks.
+// lockRunner runs a command while holding a lock.
 type lockRunner struct {
 	*holdFlags
-	client   *client.Client
-	signals  chan os.Signal // from the start to the end: none falls between waiting and running
-	status   *statusLine
-	metadata []byte
+	client  *client.Client
+	signals chan os.Signal // received from the start to the end, so that none is lost between waiting and running
+	status  *statusLine
+	meta    []byte
 }
 
 func (h *holdFlags) newRunner(argv []string) (*lockRunner, error) {
@@ -113,9 +113,9 @@ func (h *holdFlags) newRunner(argv []string) (*lockRunner, error) {
 		return nil, err
 	}
 	label := processLabel()
-	metadata := h.metadata
-	if metadata == "" {
-		metadata = label + ": " + strings.Join(argv, " ")
+	meta := h.meta
+	if meta == "" {
+		meta = label + ": " + strings.Join(argv, " ")
 	}
 	cfg.TTL, cfg.LockDelay, cfg.ReleaseOnDisconnect = h.ttl, h.lockDelay, h.releaseOnDisconnect
 	cfg.Label = truncateUTF8(label, labelBytesMax)
@@ -125,21 +125,21 @@ func (h *holdFlags) newRunner(argv []string) (*lockRunner, error) {
 	}
 	r := &lockRunner{
 		holdFlags: h, client: c, signals: make(chan os.Signal, 16),
-		status: newStatusLine(h.app.stderr), metadata: []byte(truncateUTF8(metadata, metadataBytesMax)),
+		status: newStatusLine(h.app.stderr), meta: []byte(truncateUTF8(meta, metaBytesMax)),
 	}
 	signal.Notify(r.signals, notIgnored(forwardedSignals()...)...)
 	return r, nil
 }
 
-// close closes the session, and with it whatever is still held.
+// close closes the session, which releases what is still held.
 func (b *lockRunner) close() {
 	if err := b.client.Close(); err != nil {
-		b.app.logger().Warn("closing the session is not confirmed; its locks are released when its ttl passes, if not before", "error", err)
+		b.app.logger().Warn("the session may not be closed yet, since the cluster did not confirm it; its locks are released after its ttl at the latest", "error", err)
 	}
 	signal.Stop(b.signals)
 }
 
-// acquire asks for a lock, and lets a signal end the wait.
+// acquire acquires a lock. A signal ends the wait.
 func (b *lockRunner) acquire(ctx context.Context, lockFunc func(context.Context, ...client.Option) (*client.Lock, error)) (*client.Lock, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{}) // closed when the goroutine below has ended
@@ -157,7 +157,7 @@ func (b *lockRunner) acquire(ctx context.Context, lockFunc func(context.Context,
 			}
 		}
 	}()
-	lock, err := lockFunc(ctx, client.WithMetadata(b.metadata), client.WithMaxHold(b.maxHold), client.OnPosition(b.status.show))
+	lock, err := lockFunc(ctx, client.WithMeta(b.meta), client.WithMaxHold(b.maxHold), client.OnPosition(b.status.show))
 	err = signalOr(ctx, err)
 	interrupted := (*signalError)(nil)
 	if lock != nil && errors.As(context.Cause(ctx), &interrupted) {
@@ -169,8 +169,9 @@ func (b *lockRunner) acquire(ctx context.Context, lockFunc func(context.Context,
 	return lock, err
 }
 
-// run runs a command under a lock and releases it. why is the reason for which the lock was lost, or about
-// to be; then the command was ended, unless it ended by itself just before. err means that it can't be run.
+// run runs a command under a lock, and releases the lock. reason says why the lock was lost, or was
+// about to be: the command was ended then, unless it ended by itself just before. err means that
+// the command can't be run.
 func (b *lockRunner) run(lock *client.Lock, argv []string) (result commandResult, reason, err error) {
 	began := time.Now()
 	l := supervisor{lost: lock.Lost(), timeLeft: func() time.Duration { return b.timeLeft(lock) }, killAfter: b.killAfter}
@@ -188,7 +189,7 @@ func (b *lockRunner) run(lock *client.Lock, argv []string) (result commandResult
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if result.terminated {
-		cancel() // it is lost, or no node answers: then Unlock waits for no more than a moment
+		cancel() // the lock is lost, or no node answers: Unlock does not wait for an answer
 	}
 	if unlock := lock.Unlock(ctx); !result.terminated && err == nil {
 		reason = b.lossOnRelease(unlock)
@@ -199,28 +200,30 @@ func (b *lockRunner) run(lock *client.Lock, argv []string) (result commandResult
 	return result, reason, err
 }
 
-// lossOnRelease is the loss of a lock whose command has ended by itself, if its release reports one. A release
-// that was not confirmed is none: the lock was held to the command's end.
+// lossOnRelease returns the loss that the release of a lock has found after its command ended by
+// itself. A release that was not confirmed is no loss: the lock was held until the command ended.
 func (b *lockRunner) lossOnRelease(unlock error) error {
 	if errors.Is(unlock, client.ErrLost) {
 		return unlock
 	}
 	if unlock != nil {
-		b.app.logger().Warn("the command ended, but the release of its lock is not confirmed; the lock is released when the session's ttl passes, if not before", "error", unlock)
+		b.app.logger().Warn("the command ended, but the cluster did not confirm the release of its lock; it is released after the session's ttl at the latest", "error", unlock)
 	}
 	return nil
 }
 
-// timeLeft is for how long a command may continue. After an operator has taken the lock there is no
-// deadline any more that something would begin at, so the command has its time to end in order.
+// timeLeft is how long a command may continue. If an operator has ended the hold, another client
+// may hold the lock already: there is no deadline to meet, and the command gets --kill-after to end
+// in order.
 func (b *lockRunner) timeLeft(lock *client.Lock) time.Duration {
-	if errors.Is(lock.Err(), client.ErrRevoked) {
+	if err := lock.Err(); errors.Is(err, client.ErrForceReleased) || errors.Is(err, client.ErrExpiredByOperator) {
 		return b.killAfter + killMargin
 	}
 	return time.Until(lock.Deadline())
 }
 
-// environment is ours, and what the command may want to know about its lock.
+// environment is the environment of the command: that of this process, and what identifies the
+// grant.
 func (b *lockRunner) environment(lock *client.Lock) []string {
 	return append(os.Environ(),
 		"ZAMOK_LOCK_NAME="+lock.Name(),
@@ -231,7 +234,7 @@ func (b *lockRunner) environment(lock *client.Lock) []string {
 	)
 }
 
-// statusLine shows a person at a terminal what the lock waits for.
+// statusLine shows at a terminal what the acquisition waits for.
 type statusLine struct {
 	w        io.Writer // nil: no terminal
 	visible  bool
@@ -249,18 +252,22 @@ const eraseLine = "\r\x1b[K"
 
 func (s *statusLine) show(p client.Position) {
 	s.blockers = ""
-	for i, b := range p.Blockers {
-		if i == 1 {
-			s.blockers += ", …"
-			break
+	line := fmt.Sprintf("waiting for %s: %d ahead", visible.Word(p.Name), p.Ahead)
+	if len(p.Blockers) > 0 {
+		first, more := p.Blockers[0], ""
+		if len(p.Blockers) > 1 {
+			more = ", …"
 		}
-		s.blockers = "; " + b.String()
+		s.blockers = "; " + first.String() + more
+		if first.Name == p.Name {
+			line += "; " + first.Cause() + more // an 80th column is soon reached
+		} else {
+			line += s.blockers
+		}
 	}
-	if s.w == nil {
-		return
+	if s.w != nil {
+		s.print(line)
 	}
-	blockers := strings.Replace(s.blockers, visible.Quote(p.Name)+" is ", "", 1) // an 80th column is soon reached
-	s.print(fmt.Sprintf("waiting for %s: %d ahead", visible.Word(p.Name), p.Ahead) + blockers)
 }
 
 func (s *statusLine) print(text string) {

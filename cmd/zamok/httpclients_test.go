@@ -215,18 +215,18 @@ func TestHTTPClientsNoticeLoss(t *testing.T) {
 		s.awaitReady(t, i)
 	}
 	expired := s.startHolders(t, "expired/")
-	revoked := s.startHolders(t, "revoked/")
+	released := s.startHolders(t, "force-released/")
 	cutOff := s.startHolders(t, "cut-off/")
 	since := time.Now()
 	for language := range httpClients {
 		session, _ := s.holder(t, "expired/"+language)
 		require.NoError(t, s.ask(t, 0, "POST", "/v1/admin/expire", `{"session":"`+session+`","reason":"a test"}`, &struct{}{}))
-		_, token := s.holder(t, "revoked/"+language)
-		body := `{"name":"revoked/` + language + `","token":"` + token + `","reason":"a test"}`
+		_, token := s.holder(t, "force-released/"+language)
+		body := `{"name":"force-released/` + language + `","token":"` + token + `","reason":"a test"}`
 		require.NoError(t, s.ask(t, 0, "POST", "/v1/admin/release", body, &struct{}{}))
 	}
 	awaitLost(t, expired, since, validFor)
-	awaitLost(t, revoked, since, validFor)
+	awaitLost(t, released, since, validFor)
 
 	since = time.Now()
 	for _, node := range s.nodes {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,8 +18,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"zamok/api/view"
 	"zamok/client"
 )
 
@@ -32,12 +35,6 @@ func readJSON[D any](t *testing.T, c *devCluster, args ...string) (doc D) {
 	require.NoError(t, decoder.Decode(&doc), r.stdout)
 	require.False(t, decoder.More(), "one document: %s", r.stdout)
 	return doc
-}
-
-type lsDoc struct {
-	Locks []lockDoc `json:"locks"`
-	More  bool      `json:"more"`
-	Stamp stampDoc  `json:"stamp"`
 }
 
 // holdLock has a command hold a lock until the test ends.
@@ -58,25 +55,25 @@ func TestShow(t *testing.T) {
 	c.awaitWaiters(t, "look/a", 2)
 	holdLock(t, c, "look/pool", "--permits", "2", "--of", "5")
 
-	lock := readJSON[detailDoc](t, c, "show", "look/a")
-	require.Len(t, lock.Held, 1)
+	lock := readJSON[view.Lock](t, c, "show", "look/a")
+	require.Len(t, lock.Holding, 1)
 	require.Len(t, lock.Queue, 2)
-	holder, second, third := lock.Held[0], lock.Queue[0], lock.Queue[1]
-	require.Equal(t, "the nightly\x1b[2J report", holder.Metadata, "programs get what was written")
-	require.Equal(t, []itemDoc{{Name: "look/a", Mode: "exclusive"}}, holder.Items)
-	require.NotEmpty(t, holder.Held)
-	require.NotEmpty(t, holder.LeaseLeft)
-	require.NotEmpty(t, holder.HoldLeft)
+	holder, second, third := lock.Holding[0], lock.Queue[0], lock.Queue[1]
+	require.Equal(t, "the nightly\x1b[2J report", holder.Meta, "programs get what was written")
+	require.Equal(t, []view.Item{{Name: "look/a", Mode: "exclusive"}}, holder.Items)
+	require.NotNil(t, holder.Held)
+	require.Positive(t, holder.LeaseLeft)
+	require.Positive(t, *holder.HoldLeft)
 	require.NotZero(t, holder.Token)
-	require.NotEmpty(t, second.Waited)
-	require.Equal(t, "shared", third.Items[0].Mode)
+	require.NotNil(t, second.Waited)
+	require.EqualValues(t, "shared", third.Items[0].Mode)
 	require.Equal(t, holder.Session, second.Blockers[0].Session)
 	require.Equal(t, "holder", second.Blockers[0].By)
 
 	text := runZamok(t, c, "show", "look/a").stdout
 	for _, want := range []string{
-		"look/a (mutex): held by 1, 2 waiting", `the nightly\x1b[2J report`, "the second", "the third", strconv.FormatUint(holder.Token, 10),
-		fmt.Sprintf("session %d, the holder", holder.Session), fmt.Sprintf("session %d, ahead", second.Session), "AT MOST",
+		"look/a (mutex): held by 1, 2 waiting", `the nightly\x1b[2J report`, "the second", "the third", fmt.Sprint(holder.Token),
+		fmt.Sprintf("session %d, the holder", holder.Session), fmt.Sprintf("session %d, ahead", second.Session), "HOLD LEFT",
 	} {
 		require.Contains(t, text, want)
 	}
@@ -84,9 +81,9 @@ func TestShow(t *testing.T) {
 	require.Contains(t, runZamok(t, c, "show", "look/pool").stdout, "2 of 5")
 	require.Equal(t, "look/nobody is free.\n", runZamok(t, c, "show", "look/nobody").stdout)
 
-	all := readJSON[lsDoc](t, c, "ls", "look/")
-	require.Equal(t, []lockDoc{
-		{Name: "look/a", Kind: "mutex", Holders: 1, Waiters: 2}, {Name: "look/pool", Kind: "permits", Limit: 5, Holders: 1},
+	all := readJSON[view.Locks](t, c, "ls", "look/")
+	require.Equal(t, []view.LockBrief{
+		{Name: "look/a", Kind: "mutex", Holders: 1, Waiters: 2}, {Name: "look/pool", Kind: "permits", Of: 5, Holders: 1},
 	}, all.Locks)
 	first := runZamok(t, c, "ls", "look/", "--limit", "1").stdout
 	require.Contains(t, first, "look/a")
@@ -95,23 +92,20 @@ func TestShow(t *testing.T) {
 	require.Contains(t, runZamok(t, c, "ls", "look/", "--limit", "1", "--after", "look/a").stdout, "look/pool")
 	require.Equal(t, `No lock whose name begins with "look/none" is in use.`+"\n", runZamok(t, c, "ls", "look/none").stdout)
 
-	sessions := readJSON[struct {
-		Sessions []sessionDoc `json:"sessions"`
-		More     bool         `json:"more"`
-		Stamp    stampDoc     `json:"stamp"`
-	}](t, c, "sessions", "--after", strconv.FormatUint(holder.Session-1, 10), "--limit", "1")
+	sessions := readJSON[view.Sessions](t, c, "sessions", "--after", fmt.Sprint(holder.Session-1), "--limit", "1")
 	require.Len(t, sessions.Sessions, 1)
 	require.Equal(t, holder.Session, sessions.Sessions[0].Session)
-	require.Equal(t, 1, sessions.Sessions[0].Tickets)
-	require.Equal(t, "15s", sessions.Sessions[0].TTL)
-	require.Contains(t, runZamok(t, c, "sessions").stdout, strconv.FormatUint(holder.Session, 10))
+	require.EqualValues(t, 1, sessions.Sessions[0].Tickets)
+	require.Equal(t, view.Duration(15*time.Second), sessions.Sessions[0].TTL)
+	require.Equal(t, holder.Session, sessions.Next)
+	require.Contains(t, runZamok(t, c, "sessions").stdout, fmt.Sprint(holder.Session))
 
-	token := strconv.FormatUint(holder.Token, 10)
+	token := fmt.Sprint(holder.Token)
 	r := runZamok(t, c, "check", "look/a", token)
 	require.Equal(t, exitResult{0, "held\n", ""}, r)
 	require.Equal(t, exitResult{exitNotHeld, "not held\n", ""}, runZamok(t, c, "check", "look/a", "1"))
 	require.Equal(t, exitNotHeld, runZamok(t, c, "check", "look/a", "1", "-o", "json").code)
-	grant := []string{"--session", strconv.FormatUint(holder.Session, 10), "--ticket", strconv.FormatUint(holder.Ticket, 10)}
+	grant := []string{"--session", fmt.Sprint(holder.Session), "--ticket", fmt.Sprint(holder.Ticket)}
 	require.Equal(t, 0, runZamok(t, c, append([]string{"check", "look/a", token}, grant...)...).code)
 }
 
@@ -141,9 +135,13 @@ func TestLsPages(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for limit, want := range map[string]int{"0": perTicket * tickets, "1500": 1500, "1000": 1000, "2040": perTicket * tickets} {
-		all := readJSON[lsDoc](t, c, "ls", "many/", "--limit", limit)
+		all := readJSON[view.Locks](t, c, "ls", "many/", "--limit", limit)
 		require.Len(t, all.Locks, want, limit)
-		require.Equal(t, want < perTicket*tickets, all.More, limit)
+		if want < perTicket*tickets {
+			require.Equal(t, all.Locks[want-1].Name, all.Next, limit)
+		} else {
+			require.Empty(t, all.Next, limit)
+		}
 		for i, l := range all.Locks {
 			require.Equal(t, fmt.Sprintf("many/%05d", i), l.Name)
 		}
@@ -153,7 +151,7 @@ func TestLsPages(t *testing.T) {
 func TestNowIsMonotonic(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
-	one, two := readJSON[stampDoc](t, c, "now"), readJSON[stampDoc](t, c, "now")
+	one, two := readJSON[view.Stamp](t, c, "now"), readJSON[view.Stamp](t, c, "now")
 	require.True(t, one.Term < two.Term || one.Term == two.Term && one.Index < two.Index, "%v, then %v", one, two)
 	require.Contains(t, runZamok(t, c, "now").stdout, "term ")
 }
@@ -161,7 +159,7 @@ func TestNowIsMonotonic(t *testing.T) {
 func TestWatchLocks(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
-	from := strconv.FormatUint(readJSON[stampDoc](t, c, "now").Index, 10)
+	from := fmt.Sprint(readJSON[view.Stamp](t, c, "now").Index)
 	text, lines := startZamok(t, c, "watch", "watched/", "--from", from), startZamok(t, c, "watch", "watched/", "--from", from, "-o", "json")
 	require.Equal(t, 0, runZamok(t, c, "lock", "watched/a", "--with", "hidden", "--", "true").code)
 	text.awaitOutput(t, "released")
@@ -171,8 +169,8 @@ func TestWatchLocks(t *testing.T) {
 	for scanner.Scan() {
 		var e eventDoc
 		require.NoError(t, json.Unmarshal(scanner.Bytes(), &e), "one event a line")
-		require.Equal(t, []itemDoc{{Name: "watched/a", Mode: "exclusive"}}, e.Items)
-		happened = append(happened, e.Event)
+		require.Equal(t, []view.Item{{Name: "watched/a", Mode: "exclusive"}}, e.Items)
+		happened = append(happened, e.Kind)
 	}
 	require.Equal(t, []string{"granted", "released"}, happened)
 	require.Contains(t, text.stdout.String(), "watched/a (exclusive)")
@@ -189,10 +187,10 @@ func TestWatchLocks(t *testing.T) {
 func TestWatchSessions(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
-	from := strconv.FormatUint(readJSON[stampDoc](t, c, "now").Index, 10)
+	from := fmt.Sprint(readJSON[view.Stamp](t, c, "now").Index)
 	require.Equal(t, 0, runZamok(t, c, "lock", "ends/a", "--", "true").code)
 	text, lines := startZamok(t, c, "watch", "--from", from), startZamok(t, c, "watch", "--from", from, "-o", "json")
-	sentence := regexp.MustCompile(`(?m)^\d+  ended       session \d+ \(.+\): (closed|expired|disconnected|evicted)`)
+	sentence := regexp.MustCompile(`(?m)^\d+  ended       session \d+ \(.+\): (closed|expired|disconnected|expired by operator)`)
 	awaitCondition(t, "the end of a session, for people", func() bool { return sentence.MatchString(text.stdout.String()) })
 	awaitCondition(t, "the end of a session, for programs", func() bool {
 		for line := range strings.Lines(lines.stdout.String()) {
@@ -223,7 +221,7 @@ func TestOperatorCommandErrors(t *testing.T) {
 		"no time":           {[]string{"now", "--timeout", "0s"}, "--timeout is 0s"},
 		"a bad name":        {[]string{"show", "a\nb"}, "name"},
 		"no name":           {[]string{"show"}, "accepts 1 arg"},
-		"a word as token":   {[]string{"check", "x", "one"}, "it is a whole number"},
+		"a word as token":   {[]string{"check", "x", "one"}, "must be a whole number"},
 		"half a grant":      {[]string{"check", "x", "1", "--session", "1"}, "give both"},
 		"no limit":          {[]string{"sessions", "--limit", "0"}, "above 0"},
 		"by something else": {[]string{"sessions", "--by", "label"}, "must be identity"},
@@ -235,7 +233,7 @@ func TestOperatorCommandErrors(t *testing.T) {
 		"nobody to ask":     {[]string{"release", "x", "--force", "--reason", "y", "-o", "json"}, "--token"},
 		"never issued":      {[]string{"check", "x", "9007199254740992000"}, "this cluster has issued none above"},
 		"release of that":   {[]string{"release", "x", "--force", "--reason", "y", "--token", "9007199254740992000"}, "this cluster has issued none above"},
-		"no such session":   {[]string{"expire", "7", "--reason", "y"}, "no session 7 lives; nothing was done"},
+		"no such session":   {[]string{"expire", "7", "--reason", "y"}, "no live session 7; nothing was done"},
 		"a silent expiry":   {[]string{"expire", "7"}, "--reason"},
 		"no such node":      {[]string{"remove", "n9"}, `"n9" is no node`},
 		"transfer to none":  {[]string{"transfer", "n9"}, `"n9" is no node`},
@@ -247,7 +245,7 @@ func TestOperatorCommandErrors(t *testing.T) {
 		"no backup there":   {[]string{"restore", "no-such-file", "--id", "r1", "--data", "x", "--cluster", "r1=h:1"}, "no such file"},
 		"half a restore":    {[]string{"restore", "f", "--id", "r1"}, "--cluster"},
 		"too wide":          {[]string{"restore", "f", "--id", "r1", "--data", "x", "--cluster", "r1=h:1,r2=h:2"}, "name r1 alone"},
-		"too quiet":         {[]string{"restore", "f", "--id", "r1", "--data", "x", "--cluster", "r1=h:1", "--quiet", "169h"}, "at most 168h1m"},
+		"too quiet":         {[]string{"restore", "f", "--id", "r1", "--data", "x", "--cluster", "r1=h:1", "--hold-off", "169h"}, "from 0 to 168h1m"},
 		"too long a ttl":    {[]string{"settings", "--longest-ttl", "169h"}, "longest_ttl: is 169h0m0s, which is not between 1m0s and 168h0m0s"},
 		"no ttl at all":     {[]string{"settings", "--longest-ttl", "0s"}, "above 0"},
 		"no quota at all":   {[]string{"settings", "--max-bytes", "0"}, "above 0"},
@@ -287,4 +285,73 @@ func TestDevHTTPEndpoints(t *testing.T) {
 			return err == nil && answer.StatusCode == http.StatusOK && strings.Contains(string(body), want)
 		}, testTimeout, 20*time.Millisecond, path)
 	}
+}
+
+// TestJSONIsThatOfHTTP: a document of -o json has the fields of the answer over HTTP, and each
+// field has the same form.
+func TestJSONIsThatOfHTTP(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, "--nodes", "1")
+	holdLock(t, c, "same/a", "--max-hold", "1h", "--lock-delay", "1s")
+	for _, path := range []string{"?wait=1h&name=same/a&owner=x&meta=m", "?name=same/pool&permits=2&of=5"} { // until the test ends
+		waiting, err := http.NewRequestWithContext(t.Context(), "GET", fmt.Sprintf("http://127.0.0.1:%d/v1/hold%s", c.port+2, path), nil)
+		require.NoError(t, err)
+		answer, err := http.DefaultClient.Do(waiting)
+		require.NoError(t, err)
+		defer answer.Body.Close()
+	}
+	c.awaitWaiters(t, "same/a", 1)
+	acquireReserved(t, c, filepath.Join(t.TempDir(), "f"), "same/reserved", "--for", "1h")
+	for path, args := range map[string][]string{
+		"lock?name=same/a":          {"show", "same/a"},
+		"lock?name=same/pool":       {"show", "same/pool"},
+		"lock?name=same/reserved":   {"show", "same/reserved"},
+		"lock?name=same/free":       {"show", "same/free"},
+		"locks?prefix=same/":        {"ls", "same/"},
+		"locks?limit=1":             {"ls", "--limit", "1"},
+		"sessions?limit=2":          {"sessions", "--limit", "2"},
+		"check?name=same/a&token=1": {"check", "same/a", "1"},
+		"members":                   {"members"},
+		"now":                       {"now"},
+	} {
+		awaitCondition(t, path, func() bool { // for longer than one look if the leader changes meanwhile
+			answer, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/v1/%s", c.port+2, path))
+			require.NoError(t, err)
+			defer answer.Body.Close()
+			var overHTTP, ofCommand any
+			require.NoError(t, json.NewDecoder(answer.Body).Decode(&overHTTP))
+			r := runZamok(t, c, append(args, "-o", "json")...)
+			if err := json.Unmarshal([]byte(r.stdout), &ofCommand); err != nil {
+				return false
+			}
+			want, got := withoutTimes(overHTTP), withoutTimes(ofCommand)
+			if !assert.ObjectsAreEqual(want, got) {
+				t.Logf("%s: HTTP %v, command %v", path, want, got)
+				return false
+			}
+			return true
+		})
+	}
+}
+
+// withoutTimes replaces what differs between two looks: spans of time, and the readings of the
+// clock.
+func withoutTimes(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for name, field := range v {
+			if v[name] = withoutTimes(field); name == "index" || name == "free_bytes" {
+				v[name] = fmt.Sprintf("%T", field)
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = withoutTimes(v[i])
+		}
+	case string:
+		if _, err := time.ParseDuration(v); err == nil && v != "0" {
+			return "a span"
+		}
+	}
+	return value
 }

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"time"
 
-	"zamok/cmd/zamok/workload"
+	"zamok/cmd/zamok/loadgen"
 )
 
 const barWidth = 40
 
-// latencyDoc is a distribution of times, as -o json shows it.
+// latencyDoc is a distribution of times.
 type latencyDoc struct {
-	Count   uint64      `json:"count"`
+	Count   uint64      `json:"count,string"`
 	Mean    string      `json:"mean"`
 	P50     string      `json:"p50"`
 	P90     string      `json:"p90"`
@@ -23,14 +23,14 @@ type latencyDoc struct {
 	Buckets []bucketDoc `json:"histogram"`
 }
 
-// bucketDoc counts what took less than its limit, and not less than the one before.
+// bucketDoc counts the times below its limit that are not below the limit of the bucket before.
 type bucketDoc struct {
 	Below string `json:"below"`
-	Count uint64 `json:"count"`
+	Count uint64 `json:"count,string"`
 }
 
 // newLatencyDoc is nil if nothing was measured.
-func newLatencyDoc(h *workload.Histogram) *latencyDoc {
+func newLatencyDoc(h *loadgen.Histogram) *latencyDoc {
 	count := h.Count()
 	if count == 0 {
 		return nil
@@ -57,8 +57,8 @@ func (d *latencyDoc) write(w io.Writer, title string) {
 	fmt.Fprintf(w, "\n%s: %d, mean %s\n  p50 %s   p90 %s   p99 %s   p99.9 %s   max %s\n",
 		title, d.Count, d.Mean, d.P50, d.P90, d.P99, d.P999, d.Max)
 	for _, o := range d.Buckets {
-		share := float64(o.Count) / float64(d.Count)
-		fmt.Fprintf(w, "  < %-8s %5.1f %%  %s\n", o.Below, 100*share, strings.Repeat("█", int(share*barWidth+.5)))
+		fraction := float64(o.Count) / float64(d.Count)
+		fmt.Fprintf(w, "  < %-8s %5.1f %%  %s\n", o.Below, 100*fraction, strings.Repeat("█", int(fraction*barWidth+.5)))
 	}
 }
 

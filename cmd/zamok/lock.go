@@ -24,7 +24,7 @@ func newLock(a *app) *cobra.Command {
 		Long: `Waits in a FIFO queue for a lock, runs a command while holding it, and releases it when the command ends.
 
 If the lease cannot be renewed, the command receives TERM, and KILL after --kill-after, early enough that
-it has ended before the lock can be granted to another client. If an operator releases the lock by force,
+it has ended before the lock can be granted to another client. If an operator force-releases the lock,
 the command is signalled in the same way, but another client may hold the lock in the meantime. Use the
 token against that, and against child processes that outlive the command: storage that rejects tokens lower
 than the highest it has seen is safe.
@@ -40,7 +40,7 @@ Environment of the command:
 Exit codes: the command's own; 120 denied, 121 not acquired (--try), 122 wait timed out, 123 lock lost,
 124 unavailable (retry), 125 usage or configuration error; 126 and 127 the command cannot be run or found,
 128+n ended by signal n.`,
-		Example: `  zamok lock nightly --try -- ./report          # or not at all, if it runs elsewhere
+		Example: `  zamok lock nightly --try -- ./report          # skip it if it runs elsewhere
   zamok lock stock --wait 30s -- ./count
   zamok lock render --permits 1 --of 3 -- ./render
   zamok lock account/200 --with account/300 -- ./transfer`,
@@ -86,10 +86,10 @@ func (v *lockCommand) run(ctx context.Context, name string, argv []string) error
 	case outcome.terminated:
 		return &exitError{exitLost, fmt.Errorf("%w; the command was ended", reason)}
 	}
-	return &exitError{exitLost, fmt.Errorf("%w; the command ended by itself, with exit code %d, and may not have run alone", reason, outcome.exitCode)}
+	return &exitError{exitLost, fmt.Errorf("%w; the command had ended by itself, with exit code %d, and another may have run at the same time", reason, outcome.exitCode)}
 }
 
-// exitStatus ends with a command's own code.
+// exitStatus is the error that makes a command's own exit code that of this process.
 func exitStatus(code int) error {
 	if code == 0 {
 		return nil

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -34,18 +35,18 @@ func TestExitCodes(t *testing.T) {
 		"the command's own":    {[]string{"lock", "codes/a", "--", "sh", "-c", "exit 42"}, 42, ""},
 		"a command that ends":  {[]string{"lock", "codes/b", "--", "true"}, 0, ""},
 		"not acquired":         {[]string{"lock", "codes/held", "--try", "--", "true"}, 121, "held by session"},
-		"the wait was over":    {[]string{"lock", "codes/held", "--wait", "3s", "--", "true"}, 122, "codes/held not acquired within 3s (--wait)"},
+		"the wait timed out":   {[]string{"lock", "codes/held", "--wait", "3s", "--", "true"}, 122, "codes/held not acquired within 3s (--wait)"},
 		"can't be run":         {[]string{"lock", "codes/c", "--", plain}, 126, "permission denied"},
 		"not found":            {[]string{"lock", "codes/d", "--", "no-such-command-anywhere"}, 127, "not found"},
 		"ended by a signal":    {[]string{"lock", "codes/e", "--", "sh", "-c", "kill -KILL $$"}, 137, ""},
-		"no name":              {[]string{"lock"}, 125, "name a lock"},
+		"no name":              {[]string{"lock"}, 125, "the name of the lock and the command are missing"},
 		"no dashes":            {[]string{"lock", "x", "true"}, 125, "put -- before"},
 		"no command":           {[]string{"lock", "x", "--"}, 125, "the command to run is missing"},
 		"two names":            {[]string{"lock", "x", "y", "--", "true"}, 125, "--with"},
 		"no such flag":         {[]string{"lock", "--frob", "x", "--", "true"}, 125, "--frob"},
-		"no such verb":         {[]string{"lokc"}, 125, `there is no verb "lokc"; is it lock?` + "\n"},
-		"no unit":              {[]string{"lock", "x", "--wait", "5", "--", "true"}, 125, `for "--wait" flag: a time needs a unit`},
-		"an empty name":        {[]string{"lock", "", "--", "true"}, 125, "invalid (name): is empty; nothing was done"},
+		"no such command":      {[]string{"lokc"}, 125, `there is no command "lokc"; is it lock?` + "\n"},
+		"no unit":              {[]string{"lock", "x", "--wait", "5", "--", "true"}, 125, `for "--wait" flag: a duration needs a unit`},
+		"an empty name":        {[]string{"lock", "", "--", "true"}, 125, "invalid: name: is empty; nothing was done"},
 		"a bad name":           {[]string{"lock", "a\nb", "--", "true"}, 125, "name"},
 		"try and wait":         {[]string{"lock", "x", "--try", "--wait", "1s", "--", "true"}, 125, "exclude"},
 		"no wait":              {[]string{"lock", "x", "--wait", "0s", "--", "true"}, 125, "--try"},
@@ -91,7 +92,7 @@ func TestCommandEnvironment(t *testing.T) {
 		require.Equal(t, words[1:4], []string{
 			strconv.FormatUint(uint64(held.Token), 10), strconv.FormatUint(held.Session, 10), strconv.FormatUint(held.Ticket, 10),
 		})
-		require.Equal(t, "month's end", string(held.Metadata))
+		require.Equal(t, "month's end", string(held.Meta))
 	}
 	deadline, err := time.Parse(time.RFC3339Nano, words[4])
 	require.NoError(t, err)
@@ -129,7 +130,7 @@ func TestDefaultMetadata(t *testing.T) {
 	r.awaitOutput(t, "holding")
 	detail, err := c.client(t).Get(context.Background(), "who", 0)
 	require.NoError(t, err)
-	require.Equal(t, pidText(r.Process.Pid)+": sh -c echo holding; exec sleep 1000", string(detail.Held[0].Metadata))
+	require.Equal(t, pidText(r.Process.Pid)+": sh -c echo holding; exec sleep 1000", string(detail.Held[0].Meta))
 	require.Equal(t, pidText(r.Process.Pid), detail.Held[0].Label)
 }
 
@@ -225,7 +226,7 @@ func TestForcedReleaseTerminatesCommand(t *testing.T) {
 		r.awaitOutput(t, "ready")
 		detail, err := cl.Get(context.Background(), "forced", 0)
 		require.NoError(t, err)
-		_, err = cl.ForceRelease(context.Background(), "forced", detail.Held[0].Token, "for a test")
+		_, err = admin.New(cl).ForceRelease(context.Background(), "forced", detail.Held[0].Token, "for a test")
 		require.NoError(t, err)
 		require.Contains(t, r.wait(t).stdout, "cleaned up")
 		return r
@@ -266,7 +267,7 @@ func TestElect(t *testing.T) {
 	c.awaitWaiters(t, "epoch", 1)
 	detail, err := cl.Get(context.Background(), "epoch", 0)
 	require.NoError(t, err)
-	err = cl.ExpireSession(context.Background(), detail.Held[0].Session, "for a test")
+	err = admin.New(cl).ExpireSession(context.Background(), detail.Held[0].Session, "for a test")
 	if !errors.Is(err, client.ErrSessionExpired) { // the renewal was repeated: an answer came too late on a busy machine
 		require.NoError(t, err)
 	}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"zamok/api/view"
+	"zamok/api/zamokpb"
 	"zamok/client"
+	"zamok/internal/call"
 )
 
 // lsCommand is `zamok ls`.
@@ -18,7 +20,7 @@ type lsCommand struct {
 	limit int
 }
 
-// pageSizeMax is how much of a list is asked for at once.
+// pageSizeMax is how much of a list is requested at once.
 const pageSizeMax = 1000
 
 func newLs(a *app) *cobra.Command {
@@ -33,7 +35,7 @@ this machine's clock at which the reservation of the first holder ends; see ` + 
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if v.limit < 0 {
-				return &usageError{cmd.CommandPath(), fmt.Errorf("--limit is %d: it can't be below 0", v.limit)}
+				return &usageError{cmd.CommandPath(), fmt.Errorf("--limit is %d: it must not be below 0", v.limit)}
 			}
 			prefix := ""
 			if len(args) > 0 {
@@ -43,41 +45,38 @@ this machine's clock at which the reservation of the first holder ends; see ` + 
 		},
 	}
 	v.register(a, cmd, requestTimeoutDefault)
-	cmd.Flags().StringVar(&v.after, "after", "", "start after this name")
-	cmd.Flags().IntVar(&v.limit, "limit", pageSizeMax, "maximum number of results; 0 = all")
+	cmd.Flags().StringVar(&v.after, "after", "", "list only names after this `name`")
+	cmd.Flags().IntVar(&v.limit, "limit", pageSizeMax, "maximum `number` of results; 0: all")
 	return cmd
 }
 
 func (v *lsCommand) list(ctx context.Context, c *client.Client, prefix string) error {
-	var locks []client.LockInfo
-	stamp := client.Stamp{}
+	var locks []*zamokpb.LockSummary
+	var stamp *zamokpb.Stamp
 	more := true
 	for after := v.after; more; {
 		page := pageSizeMax
 		if v.limit > 0 {
-			page = min(page, v.limit+1-len(locks)) // one more than is shown reports whether there is more
+			page = min(page, v.limit+1-len(locks)) // one more than is shown, to know whether there are more
 		}
-		batch, at, err := c.List(ctx, prefix, after, page)
+		request := &zamokpb.ListRequest{Prefix: prefix, After: after, Limit: uint32(page)}
+		r, _, err := call.Leader(ctx, c.Calls(), call.Reads, call.Node.List, request)
 		if err != nil {
 			return err
 		}
-		if stamp == (client.Stamp{}) {
-			stamp = at // a watch from the first page on shows what changed since
+		if stamp == nil {
+			stamp = r.GetStamp() // a watch from the first page on shows what changed since
 		}
-		locks = append(locks, batch...)
-		if more = len(batch) == page; v.limit > 0 && len(locks) > v.limit {
+		locks = append(locks, r.GetLocks()...)
+		if more = len(r.GetLocks()) == page; v.limit > 0 && len(locks) > v.limit {
 			locks = locks[:v.limit]
 			break
 		}
 		if more {
-			after = batch[len(batch)-1].Name
+			after = locks[len(locks)-1].Name
 		}
 	}
-	doc := struct {
-		Locks []lockDoc `json:"locks"`
-		More  bool      `json:"more"`
-		Stamp stampDoc  `json:"stamp"`
-	}{mapSlice(locks, func(l client.LockInfo) lockDoc { return newLockDoc(l, stamp.Time) }), more, newStampDoc(stamp)}
+	doc := view.NewLocks(locks, stamp, more)
 	return v.app.print(doc, func(w io.Writer) {
 		if len(locks) == 0 {
 			filter := ""
@@ -90,18 +89,18 @@ func (v *lsCommand) list(ctx context.Context, c *client.Client, prefix string) e
 		rows := [][]string{{"NAME", "KIND", "HELD BY", "WAITING", "DELAY"}}
 		reserved := false
 		for _, l := range doc.Locks {
-			reserved = reserved || l.Reserved != ""
-			rows = append(rows, []string{l.Name, l.kindText(), strconv.Itoa(l.Holders), strconv.Itoa(l.Waiters), firstNonEmpty(l.Delay)})
+			reserved = reserved || l.ReservedLeft != nil
+			rows = append(rows, []string{l.Name, kindText(l), fmt.Sprint(l.Holders), fmt.Sprint(l.Waiters), firstNonEmpty(cell(l.Delay))})
 		}
 		if reserved {
 			rows[0] = append(rows[0], "RESERVED UNTIL")
 			for i, l := range doc.Locks {
-				rows[i+1] = append(rows[i+1], firstNonEmpty(l.reservedUntil))
+				rows[i+1] = append(rows[i+1], firstNonEmpty(timeOfDayText(l.ReservedLeft)))
 			}
 		}
 		table(w, rows)
 		if more {
-			fmt.Fprintf(w, "There are more: continue with --after %s; --limit 0 lists all.\n", shellQuote(locks[len(locks)-1].Name))
+			fmt.Fprintf(w, "There are more: continue with --after %s; --limit 0 lists all.\n", shellQuote(doc.Next))
 		}
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"zamok/api"
-	"zamok/api/access/limits"
 	"zamok/api/conns"
+	"zamok/api/gate/limits"
 )
 
 // callBytes is about what a held call or a session's stream takes, its goroutines included.
@@ -25,8 +25,8 @@ type memoryLimits struct {
 	calls  int   // session streams, and as many held calls
 }
 
-// usualLimits are the defaults.
-var usualLimits = memoryLimits{unread: api.UnreadBytesDefault, conns: api.ConnsDefault, calls: limits.CallsDefault}
+// defaultLimits are the defaults.
+var defaultLimits = memoryLimits{unread: api.UnreadBytesDefault, conns: api.ConnsDefault, calls: limits.CallsDefault}
 
 // apply sets the limits that the operator has not set.
 func (m memoryLimits) apply(cfg *api.NodeConfig) {
@@ -48,14 +48,14 @@ func limitMemory(log *slog.Logger, machine fs.FS) (m memoryLimits) {
 		debug.SetMemoryLimit(limit)
 	}
 	eighth := limit / 8
-	number := func(each int64, usual int) int { return int(min(max(eighth/each, 1), int64(usual))) }
+	number := func(each int64, standard int) int { return int(min(max(eighth/each, 1), int64(standard))) }
 	m = memoryLimits{
-		unread: min(eighth, usualLimits.unread),
-		conns:  number(conns.ConnBytes, usualLimits.conns),
-		calls:  number(callBytes, usualLimits.calls),
+		unread: min(eighth, defaultLimits.unread),
+		conns:  number(conns.ConnBytes, defaultLimits.conns),
+		calls:  number(callBytes, defaultLimits.calls),
 	}
-	if m != usualLimits {
-		log.Info("some limits of connections, streams and bytes are lower than usual because of the memory limit", "memory_limit", limit,
+	if m != defaultLimits {
+		log.Info("limits of connections, streams and bytes are below their defaults because of the memory limit", "memory_limit", limit,
 			"max_connections", m.conns, "streams", m.calls, "held_calls", m.calls, "unread_bytes", m.unread)
 	}
 	return m

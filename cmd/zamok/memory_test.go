@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"zamok/api"
-	"zamok/api/access/limits"
 	"zamok/api/conns"
+	"zamok/api/gate/limits"
 )
 
 // The limit of the process follows from its cgroups, the least of them, and what clients may leave unread from that.
@@ -26,7 +26,7 @@ func TestTheMemoryLimitFollowsFromTheCgroup(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	t.Setenv("GOMEMLIMIT", "")
-	assert.Equal(t, usualLimits, limitMemory(log, machine("max", "max")))
+	assert.Equal(t, defaultLimits, limitMemory(log, machine("max", "max")))
 	assert.Equal(t, before, debug.SetMemoryLimit(-1), "nothing limits it")
 	const low = 400_000_000 / 10 * 9 / 8
 	small := memoryLimits{unread: low, conns: low / conns.ConnBytes, calls: low / callBytes}
@@ -36,13 +36,13 @@ func TestTheMemoryLimitFollowsFromTheCgroup(t *testing.T) {
 	assert.Equal(t, memoryLimits{unread: 64 << 20, conns: 900_000_000 / conns.ConnBytes, calls: 900_000_000 / callBytes},
 		limitMemory(log, machine("8000000000", "max")), "more than the bytes need")
 	assert.EqualValues(t, 7_200_000_000, debug.SetMemoryLimit(-1))
-	assert.Equal(t, usualLimits, limitMemory(log, machine("16000000000", "max")), "the defaults")
+	assert.Equal(t, defaultLimits, limitMemory(log, machine("16000000000", "max")), "the defaults")
 	t.Setenv("GOMEMLIMIT", "300000000")
 	debug.SetMemoryLimit(300_000_000)
 	assert.EqualValues(t, 300_000_000/8, limitMemory(log, machine("400000000", "max")).unread, "the environment has the last word")
 	assert.EqualValues(t, 300_000_000, debug.SetMemoryLimit(-1))
 	debug.SetMemoryLimit(before)
-	assert.Equal(t, usualLimits, limitMemory(log, fstest.MapFS{}), "another system")
+	assert.Equal(t, defaultLimits, limitMemory(log, fstest.MapFS{}), "another system")
 }
 
 // What the operator has set stays.

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 func newNow(a *app) *cobra.Command {
@@ -22,11 +23,11 @@ leader.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return q.run(cmd, func(ctx context.Context, c *client.Client) error {
-				stamp, err := c.Now(ctx)
+				stamp, err := admin.New(c).Now(ctx)
 				if err != nil {
 					return err
 				}
-				return a.print(newStampDoc(stamp), func(w io.Writer) {
+				return a.print(newStamp(stamp), func(w io.Writer) {
 					fmt.Fprintf(w, "term %d, index %d, time %v\n", stamp.Term, stamp.Index, stamp.Time)
 				})
 			})

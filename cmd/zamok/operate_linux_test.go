@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"zamok/api/view"
 )
 
 // At a terminal the holder is shown, and the person decides.
@@ -18,7 +20,7 @@ func TestReleaseAsksForConfirmation(t *testing.T) {
 	p.awaitOutput(t, "the night job")
 	p.typeKeys(t, ctrlC)
 	require.Equal(t, 128+2, p.wait(t).code)
-	require.Equal(t, 1, readJSON[detailDoc](t, c, "show", "tty/release").Holders)
+	require.EqualValues(t, 1, readJSON[view.Lock](t, c, "show", "tty/release").Holders)
 
 	p = startAtTerminal(t, c, binary, release...)
 	p.awaitOutput(t, "[y/N]")

@@ -19,6 +19,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"zamok/api/view"
+	"zamok/api/zamokpb"
 	"zamok/client"
 )
 
@@ -40,7 +42,7 @@ func TestReleaseAndExpire(t *testing.T) {
 	require.Contains(t, no.stderr, "the holder")
 	require.Contains(t, no.stderr, "[y/N]")
 	require.Contains(t, no.stderr, "nothing was done")
-	require.Equal(t, 1, readJSON[detailDoc](t, c, "show", "operate/a").Holders)
+	require.EqualValues(t, 1, readJSON[view.Lock](t, c, "show", "operate/a").Holders)
 	requireLost(t, "host is gone", func(again bool) *process {
 		if again {
 			holder = holdLock(t, c, "operate/a")
@@ -51,22 +53,22 @@ func TestReleaseAndExpire(t *testing.T) {
 
 	// With the token of the grant before, a later one is not touched.
 	holder = holdLock(t, c, "operate/b")
-	old := readJSON[detailDoc](t, c, "show", "operate/b").Held[0].Token
+	old := readJSON[view.Lock](t, c, "show", "operate/b").Holding[0].Token
 	require.NoError(t, holder.Process.Signal(syscall.SIGTERM))
 	holder.wait(t)
 	holder = holdLock(t, c, "operate/b")
-	late := runZamok(t, c, "release", "operate/b", "--force", "--reason", "late", "--token", strconv.FormatUint(old, 10))
+	late := runZamok(t, c, "release", "operate/b", "--force", "--reason", "late", "--token", fmt.Sprint(old))
 	require.Equal(t, exitTargetNotFound, late.code)
 	require.Contains(t, late.stderr, "nothing was done")
-	require.Greater(t, readJSON[detailDoc](t, c, "show", "operate/b").Held[0].Token, old)
+	require.Greater(t, readJSON[view.Lock](t, c, "show", "operate/b").Holding[0].Token, old)
 
 	requireLost(t, "it is time", func(again bool) *process {
 		if again {
 			holder = holdLock(t, c, "operate/b")
 		}
-		held := readJSON[detailDoc](t, c, "show", "operate/b").Held[0]
-		expired := runZamok(t, c, "expire", strconv.FormatUint(held.Session, 10), "--reason", "it is time")
-		if !strings.Contains(expired.stderr, "whether this call has ended it is not known") { // see requireReleased
+		held := readJSON[view.Lock](t, c, "show", "operate/b").Holding[0]
+		expired := runZamok(t, c, "expire", fmt.Sprint(held.Session), "--reason", "it is time")
+		if !strings.Contains(expired.stderr, "it is not known whether this command has expired it") { // see requireReleased
 			require.Equal(t, 0, expired.code, expired.stderr)
 		}
 		return holder
@@ -95,33 +97,25 @@ func requireReleased(t *testing.T, name string, r exitResult) {
 		return
 	}
 	require.Equal(t, 0, r.code, r.stderr)
-	require.Contains(t, r.stdout, "does not hold "+name+" any more")
-}
-
-func (d membersDoc) leader() string {
-	for _, m := range d.Members {
-		if m.Role == "leader" {
-			return m.ID
-		}
-	}
-	return ""
+	require.Contains(t, r.stdout, "no longer holds "+name)
 }
 
 // A node without contact to the leader stands out.
 func TestUnreachableMemberIsReported(t *testing.T) {
 	t.Parallel()
-	member := func(id string, m client.Member) client.Member {
-		m.ID, m.Voter, m.Client, m.Peer, m.FreeBytes, m.Version = id, true, "127.0.0.1:5750", "127.0.0.1:5751", 1<<36, "v0.1.0"
+	member := func(id string, behind *uint64, lastContact ...time.Duration) *zamokpb.Member {
+		m := &zamokpb.Member{Id: id, Voter: true, Client: "127.0.0.1:5750", Peer: "127.0.0.1:5751", FreeBytes: 1 << 36, Version: "v0.1.0",
+			Behind: behind, Leader: len(lastContact) == 0}
+		for _, d := range lastContact {
+			m.LastContact = new(int64(d))
+		}
 		return m
 	}
-	doc := membersDoc{Cluster: "c", Members: mapSlice([]client.Member{
-		member("n1", client.Member{Leader: true}),
-		member("n2", client.Member{LastContact: 12345678901, Behind: new(uint64(34))}),
-		member("n3", client.Member{LastContact: 25 * time.Millisecond, Behind: new(uint64(0))}),
-		member("n4", client.Member{LastContact: 2 * time.Hour}),
-	}, newMemberDoc)}
 	var text strings.Builder
-	doc.write(&text)
+	doc := view.NewMembers(&zamokpb.MembersResponse{Cluster: "c", Members: []*zamokpb.Member{
+		member("n1", nil), member("n2", new(uint64(34)), 12345678901), member("n3", new(uint64(0)), 25*time.Millisecond), member("n4", nil, 2*time.Hour),
+	}})
+	writeMembers(&text, doc)
 	for _, want := range []string{
 		"n1  leader  -        -       127", "n2  voter   12s      34      127", "n3  voter   now      0       127", "n4  voter   2h0m0s   -       127",
 		"\nn2: no contact for 12s. ", "\nn4: no contact for 2h0m0s. ",
@@ -146,13 +140,13 @@ func TestTransferAndRemove(t *testing.T) {
 		s.awaitReady(t, i)
 	}
 	c := &s.devCluster
-	before := readJSON[membersDoc](t, c, "members")
+	before := readJSON[view.Members](t, c, "members")
 	require.Len(t, before.Members, 3)
 	require.Len(t, before.Cluster, 32)
 	require.Contains(t, runZamok(t, c, "members").stdout, before.Cluster)
 	to := "" // the last target
 	awaitCondition(t, "the leadership is transferred", func() bool {
-		leader := readJSON[membersDoc](t, c, "members").leader()
+		leader := readJSON[view.Members](t, c, "members").Leader
 		if leader == "" || leader == to {
 			return leader != ""
 		}
@@ -170,7 +164,7 @@ func TestTransferAndRemove(t *testing.T) {
 		r := runZamok(t, c, "remove", "n3")
 		return r.code == 0 || strings.Contains(r.stderr, "is no node")
 	})
-	require.Len(t, readJSON[membersDoc](t, c, "members").Members, 2)
+	require.Len(t, readJSON[view.Members](t, c, "members").Members, 2)
 	r := runZamok(t, c, "join", "n3", s.address(2, 1), "--timeout", "2s")
 	require.Equal(t, exitGeneral, r.code)
 	require.Regexp(t, "was removed from this cluster|n3 does not answer", r.stderr, "its data does not come back, and it ends")
@@ -195,21 +189,21 @@ func TestBackupAndRestore(t *testing.T) {
 	require.Equal(t, 1, made.Sessions)
 	quotas := quotasDoc{1 << 17, 1 << 18, 128 << 20, 50}
 	begun := readJSON[settingsDoc](t, old, "settings")
-	require.Equal(t, settingsDoc{"1h0m0s", "1h1m0s", quotas, begun.Used}, begun)
+	require.Equal(t, settingsDoc{view.Duration(time.Hour), view.Duration(time.Hour + time.Minute), quotas, begun.Used}, begun)
 	require.EqualValues(t, 1, begun.Used.Tickets)
 	quotas.Tickets = 2_000_000
 	require.Equal(t, quotas, readJSON[settingsDoc](t, old, "settings", "--max-tickets", "2000000").Quotas)
 	refused := runZamok(t, old, "lock", "long", "--ttl", "2h", "--", "true")
 	require.Equal(t, exitGeneral, refused.code)
-	require.Contains(t, refused.stderr, "settings.ttl: is longer than 1h0m0s, the longest ttl of this cluster")
+	require.Contains(t, refused.stderr, "ttl: is longer than 1h0m0s, the longest ttl of this cluster")
 	raised := runZamok(t, old, "settings", "--longest-ttl", "48h")
 	require.Equal(t, 0, raised.code, raised.stderr)
 	require.Contains(t, raised.stdout, "The longest ttl of a session is 48h0m0s.")
-	require.Contains(t, raised.stdout, "restore those with --quiet 48h1m0s at\nleast")
+	require.Contains(t, raised.stdout, "restore those with --hold-off 48h1m0s at\nleast")
 	allowed := runZamok(t, old, "lock", "long", "--ttl", "2h", "--", "true")
 	require.Equal(t, 0, allowed.code, allowed.stderr)
 	lowered := readJSON[settingsDoc](t, old, "settings", "--longest-ttl", "1h")
-	require.Equal(t, settingsDoc{"1h0m0s", "48h1m0s", quotas, lowered.Used}, lowered)
+	require.Equal(t, settingsDoc{view.Duration(time.Hour), view.Duration(48*time.Hour + time.Minute), quotas, lowered.Used}, lowered)
 	later := filepath.Join(dir, "later.zamok") // knows that 48 hours were allowed
 	require.Equal(t, 0, runZamok(t, old, "backup", later).code)
 	stdout := runZamok(t, old, "backup", "-")
@@ -230,7 +224,7 @@ func TestBackupAndRestore(t *testing.T) {
 	require.Equal(t, exitGeneral, r.code)
 	require.Contains(t, r.stderr, "no cluster was made")
 
-	r = runZamok(t, nil, append([]string{"restore", file, "--quiet", "2s"}, flags...)...)
+	r = runZamok(t, nil, append([]string{"restore", file, "--hold-off", "2s"}, flags...)...)
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Contains(t, r.stdout, fmt.Sprintf(`zamok server --id r1 --data '%s' --cluster r1=%s`, strings.ReplaceAll(data, "'", `'\''`), address(1)))
 	again := runZamok(t, nil, append([]string{"restore", file}, flags...)...)
@@ -241,11 +235,11 @@ func TestBackupAndRestore(t *testing.T) {
 	c := &devCluster{port: port}
 	holder := holdLock(t, c, "kept", "--wait", "1m")
 	_ = holder
-	now := readJSON[detailDoc](t, c, "show", "kept")
-	require.Greater(t, now.Held[0].Token, uint64(lock.Token()))
+	now := readJSON[view.Lock](t, c, "show", "kept")
+	require.Greater(t, now.Holding[0].Token, uint64(lock.Token()))
 
 	joinNode(t, "r2", filepath.Join(dir, "r2"), "r1="+address(1), address(10), address(11))
-	require.Len(t, readJSON[membersDoc](t, c, "members").Members, 2)
+	require.Len(t, readJSON[view.Members](t, c, "members").Members, 2)
 	requireHoldOffShown(t, file)
 
 	for restored, holdOff := range map[string]string{file: "1h1m0s", later: "48h1m0s"} {
@@ -270,7 +264,7 @@ func requireHoldOffShown(t *testing.T, file string) {
 
 	const left = `(1h1m|1h0m|59m\d\ds|5\dm)`
 	require.Regexp(t, "No lock is granted for another "+left+".*: a backup was restored", runZamok(t, c, "members").stdout)
-	require.NotEmpty(t, readJSON[membersDoc](t, c, "members").HoldOff)
+	require.NotEmpty(t, readJSON[view.Members](t, c, "members").HoldOff)
 	require.Regexp(t, "free is free, but no lock is granted for another "+left+".*: a backup was restored", runZamok(t, c, "show", "free").stdout)
 	r = runUntilAvailable(t, c, "lock", "free", "--try", "--", "true")
 	require.Equal(t, exitNotAcquired, r.code, r.stderr)
@@ -280,9 +274,9 @@ func requireHoldOffShown(t *testing.T, file string) {
 	c.awaitWaiters(t, "wanted", 1)
 	shown := runZamok(t, c, "show", "wanted").stdout
 	require.Regexp(t, "wanted.*1 waiting; no lock is granted for another "+left, shown)
-	require.Regexp(t, "the restored backup, "+left, shown, "what the waiter waits for")
+	require.Regexp(t, "the restore hold-off, "+left, shown, "what the waiter waits for")
 	require.NotContains(t, shown, "was lost")
-	require.Equal(t, "hold-off", readJSON[detailDoc](t, c, "show", "wanted").Queue[0].Blockers[0].By)
+	require.Equal(t, "hold_off", readJSON[view.Lock](t, c, "show", "wanted").Queue[0].Blockers[0].By)
 	places := make(chan client.Position, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()

@@ -7,10 +7,10 @@ import (
 	"io"
 	"strings"
 
-	"zamok/session/visible"
+	"zamok/api/visible"
 )
 
-// print writes a document: as one of JSON with -o json, else as text for people.
+// print writes a document as JSON with -o json, otherwise as text for people.
 func (a *app) print(doc any, text func(w io.Writer)) error {
 	if a.output == "json" {
 		return a.printJSON(doc, "  ")
@@ -21,7 +21,7 @@ func (a *app) print(doc any, text func(w io.Writer)) error {
 	return err
 }
 
-// printLine writes one of many documents: with -o json each is on a line of its own.
+// printLine writes one of many documents, each on a line.
 func (a *app) printLine(doc any, text string) error {
 	if a.output == "json" {
 		return a.printJSON(doc, "")
@@ -37,7 +37,7 @@ func (a *app) printJSON(doc any, indent string) error {
 	return encoder.Encode(doc)
 }
 
-// visibleWriter escapes what is not visible. Each Write has whole lines.
+// visibleWriter escapes invisible characters. Each Write contains whole lines.
 type visibleWriter struct {
 	w    io.Writer
 	show func(string) string
@@ -50,10 +50,10 @@ func (v visibleWriter) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// cellColumnsMax bounds a cell of a table; -o json has all of it.
+// cellColumnsMax is the maximum width of a cell of a table; longer texts are cut.
 const cellColumnsMax = 128
 
-// table writes rows in columns, the first row being their heads.
+// table writes rows in columns. The first row is the head.
 func table(w io.Writer, rows [][]string) {
 	cells := mapSlice(rows, func(row []string) []string {
 		return mapSlice(row, func(cell string) string { return visible.Cut(visible.Cell(cell), cellColumnsMax) })

@@ -126,7 +126,7 @@ func TestLossIsDistinguishedFromUnconfirmedRelease(t *testing.T) {
 	require.NoError(t, b.lossOnRelease(nil))
 	require.Empty(t, errs.String())
 	require.NoError(t, b.lossOnRelease(&client.Error{Kind: client.ErrUnavailable, Outcome: client.Unknown, Message: "no answer"}))
-	require.Contains(t, errs.String(), "not confirmed")
+	require.Contains(t, errs.String(), "did not confirm")
 	require.Contains(t, errs.String(), "no answer")
 	require.ErrorIs(t, b.lossOnRelease(&client.Error{Kind: client.ErrLost, Outcome: client.Unknown}), client.ErrLost)
 }

@@ -10,8 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zamok/api/view"
+	"zamok/api/visible"
 	"zamok/client"
-	"zamok/session/visible"
+	"zamok/client/admin"
 )
 
 // releaseCommand is `zamok release`.
@@ -27,23 +29,23 @@ func newRelease(a *app) *cobra.Command {
 	v := &releaseCommand{}
 	cmd := &cobra.Command{
 		Use:   "release --mine FILE | NAME --force --reason TEXT [--token N]",
-		Short: "release a reservation, or any lock by force",
-		Long: `With --mine, releases the reservation that ` + "`zamok acquire`" + ` has written to a file, and removes the file. To
-repeat it is safe. Exit codes: 119 there is no such file, 123 the reservation had ended before, and others may have held
+		Short: "release a reservation, or force-release a lock",
+		Long: `With --mine, releases the reservation that ` + "`zamok acquire`" + ` has written to a file, and removes the file. Repeating the
+command is safe. Exit codes: 119 there is no such file, 123 the reservation had ended before, and others may have held
 the lock since (the file is removed, too), 124 unavailable (retry).
 
-With --force, ends the acquisition that holds a lock with a token of at most N, including all locks that were acquired
-together with it. The reason is reported to the holder. The holder may still be working when the lock is
-granted to the next client; storage that checks tokens rejects its writes. Later grants are not affected, so
-the command may be repeated.
+With --force, force-releases a lock: ends the acquisitions that hold it with a token of at most N, and releases all locks
+that were acquired together with it. The reason is sent to the holder. The holder may still be working when the lock
+is granted to the next client; storage that checks tokens rejects its writes. Grants with higher tokens are not
+affected, so repeating the command is safe.
 
-Without --token the command shows the holder, asks for confirmation, and uses the token that it has shown.`,
+Without --token the command shows the holders, prompts for confirmation, and uses the highest token that it has shown.`,
 		Example: "  zamok release --mine staging.zamok\n  zamok release account/200 --force --reason 'host db7 is gone'",
 		GroupID: groupLocks,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if v.mine != "" {
 				if len(args) > 0 {
-					return errors.New("--mine needs no NAME: the file has it")
+					return errors.New("--mine takes no NAME: the file contains it")
 				}
 				return nil
 			}
@@ -61,9 +63,9 @@ Without --token the command shows the holder, asks for confirmation, and uses th
 	}
 	v.register(a, cmd, requestTimeoutDefault)
 	cmd.Flags().StringVar(&v.mine, "mine", "", "release the reservation in this `file`")
-	cmd.Flags().BoolVar(&v.force, "force", false, "required, since the holder has not released the lock")
-	cmd.Flags().Uint64Var(&v.token, "token", 0, "end grants up to this token (default: look, and ask)")
-	cmd.Flags().StringVar(&v.reason, "reason", "", "reason that is reported to the holder and to watchers")
+	cmd.Flags().BoolVar(&v.force, "force", false, "force-release NAME from its holder; required with NAME")
+	cmd.Flags().Uint64Var(&v.token, "token", 0, "end only grants with a token of at most this `number` (default: show the holders and prompt)")
+	cmd.Flags().StringVar(&v.reason, "reason", "", "`text` that is sent to the holder and to watchers as the reason; required with --force")
 	return cmd
 }
 
@@ -72,10 +74,10 @@ func (v *releaseCommand) validate() error {
 	case v.mine != "":
 		return errors.New("--mine releases a reservation of your own, which needs neither --force nor --reason nor --token")
 	case !v.force:
-		return errors.New("this takes the lock away from a holder that may still be working under it: confirm with --force; " +
-			"a lock of your own is released by the end of `zamok lock`, or of your program, and a reservation by --mine FILE")
+		return errors.New("--force is missing: a holder may still be working when its lock is force-released; " +
+			"to release a lock of your own, end `zamok lock` or your program, and a reservation with --mine FILE")
 	case v.reason == "":
-		return errors.New("--reason is missing: the holder gets it as the cause of its loss")
+		return errors.New("--reason is missing: it is sent to the holder that loses the lock")
 	case v.token == 0 && v.app.output == "json":
 		return errors.New("-o json does not prompt: give the --token that `zamok show` prints")
 	}
@@ -96,16 +98,17 @@ func (v *releaseCommand) releaseMine(cmd *cobra.Command) error {
 		}
 		removing := f.remove()
 		if err != nil {
-			return errors.Join(f.lostError(err, "the file is removed"), removing)
+			return errors.Join(f.lostError(err, "the file was removed"), removing)
 		}
 		if removing != nil {
-			return fmt.Errorf("%s is released; its file is not removed: %w", f.reservedText(), removing)
+			return fmt.Errorf("%s was released, but its file was not removed: %w", f.reservedText(), removing)
 		}
 		doc := struct {
-			Items []itemDoc `json:"released"`
-		}{mapSlice(f.Items, newItemDoc)}
+			view.Ended
+			Items []view.Item `json:"items"`
+		}{view.Ended{State: "ended", Token: view.Number(f.Token)}, mapSlice(f.Items, newItem)}
 		return v.app.print(doc, func(w io.Writer) {
-			fmt.Fprintf(w, "%s: released; %s is removed\n", f.reservedText(), visible.Line(f.path))
+			fmt.Fprintf(w, "%s: released; %s was removed\n", f.reservedText(), visible.Line(f.path))
 		})
 	})
 }
@@ -113,48 +116,44 @@ func (v *releaseCommand) releaseMine(cmd *cobra.Command) error {
 func (v *releaseCommand) release(ctx context.Context, c *client.Client, name string) error {
 	token := client.Token(v.token)
 	if token == 0 {
-		lock, err := c.Get(ctx, name, showLimitDefault)
+		lock, err := getLock(ctx, c, name, showLimitDefault)
 		if err != nil {
 			return err
 		}
-		if len(lock.Held) == 0 {
+		if len(lock.Holding) == 0 {
 			return &exitError{exitTargetNotFound, fmt.Errorf("nobody holds %s; nothing was done", name)}
 		}
-		for _, t := range lock.Held {
-			token = max(token, t.Token)
+		for _, t := range lock.Holding {
+			token = max(token, client.Token(t.Token))
 		}
-		if err := v.confirm(ctx, newDetailDoc(lock)); err != nil {
+		if err := v.confirm(ctx, lock); err != nil {
 			return err
 		}
 	}
-	ended, err := c.ForceRelease(ctx, name, token, v.reason)
+	ended, err := admin.New(c).ForceRelease(ctx, name, token, v.reason)
 	if err != nil {
 		return err
 	}
 	if len(ended) == 0 {
 		return &exitError{exitTargetNotFound, fmt.Errorf("nobody holds %s with a token up to %d; nothing was done", name, token)}
 	}
-	type ref struct {
-		Session uint64 `json:"session,string"`
-		Ticket  uint64 `json:"ticket,string"`
-	}
-	doc := struct {
-		Ended []ref `json:"ended"`
-	}{mapSlice(ended, func(t client.TicketRef) ref { return ref{t.Session, t.Ticket} })}
+	doc := view.Forced{Ended: mapSlice(ended, func(t admin.TicketRef) view.TicketRef {
+		return view.TicketRef{Session: view.Number(t.Session), Ticket: view.Number(t.Ticket)}
+	})}
 	return v.app.print(doc, func(w io.Writer) {
 		for _, t := range ended {
-			fmt.Fprintf(w, "released: session %d does not hold %s any more\n", t.Session, visible.Line(name))
+			fmt.Fprintf(w, "force-released: session %d no longer holds %s\n", t.Session, visible.Line(name))
 		}
 	})
 }
 
-// confirm shows the holders and has a person decide.
-func (v *releaseCommand) confirm(ctx context.Context, lock detailDoc) error {
-	lock.Queue = nil // it is about the holders
-	lock.write(v.app.stderr)
-	fmt.Fprintf(v.app.stderr, "\nRelease it from %d holder(s)? [y/N] ", len(lock.Held))
+// confirm shows the holders and prompts a person.
+func (v *releaseCommand) confirm(ctx context.Context, lock *view.Lock) error {
+	lock.Queue = nil // only holders lose the lock
+	writeLock(v.app.stderr, lock)
+	fmt.Fprintf(v.app.stderr, "\nForce-release it from %d holder(s)? [y/N] ", len(lock.Holding))
 	lines := make(chan string, 1)
-	go func() { // not waited for: nothing can end a read of standard input but the end of the program
+	go func() { // not waited for: only the end of the process ends a read of standard input
 		line, _ := bufio.NewReader(v.app.stdin).ReadString('\n')
 		lines <- line
 	}()
@@ -166,5 +165,5 @@ func (v *releaseCommand) confirm(ctx context.Context, lock detailDoc) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	return errors.New("nothing was done, since the answer was not yes; scripts give --token")
+	return errors.New("nothing was done, since it was not confirmed with y; a script gives --token")
 }

@@ -18,16 +18,16 @@ const reloadEvery = time.Second
 
 // reloadSet is the set of files that a server reloads.
 type reloadSet struct {
-	again  []func() // on HUP
+	reread []func() // on HUP
 	usable map[string]func() bool
 }
 
-// watch adds files.
+// watch adds files to a set.
 func watch[T any](all *reloadSet, r *reloaded[T]) {
 	if all.usable == nil {
 		all.usable = make(map[string]func() bool)
 	}
-	all.again, all.usable[r.what] = append(all.again, r.now), r.usable
+	all.reread, all.usable[r.what] = append(all.reread, r.now), r.usable
 }
 
 // files checks the files, and reports which ones are valid as they are now.
@@ -52,7 +52,7 @@ func (all *reloadSet) keepCurrent(hangups <-chan os.Signal) (stop func()) {
 			case <-tick.C:
 				all.files()
 			case <-hangups:
-				for _, read := range all.again {
+				for _, read := range all.reread {
 					read()
 				}
 			case <-stopped:
@@ -69,13 +69,13 @@ func (all *reloadSet) keepCurrent(hangups <-chan os.Signal) (stop func()) {
 // reloaded is a value that is parsed from files, and again when one of them has changed. If they can't be read or parsed, the
 // previous value stays in force.
 type reloaded[T any] struct {
-	what  string // for the log
+	what  string // the content, for the log
 	paths []string
 	parse func(texts [][]byte) (T, error)
 	log   *slog.Logger
 
 	current atomic.Pointer[T]
-	broken  atomic.Bool // current is older than the files, which are invalid
+	broken  atomic.Bool // the files are invalid, so current is an earlier version
 
 	mu      sync.Mutex // guards what follows; held while files are read
 	checked time.Time
@@ -96,7 +96,7 @@ func (r *reloaded[T]) get() T {
 		if now := time.Now(); now.Sub(r.checked) >= reloadEvery {
 			r.checked = now
 			if r.changed() {
-				r.again()
+				r.reload()
 			}
 		}
 		r.mu.Unlock()
@@ -108,17 +108,17 @@ func (r *reloaded[T]) get() T {
 func (r *reloaded[T]) now() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.again()
+	r.reload()
 }
 
-// usable reports whether the files are valid, and their value is in force.
+// usable reports whether the files are valid, so that their value is in force.
 func (r *reloaded[T]) usable() bool {
 	r.get() // check the files, even if nothing uses their value
 	return !r.broken.Load()
 }
 
-// again reads the files and logs the result. The caller holds the lock.
-func (r *reloaded[T]) again() {
+// reload reads the files and logs the result. The caller holds the lock.
+func (r *reloaded[T]) reload() {
 	if err := r.read(); err != nil {
 		r.broken.Store(true)
 		r.log.Error("changed files are invalid: the previous version stays in force until they are fixed", "what", r.what, "error", err)

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/api"
-	"zamok/api/access/rules"
+	"zamok/api/gate/rules"
 )
 
 func TestChangedFilesAreReloaded(t *testing.T) {

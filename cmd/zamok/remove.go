@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 func newRemove(a *app) *cobra.Command {
@@ -19,14 +20,14 @@ func newRemove(a *app) *cobra.Command {
 one exits when it is started again. Its data directory cannot rejoin; the machine can, with an empty data
 directory and --join.
 
-The removal is refused if no majority of the remaining voters answers, because the cluster could not commit
-anything afterwards. Restore a node first.`,
+The removal is refused if no majority of the remaining voters replies, because the cluster could not commit
+anything afterwards. Bring a node back first.`,
 		Example: "  zamok remove n3",
 		GroupID: groupOperate,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return nodeNotFoundError(q.runChange(a, cmd, func(ctx context.Context, c *client.Client) (string, error) {
-				return fmt.Sprintf("%s is no node of the cluster any more", args[0]), c.Remove(ctx, args[0])
+			return nodeNotFoundError(q.runChange(a, cmd, func(ctx context.Context, op *admin.Admin) (string, error) {
+				return fmt.Sprintf("%s is no longer a member of the cluster", args[0]), op.Remove(ctx, args[0])
 			}))
 		},
 	}
@@ -34,7 +35,7 @@ anything afterwards. Restore a node first.`,
 	return cmd
 }
 
-// nodeNotFoundError gives the refusal of a name that no node has its exit code.
+// nodeNotFoundError adds the exit code to the error that no node has a name.
 func nodeNotFoundError(err error) error {
 	var e *client.Error
 	if errors.As(err, &e) && errors.Is(err, client.ErrInvalid) && e.Field == "id" {

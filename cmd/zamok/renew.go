@@ -15,8 +15,8 @@ func newRenew(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "renew FILE",
 		Short: "renew a reservation",
-		Long: `Renews the lease of a reservation that ` + "`zamok acquire`" + ` has written to a file: it lasts from now on for as long
-as it was acquired for. To repeat the command is safe.
+		Long: `Renews a reservation that ` + "`zamok acquire`" + ` has written to a file: it lasts for the time of --for from now on.
+Repeating the command is safe.
 
 Exit codes: 119 there is no such file, 123 the reservation has ended, 124 unavailable (retry), 125 usage or
 configuration error.`,
@@ -29,7 +29,7 @@ configuration error.`,
 				return err
 			}
 			if f.Token == 0 {
-				return fmt.Errorf("nothing was done: %s has no grant yet, or it is not known; run its `zamok acquire` again", f.path)
+				return fmt.Errorf("nothing was done: %s has no token, so its acquisition has not been granted as far as is known; run its `zamok acquire` again", f.path)
 			}
 			q.useStoredEndpoints(cmd, f)
 			return q.run(cmd, func(ctx context.Context, c *client.Client) error {

@@ -11,17 +11,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zamok/api/visible"
 	"zamok/client"
-	"zamok/session/visible"
 )
 
-// requestFlags is what the verbs have in common that ask a cluster for something and print the answer.
+// requestFlags are the flags of the commands that send a request to a cluster and print the answer.
 type requestFlags struct {
 	connectionFlags
 	timeout time.Duration
 }
 
-// requestTimeoutDefault bounds a question; changeTimeoutDefault what waits for a node to catch up, or for an election.
+// changeTimeoutDefault is longer, for changes that wait for a node to catch up or for an election.
 const (
 	requestTimeoutDefault = client.DefaultRequestTimeout
 	changeTimeoutDefault  = time.Minute
@@ -29,12 +29,12 @@ const (
 
 func (q *requestFlags) register(a *app, cmd *cobra.Command, timeout time.Duration) {
 	q.connectionFlags.register(a, cmd)
-	cmd.Flags().DurationVar(&q.timeout, "timeout", timeout, "time limit of the whole operation")
+	cmd.Flags().DurationVar(&q.timeout, "timeout", timeout, "maximum time for the command")
 }
 
-var errTimeout = errors.New("the time (--timeout) was over")
+var errTimeout = errors.New("timed out (--timeout)")
 
-// run asks f's question with a client, until a signal ends it.
+// run calls f with a client. A signal ends its context.
 func (q *requestFlags) run(cmd *cobra.Command, f func(context.Context, *client.Client) error) error {
 	if q.timeout <= 0 {
 		return &usageError{cmd.CommandPath(), fmt.Errorf("--timeout is %v: it must be above 0", q.timeout)}
@@ -54,7 +54,7 @@ func (q *requestFlags) run(cmd *cobra.Command, f func(context.Context, *client.C
 	return signalOr(ctx, f(ctx, c))
 }
 
-// operatorCommands are the verbs that look at a cluster and run it.
+// operatorCommands are the commands that inspect and operate a cluster.
 func operatorCommands() []func(*app) *cobra.Command {
 	return []func(*app) *cobra.Command{
 		newLs, newShow, newWatch, newSessions, newCheck, newNow, newBench,
@@ -66,7 +66,7 @@ func operatorCommands() []func(*app) *cobra.Command {
 func parsePositive(field, text string) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%s is %q: it is a whole number from 1", field, text)
+		return 0, fmt.Errorf("%s is %q: it must be a whole number from 1", field, text)
 	}
 	return n, nil
 }

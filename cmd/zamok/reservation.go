@@ -14,11 +14,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zamok/api/view"
+	"zamok/api/visible"
 	"zamok/client"
-	"zamok/session/visible"
 )
 
-// reservationFile is a reservation in a file. It is a secret: who has it can release the lock.
+// reservationFile is a reservation in a file. It is a secret: a program that has it can release the
+// lock.
 type reservationFile struct {
 	*client.Reservation
 	path      string
@@ -36,7 +38,7 @@ type storedReservation struct {
 	client.Reservation
 }
 
-// reservationFileName is the file for a lock if none is named.
+// reservationFileName is the default name of the file for a lock.
 func reservationFileName(lock string) string {
 	plain := strings.Map(func(r rune) rune {
 		if r == '.' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) {
@@ -59,10 +61,10 @@ func readReservation(path string) (*reservationFile, error) {
 	}
 	var s storedReservation
 	if err := json.Unmarshal(text, &s); err != nil || s.Version == 0 {
-		return nil, fmt.Errorf("%s is not a reservation that `zamok acquire` has written to its end; nothing was done", path)
+		return nil, fmt.Errorf("%s is not a complete file of a reservation; nothing was done", path)
 	}
 	if s.Version != reservationFileVersion {
-		return nil, fmt.Errorf("%s has the format %d, and this program knows %d only; nothing was done", path, s.Version, reservationFileVersion)
+		return nil, fmt.Errorf("%s has format %d, but this program reads format %d only; nothing was done", path, s.Version, reservationFileVersion)
 	}
 	if s.TTL <= 0 || len(s.Items) == 0 {
 		return nil, fmt.Errorf("%s is damaged; nothing was done", path)
@@ -70,7 +72,8 @@ func readReservation(path string) (*reservationFile, error) {
 	return &reservationFile{&s.Reservation, path, s.Endpoints, true}, nil
 }
 
-// save writes the file: the first time as a new one, and never over one that it has not read.
+// save writes the file. It creates the file the first time, and never overwrites a file that it has
+// not read.
 func (f *reservationFile) save() error {
 	text, err := json.MarshalIndent(storedReservation{reservationFileVersion, f.endpoints, *f.Reservation}, "", "  ")
 	if err != nil {
@@ -105,7 +108,7 @@ func writeSynced(file *os.File, text []byte) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// remove removes the file of a reservation that holds nothing.
+// remove removes the file, if it exists.
 func (f *reservationFile) remove() error {
 	if !f.exists {
 		return nil
@@ -117,43 +120,42 @@ func (f *reservationFile) remove() error {
 	return err
 }
 
-// reservedText names the locks of a reservation.
+// reservedText lists the locks of a reservation.
 func (f *reservationFile) reservedText() string {
 	return strings.Join(mapSlice(f.Items, func(i client.Item) string { return visible.Word(i.Name()) }), ", ")
 }
 
 // lostError reports that a reservation ended before its release.
 func (f *reservationFile) lostError(err error, next string) error {
-	reason := strings.TrimPrefix(err.Error(), "zamok: ") // the client's have it
-	return &exitError{exitLost, fmt.Errorf("the reservation in %s has ended: %s; others may hold %s since; %s", f.path, reason, f.reservedText(), next)}
+	return &exitError{exitLost, fmt.Errorf("the reservation in %s has ended: %w; others may hold %s since; %s", f.path, err, f.reservedText(), next)}
 }
 
 type reservationDoc struct {
-	Items   []itemDoc `json:"items"`
-	Token   uint64    `json:"token,string"`
-	Session uint64    `json:"session,string"`
-	Ticket  uint64    `json:"ticket,string"`
-	For     string    `json:"for"`
-	Until   string    `json:"until"` // an estimate, of this machine's clock
-	Path    string    `json:"file"`
+	Items   []view.Item   `json:"items"`
+	Token   uint64        `json:"token,string"`
+	Session uint64        `json:"session,string"`
+	Ticket  uint64        `json:"ticket,string"`
+	TTL     view.Duration `json:"ttl"`
+	Until   string        `json:"until"` // an estimate, of this machine's clock
+	Path    string        `json:"file"`
 }
 
-// print reports a reservation that holds its locks.
+// print prints a reservation that holds its locks.
 func (f *reservationFile) print(a *app, until time.Time) error {
-	doc := reservationDoc{mapSlice(f.Items, newItemDoc), uint64(f.Token), f.Session, f.Ticket, f.TTL.String(), until.Format(time.RFC3339), f.path}
+	doc := reservationDoc{mapSlice(f.Items, newItem), uint64(f.Token), f.Session, f.Ticket, view.Duration(f.TTL), until.Format(time.RFC3339), f.path}
 	return a.print(doc, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: reserved for %s\n", f.reservedText(), spanText(f.TTL))
 		table(w, [][]string{
 			{"until", "about " + clockText(until, time.Now()) + " by this machine's clock"},
 			{"token", fmt.Sprint(uint64(f.Token))},
-			{"file", f.path + " (private: it is the key to the reservation)"},
+			{"file", f.path + " (private: it can release the reservation)"},
 			{"renew", "zamok renew " + shellWord(f.path)},
 			{"release", "zamok release --mine " + shellWord(f.path)},
 		})
 	})
 }
 
-// clockText is a time as people write it: of today without the date, and of another day to the minute.
+// clockText is a time of day: of today with seconds, of another day with the date.
 func clockText(t, now time.Time) string {
 	if t, now := t.Local(), now.Local(); t.YearDay() != now.YearDay() || t.Year() != now.Year() {
 		return t.Format("Mon Jan 2 15:04")
@@ -179,11 +181,11 @@ func (c *connectionFlags) useStoredEndpoints(cmd *cobra.Command, f *reservationF
 	}
 }
 
-// openReservation is readReservation for verbs that need the file.
+// openReservation is readReservation for subcommands that need the file.
 func openReservation(path string) (*reservationFile, error) {
 	f, err := readReservation(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &exitError{exitTargetNotFound, fmt.Errorf("there is no file %s; nothing was done: a reservation that was released has none any more", path)}
+		return nil, &exitError{exitTargetNotFound, fmt.Errorf("there is no file %s; nothing was done: the file of a reservation is removed when that is released", path)}
 	}
 	return f, err
 }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"zamok/client"
+	"zamok/api/view"
 )
 
 // acquireReserved reserves a lock with a file, and requires that this succeeds.
@@ -54,7 +54,7 @@ func TestReservation(t *testing.T) {
 	args := []string{"reserve/a", "--with", "reserve/b", "--for", "30m", "--meta", "load test"}
 	began := time.Now()
 	got := acquireReserved(t, c, file, args...)
-	require.Equal(t, "30m0s", got.For)
+	require.Equal(t, view.Duration(30*time.Minute), got.TTL)
 	ends, err := time.Parse(time.RFC3339, got.Until)
 	require.NoError(t, err)
 	require.WithinDuration(t, began.Add(30*time.Minute), ends, time.Since(began)+time.Second)
@@ -63,14 +63,14 @@ func TestReservation(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), info.Mode())
 	require.Equal(t, 0, runZamok(t, c, "check", "reserve/b", strconv.FormatUint(got.Token, 10)).code)
 
-	shown := readJSON[detailDoc](t, c, "show", "reserve/a")
-	require.True(t, shown.Held[0].Reserved)
-	require.NotEmpty(t, shown.Reserved)
-	require.Equal(t, "load test", shown.Held[0].Metadata)
+	shown := readJSON[view.Lock](t, c, "show", "reserve/a")
+	require.True(t, shown.Holding[0].Reserved)
+	require.NotEmpty(t, shown.ReservedLeft)
+	require.Equal(t, "load test", shown.Holding[0].Meta)
 	require.Regexp(t, `(?m)^Reserved until .*\d\d:\d\d.* by session `+strconv.FormatUint(got.Session, 10)+", unless renewed.$", runZamok(t, c, "show", "reserve/a").stdout)
 	holdLock(t, c, "reserve/held")
 	require.Regexp(t, `(?s)DELAY +RESERVED UNTIL\n.*reserve/a .* \d\d:\d\d.*\n.*reserve/held .* -\n`, runZamok(t, c, "ls", "reserve/").stdout)
-	require.False(t, readJSON[detailDoc](t, c, "show", "reserve/held").Held[0].Reserved)
+	require.False(t, readJSON[view.Lock](t, c, "show", "reserve/held").Holding[0].Reserved)
 
 	other := filepath.Join(filepath.Dir(file), "other.zamok")
 	r := runUntilAvailable(t, c, "acquire", "reserve/a", "--for", "1m", "--try", "--file", other)
@@ -98,7 +98,7 @@ func TestReservation(t *testing.T) {
 	for _, differs := range [][]string{{"reserve/c", "--for", "30m"}, {"reserve/a", "--with", "reserve/b", "--for", "31m"}} {
 		r := runZamok(t, c, append([]string{"acquire", "--file", file}, differs...)...)
 		require.Equal(t, exitGeneral, r.code, r.stderr)
-		require.Contains(t, r.stderr, "is of another reservation: reserve/a, reserve/b for 30m; nothing was done")
+		require.Contains(t, r.stderr, "belongs to another reservation, of reserve/a, reserve/b for 30m; nothing was done")
 	}
 	require.Equal(t, whole, readStored(t, file))
 
@@ -244,9 +244,9 @@ func TestReservationSurvivesLeaders(t *testing.T) {
 		return r
 	}
 	killLeader := func() {
-		var members membersDoc
+		var members view.Members
 		require.NoError(t, json.Unmarshal([]byte(run("members", "-o", "json").stdout), &members))
-		i, err := strconv.Atoi(strings.TrimPrefix(members.leader(), "n"))
+		i, err := strconv.Atoi(strings.TrimPrefix(members.Leader, "n"))
 		require.NoError(t, err, "%v", members)
 		require.NoError(t, s.nodes[i-1].Process.Kill())
 		s.nodes[i-1].wait(t)
@@ -314,17 +314,17 @@ func TestReservationMistakes(t *testing.T) {
 		want string
 	}{
 		"no time":        {[]string{"acquire", "x"}, "--for is missing"},
-		"a short time":   {[]string{"acquire", "x", "--for", "1s"}, "--for is 1s: it is at least 2s"},
-		"a long time":    {[]string{"acquire", "x", "--for", "1000h", "--file", made("a long time")}, "settings.ttl"},
+		"a short time":   {[]string{"acquire", "x", "--for", "1s"}, "--for is 1s: it must be at least 2s"},
+		"a long time":    {[]string{"acquire", "x", "--for", "1000h", "--file", made("a long time")}, "ttl"},
 		"try and wait":   {[]string{"acquire", "x", "--for", "1h", "--try", "--wait", "1s"}, "exclude"},
 		"no name":        {[]string{"acquire", "--for", "1h"}, "accepts 1 arg"},
 		"a bad name":     {[]string{"acquire", "a\nb", "--for", "1h", "--file", made("a bad name")}, "name"},
 		"no directory":   {[]string{"acquire", "x", "--for", "1h", "--file", at("none/f")}, "none/f"},
-		"no reservation": {[]string{"acquire", "x", "--for", "1h", "--file", at("empty")}, "is not a reservation"},
-		"a newer format": {[]string{"renew", at("newer")}, "has the format 2"},
+		"no reservation": {[]string{"acquire", "x", "--for", "1h", "--file", at("empty")}, "is not a complete file of a reservation"},
+		"a newer format": {[]string{"renew", at("newer")}, "has format 2"},
 		"damaged":        {[]string{"release", "--mine", at("damaged")}, "is damaged"},
 		"mine by force":  {[]string{"release", "--mine", at("empty"), "--force"}, "--mine releases"},
-		"mine, and name": {[]string{"release", "x", "--mine", at("empty")}, "--mine needs no NAME"},
+		"mine, and name": {[]string{"release", "x", "--mine", at("empty")}, "--mine takes no NAME"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -367,7 +367,6 @@ func TestReservationTimes(t *testing.T) {
 	require.Equal(t, []string{"2h", "1h30m", "30m", "45s", "1h0m5s"}, mapSlice([]time.Duration{
 		2 * time.Hour, 90 * time.Minute, 30 * time.Minute, 45 * time.Second, time.Hour + 5*time.Second,
 	}, spanText))
-	require.Empty(t, newTicketDoc(client.TicketInfo{State: client.Waiting}, 0).Reserved)
 }
 
 // The recipes of docs/guide/shell.md for pipelines, step by step, with what GitLab and GitHub set.
@@ -392,7 +391,7 @@ func TestRecipesOfPipelines(t *testing.T) {
 			job.Dir, job.Env = dir, []string{"PATH=" + dir + ":" + os.Getenv("PATH"), name + "=" + dir, "ZAMOK_ENDPOINTS=" + c.endpoint()}
 			out, err := job.CombinedOutput()
 			require.NoError(t, err, "%s\n%s", step[1], out)
-			require.Equal(t, n < 2, len(readJSON[detailDoc](t, c, "show", lock).Held) > 0)
+			require.Equal(t, n < 2, len(readJSON[view.Lock](t, c, "show", lock).Holding) > 0)
 		}
 		require.Regexp(t, `^--fencing-token \d+\n$`, string(readFile(t, filepath.Join(dir, "tested"))))
 		requireNoFile(t, filepath.Join(dir, "staging.zamok"))

@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zamok/api/view"
+	"zamok/api/visible"
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
-	"zamok/session/visible"
 )
 
 // restoreCommand is `zamok restore`.
@@ -39,13 +40,13 @@ disks. A backup preserves the tokens, so that storage which remembers old tokens
 token of the new cluster is above all that the old cluster can have issued. Locks and sessions are not
 restored; clients open new sessions. Because clients of the old cluster may still hold valid leases, nothing
 is granted during the restore hold-off. It lasts for the longest ttl that the old cluster ever allowed before the
-backup was taken ("zamok settings"), and a minute: 1h1m unless that was raised. --quiet sets another time: a
+backup was taken ("zamok settings"), and a minute: 1h1m unless that was raised. --hold-off sets another time: a
 shorter one if you know that no lease is longer, or a longer one if the longest ttl was raised after the backup. It is
 never less than the longest lease and delay in the backup.
 
 A backup may be restored again. Each restore issues tokens above those of earlier restores, as measured by
 this machine's clock, so set the clock first. If an earlier restore was made on a machine whose clock was
-ahead, pass its last token as --above. Only one restored cluster may be in use: stop it before you start
+ahead, pass its last token as --token-base. Only one restored cluster may be in use: stop it before you start
 another.`,
 		Example: "  zamok restore locks.zamok --id r1 --data /var/lib/zamok --cluster r1=db1.example:5751",
 		GroupID: groupOperate,
@@ -59,11 +60,11 @@ another.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&v.id, "id", "", "node name, one that the old cluster never had")
-	f.StringVar(&v.data, "data", "", "data `directory`, missing or empty")
-	f.StringVar(&v.cluster, "cluster", "", "node name and peer address: `ID=HOST:5751`, exactly one")
-	f.Uint64Var(&v.tokenBase, "above", 0, "issue only tokens above this one (they are always above seconds since 1970 × 2²⁰)")
-	f.DurationVar(&v.holdOff, "quiet", 0, "restore hold-off: time during which nothing is granted (default: the longest ttl that the backup knows of and 1m)")
+	f.StringVar(&v.id, "id", "", "`name` of the node, which no node of the old cluster has had; required")
+	f.StringVar(&v.data, "data", "", "data `directory`, which must be missing or empty; required")
+	f.StringVar(&v.cluster, "cluster", "", "name and peer address of the node: `ID=HOST:5751`, exactly one; required")
+	f.Uint64Var(&v.tokenBase, "token-base", 0, "issue only tokens above this `number` (they are always above seconds since 1970 × 2²⁰)")
+	f.DurationVar(&v.holdOff, "hold-off", 0, "restore hold-off: time during which nothing is granted (default: the longest ttl that the backup contains, and 1m)")
 	return cmd
 }
 
@@ -77,7 +78,7 @@ func (v *restoreCommand) parseNode() (peer.Node, error) {
 	case len(list.Nodes()) != 1 || list.Nodes()[0].ID != v.id:
 		return peer.Node{}, fmt.Errorf("--cluster is %v: name %s alone; the others join when it runs", list, v.id)
 	case v.holdOff < 0 || v.holdOff > fsm.HoldOffMax.Duration():
-		return peer.Node{}, fmt.Errorf("--quiet is %v: it is at most %v", v.holdOff, fsm.HoldOffMax)
+		return peer.Node{}, fmt.Errorf("--hold-off is %v: it must be from 0 to %v", v.holdOff, fsm.HoldOffMax)
 	}
 	return list.Nodes()[0], nil
 }
@@ -95,22 +96,22 @@ func (v *restoreCommand) restore(path string, node peer.Node) error {
 		return err
 	}
 	doc := struct {
-		Cluster string `json:"cluster"`
-		Node    string `json:"node"`
-		Data    string `json:"data"`
-		Above   uint64 `json:"above,string"` // every token of the new cluster is above it
-		HoldOff string `json:"hold_off"`     // for how long it grants nothing at first
-	}{restored.Cluster.String(), node.ID, v.data, restored.Index, restored.HoldOff.String()}
+		Cluster   string        `json:"cluster"`
+		Node      string        `json:"node"`
+		Data      string        `json:"data"`
+		TokenBase uint64        `json:"token_base,string"` // every token of the new cluster is above it
+		HoldOff   view.Duration `json:"hold_off"`          // how long no lock is granted, from the first start on
+	}{restored.Cluster.String(), node.ID, v.data, restored.Index, view.Duration(restored.HoldOff.Duration())}
 	return v.app.print(doc, func(w io.Writer) {
 		fmt.Fprintf(w, `%s holds a new cluster of one node, %s. Its tokens are above %d.
 It grants no lock for its first %s, until the leases of the old cluster have
 expired. If the longest ttl was raised after this backup was taken (zamok settings),
-that is too short: empty the directory, and restore again with --quiet.
+that is too short: empty the directory, and restore again with --hold-off.
 
 Start it, when all nodes of the old cluster have ended for good:
 
   zamok server --id %s --data %s --cluster %v
-`, visible.Line(v.data), node.ID, restored.Index, doc.HoldOff, node.ID, shellQuote(v.data), v.cluster)
+`, visible.Line(v.data), node.ID, restored.Index, time.Duration(doc.HoldOff), node.ID, shellQuote(v.data), v.cluster)
 		if !isLoopbackAddress(node.Address) {
 			fmt.Fprint(w, `
 Add --peer-cert, --peer-key and --peer-ca, or --insecure-peers.

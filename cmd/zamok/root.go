@@ -14,32 +14,33 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"zamok/session/visible"
+	"zamok/api/visible"
 )
 
-// app is what every verb is given: where it reads and writes, and the flags that all of them have.
-// The streams are files where it matters whether a person sits there (see terminal.go).
+// app is what all subcommands share: the streams, the environment, and the global flags. A stream
+// is an *os.File where it matters whether it is a terminal (see terminal.go).
 type app struct {
-	name           string // as it was typed, for lines that can be typed again
+	name           string // as it was typed, for commands that are printed
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string
-	exit           func(code int) // at once: for a node that can't continue
+	exit           func(code int) // for a node that can't continue
 
 	output    string // text or json
 	logFormat string // text or json
 	logLevel  string
 }
 
-// newRoot registers the verbs, one file each. A verb is a function of *app that returns its
-// cobra.Command; its flags are fields of a struct of its own, and it returns errors, which
-// app.report turns into words and an exit code. A verb that talks to a cluster adds a connection.
+// newRoot registers the subcommands, one file each. A subcommand is a function of *app that returns
+// its cobra.Command. Its flags are fields of a struct, and it returns errors, which app.printError
+// prints and turns into an exit code. Subcommands that connect to a cluster embed connectionFlags
+// or requestFlags.
 func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "zamok",
 		Short:         "a replicated lock service: fair queues, pushed grants, fencing tokens",
 		Example:       "  zamok dev\n  zamok lock stock -- ./count-the-stock",
-		SilenceErrors: true, // app.report prints them
+		SilenceErrors: true, // printError prints them
 		SilenceUsage:  true,
 		Version:       version(),
 		Args:          checkCommandName,
@@ -60,9 +61,9 @@ func newRoot(a *app) *cobra.Command {
 		output = "text"
 	}
 	flags := root.PersistentFlags()
-	flags.StringVarP(&a.output, "output", "o", output, "output format: text or json (ZAMOK_OUTPUT)")
-	flags.StringVar(&a.logFormat, "log-format", "text", "log format: text or json")
-	flags.StringVar(&a.logLevel, "log-level", "info", "log level: debug, info, warn or error")
+	flags.StringVarP(&a.output, "output", "o", output, "output `format`: text or json (ZAMOK_OUTPUT)")
+	flags.StringVar(&a.logFormat, "log-format", "text", "log `format`: text or json")
+	flags.StringVar(&a.logLevel, "log-level", "info", "log `level`: debug, info, warn or error")
 
 	root.AddGroup(&cobra.Group{ID: groupLocks, Title: "Use locks:"},
 		&cobra.Group{ID: groupInspect, Title: "Inspect:"},
@@ -80,12 +81,12 @@ func newRoot(a *app) *cobra.Command {
 	}
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
-	for _, cmd := range root.Commands() { // those two are cobra's, in words of its own
+	for _, cmd := range root.Commands() { // cobra describes these two in its own words
 		switch cmd.Name() {
 		case "help":
-			cmd.Short = "explain a verb"
+			cmd.Short = "describe a command"
 		case "completion":
-			cmd.Short = "print a script that completes verbs and flags in a shell"
+			cmd.Short = "print a script that completes commands and flags in a shell"
 			prepare(cmd)
 		}
 	}
@@ -93,10 +94,10 @@ func newRoot(a *app) *cobra.Command {
 	return root
 }
 
-// helpWidth is how wide the help is, examples excepted: what the narrowest terminal shows without breaking lines.
+// helpWidth is the width of the help without the examples, in columns.
 const helpWidth = 80
 
-// wrapText breaks the lines of paragraphs anew. Lines that begin with a blank stay as they are.
+// wrapText wraps paragraphs at helpWidth. Lines that begin with a blank stay as they are.
 func wrapText(text string) string {
 	var b strings.Builder
 	column := 0
@@ -124,14 +125,14 @@ func wrapText(text string) string {
 	return b.String()
 }
 
-// The groups of verbs in the help.
+// The groups of subcommands in the help.
 const (
 	groupLocks   = "locks"
 	groupInspect = "look"
 	groupOperate = "run"
 )
 
-// prepare gives a verb, and the verbs below it, what all have.
+// prepare sets what all subcommands, and those below them, have in common.
 func prepare(cmd *cobra.Command) {
 	asUsageError(cmd)
 	cmd.Long = wrapText(cmd.Long)
@@ -141,7 +142,7 @@ func prepare(cmd *cobra.Command) {
 	}
 }
 
-// asUsageError turns a verb's complaint about its arguments into a usage error.
+// asUsageError makes the error of a subcommand about its arguments a usage error.
 func asUsageError(cmd *cobra.Command) {
 	check := cmd.Args
 	if check == nil {
@@ -155,41 +156,41 @@ func asUsageError(cmd *cobra.Command) {
 	}
 }
 
-// checkCommandName refuses what is none, and names the one that may be meant.
+// checkCommandName refuses an unknown subcommand, and suggests similar ones.
 func checkCommandName(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	text := fmt.Sprintf("there is no verb %q", args[0])
+	text := fmt.Sprintf("there is no command %q", args[0])
 	if suggestions := cmd.SuggestionsFor(args[0]); len(suggestions) > 0 {
 		text += "; is it " + strings.Join(suggestions, ", or ") + "?"
 	}
 	return &usageError{cmd.CommandPath(), errors.New(text)}
 }
 
-// explainFlagError names the missing unit of a duration.
+// explainFlagError explains that a duration lacks its unit.
 func explainFlagError(err error) error {
 	if flag, _, found := strings.Cut(err.Error(), "time: missing unit in duration"); found {
-		return errors.New(flag + "a time needs a unit, as in 500ms, 5s or 5m")
+		return errors.New(flag + "a duration needs a unit, as in 500ms, 5s or 5m")
 	}
 	return err
 }
 
-// validate looks at the flags that all verbs have.
+// validate checks the global flags.
 func (a *app) validate(cmd *cobra.Command) error {
 	if a.output != "text" && a.output != "json" {
-		return &usageError{cmd.CommandPath(), fmt.Errorf("--output is %q: it is text or json", a.output)}
+		return &usageError{cmd.CommandPath(), fmt.Errorf("--output is %q: it must be text or json", a.output)}
 	}
 	if a.logFormat != "text" && a.logFormat != "json" {
-		return &usageError{cmd.CommandPath(), fmt.Errorf("--log-format is %q: it is text or json", a.logFormat)}
+		return &usageError{cmd.CommandPath(), fmt.Errorf("--log-format is %q: it must be text or json", a.logFormat)}
 	}
 	if err := new(slog.Level).UnmarshalText([]byte(a.logLevel)); err != nil {
-		return &usageError{cmd.CommandPath(), fmt.Errorf("--log-level is %q: it is debug, info, warn or error", a.logLevel)}
+		return &usageError{cmd.CommandPath(), fmt.Errorf("--log-level is %q: it must be debug, info, warn or error", a.logLevel)}
 	}
 	return nil
 }
 
-// logger writes to stderr: stdout is for what was asked for.
+// logger writes to stderr: stdout is for the output of the command.
 func (a *app) logger() *slog.Logger {
 	options := &slog.HandlerOptions{Level: a.level()}
 	if a.logFormat == "json" {
@@ -201,18 +202,18 @@ func (a *app) logger() *slog.Logger {
 func (a *app) level() slog.Level {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(a.logLevel)); err != nil {
-		return slog.LevelInfo // check has refused it before
+		return slog.LevelInfo // validate has refused it before
 	}
 	return level
 }
 
 // signalContext returns a context that INT, TERM or HUP ends, with a signalError as its cause. A
-// signal that was ignored when the program started (nohup) stays so.
+// signal that was ignored when the program started (nohup) stays ignored.
 func signalContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return contextUntil(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 }
 
-// contextUntil returns a context that one of these signals ends.
+// contextUntil returns a context that ends with one of these signals.
 func contextUntil(ctx context.Context, ending ...os.Signal) (context.Context, context.CancelFunc) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, notIgnored(ending...)...)
@@ -234,7 +235,7 @@ func contextUntil(ctx context.Context, ending ...os.Signal) (context.Context, co
 	}
 }
 
-// notIgnored are the signals that this program was not started to ignore.
+// notIgnored returns the signals that were not ignored when this program started.
 func notIgnored(all ...os.Signal) []os.Signal {
 	var kept []os.Signal
 	for _, s := range all {

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"zamok/api/access/identity"
-	"zamok/api/access/rules"
-	"zamok/session/visible"
+	"zamok/api/gate/identity"
+	"zamok/api/gate/rules"
+	"zamok/api/visible"
 )
 
 func newRules(*app) *cobra.Command {

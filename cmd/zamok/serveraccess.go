@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/api"
-	"zamok/api/access"
-	"zamok/api/access/identity"
-	"zamok/api/access/limits"
-	"zamok/api/access/rules"
 	"zamok/api/audit"
+	"zamok/api/gate"
+	"zamok/api/gate/identity"
+	"zamok/api/gate/limits"
+	"zamok/api/gate/rules"
 )
 
 // accessFlags are the flags of `zamok server` for authentication, access rules, limits and the audit log.
@@ -28,13 +28,13 @@ type accessFlags struct {
 
 func (v *accessFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&v.rules, "rules", "", "access rules, a YAML `file`; whatever no rule allows is denied (default: everything is allowed, to clients on this machine)")
+	f.StringVar(&v.rules, "rules", "", "access rules, a YAML `file`; what no rule allows is denied (default: clients on this machine may do everything)")
 	f.StringVar(&v.tokens, "tokens", "", "`file` with the hashes of client tokens; see \"zamok token new\"")
 	f.StringVar(&v.jwtKeys, "jwt-keys", "", "`file` with the public keys that verify JWTs, a JWK Set; requires --jwt-issuer")
-	f.StringVar(&v.jwtIssuer, "jwt-issuer", "", "required issuer (iss) of JWTs")
-	f.StringVar(&v.jwtAudience, "jwt-audience", "zamok", "required audience (aud) of JWTs")
-	f.StringVar(&v.clientName, "client-name", string(identity.CommonName), "part of a client certificate that is the identity: cn, dns, uri or email")
-	f.StringSliceVar(&v.limits, "limit", nil, "change a limit of this node: `NAME=N`, for rates NAME=N/s, or NAME=none; "+
+	f.StringVar(&v.jwtIssuer, "jwt-issuer", "", "required `issuer` (iss) of JWTs")
+	f.StringVar(&v.jwtAudience, "jwt-audience", "zamok", "required `audience` (aud) of JWTs")
+	f.StringVar(&v.clientName, "client-name", string(identity.CommonName), "`part` of a client certificate that is the identity: cn, dns, uri or email")
+	f.StringSliceVar(&v.limits, "limit", nil, "limit of this node: `NAME=N`, NAME=N/s for a rate, or NAME=none; "+
 		"repeatable (names: "+strings.Join(limits.Names(), ", ")+")")
 	f.StringVar(&v.audit, "audit", "", "audit log `file`: one JSON line for each operator call and each denial (default: the server's log)")
 	f.BoolVar(&v.auditGrants, "audit-grants", false, "add a line for each grant and for the end of each hold to the audit log")
@@ -46,11 +46,11 @@ var certificateNames = []identity.CertificateName{identity.CommonName, identity.
 func (v *accessFlags) validate() error {
 	switch {
 	case v.jwtKeys != "" && v.jwtIssuer == "":
-		return errors.New("--jwt-keys requires --jwt-issuer, the issuer of the keys")
+		return errors.New("--jwt-keys requires --jwt-issuer, the issuer of the JWTs")
 	case v.jwtKeys == "" && v.jwtIssuer != "":
-		return errors.New("--jwt-issuer requires --jwt-keys, which verify its tokens")
+		return errors.New("--jwt-issuer requires --jwt-keys, the keys that verify its JWTs")
 	case !slices.Contains(certificateNames, identity.CertificateName(v.clientName)):
-		return fmt.Errorf("--client-name: %q is not one of cn, dns, uri and email", v.clientName)
+		return fmt.Errorf("--client-name is %q: it must be cn, dns, uri or email", v.clientName)
 	}
 	if _, err := limits.Parse(v.limits); err != nil {
 		return fmt.Errorf("--limit: %w", err)
@@ -58,7 +58,7 @@ func (v *accessFlags) validate() error {
 	return nil
 }
 
-// tokenFlags are the flags that let clients authenticate with tokens; "" if none does.
+// tokenFlags is the flag that lets clients authenticate with tokens; "" if there is none.
 func (v *accessFlags) tokenFlags() string {
 	switch {
 	case v.tokens != "":
@@ -103,7 +103,7 @@ func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger, all *relo
 		}
 		watch(all, verifiers.keys)
 	}
-	cfg.Identity = access.Identifier{
+	cfg.Identity = gate.Identifier{
 		Certificate: identity.CertificateName(v.clientName),
 	}
 	if v.tokens != "" || v.jwtKeys != "" {
@@ -124,7 +124,7 @@ func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger, all *relo
 			return fmt.Errorf("--audit: %w", err)
 		}
 		cfg.Audit = file
-		all.again = append(all.again, func() {
+		all.reread = append(all.reread, func() {
 			if err := file.Reopen(); err != nil {
 				log.Error("the audit log file can't be reopened; lines still go to the previous file", "error", err)
 			}

@@ -11,12 +11,12 @@ import (
 	"zamok/raftnode/store"
 )
 
-// joinRetryInterval is between two requests to be added to the cluster.
+// joinRetryInterval is the time between two requests to be added to the cluster.
 const joinRetryInterval = 2 * time.Second
 
-// joinUntilVoter asks the cluster to add this node until it has a vote. It returns an error when the
-// cluster refuses a newcomer for good. A joining that broke off, because the leader changed or this node
-// ended in its midst, continues where it stood.
+// joinUntilVoter requests to be added to the cluster until this node is a voter. It returns an
+// error if the cluster refuses a node that was never a member. A join that was interrupted, by a
+// change of the leader or the end of this node, continues.
 func (v *serverCommand) joinUntilVoter(ctx context.Context, node *api.Node) error {
 	if node.Raft().Voter() {
 		return nil

@@ -11,41 +11,41 @@ import (
 	"zamok/raftnode"
 )
 
-// A port is closed unless a flag says otherwise. It is on loopback until its callers are checked,
-// and what would check them in appearance only is refused. --insecure-clients and --insecure-peers
-// accept what is refused, and then each start warns of it.
+// A port listens on loopback unless its callers are authenticated and authorized. Flags that would
+// only seem to do that are refused. --insecure-clients and --insecure-peers allow what is refused,
+// and each start logs a warning then.
 
-// opening is what lets others do more than they should.
-type opening struct {
-	flags string // that open a port, and why they do
-	means string // who may do what
-	cure  string // the flags that close it
+// exposure is a way in which programs may do more than they should.
+type exposure struct {
+	flags       string // the flags that expose a port, and why
+	consequence string // who may do what
+	fix         string // the flags to give
 }
 
-// clientOpenings are what --insecure-clients accepts.
-func (v *serverCommand) clientOpenings() (all []opening) {
-	tokens, far := v.access.tokenFlags(), v.farClientPorts()
+// clientExposures are what --insecure-clients allows.
+func (v *serverCommand) clientExposures() (all []exposure) {
+	tokens, remote := v.access.tokenFlags(), v.remoteClientPorts()
 	if v.access.rules == "" {
-		means := v.clients(tokens) + " may take and end every lock, change the members and read a backup"
-		for _, port := range far {
+		consequence := v.clients(tokens) + " may acquire and release every lock, change the members and read a backup"
+		for _, port := range remote {
 			flags := port + " is not a loopback address, and --rules is missing"
-			all = append(all, opening{flags, means, "--rules"})
+			all = append(all, exposure{flags, consequence, "--rules"})
 		}
 		if tokens != "" {
-			all = append(all, opening{tokens + " is given without --rules", means, "--rules"})
+			all = append(all, exposure{tokens + " is given without --rules", consequence, "--rules"})
 		}
 	}
 	if v.clientTLS.cert == "" && tokens != "" {
-		for _, port := range far {
+		for _, port := range remote {
 			flags := port + " is not a loopback address, and " + tokens + " is given without TLS"
-			means := "whoever can read on the network can use the tokens"
-			all = append(all, opening{flags, means, "--tls-cert and --tls-key"})
+			consequence := "whoever can read on the network can use the tokens"
+			all = append(all, exposure{flags, consequence, "--tls-cert and --tls-key"})
 		}
 	}
 	return all
 }
 
-// clients are the programs that are served without rules.
+// clients describes the programs that are served without rules.
 func (v *serverCommand) clients(tokens string) string {
 	switch {
 	case v.clientTLS.clientCA == "":
@@ -56,72 +56,72 @@ func (v *serverCommand) clients(tokens string) string {
 	return "every program with a certificate of --tls-client-ca or a token"
 }
 
-// farClientPorts are the flags, with their addresses, of the ports for clients beyond loopback.
-func (v *serverCommand) farClientPorts() (far []string) {
+// remoteClientPorts are the flags, with their addresses, of the ports for clients beyond loopback.
+func (v *serverCommand) remoteClientPorts() (remote []string) {
 	for _, p := range v.clientPorts() {
 		if p.address != "" && !isLoopbackAddress(p.address) {
-			far = append(far, p.flag+": "+p.address)
+			remote = append(remote, p.flag+": "+p.address)
 		}
 	}
-	return far
+	return remote
 }
 
-// peerOpenings are what --insecure-peers accepts. Nodes on other machines are among them: a node on
-// loopback would wait for them without end.
-func (v *serverCommand) peerOpenings() (all []opening) {
+// peerExposures are what --insecure-peers allows. Nodes on other machines are among them: a node
+// that listens on loopback would wait for them forever.
+func (v *serverCommand) peerExposures() (all []exposure) {
 	if v.peerTLS != (tlsFiles{}) {
 		return nil
 	}
 	const (
-		cure = "--peer-cert, --peer-key and --peer-ca"
-		who  = "every program that can connect to the peer port"
+		fix = "--peer-cert, --peer-key and --peer-ca"
+		who = "every program that can connect to the peer port"
 	)
-	far := func(flag, address string) {
+	addRemote := func(flag, address string) {
 		if !isLoopbackAddress(address) {
 			flags := flag + ": " + address + " is not a loopback address, and peer TLS is off"
-			all = append(all, opening{flags, who + " can change the state of the cluster, or destroy it", cure})
+			all = append(all, exposure{flags, who + " can change the state of the cluster, or destroy it", fix})
 		}
 	}
-	far("--peer", v.peerListenAddress())
+	addRemote("--peer", v.peerListenAddress())
 	for _, n := range v.list.Nodes() {
-		far("--cluster", n.Address)
+		addRemote("--cluster", n.Address)
 	}
 	for _, n := range v.joinList.Nodes() {
-		far("--join", n.Address)
+		addRemote("--join", n.Address)
 	}
 	if v.access.rules != "" {
-		means := who + ", also from this machine, can act as every identity"
-		all = append(all, opening{"--rules is given without peer TLS", means, cure})
+		consequence := who + ", also from this machine, can act as every identity"
+		all = append(all, exposure{"--rules is given without peer TLS", consequence, fix})
 	}
 	return all
 }
 
-// checkPorts refuses what no --insecure flag accepts.
+// checkPorts refuses exposures that no --insecure flag allows.
 func (v *serverCommand) checkPorts() error {
 	for _, p := range append(v.clientPorts(), portFlag{"--peer", v.peerListenAddress()}) {
 		if _, _, err := net.SplitHostPort(p.address); p.address != "" && err != nil {
-			return fmt.Errorf("%s: %q is neither HOST:PORT nor a port", p.flag, p.address)
+			return fmt.Errorf("%s is %q: it must be HOST:PORT or a port", p.flag, p.address)
 		}
 	}
-	if open := v.clientOpenings(); len(open) > 0 && !v.insecureClients {
+	if exposures := v.clientExposures(); len(exposures) > 0 && !v.insecureClients {
 		return fmt.Errorf("%s, so %s: give %s, or --insecure-clients if only trusted programs can connect",
-			open[0].flags, open[0].means, open[0].cure)
+			exposures[0].flags, exposures[0].consequence, exposures[0].fix)
 	}
-	if open := v.peerOpenings(); len(open) > 0 && !v.insecurePeers {
+	if exposures := v.peerExposures(); len(exposures) > 0 && !v.insecurePeers {
 		return fmt.Errorf("%s, so %s: give %s, or --insecure-peers if only nodes can connect",
-			open[0].flags, open[0].means, open[0].cure)
+			exposures[0].flags, exposures[0].consequence, exposures[0].fix)
 	}
 	return nil
 }
 
-// checkMembersAreLocal refuses nodes on other machines that only the data names.
+// checkMembersAreLocal refuses members on other machines that only the data contains.
 func (v *serverCommand) checkMembersAreLocal(members []raftnode.Server) error {
 	if !v.peersAreLocal() {
 		return nil
 	}
 	for _, m := range members {
 		if !isLoopbackAddress(m.Peer) {
-			return fmt.Errorf("%s, a member by the data in %s, is reached over a network at %s, and without "+
+			return fmt.Errorf("%s, a member according to the data in %s, has the address %s on another machine, but without "+
 				"TLS this node listens for peers on loopback only: give --peer-cert, --peer-key and --peer-ca, "+
 				"or --insecure-peers if only nodes can connect", m.ID, v.data, m.Peer)
 		}
@@ -129,41 +129,42 @@ func (v *serverCommand) checkMembersAreLocal(members []raftnode.Server) error {
 	return nil
 }
 
-// logPorts says what is open, and to whom.
+// logPorts logs who can connect to the ports.
 func (v *serverCommand) logPorts(log *slog.Logger) {
 	clients := []any{"listen", v.clientListenAddress(), "http", v.httpListenAddress()}
-	switch open := v.clientOpenings(); {
-	case len(open) > 0:
-		log.Warn(warning("clients", "programs", open), clients...)
+	switch exposures := v.clientExposures(); {
+	case len(exposures) > 0:
+		log.Warn(warning("clients", "programs", exposures), clients...)
 	case v.clientsAreLocal():
 		log.Info("without --rules, only programs on this machine can be clients", clients...)
-	case v.clientTLS.cert == "" && len(v.farClientPorts()) > 0:
+	case v.clientTLS.cert == "" && len(v.remoteClientPorts()) > 0:
 		log.Warn("clients on other machines have no TLS: whoever can read on the network can use "+
 			"their sessions; give --tls-cert and --tls-key, or put a proxy in front of loopback addresses", clients...)
 	}
 	peers := []any{"peer", v.peerListenAddress()}
-	switch open := v.peerOpenings(); {
-	case len(open) > 0:
-		log.Warn(warning("peers", "nodes", open), peers...)
+	switch exposures := v.peerExposures(); {
+	case len(exposures) > 0:
+		log.Warn(warning("peers", "nodes", exposures), peers...)
 	case v.peerTLS == (tlsFiles{}):
 		log.Info("peer TLS is off: only nodes on this machine can be peers", peers...)
 	}
 }
 
-// warning is one sentence of all that is open to others than the trusted.
-func warning(port, trusted string, open []opening) string {
-	var means, cures []string
-	for _, o := range open {
-		if !slices.Contains(means, o.means) {
-			means, cures = append(means, o.means), append(cures, o.cure)
+// warning describes all exposures of a port.
+func warning(port, trusted string, exposures []exposure) string {
+	var consequences, fixes []string
+	for _, o := range exposures {
+		if !slices.Contains(consequences, o.consequence) {
+			consequences, fixes = append(consequences, o.consequence), append(fixes, o.fix)
 		}
 	}
-	slices.Sort(cures)
+	slices.Sort(fixes)
 	return fmt.Sprintf("--insecure-%s is in force: %s; give %s, or let only trusted %s connect",
-		port, strings.Join(means, "; "), strings.Join(slices.Compact(cures), ", "), trusted)
+		port, strings.Join(consequences, "; "), strings.Join(slices.Compact(fixes), ", "), trusted)
 }
 
-// clientsAreLocal reports whether clients must be on this machine, since all may do everything.
+// clientsAreLocal reports whether clients must be on this machine, since every client may do
+// everything.
 func (v *serverCommand) clientsAreLocal() bool { return v.access.rules == "" && !v.insecureClients }
 
 // peersAreLocal reports whether peers must be on this machine, since without TLS they are not
@@ -172,7 +173,7 @@ func (v *serverCommand) peersAreLocal() bool {
 	return v.peerTLS == (tlsFiles{}) && !v.insecurePeers
 }
 
-// portFlag is a flag with the address that it stands for.
+// portFlag is a flag with its listen address.
 type portFlag struct{ flag, address string }
 
 func (v *serverCommand) clientPorts() []portFlag {
@@ -225,7 +226,7 @@ func isLoopbackAddress(address string) bool {
 	return isLoopback(host)
 }
 
-// isLoopback does not look a name up: it may have several addresses, and others when the node
+// isLoopback does not resolve names: a name may have several addresses, and others when the node
 // listens.
 func isLoopback(host string) bool {
 	if host == "localhost" {

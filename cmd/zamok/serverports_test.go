@@ -43,7 +43,7 @@ func TestWhichPortsAreOpen(t *testing.T) {
 		insecureClients    = "--insecure-clients"
 		insecurePeers      = "--insecure-peers"
 
-		everybody = "every program that can connect may take"
+		everybody = "every program that can connect may acquire"
 		plain     = "can use the tokens"
 		peersOpen = "change the state of the cluster"
 		actAs     = "can act as every identity"
@@ -67,9 +67,9 @@ func TestWhichPortsAreOpen(t *testing.T) {
 		"a zone":                 {"--http [fe80::1%lo]:5752", "", []string{"--http: [fe80::1%lo]:5752"}},
 		"certificates alone":     {clientCA + " --listen :5750", "", []string{"every program with a certificate of --tls-client-ca may"}},
 		"TLS alone":              {clientTLS + " --listen :5750", "", []string{everybody}},
-		"neither":                {"--listen db1", "", []string{`--listen: "db1" is neither HOST:PORT nor a port`}},
-		"not a port":             {"--http 123456", "", []string{"--http: \"123456\""}},
-		"not a peer port":        {"--peer db1", "", []string{"--peer: \"db1\""}},
+		"neither":                {"--listen db1", "", []string{`--listen is "db1": it must be HOST:PORT or a port`}},
+		"not a port":             {"--http 123456", "", []string{"--http is \"123456\""}},
+		"not a peer port":        {"--peer db1", "", []string{"--peer is \"db1\""}},
 		"localhost":              {"--listen localhost:1 --http localhost:2 --peer localhost:3", "localhost:1 localhost:2 localhost:3", nil},
 		"IPv6":                   {"--listen [::1]:1 --http [::1]:2 --peer [::1]:3", "[::1]:1 [::1]:2 [::1]:3", nil},
 		"another loopback":       {"--listen 127.0.3.1:1", "127.0.3.1:1 127.0.0.1:5752" + peerClosed, nil},
@@ -199,8 +199,8 @@ func TestTheDocumentedDeploymentIsClosed(t *testing.T) {
 		}
 		v, log, err := parseServer(t, words...)
 		require.NoError(t, err, "%s: %s", name, command)
-		require.Empty(t, v.clientOpenings(), "%s: %s", name, command)
-		require.Empty(t, v.peerOpenings(), "%s: %s", name, command)
+		require.Empty(t, v.clientExposures(), "%s: %s", name, command)
+		require.Empty(t, v.peerExposures(), "%s: %s", name, command)
 		require.NotContains(t, log, "level=WARN", "%s: %s", name, command)
 		require.False(t, strings.Contains(name, "unit") && v.clientsAreLocal(), command)
 	}

@@ -11,13 +11,13 @@ import (
 // tlsVersions are the values of --tls-min-version.
 var tlsVersions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
 
-// secure configures TLS, and returns the certificate files.
+// secure configures TLS, and returns the files of certificates.
 func (v *serverCommand) secure(cfg *api.NodeConfig, log *slog.Logger) (all []*reloaded[certificates], err error) {
 	use := func(files tlsFiles, flag, what string, minVersion uint16) (func() *tls.Config, error) {
 		if files == (tlsFiles{}) {
 			return nil, nil
 		}
-		warnOfOpenKey(log, files.key)
+		warnOfReadableKey(log, files.key)
 		current, err := files.reload(log, what, minVersion)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", flag, err)

@@ -95,10 +95,10 @@ func TestAKeyThatAllMayReadIsReported(t *testing.T) {
 		require.NoError(t, os.WriteFile(key, nil, mode))
 		require.NoError(t, os.Chmod(key, mode))
 		var log strings.Builder
-		warnOfOpenKey(slog.New(slog.NewTextHandler(&log, nil)), key)
+		warnOfReadableKey(slog.New(slog.NewTextHandler(&log, nil)), key)
 		require.Equal(t, warns, strings.Contains(log.String(), key), "%v", mode)
 	}
-	warnOfOpenKey(slog.New(slog.NewTextHandler(io.Discard, nil)), "")
+	warnOfReadableKey(slog.New(slog.NewTextHandler(io.Discard, nil)), "")
 }
 
 // HUP has a node read its files, and never ends it: not while it waits for the other nodes, and not when the files are

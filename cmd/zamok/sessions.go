@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"zamok/api/view"
 	"zamok/client"
+	"zamok/client/admin"
+	"zamok/internal/call"
 )
 
 // sessionsCommand is `zamok sessions`.
@@ -25,12 +29,11 @@ func newSessions(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sessions",
 		Short: "list live sessions",
-		Long: `Lists live sessions, oldest first. LEASE is the remaining lease if no further renewal arrives. LOCKS
-counts held and awaited acquisitions.
+		Long: `Lists live sessions, oldest first. LEASE is the remaining lease if no further renewal arrives.
+TICKETS counts acquisitions that wait or hold.
 
---by identity lists who uses how much instead: the sessions, acquisitions and bytes of each identity, those first
-that are closest to one of their quotas, of which USED is the part (see zamok settings). With access rules it needs
-the verb operate.`,
+--by identity lists the usage of each identity instead: its sessions, tickets and bytes. USED is the percentage of the
+quota that it is closest to (see zamok settings); the highest come first. With access rules this needs the verb operate.`,
 		Example: "  zamok sessions\n  zamok sessions --by identity --limit 10",
 		GroupID: groupInspect,
 		Args:    cobra.NoArgs,
@@ -44,45 +47,38 @@ the verb operate.`,
 			case v.by != "identity":
 				return &usageError{cmd.CommandPath(), fmt.Errorf("--by is %q: it must be identity", v.by)}
 			case cmd.Flags().Changed("after"):
-				return &usageError{cmd.CommandPath(), errors.New("--after is a session, and --by identity lists none: use --limit")}
+				return &usageError{cmd.CommandPath(), errors.New("--after is the id of a session, but --by identity lists no sessions: use --limit")}
 			}
 			return v.run(cmd, v.listIdentities)
 		},
 	}
 	v.register(a, cmd, requestTimeoutDefault)
-	cmd.Flags().Uint64Var(&v.after, "after", 0, "start after this session")
-	cmd.Flags().StringVar(&v.by, "by", "", "show the usage by `identity` instead")
-	cmd.Flags().IntVar(&v.limit, "limit", pageSizeMax, "maximum number of results")
+	cmd.Flags().Uint64Var(&v.after, "after", 0, "list only sessions with an id above this `id`")
+	cmd.Flags().StringVar(&v.by, "by", "", "list the usage by `identity` instead")
+	cmd.Flags().IntVar(&v.limit, "limit", pageSizeMax, "maximum `number` of results")
 	return cmd
 }
 
 func (v *sessionsCommand) list(ctx context.Context, c *client.Client) error {
-	sessions, stamp, err := c.Sessions(ctx, v.after, v.limit)
+	sessions, stamp, err := call.Sessions(ctx, c.Calls(), v.after, v.limit)
 	if err != nil {
 		return err
 	}
-	doc := struct {
-		Sessions []sessionDoc `json:"sessions"`
-		More     bool         `json:"more"` // perhaps
-		Stamp    stampDoc     `json:"stamp"`
-	}{
-		mapSlice(sessions, func(s client.SessionInfo) sessionDoc { return newSessionDoc(s, stamp.Time) }),
-		len(sessions) == v.limit, newStampDoc(stamp),
-	}
+	doc := view.NewSessions(sessions, stamp, len(sessions) == v.limit)
 	return v.app.print(doc, func(w io.Writer) {
 		if len(sessions) == 0 {
-			fmt.Fprintln(w, "No session lives.")
+			fmt.Fprintln(w, "There are no live sessions.")
 			return
 		}
-		rows := [][]string{{"SESSION", "WHO", "FROM", "AGE", "TTL", "LEASE", "LOCKS"}}
+		rows := [][]string{{"SESSION", "WHO", "IDENTITY", "AGE", "TTL", "LEASE", "TICKETS"}}
 		for _, s := range doc.Sessions {
 			rows = append(rows, []string{
-				strconv.FormatUint(s.Session, 10), firstNonEmpty(s.Label), firstNonEmpty(s.Identity), s.Age, s.TTL, s.LeaseLeft, strconv.Itoa(s.Tickets),
+				fmt.Sprint(s.Session), firstNonEmpty(s.Label), firstNonEmpty(s.Identity), cell(&s.Age), time.Duration(s.TTL).String(), cell(&s.LeaseLeft), fmt.Sprint(s.Tickets),
 			})
 		}
 		table(w, rows)
-		if doc.More {
-			fmt.Fprintf(w, "There may be more: continue with --after %d.\n", sessions[len(sessions)-1].Session)
+		if doc.Next != 0 {
+			fmt.Fprintf(w, "There may be more: continue with --after %d.\n", doc.Next)
 		}
 	})
 }
@@ -95,7 +91,7 @@ type identityDoc struct {
 }
 
 func (v *sessionsCommand) listIdentities(ctx context.Context, c *client.Client) error {
-	settings, identities, err := c.Usage(ctx, min(v.limit, pageSizeMax))
+	settings, identities, err := admin.New(c).Usage(ctx, min(v.limit, pageSizeMax))
 	if err != nil {
 		return err
 	}
@@ -105,7 +101,7 @@ func (v *sessionsCommand) listIdentities(ctx context.Context, c *client.Client) 
 		Quota      quotasDoc     `json:"quota"` // of each identity
 		Used       quotasDoc     `json:"used"`  // by all clients together
 	}{
-		mapSlice(identities, func(u client.IdentityUsage) identityDoc {
+		mapSlice(identities, func(u admin.IdentityUsage) identityDoc {
 			used := max(u.Used.Sessions*100/quota.Sessions, u.Used.Tickets*100/quota.Tickets, u.Used.Bytes*100/quota.Bytes)
 			return identityDoc{u.Identity, quotasDoc(u.Used), used}
 		}),
@@ -113,10 +109,10 @@ func (v *sessionsCommand) listIdentities(ctx context.Context, c *client.Client) 
 	}
 	return v.app.print(doc, func(w io.Writer) {
 		if len(doc.Identities) == 0 {
-			fmt.Fprintln(w, "No session lives.")
+			fmt.Fprintln(w, "There are no live sessions.")
 			return
 		}
-		rows := [][]string{{"IDENTITY", "SESSIONS", "LOCKS", "BYTES", "USED"}}
+		rows := [][]string{{"IDENTITY", "SESSIONS", "TICKETS", "BYTES", "USED"}}
 		for _, u := range doc.Identities {
 			rows = append(rows, []string{
 				firstNonEmpty(u.Identity), strconv.FormatUint(u.Sessions, 10), strconv.FormatUint(u.Tickets, 10), strconv.FormatUint(u.Bytes, 10),

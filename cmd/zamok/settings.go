@@ -9,14 +9,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zamok/api/view"
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 type settingsDoc struct {
-	LongestTTL     string    `json:"longest_ttl"`
-	RestoreHoldOff string    `json:"restore_hold_off"` // of a backup that is taken now
-	Quotas         quotasDoc `json:"quotas"`
-	Used           quotasDoc `json:"used"` // by all clients together
+	LongestTTL     view.Duration `json:"longest_ttl"`
+	RestoreHoldOff view.Duration `json:"restore_hold_off"` // of a backup that is taken now
+	Quotas         quotasDoc     `json:"quotas"`
+	Used           quotasDoc     `json:"used"` // by all clients together
 }
 
 type quotasDoc struct {
@@ -29,7 +31,7 @@ type quotasDoc struct {
 func newSettings(a *app) *cobra.Command {
 	q := &requestFlags{}
 	var longest time.Duration
-	var quotas client.Quotas
+	var quotas admin.Quotas
 	cmd := &cobra.Command{
 		Use:   "settings [--longest-ttl DURATION | --max-bytes N …]",
 		Short: "show or change the settings of the cluster",
@@ -40,14 +42,15 @@ it for locks that are held for hours without a process that renews. Sessions tha
 
 A restored cluster grants nothing until no lease of the old cluster can be valid any more. This restore hold-off
 follows the highest value that the setting had before the backup was taken, and does not become shorter when
-it is lowered again. A backup that was taken before the setting was raised does not know of it: take a new
-backup at once.
+it is lowered again. A backup that was taken before the setting was raised does not contain it: take a
+new backup at once.
 
 Quotas limit what all clients together may use: sessions, tickets (acquisitions that wait or are granted), and the
 approximate bytes that both take in the memory of every node. One identity may use --identity-share of each; clients
 without a certificate or token count as one identity per host, or /64 network of IPv6. New sessions and acquisitions
-beyond a quota are refused. Existing sessions and locks are not affected, and releases always work. Plan three times --max-bytes as
-memory of each node, in addition to its buffers: a node holds the state twice while it receives a snapshot.`,
+beyond a quota are refused. Existing sessions and locks are not affected, and releases always work. Plan three
+times --max-bytes as memory of each node, in addition to its buffers: a node holds the state twice while it
+receives a snapshot.`,
 		Example: "  zamok settings\n  zamok settings --longest-ttl 48h && zamok backup locks.zamok\n" +
 			"  zamok settings --max-bytes 1073741824 --max-tickets 2000000",
 		GroupID: groupOperate,
@@ -61,18 +64,21 @@ memory of each node, in addition to its buffers: a node holds the state twice wh
 				return &usageError{cmd.CommandPath(), err}
 			}
 			return q.run(cmd, func(ctx context.Context, c *client.Client) error {
-				read := c.Settings
+				op := admin.New(c)
+				read := op.Settings
 				switch {
 				case change:
-					read = func(ctx context.Context) (client.Settings, error) { return c.SetLongestTTL(ctx, longest) }
-				case quotas != (client.Quotas{}):
-					read = func(ctx context.Context) (client.Settings, error) { return c.SetQuotas(ctx, quotas) }
+					read = func(ctx context.Context) (admin.Settings, error) {
+						return op.SetLongestTTL(ctx, longest)
+					}
+				case quotas != (admin.Quotas{}):
+					read = func(ctx context.Context) (admin.Settings, error) { return op.SetQuotas(ctx, quotas) }
 				}
 				s, err := read(ctx)
 				if err != nil {
 					return err
 				}
-				doc := settingsDoc{s.LongestTTL.String(), s.RestoreHoldOff.String(), quotasDoc(s.Quotas), quotasDoc(s.Used)}
+				doc := settingsDoc{view.Duration(s.LongestTTL), view.Duration(s.RestoreHoldOff), quotasDoc(s.Quotas), quotasDoc(s.Used)}
 				return a.print(doc, func(w io.Writer) { doc.write(w, change) })
 			})
 		},
@@ -116,15 +122,15 @@ func (d settingsDoc) write(w io.Writer, changed bool) {
 	}
 	fmt.Fprintf(w, `The longest ttl of a session is %s.%s
 A cluster restored from a backup that is taken now grants no lock for its first
-%s, unless restore --quiet sets another time: never less than the longest
+%s, unless restore --hold-off sets another time: never less than the longest
 ttl and delay of a session in the backup.
-`, d.LongestTTL, kept, d.RestoreHoldOff)
+`, time.Duration(d.LongestTTL), kept, time.Duration(d.RestoreHoldOff))
 	if changed {
 		fmt.Fprintf(w, `
-Backups that were taken before the longest ttl was raised do not know of it. Take
-a new one now (zamok backup FILE), or restore those with --quiet %s at
+Backups that were taken before the longest ttl was raised do not contain it. Take
+a new one now (zamok backup FILE), or restore those with --hold-off %s at
 least. Lowering the longest ttl again does not make that shorter.
-`, d.RestoreHoldOff)
+`, time.Duration(d.RestoreHoldOff))
 	}
 	fmt.Fprintf(w, "\nIn use: %d of %d sessions, %d of %d tickets, %d of %d bytes.\nOne identity may use %d %% of each quota.\n",
 		d.Used.Sessions, d.Quotas.Sessions, d.Used.Tickets, d.Quotas.Tickets, d.Used.Bytes, d.Quotas.Bytes, d.Quotas.Share)

@@ -10,10 +10,10 @@ import (
 	"zamok/clock"
 )
 
-// supervisor is what a command under a lock hangs on.
+// supervisor runs a command that must end before its lock can be granted to another client.
 type supervisor struct {
 	lost     <-chan struct{}      // closed when the lock is lost
-	timeLeft func() time.Duration // for how long it is surely still held
+	timeLeft func() time.Duration // how long it is certainly still held
 
 	killAfter time.Duration // between TERM and KILL
 }
@@ -21,11 +21,11 @@ type supervisor struct {
 // commandResult is how a command under a lock ended.
 type commandResult struct {
 	exitCode   int            // its own
-	terminated bool           // by us, since its lock was lost or nearly
+	terminated bool           // by this program, since its lock was lost or about to be
 	stopSignal syscall.Signal // a signal that ends this process too, passed on to the command; 0 = none
 }
 
-// run runs a command until it ends or must be ended. Its error is that the command can't be run.
+// run runs a command until it ends or must be ended. An error means that the command can't be run.
 func (l supervisor) run(argv, env []string, signals <-chan os.Signal) (commandResult, error) {
 	t := openTerminal()
 	c, err := startChild(argv, env, t.childLeadsGroup())
@@ -47,14 +47,15 @@ func (o *commandResult) recordSignal(s os.Signal) {
 }
 
 const (
-	// killMargin lies between KILL and the deadline: for a timer that is late, and for the command
-	// to have ended.
+	// killMargin is the time between KILL and the deadline. It allows for a late timer and for the
+	// end of the command.
 	killMargin = 200 * time.Millisecond
 	// groupPollInterval is how often the end of a command's group is polled.
 	groupPollInterval = 20 * time.Millisecond
 )
 
-// supervise passes signals on to the command until it has ended, and ends it before the lock does.
+// supervise passes signals on to the command until it has ended, and ends it before its lock is
+// lost.
 func (l supervisor) supervise(c *child, t *terminal, signals <-chan os.Signal) (o commandResult) {
 	untilTerm := func() time.Duration { return l.timeLeft() - l.killAfter - killMargin }
 	deadlineTimer := time.NewTimer(inTime(untilTerm()))
@@ -76,7 +77,7 @@ func (l supervisor) supervise(c *child, t *terminal, signals <-chan os.Signal) (
 			l.terminate(c, signals, &o)
 			return o
 		case <-deadlineTimer.C:
-			// The lease was renewed since, or it was not.
+			// The lease may have been renewed since the timer was set.
 			left := untilTerm()
 			if left <= 0 {
 				l.terminate(c, signals, &o)
@@ -87,18 +88,19 @@ func (l supervisor) supervise(c *child, t *terminal, signals <-chan os.Signal) (
 	}
 }
 
-// inTime is what to set a timer to that must go off within d.
+// inTime is the duration for a timer that must fire within d.
 func inTime(d time.Duration) time.Duration { return clock.FromDuration(d).Timer() }
 
-// resume lets a stopped command continue, if the lock was not lost meanwhile: then the ladder is next.
+// resume lets a stopped command continue, unless the lock was lost meanwhile: then terminate is
+// next.
 func (l supervisor) resume(c *child, t *terminal) {
 	if l.timeLeft() > 0 {
 		t.resumeChild(c)
 	}
 }
 
-// terminate is the ladder: TERM, and KILL at kill-after later or just before the deadline, whichever is
-// first. What the command leaves in its group has until then too.
+// terminate sends TERM, and KILL after kill-after or just before the deadline, whichever is first.
+// Other processes of the command's group have as long.
 func (l supervisor) terminate(c *child, signals <-chan os.Signal, o *commandResult) {
 	o.terminated = true
 	began := time.Now()
@@ -108,7 +110,7 @@ func (l supervisor) terminate(c *child, signals <-chan os.Signal, o *commandResu
 	groupPoll := time.NewTicker(groupPollInterval)
 	defer groupPoll.Stop()
 	c.signal(syscall.SIGTERM)
-	c.signal(syscall.SIGCONT) // a stopped process gets no TERM
+	c.signal(syscall.SIGCONT) // a stopped process handles no TERM
 	for {
 		select {
 		case <-killTimer.C:

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is the one that a person sits at, shared between this program and the command that it
-// runs, as a shell shares it with its jobs. Without one, all of it does nothing.
+// terminal is the controlling terminal, which this program shares with the command that it runs as
+// a shell shares it with its jobs. Without a terminal its methods do nothing.
 type terminal struct {
 	tty         *os.File // nil: there is none
 	ownPgrp     int      // our process group
-	interactive bool     // the command is to own it while it runs
+	interactive bool     // the command is in the foreground while it runs
 	savedModes  *unix.Termios
 
-	childInForeground bool           // the command's group owns it now
+	childInForeground bool           // the command's group is in the foreground now
 	continued         chan os.Signal // SIGCONT: this process was continued, perhaps by `fg`
 	resumeTimer       *time.Timer    // in case this process was not stopped
 }
@@ -27,8 +27,8 @@ type terminal struct {
 // stopDelay is how long a process may take to notice that it was stopped.
 const stopDelay = 500 * time.Millisecond
 
-// openTerminal finds the terminal. A command gets it as its own if both of its ends lead there; in a
-// pipeline the others need it too.
+// openTerminal opens the terminal. The command is put in the foreground if its standard input and
+// output are terminals; in a pipeline the other processes need the terminal, too.
 func openTerminal() *terminal {
 	t := &terminal{ownPgrp: syscall.Getpgrp(), resumeTimer: time.NewTimer(time.Hour)}
 	t.resumeTimer.Stop()
@@ -39,11 +39,11 @@ func openTerminal() *terminal {
 	return t
 }
 
-// childLeadsGroup reports whether the command is to lead a process group: unless it is in the foreground as
-// one of a pipeline, which is one group.
+// childLeadsGroup reports whether the command leads a process group of its own. It does not if it
+// is part of a pipeline in the foreground, which is one group.
 func (t *terminal) childLeadsGroup() bool { return t.interactive || t.foregroundGroup() != t.ownPgrp }
 
-// attach lends the terminal to a command that was just started.
+// attach puts a command that was just started in the foreground.
 func (t *terminal) attach(c *child) {
 	if !t.interactive {
 		return
@@ -51,13 +51,13 @@ func (t *terminal) attach(c *child) {
 	t.savedModes, _ = getTermios(t.tty) // nil: nothing to restore
 	t.continued = make(chan os.Signal, 1)
 	signal.Notify(t.continued, syscall.SIGCONT)
-	// Otherwise the terminal may not be taken back from the background. Not before the command was
-	// started, which would inherit it.
+	// This lets the terminal be reclaimed from the background. It comes after the start of the
+	// command, which would inherit it.
 	signal.Ignore(syscall.SIGTTOU)
 	t.giveToChild(c)
 }
 
-// giveToChild gives the terminal to the command, if it is ours to give.
+// giveToChild puts the command in the foreground, if this program is there.
 func (t *terminal) giveToChild(c *child) {
 	owner := t.foregroundGroup()
 	if owner == t.ownPgrp {
@@ -66,7 +66,7 @@ func (t *terminal) giveToChild(c *child) {
 	t.childInForeground = owner == t.ownPgrp || owner == c.pid
 }
 
-// reclaim undoes lend.
+// reclaim undoes giveToChild.
 func (t *terminal) reclaim() {
 	if t.childInForeground {
 		t.setForeground(t.ownPgrp)
@@ -78,7 +78,7 @@ func (t *terminal) reclaim() {
 func (t *terminal) detach(c *child) {
 	if t.interactive {
 		if t.childInForeground && c.status.Signaled() && t.savedModes != nil {
-			_ = setTermios(t.tty, t.savedModes) // an editor that was killed could not do it
+			_ = setTermios(t.tty, t.savedModes) // an editor that was killed could not restore them
 		}
 		t.reclaim()
 		signal.Stop(t.continued)
@@ -94,7 +94,8 @@ func (t *terminal) close() {
 	}
 }
 
-// forward hands a signal on, unless the command shares our group and the terminal has sent it there.
+// forward passes a signal on, unless the command shares our group and the terminal has sent it
+// there.
 func (t *terminal) forward(c *child, s syscall.Signal) {
 	if !c.groupLeader && (s == syscall.SIGINT || s == syscall.SIGQUIT) {
 		return
@@ -102,28 +103,28 @@ func (t *terminal) forward(c *child, s syscall.Signal) {
 	c.signal(s)
 }
 
-// childStopped follows a command that was stopped, with Ctrl-Z for instance, so that the shell which
-// waits for us gets its terminal back.
+// childStopped stops this program after its command was stopped, for example with Ctrl-Z, so that
+// the shell which waits for this program gets its terminal back.
 func (t *terminal) childStopped(c *child, by syscall.Signal) {
 	if !t.interactive {
 		return
 	}
 	if owner := t.foregroundGroup(); (by == syscall.SIGTTIN || by == syscall.SIGTTOU) && (owner == t.ownPgrp || owner == c.pid) {
-		t.resumeChild(c) // it reached for the terminal before it had it; perhaps it has it by now
+		t.resumeChild(c) // it used the terminal before it was in the foreground
 		return
 	}
 	t.reclaim()
 	t.resumeTimer.Reset(stopDelay)
-	_ = syscall.Kill(0, syscall.SIGTSTP) // ignored where no shell could wake us: that is what wake is for
+	_ = syscall.Kill(0, syscall.SIGTSTP) // ignored where no shell could continue us: resumeTimer is for that
 }
 
-// resumeChild lets a stopped command continue, in the foreground if that is where we are.
+// resumeChild lets a stopped command continue, in the foreground if this program is there.
 func (t *terminal) resumeChild(c *child) {
 	t.giveToChild(c)
 	c.signal(syscall.SIGCONT)
 }
 
-// foregroundGroup is the process group that owns the terminal, or -1.
+// foregroundGroup is the process group in the foreground, or -1.
 func (t *terminal) foregroundGroup() int {
 	if t.tty == nil {
 		return -1

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"zamok/api/visible"
 	"zamok/client"
-	"zamok/session/visible"
 )
 
 // terminalSession is a terminal, and the person at it.

@@ -10,21 +10,22 @@ import (
 )
 
 const (
-	// timerSlack is how late the kernel may wake a thread that sleeps for a time. A server whose work
-	// comes in many short pieces has Go's monitoring thread sleep for 20 µs each time, again and again:
-	// with the kernel's 50 µs that thread makes two of five context switches of a commit, and two of
-	// three when nothing happens. No time that a node waits for needs to be that exact.
+	// timerSlack is how late the kernel may wake a sleeping thread. The work of a server comes in
+	// many short pieces, so Go's monitoring thread often sleeps for 20 µs. With the kernel's
+	// default of 50 µs that thread causes two of five context switches of a commit, and two of
+	// three on an idle node. No timer of a node needs to be that exact.
 	timerSlack = 500_000 // ns
-	// kernelSlack is the kernel's default.
+	// kernelSlack is the default of the kernel.
 	kernelSlack = 50_000
-	// timerSlackVariable is in the environment of a server that has executed itself. With any value in it, a server does not.
+	// timerSlackVariable is in the environment of a server that has executed itself. A server with
+	// the variable does not.
 	timerSlackVariable = "ZAMOK_TIMER_SLACK"
 )
 
-// lengthenTimerSlack sets timerSlack for all threads of this process. A thread passes its own on to
-// those that it begins, and the runtime has begun some before main: so the process executes its
-// program once more, under the same id. Another slack than the kernel's default was chosen by
-// somebody (TimerSlackNSec of systemd) and stays, and so does the default if that can't be done.
+// lengthenTimerSlack sets timerSlack for all threads of this process. A thread inherits the slack
+// of the thread that started it, and the runtime has started some before main: so the process
+// executes its program once more, with the same pid. A slack other than the kernel's default was
+// set by an operator (TimerSlackNSec of systemd) and stays. If executing fails, the default stays.
 func lengthenTimerSlack() {
 	if os.Getenv(timerSlackVariable) != "" {
 		return
@@ -41,7 +42,7 @@ func lengthenTimerSlack() {
 	}
 }
 
-// currentTimerSlack is that of this thread; 0 = it can't be read.
+// currentTimerSlack is the slack of this thread; 0 if it can't be read.
 func currentTimerSlack() int {
 	slack, _ := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 	return slack

@@ -115,8 +115,8 @@ func certPool(path string, text []byte) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// warnOfOpenKey warns of a private key that every user of this machine may read.
-func warnOfOpenKey(log *slog.Logger, path string) {
+// warnOfReadableKey warns of a private key that every user of this machine may read.
+func warnOfReadableKey(log *slog.Logger, path string) {
 	if info, err := os.Stat(path); path != "" && err == nil && info.Mode().Perm()&0o004 != 0 {
 		log.Warn("a private key is readable by every user of this machine: chmod o-r", "file", path, "mode", info.Mode().Perm().String())
 	}

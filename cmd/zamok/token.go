@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"zamok/api/access/identity"
+	"zamok/api/gate/identity"
 )
 
 func newToken(*app) *cobra.Command {
@@ -34,9 +34,9 @@ func newTokenNew() *cobra.Command {
 stored and cannot be shown again. Copy FILE to all nodes, which reload it when it changes. A client sends its
 token with --token-file, or over HTTP as "Authorization: Bearer TOKEN".
 
-An identity may have several tokens: to replace one, make the next, copy the file to the nodes, give the token to
-the client, and remove the line of the first, which begins with what stands between the two underscores of that
-token. Sessions stay, since they belong to the identity.`,
+An identity may have several tokens. To replace a token, create another one, copy the file to the nodes, give the new token
+to the client, and remove the line of the old token. That line begins with the part of the token between its two
+underscores. Sessions continue, since they belong to the identity.`,
 		Example: "  umask 077\n  zamok token new ci-billing --file tokens > ci-billing.token\n  zamok token new alice --file tokens --valid 2160h",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

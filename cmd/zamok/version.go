@@ -14,7 +14,7 @@ import (
 // releaseVersion is set by the build of a release: go build -ldflags "-X main.releaseVersion=v1.2.3".
 var releaseVersion string
 
-// version is what this binary is called: the release, else what Go knows of where it was built from.
+// version is the release, or the revision that Go has recorded in the binary.
 func version() string {
 	if releaseVersion != "" {
 		return releaseVersion
@@ -34,7 +34,8 @@ func version() string {
 	return info.Main.Version
 }
 
-// commitText is what this binary was built from, if Go knows: it does not in `go run`, and without the repository.
+// commitText is the revision that this binary was built from. It is unknown with `go run`, and
+// without the repository.
 func commitText() string {
 	info, _ := debug.ReadBuildInfo()
 	revision, dirty := "unknown", ""

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -16,12 +17,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"zamok/api/view"
+	"zamok/api/visible"
 	"zamok/client"
-	"zamok/session/visible"
+	"zamok/client/admin"
 )
 
 // misleading are texts that the cluster takes as names and labels, and that a terminal should not be shown as they are.
-// Metadata may also have control characters and bytes that are no text.
+// Meta may also have control characters and bytes that are no text.
 var misleading = []string{
 	"\u202ecod.tsil\u202c", "\u2066\u2067\u2068a\u2069", "\u200e\u200f\u061c", "st\u200bo\u200cc\u200dk\ufeff\u2060", "so\u00adft",
 	"\U000e0001\U000e0061\U000e007f", "a\ufe0f\U000e0100", "\u034f\u115f\u1160\u3164\uffa0\u2800", "a\u2028b\u2029c", "a\u00a0b\u3000c",
@@ -43,13 +46,13 @@ func TestUntrustedTextIsEscaped(t *testing.T) {
 	t.Parallel()
 	const prefix = "visible/"
 	c := sharedCluster(t)
-	began, err := c.client(t).Now(context.Background())
+	began, err := admin.New(c.client(t)).Now(context.Background())
 	require.NoError(t, err)
 	for _, text := range misleading {
-		cl, err := client.New(client.Config{Endpoints: []string{c.endpoint()}, TTL: 3 * testTimeout, RequestTimeout: testTimeout, Label: text, Metadata: []byte(text + "\x1b[2J\r\n\xff")})
+		cl, err := client.New(client.Config{Endpoints: []string{c.endpoint()}, TTL: 3 * testTimeout, RequestTimeout: testTimeout, Label: text, Meta: []byte(text + "\x1b[2J\r\n\xff")})
 		require.NoError(t, err)
 		t.Cleanup(func() { cl.Close() })
-		_, err = cl.Lock(context.Background(), prefix+text, client.WithMetadata([]byte(text+"\x1b[2J\r\n\x00\u009b")))
+		_, err = cl.Lock(context.Background(), prefix+text, client.WithMeta([]byte(text+"\x1b[2J\r\n\x00\u009b")))
 		require.NoError(t, err)
 	}
 	check := func(code int, args ...string) exitResult {
@@ -89,7 +92,7 @@ func TestUntrustedTextIsEscaped(t *testing.T) {
 		check(exitGeneral, "lock", name+"\x1b", "--try", "--", "true")
 		check(exitGeneral, "\u202e"+name)
 		check(exitGeneral, "ls", "--\x1b[2J\u202e")
-		check(0, "release", name, "--force", "--token", strconv.FormatUint(readJSON[detailDoc](t, c, "show", name).Held[0].Token, 10), "--reason", "\u202ea\u200b")
+		check(0, "release", name, "--force", "--token", fmt.Sprint(readJSON[view.Lock](t, c, "show", name).Holding[0].Token), "--reason", "\u202ea\u200b")
 	}
 
 	for _, format := range []string{"text", "json"} {
@@ -177,7 +180,7 @@ func TestNoFlagIsASecret(t *testing.T) {
 	look = func(cmd *cobra.Command) {
 		for _, flag := range named.FindAllStringSubmatch(cmd.Flags().FlagUsages(), -1) {
 			found++
-			assert.Contains(t, []string{"file", "uint", ""}, strings.TrimSpace(flag[2]), "%s --%s", cmd.CommandPath(), flag[1])
+			assert.Contains(t, []string{"file", "number", ""}, strings.TrimSpace(flag[2]), "%s --%s", cmd.CommandPath(), flag[1])
 		}
 		for _, verb := range cmd.Commands() {
 			look(verb)

@@ -7,8 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zamok/api/view"
+	"zamok/api/visible"
 	"zamok/client"
-	"zamok/session/visible"
+	"zamok/client/admin"
 )
 
 // watchCommand is `zamok watch`.
@@ -26,8 +28,8 @@ func newWatch(a *app) *cobra.Command {
 fails the stream continues on another node without gaps or duplicates. It ends when the next events are no
 longer in the event history: list the locks, then watch from the index of the list.
 
-Without PREFIX it also shows the ends of sessions and their reason: closed, expired, disconnected, or evicted
-by an operator. The events of a session's locks come just before its end.`,
+Without PREFIX it also shows the ends of sessions and their reason: closed, expired, disconnected, or expired by
+operator. The events of a session's locks come just before its end.`,
 		Example: "  zamok watch account/\n  zamok watch --from 1234567 -o json",
 		GroupID: groupInspect,
 		Args:    cobra.MaximumNArgs(1),
@@ -44,24 +46,19 @@ by an operator. The events of a session's locks come just before its end.`,
 	return cmd
 }
 
+// eventDoc has the kind of an event, too, which is the event's name over HTTP.
 type eventDoc struct {
-	Index          uint64    `json:"index,string"`
-	Event          string    `json:"event"`
-	Session        uint64    `json:"session,string"`
-	Ticket         uint64    `json:"ticket,string,omitempty"`
-	Token          uint64    `json:"token,string,omitempty"`
-	OperatorReason string    `json:"reason,omitempty"`
-	Text           string    `json:"text,omitempty"` // what an operator gave as the reason
-	Label          string    `json:"label,omitempty"`
-	Items          []itemDoc `json:"items,omitempty"`
+	Index view.Number `json:"index"` // that of the event, before its kind
+	Kind  string      `json:"event"`
+	view.Event
 }
 
 func (e eventDoc) String() string {
 	var names []string
 	for _, i := range e.Items {
-		names = append(names, fmt.Sprintf("%s (%s)", visible.Word(i.Name), i.modeText()))
+		names = append(names, fmt.Sprintf("%s (%s)", visible.Word(i.Name), modeText(i)))
 	}
-	text := fmt.Sprintf("%d  %-10s  ", e.Index, e.Event)
+	text := fmt.Sprintf("%d  %-10s  ", e.Index, e.Kind)
 	if len(names) > 0 {
 		text += strings.Join(names, ", ") + "  "
 	}
@@ -75,8 +72,8 @@ func (e eventDoc) String() string {
 	if e.Token != 0 {
 		text += fmt.Sprintf(" token %d", e.Token)
 	}
-	if e.OperatorReason != "" {
-		text += ": " + e.OperatorReason
+	if e.Reason != "" {
+		text += ": " + strings.ReplaceAll(e.Reason, "_", " ")
 	}
 	if e.Text != "" {
 		text += ": " + e.Text
@@ -85,8 +82,8 @@ func (e eventDoc) String() string {
 }
 
 func (v *watchCommand) watch(ctx context.Context, c *client.Client, prefix string) error {
-	// A watch is patient, and would wait for a cluster that is not there.
-	if _, err := c.Now(ctx); err != nil {
+	// A watch waits without limit, also for a cluster that can't be reached: that is checked first.
+	if _, err := admin.New(c).Now(ctx); err != nil {
 		return err
 	}
 	for batch, err := range c.Watch(ctx, prefix, v.from) {
@@ -97,10 +94,10 @@ func (v *watchCommand) watch(ctx context.Context, c *client.Client, prefix strin
 			return err
 		}
 		for _, e := range batch.Events {
-			doc := eventDoc{
-				Index: e.Index, Event: e.Kind.String(), Session: e.Session, Ticket: e.Ticket, Token: uint64(e.Token),
-				OperatorReason: e.Reason, Text: e.Text, Label: e.Label, Items: mapSlice(e.Items, newItemDoc),
-			}
+			doc := eventDoc{view.Number(e.Index), e.Kind.String(), view.Event{
+				Session: view.Number(e.Session), Ticket: view.Number(e.Ticket), Token: view.Number(e.Token),
+				Reason: e.Reason, Text: e.Text, Label: e.Label, Items: mapSlice(e.Items, newItem),
+			}}
 			if err := v.app.printLine(doc, doc.String()); err != nil {
 				return err
 			}

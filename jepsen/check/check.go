@@ -12,12 +12,12 @@ import (
 // findingsMax is how many findings of a check are listed: the first ones are those that explain.
 const findingsMax = 20
 
-// searchTimeout bounds each search for an order of a lock's calls. A search that does not end makes the run invalid.
-// It is long for one that ends at all, which takes seconds at most, because the machine may be busy otherwise. In a bubble
+// searchTimeout bounds each search for an order of a lock's calls. A search that exceeds it makes
+// the run invalid. Other searches take seconds at most; the rest is for a busy machine. In a bubble
 // of testing/synctest there is no bound: time stands there while anything computes.
 const searchTimeout = 2 * time.Minute
 
-// Finding is one thing that must not be.
+// Finding is one violation, in words.
 type Finding struct {
 	Check string `json:"check"`
 	Text  string `json:"text"`
@@ -29,7 +29,7 @@ func (f Finding) String() string { return f.Check + ": " + f.Text }
 type Report struct {
 	// Violations are promises that were broken.
 	Violations []Finding `json:"violations,omitempty"`
-	// Invalid lists why the run proves less than it was to prove. It fails too.
+	// Invalid lists why the run proves less than its plan requires. Such a run fails too.
 	Invalid []string `json:"invalid,omitempty"`
 	// Examined is how many things each check looked at. One that looked at nothing proved nothing.
 	Examined map[string]int `json:"examined"`
@@ -63,7 +63,7 @@ func (r *Report) findings() string {
 	return b.String()
 }
 
-// checkSpec is one of the checks of the manual.
+// checkSpec is one of the checks of the package comment.
 type checkSpec struct {
 	id    string
 	title string
@@ -167,8 +167,8 @@ func checkGrowth(f *checker) {
 	}
 }
 
-// checkValidity sees that the run was what its plan asked for: a run without load or faults passes every
-// check and proves nothing.
+// checkValidity checks that the run had what its plan requires: a run without load or faults passes
+// every other check and proves nothing.
 func checkValidity(f *checker) {
 	p := &f.Plan
 	if p.End == 0 {
@@ -179,16 +179,17 @@ func checkValidity(f *checker) {
 		succeeded += outcomes[OK]
 	}
 	if succeeded < p.OKMin {
-		f.invalidf("the load was too low: %d operations succeeded, and %d were asked for", succeeded, p.OKMin)
+		f.invalidf("the load was too low: %d operations succeeded, and the plan requires %d",
+			succeeded, p.OKMin)
 	}
 	for _, kind := range p.Faults {
 		if !slices.ContainsFunc(f.Faults, func(x Fault) bool { return x.Kind == kind }) {
-			f.invalidf("the fault %q was asked for and never happened", kind)
+			f.invalidf("the plan requires the fault %q, which never happened", kind)
 		}
 	}
 	for _, id := range p.Checks {
 		if f.report.Examined[id] == 0 {
-			f.invalidf("%s was asked for and had nothing to look at", id)
+			f.invalidf("the plan requires %s, which had nothing to look at", id)
 		}
 	}
 	f.checkOps()
@@ -197,8 +198,8 @@ func checkValidity(f *checker) {
 	}
 }
 
-// checkOps sees that calls are written down as the manual says, on which the checks rely; that the last calls of the
-// clients that live came back with an answer; and that a lock was granted after the healing.
+// checkOps checks that calls are recorded as the package comment says, that the last calls of
+// living clients were answered, and that a lock was granted after the healing.
 func (f *checker) checkOps() {
 	last, granted, withoutHold := map[string]*Op{}, false, 0
 	for _, op := range f.ops {

@@ -3,7 +3,6 @@ package check
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -208,11 +207,11 @@ func TestUnansweredGrantsAreAssignedToCalls(t *testing.T) {
 		},
 		Events: []Event{
 			grant(25, 1, 4, 50), // what c1 had given up
-			grant(30, 2, 8, 60), // c2 learned of it too late, and asked again
+			grant(30, 2, 8, 60), // c2 learned of it too late, and requested the lock again
 			grant(80, 2, 9, 70),
-			grant(5, 1, 3, 40),  // before it was asked for
+			grant(5, 1, 3, 40),  // before it was requested
 			grant(30, 3, 1, 61), // of no session that is known
-			grant(40, 5, 1, 64), // c3 learned of it too late, and was refused when it asked again
+			grant(40, 5, 1, 64), // c3 learned of it too late, and its next request was refused
 			grant(60, 5, 2, 65), // after the call of c3
 			grant(31, 4, 1, 62), // c2 again; session 4 was never listed
 			{At: 32, Index: 63, Kind: EvEnded, Ref: Ref{Session: 4}, Client: "c2"},
@@ -228,7 +227,7 @@ func TestUnansweredGrantsAreAssignedToCalls(t *testing.T) {
 	assert.Zero(t, h.Ops[1].Queued, "that may have been the place of ticket 8")
 }
 
-// What is not known is never recorded as refused.
+// An unknown outcome is never recorded as refused.
 func TestOutcome(t *testing.T) {
 	for _, c := range []struct {
 		err  error
@@ -248,11 +247,10 @@ func TestOutcome(t *testing.T) {
 
 func TestLossReason(t *testing.T) {
 	for want, err := range map[string]error{
-		"revoked":           client.ErrRevoked,
-		Expired:             client.ErrSessionExpired,
-		"disconnected":      fmt.Errorf("%w: disconnected", client.ErrSessionExpired),
-		"max hold exceeded": errors.New("its maximum hold is over"),
-		"":                  client.ErrLost,
+		Expired:          client.ErrSessionExpired,
+		"force_released": fmt.Errorf("x: %w", &client.Error{Kind: client.ErrLost, Reason: "force_released"}),
+		"disconnected":   &client.Error{Kind: client.ErrSessionExpired, Reason: "disconnected"},
+		"":               client.ErrLost,
 	} {
 		assert.Equal(t, want, LossReason(err), "%v", err)
 	}

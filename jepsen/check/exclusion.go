@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// holdSpan is a time in which a client considered itself the holder of a lock, and was promised to be right.
+// holdSpan is a time in which a client considered itself the holder of a lock, and must have been
+// right.
 type holdSpan struct {
 	*Hold
 	item Item
@@ -24,34 +25,36 @@ func (p *holdSpan) describe(v *historyIndex) string {
 // downgraded, and ends where an operator ended it; what a pause covers is left out.
 func (v *historyIndex) holdSpans(l *lockRecords) []holdSpan {
 	var all []holdSpan
-	for _, b := range l.holds {
-		if v.session(b.Session).lease.ReleaseOnDisconnect {
+	for _, hold := range l.holds {
+		if v.session(hold.Session).lease.ReleaseOnDisconnect {
 			continue
 		}
-		item := itemFor(b.Items, l.name)
-		to := b.To
+		item := itemFor(hold.Items, l.name)
+		to := hold.To
 		if to == 0 {
-			to = max(b.From, cmp.Or(v.diedAt[b.Client], v.end))
+			to = max(hold.From, cmp.Or(v.diedAt[hold.Client], v.end))
 		}
-		to = min(to, v.endRequestedAt(b))
-		if d := b.Downgraded; d != 0 && item.Mode == Exclusive {
+		to = min(to, v.endRequestedAt(hold))
+		if d := hold.Downgraded; d != 0 && item.Mode == Exclusive {
 			shared := Item{Name: l.name, Mode: Shared}
-			all = v.appendUnexcused(all, holdSpan{Hold: b, item: shared, from: max(d, b.From), to: to})
+			all = v.appendUnexcused(all, holdSpan{Hold: hold, item: shared, from: max(d, hold.From), to: to})
 			to = min(to, d)
 		}
-		all = v.appendUnexcused(all, holdSpan{Hold: b, item: item, from: b.From, to: to})
+		all = v.appendUnexcused(all, holdSpan{Hold: hold, item: item, from: hold.From, to: to})
 	}
 	slices.SortStableFunc(all, func(a, b holdSpan) int { return cmp.Compare(a.from, b.from) })
 	return all
 }
 
-// appendUnexcused adds what is left of a piece beside the times in which nothing is promised to its client.
+// appendUnexcused adds the parts of a piece that lie outside the times in which its client is
+// excused.
 func (v *historyIndex) appendUnexcused(all []holdSpan, p holdSpan) []holdSpan {
 	for _, s := range v.excused[p.Client] {
 		if s.to <= p.from || s.from >= p.to {
 			continue
 		}
-		// What lies before is asked again, against the other times; what lies behind continues here.
+		// The part before this time is compared with the other times; the part after it continues
+		// here.
 		before := p
 		before.to = s.from
 		all = v.appendUnexcused(all, before)
@@ -88,8 +91,9 @@ func checkHoldExclusion(f *checker) {
 	}
 }
 
-// checkLossBeforeGrant looks for grants that were made while another client still held the grant before. An
-// event was never seen before it happened, so a hold that lasted longer was reported lost too late.
+// checkLossBeforeGrant looks for grants that were made while another client still held the grant
+// before. No event is seen before it happens, so a hold that lasted longer was reported lost too
+// late.
 func checkLossBeforeGrant(f *checker) {
 	for _, l := range f.locks {
 		grants := slices.DeleteFunc(slices.Clone(l.events), func(ev *Event) bool { return ev.Kind != EvGranted })
@@ -138,7 +142,8 @@ func checkFencing(f *checker) {
 			f.violationf("resource %q: at %s it accepted a write of %s with token %d, which was never granted",
 				w.Resource, f.formatTime(w.At), w.Client, w.Token)
 		case !w.Accepted && !below:
-			f.violationf("resource %q: at %s it refused a write of %s with token %d, though it had seen no greater one",
+			f.violationf("resource %q: at %s it rejected a write of %s with token %d, "+
+				"though it had seen no greater one",
 				w.Resource, f.formatTime(w.At), w.Client, w.Token)
 		}
 		if w.Accepted && !w.Shared && !below {
@@ -173,12 +178,12 @@ func checkLeases(f *checker) {
 				s.Session, s.Client, f.formatTime(ev.At), f.formatTime(sent), s.TTL, f.formatTime(until))
 		}
 	}
-	for _, b := range f.holds {
-		s, all := f.session(b.Session).lease, f.session(b.Session).renewals
-		if s.Session == 0 || b.End != Lost || b.Reason != "" && b.Reason != Expired || f.isExcused(b, b.To) {
+	for _, hold := range f.holds {
+		s, all := f.session(hold.Session).lease, f.session(hold.Session).renewals
+		if s.Session == 0 || hold.End != Lost || hold.Reason != "" && hold.Reason != Expired || f.isExcused(hold, hold.To) {
 			continue
 		}
-		n, _ := slices.BinarySearchFunc(all, b.To, func(renewal Renewal, to time.Duration) int {
+		n, _ := slices.BinarySearchFunc(all, hold.To, func(renewal Renewal, to time.Duration) int {
 			return cmp.Compare(renewal.Confirmed, to)
 		})
 		if n == 0 {
@@ -186,16 +191,16 @@ func checkLeases(f *checker) {
 		}
 		f.examined++
 		// Twice the margin: the client's clock may be fast by as much as it takes off.
-		if until := all[n-1].Sent + s.TTL - 2*ClockMargin(s.TTL); b.To < until {
+		if until := all[n-1].Sent + s.TTL - 2*ClockMargin(s.TTL); hold.To < until {
 			f.violationf("%s gave up %s (token %d) for lost at %s; what it sent at %s had been answered by then, "+
 				"so it had until %s at least",
-				b.Client, b.Ref, b.Token, f.formatTime(b.To), f.formatTime(all[n-1].Sent), f.formatTime(until))
+				hold.Client, hold.Ref, hold.Token, f.formatTime(hold.To), f.formatTime(all[n-1].Sent), f.formatTime(until))
 		}
 	}
 }
 
-// checkExpirations sees that the sessions of dead clients ended, and within the bound: their ttl, the cluster time
-// that did not pass meanwhile, the end of a time in which nothing was committed, and some slack.
+// checkExpirations checks that the sessions of dead clients ended within the bound: their ttl, the
+// cluster time that did not pass meanwhile, the end of a time without commits, and some slack.
 func checkExpirations(f *checker) {
 	for i := range f.Sessions {
 		s := &f.Sessions[i]

@@ -303,7 +303,7 @@ func (g *generator) force(holders []*generatedGrant) {
 	}
 	r := holders[0]
 	g.call(&generatedClient{name: "operator"}, Op{Kind: OpForceRelease, Items: []Item{{Name: r.item.Name}}, Token: r.token}, 0, OK)
-	g.end(r, EvLost, "revoked", g.now+g.delay(), Lost)
+	g.end(r, EvLost, "force_released", g.now+g.delay(), Lost)
 }
 
 // loseSession lets a client die, be cut off, or be paused. Its session expires, and a successor comes.

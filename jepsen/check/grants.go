@@ -40,9 +40,9 @@ func (v *historyIndex) grantsOf(l *lockRecords) []grant {
 		request.Ref, request.Items, request.Token, request.Return = ev.Ref, ev.Items, ev.Token, ev.At
 		grants = append(grants, v.grant(l, &request))
 	}
-	for _, b := range l.holds {
-		if t := v.tickets[b.Ref]; t != nil && (t.acquire == nil || t.acquire.Outcome != OK) && t.granted == nil {
-			request := Op{Client: b.Client, Ref: b.Ref, Items: b.Items, Token: b.Token, Call: begin, Return: b.From}
+	for _, hold := range l.holds {
+		if t := v.tickets[hold.Ref]; t != nil && (t.acquire == nil || t.acquire.Outcome != OK) && t.granted == nil {
+			request := Op{Client: hold.Client, Ref: hold.Ref, Items: hold.Items, Token: hold.Token, Call: begin, Return: hold.From}
 			grants = append(grants, v.grant(l, &request))
 		}
 	}
@@ -158,14 +158,15 @@ func (f *checker) tightenBounds(name string, grants []grant) bool {
 }
 
 func (f *checker) reportBoundsConflict(name string, g *grant) {
-	reason := "was not asked for before"
+	reason := "was not requested before"
 	if g.boundedBy == nil {
-		f.violationf("lock %q: token %d was granted to %s, who asked at %s, and a greater one had been answered at %s",
+		f.violationf("lock %q: token %d was granted to %s, which called at %s, "+
+			"and a greater one had been answered at %s",
 			name, g.token, g.client, f.formatTime(g.from), f.formatTime(g.to))
 		return
 	}
 	if g.boundedBy.end.from == g.from {
-		reason = "was not given back before"
+		reason = "was not released before"
 	}
 	f.violationf("lock %q: token %d (%v) was granted to %s by %s at the latest, and token %d (%v) of %s %s %s",
 		name, g.token, g.item, g.client, f.formatTime(g.to), g.boundedBy.token, g.boundedBy.item, g.boundedBy.client, reason, f.formatTime(g.from))

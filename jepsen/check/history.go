@@ -8,14 +8,13 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"strings"
 	"time"
 
 	"zamok/client"
 )
 
 // History is all that was recorded of one run. The order within a slice means nothing, except that
-// of two records of the same thing the later one counts.
+// of two records of one thing the later one counts.
 type History struct {
 	Plan       Plan
 	Ops        []Op
@@ -48,7 +47,7 @@ type Record struct {
 	IdleCount *IdleCount `json:"idle_count,omitempty"`
 }
 
-// Plan is what the run was to be. A run that was not that is invalid.
+// Plan is what the run must contain. A run without it is invalid.
 type Plan struct {
 	Name            string        `json:"name,omitempty"`
 	Seed            uint64        `json:"seed,omitempty"`
@@ -133,7 +132,7 @@ type Op struct {
 	Token   uint64        `json:"token,omitempty"` // lock: what was granted; check, force: what was named
 	Error   string        `json:"error,omitempty"`
 
-	// What a read answered.
+	// The answer to a read.
 	Term    uint64        `json:"term,omitempty"`
 	Index   uint64        `json:"index,omitempty"`
 	Time    time.Duration `json:"time,omitempty"`
@@ -173,8 +172,8 @@ type Session struct {
 	Session             uint64        `json:"session"`
 	Client              string        `json:"client"`
 	TTL                 time.Duration `json:"ttl"`
-	ReleaseOnDisconnect bool          `json:"release_on_disconnect,omitempty"` // released on disconnect
-	Died                time.Duration `json:"died,omitempty"`                  // when it fell silent forever, by kill or a long pause
+	ReleaseOnDisconnect bool          `json:"release_on_disconnect,omitempty"`
+	Died                time.Duration `json:"died,omitempty"` // when it was killed, or began a long pause
 }
 
 // Renewal is an answer that proves that its session was renewed.
@@ -200,7 +199,7 @@ type Fault struct {
 	Target        string        `json:"target"`
 	From          time.Duration `json:"from"`
 	To            time.Duration `json:"to"`
-	ExcusesClient bool          `json:"excuses_client,omitempty"` // the client Target was paused, or its clock was beyond promise
+	ExcusesClient bool          `json:"excuses_client,omitempty"` // the client Target was paused, or its clock was too far off
 }
 
 // Stall is cluster time that did not pass while real time did, or a time in which nothing was committed.
@@ -208,8 +207,8 @@ type Stall struct {
 	Reason         string        `json:"reason"`
 	From           time.Duration `json:"from"`
 	To             time.Duration `json:"to"`
-	LostTime       time.Duration `json:"lost_time"`      // a change of leader: To − From + 1 s; a stalled leader: what was cut off
-	CommitsBlocked bool          `json:"held,omitempty"` // nothing is lost by it: what was due in it is done at its end
+	LostTime       time.Duration `json:"lost_time"`                 // a change of leader: To − From + 1 s; a stalled leader: what was cut off
+	CommitsBlocked bool          `json:"commits_blocked,omitempty"` // no time is lost: what was due in it is done at its end
 }
 
 // EventKind is the kind of an Event.
@@ -228,9 +227,9 @@ const (
 // Expired is the Reason of a lease that ran out.
 const Expired = "expired"
 
-// Event is one effect of the log, as a node applied it or a watch reported it. The same one may be
-// recorded by several. A session that a list does not show any more has ended, too; the list
-// shows neither the index nor the reason.
+// Event is one effect of the log, as a node applied it or a watch showed it. Several recorders may
+// record the same one. A session that a list shows no longer has ended, too; the list shows neither
+// the index nor the reason.
 type Event struct {
 	Node  string        `json:"node,omitempty"`
 	At    time.Duration `json:"at"`
@@ -253,7 +252,7 @@ type NodeState struct {
 	Digest uint64        `json:"digest,omitempty"` // 0 = not known
 }
 
-// IdleCount is what a process counted when nothing was asked of it, before the load or after it.
+// IdleCount is what a process counted at rest, before the load or after it.
 type IdleCount struct {
 	Process   string           `json:"process"`
 	AfterLoad bool             `json:"after_load"`
@@ -282,7 +281,7 @@ func (h *History) Read(r io.Reader) error {
 	}
 }
 
-// Add adds a record to the list of its kind. False: there is nothing in it.
+// Add adds a record to the list of its kind. It returns false if the record is empty.
 func (h *History) Add(r Record) bool {
 	// The n-th field of a Record belongs to the n-th of a History.
 	for field, value := range reflect.ValueOf(r).Fields() {
@@ -299,7 +298,7 @@ func (h *History) Add(r Record) bool {
 	return false
 }
 
-// Write writes all of it, a record a line.
+// Write writes the history, one record a line.
 func (h *History) Write(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	lines := json.NewEncoder(out)
@@ -314,14 +313,14 @@ func (h *History) Write(w io.Writer) error {
 			var r Record
 			reflect.ValueOf(&r).Elem().FieldByIndex(field.Index).Set(list.Index(n).Addr())
 			if err := lines.Encode(r); err != nil {
-				return err // not one for each record that follows: a full disk refuses them all
+				return err // a full disk would fail every record that follows
 			}
 		}
 	}
 	return out.Flush()
 }
 
-// OutcomeOf is what a caller of package client knows of its call. Where more than one may be true it is Unknown.
+// OutcomeOf is what a caller of package client knows of its call. In doubt it is Unknown.
 func OutcomeOf(err error) Outcome {
 	var e *client.Error
 	switch {
@@ -338,27 +337,21 @@ func OutcomeOf(err error) Outcome {
 
 // LossReason is why a lock was lost: nothing if the client found out by itself.
 func LossReason(err error) string {
-	switch {
-	case errors.Is(err, client.ErrRevoked):
-		return "revoked"
-	case errors.Is(err, client.ErrSessionExpired):
-		for _, reason := range []string{"disconnected", "evicted", "closed"} {
-			if strings.Contains(err.Error(), reason) {
-				return reason
-			}
-		}
+	e := (*client.Error)(nil)
+	if errors.As(err, &e) && e.Reason != "" {
+		return e.Reason
+	}
+	if errors.Is(err, client.ErrSessionExpired) {
 		return Expired
-	case strings.Contains(err.Error(), "maximum hold"):
-		return "max hold exceeded"
 	}
 	return ""
 }
 
-// ItemsOf are what a caller asked for, or what an event was about.
+// ItemsOf are the items of a request or of an event.
 func ItemsOf(items []client.Item) (all []Item) {
 	for _, it := range items {
 		all = append(all, Item{
-			Name: it.Name(), Mode: Mode(it.Mode().String()), Permits: int(it.Permits()), Limit: int(it.Limit()),
+			Name: it.Name(), Mode: Mode(it.Mode().String()), Permits: int(it.Permits()), Limit: int(it.Of()),
 		})
 	}
 	return all

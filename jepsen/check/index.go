@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// noticeDelayMax is how long a client may take to see, after a pause, that it has lost its locks.
+// noticeDelayMax is how long a client may take after a pause to notice that it has lost its locks.
 const noticeDelayMax = 200 * time.Millisecond
 
 const never = time.Duration(1<<63 - 1)
 
-// historyIndex is a history, put in order for the checks. It refers to the history and changes nothing in it.
+// historyIndex is an index over a history, in the order that the checks need. It does not change
+// the history.
 type historyIndex struct {
 	*History
 	ops       []*Op
@@ -33,7 +34,7 @@ type historyIndex struct {
 type sessionRecords struct {
 	lease              *Session // empty: it was not listed
 	closed             *Op
-	expireRequested    time.Duration // when an operator asked for its end; never = not
+	expireRequested    time.Duration // when an operator requested its end; never = none did
 	loggedEnd, seenEnd *Event        // its end in the log, and as it was first seen, perhaps in a list only
 	renewals           []Renewal     // in order of their confirmation, each with the latest Sent that was confirmed by then
 }
@@ -112,7 +113,7 @@ func (h *History) LatestHolds() []*Hold {
 		Ref
 		from time.Duration
 	}
-	return latest(h.Holds, func(b *Hold) (holdKey, bool) { return holdKey{b.Client, b.Ref, b.From}, b.Ref.known() })
+	return latest(h.Holds, func(hold *Hold) (holdKey, bool) { return holdKey{hold.Client, hold.Ref, hold.From}, hold.Ref.known() })
 }
 
 // latest leaves of several records of one thing the last.
@@ -165,7 +166,8 @@ func (v *historyIndex) addOps() {
 		case OpLock, OpTryLock:
 			v.addAcquire(op)
 		case OpUnlock:
-			// Of several the one that proves most: a second unlock is refused, and proves nothing.
+			// Of several unlocks keep the one that proves most: a second one is refused, and proves
+			// nothing.
 			if t := v.ticket(op.Ref); t != nil && (t.unlock == nil || t.unlock.Outcome == Refused || op.Outcome == OK) {
 				t.unlock = op
 			}
@@ -209,18 +211,18 @@ func (v *historyIndex) addAcquire(op *Op) {
 }
 
 func (v *historyIndex) addHolds() {
-	for _, b := range v.holds {
-		v.end = max(v.end, b.From, b.To)
-		if t := v.ticket(b.Ref); t != nil {
-			t.hold = cmp.Or(t.hold, b)
-			if b.End == Lost && (t.lost == nil || b.To < t.lost.To) {
-				t.lost = b
+	for _, hold := range v.holds {
+		v.end = max(v.end, hold.From, hold.To)
+		if t := v.ticket(hold.Ref); t != nil {
+			t.hold = cmp.Or(t.hold, hold)
+			if hold.End == Lost && (t.lost == nil || hold.To < t.lost.To) {
+				t.lost = hold
 			}
 		}
-		for _, item := range b.Items {
+		for _, item := range hold.Items {
 			l := v.lock(item.Name)
-			l.holds = append(l.holds, b)
-			l.tokens[b.Token] = true // its client may have died before it wrote down the answer
+			l.holds = append(l.holds, hold)
+			l.tokens[hold.Token] = true // its client may have died before it wrote down the answer
 		}
 	}
 }
@@ -291,22 +293,22 @@ func (v *historyIndex) addEvent(ev *Event) {
 	}
 }
 
-// isExcused reports whether a grant may end before its holder can know, so that its hold proves
-// nothing. until is how long that matters.
-func (v *historyIndex) isExcused(b *Hold, until time.Duration) bool {
-	return v.session(b.Session).lease.ReleaseOnDisconnect || v.pausedDuring(b.Client, b.From, until) || v.endRequestedAt(b) < until
+// isExcused reports whether a grant may have ended before its holder could know, so that its hold
+// proves nothing. until is the end of the time that matters.
+func (v *historyIndex) isExcused(hold *Hold, until time.Duration) bool {
+	return v.session(hold.Session).lease.ReleaseOnDisconnect || v.pausedDuring(hold.Client, hold.From, until) || v.endRequestedAt(hold) < until
 }
 
 func (v *historyIndex) pausedDuring(client string, from, to time.Duration) bool {
 	return slices.ContainsFunc(v.excused[client], func(s span) bool { return s.from < to && s.to > from })
 }
 
-// endRequestedAt is when an operator asked for a ticket's end; never if not.
-func (v *historyIndex) endRequestedAt(b *Hold) time.Duration {
-	first := v.session(b.Session).expireRequested
-	for _, item := range b.Items {
+// endRequestedAt is when an operator requested the end of a hold; never if none did.
+func (v *historyIndex) endRequestedAt(hold *Hold) time.Duration {
+	first := v.session(hold.Session).expireRequested
+	for _, item := range hold.Items {
 		for _, op := range v.lock(item.Name).forced {
-			if b.Token <= op.Token {
+			if hold.Token <= op.Token {
 				first = min(first, op.Call)
 			}
 		}
@@ -319,7 +321,7 @@ func (v *historyIndex) formatTime(t time.Duration) string {
 	return fmt.Sprintf("%.3fs", (t - v.Plan.Begin).Seconds())
 }
 
-// itemFor is what an acquisition asked of one lock.
+// itemFor is the item of one lock in an acquisition.
 func itemFor(items []Item, name string) Item {
 	for _, it := range items {
 		if it.Name == name {
@@ -329,7 +331,7 @@ func itemFor(items []Item, name string) Item {
 	return Item{Name: name}
 }
 
-// compatible reports whether two holders of one lock may be beside each other; permits are summed elsewhere.
+// compatible reports whether two holders may hold one lock together; permits are summed elsewhere.
 func compatible(a, b Item) bool { return a.Mode == b.Mode && a.Mode != Exclusive }
 
 func (it Item) String() string {

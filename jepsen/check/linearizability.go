@@ -20,7 +20,11 @@ const (
 	candidatesMax = 4
 )
 
-// checkLinearizability looks for locks whose answers no order of the calls explains.
+// checkLinearizability looks for locks whose answers no order of the calls explains: holders fit,
+// tokens rise, reads show the holders. Tokens give the order of the grants, which bounds the moment
+// of each. So the history is cut where no call is in progress, and each part begins in one known
+// state. The end of a grant that nobody requested, or nobody saw, is assumed where it permits most.
+// What unknown calls did without an audit is counted as unresolved.
 func checkLinearizability(f *checker) {
 	for _, l := range f.locks {
 		f.eachChunk(l, func(c *chunk) bool {

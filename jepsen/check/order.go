@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// withLatestBefore yields each call with the one that ranks highest among those that had come so far before it began; nil =
-// there is none. reached is when a call came so far, 0 = it never did.
+// withLatestBefore yields each call with the highest-ranking one of those that had reached some
+// point before it began; nil = none had. reached is when a call reached that point, 0 = never.
 func withLatestBefore(calls []*Op, reached func(*Op) time.Duration, rank func(*Op) uint64) iter.Seq2[*Op, *Op] {
 	sorted := func(when func(*Op) time.Duration) []*Op {
 		return slices.SortedStableFunc(slices.Values(calls), func(a, b *Op) int { return cmp.Compare(when(a), when(b)) })
@@ -102,7 +102,7 @@ func checkFIFO(f *checker) {
 			}
 			f.examined++
 			if last.Token > op.Token {
-				f.violationf("lock %q: %s overtook %s: %s asked at %s and was granted token %d; "+
+				f.violationf("lock %q: %s overtook %s: %s called at %s and was granted token %d; "+
 					"%s was known at %s to wait, and got token %d", l.name, op.Client, last.Client,
 					op.Client, f.formatTime(op.Call), op.Token, last.Client, f.formatTime(last.Queued), last.Token)
 			}
@@ -147,7 +147,7 @@ func (v *historyIndex) samples() []sample {
 
 // checkClusterTime looks for cluster time that fell, or that grew by more than real time did.
 func checkClusterTime(f *checker) {
-	var slowest *sample // of the fenced ones so far, the one with the least cluster time for its moment
+	var slowest *sample // of the samples with a lower bound so far, the one with the least cluster time
 	all := f.samples()
 	f.examined = len(all)
 	for i := range all {
@@ -203,8 +203,8 @@ func formatNames(items []Item) string {
 	return names
 }
 
-// checkLogExclusion replays the grants and ends of every lock, and sees that its holders fit together and
-// that tokens rise. A session ends once, with all that it holds.
+// checkLogExclusion replays the grants and ends of every lock, and checks that its holders fit
+// together and that tokens rise. A session ends once, with all that it holds.
 func checkLogExclusion(f *checker) {
 	for _, pair := range f.conflicts {
 		a, b := pair[0], pair[1]
@@ -289,8 +289,8 @@ func compareRefs(a, b Ref) int {
 	return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Ticket, b.Ticket))
 }
 
-// checkReads holds what was read against the log up to the index that the answer named. That needs all of
-// the log.
+// checkReads compares what was read with the log up to the index of the answer. It needs a complete
+// log.
 func checkReads(f *checker) {
 	if !f.Plan.CompleteEvents {
 		return

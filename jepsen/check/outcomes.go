@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// checkOutcomes compares the outcomes of calls with the log: what was done is there, what was
-// refused is not, and nothing is there without a request.
+// checkOutcomes compares the outcomes of calls with the log: it has what was done, it does not have
+// what was refused, and each of its grants has a request.
 func checkOutcomes(f *checker) {
 	for _, op := range f.ops {
 		t := f.tickets[op.Ref]
@@ -39,8 +39,8 @@ func checkOutcomes(f *checker) {
 	f.reportUnrequestedGrants()
 }
 
-// reportUnendedSessions looks for sessions whose end was confirmed to an operator or to their client, and that the
-// log does not end.
+// reportUnendedSessions looks for sessions whose end was confirmed to an operator or to their
+// client, but that have no end in the log.
 func (f *checker) reportUnendedSessions() {
 	if !f.Plan.CompleteEvents {
 		return
@@ -73,7 +73,8 @@ func (f *checker) reportUnrequestedGrants() {
 				continue
 			}
 			if ev.At < first {
-				f.violationf("lock %q: ticket %s was granted token %d at %s (index %d), and no call had asked for it",
+				f.violationf("lock %q: ticket %s was granted token %d at %s (index %d), "+
+					"and no call had requested it",
 					l.name, ev.Ref, ev.Token, f.formatTime(ev.At), ev.Index)
 			}
 		}
@@ -85,10 +86,11 @@ func (f *checker) reportUnrequestedGrants() {
 	}
 }
 
-// AddUnansweredGrants adds a call of unknown outcome for each grant that no answer names. A client that learns of a grant
-// after its end, or of the end of its session, asks again with another ticket; and it cancels what its caller gave up. So
-// each such grant belongs to a call of its client for the same locks that was under way, or whose outcome is unknown. One
-// that belongs to no call gets none, and is reported as granted without a request.
+// AddUnansweredGrants adds a call of unknown outcome for each grant that no answer names. A client
+// that learns of a grant after its end, or of the end of its session, requests the locks again with
+// another ticket; and it cancels what its caller gave up. So each such grant belongs to a call of
+// its client for the same locks that was in progress, or whose outcome is unknown. A grant that
+// belongs to no call is reported as granted without a request.
 func (h *History) AddUnansweredGrants() {
 	owner := map[uint64]string{}
 	for _, ev := range h.Events { // also of sessions that ended before they were listed
@@ -160,7 +162,8 @@ func checkCompletion(f *checker) {
 	}
 }
 
-// checkExactlyOnce sees that a ticket goes its way one time: asked for, granted, gone.
+// checkExactlyOnce checks that each ticket is requested, granted and ended at most once, in this
+// order.
 func checkExactlyOnce(f *checker) {
 	granted := map[Ref]*Op{}
 	for _, op := range f.ops {
@@ -242,24 +245,24 @@ func (op *Op) shownHolders() []Ref {
 
 // checkLostIsFinal looks for locks that came back after their client had reported them lost.
 func checkLostIsFinal(f *checker) {
-	for _, b := range f.holds {
-		t := f.tickets[b.Ref]
+	for _, hold := range f.holds {
+		t := f.tickets[hold.Ref]
 		if t == nil || t.lost == nil {
 			continue
 		}
-		if b.From > t.lost.To {
+		if hold.From > t.lost.To {
 			f.violationf("%s reported ticket %s (token %d) lost at %s, and held it again at %s",
-				b.Client, b.Ref, b.Token, f.formatTime(t.lost.To), f.formatTime(b.From))
+				hold.Client, hold.Ref, hold.Token, f.formatTime(t.lost.To), f.formatTime(hold.From))
 		}
-		if b != t.lost {
+		if hold != t.lost {
 			continue
 		}
 		f.examined++
 		// After the healing a client has the time of a call to release what it gave up.
-		inTime := f.diedAt[b.Client] != 0 || max(b.To, f.Plan.Healed)+f.Plan.Drain >= f.end
+		inTime := f.diedAt[hold.Client] != 0 || max(hold.To, f.Plan.Healed)+f.Plan.Drain >= f.end
 		if f.Plan.CompleteEvents && t.ended == nil && !inTime {
 			f.violationf("%s reported ticket %s (token %d) lost at %s, and the cluster never ended it: its locks stay closed",
-				b.Client, b.Ref, b.Token, f.formatTime(b.To))
+				hold.Client, hold.Ref, hold.Token, f.formatTime(hold.To))
 		}
 	}
 	for _, op := range f.ops {

@@ -11,28 +11,29 @@ import (
 	"time"
 
 	"zamok/client"
+	"zamok/client/admin"
 	"zamok/jepsen/check"
 	"zamok/jepsen/workload"
 )
 
-// The audit sees what happens to all locks and when sessions end, by watching; which sessions exist and how long
-// cluster time stood, by polling; and for how long a client that uses a lock of its own
-// can't have it. It is also the operator that takes locks away.
+// The audit watches all locks and sessions. It polls which sessions exist and how long cluster time
+// stood, and its probe measures for how long a client can't get a lock of its own. It is also the
+// operator, who force-releases locks and expires sessions.
 //
-// Nothing is asked of the cluster before the watch has begun and the sessions were listed once, and the audit
-// ends after the last session of the programs: so what is not in its record did not happen.
+// No program sends a request before the watch has begun and the sessions were listed once, and the
+// audit ends after the last session of the programs. So what is not in its record did not happen.
 
 const (
 	sessionsPollInterval = 250 * time.Millisecond
 	probeInterval        = 20 * time.Millisecond
-	operatorPauseMax     = 2 * time.Second
+	operatorIntervalMax  = 2 * time.Second
 	watchStartTimeout    = 30 * time.Second
 	// watchRestartsMax is how often the watch is restarted when a node has compacted its history.
 	watchRestartsMax = 50
 	// noCommitThreshold is how long a list of the sessions may take before that counts as a time without commits.
 	noCommitThreshold = time.Second
 	listLimit         = 1000
-	// operatorFaultRatio: one in this many looks of the operator is followed by a forced end.
+	// operatorFaultRatio: one in this many reads of the operator is followed by a forced end.
 	operatorFaultRatio = 3
 	prober             = "probe"
 )
@@ -45,7 +46,7 @@ type audit struct {
 	ready sync.WaitGroup // the watch, and the list of sessions
 
 	mu       sync.Mutex         // guards what follows
-	gaps     []error            // what it did not see
+	gaps     []error            // what it did not record, and why
 	released map[check.Ref]bool // of the audit's last lock, once the watch has shown it
 }
 
@@ -53,11 +54,11 @@ func (o *subprocess) runAudit() error {
 	a := &audit{subprocess: o, released: map[check.Ref]bool{}}
 	var workers []*workload.Worker
 	for _, label := range auditClients {
-		t, err := o.newWorkers(label, 1)
+		one, err := o.newWorkers(label, 1)
 		if err != nil {
 			return err
 		}
-		workers = append(workers, t...)
+		workers = append(workers, one...)
 	}
 	watching, stop := context.WithCancel(o.ctx)
 	defer stop()
@@ -75,20 +76,20 @@ func (o *subprocess) runAudit() error {
 	a.finalOperation(workers[2])
 	stop()
 	watcher.Wait()
-	for _, t := range workers {
-		a.gaps = append(a.gaps, t.Close())
+	for _, w := range workers {
+		a.gaps = append(a.gaps, w.Close())
 	}
 	return errors.Join(a.gaps...)
 }
 
-// recordGap records that something was not seen.
+// recordGap records that the audit missed something.
 func (a *audit) recordGap(format string, args ...any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.gaps = append(a.gaps, fmt.Errorf(format, args...))
 }
 
-// watch follows all locks and sessions from the first index that it is given.
+// watch follows all locks and sessions from the first index that the cluster offers.
 func (a *audit) watch(ctx context.Context, c *client.Client) {
 	begun := sync.OnceFunc(a.ready.Done)
 	defer begun()
@@ -113,14 +114,14 @@ func (a *audit) watch(ctx context.Context, c *client.Client) {
 	}
 }
 
-// readyFile is there once the audit has begun.
+// readyFile exists once the audit has begun.
 func readyFile(historyDir string) string { return filepath.Join(historyDir, "audit.watching") }
 
 func (a *audit) recordBatch(batch client.EventBatch) {
 	at := monotonicNow()
 	for _, ev := range batch.Events {
 		ref := check.Ref{Session: ev.Session, Ticket: ev.Ticket}
-		if ev.Kind == client.EventCancelled { // the checker asks the token whether there was a grant
+		if ev.Kind == client.EventCancelled { // the token tells whether there was a grant
 			ev.Kind = client.EventReleased
 		}
 		a.record.put(check.Record{Event: &check.Event{
@@ -135,47 +136,52 @@ func (a *audit) recordBatch(batch client.EventBatch) {
 	}
 }
 
-// pollSessions lists them again and again. What is missing of the cluster's time between two answers is time that
-// did not pass; and one that is listed no more has ended: the watch has that too, but may have it late, as when
-// its node is paused. When all is over it waits for the sessions of the killed programs.
+// pollSessions lists the sessions again and again. Cluster time that is missing between two answers
+// did not pass. A session that is listed no longer has ended; the watch shows that too, but perhaps
+// late, as when its node is paused. In the end it waits until the sessions of killed programs are
+// over.
 func (a *audit) pollSessions(c *client.Client) {
 	begun := sync.OnceFunc(a.ready.Done)
 	defer begun()
-	patience, giveUp := context.WithCancel(a.ctx)
+	polling, giveUp := context.WithCancel(a.ctx)
 	defer giveUp()
 	stop := context.AfterFunc(a.ending, func() { time.AfterFunc(drainMax, giveUp) })
 	defer stop()
 	live := map[uint64]string{}
 	var before client.Stamp
-	var asked time.Duration // when the answer before was asked for
-	for done := false; !done && patience.Err() == nil; {
-		over, call := a.ending.Err() != nil, monotonicNow()
-		list, at, err := c.Sessions(patience, 0, listLimit)
-		back := monotonicNow()
+	var calledBefore time.Duration // when the call before was made
+	for done := false; !done && polling.Err() == nil; {
+		over, called := a.ending.Err() != nil, monotonicNow()
+		list, at, err := admin.New(c).Sessions(polling, 0, listLimit)
+		returned := monotonicNow()
 		if err == nil {
 			begun()
 			if len(list) == listLimit {
 				a.recordGap("there are %d sessions, and perhaps more", listLimit)
 			}
-			a.recordEndedSessions(live, list, back)
-			done = over && !slices.ContainsFunc(list, func(s client.SessionInfo) bool { return !slices.Contains(auditClients, s.Label) })
-			if asked != 0 {
-				if back-asked > noCommitThreshold {
-					a.record.put(check.Record{Stall: &check.Stall{Reason: "no answer", From: asked, To: back,
-						CommitsBlocked: true}})
+			a.recordEndedSessions(live, list, returned)
+			done = over && !slices.ContainsFunc(list, func(s admin.SessionInfo) bool { return !slices.Contains(auditClients, s.Label) })
+			if calledBefore != 0 {
+				if returned-calledBefore > noCommitThreshold {
+					a.record.put(check.Record{Stall: &check.Stall{
+						Reason: "no answer", From: calledBefore, To: returned, CommitsBlocked: true,
+					}})
 				}
-				if lost := back - asked - (at.Time - before.Time); lost > 0 {
-					a.record.put(check.Record{Stall: &check.Stall{Reason: "cluster time stood", From: asked,
-						To: back, LostTime: lost}})
+				if lost := returned - calledBefore - (at.Time - before.Time); lost > 0 {
+					a.record.put(check.Record{Stall: &check.Stall{
+						Reason: "cluster time stood", From: calledBefore, To: returned, LostTime: lost,
+					}})
 				}
 			}
-			before, asked = at, call
+			before, calledBefore = at, called
 		}
-		workload.Sleep(patience, sessionsPollInterval)
+		workload.Sleep(polling, sessionsPollInterval)
 	}
 }
 
-func (a *audit) recordEndedSessions(live map[uint64]string, list []client.SessionInfo, back time.Duration) {
+func (a *audit) recordEndedSessions(
+	live map[uint64]string, list []admin.SessionInfo, at time.Duration,
+) {
 	listed := map[uint64]bool{}
 	for _, s := range list {
 		listed[s.Session] = true
@@ -189,46 +195,47 @@ func (a *audit) recordEndedSessions(live map[uint64]string, list []client.Sessio
 		if !listed[id] {
 			delete(live, id)
 			a.record.put(check.Record{Event: &check.Event{
-				Node: "sessions", At: back, Kind: check.EvEnded, Ref: check.Ref{Session: id},
+				Node: "sessions", At: at, Kind: check.EvEnded, Ref: check.Ref{Session: id},
 			}})
 		}
 	}
 }
 
-// operate looks, and now and then ends what others hold.
-func (a *audit) operate(t *workload.Worker) {
+// operate reads locks, and now and then ends what others hold.
+func (a *audit) operate(w *workload.Worker) {
 	for a.ending.Err() == nil {
-		workload.Sleep(a.ending, time.Duration(t.Int64N(int64(operatorPauseMax))))
-		inUse, _, err := t.List(a.ctx, "", "", listLimit)
+		workload.Sleep(a.ending, workload.UpTo(w.Rand, operatorIntervalMax))
+		inUse, _, err := w.List(a.ctx, "", "", listLimit)
 		if err != nil || len(inUse) == 0 {
 			continue
 		}
-		if name := inUse[t.IntN(len(inUse))].Name; name != prober {
-			t.Interfere(name, operatorFaultRatio)
+		if name := inUse[w.IntN(len(inUse))].Name; name != prober {
+			w.Interfere(name, operatorFaultRatio)
 		}
 	}
-	t.AwaitAnswer()
+	w.AwaitRead()
 }
 
-// probe locks and unlocks a lock of its own.
-func (a *audit) probe(t *workload.Worker) {
+// probe locks and unlocks its own lock again and again.
+func (a *audit) probe(w *workload.Worker) {
 	for a.ending.Err() == nil {
-		if l, h := t.Lock(prober); l != nil {
-			t.Unlock(l, h)
+		if l, h := w.Lock(prober); l != nil {
+			w.Unlock(l, h)
 		}
 		workload.Sleep(a.ending, probeInterval)
 	}
 }
 
-// finalOperation does the last thing of the whole run, and sees it in the watch: so nothing before it is missing.
-func (a *audit) finalOperation(t *workload.Worker) {
-	l, h := t.Lock("last of the audit")
+// finalOperation makes the last release of the run, and waits until the watch shows it. Then
+// nothing before it is missing.
+func (a *audit) finalOperation(w *workload.Worker) {
+	l, h := w.Lock("last of the audit")
 	if l == nil {
 		a.recordGap("the audit's last lock was not granted")
 		return
 	}
-	t.Unlock(l, h)
-	t.AwaitAnswer()
+	w.Unlock(l, h)
+	w.AwaitRead()
 	seen := func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()

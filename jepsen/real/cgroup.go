@@ -8,17 +8,17 @@ import (
 	"strconv"
 )
 
-// cgroup limits the processors of processes, by version 2 or 1 of control groups.
+// cgroup limits the processor time of processes, by version 2 or 1 of control groups.
 type cgroup struct {
 	dir, limit string // of the group; the file that has its limit
 	value      string // of that
-	parent     string // where the processes go back to
+	parent     string // the group to which processes return
 }
 
 // throttledPercent is how much of one processor a throttled node has, in each tenth of a second.
 const throttledPercent = 5
 
-// newCgroup makes a group. It fails where that is not allowed.
+// newCgroup makes a group, if this process is allowed to.
 func newCgroup(name string) (*cgroup, error) {
 	var failed error
 	for _, g := range []cgroup{
@@ -46,7 +46,7 @@ func moveProcess(dir string, pid int) error {
 	return writeExisting(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid))
 }
 
-// writeExisting writes to a file of the kernel, and makes none where the directory is an ordinary
+// writeExisting writes to a file of the kernel. It makes no file if the directory is an ordinary
 // one.
 func writeExisting(name, text string) error {
 	file, err := os.OpenFile(name, os.O_WRONLY, 0)
@@ -59,8 +59,8 @@ func writeExisting(name, text string) error {
 
 func (g *cgroup) remove() error { return os.Remove(g.dir) }
 
-// openCgroup prepares the throttling of nodes. Where it is not allowed the run continues without,
-// with a note in its report.
+// openCgroup prepares the throttling of nodes. If that is not allowed the run continues without,
+// and its report says so.
 func (c *cluster) openCgroup() {
 	g, err := newCgroup(fmt.Sprintf("zamok-jepsen-%d", os.Getpid()))
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *cluster) openCgroup() {
 	c.throttled = g
 }
 
-// throttle has nodes run for a small part of the time.
+// throttle lets nodes run for a small part of the time.
 func (t *injection) throttle(nodes []*node) (err error) {
 	for _, n := range nodes {
 		p := n.runningProcess()
@@ -81,7 +81,7 @@ func (t *injection) throttle(nodes []*node) (err error) {
 		defer func() { // unless it has ended
 			if p.alive() {
 				if err := t.throttled.release(p.cmd.Process.Pid); err != nil {
-					t.logf("%s is throttled still: %v", n.id, err)
+					t.logf("%s is still throttled: %v", n.id, err)
 				}
 			}
 		}()

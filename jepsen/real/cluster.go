@@ -20,7 +20,8 @@ import (
 	"zamok/jepsen/workload"
 )
 
-// cluster is all that runs: the nodes, the proxies between them, and the programs that use locks.
+// cluster is everything that runs: the nodes, the proxies between them, and the programs that use
+// locks.
 type cluster struct {
 	dir       string
 	binary    string // zamok
@@ -43,27 +44,27 @@ type cluster struct {
 	nodes   []*node
 	auditor *process
 	epochs  []epoch
-	deaths  map[string]time.Duration // when a life of a program was killed, by its name
-	notes   []string                 // what a reader of the report must know
+	deaths  map[string]time.Duration // when the processes of programs were killed, by name
+	notes   []string                 // for the report: what was left out, and why
 }
 
 // historyDir holds each process's part of the history, logDir its log.
 func (c *cluster) historyDir() string { return filepath.Join(c.dir, "parts") }
 func (c *cluster) logDir() string     { return filepath.Join(c.dir, "logs") }
 
-// clientProgram is a client machine, through all of its lives.
+// clientProgram is a client machine, which runs one process after the other.
 type clientProgram struct {
 	cluster *cluster
 	name    string
 	ip      string
-	lives   atomic.Int32
-	process *process // its present life
+	starts  atomic.Int32
+	process *process // the present one
 }
 
 const (
-	clientsPerProgram = 4 // in each program
-	startTimeout      = 60 * time.Second
-	epochPollInterval = 100 * time.Millisecond
+	clientsPerProgram  = 4 // in each program
+	startTimeout       = 60 * time.Second
+	leaderPollInterval = 100 * time.Millisecond
 )
 
 func (c *cluster) ip(last int) string {
@@ -79,7 +80,8 @@ func (c *cluster) logf(format string, args ...any) {
 	fmt.Fprintln(c.log, line)
 }
 
-// connectionOwner names the process that opened a connection: a program by its address, a node by its socket.
+// connectionOwner names the process that opened a connection: a program by its address, a node by
+// its socket.
 func (c *cluster) connectionOwner(conn net.Conn) string {
 	there, here := conn.RemoteAddr().(*net.TCPAddr), conn.LocalAddr().(*net.TCPAddr)
 	host := there.IP.String()
@@ -88,12 +90,12 @@ func (c *cluster) connectionOwner(conn net.Conn) string {
 	}
 	for _, p := range c.programs {
 		if host == p.ip {
-			return p.liveName()
+			return p.processName()
 		}
 	}
 	inode, err := socketBetween(there, here)
 	if err != nil {
-		c.logf("whose socket %v is: %v", there, err)
+		c.logf("can't find the owner of the socket %v: %v", there, err)
 	}
 	for _, n := range c.members() {
 		if p := n.runningProcess(); p != nil && inode != "" && hasSocket(p.cmd.Process.Pid, inode) {
@@ -134,8 +136,8 @@ func (c *cluster) start(nodes int) error {
 			return err
 		}
 	}
-	c.running.Go(c.trackEpochs)
-	if !await(c.done, startTimeout, epochPollInterval, func() bool { return c.leader() != nil }) {
+	c.running.Go(c.trackLeaders)
+	if !await(c.done, startTimeout, leaderPollInterval, func() bool { return c.leader() != nil }) {
 		return fmt.Errorf("no node leads after %v; see %s", startTimeout, c.dir)
 	}
 	return nil
@@ -148,9 +150,9 @@ func (c *cluster) members() []*node {
 	return slices.DeleteFunc(slices.Clone(c.nodes), func(n *node) bool { return n.removed.Load() })
 }
 
-// trackEpochs polls all nodes, not through the proxies, for the leader, and records the changes.
-func (c *cluster) trackEpochs() {
-	for workload.Sleep(c.done, epochPollInterval) {
+// trackLeaders polls all nodes, not through the proxies, for the leader, and records the changes.
+func (c *cluster) trackLeaders() {
+	for workload.Sleep(c.done, leaderPollInterval) {
 		for _, n := range c.members() {
 			counts, err := n.metrics(c.done)
 			if err != nil || counts["zamok_raft_leader"] != 1 {
@@ -183,7 +185,7 @@ func (c *cluster) endpoints() (all []string) {
 	return all
 }
 
-// startSubprocess starts one of the run's own processes.
+// startSubprocess starts a subprocess of the run.
 func (c *cluster) startSubprocess(name, ip string) (*process, error) {
 	o := &subprocess{
 		Name: name, Seed: c.seed, Endpoints: c.endpoints(), Address: ip,
@@ -196,20 +198,20 @@ func (c *cluster) startSubprocess(name, ip string) (*process, error) {
 	return start(name, filepath.Join(c.logDir(), name+".log"), []string{subprocessVariable + "=" + string(text)}, c.ownBinary)
 }
 
-// start begins another life of a program, under another name.
+// start starts another process of a program, under another name.
 func (p *clientProgram) start() error {
-	p.lives.Add(1)
-	life, err := p.cluster.startSubprocess(p.liveName(), p.ip)
+	p.starts.Add(1)
+	process, err := p.cluster.startSubprocess(p.processName(), p.ip)
 	if err == nil {
-		p.process = life
+		p.process = process
 	}
 	return err
 }
 
-// liveName is the name of its present life, as the proxies know it.
-func (p *clientProgram) liveName() string { return fmt.Sprintf("%s-%d", p.name, p.lives.Load()) }
+// processName is the name of the present process, as the proxies know it.
+func (p *clientProgram) processName() string { return fmt.Sprintf("%s-%d", p.name, p.starts.Load()) }
 
-// kill is kill -9; nothing more is expected of this life.
+// kill is kill -9; nothing more is expected of this process.
 func (p *clientProgram) kill() {
 	p.process.kill()
 	p.cluster.mu.Lock()
@@ -217,7 +219,7 @@ func (p *clientProgram) kill() {
 	p.cluster.deaths[p.process.name] = monotonicNow()
 }
 
-// stop has the programs finish, then the audit. What does not end in time is an error.
+// stop lets the programs finish, then the audit. If one does not end in time that is an error.
 func (c *cluster) stop(plan *check.Plan) (err error) {
 	for _, p := range c.programs {
 		p.process.stdin.Close()
@@ -226,9 +228,9 @@ func (c *cluster) stop(plan *check.Plan) (err error) {
 		err = errors.Join(err, c.awaitExit(p.process))
 	}
 	c.auditor.stdin.Close()
-	audit := c.awaitExit(c.auditor)
-	plan.CompleteEvents = audit == nil // it saw everything
-	return errors.Join(err, audit)
+	incomplete := c.awaitExit(c.auditor)
+	plan.CompleteEvents = incomplete == nil
+	return errors.Join(err, incomplete)
 }
 
 func (c *cluster) awaitExit(p *process) error {
@@ -245,7 +247,7 @@ func (c *cluster) awaitExit(p *process) error {
 	return nil
 }
 
-// close ends whatever still runs, and waits for it.
+// close ends everything that still runs, and waits for it.
 func (c *cluster) close() {
 	c.cancel()
 	for _, p := range c.programs {
@@ -272,7 +274,8 @@ func (c *cluster) close() {
 	}
 }
 
-// openDisks prepares disks that can fail. Where they are not supported the run continues without, with a note in its report.
+// openDisks prepares disks that can fail. If they are not supported the run continues without, and
+// its report says so.
 func (c *cluster) openDisks(ctx context.Context) error {
 	pool, err := disk.Open(ctx, filepath.Join(c.dir, "data"))
 	if errors.Is(err, disk.ErrUnsupported) {
@@ -284,14 +287,14 @@ func (c *cluster) openDisks(ctx context.Context) error {
 	return err
 }
 
-// closeDisks takes the disks off; what was on them is copied, because it may explain what is wrong.
+// closeDisks unmounts the disks. It copies their contents, which may explain a failure.
 func (c *cluster) closeDisks() {
 	if c.disks == nil {
 		return
 	}
 	for _, n := range c.nodes {
 		if err := os.CopyFS(n.disk.Dir+".copy", os.DirFS(n.disk.Dir)); err != nil {
-			c.logf("what was on the disk of %s is not kept: %v", n.id, err)
+			c.logf("the contents of the disk of %s are lost: %v", n.id, err)
 		}
 		if err := n.disk.Close(); err != nil {
 			c.logf("%v", err)

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"zamok/client/admin"
 	"zamok/jepsen/real/disk"
 )
 
@@ -20,8 +21,8 @@ func faultKinds() []faultKind {
 		{"kill follower", nothing, onNodes(followerNode, (*injection).kill)},
 		{"kill majority", nothing, onNodes(majority, (*injection).kill)},
 		{"kill all", nothing, onNodes(everyNode, halved((*injection).kill))},
-		{"term leader", nothing, onNodes(leaderNode, halved((*injection).terminate))},
-		{"term follower", nothing, onNodes(followerNode, halved((*injection).terminate))},
+		{"terminate leader", nothing, onNodes(leaderNode, halved((*injection).terminate))},
+		{"terminate follower", nothing, onNodes(followerNode, halved((*injection).terminate))},
 		{"rolling restart", nothing, onNodes(everyNode, (*injection).rollingRestart)},
 		{"restart storm", nothing, onNodes(everyNode, (*injection).restartStorm)},
 		{"pause leader", nothing, onNodes(leaderNode, (*injection).pauseRandomly)},
@@ -34,27 +35,27 @@ func faultKinds() []faultKind {
 		{"pause all programs", nothing, (*injection).pauseAllPrograms},
 		{"kill program", nothing, (*injection).killProgram},
 
-		{"isolate leader", nothing, onLinks(leader, members, bothWays, hole)},
-		{"cut leader off", nothing, onLinks(leader, members, bothWays, linkFault{refuse: true})},
-		{"part leader from one", nothing, onLinks(leader, follower, bothWays, hole)},
-		{"leader is not heard", nothing, onLinks(leader, members, oneWay, hole)},
-		{"leader hears nothing", nothing, onLinks(members, leader, oneWay, hole)},
-		{"ring of one-way holes", nothing, onLinks(members, members, ring, hole)},
-		{"isolate follower", nothing, onLinks(follower, members, bothWays, hole)},
+		{"isolate leader", nothing, onLinks(leader, members, bothWays, blackHole)},
+		{"refuse connections of leader", nothing, onLinks(leader, members, bothWays, linkFault{refuse: true})},
+		{"isolate leader from one follower", nothing, onLinks(leader, follower, bothWays, blackHole)},
+		{"black hole from leader", nothing, onLinks(leader, members, oneWay, blackHole)},
+		{"black hole to leader", nothing, onLinks(members, leader, oneWay, blackHole)},
+		{"ring of one-way black holes", nothing, onLinks(members, members, ring, blackHole)},
+		{"isolate follower", nothing, onLinks(follower, members, bothWays, blackHole)},
 		{"slow links of the leader", nothing, onLinks(leader, members, bothWays, slow)},
 		{"narrow links of the leader", nothing, onLinks(leader, members, oneWay, linkFault{rate: 64 << 10})},
 		{"large messages of the leader are lost", nothing, lasting(onLinks(leader, members, oneWay, linkFault{passes: 1400}))},
 		{"flapping link", nothing, (*injection).flapLink},
 		{"reset links of nodes", nothing, resetOften(members)},
-		{"cut program from leader", nothing, onLinks(program, leader, bothWays, hole)},
-		{"cut program from all", nothing, onLinks(program, members, bothWays, hole)},
+		{"cut program from leader", nothing, onLinks(program, leader, bothWays, blackHole)},
+		{"cut program from all", nothing, onLinks(program, members, bothWays, blackHole)},
 		{"slow links of programs", nothing, onLinks(programs, members, bothWays, slow)},
 		{"reconnect storm", nothing, resetOften(programs)},
 
 		{"transfer", nothing, (*injection).transfer},
-		{"snapshot to a follower, leader dies", long, (*injection).forceSnapshotInstall},
-		{"replace node", long, (*injection).replaceNode},
-		{"wipe node", byName, (*injection).wipeNode},
+		{"snapshot to a follower, leader dies", takesLong, (*injection).forceSnapshotInstall},
+		{"replace node", takesLong, (*injection).replaceNode},
+		{"wipe node", onlyIfNamed, (*injection).wipeNode},
 
 		{"slow disk of a follower", disks, onNodes(followerNode, (*injection).slowDisks)},
 		{"slow disk of the leader", disks, onNodes(leaderNode, (*injection).slowDisks)},
@@ -69,11 +70,11 @@ func faultKinds() []faultKind {
 		{"all disks are full", disks, onNodes(everyNode, breakDisks(disk.Faults{Full: true}))},
 		{"power of the leader fails", disks, onNodes(leaderNode, (*injection).failPower)},
 		{"power of a follower fails", disks, onNodes(followerNode, (*injection).failPower)},
-		{"power of all fails", disks, onNodes(everyNode, halved((*injection).failPower))},
+		{"power of all nodes fails", disks, onNodes(everyNode, halved((*injection).failPower))},
 	}
 }
 
-// An action does something to nodes, lets it last, and undoes it. An error: it could not be done.
+// An action injects a fault into nodes, lets it last, and undoes it, or returns why it could not.
 type action func(t *injection, nodes []*node) error
 
 func onNodes(choose selection, do action) func(*injection) string {
@@ -108,7 +109,7 @@ func (t *injection) kill(nodes []*node) error {
 	return nil
 }
 
-// killAtOnce kills all nodes before any is waited for.
+// killAtOnce kills all nodes before it waits for any.
 func killAtOnce(nodes []*node) {
 	for _, n := range nodes {
 		if p := n.keepDown(); p != nil {
@@ -120,7 +121,7 @@ func killAtOnce(nodes []*node) {
 func (t *injection) terminate(nodes []*node) error {
 	for _, n := range nodes {
 		if !n.terminate() {
-			t.logf("%s did not end in good order within %v", n.id, shutdownTimeout)
+			t.logf("%s did not end cleanly within %v", n.id, shutdownTimeout)
 		}
 	}
 	t.wait(t.duration)
@@ -140,7 +141,7 @@ func (t *injection) rollingRestart(nodes []*node) error {
 	return nil
 }
 
-// restartStorm kills a node every half second or so, each before the one before has caught up.
+// restartStorm kills a node about every half second, each before the previous one has caught up.
 func (t *injection) restartStorm(nodes []*node) error {
 	for range 4 + t.IntN(4) {
 		n := nodes[t.IntN(len(nodes))]
@@ -173,7 +174,8 @@ func (t *injection) pauseRandomly(nodes []*node) error {
 	return t.pause(nodes)
 }
 
-// killTwoPauseOne kills two of five nodes and pauses a third for a while: each in turn, with a majority between.
+// killTwoPauseOne kills two of five nodes and pauses a third for a while: each in turn, with a
+// majority between.
 func (t *injection) killTwoPauseOne() string {
 	all := everyNode(t)
 	if len(all) < 5 {
@@ -207,13 +209,13 @@ func (t *injection) pauseAllPrograms() string {
 	return t.pausePrograms(len(t.programs))
 }
 
-// pausePrograms stops programs. What their clients believe meanwhile is excused.
+// pausePrograms stops programs. The holds of their clients are excused meanwhile.
 func (t *injection) pausePrograms(many int) string {
 	programs := take(t, t.programs, many)
 	if programs == nil {
 		return ""
 	}
-	targets, from := liveNames(programs), monotonicNow()
+	targets, from := processNames(programs), monotonicNow()
 	for _, p := range programs {
 		p.process.signal(syscall.SIGSTOP)
 	}
@@ -222,7 +224,7 @@ func (t *injection) pausePrograms(many int) string {
 		p.process.signal(syscall.SIGCONT)
 	}
 	to := monotonicNow()
-	for _, name := range targets { // no faults of their own, hence without a kind
+	for _, name := range targets { // part of this fault, hence without a kind
 		t.record.excuse(clientLabels(name), from, to)
 	}
 	return strings.Join(targets, ",")
@@ -233,7 +235,7 @@ func (t *injection) killProgram() string {
 	if programs == nil {
 		return ""
 	}
-	p, name := programs[0], programs[0].liveName()
+	p, name := programs[0], programs[0].processName()
 	p.kill()
 	t.wait(t.duration)
 	if err := p.start(); err != nil {
@@ -242,7 +244,7 @@ func (t *injection) killProgram() string {
 	return name
 }
 
-// An endpointSet names the processes at one end of links; none = there is no occasion for the fault now.
+// An endpointSet names the processes at one end of links; none = the fault is not possible now.
 type endpointSet func(t *injection) []string
 
 func leader(t *injection) []string {
@@ -252,7 +254,7 @@ func leader(t *injection) []string {
 	return nil
 }
 
-// follower is any one of them.
+// follower is a random one.
 func follower(t *injection) []string {
 	l := t.leader()
 	if l == nil {
@@ -264,31 +266,31 @@ func follower(t *injection) []string {
 
 func members(t *injection) []string { return nodeIDs(t.members()) }
 
-// program is any one of them. The fault lasts beyond the shortest leases now and then.
+// program is a random one. Half of the faults last longer than the shortest lease.
 func program(t *injection) []string {
 	programs := take(t, t.programs, 1)
 	if programs == nil {
 		return nil
 	}
 	t.duration += 4 * time.Second * time.Duration(t.IntN(2))
-	return liveNames(programs)
+	return processNames(programs)
 }
 
-func programs(t *injection) []string { return liveNames(t.programs) }
+func programs(t *injection) []string { return processNames(t.programs) }
 
-func liveNames(programs []*clientProgram) (all []string) {
+func processNames(programs []*clientProgram) (all []string) {
 	for _, p := range programs {
-		all = append(all, p.liveName())
+		all = append(all, p.processName())
 	}
 	return all
 }
 
 var (
-	hole = linkFault{blackhole: true}
-	slow = linkFault{delay: 60 * time.Millisecond, jitter: 40 * time.Millisecond}
+	blackHole = linkFault{blackhole: true}
+	slow      = linkFault{delay: 60 * time.Millisecond, jitter: 40 * time.Millisecond}
 )
 
-// oneWay are the links from some to others.
+// oneWay are the links from each of some processes to each of others.
 func oneWay(from, to []string) (all []linkID) {
 	for _, a := range from {
 		for _, b := range to {
@@ -300,7 +302,7 @@ func oneWay(from, to []string) (all []linkID) {
 
 func bothWays(a, b []string) []linkID { return append(oneWay(a, b), oneWay(b, a)...) }
 
-// ring are the links from each to the next.
+// ring are the links from each process to the next.
 func ring(all, _ []string) (links []linkID) {
 	for i, id := range all {
 		links = append(links, linkID{id, all[(i+1)%len(all)]})
@@ -308,7 +310,7 @@ func ring(all, _ []string) (links []linkID) {
 	return links
 }
 
-// onLinks injects a fault into links between some and others, a delay of up to the one given.
+// onLinks injects a fault into links. A delay is random, up to the given one.
 func onLinks(from, to endpointSet, links func(from, to []string) []linkID, fault linkFault) func(*injection) string {
 	return func(t *injection) string {
 		from, to := from(t), to(t)
@@ -326,11 +328,11 @@ func onLinks(from, to endpointSet, links func(from, to []string) []linkID, fault
 	}
 }
 
-// flapLink breaks a link and mends it, many times.
+// flapLink cuts a link and heals it, many times.
 func (t *injection) flapLink() string {
 	all := nodeIDs(t.members())
 	t.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	fault := []linkFault{hole, {refuse: true}}[t.IntN(2)]
+	fault := []linkFault{blackHole, {refuse: true}}[t.IntN(2)]
 	for until := monotonicNow() + t.duration; monotonicNow() < until && t.ctx.Err() == nil; {
 		heal := t.network.inject(fault, bothWays(all[:1], all[1:2])...)
 		t.wait(t.upTo(2 * electionTimeout))
@@ -355,11 +357,11 @@ func resetOften(from endpointSet) func(*injection) string {
 	}
 }
 
-// transfer hands the leadership around under load.
+// transfer transfers the leadership a few times under load.
 func (t *injection) transfer() string {
 	done := 0
 	for range 1 + t.IntN(3) {
-		if err := t.client.Transfer(t.ctx, ""); err == nil {
+		if err := admin.New(t.client).Transfer(t.ctx, ""); err == nil {
 			done++
 		}
 		t.wait(t.upTo(2 * electionTimeout))
@@ -379,7 +381,7 @@ const (
 	slowBeforePowerFailure = 300 * time.Millisecond
 )
 
-// onDisks does something to the disks of nodes.
+// onDisks calls do for the disk of each node.
 func onDisks(nodes []*node, do func(*disk.Disk) error) (err error) {
 	for _, n := range nodes {
 		err = errors.Join(err, do(n.disk))
@@ -391,7 +393,8 @@ func setFaults(nodes []*node, faults disk.Faults) error {
 	return onDisks(nodes, func(d *disk.Disk) error { return d.SetFaults(faults) })
 }
 
-// breakDisks breaks disks for a while, and waits for the nodes, some of which may have ended because of it.
+// breakDisks injects faults into disks for a while, and waits for the nodes, some of which may have
+// ended.
 func breakDisks(faults disk.Faults) action {
 	return func(t *injection, nodes []*node) error {
 		if err := setFaults(nodes, faults); err != nil {
@@ -399,7 +402,7 @@ func breakDisks(faults disk.Faults) action {
 		}
 		t.wait(t.duration)
 		err := setFaults(nodes, disk.Faults{})
-		t.awaitAnswers(nodes...)
+		t.awaitResponses(nodes...)
 		return err
 	}
 }
@@ -410,22 +413,22 @@ func (t *injection) slowDisks(nodes []*node) error {
 
 // slowDisksBySeconds makes flushes take so long that a leader gives way.
 func (t *injection) slowDisksBySeconds(nodes []*node) error {
-	t.duration = givesWayWithin
+	t.duration = leadsWithoutProgressMax
 	return breakDisks(disk.Faults{FsyncDelay: time.Second + t.upTo(1500*time.Millisecond)})(t, nodes)
 }
 
-// givesWayWithin is longer than a leader leads on that makes no progress.
-const givesWayWithin = 8 * time.Second
+// leadsWithoutProgressMax is longer than a leader leads without progress.
+const leadsWithoutProgressMax = 8 * time.Second
 
 // lasting makes a fault last so long that a leader gives way.
 func lasting(inject func(*injection) string) func(*injection) string {
 	return func(t *injection) string {
-		t.duration = givesWayWithin
+		t.duration = leadsWithoutProgressMax
 		return inject(t)
 	}
 }
 
-// hangDisks makes all writes hang, sometimes for longer than a leader may endure.
+// hangDisks makes all writes hang, sometimes for longer than the leader's watchdog waits.
 func (t *injection) hangDisks(nodes []*node) error {
 	t.duration = time.Second + t.upTo(hangMax-time.Second)
 	return breakDisks(disk.Faults{Stall: true})(t, nodes)
@@ -442,7 +445,8 @@ func (t *injection) failDisks(nodes []*node) error {
 	return breakDisks(disk.Faults{FailWrite: write, FailFsync: !write})(t, nodes)
 }
 
-// failPower crashes machines: the processes end, and of what was not flushed the disks lose all or some.
+// failPower crashes machines: the processes end, and the disks lose some or all of what was not
+// flushed.
 func (t *injection) failPower(nodes []*node) error {
 	if err := setFaults(nodes, disk.Faults{FsyncDelay: 20 * time.Millisecond}); err != nil {
 		return err
@@ -460,7 +464,7 @@ func (t *injection) failPower(nodes []*node) error {
 		return err
 	})
 	for _, n := range nodes {
-		n.kill() // waits for its end, which nothing holds up now
+		n.kill() // waits for its end
 	}
 	err = errors.Join(err, onDisks(nodes, (*disk.Disk).Mount))
 	t.wait(t.duration)

@@ -67,7 +67,8 @@ func main() {
 	flag.BoolVar(&o.disks, "disks", false, "include disk faults, where root and /dev/fuse are available")
 	flag.IntVar(&o.minutes, "minutes", 0, "repeat runs with successive seeds for this many minutes (default: one run)")
 	flag.IntVar(&o.attempts, "tries", 1, "maximum number of attempts while a run is invalid, as on a busy machine")
-	flag.BoolVar(&o.measure, "measure-leader", false, "measure what clients see when the leader makes no progress, under the hindrances that -only names, and nothing else")
+	flag.BoolVar(&o.measure, "measure-leader", false,
+		"only measure what clients see of an impaired leader, under the impairments that -only names")
 	flag.BoolVar(&o.recheck, "recheck", false, "check the recorded histories that the arguments name, and write a report")
 	flag.Parse()
 	if o.recheck {
@@ -106,7 +107,8 @@ func main() {
 	}
 }
 
-// runAll makes runs until the time is over, and adds them up. False: one was not good.
+// runAll makes runs until the time is over, and prints their sums. It reports whether all were
+// good.
 func (o *options) runAll(ctx context.Context) (ok bool) {
 	began, good, bad, calls, faults := monotonicNow(), 0, 0, 0, 0
 	moreTime := func() bool { return monotonicNow()-began+o.duration < time.Duration(o.minutes)*time.Minute }
@@ -135,7 +137,8 @@ func (o *options) runAll(ctx context.Context) (ok bool) {
 	return bad == 0
 }
 
-// reproduceCommand is the command that makes the same choices. Of a flag that is given twice the last counts.
+// reproduceCommand is the command that makes the same choices. If a flag occurs twice, the last one
+// counts.
 func (o *options) reproduceCommand() string {
 	args := slices.Clone(os.Args)
 	for i, arg := range args {
@@ -146,7 +149,7 @@ func (o *options) reproduceCommand() string {
 	return fmt.Sprintf("%s -minutes 0 -seed %d", strings.Join(args, " "), o.seed)
 }
 
-// selectKinds are the kinds of faults that the run is to have, where something is lacking.
+// selectKinds are the kinds of faults of a run whose machine lacks some requirements.
 func (o *options) selectKinds(lacks ...requirement) (all []faultKind, err error) {
 	only, err := regexp.Compile(o.kindPattern)
 	if err != nil {
@@ -182,7 +185,7 @@ func (o *options) runOnce(ctx context.Context) (*runReport, error) {
 	}
 	plan := check.Plan{
 		Name: fmt.Sprintf("%d nodes", o.nodes), Seed: o.seed, Begin: monotonicNow(), Drain: drainMax,
-		Checks: requiredChecks, OKMin: o.minOK, ExpirationSlack: deathSlack,
+		Checks: requiredChecks, OKMin: o.minOK, ExpirationSlack: expirationSlack,
 	}
 	if o.all {
 		for _, k := range kinds {
@@ -255,7 +258,7 @@ func (o *options) prepare(ctx context.Context) (*cluster, error) {
 	return c, nil
 }
 
-// runLoadAndFaults is the run itself: load and faults, then healing, then the end of all calls.
+// runLoadAndFaults runs load and faults, heals all faults, and waits for the end of all calls.
 func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Plan) error {
 	if err := c.start(o.nodes); err != nil {
 		return err
@@ -266,7 +269,7 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 		return err
 	}
 	began := func() bool { _, err := os.Stat(readyFile(c.historyDir())); return err == nil }
-	if !await(c.done, startTimeout, epochPollInterval, began) {
+	if !await(c.done, startTimeout, leaderPollInterval, began) {
 		return fmt.Errorf("the audit did not begin to watch within %v", startTimeout)
 	}
 	for _, p := range c.programs {
@@ -282,7 +285,7 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 	workload.Sleep(c.done, o.duration)
 	await(c.done, o.durationMax-o.duration, 3*time.Second, func() bool { return f.provesEnough(plan, o.faults) })
 	f.stop()
-	f.workers.Wait() // what is under way is undone
+	f.workers.Wait() // each undoes its fault
 	err = f.client.Close()
 	plan.Healed = monotonicNow()
 	c.logf("healed after %v; faults: %v", (plan.Healed - plan.Begin).Round(time.Millisecond), f.counts)
@@ -293,16 +296,16 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 	return err
 }
 
-// idleMetrics are the counts of a node that must not grow.
+// idleMetrics are counts of a node at rest, which must not grow.
 var idleMetrics = []string{"zamok_sessions", "zamok_waiters", "zamok_locks_held"}
 
-// settleTimeout is how long what was left behind may take to end: the longest lease, and far more for a busy
-// machine.
-const settleTimeout = 2 * time.Minute
+// idleTimeout is how long leftover sessions may take to end: the longest lease, and far more for a
+// busy machine.
+const idleTimeout = 2 * time.Minute
 
-// awaitIdle waits until no node counts anything any more.
+// awaitIdle waits until no node has a session.
 func (c *cluster) awaitIdle() {
-	await(c.done, settleTimeout, epochPollInterval, func() bool {
+	await(c.done, idleTimeout, leaderPollInterval, func() bool {
 		return !slices.ContainsFunc(c.members(), func(n *node) bool {
 			counts, err := n.metrics(c.done)
 			return err != nil || counts["zamok_sessions"] > 0
@@ -315,7 +318,7 @@ func (c *cluster) recordIdleCounts(after bool) {
 	for _, n := range c.members() {
 		counts, err := n.metrics(c.done)
 		if err != nil {
-			c.logf("%s does not answer with its counts: %v", n.id, err)
+			c.logf("%s does not return its counts: %v", n.id, err)
 			continue
 		}
 		r := check.IdleCount{Process: n.id, AfterLoad: after, Counts: map[string]int64{}}
@@ -323,7 +326,7 @@ func (c *cluster) recordIdleCounts(after bool) {
 			if count, known := counts[what]; known {
 				r.Counts[what] = int64(count)
 			} else {
-				c.logf("%s does not report %s, so nothing is known of it", n.id, what)
+				c.logf("%s does not return %s, so it is not checked", n.id, what)
 			}
 		}
 		c.record.put(check.Record{IdleCount: &r})

@@ -16,32 +16,35 @@ import (
 
 const (
 	// measuredFor is how long cycles of lock and unlock are counted, before and after a leader is
-	// hindered.
+	// impaired.
 	measuredFor = 10 * time.Second
 	// measuredClients lock and unlock, each a lock of its own.
 	measuredClients = 6
-	// betweenMeasurements is longer than no leader gives way because one did, and the last line of
-	// a log that was slow.
+	// betweenMeasurements is longer than the minute in which no second leader gives way.
 	betweenMeasurements = 65 * time.Second
 )
 
-// hindrances are what a leader is measured under.
-func (c *cluster) hindrances() []hindrance {
+// impairments are the conditions under which a leader is measured.
+func (c *cluster) impairments() []impairment {
 	slower := func(by time.Duration) func(*node) (func() error, error) {
 		return func(n *node) (func() error, error) {
 			return func() error { return n.disk.SetFaults(disk.Faults{}) }, n.disk.SetFaults(disk.Faults{FsyncDelay: by})
 		}
 	}
-	all := []hindrance{{"flushes take 2 s longer", slower(2 * time.Second)}, {"flushes take 1 s longer", slower(time.Second)}}
+	all := []impairment{
+		{"flushes take 2 s longer", slower(2 * time.Second)},
+		{"flushes take 1 s longer", slower(time.Second)},
+	}
 	if c.disks == nil {
 		all = nil
 	}
-	all = append(all, hindrance{"a black hole", func(n *node) (func() error, error) {
+	all = append(all, impairment{"a black hole", func(n *node) (func() error, error) {
 		heal := c.network.inject(linkFault{passes: 1400}, oneWay([]string{n.id}, nodeIDs(c.members()))...)
 		return func() error { heal(); return nil }, nil
 	}})
 	if c.throttled != nil {
-		all = append(all, hindrance{fmt.Sprintf("%d %% of a processor", throttledPercent), func(n *node) (func() error, error) {
+		name := fmt.Sprintf("%d %% of a processor", throttledPercent)
+		all = append(all, impairment{name, func(n *node) (func() error, error) {
 			pid := n.runningProcess().cmd.Process.Pid
 			return func() error { return c.throttled.release(pid) }, c.throttled.add(pid)
 		}})
@@ -49,13 +52,13 @@ func (c *cluster) hindrances() []hindrance {
 	return all
 }
 
-// A hindrance hinders a node until it is healed.
-type hindrance struct {
+// An impairment slows a node down until it is healed.
+type impairment struct {
 	name  string
 	begin func(*node) (heal func() error, err error)
 }
 
-// measureLeader measures what clients see when a leader is hindered: when another leads, how many
+// measureLeader measures what clients see when a leader is impaired: when another leads, how many
 // cycles of lock and unlock there are before and after that, the longest time without any, and
 // whether a lock with a ttl of 10 s is lost.
 func (o *options) measureLeader(ctx context.Context) error {
@@ -93,11 +96,11 @@ func (o *options) measureLeader(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, h := range c.hindrances() {
+	for _, h := range c.impairments() {
 		if !only.MatchString(h.name) {
 			continue
 		}
-		if err := m.under(h, holder); err != nil {
+		if err := m.measureUnder(h, holder); err != nil {
 			return err
 		}
 		workload.Sleep(c.done, betweenMeasurements)
@@ -111,9 +114,9 @@ type measurement struct {
 	cycles, last, gap atomic.Int64 // how many; when the last one ended; the longest time without one
 }
 
-// cycle makes one, and reports whether another one may follow.
+// cycle locks and unlocks once, and reports whether another cycle may follow.
 func (m *measurement) cycle(ctx context.Context, p *client.Client, name string) bool {
-	l, err := p.Lock(ctx, name, client.WithMetadata(make([]byte, 2000))) // more than passes a black hole
+	l, err := p.Lock(ctx, name, client.WithMeta(make([]byte, 2000))) // more than passes a black hole
 	if err == nil {
 		err = l.Unlock(ctx)
 	}
@@ -132,8 +135,8 @@ func (m *measurement) perSecond() float64 {
 	return float64(m.cycles.Load()-before) / measuredFor.Seconds()
 }
 
-// under hinders the leader, and logs what clients saw.
-func (m *measurement) under(h hindrance, holder *client.Client) error {
+// measureUnder impairs the leader, and logs what clients saw.
+func (m *measurement) measureUnder(h impairment, holder *client.Client) error {
 	held, err := holder.Lock(m.done, "held "+h.name)
 	if err != nil {
 		return err
@@ -145,7 +148,7 @@ func (m *measurement) under(h hindrance, holder *client.Client) error {
 	if err != nil {
 		return errors.Join(err, heal())
 	}
-	moved := await(m.done, 30*time.Second, epochPollInterval/10, func() bool {
+	moved := await(m.done, 30*time.Second, leaderPollInterval/10, func() bool {
 		l := m.leader()
 		return l != nil && l != leader
 	})
@@ -153,8 +156,8 @@ func (m *measurement) under(h hindrance, holder *client.Client) error {
 	after := m.perSecond()
 	workload.Sleep(m.done, measuredFor)
 	const unit = 10 * time.Millisecond
-	m.logf("%s: another leads: %v, after %v; %.0f cycles/s before, %.0f after; at most %v without one; "+
-		"the lock with a ttl of 10 s: %v", h.name, moved, took.Round(unit), before, after,
+	m.logf("%s: another node leads: %v, after %v; %.0f cycles/s before, %.0f after; "+
+		"at most %v without one; the lock with a ttl of 10 s: %v", h.name, moved, took.Round(unit), before, after,
 		time.Duration(m.gap.Load()).Round(unit), held.Err())
 	return heal()
 }

@@ -13,36 +13,37 @@ import (
 	"time"
 
 	"zamok/client"
+	"zamok/client/admin"
 	"zamok/jepsen/check"
 	"zamok/jepsen/workload"
 )
 
-// faultKind is a kind of fault. inject makes one, lets it last and undoes it. It returns its target;
-// "" = there was no occasion for it now.
+// faultKind is a kind of fault. inject injects one, lets it last and undoes it. It returns the
+// target; "" = the fault was not possible now.
 type faultKind struct {
 	name   string
 	needs  requirement
 	inject func(t *injection) (target string)
 }
 
-// requirement restricts the runs in which a kind of fault is made.
+// requirement restricts the runs in which a kind of fault is injected.
 type requirement int
 
 const (
-	nothing    requirement = iota
-	long                   // it takes long, and is made by a worker of its own
-	disks                  // disks that fail
-	throttling             // control groups
-	fiveNodes              // at least
-	byName                 // a run that asks for this kind only, since it needs a leader that stays; it takes long
+	nothing     requirement = iota
+	takesLong               // it takes long, and is injected by a worker of its own
+	disks                   // disks that fail
+	throttling              // control groups
+	fiveNodes               // at least
+	onlyIfNamed             // a run of only this kind: it needs a leader that stays, and takes long
 )
 
-func (k faultKind) isSlow() bool { return k.needs == long || k.needs == byName }
+func (k faultKind) isSlow() bool { return k.needs == takesLong || k.needs == onlyIfNamed }
 
 // possible reports whether a run that lacks something can have a kind of fault.
 func (k faultKind) possible(o *options, lacks []requirement) bool {
 	return !slices.Contains(lacks, k.needs) && (k.needs != fiveNodes || o.nodes >= 5) &&
-		(k.needs != byName || o.kindPattern == k.name)
+		(k.needs != onlyIfNamed || o.kindPattern == k.name)
 }
 
 // nemesis injects faults: two workers take kind after kind in shuffled order, so that faults come alone and in
@@ -55,10 +56,10 @@ type nemesis struct {
 
 	mu     sync.Mutex // guards what follows, and the order of kinds
 	counts map[string]int
-	inUse  map[any]bool // nodes and programs on which a fault works
+	inUse  map[any]bool // nodes and programs that a fault has taken
 }
 
-// injection is one fault: what it takes it gives back at its end.
+// injection is one fault. It returns at its end what it has taken.
 type injection struct {
 	*nemesis
 	*rand.Rand
@@ -67,23 +68,24 @@ type injection struct {
 	taken    []any
 }
 
-// wait lets time pass. False: the faults are to end.
+// wait waits for d and returns true, or returns false if the faults are to end before.
 func (t *injection) wait(d time.Duration) bool { return workload.Sleep(t.ctx, d) }
 
 func (t *injection) upTo(most time.Duration) time.Duration {
-	return time.Duration(t.Int64N(int64(most)))
+	return workload.UpTo(t.Rand, most)
 }
 
-// shuffledKinds yields kinds in random order, and in another one when all were made.
+// shuffledKinds yields all kinds in random order, then all of them again in another order.
 type shuffledKinds struct {
 	kinds        []faultKind
 	random       *rand.Rand
 	remaining    []faultKind
-	skippedInRow int // how many in a row had no occasion, and were put back
+	skippedInRow int // how many in a row were not possible, and were put back
 }
 
-// next takes the first of what is left. If all of that waits for an occasion, as those do that need every node
-// while one is kept away, the others come again before it. The caller has the mutex of the faults.
+// next takes the first of the remaining kinds. If none of them is possible, as those that need
+// every node while one is kept away, the other kinds come again before them. The caller holds
+// nemesis.mu.
 func (d *shuffledKinds) next() faultKind {
 	if d.skippedInRow >= len(d.remaining) && len(d.remaining) < len(d.kinds) {
 		fresh := slices.Clone(d.kinds)
@@ -95,20 +97,21 @@ func (d *shuffledKinds) next() faultKind {
 	return k
 }
 
-// putBack takes a kind back that had no occasion.
+// putBack takes a kind back that was not possible.
 func (d *shuffledKinds) putBack(k faultKind) {
 	d.remaining = append(d.remaining, k)
 	d.skippedInRow++
 }
 
 const (
-	// faultDurationMin and faultDurationMax bound faults, faultPauseMax the time between two of one worker.
+	// faultDurationMin and faultDurationMax bound faults, faultIntervalMax the time between two
+	// faults of one worker.
 	faultDurationMin = 300 * time.Millisecond
 	faultDurationMax = 3 * time.Second
-	faultPauseMax    = 3 * time.Second
-	// notApplicablePause is how long a worker waits when its fault found no target.
-	notApplicablePause = 200 * time.Millisecond
-	nodeReadyTimeout   = 15 * time.Second
+	faultIntervalMax = 3 * time.Second
+	// noTargetDelay is how long a worker waits when its fault found no target.
+	noTargetDelay    = 200 * time.Millisecond
+	nodeReadyTimeout = 15 * time.Second
 )
 
 func (c *cluster) newNemesis(kinds []faultKind) (*nemesis, error) {
@@ -135,8 +138,8 @@ func (c *cluster) newNemesis(kinds []faultKind) (*nemesis, error) {
 	return f, nil
 }
 
-// provesEnough reports whether everything has happened without which the run is invalid: the least number of faults,
-// the kinds that were asked for, and the least number of successful calls.
+// provesEnough reports whether the run is valid already: it has enough faults, the required kinds,
+// and enough successful calls.
 func (f *nemesis) provesEnough(plan *check.Plan, least int) bool {
 	f.mu.Lock()
 	happened := 0
@@ -155,12 +158,12 @@ func (f *nemesis) injectNext(ctx context.Context, d *shuffledKinds, random *rand
 	f.mu.Unlock()
 	t := &injection{nemesis: f, Rand: random, ctx: ctx}
 	t.duration = faultDurationMin + t.upTo(faultDurationMax-faultDurationMin)
-	pause, from := notApplicablePause, monotonicNow()
+	delay, from := noTargetDelay, monotonicNow()
 	target := k.inject(t)
 	if target != "" {
 		f.record.put(check.Record{Fault: &check.Fault{Kind: k.name, Target: target, From: from, To: monotonicNow()}})
 		f.logf("%s: %s, for %v", k.name, target, (monotonicNow() - from).Round(time.Millisecond))
-		pause = t.upTo(faultPauseMax)
+		delay = t.upTo(faultIntervalMax)
 	}
 	f.mu.Lock()
 	for _, target := range t.taken {
@@ -173,10 +176,10 @@ func (f *nemesis) injectNext(ctx context.Context, d *shuffledKinds, random *rand
 		d.skippedInRow = 0
 	}
 	f.mu.Unlock()
-	t.wait(pause)
+	t.wait(delay)
 }
 
-// take takes many targets that no other fault works on, at random; none if there are not that many.
+// take takes so many random targets that no other fault has taken; none if there are fewer.
 func take[T any](t *injection, from []*T, many int) (all []*T) {
 	t.nemesis.mu.Lock()
 	defer t.nemesis.mu.Unlock()
@@ -193,12 +196,15 @@ func take[T any](t *injection, from []*T, many int) (all []*T) {
 	return all
 }
 
-// running are the members that run and fit.
-func (t *injection) running(fits func(*node) bool) []*node {
-	return slices.DeleteFunc(t.members(), func(n *node) bool { return n.runningProcess() == nil || !fits(n) })
+// running are the members that run and fulfill a condition.
+func (t *injection) running(condition func(*node) bool) []*node {
+	return slices.DeleteFunc(t.members(), func(n *node) bool {
+		return n.runningProcess() == nil || !condition(n)
+	})
 }
 
-// A selection takes the target nodes of a fault, of those that run; none = there is no occasion for it now.
+// A selection takes the target nodes of a fault, of those that run; none = the fault is not
+// possible now.
 type selection func(t *injection) []*node
 
 func leaderNode(t *injection) []*node {
@@ -217,7 +223,7 @@ func majority(t *injection) []*node { return t.takeMany(len(t.members())/2 + 1) 
 
 func everyNode(t *injection) []*node { return t.takeMany(len(t.members())) }
 
-// takeMany takes many nodes, or all that run if they are fewer, but not a single one.
+// takeMany takes so many nodes, or all that run if they are fewer, but at least two.
 func (t *injection) takeMany(many int) []*node {
 	running := t.running(func(*node) bool { return true })
 	if many = min(many, len(running)); many <= 1 {
@@ -226,30 +232,30 @@ func (t *injection) takeMany(many int) []*node {
 	return take(t, running, many)
 }
 
-// awaitAnswers waits until nodes answer, beside the proxies.
-func (f *nemesis) awaitAnswers(nodes ...*node) {
+// awaitResponses waits until nodes respond, not through the proxies.
+func (f *nemesis) awaitResponses(nodes ...*node) {
 	for _, n := range nodes {
 		var err error
-		answers := func() bool { _, err = n.metrics(f.done); return err == nil }
-		if !await(f.done, nodeReadyTimeout, 50*time.Millisecond, answers) {
-			f.logf("%s does not answer within %v: %v", n.id, nodeReadyTimeout, err)
+		responds := func() bool { _, err = n.metrics(f.done); return err == nil }
+		if !await(f.done, nodeReadyTimeout, 50*time.Millisecond, responds) {
+			f.logf("%s does not respond within %v: %v", n.id, nodeReadyTimeout, err)
 		}
 	}
 }
 
-// restart starts nodes again and waits until they answer.
+// restart starts nodes again and waits until they respond.
 func (f *nemesis) restart(nodes ...*node) {
 	for _, n := range nodes {
 		if err := n.start(); err != nil {
 			f.logf("%v", err)
 		}
 	}
-	f.awaitAnswers(nodes...)
+	f.awaitResponses(nodes...)
 }
 
-// others are the members but one.
-func (f *nemesis) others(but *node) []*node {
-	return slices.DeleteFunc(f.members(), func(n *node) bool { return n == but })
+// others are the members except one.
+func (f *nemesis) others(except *node) []*node {
+	return slices.DeleteFunc(f.members(), func(n *node) bool { return n == except })
 }
 
 func nodeIDs(nodes []*node) (all []string) {
@@ -259,12 +265,12 @@ func nodeIDs(nodes []*node) (all []string) {
 	return all
 }
 
-// Faults that take long have a worker of their own, so that the others continue beside them.
+// Faults that take long have a worker of their own, so that the others continue.
 
 const (
 	// trailingEntries is how many entries nodes keep before a snapshot: a node further behind needs the snapshot.
 	trailingEntries = 4096
-	// laggingMax is how long a follower may be kept away for that.
+	// laggingMax is how long a follower may be kept down for that.
 	laggingMax     = 110 * time.Second
 	replaceTimeout = 60 * time.Second
 	// wipeTimeout is how long a wiped node may take to get its place back: the lost directory has to be silent
@@ -272,8 +278,8 @@ const (
 	wipeTimeout = 2 * time.Minute
 )
 
-// forceSnapshotInstall keeps a follower away until it needs a snapshot, and kills the leader when it comes back. Without it
-// the others must be a majority, so all are to have a vote: nothing gets on otherwise.
+// forceSnapshotInstall keeps a follower down until it needs a snapshot, and kills the leader when
+// the follower comes back. The others must be a majority meanwhile, so every node must have a vote.
 func (t *injection) forceSnapshotInstall() string {
 	nodes := followerNode(t)
 	if len(nodes) == 0 || !t.allVoters() {
@@ -295,7 +301,7 @@ func (t *injection) forceSnapshotInstall() string {
 		t.restart(l...)
 	}
 	if !await(t.done, nodeReadyTimeout, 200*time.Millisecond, func() bool { return installed() > before }) {
-		t.logf("%s was kept away and needed no snapshot", n.id)
+		t.logf("%s was kept down and needed no snapshot", n.id)
 		return ""
 	}
 	return n.id
@@ -311,11 +317,11 @@ func (t *injection) appliedIndex() (index uint64) {
 	return index
 }
 
-// oldestSnapshotIndex is the least index of the newest snapshots of the nodes but one: what comes trailing before it is
-// in no log any more.
-func (t *injection) oldestSnapshotIndex(but *node) uint64 {
+// oldestSnapshotIndex is the least index of the newest snapshots of all nodes except one. The logs
+// of those nodes begin trailingEntries before it at the earliest.
+func (t *injection) oldestSnapshotIndex(except *node) uint64 {
 	least := ^uint64(0)
-	for _, n := range t.others(but) {
+	for _, n := range t.others(except) {
 		names, _ := filepath.Glob(filepath.Join(n.data, "snapshots", "*-*-*")) // its error is about the pattern
 		newest := uint64(0)
 		for _, name := range names {
@@ -329,7 +335,7 @@ func (t *injection) oldestSnapshotIndex(but *node) uint64 {
 	return least
 }
 
-// replaceNode loses a node with its disk, and has another take its place under a new id.
+// replaceNode kills a node whose disk is lost, and adds another under a new id in its place.
 func (t *injection) replaceNode() string {
 	nodes := anyNode(t)
 	if len(nodes) == 0 || !t.allVoters() {
@@ -340,8 +346,9 @@ func (t *injection) replaceNode() string {
 	t.wait(t.duration)
 	ctx, cancel := context.WithTimeout(t.done, replaceTimeout)
 	defer cancel()
-	gone := func(m *client.Member) bool { return m == nil }
-	if !t.awaitMember(ctx, old, gone, func() error { return t.client.Remove(ctx, old.id) }) {
+	gone := func(m *admin.Member) bool { return m == nil }
+	remove := func() error { return admin.New(t.client).Remove(ctx, old.id) }
+	if !t.awaitMember(ctx, old, gone, remove) {
 		t.logf("%s could not be removed within %v", old.id, replaceTimeout)
 		t.restart(old)
 		return ""
@@ -352,22 +359,22 @@ func (t *injection) replaceNode() string {
 		t.logf("%v", err)
 		return ""
 	}
-	voter := func(m *client.Member) bool { return m != nil && m.Voter }
+	voter := func(m *admin.Member) bool { return m != nil && m.Voter }
 	if !t.awaitMember(ctx, fresh, voter, fresh.start) {
 		t.logf("%s did not become a voter within %v", fresh.id, replaceTimeout)
 	}
 	return old.id + " by " + fresh.id
 }
 
-// wipeNode takes a node its data away and starts it again with the flags that it always had: it takes its own
-// place. The cluster gives a name to another directory once in ten minutes.
+// wipeNode deletes the data of a node and starts it again with the same flags: it takes its own
+// place again. The cluster accepts a new directory under an old name once in ten minutes.
 func (t *injection) wipeNode() string {
 	nodes := anyNode(t)
 	if len(nodes) == 0 || nodes[0].dataWiped || !t.allVoters() {
 		return ""
 	}
 	n := nodes[0]
-	all, _, err := t.client.Members(t.ctx)
+	all, _, err := admin.New(t.client).Members(t.ctx)
 	before := memberOf(all, n.id)
 	if err != nil || before == nil || before.Incarnation == "" {
 		return ""
@@ -379,11 +386,11 @@ func (t *injection) wipeNode() string {
 	}
 	ctx, cancel := context.WithTimeout(t.done, wipeTimeout)
 	defer cancel()
-	back := func(m *client.Member) bool {
+	back := func(m *admin.Member) bool {
 		return m != nil && m.Voter && m.Incarnation != "" && m.Incarnation != before.Incarnation
 	}
 	if !t.awaitMember(ctx, n, back, n.start) {
-		t.logf("%s did not take its own place within %v", n.id, wipeTimeout)
+		t.logf("%s did not take its own place again within %v", n.id, wipeTimeout)
 		return ""
 	}
 	return n.id
@@ -393,22 +400,23 @@ func (t *injection) wipeNode() string {
 func (t *injection) allVoters() bool {
 	ctx, cancel := context.WithTimeout(t.ctx, 5*time.Second)
 	defer cancel()
-	all, _, err := t.client.Members(ctx)
-	return err == nil && !slices.ContainsFunc(all, func(m client.Member) bool { return !m.Voter })
+	all, _, err := admin.New(t.client).Members(ctx)
+	return err == nil && !slices.ContainsFunc(all, func(m admin.Member) bool { return !m.Voter })
 }
 
-// memberOf finds a member; nil: it is none.
-func memberOf(all []client.Member, id string) *client.Member {
-	if i := slices.IndexFunc(all, func(m client.Member) bool { return m.ID == id }); i >= 0 {
+// memberOf finds a member by its id; nil if there is none.
+func memberOf(all []admin.Member, id string) *admin.Member {
+	if i := slices.IndexFunc(all, func(m admin.Member) bool { return m.ID == id }); i >= 0 {
 		return &all[i]
 	}
 	return nil
 }
 
-// awaitMember does something again and again until a node is the member that it should be; nil: none.
-func (t *injection) awaitMember(ctx context.Context, n *node, satisfied func(*client.Member) bool, do func() error) bool {
+// awaitMember calls do again and again until a node's membership satisfies a condition. The
+// condition gets nil if the node is no member.
+func (t *injection) awaitMember(ctx context.Context, n *node, satisfied func(*admin.Member) bool, do func() error) bool {
 	return await(ctx, max(replaceTimeout, wipeTimeout), 500*time.Millisecond, func() bool {
-		if all, _, err := t.client.Members(ctx); err == nil && satisfied(memberOf(all, n.id)) {
+		if all, _, err := admin.New(t.client).Members(ctx); err == nil && satisfied(memberOf(all, n.id)) {
 			return true
 		}
 		if err := do(); err != nil {

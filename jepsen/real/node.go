@@ -23,7 +23,7 @@ import (
 	"zamok/jepsen/workload"
 )
 
-// node is one `zamok server`, through all of its lives.
+// node is one `zamok server`, through all of its restarts.
 type node struct {
 	cluster      *cluster
 	id           string
@@ -33,12 +33,12 @@ type node struct {
 	disk         *disk.Disk // nil: the machine's own
 	log          string
 	args         []string
-	dataWiped    bool        // it has lost its data once; only the fault that does that looks at it
+	dataWiped    bool        // it has lost its data once; only wipeNode uses this
 	removed      atomic.Bool // taken out of the cluster
 
 	mu              sync.Mutex // guards what follows
 	process         *process   // nil = it never ran
-	keptDown        bool       // it is down on purpose, and is not restarted
+	keptDown        bool       // it is down by a fault, and is not restarted
 	unexpectedExits []string   // how it ended by itself, other than by a fault
 }
 
@@ -46,7 +46,7 @@ const (
 	clientPort = "5750"
 	peerPort   = "5751"
 	httpPort   = "5752"
-	// superviseInterval is how often the supervisor looks whether a node has ended by itself.
+	// superviseInterval is how often the supervisor checks whether a node has ended by itself.
 	superviseInterval = time.Second
 	// shutdownTimeout is how long a node may take to end cleanly.
 	shutdownTimeout = 20 * time.Second
@@ -65,7 +65,7 @@ func (n *node) start() error {
 	return n.run()
 }
 
-// run starts the process if there is none. The caller has the mutex.
+// run starts the process if there is none. The caller holds the mutex.
 func (n *node) run() error {
 	if n.removed.Load() || n.process != nil && n.process.alive() {
 		return nil
@@ -93,7 +93,7 @@ func (n *node) supervise() {
 	}
 }
 
-// keepDown marks it as down on purpose, and gives its process.
+// keepDown marks the node as down by a fault, and returns its process.
 func (n *node) keepDown() *process {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -108,7 +108,8 @@ func (n *node) kill() {
 	}
 }
 
-// terminate asks it to end cleanly, and ends it if it doesn't. It reports whether it did.
+// terminate sends SIGTERM, and kills the process if it does not end in time. It reports whether the
+// process ended by itself.
 func (n *node) terminate() bool {
 	p := n.keepDown()
 	if p == nil {
@@ -141,17 +142,18 @@ func (n *node) signal(sig syscall.Signal) {
 
 // metrics reads the node's metrics without labels, not through the proxies.
 func (n *node) metrics(ctx context.Context) (map[string]float64, error) {
-	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.listenIP+":"+httpPort+"/metrics", nil)
+	url := "http://" + n.listenIP + ":" + httpPort + "/metrics"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := (&http.Client{Timeout: time.Second}).Do(ask)
+	response, err := (&http.Client{Timeout: time.Second}).Do(request)
 	if err != nil {
 		return nil, err
 	}
-	defer answer.Body.Close()
+	defer response.Body.Close()
 	counts := map[string]float64{}
-	lines := bufio.NewScanner(answer.Body)
+	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {
 		name, text, _ := strings.Cut(lines.Text(), " ")
 		if value, err := strconv.ParseFloat(text, 64); err == nil {
@@ -192,13 +194,14 @@ func (c *cluster) addNode(flags ...string) (*node, error) {
 	return n, nil
 }
 
-// process is one that this run has started. It is ended by the pid that was started, and it dies with us.
+// process is a process that this run has started. It is ended by its pid, and it dies with this
+// process.
 type process struct {
 	name  string
 	cmd   *exec.Cmd
-	stdin io.WriteCloser  // closed = it is to finish
-	ended context.Context // ends when it was waited for
-	err   error           // after that: how it ended
+	stdin io.WriteCloser  // is closed to let it finish
+	ended context.Context // ends when the process has ended
+	err   error           // set before: how it ended
 }
 
 // start runs a program; its output is appended to a file.
@@ -220,7 +223,7 @@ func start(name, log string, env []string, program string, args ...string) (*pro
 	}
 	var end context.CancelFunc
 	p.ended, end = context.WithCancel(context.Background())
-	go func() { // ends with the process, which close sees to
+	go func() { // ends with the process
 		p.err = p.cmd.Wait()
 		end()
 	}()
@@ -241,7 +244,7 @@ func (p *process) kill() {
 	<-p.ended.Done()
 }
 
-// waitFor waits for its end. False: it still runs.
+// waitFor waits for its end, for at most d, and reports whether it has ended.
 func (p *process) waitFor(d time.Duration) bool { return !workload.Sleep(p.ended, d) }
 
 // monotonicNow is CLOCK_MONOTONIC: nanoseconds since this machine was started, the same for all processes.
@@ -253,10 +256,11 @@ func monotonicNow() time.Duration {
 	return time.Duration(at.Nano())
 }
 
-// await looks until something is so. False: it did not become so in time, or ctx ended before.
-func await(ctx context.Context, most, every time.Duration, satisfied func() bool) bool {
-	for until := monotonicNow() + most; !satisfied(); {
-		if monotonicNow() > until || !workload.Sleep(ctx, every) {
+// await polls until a condition is satisfied. It returns false if that took too long, or ctx has
+// ended.
+func await(ctx context.Context, timeout, interval time.Duration, satisfied func() bool) bool {
+	for until := monotonicNow() + timeout; !satisfied(); {
+		if monotonicNow() > until || !workload.Sleep(ctx, interval) {
 			return false
 		}
 	}

@@ -16,8 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// proxyNetwork is the network of a run: in front of every port of every node stands a proxy, and what goes
-// through it is treated as the directed link from the process that sends to the one that receives.
+// proxyNetwork is the network of a run. A proxy stands in front of every port of every node. It
+// applies to each byte the faults of the directed link from the process that sends to the one that
+// receives.
 type proxyNetwork struct {
 	// owner names the process at the far end of an accepted connection; "" = it has ended.
 	owner  func(net.Conn) string
@@ -39,15 +40,15 @@ type linkID struct{ from, to string }
 // reverse is the other direction.
 func (p linkID) reverse() linkID { return linkID{p.to, p.from} }
 
-// linkFault is what is wrong with a link. Several may be injected into one: holes and cuts count if one has
-// them, delays add up, the lowest rate holds.
+// linkFault is a fault of a link. Several may be injected into one link: any black hole and any
+// refusal counts, delays add up, the lowest rate counts.
 type linkFault struct {
-	blackhole bool          // nothing arrives, without an error: it arrives when the fault is healed
-	refuse    bool          // what is open breaks, nothing can be opened
+	blackhole bool          // nothing arrives, without an error, until the fault is healed
+	refuse    bool          // open connections are reset, none can be opened
 	delay     time.Duration // and up to jitter more
 	jitter    time.Duration
-	rate      int // bytes a second; 0 = as fast as it goes
-	passes    int // what is sent at once and has more bytes is held, and all that follows it; 0 = all passes
+	rate      int // bytes a second; 0 = unlimited
+	passes    int // a write with more bytes is held back, with all that follows it; 0 = all pass
 }
 
 const (
@@ -65,7 +66,7 @@ func newProxyNetwork(owner func(net.Conn) string) *proxyNetwork {
 	return f
 }
 
-// close ends all connections and waits until nothing runs any more.
+// close ends all connections and waits for all goroutines.
 func (f *proxyNetwork) close() {
 	f.cancel()
 	f.work.Wait()
@@ -143,11 +144,11 @@ func (f *proxyNetwork) serve(to, front, back string) (net.Addr, error) {
 	return in.Addr(), nil
 }
 
-// carry moves what is sent over a connection, until both ends are through with it or it is broken.
+// carry forwards a connection, until both ends have closed it or it is reset.
 func (f *proxyNetwork) carry(client net.Conn, to, target string) {
 	ctx, reset := context.WithCancel(f.open)
 	defer reset()
-	breakWhenOver(ctx, client)
+	resetAfter(ctx, client)
 	from := f.owner(client)
 	if from == "" {
 		return
@@ -156,34 +157,35 @@ func (f *proxyNetwork) carry(client net.Conn, to, target string) {
 	f.conns.Store(&over, reset)
 	defer f.conns.Delete(&over)
 	if !f.awaitDelivery(ctx, over, time.Now(), 0) || !f.awaitDelivery(ctx, over.reverse(), time.Now(), 0) {
-		return // the way of a SYN and of its answer
+		return // a SYN or its answer does not arrive
 	}
 	server, err := net.DialTimeout("tcp", target, dialTimeout)
 	if err != nil {
 		return // nothing listens: the connection is reset
 	}
-	breakWhenOver(ctx, server)
+	resetAfter(ctx, server)
 	var both sync.WaitGroup
 	both.Go(func() { f.copyOneWay(ctx, reset, client, server, over) })
 	both.Go(func() { f.copyOneWay(ctx, reset, server, client, over.reverse()) })
 	both.Wait()
 }
 
-// breakWhenOver closes a connection with a reset when ctx ends.
-func breakWhenOver(ctx context.Context, conn net.Conn) {
+// resetAfter resets a connection when ctx ends.
+func resetAfter(ctx context.Context, conn net.Conn) {
 	context.AfterFunc(ctx, func() {
 		_ = conn.(*net.TCPConn).SetLinger(0)
 		_ = conn.Close()
 	})
 }
 
-// chunk is what was read at once; without data it is a reset.
+// chunk is the result of one read; without data it is a reset.
 type chunk struct {
 	data []byte
 	at   time.Time
 }
 
-// copyOneWay moves bytes one way. An end of the stream is passed on after all that was sent before it, and a reset too.
+// copyOneWay forwards bytes in one direction. It forwards the end of the stream, or a reset, after
+// all bytes that were sent before.
 func (f *proxyNetwork) copyOneWay(ctx context.Context, reset func(), from, to net.Conn, l linkID) {
 	chunks := make(chan chunk, chunksInFlightMax)
 	f.work.Go(func() { // ends when from is closed, at the latest
@@ -221,25 +223,25 @@ func (f *proxyNetwork) copyOneWay(ctx context.Context, reset func(), from, to ne
 	}
 }
 
-// awaitDelivery waits until what was sent at a moment may arrive. False: it never will, because the link is cut or the
-// connection is over.
+// awaitDelivery waits until bytes that were sent at some moment may arrive. It returns false if
+// they never will, because the link refuses connections or the connection is over.
 func (f *proxyNetwork) awaitDelivery(ctx context.Context, l linkID, sent time.Time, bytes int) bool {
-	spread := rand.Float64() // of what jitter there is
-	var through time.Time    // when a narrow line has taken the bytes
+	spread := rand.Float64() // of the jitter
+	var through time.Time    // when a link with a limited rate has transmitted the bytes
 	for ctx.Err() == nil {
-		is, changed := f.effectiveFault(l)
-		wait := time.Until(sent.Add(is.delay + time.Duration(spread*float64(is.jitter))))
-		if is.rate > 0 {
+		fault, changed := f.effectiveFault(l)
+		wait := time.Until(sent.Add(fault.delay + time.Duration(spread*float64(fault.jitter))))
+		if fault.rate > 0 {
 			if through.IsZero() {
-				through = time.Now().Add(time.Duration(bytes) * time.Second / time.Duration(is.rate))
+				through = time.Now().Add(time.Duration(bytes) * time.Second / time.Duration(fault.rate))
 			}
 			wait = max(wait, time.Until(through))
 		}
 		switch {
-		case is.refuse:
+		case fault.refuse:
 			return false
-		case is.blackhole, is.passes > 0 && bytes > is.passes:
-			wait = time.Hour // until it changes
+		case fault.blackhole, fault.passes > 0 && bytes > fault.passes:
+			wait = time.Hour // until the faults change
 		case wait <= 0:
 			return true
 		}
@@ -254,9 +256,9 @@ func (f *proxyNetwork) awaitDelivery(ctx context.Context, l linkID, sent time.Ti
 	return false
 }
 
-// socketBetween is the inode of this machine's TCP socket that is connected from one address to another; ""
-// if there is none. The kernel is asked for this one (sock_diag(7)): its list of all sockets is long on a
-// machine on which much was connected in the last minute.
+// socketBetween is the inode of this machine's TCP socket that is connected from one address to
+// another; "" if there is none. It queries the kernel for this socket (sock_diag(7)): the list of
+// all sockets is long on a machine that opened many connections in the last minute.
 func socketBetween(from, to *net.TCPAddr) (inode string, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -266,14 +268,14 @@ func socketBetween(from, to *net.TCPAddr) (inode string, err error) {
 	if err := unix.Sendto(fd, socketRequest(from, to), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return "", err
 	}
-	answer := make([]byte, 4096)
-	n, _, err := unix.Recvfrom(fd, answer, unix.MSG_DONTWAIT) // the kernel answers before Sendto returns
+	reply := make([]byte, 4096)
+	n, _, err := unix.Recvfrom(fd, reply, unix.MSG_DONTWAIT) // it is there: Sendto waits for it
 	if err != nil {
 		return "", err
 	}
-	messages, err := syscall.ParseNetlinkMessage(answer[:n])
+	messages, err := syscall.ParseNetlinkMessage(reply[:n])
 	if err == nil && len(messages) == 0 {
-		err = errors.New("it answers nothing")
+		err = errors.New("empty reply")
 	}
 	if err != nil {
 		return "", fmt.Errorf("sock_diag: %w", err)
@@ -287,17 +289,17 @@ func socketBetween(from, to *net.TCPAddr) (inode string, err error) {
 	case kind == diagByFamily && len(data) >= diagInodeOffset+4:
 		return fmt.Sprint(binary.NativeEndian.Uint32(data[diagInodeOffset:])), nil
 	default:
-		return "", fmt.Errorf("sock_diag answers with message %d of %d bytes", kind, n)
+		return "", fmt.Errorf("sock_diag replied with message %d of %d bytes", kind, n)
 	}
 }
 
 const (
 	diagByFamily     = 20      // SOCK_DIAG_BY_FAMILY
 	diagRequestBytes = 16 + 56 // nlmsghdr, inet_diag_req_v2
-	diagInodeOffset  = 52 + 16 // where idiag_inode is in the answer, behind its header
+	diagInodeOffset  = 52 + 16 // where idiag_inode is in the reply, behind its header
 )
 
-// socketRequest is the question: struct nlmsghdr, struct inet_diag_req_v2.
+// socketRequest is struct nlmsghdr, then struct inet_diag_req_v2.
 func socketRequest(from, to *net.TCPAddr) []byte {
 	b := make([]byte, diagRequestBytes)
 	own := binary.NativeEndian

@@ -19,7 +19,7 @@ const (
 	silenceDuration = 150 * time.Millisecond
 )
 
-// echoed is a node b that echoes, behind a proxy to which every client is a.
+// echoed is a node b that echoes, behind a proxy that takes every client for a.
 type echoed struct {
 	*testing.T
 	*proxyNetwork
@@ -107,7 +107,7 @@ func TestProxyDelivers(t *testing.T) {
 	assert.ErrorIs(t, err, io.EOF, "the end of a stream comes through too")
 }
 
-// A hole is in one direction only, whichever side opened the connection, and loses nothing.
+// A black hole is in one direction only, whichever side opened the connection, and loses nothing.
 func TestBlackholeOneDirection(t *testing.T) {
 	e := newEcho(t)
 	conn := e.open()
@@ -201,8 +201,8 @@ func TestSocketBetween(t *testing.T) {
 	assert.Empty(t, between(from, &net.TCPAddr{IP: to.IP, Port: 1}), "the same port, towards another one")
 }
 
-// In a black hole for large messages a large one does not arrive, nor what follows it on the same
-// connection; small ones do. When it is healed all arrives in order.
+// In a black hole for large messages a large one does not arrive, nor anything after it on the same
+// connection; small ones do. When the hole is healed all arrives in order.
 func TestLargeMessagesAreLost(t *testing.T) {
 	e := newEcho(t)
 	heal := e.inject(linkFault{passes: 10}, linkID{"a", "b"})
@@ -221,7 +221,7 @@ func TestLargeMessagesAreLost(t *testing.T) {
 	assert.Equal(t, "more than ten bytes!", string(all))
 }
 
-// Where there are no control groups no file is made that looks like one.
+// Without control groups no file is made that looks like one.
 func TestNoControlGroupIsMadeOfFiles(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "cpu.max")
 	assert.ErrorIs(t, writeExisting(name, "1"), os.ErrNotExist)

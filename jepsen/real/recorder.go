@@ -35,7 +35,7 @@ func newRecorder(path string) (*recorder, error) {
 		return nil, err
 	}
 	r := &recorder{file: file, lines: json.NewEncoder(file)}
-	r.Present, r.Put = monotonicNow, r.put
+	r.HistoryTime, r.Put = monotonicNow, r.put
 	return r, nil
 }
 
@@ -62,8 +62,9 @@ const (
 	stallMin = 120 * time.Millisecond
 )
 
-// recordStalls records when this process did not run though no fault had paused it, as on an overloaded machine.
-// What its clients believe then is excused, as in a pause: they see a loss when the process runs again.
+// recordStalls records when this process did not run although no fault had paused it, as on an
+// overloaded machine. The holds of its clients are excused then, as in a pause: they see a loss
+// when the process runs again.
 func (r *recorder) recordStalls(ctx context.Context, clients []string) {
 	for last := monotonicNow(); workload.Sleep(ctx, stallPollInterval); {
 		at := monotonicNow()
@@ -75,25 +76,25 @@ func (r *recorder) recordStalls(ctx context.Context, clients []string) {
 	}
 }
 
-// excuse records that clients did not run, so that what they believed meanwhile is excused.
+// excuse records that clients did not run, so that their holds are excused meanwhile.
 func (r *recorder) excuse(clients []string, from, to time.Duration) {
 	for _, client := range clients {
 		r.put(check.Record{Fault: &check.Fault{Target: client, From: from, To: to, ExcusesClient: true}})
 	}
 }
 
-// countSucceeded counts the calls that succeeded so far, in a directory of parts of a history.
+// countSucceeded counts the calls that have succeeded so far, in the parts of a history.
 func countSucceeded(parts string) (n int) {
 	names, _ := filepath.Glob(filepath.Join(parts, "*.jsonl")) // its error is about the pattern
 	for _, name := range names {
-		text, _ := os.ReadFile(name) // what can't be read now is counted later
+		text, _ := os.ReadFile(name) // a file that can't be read now is counted later
 		n += bytes.Count(text, []byte(`"outcome":"ok"`))
 	}
 	return n
 }
 
-// serveResource serves what the locks guard, by net/rpc, until the listener is closed. It lives in the process of the
-// run, and is never paused.
+// serveResource serves the resource that the locks guard, by net/rpc, until the listener is closed.
+// It is in the main process of the run, which is never paused.
 func serveResource(address string, r *recorder) (net.Listener, error) {
 	server := rpc.NewServer()
 	if err := server.RegisterName("Resource", workload.NewResource(&r.Recorder)); err != nil {
@@ -101,7 +102,7 @@ func serveResource(address string, r *recorder) (net.Listener, error) {
 	}
 	in, err := net.Listen("tcp", address)
 	if err == nil {
-		go func() { _ = http.Serve(in, server) }() // its error is that the listener is closed
+		go func() { _ = http.Serve(in, server) }() // until the listener is closed
 	}
 	return in, err
 }

@@ -17,14 +17,14 @@ import (
 	"zamok/jepsen/check"
 )
 
-// verdict is a run in one word.
+// verdict is the result of a run in one word.
 type verdict string
 
 // A run that is both violated and invalid is violated.
 const (
 	passed   verdict = "good"
 	violated verdict = "violated"
-	invalid  verdict = "invalid" // nothing broke, and the run proves less than it was to prove
+	invalid  verdict = "invalid" // no violation, but the run proves less than it must
 )
 
 func verdictOf(r *check.Report) verdict {
@@ -65,7 +65,7 @@ const (
 	outagesListedMax = 10
 )
 
-// newReport checks a history, and derives from it what the report shows beside the findings.
+// newReport checks a history, and derives the other parts of the report from it.
 func newReport(h *check.History, command string) *runReport {
 	r := &runReport{Report: check.Check(h), history: h, command: command, calls: h.LatestOps()}
 	slices.SortStableFunc(r.calls, func(a, b *check.Op) int { return cmp.Compare(a.Call, b.Call) })
@@ -102,43 +102,43 @@ func (r *runReport) write(dir string) error {
 // String is summary.md.
 func (r *runReport) String() string {
 	var b strings.Builder
-	say := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }
+	printf := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }
 	list := func(title string, lines []string) {
 		if len(lines) > 0 {
-			say("## %s\n\n- %s\n\n", title, strings.Join(lines, "\n- "))
+			printf("## %s\n\n- %s\n\n", title, strings.Join(lines, "\n- "))
 		}
 	}
 	plan := &r.history.Plan
-	say("# %s: %s\n\n", cmp.Or(plan.Name, "a run"), verdictOf(r.Report))
-	say("%v, seed %d: %d calls, %d faults, %d leaders. Repeat it: `%s`\n\n",
+	printf("# %s: %s\n\n", cmp.Or(plan.Name, "a run"), verdictOf(r.Report))
+	printf("%v, seed %d: %d calls, %d faults, %d leaders. Repeat it: `%s`\n\n",
 		round(plan.End-plan.Begin), plan.Seed, len(r.calls), len(r.faults), len(r.epochs), r.command)
 	for _, f := range r.Violations {
-		say("## Violation of %s\n\n%s\n\n```\n%s```\n\n", f.Check, f.Text, r.context(f.Text))
+		printf("## Violation of %s\n\n%s\n\n```\n%s```\n\n", f.Check, f.Text, r.context(f.Text))
 	}
 	list("Invalid, because", r.Invalid)
 	list("Notes", r.notes)
-	r.writeTables(say)
-	say("## Checks\n\n```\n%s```\n\n%d acquisitions have an unknown outcome.\n\n", r.Report, r.Unresolved)
+	r.writeTables(printf)
+	printf("## Checks\n\n```\n%s```\n\n%d acquisitions have an unknown outcome.\n\n", r.Report, r.Unresolved)
 	list("Files", append(r.files,
 		"[history.jsonl](history.jsonl): everything that was recorded", "logs/: what each process logged"))
 	return b.String()
 }
 
-func (r *runReport) writeTables(say func(string, ...any)) {
+func (r *runReport) writeTables(printf func(string, ...any)) {
 	took := map[check.OpKind][]time.Duration{}
 	for _, op := range r.calls {
 		if op.Outcome == check.OK {
 			took[op.Kind] = append(took[op.Kind], op.Return-op.Call)
 		}
 	}
-	say("## Calls\n\n| call | ok | refused | unknown | p50 | p99 | longest |\n|---|---:|---:|---:|---:|---:|---:|\n")
+	printf("## Calls\n\n| call | ok | refused | unknown | p50 | p99 | longest |\n|---|---:|---:|---:|---:|---:|---:|\n")
 	for _, kind := range slices.Sorted(maps.Keys(r.Outcomes)) {
 		n, t := r.Outcomes[kind], took[kind]
 		if slices.Sort(t); len(t) == 0 {
 			t = []time.Duration{0}
 		}
 		last := len(t) - 1
-		say("| %s | %d | %d | %d | %v | %v | %v |\n", kind, n[check.OK], n[check.Refused], n[check.Unknown],
+		printf("| %s | %d | %d | %d | %v | %v | %v |\n", kind, n[check.OK], n[check.Refused], n[check.Unknown],
 			round(t[last/2]), round(t[last*99/100]), round(t[last]))
 	}
 	count, total := map[string]int{}, map[string]time.Duration{}
@@ -146,19 +146,19 @@ func (r *runReport) writeTables(say func(string, ...any)) {
 		count[f.Kind]++
 		total[f.Kind] += f.To - f.From
 	}
-	say("\n## Faults\n\n| kind | how often | together |\n|---|---:|---:|\n")
+	printf("\n## Faults\n\n| kind | how often | together |\n|---|---:|---:|\n")
 	for _, kind := range slices.Sorted(maps.Keys(count)) {
-		say("| %s | %d | %v |\n", kind, count[kind], round(total[kind]))
+		printf("| %s | %d | %v |\n", kind, count[kind], round(total[kind]))
 	}
-	say("\n## The longest outages\n\n| from | for | during |\n|---:|---:|---|\n")
+	printf("\n## The longest outages\n\n| from | for | during |\n|---:|---:|---|\n")
 	for _, o := range r.outages[:min(len(r.outages), outagesListedMax)] {
-		say("| %v | %v | %s |\n", round(o.from-r.history.Plan.Begin), round(o.to-o.from),
+		printf("| %v | %v | %s |\n", round(o.from-r.history.Plan.Begin), round(o.to-o.from),
 			strings.Join(o.faults, ", "))
 	}
-	say("\n")
+	printf("\n")
 }
 
-// round leaves as many digits as a reader needs.
+// round rounds to three digits or so.
 func round(d time.Duration) time.Duration {
 	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
 		if d >= unit {
@@ -182,8 +182,8 @@ func lockOf(text string) (name string) {
 	return name
 }
 
-// momentsOf are the moments that the sentence of a violation names. Where it names only an index, the
-// events tell when that was.
+// momentsOf are the moments that the sentence of a violation names. If it names only an index, they
+// are those of the events at that index.
 func (r *runReport) momentsOf(text string) (all []time.Duration) {
 	for _, match := range momentPattern.FindAllStringSubmatch(text, -1) {
 		if at, err := time.ParseDuration(match[1] + "s"); err == nil {
@@ -308,14 +308,14 @@ func readHistory(files []string) (*check.History, error) {
 }
 
 const (
-	outageMin    = 200 * time.Millisecond // shorter gaps are how calls take turns
+	outageMin    = 200 * time.Millisecond // shorter gaps are normal between two calls
 	faultTailMax = 5 * time.Second        // an outage this soon after a fault may still be its effect
 )
 
-// outage is a time in which no call of the prober succeeded, which uses a lock of its own.
+// outage is a time in which no call of the prober succeeded.
 type outage struct {
 	from, to time.Duration
-	faults   []string // kinds of the faults that were under way, or if none was, had ended shortly before
+	faults   []string // kinds of the faults at that time, or else shortly before
 }
 
 // findOutages finds the gaps between successful answers to the prober. calls are in order of Call.
@@ -326,7 +326,7 @@ func findOutages(calls []*check.Op, faults []check.Fault) (all []outage) {
 		if i == 0 {
 			last = op.Call
 		}
-		end := op.Outcome == check.OK || i == len(calls)-1 // after the last call nothing was asked
+		end := op.Outcome == check.OK || i == len(calls)-1 // no call follows the last one
 		if at := max(op.Call, op.Return); end && at-last > outageMin {
 			all = append(all, outage{last, at, kindsDuring(faults, last, at)})
 		}

@@ -22,30 +22,32 @@ import (
 	"zamok/jepsen/workload"
 )
 
-// subprocessVariable makes this program one of the run's own processes; it holds an order.
+// subprocessVariable is the environment variable that makes this program a subprocess of a run. Its
+// value is a subprocess as JSON.
 const subprocessVariable = "ZAMOK_JEPSEN_SUBPROCESS"
 
-// subprocess configures such a process.
+// subprocess is a client process or the audit of a run.
 type subprocess struct {
 	Name      string // "audit", or a program's
 	Seed      uint64
 	Endpoints []string
-	Address   string // the IP that its connections come from, by which the proxies know them
+	Address   string // the source IP of its connections, by which the proxies know it
 	Resource  string
-	File      string // where its part of the history goes
+	File      string // of its part of the history
 
 	record *recorder
 	ctx    context.Context // ends when it gives up
 	ending context.Context // ends when nothing new is to begin
 }
 
-// dialFrom dials from an address by which the proxies know the process.
+// dialFrom dials from an address, by which the proxies know the process.
 func dialFrom(ip string) func(context.Context, string) (net.Conn, error) {
 	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
 	return func(ctx context.Context, address string) (net.Conn, error) { return d.DialContext(ctx, "tcp", address) }
 }
 
-// runSubprocess is the life of such a process. It finishes when its standard input ends, and gives up some time later.
+// runSubprocess runs a subprocess. It finishes when its standard input ends, and gives up some time
+// later.
 func runSubprocess(text string) (err error) {
 	var o subprocess
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
@@ -71,7 +73,7 @@ func runSubprocess(text string) (err error) {
 	return errors.Join(do(), o.record.close())
 }
 
-// runLoad is a program that uses locks.
+// runLoad runs the workers of a program until they finish, and makes the last calls of its clients.
 func (o *subprocess) runLoad() error {
 	var last []*workload.Worker // one of each client
 	var work sync.WaitGroup
@@ -80,15 +82,15 @@ func (o *subprocess) runLoad() error {
 		if err != nil {
 			return err
 		}
-		for _, t := range workers {
-			work.Go(t.Run)
+		for _, w := range workers {
+			work.Go(w.Run)
 		}
 		last = append(last, workers[0])
 	}
 	work.Wait()
-	for _, t := range last {
-		t.FinalCall()
-		if err := t.Close(); err != nil {
+	for _, w := range last {
+		w.FinalCall()
+		if err := w.Close(); err != nil {
 			return err
 		}
 	}
@@ -97,7 +99,7 @@ func (o *subprocess) runLoad() error {
 
 const (
 	threadsPerClient = 10 // of each client
-	// drainMax is how long a call may take that was under way at the healing.
+	// drainMax is how long a call may take after the healing.
 	drainMax = 60 * time.Second
 )
 
@@ -109,7 +111,7 @@ var setting = workload.Setting{
 		if random.IntN(100) == 0 {
 			most = 1500 * time.Millisecond
 		}
-		return time.Duration(random.Int64N(int64(most)))
+		return workload.UpTo(random, most)
 	},
 }
 
@@ -130,8 +132,8 @@ func configOf(label string) client.Config {
 	return client.Config{TTL: 5 * time.Second}
 }
 
-// newWorkers makes a client, whose connections come from an address of this process's own, and owners of locks who share it
-// and write to what the locks guard.
+// newWorkers makes a client, whose connections come from the address of this process, and workers
+// that use it together.
 func (o *subprocess) newWorkers(label string, many int) (all []*workload.Worker, err error) {
 	cfg := configOf(label)
 	cfg.Endpoints, cfg.Label, cfg.Dialer = o.Endpoints, label, dialFrom(o.Address)
@@ -150,7 +152,7 @@ func (o *subprocess) newWorkers(label string, many int) (all []*workload.Worker,
 		all = append(all, &workload.Worker{
 			Client: c, Rand: rand.New(rand.NewPCG(o.Seed, h.Sum64())), Recorder: &o.record.Recorder, Setting: setting,
 			Label: label, Owner: fmt.Sprint("owner ", n), TTL: cfg.TTL, Ctx: o.ctx, Ending: o.ending,
-			// Without the process that has the resource there is no run any more.
+			// A call fails only when the main process has ended, and the run with it.
 			Write: func(w check.Write) { _ = resource.Call("Resource.Write", w, new(int)) },
 		})
 	}

@@ -13,16 +13,18 @@ import (
 	"zamok/jepsen/check"
 )
 
-// requiredChecks are the checks that must have found something to look at. C6 is not among them: what it looks at,
-// leases that end by themselves though their client lives, is rare in a short run. C13 and C15 need what a
-// node does not expose: the order of entries within a read, and digests, which the nodes compare themselves.
+// requiredChecks are the checks that must have found something to look at. C6 is not one of them:
+// leases that expire although their client lives are rare in a short run. C13 and C15 need what a
+// node does not expose: the order of entries within a read, and digests, which the nodes compare
+// themselves.
 var requiredChecks = []string{"C1", "C2", "C3", "C4", "C5", "C8", "C9", "C10", "C11", "C12", "C14", "C16", "C17"}
 
-// deathSlack is by how much later than promised the end of a dead session may be seen: 1 s is the bound's
-// own, the rest passes between two looks at the sessions.
-const deathSlack = 2*time.Second + 2*sessionsPollInterval
+// expirationSlack is by how much later than promised the end of a dead session may be seen: 1 s is
+// part of the bound, the rest passes between two lists of the sessions.
+const expirationSlack = 2*time.Second + 2*sessionsPollInterval
 
-// collectHistory reads what all processes recorded, and completes it with what only all of them know.
+// collectHistory reads the records of all processes, and adds what follows only from all of them
+// together.
 func (c *cluster) collectHistory(plan check.Plan) (*check.History, error) {
 	files, err := filepath.Glob(filepath.Join(c.historyDir(), "*.jsonl"))
 	if err != nil {
@@ -39,9 +41,10 @@ func (c *cluster) collectHistory(plan check.Plan) (*check.History, error) {
 	return h, nil
 }
 
-// useHolds takes from the holds which sessions there were, also those that ended before the audit listed them, and from
-// when on each was surely open. Queued, when a call was first reported to wait, stays only where the session that was
-// granted in the end was open by then: with a session its queue positions are lost.
+// useHolds derives from the holds which sessions there were, also those that ended before the audit
+// listed them, and since when each was open. It clears Queued, the time at which a call was first
+// known to wait, unless the session that was granted the lock was open by then: queue positions are
+// lost with a session.
 func useHolds(h *check.History) {
 	open := map[uint64]time.Duration{}
 	for _, hold := range h.Holds {
@@ -67,8 +70,8 @@ func sessionOf(id uint64, label string) check.Session {
 	return check.Session{Session: id, Client: label, TTL: cfg.TTL, ReleaseOnDisconnect: cfg.ReleaseOnDisconnect != 0}
 }
 
-// recordDeaths records when each client of a killed program fell silent, with its sessions if it had any: what the
-// program had sent may have been on its way for a while.
+// recordDeaths records when the last bytes of each client of a killed program arrived, with its
+// sessions if it had any. Bytes may arrive a while after the kill.
 func (c *cluster) recordDeaths(h *check.History) {
 	for name, at := range c.deaths {
 		at = max(at, c.network.lastDelivery(name))
@@ -85,7 +88,7 @@ func (c *cluster) recordDeaths(h *check.History) {
 
 var unexplained = regexp.MustCompile(`(?m)^.*(?:panic:|fatal error:|DATA RACE|ALARM).*$`)
 
-// unexplainedLogLines are lines of the servers' logs that no fault explains.
+// unexplainedLogLines are lines in the logs of nodes that no fault explains.
 func (c *cluster) unexplainedLogLines() (found []string) {
 	for _, n := range c.nodes {
 		text, err := os.ReadFile(n.log)
@@ -113,7 +116,8 @@ func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*r
 		r.Invalid = append(r.Invalid, failed.Error())
 	}
 	if len(r.faults) < o.faults {
-		r.Invalid = append(r.Invalid, fmt.Sprintf("%d faults happened, and %d were asked for", len(r.faults), o.faults))
+		r.Invalid = append(r.Invalid,
+			fmt.Sprintf("%d faults happened, and the run requires %d", len(r.faults), o.faults))
 	}
 	for _, line := range c.unexplainedLogLines() {
 		r.Violations = append(r.Violations, check.Finding{Check: "log", Text: line})
@@ -122,7 +126,7 @@ func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*r
 		return nil, err
 	}
 	fmt.Print(r)
-	if r.OK() { // history.jsonl has it all; the nodes' data may explain what is wrong
+	if r.OK() { // otherwise the nodes' data may explain what is wrong
 		return r, errors.Join(os.RemoveAll(c.historyDir()), os.RemoveAll(filepath.Join(c.dir, "data")),
 			os.RemoveAll(filepath.Join(c.dir, "zamok")))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/client"
+	"zamok/client/admin"
 	"zamok/jepsen/check"
 )
 
@@ -43,19 +44,19 @@ func TestShuffledKinds(t *testing.T) {
 	assert.ElementsMatch(t, first[:half], first[half:])
 
 	d := &shuffledKinds{kinds: faultKinds()[:3], random: rand.New(rand.NewPCG(1, 1))}
-	wants := d.next()
-	d.putBack(wants)
+	skipped := d.next()
+	d.putBack(skipped)
 	d.skippedInRow = 0 // another one is injected
 	var got []string
 	for range 4 {
 		got = append(got, d.next().name)
 	}
-	assert.Contains(t, got[:3], wants.name, "it gets its turn again before any comes twice")
+	assert.Contains(t, got[:3], skipped.name, "it comes again before any comes twice")
 	assert.Len(t, d.remaining, 2)
-	for range 10 { // nothing has an occasion
+	for range 10 { // no kind is possible
 		d.putBack(d.next())
 	}
-	assert.LessOrEqual(t, len(d.remaining), 2*len(d.kinds), "what waits does not pile up")
+	assert.LessOrEqual(t, len(d.remaining), 2*len(d.kinds), "kinds that are put back do not pile up")
 }
 
 // A call that changes something is recorded before it is made, and its outcome after it.
@@ -83,7 +84,7 @@ func TestRecordedCalls(t *testing.T) {
 	}, outcomes)
 }
 
-// The kinds that a run has depend on its nodes, its disks, and what it asks for.
+// The kinds of a run depend on its nodes, its disks, and its options.
 func TestSelectKinds(t *testing.T) {
 	names := func(o options, lacks ...requirement) (all []string) {
 		kinds, err := o.selectKinds(lacks...)
@@ -102,9 +103,8 @@ func TestSelectKinds(t *testing.T) {
 	assert.ErrorContains(t, err, "flood")
 }
 
-// An operator ended a session in the first half second, before the sessions were listed for the first time, and
-// its client was killed later. So no list ever showed the session; its end is in the watch. At first it was not,
-// and the run was called violated: the session "was never ended".
+// An operator ends a session before the sessions are listed for the first time, and its client is
+// killed later. So no list shows the session, but its end is in the watch.
 func TestUnlistedSessionIsRecordedAsEnded(t *testing.T) {
 	const session, second = 7, time.Second
 	judged := func(moments ...client.EventBatch) []check.Finding {
@@ -116,7 +116,7 @@ func TestUnlistedSessionIsRecordedAsEnded(t *testing.T) {
 			a.recordBatch(m)
 		}
 		live := map[uint64]string{}
-		a.recordEndedSessions(live, []client.SessionInfo{{Session: 9, Label: "c1-1.2"}}, monotonicNow())
+		a.recordEndedSessions(live, []admin.SessionInfo{{Session: 9, Label: "c1-1.2"}}, monotonicNow())
 		a.recordEndedSessions(live, nil, monotonicNow())
 		require.NoError(t, r.close())
 		h, err := readHistory([]string{file})
@@ -127,7 +127,7 @@ func TestUnlistedSessionIsRecordedAsEnded(t *testing.T) {
 		assert.Contains(t, h.Sessions, sessionOf(9, "c1-1.2"))
 		return check.Check(h).Violations
 	}
-	ended := client.Event{Index: 12, Kind: client.EventEnded, Session: session, Reason: "evicted",
+	ended := client.Event{Index: 12, Kind: client.EventEnded, Session: session, Reason: "expired_by_operator",
 		Text: "a test", Label: "c1-1.1"}
 	assert.Empty(t, judged(client.EventBatch{Index: 12, Events: []client.Event{ended}}))
 

@@ -18,8 +18,8 @@ import (
 	"zamok/raftnode/store"
 )
 
-// What an operator gets wrong at the beginning of a cluster, and when a disk is lost. Each is
-// refused, the refusal names what to do, and nothing that was acknowledged is lost.
+// Mistakes of operators at the beginning of a cluster, and when a disk is lost. Each is refused,
+// the error names what to do, and everything that was acknowledged survives.
 
 // unaudited keeps what a node does out of the audit.
 func unaudited(c *raftnode.Config) {
@@ -40,7 +40,7 @@ func TestBootstrapRefusedForDifferentLists(t *testing.T) {
 			require.Error(s, err, "%s began a cluster", n.ID)
 			if strings.Contains(err.Error(), "lists differ") {
 				refused++
-			} else { // it asked when the one that differs had ended already, and waits for it
+			} else { // the node with the other list had ended already, and this one waits for it
 				assert.ErrorContains(s, err, "still starting", n.ID)
 			}
 		}
@@ -73,7 +73,7 @@ func acquireFifty(s *Sim, leader *Node) map[fsm.TicketRef]uint64 {
 	return tokens
 }
 
-// requireAllHeld sees that the leader has all of them.
+// requireAllHeld checks that the leader has granted all these tickets.
 func requireAllHeld(s *Sim, leader *Node, tokens map[fsm.TicketRef]uint64) {
 	s.Helper()
 	leader.MustPropose(nil)
@@ -103,7 +103,7 @@ func clusterID(n *Node) (id store.ID) {
 	return id
 }
 
-// asJoiner is how a node starts that a member is to take in.
+// asJoiner configures a node that joins a cluster through a member.
 func asJoiner(member *Node) Tune {
 	return func(c *raftnode.Config) {
 		c.Peers.List = peer.List{}
@@ -111,8 +111,8 @@ func asJoiner(member *Node) Tune {
 	}
 }
 
-// A copy of a directory has everything that the original has. Somewhere else it is no voter; that two
-// have one name is noticed.
+// A copied data directory is the same as the original. On another host it has no vote, and the
+// nodes detect that two have one name.
 func TestClonedDirectoryIsDetected(t *testing.T) {
 	RunParallel(t, Config{OnDisk: true}, func(s *Sim) {
 		leader, tokens := startWithLocks(s)
@@ -135,8 +135,8 @@ func TestClonedDirectoryIsDetected(t *testing.T) {
 	})
 }
 
-// bootstrapSteps are what an initial member does, in order. Its process can end before each of them, and after
-// each write.
+// bootstrapSteps are the steps of an initial member, in order. Its process can end before each of
+// them, and after each write.
 var bootstrapSteps = []string{
 	"agreed", // has decided on the initial members, and not written them
 	"begins", // has written them, and learned that all others have
@@ -147,7 +147,7 @@ var bootstrapSteps = []string{
 func exitAtStep(n *Node, step string) Tune {
 	var exited atomic.Bool
 	return func(c *raftnode.Config) {
-		at := func(now string) {
+		reached := func(now string) {
 			if now == step && !exited.Swap(true) {
 				c.Fatal(errors.New("killed while the cluster began: " + step))
 			}
@@ -155,16 +155,16 @@ func exitAtStep(n *Node, step string) Tune {
 		c.Logger = n.sim.Trace.logger(n.ID, func(line string) {
 			for message, step := range map[string]string{"initial members agreed": "agreed", "bootstrapping the cluster": "begins"} {
 				if strings.Contains(line, message) {
-					at(step)
+					reached(step)
 				}
 			}
 		})
 		n.Disk.onWrite.set(func(op diskOp, returned bool) time.Duration {
 			what := map[diskOp]string{opTerm: "term", opVote: "term", opAppend: "entry"}[op]
 			if returned {
-				at("after the " + what)
+				reached("after the " + what)
 			} else {
-				at("before the " + what)
+				reached("before the " + what)
 			}
 			return 0
 		})
@@ -190,7 +190,7 @@ func TestInterruptedBootstrapCompletes(t *testing.T) {
 					if n.processEnded() {
 						dead++
 					} else if strings.Contains(dying, n.ID) {
-						n.Kill() // those that died before it keep it from coming so far
+						n.Kill() // it did not reach the step without those that died
 					}
 				}
 				require.NotZero(s, dead, "%s: no process ended %s", dying, step)
@@ -212,8 +212,8 @@ func TestInterruptedBootstrapCompletes(t *testing.T) {
 	}
 }
 
-// The one that ended has lost its disk as well. Before the first entry is written it bootstraps the
-// cluster with the others, with its new directory; afterwards it can join them.
+// The member that ended has lost its disk as well. Before the first entry is written it bootstraps
+// the cluster with the others, with its new directory; afterwards it can join them.
 func TestInitialMemberWipedDuringBootstrap(t *testing.T) {
 	t.Parallel()
 	for _, step := range bootstrapSteps {
@@ -237,15 +237,15 @@ func TestInitialMemberWipedDuringBootstrap(t *testing.T) {
 	}
 }
 
-// A node whose disk is full agrees to nothing: it would have written its term and not its log. The
-// others log which node they wait for, and why, and the cluster begins when there is room.
+// A node whose disk is full takes no part in the bootstrap: it could write its term, but not its
+// log. The others log which node they wait for, and why, and the cluster begins when there is room.
 func TestInitialMemberWithFullDiskDoesNotBootstrap(t *testing.T) {
 	RunParallel(t, Config{OnDisk: true}, func(s *Sim) {
 		n1, n3 := s.Node("n1"), s.Node("n3")
 		n3.Disk.SetFree(24 << 20)
 		s.startProcesses()
 		require.ErrorContains(s, n1.AwaitOpen(s.Within(30*time.Second)), "still starting")
-		require.True(s, s.Trace.Has("n1", "waiting", "n3", "MiB are free"), "the others know why")
+		require.True(s, s.Trace.Has("n1", "waiting", "n3", "MiB are free"), "the others log the reason")
 		require.True(s, s.Trace.Has("n3", "waiting", "MiB are free"), "it logs the reason itself")
 		n3.Disk.SetFree(1 << 40)
 		s.awaitAllOpen()
@@ -253,8 +253,9 @@ func TestInitialMemberWithFullDiskDoesNotBootstrap(t *testing.T) {
 	})
 }
 
-// An initial member that was away since it wrote the first entry does not know the cluster's id. A leader that
-// joined later has no initial members to show it. What they have in common is which server the leader means.
+// An initial member that was down since it wrote the first entry does not know the cluster's id. A
+// leader that joined later does not know the initial members. They agree on the identity of the
+// server that the leader replicates to.
 func TestAbsentInitialMemberCatchesUp(t *testing.T) {
 	RunParallel(t, Config{OnDisk: true}, func(s *Sim) {
 		n1, n2, n3 := s.Node("n1"), s.Node("n2"), s.Node("n3")

@@ -8,30 +8,31 @@ import (
 	"zamok/clock"
 )
 
-// Clock is a machine's own clocks: a raw one, which goes as its crystal does, and the one that the machine steers. It may
-// lag, or block its readers, and the raw one never runs faster than virtual time but by its rate: the whole system relies
-// on that. (So a node's clock that stands and then jumps to the right time is no fault that a cluster has to survive,
-// but one that blocks its readers is: a paused process sees time like that.)
+// Clock is the two clocks of a machine: a raw one, which runs at the rate of its crystal, and one
+// that the machine steers. Both may lag, or block their readers. The raw one never runs faster than
+// virtual time times its rate, on which the whole system relies. (So a cluster need not survive a
+// clock that stands and then jumps to the right time. It must survive one that blocks its readers,
+// as a paused process sees it.)
 type Clock struct {
 	began time.Time
 	rate  float64 // how fast the raw clock goes
 
-	frozen gate // readers wait while it is shut
+	frozen gate // readers wait while it is closed
 
 	mu        sync.Mutex // guards what follows
 	reads     int        // at one moment of virtual time
 	readsAt   time.Time
-	stoppedAt *clock.Span // what has passed then
+	stoppedAt *clock.Span // how much had passed when it was stopped
 	lag       clock.Span  // how much it has lost for good
 	bend      float64     // by how much the steered clock is faster than the raw one
-	bentFrom  clock.Span  // since when, in what has passed
-	bentBy    clock.Span  // what earlier bends have made of the steered clock
+	bentFrom  clock.Span  // since when, as a value of passed
+	bentBy    clock.Span  // by how much earlier bends have moved the steered clock
 }
 
 // readsMax is far more often than a node reads its clock at one moment.
 const readsMax = 100_000
 
-// newClock makes a clock that goes at this rate; 1 is right.
+// newClock makes a clock that runs at this rate; 1 is right.
 func newClock(rate float64) *Clock { return &Clock{began: time.Now(), rate: rate} }
 
 // Now implements clock.Source.
@@ -49,7 +50,7 @@ func (c *Clock) Now() clock.Instant {
 	return clock.DecodeInstant(uint64(raw+c.bent()), uint64(raw))
 }
 
-// passed is how much of virtual time the clocks have noticed.
+// passed is how much virtual time has passed for these clocks.
 func (c *Clock) passed() clock.Span {
 	if c.stoppedAt != nil {
 		return *c.stoppedAt
@@ -62,11 +63,12 @@ func (c *Clock) bent() clock.Span { return c.bentBy + scaled(c.passed()-c.bentFr
 
 func scaled(s clock.Span, by float64) clock.Span { return clock.Span(float64(s) * by) }
 
-// bendMax is how far Linux lets a program bend the clock that it steers, and a little more than chronyd does by default.
+// bendMax is how far Linux lets a program bend the steered clock, a little more than chronyd by
+// default.
 const bendMax = 1.0 / clock.BendDivisor
 
-// Bend has the machine steer its clock from now on: by is by how much it is too fast, or too slow. The steered clock
-// never jumps, and never returns by itself to the time that it should show.
+// Bend steers the clock from now on: it runs faster by this part, or slower if by is negative. The
+// steered clock never jumps, and keeps the difference that has accumulated.
 func (c *Clock) Bend(by float64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +81,7 @@ func (c *Clock) Freeze() { c.frozen.shut() }
 // Thaw lets those readers continue.
 func (c *Clock) Thaw() { c.frozen.open() }
 
-// Stop lets the clocks stand still.
+// Stop stops the clocks.
 func (c *Clock) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +89,7 @@ func (c *Clock) Stop() {
 	c.stoppedAt = &passed
 }
 
-// ResumeBehind lets clocks that stand continue from there, behind by what they missed.
+// ResumeBehind lets stopped clocks continue where they stopped, so they lag from then on.
 func (c *Clock) ResumeBehind() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,24 +100,24 @@ func (c *Clock) ResumeBehind() {
 	}
 }
 
-// ResumeInTime lets a clock that stands continue as if it had never stood: a program that was
-// paused sees time like that. It jumps, so it must not be the clock of a node.
+// ResumeInTime lets a stopped clock continue at the right time, as a program sees it that was
+// paused. The clock jumps, so it must not be that of a node.
 func (c *Clock) ResumeInTime() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stoppedAt = nil
 }
 
-// gate holds up those who come while it is shut.
-type gate struct{ opened atomic.Pointer[chan struct{}] } // closed when it opens; nil = it is open
+// gate blocks goroutines while it is closed.
+type gate struct{ opened atomic.Pointer[chan struct{}] } // the channel is closed when the gate opens; nil = it is open
 
-// shut shuts the gate. False: it was shut already.
+// shut closes the gate, and reports whether it was open.
 func (g *gate) shut() bool {
 	opened := make(chan struct{})
 	return g.opened.CompareAndSwap(nil, &opened)
 }
 
-// open lets those who wait continue. False: it was open already.
+// open opens the gate, and reports whether it was closed.
 func (g *gate) open() bool {
 	opened := g.opened.Swap(nil)
 	if opened != nil {

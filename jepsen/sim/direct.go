@@ -25,15 +25,15 @@ import (
 	"zamok/session"
 )
 
-// Proposals that a story makes to one node, without a client and its retries.
+// Proposals of a story to one node, without a client and its retries.
 
 const (
 	// answerTimeout is how long a story waits for one answer: far longer than a healthy cluster takes.
 	answerTimeout = 5 * time.Second
-	// opTimeout is how long it waits for one that it may not get.
+	// opTimeout is how long it waits for an answer that may never come.
 	opTimeout = time.Second
-	// retryPause is the pause before it asks again.
-	retryPause = 50 * time.Millisecond
+	// retryInterval is the time between two attempts.
+	retryInterval = 50 * time.Millisecond
 )
 
 var (
@@ -42,8 +42,9 @@ var (
 	errNotRunning    = errors.New("not done: no process runs there")
 )
 
-// propose hands the process here something to do and waits for its answer, for its end, or for ctx. Run sees
-// that there is exactly one answer to each proposal, also if the caller waits no more.
+// propose submits something to the process of this node and waits for the answer, the end of the
+// process, or ctx. Run checks that there is exactly one answer to each proposal, also if the caller
+// has stopped waiting.
 func (n *Node) propose(ctx context.Context, submit func(*raftnode.Node, raftnode.Done)) (raftnode.Answer, error) {
 	p := n.openProcess()
 	if p == nil {
@@ -76,7 +77,7 @@ func (n *Node) propose(ctx context.Context, submit func(*raftnode.Node, raftnode
 
 // Propose proposes a command at this node.
 func (n *Node) Propose(ctx context.Context, c fsm.Command) (raftnode.Answer, error) {
-	if acquire, ok := c.(*fsm.Acquire); ok { // the grant may come with any answer, or without one
+	if acquire, ok := c.(*fsm.Acquire); ok { // it may be granted whatever the answer is
 		n.sim.record.put(check.Record{Op: &check.Op{
 			Client: "story", Kind: check.OpLock, Items: checkItems(acquire.Items), Outcome: check.Unknown,
 			Ref: checkRef(fsm.TicketRef{Session: acquire.Session, Ticket: acquire.Ticket}), Call: n.sim.historyTime(),
@@ -100,7 +101,7 @@ func (n *Node) ReadBarrier(ctx context.Context) (raftnode.Answer, error) {
 	})
 }
 
-// MustPropose proposes a command at this node that is answered OK, or the test ends.
+// MustPropose proposes a command at this node, and ends the test unless the answer is OK.
 func (n *Node) MustPropose(c fsm.Command) raftnode.Answer {
 	n.sim.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
@@ -130,10 +131,10 @@ func openSession(secret string, ttl time.Duration) *fsm.OpenSession {
 	return c
 }
 
-// acquireExclusive waits for a lock for as long as it takes.
+// acquireExclusive acquires a lock without a wait timeout.
 func acquireExclusive(id session.ID, ticket uint64, name string) *fsm.Acquire {
 	return &fsm.Acquire{
-		Session: id, Ticket: ticket, WaitFor: fsm.Forever,
+		Session: id, Ticket: ticket, Wait: fsm.Forever,
 		Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
 	}
 }
@@ -141,21 +142,21 @@ func acquireExclusive(id session.ID, ticket uint64, name string) *fsm.Acquire {
 // Holder holds or awaits one lock, as ticket 1 of its session, and renews until it dies.
 type Holder struct {
 	Ref   fsm.TicketRef
-	Token uint64 // 0: it waits
+	Token uint64 // 0 = it waits
 
 	// Die ends the renewals.
 	Die func()
 
 	sim       *Sim
-	confirmed atomic.Int64 // when the last request was sent that was answered
+	confirmed atomic.Int64 // when the last answered request was sent
 }
 
 // Holder has a new session acquire a lock, or begin to wait for it, and renew.
 func (s *Sim) Holder(name, lock string, ttl time.Duration) *Holder {
 	s.Helper()
 	h := &Holder{sim: s}
-	ask := func(what string, c fsm.Command) fsm.Result {
-		a, err := h.askLeader(s.Within(electionTimeMax), func(ctx context.Context, n *Node) (raftnode.Answer, error) {
+	request := func(what string, c fsm.Command) fsm.Result {
+		a, err := h.callLeader(s.Within(electionTimeMax), func(ctx context.Context, n *Node) (raftnode.Answer, error) {
 			return n.Propose(ctx, c)
 		})
 		if err != nil || a.Result.Code != fsm.OK {
@@ -163,16 +164,16 @@ func (s *Sim) Holder(name, lock string, ttl time.Duration) *Holder {
 		}
 		return a.Result
 	}
-	id := ask("open a session", openSession(name, ttl)).Session
+	id := request("open a session", openSession(name, ttl)).Session
 	s.record.mu.Lock()
 	s.record.addSession(check.Session{Session: uint64(id), Client: name, TTL: ttl})
 	s.record.mu.Unlock()
 	h.Ref = fsm.TicketRef{Session: id, Ticket: 1}
-	h.Token = ask("wait for "+lock, acquireExclusive(id, 1, lock)).Token
+	h.Token = request("wait for "+lock, acquireExclusive(id, 1, lock)).Token
 	h.Die = background(func(ctx context.Context) {
 		for ctx.Err() == nil {
 			next := time.Now().Add(ttl / 3)
-			a, _ := h.askLeader(ctx, func(ctx context.Context, n *Node) (raftnode.Answer, error) { return n.Renew(ctx, id) })
+			a, _ := h.callLeader(ctx, func(ctx context.Context, n *Node) (raftnode.Answer, error) { return n.Renew(ctx, id) })
 			if a.Result.Code == fsm.NoSession || !workload.Sleep(ctx, time.Until(next)) {
 				return
 			}
@@ -182,13 +183,15 @@ func (s *Sim) Holder(name, lock string, ttl time.Duration) *Holder {
 	return h
 }
 
-// askLeader asks the nodes that lead, as they see it, until one answers.
-func (h *Holder) askLeader(ctx context.Context, ask func(context.Context, *Node) (raftnode.Answer, error)) (raftnode.Answer, error) {
+// callLeader calls the nodes that consider themselves leader, until one answers.
+func (h *Holder) callLeader(
+	ctx context.Context, call func(context.Context, *Node) (raftnode.Answer, error),
+) (raftnode.Answer, error) {
 	for {
 		for _, n := range h.sim.Leaders() {
-			limited, cancel := context.WithTimeout(ctx, opTimeout)
+			bounded, cancel := context.WithTimeout(ctx, opTimeout)
 			sent := h.sim.Elapsed()
-			a, err := ask(limited, n)
+			a, err := call(bounded, n)
 			cancel()
 			if err == nil {
 				h.confirmed.Store(int64(sent))
@@ -200,13 +203,13 @@ func (h *Holder) askLeader(ctx context.Context, ask func(context.Context, *Node)
 				return a, nil
 			}
 		}
-		if !workload.Sleep(ctx, retryPause) {
+		if !workload.Sleep(ctx, retryInterval) {
 			return raftnode.Answer{}, context.Cause(ctx)
 		}
 	}
 }
 
-// LastConfirmedSend is when the last request was sent that was answered.
+// LastConfirmedSend is when the last answered request was sent.
 func (h *Holder) LastConfirmedSend() time.Duration { return time.Duration(h.confirmed.Load()) }
 
 // Ended reports whether its session has ended.
@@ -217,13 +220,14 @@ func (h *Holder) Ended() bool {
 
 const (
 	rawClientHost = "s1"
-	// rawClientTTL is such that a session seldom has to be renewed.
+	// rawClientTTL is so long that a session seldom needs a renewal.
 	rawClientTTL = 10 * time.Second
-	// rawClientOpsMax bounds what the raw client does in one session.
+	// rawClientOpsMax bounds the calls of the raw client in one session.
 	rawClientOpsMax = 8
 )
 
-// rawClient is a program without package client: it makes each call to any node, which relays it to the leader.
+// rawClient is a program without package client. It sends each call to a random node, which relays
+// it to the leader.
 type rawClient struct {
 	*Load
 	*rand.Rand
@@ -234,7 +238,7 @@ type rawClient struct {
 	session       uint64 // 0 = none
 	secret        []byte
 	ticket        uint64
-	localDeadline clock.Instant // its session lives until then at least
+	localDeadline clock.Instant // until then its session lives
 }
 
 // runRawClient runs one until the load ends. Its last call must succeed.
@@ -266,14 +270,16 @@ func (l *Load) runRawClient() (end func()) {
 	})
 }
 
-// rawCall makes one call to any node. The answer to a request with the session's secret confirms that the session was
-// renewed. An error leaves the outcome unknown.
+// rawCall makes one call to a random node. The answer to a request with the session's secret
+// confirms a renewal of the session. After an error the outcome is unknown.
 func rawCall[Request, Response any](s *rawClient, within time.Duration,
 	method func(zamokpb.ZamokClient, context.Context, *Request, ...grpc.CallOption) (*Response, error), r *Request) (*Response, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	sent := s.clock.Now()
-	answer, err := method(s.nodes[s.IntN(len(s.nodes))], metadata.AppendToOutgoingContext(ctx, "zamok-relay", "1"), r)
+	to := s.IntN(len(s.nodes))
+	defer s.rare.watchRelay(s.Sim, s.InitialMembers()[to].Host)()
+	answer, err := method(s.nodes[to], metadata.AppendToOutgoingContext(ctx, zamokpb.RelayKey, "1"), r)
 	if _, renews := any(r).(interface{ GetSecret() []byte }); renews && err == nil {
 		s.localDeadline = sent.Add(clock.FromDuration(rawClientTTL - check.ClockMargin(rawClientTTL)))
 	}
@@ -283,7 +289,7 @@ func rawCall[Request, Response any](s *rawClient, within time.Duration,
 	return answer, err
 }
 
-func (s *rawClient) think() { time.Sleep(time.Duration(s.Int64N(int64(thinkTimeMax)))) }
+func (s *rawClient) think() { time.Sleep(workload.UpTo(s.Rand, thinkTimeMax)) }
 
 // runSession opens a session, works, and closes it.
 func (s *rawClient) runSession() {
@@ -310,7 +316,7 @@ func (s *rawClient) runSession() {
 		}
 		s.think()
 	}
-	if s.session != 0 { // if that does not arrive, its ttl ends it
+	if s.session != 0 { // if the request is lost, the ttl ends the session
 		_, _ = rawCall(s, callTimeout, zamokpb.ZamokClient.CloseSession,
 			&zamokpb.CloseSessionRequest{Session: s.session, Secret: s.secret})
 	}
@@ -328,7 +334,7 @@ func rawStamp(op *check.Op, at *zamokpb.Stamp) {
 	op.Term, op.Index, op.Time = at.GetTerm(), at.GetIndex(), time.Duration(at.GetTime())
 }
 
-// lock acquires a lock, works under it, and gives its ticket back, granted or not.
+// lock acquires a lock, writes under it, and drops its ticket, granted or not.
 func (s *rawClient) lock(name string) {
 	s.ticket++
 	op := check.Op{
@@ -339,7 +345,7 @@ func (s *rawClient) lock(name string) {
 	_ = s.record.Call(op, func(op *check.Op) error {
 		granted, err := rawCall(s, waitMax+callTimeout, zamokpb.ZamokClient.Acquire, &zamokpb.AcquireRequest{
 			Session: s.session, Secret: s.secret, AckedThrough: s.ticket - 1, Acquire: &zamokpb.Acquire{
-				Ticket: s.ticket, WaitFor: s.Int64N(int64(waitMax)),
+				Ticket: s.ticket, Wait: s.Int64N(int64(waitMax)),
 				Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
 			},
 		})
@@ -373,11 +379,11 @@ func (s *rawClient) lock(name string) {
 	_ = s.record.Call(op, func(*check.Op) error { return s.drop() })
 }
 
-// check asks whether the grant of an acquisition holds.
+// check checks whether the grant of an acquisition still holds.
 func (s *rawClient) check(op check.Op, token uint64) {
 	op.Kind, op.Token = check.OpCheck, token
 	_ = s.record.Call(op, func(op *check.Op) error {
-		// no longer than its lease, at whose end it does not consider itself a holder any more
+		// within its lease, after which it is no holder
 		left := s.localDeadline.Since(s.clock.Now()).Duration() * 9 / 10
 		answer, err := rawCall(s, min(left, callTimeout), zamokpb.ZamokClient.Check, &zamokpb.CheckRequest{
 			Name: op.Items[0].Name, Token: token, Session: op.Ref.Session, Ticket: op.Ref.Ticket,
@@ -390,9 +396,9 @@ func (s *rawClient) check(op check.Op, token uint64) {
 
 func (s *rawClient) leaseValid() bool { return !s.clock.Now().Reached(s.localDeadline) }
 
-var errNotHeld = errors.New("the ticket had ended otherwise")
+var errNotHeld = errors.New("the ticket had ended before it was dropped")
 
-// drop gives the ticket back, until that is answered.
+// drop drops the ticket, and repeats that until it is answered.
 func (s *rawClient) drop() (err error) {
 	for until := time.Now().Add(drainMax); time.Now().Before(until); s.think() {
 		var dropped *zamokpb.DropResponse

@@ -11,41 +11,42 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"zamok/jepsen/workload"
 	"zamok/raftnode/store"
 	"zamok/raftnode/tail"
 )
 
-// Disk is where a node's data lives. It survives the process, and can hang, be slow, be full, fail, or lose its
-// power. It is below package store, to which a stall is one of the disk.
+// Disk holds a node's data. It survives the process, and can hang, be slow, be full, fail, or lose
+// power. It is below package store.
 type Disk struct {
 	diskImage
 	sim *Sim
 	id  string // of its node
 
-	// landMu is held while a write lands, and while the power fails: then nothing is half done that the
-	// files themselves would not leave half done.
+	// landMu is held while a write lands, and while the power fails. So a power failure finds each
+	// write done, not done, or torn as the files themselves allow.
 	landMu          sync.Mutex
-	voteHalfWritten bool          // the latest vote is on the disk by half; guarded by landMu
-	image           *diskImage    // what a process left that did not end in order, for the next one. Guarded by landMu
+	voteHalfWritten bool          // half of the latest vote is on the disk; guarded by landMu
+	image           *diskImage    // what a killed process left for the next one; guarded by landMu
 	damaged         bool          // its tail was cut; guarded by landMu
 	logs            raft.LogStore // of the latest process; guarded by landMu
 
-	writeTimeMax      setting[time.Duration] // a write takes at most so long before it lands
-	slower            setting[time.Duration] // and so much longer
-	snapshotWriteTime setting[time.Duration] // what each write into a snapshot takes
+	writeTimeMax      setting[time.Duration] // how long a write takes at most before it lands
+	slower            setting[time.Duration] // and by how much longer than that
+	snapshotWriteTime setting[time.Duration] // how long each write into a snapshot takes
 	corruptRead       setting[func(*raft.Log)]
 	writeErr          setting[error]  // of every write from now on
 	freeBytes         setting[uint64] // bytes that are free
 	onWrite           setting[writeHook]
 	forcedOutcome     setting[writeOutcome]
 
-	stalled gate // writes wait while it is shut
+	stalled gate // writes wait while it is closed
 
 	mu       sync.Mutex           // guards what follows
 	random   *rand.Rand           // its own choices
-	inFlight []*write             // writes under way, in the order of their beginning
-	outcomes map[writeOutcome]int // of the writes that were under way when the power failed
-	unbegun  int                  // entries that raft counted as stored, and lost with the process: their write had not begun
+	inFlight []*write             // in the order of their beginning
+	outcomes map[writeOutcome]int // of the writes that were in flight when the power failed
+	unbegun  int                  // entries that raft counted as stored, and whose write never began
 }
 
 // setting is a value that stories change while nodes read it.
@@ -76,20 +77,21 @@ const (
 	opDelete   diskOp = "delete"
 	opVote     diskOp = "vote"
 	opTerm     diskOp = "term"
-	opSnapshot diskOp = "snapshot" // its completion; what is written into it before counts for nothing
+	opSnapshot diskOp = "snapshot" // the completion of a snapshot
 )
 
-// write is one that is under way.
+// write is a write in flight.
 type write struct {
 	op        diskOp
 	takes     time.Duration
 	apply     func() error
-	end       tail.End // of an append, that of the log behind it
-	completed bool     // or it failed; guarded by landMu, as err is
+	end       tail.End // of an append: the end of the log after it
+	completed bool     // it has landed or failed; guarded by landMu, as is err
 	err       error    // that the disk returns
 }
 
-// writeHook is called before each write, which takes at least as long as it returns, and again after it; nil = nothing is.
+// writeHook is called before and after each write. The write takes at least as long as the first
+// call returns.
 type writeHook func(op diskOp, returned bool) (takes time.Duration)
 
 // newDisk makes an empty disk for a node.
@@ -107,32 +109,33 @@ func (s *Sim) newDisk(id string) *Disk {
 	return d
 }
 
-// Stall lets every write to log and votes, and the end of every snapshot, hang until Resume.
+// Stall lets every write to log and votes, and the completion of every snapshot, hang until Resume.
 func (d *Disk) Stall() { d.stalled.shut() }
 
 // Resume lets the writes that hang land.
 func (d *Disk) Resume() { d.stalled.open() }
 
-// SlowDown has each write that begins from now on take so much longer.
+// SlowDown makes each write that begins from now on slower by this.
 func (d *Disk) SlowDown(by time.Duration) { d.slower.set(by) }
 
-// SlowSnapshots sets what each write into a snapshot takes.
+// SlowSnapshots sets how long each write into a snapshot takes.
 func (d *Disk) SlowSnapshots(each time.Duration) { d.snapshotWriteTime.set(each) }
 
-// CorruptReads changes each entry that is read from the log from now on, and gives it checksums that fit: the
-// fault is the processor's or the memory's, before they were computed. Package store detects a disk that returns
-// other bytes than it was given.
+// CorruptReads changes each entry that is read from the log from now on, with valid checksums, as
+// if a processor or memory had changed it before they were computed. Package store itself detects a
+// disk that returns other bytes than were written.
 func (d *Disk) CorruptReads(change func(*raft.Log)) { d.corruptRead.set(change) }
 
-// FailWrites lets every write to log and votes fail from now on; with nil, none. Some of those that fail
-// land all the same. It returns the error that was set before.
+// FailWrites makes every write to log and votes fail from now on, or none if err is nil. Some of
+// the failing writes land all the same. It returns the error that was set before.
 func (d *Disk) FailWrites(err error) (before error) { return d.writeErr.set(err) }
 
-// SetFree leaves so many bytes free, until it is called again. What is written does not count: package store
-// asks before it writes.
+// SetFree sets how many bytes are free, until it is called again. Writes do not change that:
+// package store reads it before it writes.
 func (d *Disk) SetFree(bytes uint64) { d.freeBytes.set(bytes) }
 
-// hookNextWrite calls do when the next write of a kind begins, which then takes so long at least.
+// hookNextWrite calls do when the next write of a kind begins, and makes that write take at least
+// so long.
 func (d *Disk) hookNextWrite(op diskOp, takes time.Duration, do func()) {
 	var done atomic.Bool
 	d.onWrite.set(func(now diskOp, returned bool) time.Duration {
@@ -144,7 +147,7 @@ func (d *Disk) hookNextWrite(op diskOp, takes time.Duration, do func()) {
 	})
 }
 
-// write makes one write: it hangs, takes its time, lands or fails.
+// write makes one write, which may hang, takes its time, and lands or fails.
 func (d *Disk) write(op diskOp, land func() error) error {
 	return d.do(&write{op: op, apply: land})
 }
@@ -170,7 +173,7 @@ func (d *Disk) begin(w *write) {
 	defer d.mu.Unlock()
 	d.inFlight = append(d.inFlight, w)
 	if most := d.writeTimeMax.get(); most > 0 {
-		w.takes = max(w.takes, time.Duration(d.random.Int64N(int64(most))))
+		w.takes = max(w.takes, workload.UpTo(d.random, most))
 	}
 	w.takes += d.slower.get()
 }
@@ -181,7 +184,7 @@ func (d *Disk) end(w *write) {
 	d.inFlight = slices.DeleteFunc(d.inFlight, func(other *write) bool { return other == w })
 }
 
-// complete lets a write land, or fail, unless it has already. The caller holds landMu.
+// complete lets a write land or fail, once. The caller holds landMu.
 func (d *Disk) complete(w *write) {
 	if w.completed {
 		return

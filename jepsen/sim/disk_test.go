@@ -15,13 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/fsm"
+	"zamok/jepsen/workload"
 	"zamok/raftnode"
 	"zamok/raftnode/store"
 )
 
-// A write that fails ends the process, and nothing of it is left. (In a bubble a leader can show that
-// only while nothing else is on its way: raft never answers what is still queued, and the
-// caller would wait without end.)
+// A write that fails ends the whole process. (In a bubble a leader can show that only without other
+// proposals in flight: raft never answers those in its queue, and their callers would wait
+// forever.)
 func TestDiskFailureStopsOnlyThatNode(t *testing.T) {
 	t.Parallel()
 	for _, which := range []string{"leader", "follower"} {
@@ -52,8 +53,8 @@ func TestDiskFailureStopsOnlyThatNode(t *testing.T) {
 	}
 }
 
-// A node whose disk is nearly full asks raft for a snapshot. If raft's own goroutine for that is busy then, and
-// ends with the process, the request is never answered: the node ends all the same.
+// A node whose disk is nearly full requests a snapshot from raft. If raft's goroutine for snapshots
+// is busy, and ends with the process, the request has no answer: the node must end all the same.
 func TestNodeStopsIfSnapshotNeverArrives(t *testing.T) {
 	runStarted(t, Config{Tune: withTinyLogs}, func(s *Sim, leader *Node) {
 		load := s.lightLoad()
@@ -63,7 +64,7 @@ func TestNodeStopsIfSnapshotNeverArrives(t *testing.T) {
 		sick.Disk.hookNextWrite(opDelete, 3*time.Second, func() { close(deleting) })
 		<-deleting // raft shortens the log, for a snapshot of its own
 		sick.Disk.SetFree((store.DefaultReservedSpace + store.DefaultLowSpace) / 2)
-		time.Sleep(2 * time.Second) // the maintenance loop asks for one more
+		time.Sleep(2 * time.Second) // the maintenance loop requests another snapshot
 		sick.Disk.FailWrites(errDisk)
 		s.Await(time.Minute, "the process ends", sick.processEnded)
 		sick.Disk.FailWrites(nil)
@@ -74,11 +75,11 @@ func TestNodeStopsIfSnapshotNeverArrives(t *testing.T) {
 	})
 }
 
-// digestPoint is how many indexes lie between two comparisons of the nodes' digests.
+// digestPoint is the number of indexes between two comparisons of the nodes' digests.
 const digestPoint = 4096
 
-// corruptEntries lets a node come back with another lock's name in its log than the others have applied. Nothing
-// gives that away: the checksums fit.
+// corruptEntries restarts a node with the name of another lock in its log than the others have
+// applied. The checksums fit.
 func corruptEntries(n *Node, lock string) {
 	n.Kill()
 	n.Disk.CorruptReads(func(l *raft.Log) {
@@ -97,12 +98,12 @@ func corruptEntries(n *Node, lock string) {
 	n.Start()
 }
 
-// acquireMany takes the machines beyond the next point at which digests are compared.
+// acquireMany proposes until digests are compared again.
 func acquireMany(s *Sim, leader *Node) {
 	submitMany(s, leader, digestPoint+1)
 }
 
-// submitMany has a leader propose so many commands that change nothing.
+// submitMany proposes so many commands that change nothing.
 func submitMany(s *Sim, leader *Node, n uint64) {
 	up := leader.Running()
 	require.NotNil(s, up, "%s does not run", leader.ID)
@@ -115,8 +116,8 @@ func submitMany(s *Sim, leader *Node, n uint64) {
 	}
 }
 
-// startCluster lets a cluster have entries that can be corrupted. The next comparison of digests is not near: none is
-// due before the story has corrupted all that it means to.
+// startCluster starts a cluster with entries that can be corrupted. The next comparison of digests
+// is far enough away for the story to corrupt them before.
 func startCluster(s *Sim) (leader *Node) {
 	leader = s.Start()
 	var index uint64
@@ -133,7 +134,8 @@ func startCluster(s *Sim) (leader *Node) {
 	return leader
 }
 
-// A node whose state differs from that of a majority ends; a leader hands over before.
+// A node whose state differs from that of a majority ends. A leader transfers the leadership
+// before.
 func TestDivergedNodeStops(t *testing.T) {
 	t.Parallel()
 	for _, which := range []string{"leader", "follower"} {
@@ -160,7 +162,8 @@ func TestDivergedNodeStops(t *testing.T) {
 	}
 }
 
-// Three nodes, three states: none is known to be right, and stopping would end the service.
+// Three nodes have three different states. Nobody knows which one is right, and stopping would end
+// the service, so all continue.
 func TestDivergenceWithoutMajorityStopsNoNode(t *testing.T) {
 	RunParallel(t, Config{}, func(s *Sim) {
 		leader := startCluster(s)
@@ -178,8 +181,8 @@ func TestDivergenceWithoutMajorityStopsNoNode(t *testing.T) {
 	})
 }
 
-// forEachDiskKind runs a story with data in memory and on a disk. Each write takes long
-// enough for something to be under way whenever the power fails.
+// forEachDiskKind runs a story with data in memory and on a disk. Writes take long enough for some
+// to be in flight whenever the power fails.
 func forEachDiskKind(t *testing.T, story func(*Sim)) {
 	for name, onDisk := range map[string]bool{"in memory": false, "on disk": true} {
 		t.Run(name, func(t *testing.T) {
@@ -188,10 +191,10 @@ func forEachDiskKind(t *testing.T, story func(*Sim)) {
 	}
 }
 
-// withTinyLogs has each snapshot replace entries that the one before it does not hold.
+// withTinyLogs makes nodes take snapshots after a few entries.
 func withTinyLogs(c *raftnode.Config) { c.SnapshotEntries, c.SnapshotEvery = 8, time.Second }
 
-// However often the power fails everywhere at once, what was acknowledged is there.
+// However often the power of all nodes fails at once, acknowledged writes survive.
 func TestAcknowledgedWritesSurvivePowerFailure(t *testing.T) {
 	t.Parallel()
 	forEachDiskKind(t, func(s *Sim) {
@@ -205,16 +208,16 @@ func TestAcknowledgedWritesSurvivePowerFailure(t *testing.T) {
 		const most = 60
 		times := 0
 		for missing := true; missing; times++ {
-			require.Less(s, times, most, "of what was under way: %v", s.WriteOutcomes())
-			time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
+			require.Less(s, times, most, "outcomes of writes in flight: %v", s.WriteOutcomes())
+			time.Sleep(workload.UpTo(random, 2*time.Second))
 			var down sync.WaitGroup
 			for _, n := range s.Members() {
 				down.Go(n.LosePower)
 			}
 			down.Wait()
 			s.Start()
-			became := s.WriteOutcomes()
-			missing = times < least || slices.ContainsFunc(all, func(r writeOutcome) bool { return became[r] == 0 }) ||
+			outcomes := s.WriteOutcomes()
+			missing = times < least || slices.ContainsFunc(all, func(r writeOutcome) bool { return outcomes[r] == 0 }) ||
 				s.config.OnDisk && !s.Trace.Has("FAULT", "append: torn")
 		}
 		stopAndCheck(s, load)
@@ -222,33 +225,33 @@ func TestAcknowledgedWritesSurvivePowerFailure(t *testing.T) {
 	})
 }
 
-// The power fails in the middle of each kind of write, at a leader and at others, and the write is kept, or
-// it is lost.
+// The power fails in the middle of each kind of write, at a leader and at followers. The write is
+// kept or lost.
 func TestPowerFailureDuringEachWriteKind(t *testing.T) {
 	t.Parallel()
 	forEachDiskKind(t, func(s *Sim) {
 		s.Start()
 		load := s.Load(5, 100*time.Millisecond)
 		time.Sleep(3 * time.Second)          // and some snapshots
-		const takes = 200 * time.Millisecond // for what continues without waiting to get far
+		const takes = 200 * time.Millisecond // time for anything that fails to wait for the write
 		for i, op := range []diskOp{opSnapshot, opAppend, opDelete, opVote, opTerm} {
-			for j, became := range []writeOutcome{writeLost, writeKept} {
+			for j, outcome := range []writeOutcome{writeLost, writeKept} {
 				var struck *Node
 				for attempt := 0; struck == nil; attempt++ {
 					require.Less(s, attempt, 5, "no node made a write of kind %q", op)
 					leader := s.Leader()
-					who := s.Others(leader)
+					targets := s.Others(leader)
 					var down sync.WaitGroup
 					switch {
 					case op == opVote || op == opTerm:
-						down.Go(leader.LosePower) // the others vote, unless they did so before: another leads already
+						down.Go(leader.LosePower) // so that the others vote
 					case (i+j)%2 == 0:
-						who = []*Node{leader}
+						targets = []*Node{leader}
 					}
-					for _, n := range who {
-						n.Disk.forcedOutcome.set(became)
+					for _, n := range targets {
+						n.Disk.forcedOutcome.set(outcome)
 					}
-					struck = losePowerDuring(s.Within(10*time.Second), op, takes, takes*9/10, who...)
+					struck = losePowerDuring(s.Within(10*time.Second), op, takes, takes*9/10, targets...)
 					down.Wait()
 					for _, n := range s.Members() {
 						if n.processEnded() {

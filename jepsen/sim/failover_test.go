@@ -16,12 +16,13 @@ import (
 	"zamok/client"
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/jepsen/workload"
 	"zamok/raftnode"
 	"zamok/session"
 )
 
-// How long a cluster is without a leader after it was killed: until another node has committed an entry
-// that was proposed after the kill, which is what a fence waits for.
+// How long a cluster is without a leader after a kill: until another node has committed an entry
+// that was proposed after the kill, for which a read barrier waits.
 func TestFailoverTime(t *testing.T) {
 	kills := 200
 	if testing.Short() {
@@ -30,7 +31,7 @@ func TestFailoverTime(t *testing.T) {
 	runStarted(t, Config{}, func(s *Sim, _ *Node) {
 		random := s.Random("kills")
 		h := s.Holder("holder", "x", 10*time.Second)
-		median, p95 := s.failOvers(kills, func() time.Duration { return time.Second + time.Duration(random.Int64N(int64(time.Second))) })
+		median, p95 := s.failOvers(kills, func() time.Duration { return time.Second + workload.UpTo(random, time.Second) })
 		assert.Less(s, median, 600*time.Millisecond)
 		assert.Less(s, p95, 900*time.Millisecond)
 		assert.True(s, s.Leader().holds("x", h), "a holder that renewed lost its lock")
@@ -38,13 +39,13 @@ func TestFailoverTime(t *testing.T) {
 	})
 }
 
-// failOvers so many times kills the leader, after a pause, waits until a read barrier succeeds at another node, which is
-// how long the cluster was without a leader, and starts the old leader again.
-func (s *Sim) failOvers(times int, pause func() time.Duration) (median, p95 time.Duration) {
+// failOvers kills the leader and starts it again, so many times, each after an interval. It returns
+// how long it took until a read barrier succeeded at another node.
+func (s *Sim) failOvers(times int, interval func() time.Duration) (median, p95 time.Duration) {
 	s.Helper()
 	var took []time.Duration
 	for range times {
-		time.Sleep(pause())
+		time.Sleep(interval())
 		old, from := s.Leader(), s.Elapsed()
 		old.Kill()
 		var leader *Node
@@ -67,16 +68,16 @@ func (s *Sim) failOvers(times int, pause func() time.Duration) (median, p95 time
 	return median, p95
 }
 
-// slowAllLinks puts all hosts of initial members so far from each other, one way.
+// slowAllLinks sets the one-way delay between all initial members.
 func (s *Sim) slowAllLinks(delay time.Duration) {
 	for _, n := range s.InitialMembers() {
 		s.Network.SetDelay(delay, delay/10, s.routes(n.Host)...)
 	}
 }
 
-// With 80 ms one way between the nodes, a round trip takes longer than a leader with the shortest timeout waits for
-// one. The nodes find that out by themselves, and then serve as on any other line: no election without a cause, and
-// a leader's death costs the failover that these timeouts make.
+// With 80 ms one way between the nodes, a round trip takes longer than a leader with the shortest
+// timeout waits. The nodes lengthen their timeouts by themselves and then serve normally: without
+// needless elections, and with failovers as long as these timeouts imply.
 func TestHighLatencyClusterServes(t *testing.T) {
 	t.Parallel()
 	for name, delay := range map[string]time.Duration{"80 ms": 80 * time.Millisecond, "150 ms": 150 * time.Millisecond} {
@@ -88,9 +89,9 @@ func TestHighLatencyClusterServes(t *testing.T) {
 					leads := s.Leaders()
 					return len(leads) == 1 && leads[0].Status().Applied.Index > 3
 				})
-				time.Sleep(30 * time.Second) // all nodes are brought to one timeout
+				time.Sleep(30 * time.Second) // all nodes get the same timeout
 				epochs := s.Audit.Epochs()
-				s.Logf("settled with timeouts of %v", s.timeouts())
+				s.Logf("the nodes have timeouts of %v", s.timeouts())
 				h := s.Holder("holder", "x", 10*time.Second)
 				time.Sleep(10 * time.Minute)
 				assert.Equal(s, epochs, s.Audit.Epochs(), "no election without a cause")
@@ -99,14 +100,14 @@ func TestHighLatencyClusterServes(t *testing.T) {
 				assert.Less(s, median, 10*time.Second)
 				assert.True(s, s.Leader().holds("x", h), "ten failovers cost no session that renews")
 				h.Die()
-				time.Sleep(2 * opTimeout) // what was on its way is answered
+				time.Sleep(2 * opTimeout) // calls in flight are answered
 				s.Check()
 			})
 		})
 	}
 }
 
-// Programs continue while nodes are moved far apart, and together again.
+// Programs continue while the latency between nodes grows, and falls again.
 func TestTimeoutAdaptsToLatencyIncrease(t *testing.T) {
 	runStarted(t, Config{AdaptiveTimeouts: true}, func(s *Sim, _ *Node) {
 		p := s.program("p", nil)
@@ -123,7 +124,7 @@ func TestTimeoutAdaptsToLatencyIncrease(t *testing.T) {
 		near, err := cycles(10 * time.Second)
 		require.NoError(s, err)
 		s.slowAllLinks(80 * time.Millisecond)
-		_, _ = cycles(time.Minute) // a leader is found, and all nodes are brought to one timeout: an unlock may be unconfirmed
+		_, _ = cycles(time.Minute) // an unlock may be unconfirmed until all nodes have the same timeout
 		before := s.Leader().Running().Status().Term
 		far, err := cycles(time.Minute)
 		require.NoError(s, err)
@@ -150,7 +151,7 @@ func TestTimeoutAdaptsToLatencyIncrease(t *testing.T) {
 	})
 }
 
-// A change of the timeouts, up and down, ends no stream and moves no leadership.
+// When the timeouts change, up or down, streams and leadership stay as they are.
 func TestAChangeOfTheTimeoutsCutsNoStream(t *testing.T) {
 	runStarted(t, Config{AdaptiveTimeouts: true}, func(s *Sim, leader *Node) {
 		var clients []*client.Lock
@@ -187,7 +188,8 @@ func TestAChangeOfTheTimeoutsCutsNoStream(t *testing.T) {
 	})
 }
 
-// The shortest ttl is the state machine's, whatever the election timeout is: a session that renews keeps its locks.
+// The state machine's shortest ttl works with any election timeout: a session that renews keeps its
+// locks.
 func TestAShortTTLBesideALongTimeout(t *testing.T) {
 	long := func(c *raftnode.Config) { c.ElectionTimeout = 2 * time.Second }
 	runStarted(t, Config{Tune: long}, func(s *Sim, leader *Node) {
@@ -212,15 +214,15 @@ func (s *Sim) timeouts() (all []time.Duration) {
 	return all
 }
 
-// withSmallLogs lets nodes make snapshots soon, so that a node that was away needs one.
+// withSmallLogs makes nodes take snapshots soon, so that a node that was down needs one.
 func withSmallLogs(c *raftnode.Config) { c.SnapshotEntries, c.SnapshotEvery = smallLog, time.Second }
 
-// backoffMax is how long raft may wait before it tries again to replicate to a node that was away.
+// backoffMax is how long raft may wait before it contacts a node again that was unreachable.
 const backoffMax = 11 * time.Second
 
-// A follower that was away for long catches up by a snapshot, restarts behind it, and serves when the leader dies: with
-// data in memory, on disk, and with a log in segments, whose whole content is deleted then, because segments can't have
-// gaps.
+// A follower that was away for long catches up by a snapshot, restarts from it, and serves when the
+// leader dies: with data in memory and on disk. The snapshot replaces its whole log, because
+// segments can't have gaps.
 func TestLaggingFollowerInstallsSnapshotUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, onDisk := range []bool{false, true} {
@@ -242,7 +244,7 @@ func TestLaggingFollowerInstallsSnapshotUnderLoad(t *testing.T) {
 				s.Await(time.Minute, "a log of which the leader keeps only what the follower lacks", func() bool {
 					return leader.Status().RaftIndex > missed+4*smallLog
 				})
-				time.Sleep(3 * time.Second) // raft looks whether a snapshot is due every one to two seconds
+				time.Sleep(3 * time.Second) // raft checks every one to two seconds whether a snapshot is due
 				s.Network.HealAll()
 				if how == "killed" {
 					away.Start()
@@ -268,8 +270,8 @@ func TestLaggingFollowerInstallsSnapshotUnderLoad(t *testing.T) {
 	}
 }
 
-// While a snapshot is installed, raft's main loop on the follower does nothing else, for as long as
-// it takes. Neither its watchdog nor the cluster must react.
+// While a follower installs a snapshot, its raft main loop does nothing else, however long that
+// takes. Its watchdog and the other nodes must wait.
 func TestSlowSnapshotInstall(t *testing.T) {
 	t.Parallel()
 	const takes = 20 * time.Second
@@ -280,11 +282,11 @@ func TestSlowSnapshotInstall(t *testing.T) {
 			away := s.Others(leader)[0]
 			away.Kill()
 			for i := range 1000 { // 4 MB
-				leader.MustPropose(&fsm.OpenSession{Secret: session.Hash{byte(i), byte(i >> 8)}, Settings: session.Settings{TTL: clock.Hour, Metadata: strings.Repeat("m", fsm.MetadataBytesMax)}})
+				leader.MustPropose(&fsm.OpenSession{Secret: session.Hash{byte(i), byte(i >> 8)}, Settings: session.Settings{TTL: clock.Hour, Meta: strings.Repeat("m", fsm.MetaBytesMax)}})
 			}
 			load := s.Load(1, time.Second)
 			time.Sleep(20 * time.Second)
-			size := 1000 * fsm.MetadataBytesMax
+			size := 1000 * fsm.MetaBytesMax
 			switch slow {
 			case "link":
 				s.Network.LimitRate(leader.Host, away.Host, size/int(takes/time.Second))

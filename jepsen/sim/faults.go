@@ -21,7 +21,7 @@ import (
 // fault is a kind of fault: a row of the tables below.
 type fault struct {
 	kind   string
-	inject func(*injection) bool // false: there was no occasion for it
+	inject func(*injection) bool // false: the fault was not possible
 }
 
 const pauseClient = "pause a client"
@@ -30,25 +30,25 @@ const (
 	// A fault lasts between faultDurationMin and faultDurationMax, short ones as often as long ones.
 	faultDurationMin = 100 * time.Millisecond
 	faultDurationMax = 6 * time.Second
-	// pauseMax is the longest pause between two faults.
-	pauseMax = 12 * time.Second
+	// faultIntervalMax is the longest time between two faults of one worker.
+	faultIntervalMax = 12 * time.Second
 	// hangDuration is longer than a leader's watchdog waits.
 	hangDuration = 8 * time.Second
-	// endHangingAfter is how long the disk of a leader hangs before the leader is ended.
+	// endHangingAfter is how long the disk of a leader hangs before the leader is killed.
 	endHangingAfter = time.Second
-	// beyondLease is added to half of the pauses and cuts of programs, so that they outlast most leases.
+	// beyondLease is added to half of the pauses and cuts of programs, to outlast most leases.
 	beyondLease = 4 * time.Second
 	// flapMax is the longest time for which a flapping link is cut, and for which it is not.
 	flapMax = 300 * time.Millisecond
 	// writeTimeMax is what a write to a disk takes at most while there are faults.
 	writeTimeMax = 5 * time.Millisecond
-	// restartPollInterval is how often the nemesis looks for processes that ended.
+	// restartPollInterval is how often the nemesis checks for processes that have ended.
 	restartPollInterval = 100 * time.Millisecond
 )
 
 var errDisk = errors.New("input/output error")
 
-// injection is one fault: its kind, its duration, and what it may strike.
+// injection is one fault: its kind, its duration, and its possible targets.
 type injection struct {
 	*Nemesis
 	*rand.Rand
@@ -76,31 +76,35 @@ var nodeFaults = []fault{
 		return i.slow(20*time.Millisecond, 100*time.Millisecond, route{i.a.Host, i.b.Host})
 	}},
 	{"kill the leader", func(i *injection) bool { return i.leader != nil && i.end((*Node).Kill, i.leader) }},
-	{"kill one", func(i *injection) bool { return i.end((*Node).Kill, i.a) }},
+	{"kill a node", func(i *injection) bool { return i.end((*Node).Kill, i.a) }},
 	{"kill all", func(i *injection) bool { return i.end((*Node).Kill, i.sim.Members()...) }},
-	{"orderly stop", func(i *injection) bool { return i.end((*Node).Close, i.a) }},
-	{"lose power", func(i *injection) bool { return i.end((*Node).LosePower, i.a) }},
-	{"lose power everywhere", func(i *injection) bool { return i.end((*Node).LosePower, i.sim.Members()...) }},
-	{"lose power in a write", func(i *injection) bool { // to the log, or at the end of a snapshot
+	{"stop a node", func(i *injection) bool { return i.end((*Node).Close, i.a) }},
+	{"power failure", func(i *injection) bool { return i.end((*Node).LosePower, i.a) }},
+	{"power failure of all nodes", func(i *injection) bool { return i.end((*Node).LosePower, i.sim.Members()...) }},
+	{"power failure during a write", func(i *injection) bool { // to the log, or at the end of a snapshot
 		ops := []diskOp{opAppend, opDelete, opSnapshot}
 		return i.losePowerDuring(ops[i.IntN(len(ops))], i.lasts, i.a)
 	}},
-	{"lose power in a vote", func(i *injection) bool {
+	{"power failure during a vote", func(i *injection) bool {
 		return i.leader != nil && i.end((*Node).Kill, i.leader) &&
 			i.losePowerDuring(opVote, hangDuration, i.sim.Others(i.leader)...)
 	}},
-	{"cut a tail", func(i *injection) bool { return i.cutTail() }},
-	{"cut a tail, lose power everywhere", func(i *injection) bool {
+	{"damage a log tail", func(i *injection) bool { return i.cutTail() }},
+	{"damage a log tail, power failure of the others", func(i *injection) bool {
 		return i.cutTail(i.sim.Others(i.a)...)
 	}},
-	{"end a leader whose disk hangs", (*injection).endHangingLeader}, // with entries that are not written
+	{"kill a leader whose disk hangs", (*injection).endHangingLeader}, // with entries that are not written
 	{"stall a disk", func(i *injection) bool { return i.stop(i.a, i.lasts, i.a.Disk.Stall, i.a.Disk.Resume) }},
 	{"hang the leader's disk", func(i *injection) bool {
 		return i.leader != nil && i.stop(i.leader, hangDuration, i.leader.Disk.Stall, i.leader.Disk.Resume)
 	}},
-	{"freeze an epoch", func(i *injection) bool { return i.stop(i.a, i.lasts, i.a.Clock.Freeze, i.a.Clock.Thaw) }},
-	{"clock stands and lags", func(i *injection) bool { return i.stop(i.a, i.lasts, i.a.Clock.Stop, i.a.Clock.ResumeBehind) }},
-	{"bend a clock", func(i *injection) bool { // slow first, and then fast enough to catch up
+	{"block a clock", func(i *injection) bool { return i.stop(i.a, i.lasts, i.a.Clock.Freeze, i.a.Clock.Thaw) }},
+	{"stop a clock, which then lags", func(i *injection) bool {
+		// A node that holds a lock for a connection is a client itself: its clock must not be slow.
+		defer i.excuseHolds()()
+		return i.stop(i.a, i.lasts, i.a.Clock.Stop, i.a.Clock.ResumeBehind)
+	}},
+	{"bend a clock", func(i *injection) bool { // slow at first, then fast enough to catch up
 		i.trace("%s", i.a.ID)
 		from := i.sim.historyTime()
 		i.during(i.lasts, func() { i.a.Clock.Bend(-bendMax) }, func() { i.a.Clock.Bend(bendMax) })
@@ -109,7 +113,7 @@ var nodeFaults = []fault{
 		i.sim.record.put(check.Record{Stall: &check.Stall{Reason: i.kind, From: from, To: to, LostTime: (to - from) / clock.BendDivisor}})
 		return true
 	}},
-	{"fill a disk", func(i *injection) bool { // too little is left for entries, or so little that the node warns
+	{"fill a disk", func(i *injection) bool { // too little space for entries, or so little that the node warns
 		room := uint64(i.IntN(2)) * (store.DefaultReservedSpace + store.DefaultLowSpace) / 2
 		i.trace("%s, %d bytes are left", i.a.ID, room)
 		return i.during(i.lasts, func() { i.a.Disk.SetFree(room) }, func() { i.a.Disk.SetFree(math.MaxUint64) })
@@ -128,7 +132,7 @@ var nodeFaults = []fault{
 		}
 		i.trace("from %s", i.leader.ID)
 		err := i.leader.Running().Transfer(i.sim.Within(faultDurationMax), "")
-		i.sim.Trace.Note(i.leader.ID, "transfer: %v", err)
+		i.sim.Trace.Logf(i.leader.ID, "transfer: %v", err)
 		return err == nil
 	}},
 }
@@ -149,7 +153,7 @@ var clientFaults = []fault{
 		}})
 		return true
 	}},
-	{"bend a client's clock", func(i *injection) bool { // so that it believes in its lease for longer
+	{"bend a client's clock", func(i *injection) bool { // so that its lease lasts longer for it
 		p := i.host.running()
 		if p == nil {
 			return false
@@ -158,12 +162,27 @@ var clientFaults = []fault{
 		i.trace("%s", p.label)
 		return i.during(i.lasts, func() { p.clock.Bend(-bendMax) }, func() { p.clock.Bend(0) })
 	}},
-	{"cut a client off", func(i *injection) bool {
+	{"isolate a client", func(i *injection) bool {
 		i.lasts = i.perhapsBeyondLease()
 		return i.cut(i.sim.routes(i.host.host)...)
 	}},
 	{"slow links of a client", func(i *injection) bool {
 		return i.slow(100*time.Millisecond, 400*time.Millisecond, i.sim.routes(i.host.host)...)
+	}},
+	{"isolate programs that use HTTP", func(i *injection) bool {
+		defer i.excuseHolds()() // events arrive late, and count from when they were sent
+		var routes []route
+		for _, host := range append(slices.Clone(webHosts), reservationHost) {
+			routes = append(routes, i.sim.routes(host)...)
+		}
+		return i.cut(routes...)
+	}},
+	{"break connections of HTTP", func(i *injection) bool {
+		i.trace("")
+		for _, w := range i.load.web {
+			w.stack.closeConns()
+		}
+		return len(i.load.web) > 0
 	}},
 	{"flapping link", func(i *injection) bool {
 		link := route{i.a.Host, i.host.host}
@@ -173,9 +192,9 @@ var clientFaults = []fault{
 		i.trace("%v", link)
 		for until := time.Now().Add(i.lasts); time.Now().Before(until) && i.ctx.Err() == nil; {
 			i.sim.Network.Cut(link)
-			i.wait(time.Duration(i.Int64N(int64(flapMax))))
+			i.wait(workload.UpTo(i.Rand, flapMax))
 			i.sim.Network.Heal(link)
-			i.wait(time.Duration(i.Int64N(int64(flapMax))))
+			i.wait(workload.UpTo(i.Rand, flapMax))
 		}
 		return true
 	}},
@@ -191,13 +210,25 @@ var clientFaults = []fault{
 	{"replace a node", (*injection).replaceNode},
 }
 
+// excuseHolds excuses the program that holds locks by connections, until end is called, and for a
+// ttl after that.
+func (i *injection) excuseHolds() (end func()) {
+	from := i.sim.historyTime()
+	return func() {
+		i.sim.record.put(check.Record{Fault: &check.Fault{
+			Kind: i.kind, Target: webHoldHost, From: from, To: i.sim.historyTime() + webTTL,
+			ExcusesClient: true,
+		}})
+	}
+}
+
 func (i *injection) wait(d time.Duration) { workload.Sleep(i.ctx, d) }
 
 func (i *injection) perhapsBeyondLease() time.Duration {
 	return i.lasts + time.Duration(i.IntN(2))*beyondLease
 }
 
-// during begins something, and ends it after a while.
+// during calls begin, waits, and calls end.
 func (i *injection) during(lasts time.Duration, begin, end func()) bool {
 	begin()
 	i.wait(lasts)
@@ -220,22 +251,23 @@ func (i *injection) slow(delay, spread time.Duration, routes ...route) bool {
 	return i.during(i.lasts, func() { set(delay, spread, routes...) }, func() { set(delayMin, delaySpread, routes...) })
 }
 
-// end ends processes, all at one moment; restartLoop starts them again after a while.
+// end ends processes at the same moment; restartLoop starts them again later.
 func (i *injection) end(how func(*Node), nodes ...*Node) bool {
-	any := false
+	ended := false
 	for _, n := range nodes {
 		if n.Running() == nil {
 			continue
 		}
-		any = true
+		ended = true
 		i.trace("%s", n.ID)
-		i.leaveAlone(n, i.lasts)
+		i.delayRestart(n, i.lasts)
 		i.work.Go(func() { how(n) })
 	}
-	return any
+	return ended
 }
 
-// stop stops a node's clock or disk for a while. Cluster time does not pass meanwhile if the node leads.
+// stop stops a node's clock or disk for a while. If the node leads, cluster time does not pass
+// meanwhile.
 func (i *injection) stop(n *Node, lasts time.Duration, begin, end func()) bool {
 	if n.Running() == nil {
 		return false
@@ -248,8 +280,8 @@ func (i *injection) stop(n *Node, lasts time.Duration, begin, end func()) bool {
 	return true
 }
 
-// endHangingLeader ends a leader whose disk has just begun to hang: it loses the entries that have gathered, and
-// the followers may have them.
+// endHangingLeader kills a leader whose disk has just begun to hang. The leader loses the entries
+// that have gathered, but the followers may have them.
 func (i *injection) endHangingLeader() bool {
 	how := []func(*Node){(*Node).Kill, (*Node).LosePower}[i.IntN(2)]
 	ended := false
@@ -261,11 +293,11 @@ func (i *injection) endHangingLeader() bool {
 }
 
 func (i *injection) losePowerDuring(op diskOp, within time.Duration, nodes ...*Node) bool {
-	limited, cancel := context.WithTimeout(i.ctx, within)
+	bounded, cancel := context.WithTimeout(i.ctx, within)
 	defer cancel()
-	n := losePowerDuring(limited, op, 2*writeTimeMax, time.Duration(i.Int64N(int64(2*writeTimeMax))), nodes...)
+	n := losePowerDuring(bounded, op, 2*writeTimeMax, workload.UpTo(i.Rand, 2*writeTimeMax), nodes...)
 	if n != nil {
-		i.leaveAlone(n, faultDurationMax/2)
+		i.delayRestart(n, faultDurationMax/2)
 		i.trace("%s, %s", n.ID, op)
 	}
 	return n != nil
@@ -283,14 +315,15 @@ type Nemesis struct {
 
 	mu              sync.Mutex          // guards what follows
 	counts          map[string]int      // of faults, by kind
-	leftAloneUntil  map[*Node]time.Time // until when the nemesis does not restart a node
-	unexpectedExits int                 // processes that ended themselves
+	restartAfter    map[*Node]time.Time // when a node may be restarted
+	unexpectedExits int                 // processes that exited by themselves
+	calmFrom        time.Time           // no fault begins after this, until a node is replaced; 0: none is
 }
 
-// StartNemesis begins to inject faults of these kinds, so many in parallel at most.
+// StartNemesis begins to inject faults of these kinds, up to so many at the same time.
 func (s *Sim) StartNemesis(parallel int, load *Load, faults []fault) *Nemesis {
 	ctx, stop := context.WithCancel(context.Background())
-	if s.config.WriteTimeMax == 0 { // no write would be under way when a fault happens
+	if s.config.WriteTimeMax == 0 { // else no write would be in flight when a fault happens
 		s.config.WriteTimeMax = writeTimeMax
 		for _, n := range s.Nodes() {
 			n.Disk.writeTimeMax.set(writeTimeMax)
@@ -298,7 +331,7 @@ func (s *Sim) StartNemesis(parallel int, load *Load, faults []fault) *Nemesis {
 	}
 	f := &Nemesis{
 		sim: s, load: load, faults: faults, cancel: stop,
-		counts: map[string]int{}, leftAloneUntil: map[*Node]time.Time{},
+		counts: map[string]int{}, restartAfter: map[*Node]time.Time{},
 	}
 	f.replacement.rejoined = map[string]bool{}
 	for _, row := range faults {
@@ -316,7 +349,7 @@ func (s *Sim) StartNemesis(parallel int, load *Load, faults []fault) *Nemesis {
 	return f
 }
 
-// Run lets faults happen for so long, and then for as long again at most until each kind has happened.
+// Run injects faults for so long, and then for up to as long again until each kind has happened.
 func (f *Nemesis) Run(lasts time.Duration) {
 	time.Sleep(lasts)
 	for until := time.Now().Add(lasts); time.Now().Before(until); time.Sleep(time.Second) {
@@ -326,7 +359,7 @@ func (f *Nemesis) Run(lasts time.Duration) {
 	}
 }
 
-// Stop ends the faults, heals everything, starts what does not run, and finishes a replacement.
+// Stop ends and heals all faults, starts the nodes that do not run, and finishes a replacement.
 func (f *Nemesis) Stop() {
 	f.sim.Helper()
 	f.cancel()
@@ -357,11 +390,14 @@ func (f *Nemesis) Counts() map[string]int {
 	return maps.Clone(f.counts)
 }
 
-// injectLoop injects one fault after the other. It draws kinds as from a deck of cards, so that none is left
-// out for long; one without an occasion goes back under the deck.
+// injectLoop injects one fault after the other. It draws kinds as from a deck of cards, so that
+// each comes soon; a kind that is not possible goes back under the deck.
 func (f *Nemesis) injectLoop(ctx context.Context, random *rand.Rand) {
 	var deck []fault
-	for workload.Sleep(ctx, time.Duration(random.Int64N(int64(pauseMax)))) {
+	for workload.Sleep(ctx, workload.UpTo(random, faultIntervalMax)) {
+		if f.calm() {
+			continue
+		}
 		if len(deck) == 0 {
 			deck = slices.Clone(f.faults)
 			random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
@@ -380,10 +416,10 @@ func (f *Nemesis) injectLoop(ctx context.Context, random *rand.Rand) {
 	}
 }
 
-// inject injects one fault. False: there was no occasion for it.
+// inject injects one fault, and reports whether that was possible.
 func (f *Nemesis) inject(ctx context.Context, random *rand.Rand, what fault) bool {
 	i := &injection{Nemesis: f, Rand: random, ctx: ctx, kind: what.kind}
-	i.lasts = faultDurationMin<<random.IntN(7) + time.Duration(random.Int64N(int64(faultDurationMin)))
+	i.lasts = faultDurationMin<<random.IntN(7) + workload.UpTo(random, faultDurationMin)
 	i.lasts = min(i.lasts, faultDurationMax)
 	nodes := f.sim.Members()
 	i.a = nodes[random.IntN(len(nodes))]
@@ -395,30 +431,30 @@ func (f *Nemesis) inject(ctx context.Context, random *rand.Rand, what fault) boo
 	return what.inject(i)
 }
 
-func (f *Nemesis) leaveAlone(n *Node, lasts time.Duration) {
+func (f *Nemesis) delayRestart(n *Node, lasts time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.leftAloneUntil[n] = time.Now().Add(lasts)
+	f.restartAfter[n] = time.Now().Add(lasts)
 }
 
-// restartLoop starts processes again, also those that ended themselves.
+// restartLoop starts processes again, also those that exited by themselves.
 func (f *Nemesis) restartLoop(ctx context.Context) {
 	for workload.Sleep(ctx, restartPollInterval) {
 		for _, n := range f.sim.Members() {
 			f.mu.Lock()
-			wait := time.Now().Before(f.leftAloneUntil[n])
+			wait := time.Now().Before(f.restartAfter[n])
 			f.mu.Unlock()
 			if wait || !n.processEnded() {
 				continue
 			}
-			broken := n.Disk.FailWrites(nil) // also if the process ended before it noticed
+			broken := n.Disk.FailWrites(nil) // even if the process ended before a write failed
 			if err := n.Fatal(); err != nil {
-				f.sim.Trace.Fault("%s ended itself: %v", n.ID, err)
+				f.sim.Trace.Fault("%s exited by itself: %v", n.ID, err)
 				f.mu.Lock()
 				f.unexpectedExits++
 				f.mu.Unlock()
 				if !errors.Is(err, raftnode.ErrStuck) && broken == nil {
-					f.sim.Audit.Violation("%s ended itself: %v", n.ID, err)
+					f.sim.Audit.Violation("%s exited by itself: %v", n.ID, err)
 				}
 			}
 			n.StartProcess()
@@ -426,8 +462,8 @@ func (f *Nemesis) restartLoop(ctx context.Context) {
 	}
 }
 
-// cutTail damages the end of a node's log while the power of some others fails. No other node may
-// lack what it had acknowledged.
+// cutTail damages the end of a node's log while the power of some others fails. All other nodes
+// must have what they had acknowledged.
 func (i *injection) cutTail(others ...*Node) bool {
 	r := &i.replacement
 	if !r.mu.TryLock() {
@@ -443,12 +479,12 @@ func (i *injection) cutTail(others ...*Node) bool {
 	}
 	i.end((*Node).LosePower, others...)
 	i.trace("%s", i.a.ID)
-	i.leaveAlone(i.a, i.lasts)
+	i.delayRestart(i.a, i.lasts)
 	i.a.CutTail(uint64(1 + i.IntN(5)))
 	return true
 }
 
-// any reports whether something is true of the disk of a member.
-func (f *Nemesis) any(is func(*Disk) bool) bool {
-	return slices.ContainsFunc(f.sim.Members(), func(n *Node) bool { return is(n.Disk) })
+// any reports whether a condition holds for the disk of any member.
+func (f *Nemesis) any(condition func(*Disk) bool) bool {
+	return slices.ContainsFunc(f.sim.Members(), func(n *Node) bool { return condition(n.Disk) })
 }

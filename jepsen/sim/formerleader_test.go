@@ -18,7 +18,7 @@ import (
 	"zamok/raftnode"
 )
 
-// call is one request to a node, by a client that asks no other.
+// call is one request to a node, by a client that calls no other node.
 type call struct {
 	what string
 	sent time.Duration
@@ -26,34 +26,35 @@ type call struct {
 	ref  fsm.TicketRef // of an acquisition
 }
 
-// attach lets clients ask a node for everything, each many times a second, until the returned function is
-// called. They renew the session of a holder and acquire new tickets in it.
+// attach starts clients that send read barriers, renewals and acquisitions to a node, each many
+// times a second, until the returned function is called. They renew the session of a holder and
+// acquire new tickets in it.
 func (s *Sim) attach(n *Node, h *Holder) (stop func() []call) {
 	var mu sync.Mutex
 	var calls []call
 	var ticket atomic.Uint64
 	ticket.Store(h.Ref.Ticket)
 	var stops []func()
-	ask := func(what string, do func(context.Context, *call) (raftnode.Answer, error)) {
+	loop := func(what string, do func(context.Context, *call) (raftnode.Answer, error)) {
 		stops = append(stops, background(func(ctx context.Context) {
-			for pause := time.Duration(0); workload.Sleep(ctx, pause); {
-				limited, done := context.WithTimeout(context.Background(), opTimeout)
+			for interval := time.Duration(0); workload.Sleep(ctx, interval); {
+				bounded, done := context.WithTimeout(context.Background(), opTimeout)
 				c := call{what: what, sent: s.Elapsed()}
-				_, c.err = do(limited, &c)
+				_, c.err = do(bounded, &c)
 				done()
 				mu.Lock()
 				calls = append(calls, c)
 				mu.Unlock()
-				if pause = 5 * time.Millisecond; c.err != nil {
-					pause = retryPause
+				if interval = 5 * time.Millisecond; c.err != nil {
+					interval = retryInterval
 				}
 			}
 		}))
 	}
-	ask("fence", func(ctx context.Context, _ *call) (raftnode.Answer, error) { return n.ReadBarrier(ctx) })
-	ask("renew", func(ctx context.Context, _ *call) (raftnode.Answer, error) { return n.Renew(ctx, h.Ref.Session) })
+	loop("fence", func(ctx context.Context, _ *call) (raftnode.Answer, error) { return n.ReadBarrier(ctx) })
+	loop("renew", func(ctx context.Context, _ *call) (raftnode.Answer, error) { return n.Renew(ctx, h.Ref.Session) })
 	for range 10 {
-		ask("acquire", func(ctx context.Context, c *call) (raftnode.Answer, error) {
+		loop("acquire", func(ctx context.Context, c *call) (raftnode.Answer, error) {
 			c.ref = fsm.TicketRef{Session: h.Ref.Session, Ticket: ticket.Add(1)}
 			acquire := acquireExclusive(c.ref.Session, c.ref.Ticket, fmt.Sprint(c.ref))
 			acquire.AckedThrough = c.ref.Ticket - min(c.ref.Ticket, 100)
@@ -68,12 +69,12 @@ func (s *Sim) attach(n *Node, h *Holder) (stop func() []call) {
 	}
 }
 
-// A leader that was cut off may not know it. Whatever it is asked then it must not answer; and what
-// had no answer happened at most once, as the state shows afterwards.
+// A leader that was cut off may not know it. It must leave every later call unanswered. And a call
+// without an answer takes effect at most once, as the state shows afterwards.
 func TestFormerLeaderAcknowledgesNothing(t *testing.T) {
 	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		random := s.Random("cuts")
-		asked, unknown, took := 0, 0, 0
+		afterCut, unknown, took := 0, 0, 0
 		for round := range 20 {
 			h := s.Holder(fmt.Sprintf("holder %d", round), fmt.Sprintf("lock %d", round), time.Minute)
 			stop := s.attach(leader, h)
@@ -87,7 +88,7 @@ func TestFormerLeaderAcknowledgesNothing(t *testing.T) {
 			calls := stop()
 			for _, c := range calls {
 				if c.sent > cut {
-					asked++
+					afterCut++
 					assert.Error(s, c.err, "round %d: %s sent at %v was answered; the cut was at %v, the next epoch at %v",
 						round, c.what, c.sent, cut, opened)
 				}
@@ -103,8 +104,8 @@ func TestFormerLeaderAcknowledgesNothing(t *testing.T) {
 			h.Die()
 			leader = s.Leader()
 		}
-		s.Logf("%d calls to deposed leaders; of %d acquisitions without answer %d took effect", asked, unknown, took)
-		require.Greater(s, asked, 500)
+		s.Logf("%d calls to deposed leaders; of %d acquisitions without answer %d took effect", afterCut, unknown, took)
+		require.Greater(s, afterCut, 500)
 		require.Greater(s, unknown, 15)
 		require.NotZero(s, took, "none of the unknown took effect: the other half was not tested")
 		require.Less(s, took, unknown, "all of the unknown took effect: the other half was not tested")
@@ -112,13 +113,13 @@ func TestFormerLeaderAcknowledgesNothing(t *testing.T) {
 	})
 }
 
-// With nothing else on its way, so that nothing holds up what is asked.
+// Without any other call in flight, which could delay the read.
 func TestFormerLeaderAnswersNoRead(t *testing.T) {
 	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		h := s.Holder("holder", "x", time.Minute)
 		h.Die()
 		for way := range 3 {
-			for what, ask := range map[string]func(context.Context) (raftnode.Answer, error){
+			for what, call := range map[string]func(context.Context) (raftnode.Answer, error){
 				"a fence":   leader.ReadBarrier,
 				"a renewal": func(ctx context.Context) (raftnode.Answer, error) { return leader.Renew(ctx, h.Ref.Session) },
 				"a command": func(ctx context.Context) (raftnode.Answer, error) {
@@ -126,7 +127,7 @@ func TestFormerLeaderAnswersNoRead(t *testing.T) {
 				},
 			} {
 				s.cutIncoming(leader, way)
-				a, err := ask(s.Within(opTimeout))
+				a, err := call(s.Within(opTimeout))
 				assert.Error(s, err, "%s was answered: %+v", what, a)
 				next := s.LeaderOtherThan(leader)
 				s.Network.HealAll()
@@ -145,14 +146,14 @@ func (s *Sim) cutIncoming(leader *Node, way int) {
 			s.Network.Cut(route{leader.Host, n.Host}) // what it sends is lost
 		}
 		if way != 2 {
-			s.Network.Cut(route{n.Host, leader.Host}) // it receives nothing: what it sends last may be in their logs
+			s.Network.Cut(route{n.Host, leader.Host}) // what it sends last may be in their logs
 		}
 	}
 }
 
-// resolveUnknown asks again for every acquisition without an answer, twice, and holds both answers against
-// the log: it took effect once, then or now. It returns how many there were, and how many had taken
-// effect before they were asked again.
+// resolveUnknown repeats every acquisition without an answer, twice, and compares both answers with
+// the log: it took effect once, the first time or now. It returns how many there were, and how many
+// had taken effect before they were repeated.
 func resolveUnknown(s *Sim, leader *Node, calls []call) (unknown, took int) {
 	s.Helper()
 	again := s.Elapsed()
@@ -175,9 +176,9 @@ func resolveUnknown(s *Sim, leader *Node, calls []call) (unknown, took int) {
 	return unknown, took
 }
 
-// An epoch is begun by an entry that only its own node may propose. To see what a reading of an
-// old epoch does, one is made here: after it the leader's readings are of an epoch that is over. Nor does the node lead
-// whose name the entry bears: it opens its epoch for the entry that it proposed itself.
+// An epoch begins with an entry that only its own node may propose. This test forges such an entry.
+// After it the leader's readings belong to an old epoch. The node that the entry names does not
+// lead either: an epoch begins for it only by an entry that it proposed itself.
 func TestClockReadingOfOldEpochIsIgnored(t *testing.T) {
 	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		dead := s.Holder("dead", "lost", 2*time.Second)
@@ -211,8 +212,8 @@ func TestClockReadingOfOldEpochIsIgnored(t *testing.T) {
 	})
 }
 
-// What followers answer to messages from before a question is no answer to it: the leader that they spoke
-// for may be deposed by now.
+// A reply to a message that was sent before a read barrier does not confirm the leader for that
+// barrier: it may be deposed by now.
 func TestStaleRepliesDoNotConfirmLeadership(t *testing.T) {
 	RunParallel(t, Config{}, func(s *Sim) {
 		const delay = 15 * time.Millisecond
@@ -221,17 +222,17 @@ func TestStaleRepliesDoNotConfirmLeadership(t *testing.T) {
 			s.Network.SetDelay(delay, 0, s.routes(leader.Host)...)
 			time.Sleep(time.Second + time.Duration(round)*7*time.Millisecond)
 			for _, n := range s.Others(leader) {
-				s.Network.Cut(route{leader.Host, n.Host}) // what it sends is lost from now on; what is under way arrives
+				s.Network.Cut(route{leader.Host, n.Host}) // new messages are lost; those in flight arrive
 			}
-			var asked sync.WaitGroup
+			var barriers sync.WaitGroup
 			for i := range 5 {
-				asked.Go(func() {
+				barriers.Go(func() {
 					time.Sleep(time.Duration(i) * delay / 5)
 					_, err := leader.ReadBarrier(s.Within(opTimeout))
-					assert.Error(s, err, "round %d: no node has received anything from the leader since it was asked", round)
+					assert.Error(s, err, "round %d: no node has received anything from the leader since the call", round)
 				})
 			}
-			asked.Wait()
+			barriers.Wait()
 			next := s.LeaderOtherThan(leader)
 			s.Network.HealAll()
 			s.AwaitApplied(next, leader, backoffMax)

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io/fs"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"zamok/raftnode/store"
 	"zamok/raftnode/tail"
@@ -17,29 +19,29 @@ import (
 
 // # What a kill and a power failure leave
 //
-// Everything that the disk had acknowledged, and of each write that was under way: after a kill all of it, because
-// the kernel has it; after a power failure what chance decides: all of it, nothing, or, of files, a part. It is
-// taken at one moment, as an image of the disk; the process ends on the old disk, without a network, and the
-// next one starts from the image.
+// They leave every write that the disk had acknowledged. Of each write in flight they leave: after
+// a kill all of it, because the kernel has it; after a power failure, at random, all of it,
+// nothing, or, of files, a part. The image of the disk is taken at one moment. The process ends on
+// the old disk, without a network, and the next one starts from the image.
 //
-// A write is under way from the moment at which package store asks for it until it returns, which takes
-// time in a run with Config.WriteTimeMax. So it is detected when something is answered, announced or built upon
-// before its write has returned, when two writes are made of what must be one, and when the order of
-// writes is wrong. What package store has not asked for yet is lost: above all a leader's entries that gather
-// while the write before them is under way.
+// A write is in flight from the call of package store until it returns, which takes time in a run
+// with Config.WriteTimeMax. So these mistakes are detected: something is answered, announced or
+// used before its write has returned; two writes are made of one; the order of writes is wrong.
+// What package store has not begun to write is lost: above all the leader's entries that gather
+// behind a write in flight.
 //
-// In memory a write is there or not: it stands for one transaction of bbolt. An append that is not
-// there may have left a part behind, and then the next process owes its end, which it can't tell
-// from one that was acknowledged. On a real disk the pages of one are torn as bbolt's order of
-// writing and flushing allows: any of the new pages without the page that makes them count, or all
-// of them with it or without it. Of an append to a segment any sectors are missing. What lies in
-// the folder of a snapshot that is not complete is lost, or cut anywhere.
+// In memory a write is done or not, like one transaction of bbolt. A lost append may leave a part
+// behind. Then the next process owes its end, which may have been acknowledged for all that it
+// knows. On a real disk the pages of a write are torn as bbolt's order of writes and flushes
+// allows: any of the new pages without the page that refers to them, or all of them with or without
+// it. Of an append to a segment any sectors may be missing. The folder of an incomplete snapshot is
+// lost, or its files are cut anywhere.
 //
 // Not seen is what the layers below package store do with flushes: that bbolt, the log and the
-// snapshots of package store really ask for them, and in that order, and that identity.json and the
-// names in directories are flushed. That takes a file system which counts them.
+// snapshots flush, and in that order, and that identity.json and the names in directories are
+// flushed. That takes a file system which counts flushes.
 
-// writeOutcome is what became of a write that was under way when the power failed.
+// writeOutcome is the outcome of a write that was in flight when the power failed.
 type writeOutcome string
 
 const (
@@ -54,20 +56,20 @@ type diskImage struct {
 	memory *store.Memory
 }
 
-// capture takes the image of what a kill leaves, or a power failure. The node must have been disconnected before,
-// when the last entry that raft counted as stored was counted.
+// capture takes the image that a kill or a power failure leaves. The node is disconnected, and raft
+// has counted entries as stored up to the index counted.
 func (d *Disk) capture(counted uint64, powerFails bool) {
 	d.landMu.Lock()
 	defer d.landMu.Unlock()
 	d.mu.Lock()
-	under, decided := slices.Clone(d.inFlight), d.forcedOutcome.get()
+	inFlight, forced := slices.Clone(d.inFlight), d.forcedOutcome.get()
 	random := rand.New(rand.NewPCG(d.random.Uint64(), 0))
 	d.mu.Unlock()
 
-	torn := map[string][]byte{} // of files that are torn, what is left
-	over := map[string]bool{}   // files of which a write was lost, and so all those behind it
-	owed := tail.End{}          // of an append of which a part is left
-	for _, w := range under {
+	torn := map[string][]byte{} // the contents of torn files
+	over := map[string]bool{}   // files that lost a write, and so all later ones
+	owed := tail.End{}          // of an append that left a part
+	for _, w := range inFlight {
 		if w.completed {
 			continue
 		}
@@ -75,26 +77,26 @@ func (d *Disk) capture(counted uint64, powerFails bool) {
 			d.complete(w)
 			continue
 		}
-		became := writeLost
+		outcome := writeLost
 		switch file := fileOf[w.op]; {
-		case over[file], decided == writeLost:
-		case decided == writeKept, decided == "" && random.IntN(2) == 0:
-			became = writeKept
+		case over[file], forced == writeLost:
+		case forced == writeKept, forced == "" && random.IntN(2) == 0:
+			outcome = writeKept
 			d.complete(w)
 		case d.canTear(w.op) && random.IntN(3) > 0:
-			became = writeTorn
+			outcome = writeTorn
 			maps.Copy(torn, d.tear(w, random))
 			over[file] = true
 		default:
 			over[file] = true
 			if d.memory != nil && w.op == opAppend && !d.sim.noneTorn.Load() &&
-				(decided == writeTorn || random.IntN(2) == 0) {
-				became, owed = writeTorn, w.end
+				(forced == writeTorn || random.IntN(2) == 0) {
+				outcome, owed = writeTorn, w.end
 			}
 		}
-		d.sim.Trace.Fault("the power of %s fails, %s: %s", d.id, w.op, became)
+		d.sim.Trace.Fault("the power of %s fails, %s: %s", d.id, w.op, outcome)
 		d.mu.Lock()
-		d.outcomes[became]++
+		d.outcomes[outcome]++
 		d.mu.Unlock()
 	}
 	d.countUnbegun(counted)
@@ -118,7 +120,7 @@ func (d *Disk) capture(counted uint64, powerFails bool) {
 	}
 }
 
-// cutImage damages the last entries of the log in an image, in memory.
+// cutImage damages the last entries of the log in an image in memory.
 func (d *Disk) cutImage(entries uint64) {
 	d.landMu.Lock()
 	defer d.landMu.Unlock()
@@ -134,7 +136,7 @@ func (d *Disk) cutImage(entries uint64) {
 }
 
 // owes reports whether the node, or the next process on this disk, owes something, and whether that
-// is because its tail was cut.
+// is because its tail was damaged.
 func (d *Disk) owes() (owes, damaged bool) {
 	d.landMu.Lock()
 	defer d.landMu.Unlock()
@@ -147,7 +149,8 @@ func (d *Disk) owes() (owes, damaged bool) {
 	return owes, d.damaged
 }
 
-// countUnbegun counts the entries that raft counted as stored and that are not on the disk. The caller holds landMu.
+// countUnbegun counts the entries that raft counted as stored but that are not on the disk. The
+// caller holds landMu.
 func (d *Disk) countUnbegun(counted uint64) {
 	last, err := d.logs.LastIndex()
 	if err != nil {
@@ -162,12 +165,12 @@ func (d *Disk) countUnbegun(counted uint64) {
 	d.unbegun += int(counted - last)
 }
 
-// fileOf is which part of a data directory an op writes: writes to one land in order.
+// fileOf is the part of a data directory that an op writes. Writes to one part land in order.
 var fileOf = map[diskOp]string{
 	opAppend: "log", opDelete: "log", opVote: "votes", opTerm: "votes", opSnapshot: "snapshots",
 }
 
-// restoreImage gives the next process what a kill or a power failure left.
+// restoreImage replaces the disk by the image that a kill or a power failure left.
 func (d *Disk) restoreImage() {
 	d.landMu.Lock()
 	defer d.landMu.Unlock()
@@ -180,13 +183,13 @@ func (d *Disk) restoreImage() {
 	d.diskImage, d.image, d.voteHalfWritten = *d.image, nil, false
 }
 
-// canTear reports whether a part of such a write may be missing. After a deletion, segments are taken
-// away: that it is on the disk comes before.
+// canTear reports whether a part of such a write may be missing. A deletion is on the disk before
+// segments are removed.
 func (d *Disk) canTear(op diskOp) bool {
 	return d.dir != "" && op != opSnapshot && op != opDelete
 }
 
-// tear lets a write land, and returns the files that it changed as they are when a part of the write is missing.
+// tear lets a write land, and returns the files that it changed, without a part of the write.
 func (d *Disk) tear(w *write, random *rand.Rand) map[string][]byte {
 	before, err := d.files(fileOf[w.op])
 	d.complete(w)
@@ -208,7 +211,7 @@ func (d *Disk) tear(w *write, random *rand.Rand) map[string][]byte {
 	return torn
 }
 
-// files are the files of a part of the data directory.
+// files are the contents of the files of a part of the data directory.
 func (d *Disk) files(part string) (map[string][]byte, error) {
 	pattern := part + ".db"
 	if part == fileOf[opAppend] {
@@ -243,8 +246,8 @@ func tearSectors(before, after []byte, random *rand.Rand) []byte {
 	return mixed
 }
 
-// The first two pages of a bbolt file hold, in turns, where its tree is. The part of such a page that matters is in its
-// first bytes, in one sector, which a disk writes wholly or not at all.
+// The first two pages of a bbolt file hold, in turn, the position of its tree. That is in the first
+// bytes of the page, in one sector, which a disk writes wholly or not at all.
 const rootPages = 2
 
 // tearPages mixes a file before and after a transaction of bbolt, which grows the file, writes pages that
@@ -300,7 +303,7 @@ func copyDir(from, to string, replaced map[string][]byte, random *rand.Rand) err
 			content, err = os.ReadFile(path)
 		}
 		if isSegment(path) && errors.Is(err, fs.ErrNotExist) {
-			return nil // it has got another name, or was deleted
+			return nil // it was renamed or deleted
 		}
 		if unfinished {
 			if errors.Is(err, fs.ErrNotExist) || len(content) > 0 && random.IntN(3) == 0 {
@@ -313,4 +316,22 @@ func copyDir(from, to string, replaced map[string][]byte, random *rand.Rand) err
 		}
 		return os.WriteFile(filepath.Join(to, name), content, 0o600)
 	})
+}
+
+// losePowerDuring makes the first of these nodes that begins such a write lose its power after a
+// while. The write takes at least takes. It returns the node, or nil if ctx ended before.
+func losePowerDuring(ctx context.Context, op diskOp, takes, after time.Duration, nodes ...*Node) *Node {
+	struck := make(chan *Node, len(nodes))
+	for _, n := range nodes {
+		n.Disk.hookNextWrite(op, takes, func() { struck <- n })
+		defer func() { n.Disk.onWrite.set(nil) }()
+	}
+	select {
+	case n := <-struck:
+		time.Sleep(after)
+		n.LosePower()
+		return n
+	case <-ctx.Done():
+		return nil
+	}
 }

@@ -21,25 +21,25 @@ import (
 	"zamok/raftnode"
 )
 
-// leakTest is a cluster that lives through the same round again and again, with two of its nodes and one
-// program never restarted: what a round leaves behind in them adds up. What a node forgets when leaders
-// change adds up only in rounds without that.
+// leakTest is a cluster that repeats the same round, while two of its nodes and one program are
+// never restarted: what a round leaves behind in them adds up. What a node forgets when the leader
+// changes adds up only in rounds with one leader.
 type leakTest struct {
 	*Sim
 	longLived        *program
-	nodesUndisturbed bool            // nodes are left alone
+	nodesUndisturbed bool            // no restart, no change of leader
 	ctx              context.Context // ends with the round
 }
 
 func (w *leakTest) user(host string, change func(*client.Config)) *program {
-	cfg := client.Config{Clock: clock.Runtime()} // one of the simulation's is not counted
+	cfg := client.Config{Clock: clock.Runtime()} // the simulation's clock is not counted
 	if change != nil {
 		change(&cfg)
 	}
 	return w.newProgram(host, host, cfg)
 }
 
-// lock takes a lock with the round's context, which is not kept beyond it.
+// lock acquires a lock with the context of the round.
 func (w *leakTest) lock(u *program, name string, opts ...client.Option) *client.Lock {
 	w.Helper()
 	l, err := u.Lock(w.ctx, name, opts...)
@@ -47,7 +47,7 @@ func (w *leakTest) lock(u *program, name string, opts ...client.Option) *client.
 	return l
 }
 
-// transferTo hands the leadership to a node.
+// transferTo transfers the leadership to a node.
 func (w *leakTest) transferTo(id string) {
 	w.Helper()
 	if !w.nodesUndisturbed {
@@ -55,9 +55,9 @@ func (w *leakTest) transferTo(id string) {
 	}
 }
 
-// runRound has sessions come and go in every way: cleanly, by their ttl and by an operator; and with
-// them grants, waits that are granted, given up and refused, delays, watches; while the leader changes, a node
-// is restarted and connections break.
+// runRound opens sessions and ends them in every way: by a close, by their ttl and by an operator.
+// They have grants, delays, watches, and waits that are granted, given up and refused. Meanwhile
+// the leader changes, a node is restarted, and connections break.
 func (w *leakTest) runRound() {
 	var end context.CancelFunc
 	w.ctx, end = context.WithTimeout(context.Background(), time.Minute)
@@ -87,7 +87,7 @@ func (w *leakTest) runRound() {
 	d, err := w.longLived.Get(w.ctx, "forced", 10)
 	require.NoError(w, err)
 	require.NotEmpty(w, d.Held, "at %v, of %+v: %v", w.Elapsed(), d, forced.Err())
-	_, err = w.longLived.ForceRelease(w.ctx, "forced", d.Held[0].Token, "a test")
+	_, err = w.longLived.admin().ForceRelease(w.ctx, "forced", d.Held[0].Token, "a test")
 	require.NoError(w, err)
 
 	w.transferTo("n2")
@@ -102,7 +102,7 @@ func (w *leakTest) runRound() {
 	park()
 	<-dying.done
 	_ = victim.Close()                                     // nothing that it sends arrives
-	held = append(held, w.awaitResult(waits, time.Minute)) // what the victim had held, after its delay
+	held = append(held, w.awaitResult(waits, time.Minute)) // the victim's lock, after its delay
 	for _, l := range held {
 		require.NoError(w, l.Unlock(w.ctx))
 	}
@@ -113,7 +113,7 @@ func (w *leakTest) runRound() {
 	time.Sleep(2 * time.Second)                                               // what is idle is closed
 }
 
-// watch watches until a lock was released and taken again.
+// watch watches a lock until it was acquired and released.
 func (w *leakTest) watch(u *program) {
 	w.Helper()
 	go func() {
@@ -132,14 +132,14 @@ func (w *leakTest) watch(u *program) {
 	w.Errorf("a watch ended")
 }
 
-// What comes and goes leaves nothing: after many rounds there is as much of everything as after a few.
-func TestNoResourceLeaks(t *testing.T) { // not beside others: it counts what the process has
+// No resource leaks: after many rounds every count is as after a few.
+func TestNoResourceLeaks(t *testing.T) { // not in parallel: it counts what the process has
 	t.Run("while leaders change", func(t *testing.T) { runLeakTest(t, false) })
 	t.Run("under one leader", func(t *testing.T) { runLeakTest(t, true) })
 }
 
 func runLeakTest(t *testing.T, calm bool) {
-	// The first rounds fill what has room: the cache of the latest entries, pools of connections.
+	// The first rounds fill caches and pools: of the latest entries, of connections.
 	const warm, window, between = 4, 3, 5
 	rate := runtime.MemProfileRate
 	defer func() { runtime.MemProfileRate = rate }()
@@ -170,15 +170,15 @@ func runLeakTest(t *testing.T, calm bool) {
 			return seen
 		}
 		rounds(warm - 1)
-		runtime.MemProfileRate = 1 // what lives forever is made in every round
+		runtime.MemProfileRate = 1 // a leak allocates in every round
 		rounds(1)
 		before := count()
 		rounds(between)
 		after := count()
 		require.NoError(s, kept.Err())
 		if more := growthBetween(before, after, between); len(more) > 0 {
-			// A pool or a map may have grown by chance. What is left behind in every round grows again.
-			s.Logf("after %d more rounds there are more %q; looking again", between+1, more)
+			// A pool or a map may have grown by chance. A leak grows again.
+			s.Logf("after %d more rounds there are more %q; counting again", between+1, more)
 			rounds(between)
 			last := count()[window-1]
 			for _, line := range more {
@@ -194,12 +194,12 @@ func runLeakTest(t *testing.T, calm bool) {
 	})
 }
 
-// resourceCounts is what there is at one moment, counted by what each thing is.
+// resourceCounts counts resources at one moment, by their names.
 type resourceCounts map[string]int
 
-// countResources counts what a run has: what the machines know, its goroutines, connections and descriptors, and the
-// objects that live, by the code that made them. The simulation's own objects are left out: it remembers
-// what it sees. What is under way at this moment is over before.
+// countResources counts what a run has: the contents of the state machines, goroutines,
+// connections, descriptors, and live objects by the code that made them. It leaves out the objects
+// of the simulation, which records what it sees. It waits until nothing is in progress.
 func (s *Sim) countResources() resourceCounts {
 	synctest.Wait()
 	c := resourceCounts{}
@@ -225,8 +225,9 @@ func (s *Sim) countResources() resourceCounts {
 	return c
 }
 
-// addObjects counts what lives by the function and line that made it; for what a library made, by the code in
-// this module that had it do so. The tiniest are left out: several lie in one block, and keep each other.
+// addObjects counts live objects by the function and line that made them, or that called the
+// library which did. It leaves out the tiniest: several lie in one block, and keep each other
+// alive.
 func (c resourceCounts) addObjects() {
 	runtime.GC() // a profile is as of the collection before the last one; pools are empty after two
 	runtime.GC()
@@ -243,16 +244,17 @@ func (c resourceCounts) addObjects() {
 // tinyObjectBytes is the size up to which several objects share a block.
 const tinyObjectBytes = 16
 
-// allocationSite is the code in this module that allocated something. Left out is what is kept for a while only: records
-// of waiting goroutines, which the runtime collects; what packages fsm and record encode and decode, as the latest entries
-// are in the log and its cache; and what events have, as the latest are in the event history.
+// allocationSite is the code in this module that allocated something. It leaves out what is kept
+// only for a while: records of waiting goroutines, which the runtime collects; what packages fsm
+// and record encode and decode, as the log and its cache hold the latest entries; and the contents
+// of events, as the event history holds the latest.
 func allocationSite(stack []uintptr) (site string, ours bool) {
 	frames := runtime.CallersFrames(stack)
 	for {
 		f, more := frames.Next()
 		switch {
 		case f.Function == "runtime.acquireSudog",
-			strings.HasSuffix(f.File, "/fsm/codec.go"), strings.Contains(f.File, "/session/record/"),
+			strings.HasSuffix(f.File, "/fsm/codec.go"), strings.Contains(f.File, "/fsm/record/"),
 			slices.Contains([]string{"zamok/fsm.(*ticket).setItems", "zamok/fsm.(*Downgrade).execute", "zamok/fsm.(*Machine).refuseTicket",
 				"zamok/api/history.(*History).Restored"}, f.Function):
 			return "", false
@@ -266,8 +268,8 @@ func allocationSite(stack []uintptr) (site string, ours bool) {
 	}
 }
 
-// growthBetween is what there is more of, by so many at least and of objects twice that and half as many again, at each of the later moments
-// than at any of those before.
+// growthBetween lists the counts that are greater at each later moment than at any earlier one, by
+// at least by; counts of objects by at least twice that and half of what there was.
 func growthBetween(before, after []resourceCounts, by int) (found []string) {
 	for what := range after[0] {
 		most, least := 0, math.MaxInt
@@ -278,7 +280,7 @@ func growthBetween(before, after []resourceCounts, by int) (found []string) {
 			least = min(least, c[what])
 		}
 		need := by
-		if strings.HasPrefix(what, "objects") { // maps and pools grow a little, whenever chance has it
+		if strings.HasPrefix(what, "objects") { // maps and pools grow a little at random
 			need = 2*by + most/2
 		}
 		if least-most >= need {

@@ -13,6 +13,7 @@ import (
 
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/jepsen/workload"
 	"zamok/raftnode"
 	"zamok/session"
 )
@@ -21,7 +22,7 @@ import (
 // + 1 s) + what stalls cut off + a tick + a commit, and never earlier than the ttl after the
 // sending of the last renewal that was answered.
 
-// leaderChanges are leader changes that a story makes, with what each may cost.
+// leaderChanges are leader changes that a story makes, and how much they may delay an expiration.
 type leaderChanges struct {
 	*Sim
 	leader     *Node
@@ -52,7 +53,7 @@ func (c *leaderChanges) transfer() {
 	c.change(func(old *Node) { require.NoError(c, old.Running().Transfer(c.Within(electionTimeMax), "")) })
 }
 
-// lostTime is what the changes may add to the life of a lease.
+// lostTime is by how much the changes may prolong a lease.
 func (c *leaderChanges) lostTime() time.Duration {
 	return c.leaderless + time.Duration(c.times)*time.Second
 }
@@ -62,15 +63,15 @@ func TestLeasesAcrossLeaderChanges(t *testing.T) {
 	testLeases(t, Config{OnDisk: true}, 10*time.Second, kill, isolate, kill, transfer, isolate, kill)
 }
 
-// A checkpoint each second is all that saves cluster time here: one client renews, every
-// three seconds, and no leader lives as long.
+// Only a checkpoint each second saves cluster time here: one client renews, every three seconds,
+// and each leader dies before.
 func TestLeasesUnderFrequentLeaderChanges(t *testing.T) {
 	changes := []func(*leaderChanges){(*leaderChanges).kill, (*leaderChanges).isolate}
 	testLeases(t, Config{}, time.Minute, slices.Repeat(changes, 150)...)
 }
 
-// testLeases has a client die while leaders change every two seconds: another one gets its lock in time, and one that
-// lives keeps its own.
+// testLeases kills a client while leaders change every two seconds: another client gets its lock in
+// time, and a living one keeps its own.
 func testLeases(t *testing.T, config Config, ttl time.Duration, changes ...func(*leaderChanges)) {
 	RunParallel(t, config, func(s *Sim) {
 		c := &leaderChanges{Sim: s, leader: s.Start()}
@@ -104,32 +105,32 @@ func testLeases(t *testing.T, config Config, ttl time.Duration, changes ...func(
 	})
 }
 
-// A lease runs from the last sign of its session on, and not from the tick of the clock before that.
+// A lease runs from the last message of its session, not from the tick of the clock before that.
 func TestLeaseIsNotShortenedByTick(t *testing.T) {
 	const ttl, sessions = 2 * time.Second, 40
 	runStarted(t, Config{}, func(s *Sim, leader *Node) {
-		random := s.Random("pauses")
-		pause := func() { time.Sleep(time.Duration(random.Int64N(int64(2 * dueDelayMax)))) }
-		signs := map[session.ID]time.Duration{}
+		random := s.Random("delays")
+		sleep := func() { time.Sleep(workload.UpTo(random, 2*dueDelayMax)) }
+		lastSent := map[session.ID]time.Duration{}
 		for i := range sessions {
 			id := leader.OpenSession(fmt.Sprint("session ", i), ttl)
-			pause()
-			signs[id] = s.Elapsed()
+			sleep()
+			lastSent[id] = s.Elapsed()
 			leader.Lock(id, 1, fmt.Sprint("lock ", i))
-			pause()
+			sleep()
 		}
 		time.Sleep(2 * ttl)
-		for id, sign := range signs {
+		for id, sent := range lastSent {
 			at, ended := s.Audit.Ended(id)
 			assert.True(s, ended)
-			assert.GreaterOrEqual(s, at-sign, ttl, "session %d ended early", id)
-			assert.LessOrEqual(s, at-sign, ttl+dueDelayMax+commitTimeMax, "session %d ended late", id)
+			assert.GreaterOrEqual(s, at-sent, ttl, "session %d ended early", id)
+			assert.LessOrEqual(s, at-sent, ttl+dueDelayMax+commitTimeMax, "session %d ended late", id)
 		}
 	})
 }
 
-// What stops a leader stops time: a pause of its process, or of its disk, ages no session that is renewed, and no
-// other by more than one step of the clock.
+// While a leader is stopped, time is stopped: a pause of its process or its disk ages no session
+// that is renewed, and any other session by at most one step of the clock.
 func TestStalledLeaderExpiresNoLease(t *testing.T) {
 	t.Parallel()
 	const ttl, pause = 5 * time.Second, 10 * time.Second
@@ -172,7 +173,7 @@ func TestStalledLeaderExpiresNoLease(t *testing.T) {
 	}
 }
 
-// holds reports whether a holder has its lock, after a fence.
+// holds reports whether a holder has its lock, after a proposal that confirms the leader.
 func (n *Node) holds(lock string, h *Holder) (held bool) {
 	n.sim.Helper()
 	n.MustPropose(nil)
@@ -203,8 +204,8 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 	})
 }
 
-// A waiter costs nothing while nothing moves: with a hundred in the queue there are no more entries in the
-// log than with one, and those are the session's renewals and the one checkpoint a second.
+// Waiters cost nothing while the queue does not move: with a hundred there are no more entries in
+// the log than with one: the renewals of the session and one checkpoint a second.
 func TestWaitingClientWritesNoEntries(t *testing.T) {
 	t.Parallel()
 	const minutes = 3

@@ -13,21 +13,24 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"zamok/client"
+	"zamok/client/admin"
 	"zamok/fsm"
 	"zamok/jepsen/check"
 	"zamok/jepsen/workload"
 )
 
-// Load is programs with package client on machines of their own, one that uses the wire directly, and an
-// operator. What they do and see is recorded.
+// Load is programs with package client on machines of their own, one program without it, and an
+// operator. Their calls are recorded.
 type Load struct {
 	*Sim
 	hosts      []*programHost
 	operator   *programHost
-	pace       time.Duration   // programs think for so long at most between two calls
-	ending     context.Context // ends when programs are to begin nothing new
+	pace       time.Duration   // the longest time between two calls of a program
+	ending     context.Context // ends when programs must begin nothing new
 	cancel     context.CancelFunc
-	background []func() // end what runs beside the programs, and wait for it
+	background []func() // end the goroutines beside the programs, and wait for them
+	web        []*webProgram
+	backups    backups
 	watched    []watchedBatch
 	leaders    []client.Leader // as the operator's program observed them
 }
@@ -39,13 +42,13 @@ const (
 	thinkTimeMax       = time.Second
 	callTimeout        = 5 * time.Second // the default of Config.RequestTimeout
 	threadsPerProgram  = 3
-	operatorFaultRatio = 4 // one step in so many of an operator ends what is held
+	operatorFaultRatio = 4 // one step in so many of an operator ends a grant
 )
 
-// drainMax is how long a call may take that was under way at the healing: some wait behind many others.
+// drainMax is how long a call may take after the healing: some wait behind many others.
 const drainMax = 90 * time.Second
 
-// Load starts so many programs; they work until Stop.
+// Load starts so many programs, which make calls until Stop.
 func (s *Sim) Load(programs int, pace time.Duration) *Load {
 	l := &Load{Sim: s, pace: pace, operator: &programHost{sim: s, host: "op"}}
 	l.ending, l.cancel = context.WithCancel(context.Background())
@@ -65,16 +68,16 @@ func (s *Sim) Load(programs int, pace time.Duration) *Load {
 	for _, h := range l.hosts {
 		l.startProgram(h)
 	}
-	look := background(func(ctx context.Context) {
+	poll := background(func(ctx context.Context) {
 		for workload.Sleep(ctx, 5*time.Second) {
 			s.record.recordNodeStates()
 		}
 	})
-	l.background = append(l.background, look, l.runRawClient())
+	l.background = append(l.background, poll, l.runRawClient())
 	return l
 }
 
-// startProgram starts a program; a load that has ended gives it nothing to do.
+// startProgram starts a program. Its workers end at once if the load has ended.
 func (l *Load) startProgram(h *programHost) {
 	var work []func(*program, *rand.Rand)
 	for i := range threadsPerProgram {
@@ -91,15 +94,15 @@ func (l *Load) worker(p *program, random *rand.Rand) *workload.Worker {
 	return &workload.Worker{
 		Client: p.Client, Rand: random, Recorder: &l.record.Recorder, Setting: workload.Setting{
 			Mutexes: mutexes, Pools: 2, Elected: electionName, WaitMax: waitMax, ThinkMax: l.pace,
-			HoldTime: func(random *rand.Rand) time.Duration { return time.Duration(random.Int64N(int64(l.pace * 3 / 2))) },
+			HoldTime: func(random *rand.Rand) time.Duration { return workload.UpTo(random, l.pace*3/2) },
 		},
 		Label: p.label, TTL: p.on.config.TTL, Ctx: p.ctx, Ending: l.ending,
 		Write: func(w check.Write) { _ = l.record.resource.Write(w, nil) }, ClockRate: p.clock.rate, Paused: p.on.paused.opening,
 	}
 }
 
-// Stop waits until all calls have returned, sees that each program can still lock, and closes them. The
-// cluster must be able to answer.
+// Stop waits until all calls have returned, checks that each program can still lock, and closes the
+// programs. The cluster must be available.
 func (l *Load) Stop() {
 	if l.ending.Err() != nil {
 		return // it was stopped before
@@ -121,21 +124,21 @@ func (l *Load) Stop() {
 	l.record.recordNodeStates()
 }
 
-// operate is what an operator does: look, and now and then end what others hold.
+// operate reads locks as an operator, and now and then ends a grant.
 func (l *Load) operate(p *program, random *rand.Rand) {
 	w := l.worker(p, random)
-	for l.ending.Err() == nil && workload.Sleep(p.ctx, time.Duration(random.Int64N(int64(2*thinkTimeMax)))) {
+	for l.ending.Err() == nil && workload.Sleep(p.ctx, workload.UpTo(random, 2*thinkTimeMax)) {
 		w.Interfere(w.Mutex(), operatorFaultRatio)
 	}
 }
 
-// follow follows something until the program or the load ends. What breaks off begins anew.
-func (l *Load) follow(p *program, follow func(context.Context)) {
+// follow calls a function again and again until the program or the load ends.
+func (l *Load) follow(p *program, do func(context.Context)) {
 	ctx, cancel := context.WithCancel(p.ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ending, cancel)()
 	for ctx.Err() == nil {
-		follow(ctx)
+		do(ctx)
 		workload.Sleep(ctx, 100*time.Millisecond)
 	}
 }
@@ -171,14 +174,15 @@ func (l *Load) recordBatch(after uint64, batch client.EventBatch) {
 	l.watched = append(l.watched, watchedBatch{after, batch.Index, len(batch.Events)})
 }
 
-// watchedBatch is a batch of a watch: so many events up to an index, since the batch before.
+// watchedBatch is a batch of a watch: so many events up to an index, after that of the batch
+// before.
 type watchedBatch struct {
 	after, index uint64
 	events       int
 }
 
-// checkWatch sees that the watch left nothing out and showed nothing twice; package check compares each event
-// with the log. It returns how many events there were.
+// checkWatch checks that the watch showed each event once; package check compares the events with
+// the log. It returns how many events there were.
 func (l *Load) checkWatch() (count int) {
 	var indexes []uint64 // of all events of locks and sessions, rising
 	for ev := range l.Audit.events() {
@@ -212,8 +216,8 @@ func (l *Load) observeLeaders(p *program, _ *rand.Rand) {
 	})
 }
 
-// checkLeaders sees that each leader that was observed was elected, and in the order of their tokens. It
-// returns how many there were.
+// checkLeaders checks that each observed leader was elected, in the order of tokens. It returns how
+// many there were.
 func (l *Load) checkLeaders() (count int) {
 	elected := map[client.Token]fsm.TicketRef{}
 	for ev := range l.Audit.events() {
@@ -246,14 +250,16 @@ type program struct {
 	clock *Clock
 	stack *Stack
 
-	// Of a program that a load runs.
+	// Only of a program that a load runs.
 	on     *programHost
 	ctx    context.Context // ends with the process
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 }
 
-// program starts a program that knows all nodes. It is closed at the end of the run, if not before.
+func (p *program) admin() *admin.Admin { return admin.New(p.Client) }
+
+// program starts a program that knows all nodes. It is closed at the end of the run at the latest.
 func (s *Sim) program(host string, change func(*client.Config)) *program {
 	var cfg client.Config
 	if change != nil {
@@ -285,19 +291,19 @@ func (s *Sim) newProgram(host, label string, cfg client.Config) *program {
 	return p
 }
 
-// programHost is a machine on which a load runs a program, which dies and is started again.
+// programHost is a machine on which a load runs a program, which may be killed and started again.
 type programHost struct {
 	sim    *Sim
 	host   string
 	config client.Config
-	paused gate // shut while its program is paused
+	paused gate // closed while its program is paused
 
 	mu           sync.Mutex // guards what follows
 	program      *program
 	incarnations int
 }
 
-// start starts a program that does this work, each part in a goroutine of its own.
+// start starts a program that runs each of these functions in a goroutine of its own.
 func (h *programHost) start(work ...func(*program, *rand.Rand)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -305,7 +311,7 @@ func (h *programHost) start(work ...func(*program, *rand.Rand)) {
 	p := h.sim.newProgram(h.host, fmt.Sprintf("%s.%d", h.host, h.incarnations), h.config)
 	p.on = h
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	h.sim.Trace.Note(h.host, "%s starts", p.label)
+	h.sim.Trace.Logf(h.host, "%s starts", p.label)
 	for i, do := range work {
 		random := h.sim.Random(fmt.Sprintf("%s, worker %d", p.label, i))
 		p.work.Go(func() { do(p, random) })
@@ -331,14 +337,15 @@ func (h *programHost) kill() {
 	}
 	p.stack.CloseAll()
 	h.sim.record.recordDeath(p.label)
-	h.sim.Trace.Note(h.host, "%s dies", p.label)
+	h.sim.Trace.Logf(h.host, "%s dies", p.label)
 	h.resume(p)
 	p.cancel()
 	p.work.Wait()
 	_ = p.Close() // its sockets are closed: nothing that it sends arrives
 }
 
-// pause stops a program: its network is cut, and its clock stands until resume. False: it is paused already.
+// pause pauses a program: its network is cut, and its clock is stopped, until resume. It returns
+// false if the program was paused already.
 func (h *programHost) pause(p *program) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -360,7 +367,7 @@ func (h *programHost) resume(p *program) {
 	}
 }
 
-// routes are the directions, both ways, between a host and the nodes at other hosts.
+// routes are all routes between a host and the nodes at other hosts, both ways.
 func (s *Sim) routes(host string) (all []route) {
 	for _, n := range s.InitialMembers() {
 		if n.Host != host {

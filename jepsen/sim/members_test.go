@@ -14,7 +14,7 @@ import (
 	"zamok/raftnode/store"
 )
 
-// lightLoad starts a load beside which other things happen.
+// lightLoad starts a load that leaves time for other things.
 func (s *Sim) lightLoad() *Load { return s.Load(4, 300*time.Millisecond) }
 
 // stopAndCheck ends a load and checks the run.
@@ -25,7 +25,7 @@ func stopAndCheck(s *Sim, load *Load) {
 	assert.Greater(s, len(s.record.recorded.LatestHolds()), 20, "too few grants")
 }
 
-// requireNoExit sees that none of these nodes ended itself.
+// requireNoExit checks that no process of these nodes exited by itself.
 func requireNoExit(s *Sim, nodes []*Node) {
 	s.Helper()
 	for _, n := range nodes {
@@ -33,7 +33,7 @@ func requireNoExit(s *Sim, nodes []*Node) {
 	}
 }
 
-// join starts a new machine and takes it into the cluster.
+// join starts a new machine and joins it to the cluster.
 func join(s *Sim, leader *Node, id, host string) *Node {
 	s.Helper()
 	n := s.AddNode(id, host)
@@ -51,7 +51,7 @@ func voters(n *Node) (ids []string) {
 	return ids
 }
 
-// A cluster is exchanged node by node while it serves.
+// All nodes of a cluster are replaced, one after the other, while it serves.
 func TestReplaceAllNodesUnderLoad(t *testing.T) {
 	runStarted(t, Config{Tune: withSmallLogs}, func(s *Sim, _ *Node) {
 		load := s.lightLoad()
@@ -82,7 +82,7 @@ func TestTransferToUnreachableNode(t *testing.T) {
 		for _, to := range []string{leader.ID, "n9"} {
 			assert.ErrorContains(s, leader.Running().Transfer(s.Within(electionTimeMax), to), "nothing was changed")
 		}
-		// To one that is down: the leader continues, with a raft of its own that is new.
+		// To a node that is down: the leader continues, with a new instance of raft.
 		down := s.Others(leader)[0]
 		down.Kill()
 		assert.Error(s, leader.Running().Transfer(s.Within(electionTimeMax), down.ID))
@@ -93,8 +93,8 @@ func TestTransferToUnreachableNode(t *testing.T) {
 	})
 }
 
-// While raft hands the leadership over it refuses every entry at once. With something due, an epoch
-// that tried again at once would spin, for as long as that takes; in virtual time, forever.
+// During a transfer of leadership raft refuses every entry at once. If something is due, an epoch
+// that retried at once would spin until the transfer ends; in virtual time, forever.
 func TestExpirationDuringTransferDoesNotSpin(t *testing.T) {
 	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		down := s.Others(leader)[0]
@@ -108,8 +108,8 @@ func TestExpirationDuringTransferDoesNotSpin(t *testing.T) {
 			left = time.Duration(lease.Deadline - m.Time())
 		})
 		entries := s.Audit.Entries()
-		// No node can take over, so it takes an election's time to fail, and the lease ends
-		// in the middle of it.
+		// No node can take over, so the transfer takes an election's time to fail, and the lease
+		// ends meanwhile.
 		time.Sleep(entries[len(entries)-1].At + left - 100*time.Millisecond - s.Elapsed())
 		assert.Error(s, leader.Running().Transfer(s.Within(electionTimeMax), down.ID))
 		s.Await(electionTimeMax, "the session of the dead client has ended", dead.Ended)
@@ -117,7 +117,7 @@ func TestExpirationDuringTransferDoesNotSpin(t *testing.T) {
 	})
 }
 
-// A removal after which no majority would answer could not be committed, and no node would lead from
+// A removal after which no majority responds could not be committed, and no node would lead from
 // then on.
 func TestRemovalWithoutMajorityIsRefused(t *testing.T) {
 	RunParallel(t, Config{OnDisk: true}, func(s *Sim) {
@@ -125,7 +125,7 @@ func TestRemovalWithoutMajorityIsRefused(t *testing.T) {
 		down, up := s.Others(leader)[0], s.Others(leader)[1]
 		down.Kill()
 		require.ErrorIs(s, leader.Running().Remove(s.Within(electionTimeMax), up.ID), raftnode.ErrRefused,
-			"asked before the leader has noticed")
+			"before the leader has noticed")
 		time.Sleep(time.Second)
 		for _, n := range []*Node{up, leader} {
 			err := leader.Running().Remove(s.Within(electionTimeMax), n.ID)
@@ -139,20 +139,20 @@ func TestRemovalWithoutMajorityIsRefused(t *testing.T) {
 		assert.Len(s, voters(leader), 3)
 		requireAllHeld(s, leader, tokens)
 
-		// The one that is down may go.
+		// The node that is down may be removed.
 		require.NoError(s, leader.Running().Remove(s.Within(electionTimeMax), down.ID))
 		assert.Len(s, voters(leader), 2)
 		requireAllHeld(s, leader, tokens)
 	})
 }
 
-// A new node that ends before its vote gets none, since with it there would be no majority.
+// A new node that ends before it has a vote gets none, because there would be no majority with it.
 func TestJoinWithoutMajorityIsRefused(t *testing.T) {
 	runStarted(t, Config{Nodes: 1}, func(s *Sim, only *Node) {
 		time.Sleep(3 * time.Second)
 		n2 := s.AddNode("n2", "n2")
 		n2.Start(asJoiner(only))
-		// It answers for its state, and its raft receives nothing from the leader any more.
+		// It reports its state, but its raft makes no progress.
 		n2.Disk.Stall()
 		require.Error(s, only.Running().Join(s.Within(5*time.Second), n2.Peer()))
 		n2.Kill()
@@ -162,9 +162,9 @@ func TestJoinWithoutMajorityIsRefused(t *testing.T) {
 	})
 }
 
-// The other follower ends when the removal has just been decided, which then can't be committed. The
-// removed one, which has all the data, continues; when the leader is lost for good, it and the other one are a
-// majority.
+// The other follower ends just when a removal is proposed, which then can't be committed. The
+// removed follower, which has all the data, continues. If the leader is lost for good, it and the
+// other follower are a majority.
 func TestUncommittedRemovalStopsNoNode(t *testing.T) {
 	t.Parallel()
 	for _, comesBack := range []string{"all", "without the leader"} {
@@ -184,11 +184,11 @@ func TestUncommittedRemovalStopsNoNode(t *testing.T) {
 			down = other
 			err := leader.Running().Remove(s.Within(2*time.Second), removed.ID)
 			require.Error(s, err)
-			require.NotErrorIs(s, err, raftnode.ErrRefused, "it was begun: the other had answered a moment before")
+			require.NotErrorIs(s, err, raftnode.ErrRefused, "it was begun: the other had responded a moment before")
 			down = nil
 			other.Kill()
 			time.Sleep(time.Minute)
-			require.False(s, removed.processEnded(), "it ended for a removal that came to nothing")
+			require.False(s, removed.processEnded(), "it ended for a removal that was never committed")
 			require.False(s, leader.processEnded())
 			if comesBack != "all" {
 				leader.Kill()
@@ -209,7 +209,7 @@ func TestUncommittedRemovalStopsNoNode(t *testing.T) {
 	}
 }
 
-// A node that was away when it was removed asks when it comes back, and ends.
+// A node that was down when it was removed queries the others when it comes back, and ends.
 func TestRestartedRemovedNodeExits(t *testing.T) {
 	runStarted(t, Config{OnDisk: true, Tune: withSmallLogs}, func(s *Sim, leader *Node) {
 		time.Sleep(3 * time.Second)
@@ -217,7 +217,7 @@ func TestRestartedRemovedNodeExits(t *testing.T) {
 		away := s.Others(leader)[0]
 		away.Kill()
 		require.NoError(s, leader.Running().Remove(s.Within(electionTimeMax), away.ID))
-		time.Sleep(30 * time.Second) // a snapshot is behind it by now
+		time.Sleep(30 * time.Second) // by now the removal is in a snapshot
 		for range 2 {
 			term := leader.Status().Term
 			away.StartProcess()
@@ -225,7 +225,7 @@ func TestRestartedRemovedNodeExits(t *testing.T) {
 			require.ErrorIs(s, away.Fatal(), raftnode.ErrRemoved)
 			assert.Equal(s, term, leader.Status().Term, "it disturbed the others")
 		}
-		// Its directory is not taken back.
+		// Its directory can't join again.
 		away.Start(asJoiner(leader))
 		err := leader.Running().Join(s.Within(time.Second), away.Peer())
 		require.ErrorIs(s, err, raftnode.ErrRefused)
@@ -256,11 +256,11 @@ func TestSingleNodeClusterGrows(t *testing.T) {
 	})
 }
 
-// To raft a node is its name and the incarnation of its data directory. What a wiped directory can
-// do does not depend on what other nodes remember, and a new directory can replace it.
+// To raft a node is its name and the incarnation of its data directory. So a wiped directory is
+// another node, whatever the others remember, and a new directory can replace it.
 
-// startWiped is a machine with an empty disk under the name, and at the address, of one that has ended. It
-// waits for the cluster to take it in.
+// startWiped starts a machine with an empty disk under the name and at the address of one that has
+// ended. It waits to be joined to the cluster.
 func startWiped(s *Sim, old *Node, cluster store.ID) *Node {
 	s.Helper()
 	n := s.Replace(old, old.ID, cluster)
@@ -268,7 +268,7 @@ func startWiped(s *Sim, old *Node, cluster store.ID) *Node {
 	return n
 }
 
-// joinUntil asks the leader once a second to take a node in, until that has a vote.
+// joinUntil requests the join of a node once a second, until the node has a vote.
 func joinUntil(s *Sim, n *Node, within time.Duration) {
 	s.Helper()
 	for until := s.Elapsed() + within; !n.isVoter(); time.Sleep(time.Second) {
@@ -276,13 +276,14 @@ func joinUntil(s *Sim, n *Node, within time.Duration) {
 			s.Fatalf("%s has no vote after %v", n.ID, within)
 		}
 		if err := s.Leader().Running().Join(s.Within(electionTimeMax), n.Peer()); err != nil {
-			s.Trace.Note("op", "%v", err)
+			s.Trace.Logf("op", "%v", err)
 		}
 	}
 }
 
 // A node that lost its disk comes back under its name: when the lost directory has been silent for long
-// enough, the new one replaces it. The lost one, when it comes back, learns of that and ends.
+// enough, the new one replaces it. If the lost directory comes back, its process learns of that and
+// ends.
 func TestWipedNodeRejoins(t *testing.T) {
 	runStarted(t, Config{OnDisk: true}, func(s *Sim, n1 *Node) {
 		old := s.Others(n1)[0]
@@ -301,7 +302,7 @@ func TestWipedNodeRejoins(t *testing.T) {
 		require.Len(s, voters(n1), 3)
 		requireAllHeld(s, n1, tokens)
 
-		// It votes and stores: with it and one of the others the cluster continues.
+		// It votes and stores entries: with it and one other node the cluster continues.
 		s.AwaitApplied(n1, fresh, 10*time.Second)
 		n1.Kill()
 		requireAllHeld(s, s.LeaderOtherThan(n1), tokens)
@@ -317,7 +318,7 @@ func TestWipedNodeRejoins(t *testing.T) {
 		joinUntil(s, third, 10*time.Minute)
 		third.Kill()
 
-		// The first directory comes back. It is no member any more, and ends.
+		// The first directory comes back. It is no longer a member, and its process ends.
 		old.StartProcess()
 		s.Await(time.Minute, "the lost directory ends", old.processEnded)
 		require.ErrorIs(s, old.Fatal(), raftnode.ErrRemoved)
@@ -325,11 +326,11 @@ func TestWipedNodeRejoins(t *testing.T) {
 	})
 }
 
-// joinTimeout is how far behind a new node may be that becomes a voter.
-const joinTimeout = 100
+// joinEntriesMax is by how many entries a new node may lag when it becomes a voter.
+const joinEntriesMax = 100
 
-// What a replacement must not be: a second machine of one name, one that leaves too few behind, one
-// beside another change, one of the other node that is down.
+// Replacements that are refused: a second machine of one name, one during another change of
+// membership, and one that would leave too few nodes.
 func TestUnsafeReplacementIsRefused(t *testing.T) {
 	runStarted(t, Config{OnDisk: true}, func(s *Sim, leader *Node) {
 		time.Sleep(3 * time.Second)
@@ -344,15 +345,15 @@ func TestUnsafeReplacementIsRefused(t *testing.T) {
 		require.ErrorContains(s, err, "zamok remove "+a.ID)
 		second.Kill()
 
-		// A new node that never catches up is a change that is under way.
-		for range 2 * joinTimeout {
+		// A new node that never catches up is a change in progress.
+		for range 2 * joinEntriesMax {
 			leader.MustPropose(nil)
 		}
 		stuck := s.AddNode("n9", "n9")
 		stuck.Start(asJoiner(leader))
 		s.Network.Cut(route{leader.Host, stuck.Host}, route{stuck.Host, leader.Host})
 		err = leader.Running().Join(s.Within(electionTimeMax), stuck.Peer())
-		require.ErrorIs(s, err, raftnode.ErrNotYet, "a node that does not answer is not added")
+		require.ErrorIs(s, err, raftnode.ErrNotYet, "a node that does not respond is not added")
 		s.Network.HealAll()
 		stuck.Disk.Stall()
 		require.Error(s, leader.Running().Join(s.Within(time.Second), stuck.Peer()))
@@ -368,7 +369,7 @@ func TestUnsafeReplacementIsRefused(t *testing.T) {
 		joinUntil(s, fresh, time.Minute)
 		requireAllHeld(s, s.Leader(), nil)
 
-		// In a cluster of two a replacement would leave one, whose disk would be the only copy.
+		// In a cluster of two a replacement would leave one node with all the data.
 		leader = s.Leader()
 		other := b
 		if leader == b {
@@ -390,6 +391,7 @@ func TestUnsafeReplacementIsRefused(t *testing.T) {
 
 // A leader ends after each step of a replacement, and the next one continues from there.
 func TestReplacementContinuesUnderNewLeader(t *testing.T) {
+	notShort(t)
 	t.Parallel()
 	for _, step := range []string{"RemoveServer", "AddNonvoter", "AddVoter"} {
 		for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond} {

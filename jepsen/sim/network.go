@@ -20,20 +20,20 @@ import (
 
 const (
 	// A message takes at least delayMin and up to delaySpread more, as between two machines of one
-	// building. SetDelay changes a link.
+	// building. SetDelay changes that for a link.
 	delayMin    = 200 * time.Microsecond
 	delaySpread = 300 * time.Microsecond
-	// synRetry is the pause before a connection attempt without an answer is repeated.
+	// synRetry is the time after which a connection attempt without an answer is repeated.
 	synRetry = time.Second
-	// retransmitDelayMax bounds how long after a heal the bytes that were held back arrive.
+	// retransmitDelayMax is how late after a heal the bytes may arrive that were held back.
 	retransmitDelayMax = 200 * time.Millisecond
-	// backlogMax is how many calls wait at a port to be accepted.
+	// backlogMax is how many connections wait at a port to be accepted.
 	backlogMax = 128
 )
 
-// Network joins hosts, each pair by one link in each direction. What is sent into a link that is
-// cut is held back, as TCP does, and arrives after the link has healed, if the connection still
-// lives by then: a cut causes no error. Connections keep no goroutine.
+// Network connects hosts, each pair by one link in each direction. Bytes that are sent into a link
+// that is cut are held back, as by TCP, and arrive after the link has healed, if the connection
+// still exists: a cut causes no error. Connections have no goroutines.
 type Network struct {
 	mu        sync.Mutex // guards everything below, and all of every connection
 	rand      *rand.Rand
@@ -47,20 +47,20 @@ type route struct{ from, to string }
 
 type link struct {
 	delay          time.Duration // at least
-	spread         time.Duration // and up to so much more
-	bytesPerSecond int           // bytes; 0 = without limit
+	spread         time.Duration // and up to this much more
+	bytesPerSecond int           // 0 = unlimited
 	cutAt          time.Time     // since when nothing passes; zero = all passes
-	loss           float64       // how probably a segment is lost, and sent again
-	blackHole      bool          // what is sent at once and is longer than passesMax is lost, each time that it is sent
+	loss           float64       // the probability that a segment is lost, and sent again
+	blackHole      bool          // a write longer than passesMax is lost, each time that it is sent
 	streams        map[*stream]struct{}
 }
 
-// newNetwork makes a network without hosts; a host exists from its first mention on.
+// newNetwork makes a network without hosts. A host exists from its first use on.
 func newNetwork(random *rand.Rand) *Network {
 	return &Network{rand: random, hosts: map[string]bool{}, listeners: map[string]*Listener{}, links: map[route]*link{}}
 }
 
-// link is that of one direction; the caller holds the lock.
+// link is the link of one direction. The caller holds the lock.
 func (n *Network) link(from, to string) *link {
 	r := route{from, to}
 	l := n.links[r]
@@ -71,7 +71,7 @@ func (n *Network) link(from, to string) *link {
 	return l
 }
 
-// transmissionTime is how long the next bytes take on a link; the caller holds the lock.
+// transmissionTime is how long the next bytes take on a link. The caller holds the lock.
 func (n *Network) transmissionTime(l *link) time.Duration {
 	return l.delay + time.Duration(n.rand.Int64N(int64(l.spread)+1))
 }
@@ -94,20 +94,19 @@ func (s *Stack) Listen(port string) (*Listener, error) {
 
 var errRefused = errors.New("connection refused")
 
-// Dial connects to an address. It retries until the host answers: over a link that is cut, either way, there is
-// no answer.
+// Dial connects to an address. It retries while a link in either direction is cut.
 func (s *Stack) Dial(ctx context.Context, address string) (net.Conn, error) {
 	n := s.network
 	for {
 		n.mu.Lock()
 		there, back := n.link(s.host, hostOf(address)), n.link(hostOf(address), s.host)
 		open := there.cutAt.IsZero() && back.cutAt.IsZero()
-		pause := synRetry
+		delay := synRetry
 		if open {
-			pause = n.transmissionTime(there) + n.transmissionTime(back)
+			delay = n.transmissionTime(there) + n.transmissionTime(back)
 		}
 		n.mu.Unlock()
-		if !workload.Sleep(ctx, pause) {
+		if !workload.Sleep(ctx, delay) {
 			return nil, context.Cause(ctx)
 		}
 		if open {
@@ -137,7 +136,7 @@ func (n *Network) connect(s *Stack, address string) (net.Conn, error) {
 	near := &conn{network: n, stack: s, out: there, in: back, local: addr(from), remote: addr(address)}
 	far := &conn{network: n, stack: port.stack, out: back, in: there, local: addr(address), remote: addr(from)}
 	s.conns[near], port.stack.conns[far] = struct{}{}, struct{}{}
-	port.incoming <- far // has room: only here, under the lock, is put in
+	port.incoming <- far // it has room: only this line sends, under the lock
 	return near, nil
 }
 
@@ -185,7 +184,7 @@ func hostOf(address string) string {
 	return host
 }
 
-// changeLinks changes the links of these directions, all at one moment.
+// changeLinks changes the links of these routes, all at one moment.
 func (n *Network) changeLinks(routes []route, change func(*link)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -194,7 +193,7 @@ func (n *Network) changeLinks(routes []route, change func(*link)) {
 	}
 }
 
-// Cut lets nothing pass in these directions. The other direction of a pair of hosts is not touched.
+// Cut cuts these routes. The other direction between two hosts stays as it is.
 func (n *Network) Cut(routes ...route) { n.changeLinks(routes, (*link).cut) }
 
 func (l *link) cut() {
@@ -203,21 +202,21 @@ func (l *link) cut() {
 	}
 }
 
-// Heal undoes Cut. What was held back arrives a moment later, in order.
+// Heal undoes Cut. Bytes that were held back arrive a moment later, in order.
 func (n *Network) Heal(routes ...route) { n.changeLinks(routes, n.heal) }
 
 func (n *Network) heal(l *link) {
 	if l.cutAt.IsZero() {
 		return
 	}
-	resent := time.Now().Add(n.transmissionTime(l) + time.Duration(n.rand.Int64N(int64(retransmitDelayMax))))
+	resent := time.Now().Add(n.transmissionTime(l) + workload.UpTo(n.rand, retransmitDelayMax))
 	for s := range l.streams {
 		s.delayRetransmitted(l.cutAt, resent)
 	}
 	l.cutAt = time.Time{}
 }
 
-// SetDelay sets how long bytes take in these directions: at least delay, up to spread more.
+// SetDelay sets how long bytes take on these routes: at least delay, up to spread more.
 func (n *Network) SetDelay(delay, spread time.Duration, routes ...route) {
 	n.changeLinks(routes, func(l *link) { l.delay, l.spread = delay, spread })
 }
@@ -227,7 +226,7 @@ func (n *Network) LimitRate(from, to string, perSecond int) {
 	n.changeLinks([]route{{from, to}}, func(l *link) { l.bytesPerSecond = perSecond })
 }
 
-// HealAll makes every link as it was at the beginning.
+// HealAll resets every link to its initial state.
 func (n *Network) HealAll() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -261,7 +260,7 @@ type Stack struct {
 	conns  map[*conn]struct{}
 }
 
-// NewStack is for a process that starts on a host.
+// NewStack makes the stack of a process that starts on a host.
 func (n *Network) NewStack(host string) *Stack {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -269,7 +268,7 @@ func (n *Network) NewStack(host string) *Stack {
 	return &Stack{network: n, host: host, conns: map[*conn]struct{}{}}
 }
 
-// CloseAll closes everything that the process has open, and lets it open nothing more.
+// CloseAll closes all ports and connections of the process, which can open no more.
 func (s *Stack) CloseAll() {
 	s.network.mu.Lock()
 	s.closed = true
@@ -283,7 +282,7 @@ func (s *Stack) CloseAll() {
 	s.closeConns()
 }
 
-// closeConns closes what is open; the process lives and may connect again.
+// closeConns closes all connections. The process may connect again.
 func (s *Stack) closeConns() {
 	s.network.mu.Lock()
 	defer s.network.mu.Unlock()
@@ -292,7 +291,7 @@ func (s *Stack) closeConns() {
 	}
 }
 
-// windowMax is how many bytes may be on their way in one direction of a connection.
+// windowMax is how many bytes may be in flight in one direction of a connection.
 const windowMax = 256 << 10
 
 // conn is one end of a connection.
@@ -302,17 +301,17 @@ type conn struct {
 	in, out       *stream
 	local, remote addr
 	closed        bool
-	reset         bool // the other end answered a write with a reset
+	reset         bool // the other end replied to a write with a reset
 }
 
-// stream is one direction of a connection: bytes under way, each segment with the time of its arrival.
+// stream is one direction of a connection: the segments in flight, each with its time of arrival.
 type stream struct {
 	network        *Network
 	link           *link
 	segments       []segment
 	size           int
-	lostFrom       time.Time // what would arrive from then on is lost in a black hole, or behind such; zero = nothing
-	closedByWriter bool      // the writer has closed; the end is under way as a segment
+	lostFrom       time.Time // segments from then on are lost in a black hole, or follow one; zero = none
+	closedByWriter bool      // the writer has closed; the end is in flight as a segment
 	closedByReader bool      // the reader has closed
 	readDeadline   time.Time
 	writeDeadline  time.Time
@@ -331,8 +330,8 @@ func newStream(n *Network, l *link) *stream {
 	return s
 }
 
-// await attempts something with a stream until it is done, fails, or a deadline passes. attempt returns when it is to be
-// repeated at the latest; zero: when the stream has changed.
+// await repeats attempt until it is done, fails, or a deadline passes. attempt returns when it must
+// be repeated at the latest; zero: only after the stream has changed.
 func (c *conn) await(s *stream, deadline *time.Time, attempt func(now time.Time) (done bool, again time.Time, err error)) error {
 	c.network.mu.Lock()
 	defer c.network.mu.Unlock()
@@ -355,8 +354,8 @@ func (c *conn) await(s *stream, deadline *time.Time, attempt func(now time.Time)
 	return net.ErrClosed
 }
 
-// wait waits until the stream has changed, at most until a time to come; zero: as long as it takes. The caller holds the
-// lock. Virtual time stands until it waits, so the timer is not too early.
+// wait waits until the stream has changed, or a time in the future; zero = without limit. The caller
+// holds the lock. Virtual time stands until it waits, so the timer is not too early.
 func (s *stream) wait(until time.Time) {
 	if !until.IsZero() {
 		defer time.AfterFunc(time.Until(until), s.changed.Broadcast).Stop()
@@ -369,7 +368,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	s := c.in
 	err = c.await(s, &s.readDeadline, func(now time.Time) (done bool, again time.Time, err error) {
 		switch {
-		case c.reset: // also if the end of what was sent before is still under way
+		case c.reset: // even if earlier bytes are still in flight
 			return false, again, syscall.ECONNRESET
 		case len(s.segments) == 0:
 			return len(p) == 0, again, nil
@@ -395,7 +394,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Write implements net.Conn. It returns when the bytes are under way.
+// Write implements net.Conn. It returns when the bytes are in flight.
 func (c *conn) Write(p []byte) (written int, err error) {
 	s := c.out
 	err = c.await(s, &s.writeDeadline, func(time.Time) (done bool, again time.Time, err error) {
@@ -416,7 +415,7 @@ func (c *conn) Write(p []byte) (written int, err error) {
 	return written, err
 }
 
-// send puts a segment under way, behind those before it.
+// send sends a segment, behind those before it.
 func (s *stream) send(data []byte) {
 	at := time.Now().Add(s.network.transmissionTime(s.link))
 	if len(s.segments) > 0 {
@@ -433,7 +432,7 @@ func (s *stream) send(data []byte) {
 	s.changed.Broadcast()
 }
 
-// delayRetransmitted lets what was held back by a cut arrive at a later time.
+// delayRetransmitted lets segments that a cut held back arrive at a later time.
 func (s *stream) delayRetransmitted(cutAt, resent time.Time) {
 	for i := range s.segments {
 		if s.segments[i].at.After(cutAt) && s.segments[i].at.Before(resent) {

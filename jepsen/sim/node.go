@@ -18,27 +18,29 @@ import (
 	"zamok/raftnode/store"
 )
 
-// electionTimeout is how long nodes wait for a leader unless timeouts adapt: what they come to on a fast network.
+// electionTimeout is the nodes' election timeout unless timeouts adapt: the one of a fast network.
 const electionTimeout = 250 * time.Millisecond
 
-// Where the node of a host serves clients, and other nodes.
+// The ports of a node.
 const (
 	clientPort = "5750"
 	peerPort   = "5751"
+	httpPort   = "5752"
 )
 
 // Tune changes the configuration of a node before it starts.
 type Tune func(*raftnode.Config)
 
-// Node is a machine: a host, a clock, and a disk, on which a process runs or not. The disk belongs
-// to one node id.
+// Node is a machine with a host, a clock and a disk. At most one process runs on it. The disk
+// belongs to one node id.
 type Node struct {
 	ID, Host string
 	Clock    *Clock
 	Disk     *Disk
 
 	sim        *Sim
-	replacedBy *Node // the machine that replaced it, or nil; guarded by sim.mu
+	alone      bool  // it holds a restored backup: its list names no other node
+	replacedBy *Node // the machine that replaced it; nil = none; guarded by sim.mu
 
 	mu            sync.Mutex // guards what follows
 	process       *process   // the latest; nil = there was none
@@ -53,17 +55,17 @@ type process struct {
 	opened   chan struct{} // closed when StartNode has returned
 	server   *api.Node     // set when opened; nil = it did not start
 	err      error         // of StartNode, set when opened
-	stopping chan struct{} // closed when its sockets are: nothing that it sends arrives from then on
-	ended    chan struct{} // closed when nothing of it runs any more
+	stopping chan struct{} // closed with its sockets: nothing that it sends arrives from then on
+	ended    chan struct{} // closed when all of it has ended
 
 	disconnected sync.Once // stopping is closed
 	ending       atomic.Bool
-	dead         atomic.Bool           // what is left of it was taken: what it still does is not seen
-	fatal        atomic.Pointer[error] // why it ended itself
+	dead         atomic.Bool           // its disk was captured: nothing reads what it does from then on
+	fatal        atomic.Pointer[error] // why it exited by itself
 }
 
-// AddNode puts a machine with an empty disk on the network. An id may be added again: that is a node
-// whose disk was lost. The one before must have ended.
+// AddNode adds a machine with an empty disk to the network. An id may be added again, for a node
+// whose disk was lost. The earlier one must have ended.
 func (s *Sim) AddNode(id, host string) *Node {
 	n := &Node{ID: id, Host: host, Clock: newClock(s.rateOf(host)), Disk: s.newDisk(id), sim: s}
 	s.mu.Lock()
@@ -72,7 +74,7 @@ func (s *Sim) AddNode(id, host string) *Node {
 	return n
 }
 
-// Node is the machine with this id that was added last.
+// Node is the latest machine with this id.
 func (s *Sim) Node(id string) *Node {
 	for _, n := range slices.Backward(s.Nodes()) {
 		if n.ID == id {
@@ -83,14 +85,14 @@ func (s *Sim) Node(id string) *Node {
 	return nil
 }
 
-// Nodes are all machines, also those whose id was given to another one later.
+// Nodes are all machines, also those whose id a later one has.
 func (s *Sim) Nodes() []*Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.nodes)
 }
 
-// Initial members are the nodes of the cluster's list.
+// InitialMembers are the nodes of the cluster's list.
 func (s *Sim) InitialMembers() []*Node { return s.Nodes()[:s.initialMembers] }
 
 // Members are the machines of the cluster: the initial members, or those that replaced them.
@@ -137,8 +139,8 @@ func (n *Node) Address() string { return n.Host + ":" + peerPort }
 // Peer is the node as a join names it.
 func (n *Node) Peer() peer.Node { return peer.Node{ID: n.ID, Address: n.Address()} }
 
-// waitFor makes an empty data directory that of a node which has asked for its cluster before: it starts and waits to
-// be added also if no member answers.
+// waitFor prepares an empty data directory as that of a node that has found its cluster before: it
+// starts and waits to be added even if no member responds.
 func waitFor(c store.Config, id string, cluster store.ID) error {
 	c.NodeID, c.Format, c.Wrap, c.Fatal = id, fsm.Format(), store.Wrap{}, func(error) {}
 	st, err := store.Open(c)
@@ -151,8 +153,8 @@ func waitFor(c store.Config, id string, cluster store.ID) error {
 	return errors.Join(err, st.Close())
 }
 
-// StartProcess starts a process on the machine and does not wait for it. The config is that of an initial
-// member; tune changes it, after the run's own Tune.
+// StartProcess starts a process on the machine, and returns before it has opened. Its configuration
+// is that of an initial member; tune changes it, after the run's own Tune.
 func (n *Node) StartProcess(tune ...Tune) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -162,7 +164,8 @@ func (n *Node) StartProcess(tune ...Tune) {
 	stack := n.sim.Network.NewStack(n.Host)
 	peers, err := stack.Listen(peerPort)
 	clients, err2 := stack.Listen(clientPort)
-	if err := errors.Join(err, err2); err != nil {
+	http, err3 := stack.Listen(httpPort)
+	if err := errors.Join(err, err2, err3); err != nil {
 		n.sim.Fatal(err)
 	}
 	n.starts++
@@ -173,11 +176,11 @@ func (n *Node) StartProcess(tune ...Tune) {
 	}
 	n.process = p
 	n.Disk.onWrite.set(nil) // a hook belongs to one process
-	cfg := api.NodeConfig{Listener: clients, Advertise: n.Host, Config: raftnode.Config{
+	cfg := api.NodeConfig{Listener: clients, HTTPListener: http, Advertise: n.Host, Config: raftnode.Config{
 		ID: n.ID, Store: store.Config{Dir: n.Disk.dir, Memory: n.Disk.memory, Wrap: n.Disk.wrap()},
 		Peers: peer.Config{List: n.sim.InitialList(), Listener: peers, Dial: stack.Dial},
 		Applied: func(m *fsm.Machine, a fsm.Applied) {
-			if !p.dead.Load() { // else no process will read the disk to which it was applied
+			if !p.dead.Load() { // else no later process will have its effect
 				n.sim.Audit.applied(n.ID, m, a)
 			}
 		},
@@ -195,6 +198,9 @@ func (n *Node) StartProcess(tune ...Tune) {
 			n.sim.Fatal(err)
 		}
 	}
+	if n.alone {
+		cfg.Peers.List = n.aloneList()
+	}
 	if n.sim.config.AdaptiveTimeouts {
 		cfg.ElectionTimeout = 0
 	}
@@ -204,19 +210,19 @@ func (n *Node) StartProcess(tune ...Tune) {
 	for _, t := range tune {
 		t(&cfg.Config)
 	}
-	n.sim.Trace.Note(n.ID, "starts, for the %d. time", n.starts)
+	n.sim.Trace.Logf(n.ID, "start %d", n.starts)
 	go func() {
 		defer close(p.opened)
 		if p.server, p.err = api.StartNode(ctx, cfg); p.err != nil {
-			n.sim.Trace.Note(n.ID, "did not start: %v", p.err)
+			n.sim.Trace.Logf(n.ID, "did not start: %v", p.err)
 		}
 	}()
 }
 
-// exitProcess ends the process as os.Exit would, and the goroutine that asks for it.
+// exitProcess ends the process as os.Exit does, and the calling goroutine.
 func (n *Node) exitProcess(p *process, reason error) {
 	if !p.dead.Load() && p.fatal.CompareAndSwap(nil, &reason) {
-		n.sim.Trace.Note(n.ID, "ended itself: %v", reason)
+		n.sim.Trace.Logf(n.ID, "exited: %v", reason)
 		go n.endProcess(p, n.leaveKilled, p.kill)
 	}
 	runtime.Goexit()
@@ -229,8 +235,8 @@ func (n *Node) latest() *process {
 	return n.process
 }
 
-// Kill ends the process as kill -9 does, and waits for its end. Writes that have begun land: the kernel has them.
-// Entries whose write has not begun are lost. A process that is still starting has none.
+// Kill ends the process as kill -9 does, and waits for its end. Writes that have begun land: the
+// kernel has them. Entries whose write has not begun are lost.
 func (n *Node) Kill() {
 	if p := n.latest(); p != nil {
 		n.endProcess(p, n.leaveKilled, p.kill)
@@ -245,7 +251,8 @@ func (n *Node) Close() {
 }
 
 // LosePower ends the process as a power failure of its machine does: the disk keeps what it had
-// acknowledged, and chance decides of what was under way. A process that is still starting is killed.
+// acknowledged, and writes in flight have a random outcome. A process that is still starting is
+// killed.
 func (n *Node) LosePower() {
 	if p := n.latest(); p != nil {
 		n.endProcess(p, func(p *process) { n.leave(p, true) }, p.kill)
@@ -253,7 +260,7 @@ func (n *Node) LosePower() {
 }
 
 // CutTail ends the process as LosePower does, and damages the last entries of the log, which the
-// next process notices.
+// next process detects.
 func (n *Node) CutTail(entries uint64) {
 	if p := n.latest(); p != nil {
 		n.endProcess(p, func(p *process) {
@@ -265,7 +272,7 @@ func (n *Node) CutTail(entries uint64) {
 
 func (n *Node) leaveKilled(p *process) { n.leave(p, false) }
 
-// leave takes what a process leaves that ends at this moment.
+// leave captures the disk of a process that ends at this moment.
 func (n *Node) leave(p *process, powerFails bool) {
 	if !isClosed(p.opened) || p.server == nil {
 		return
@@ -275,25 +282,8 @@ func (n *Node) leave(p *process, powerFails bool) {
 	n.Disk.capture(p.server.Raft().Status().RaftIndex, powerFails)
 }
 
-// losePowerDuring has the first of these nodes that begins such a write, which then takes so long at least, lose
-// its power after a while. It returns the node, or nil if ctx ended before.
-func losePowerDuring(ctx context.Context, op diskOp, takes, after time.Duration, nodes ...*Node) *Node {
-	struck := make(chan *Node, len(nodes))
-	for _, n := range nodes {
-		n.Disk.hookNextWrite(op, takes, func() { struck <- n })
-		defer func() { n.Disk.onWrite.set(nil) }()
-	}
-	select {
-	case n := <-struck:
-		time.Sleep(after)
-		n.LosePower()
-		return n
-	case <-ctx.Done():
-		return nil
-	}
-}
-
-// WriteOutcomes is what became of the writes that were under way when the power of machines failed.
+// WriteOutcomes counts the outcomes of writes that were in flight when the power of machines
+// failed.
 func (s *Sim) WriteOutcomes() map[writeOutcome]int {
 	all := map[writeOutcome]int{}
 	for _, n := range s.Nodes() {
@@ -306,8 +296,8 @@ func (s *Sim) WriteOutcomes() map[writeOutcome]int {
 	return all
 }
 
-// UnbegunWrites is how many entries were lost that raft had counted as stored, because their process ended
-// before it began to write them.
+// UnbegunWrites is how many entries were lost although raft had counted them as stored, because
+// their process ended before it began to write them.
 func (s *Sim) UnbegunWrites() (entries int) {
 	for _, n := range s.Nodes() {
 		n.Disk.mu.Lock()
@@ -317,7 +307,7 @@ func (s *Sim) UnbegunWrites() (entries int) {
 	return entries
 }
 
-// disconnect closes the sockets, as the kernel does, so that nothing that the node still sends arrives.
+// disconnect closes the sockets, as the kernel does. Nothing that the process still sends arrives.
 func (p *process) disconnect() {
 	p.stack.CloseAll()
 	p.disconnected.Do(func() { close(p.stopping) })
@@ -328,8 +318,8 @@ func (p *process) kill() error {
 	return p.server.Kill()
 }
 
-// endProcess ends the process, or waits for its end if it is ending already. before is called first, if the
-// process was not ending.
+// endProcess ends the process: it calls before, then end. If the process is ending already, it only
+// waits.
 func (n *Node) endProcess(p *process, before func(*process), end func() error) {
 	if p.ending.Swap(true) {
 		<-p.ended
@@ -342,12 +332,12 @@ func (n *Node) endProcess(p *process, before func(*process), end func() error) {
 	<-p.opened
 	if p.server != nil {
 		if err := end(); err != nil {
-			n.sim.Trace.Note(n.ID, "ended with %v", err)
+			n.sim.Trace.Logf(n.ID, "ended with %v", err)
 		}
 	}
 	p.disconnect()
 	n.Disk.restoreImage()
-	n.sim.Trace.Note(n.ID, "ended")
+	n.sim.Trace.Logf(n.ID, "ended")
 	close(p.ended)
 }
 
@@ -360,7 +350,7 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// openProcess is the process that has opened and is not ending, or nil.
+// openProcess is the process if it has opened and is not ending, or nil.
 func (n *Node) openProcess() *process {
 	if p := n.latest(); p != nil && !p.ending.Load() && isClosed(p.opened) && p.server != nil {
 		return p
@@ -376,7 +366,7 @@ func (n *Node) Running() *raftnode.Node {
 	return nil
 }
 
-// processEnded reports whether a process ran here and nothing of it is left.
+// processEnded reports whether a process ran here and has ended.
 func (n *Node) processEnded() bool {
 	p := n.latest()
 	return p != nil && isClosed(p.ended)
@@ -398,7 +388,7 @@ func (n *Node) AwaitOpen(ctx context.Context) error {
 	return p.err
 }
 
-// Fatal is why the latest process ended itself; nil: it did not.
+// Fatal is why the latest process exited by itself; nil = it did not.
 func (n *Node) Fatal() error {
 	if p := n.latest(); p != nil && p.fatal.Load() != nil {
 		return *p.fatal.Load()
@@ -406,7 +396,7 @@ func (n *Node) Fatal() error {
 	return nil
 }
 
-// electionTimeMax is well above what an election takes that nothing disturbs.
+// electionTimeMax is well above the time of an undisturbed election.
 const electionTimeMax = 5 * time.Second
 
 // Start starts all initial members, waits until each has opened, and returns the leader.
@@ -450,7 +440,7 @@ func (s *Sim) Leader() *Node {
 	return s.LeaderOtherThan(nil)
 }
 
-// LeaderOtherThan waits until exactly one node beside this one leads.
+// LeaderOtherThan waits until exactly one other node than this one leads.
 func (s *Sim) LeaderOtherThan(old *Node) *Node {
 	s.Helper()
 	var leaders []*Node
@@ -461,12 +451,12 @@ func (s *Sim) LeaderOtherThan(old *Node) *Node {
 	return leaders[0]
 }
 
-// Leaders are the nodes that lead, as they see it.
+// Leaders are the nodes that consider themselves leader.
 func (s *Sim) Leaders() []*Node {
 	return slices.DeleteFunc(s.Nodes(), func(n *Node) bool { return !n.Status().Leading })
 }
 
-// Others are the members beside this node.
+// Others are the members except this node.
 func (s *Sim) Others(node *Node) []*Node {
 	return slices.DeleteFunc(s.Members(), func(n *Node) bool { return n == node })
 }
@@ -481,7 +471,7 @@ func (s *Sim) AwaitApplied(leader, follower *Node, within time.Duration) {
 	})
 }
 
-// Status is how the node is doing; the zero Status when it does not run.
+// Status is the node's status; the zero Status if it does not run.
 func (n *Node) Status() raftnode.Status {
 	if up := n.Running(); up != nil {
 		return up.Status()

@@ -15,8 +15,8 @@ import (
 
 // Entries that a leader has sent to others while its own disk hangs.
 
-// forEachEnd runs a story in which the leader ends in the middle of its write, which is kept, or lost. The cluster
-// has one session.
+// forEachEnd runs a story in which the leader ends in the middle of a write, which is kept or lost.
+// The cluster has one session.
 func forEachEnd(t *testing.T, story func(s *Sim, leader *Node, id session.ID, end func(), kept bool)) {
 	t.Parallel()
 	for _, kept := range []bool{true, false} {
@@ -24,9 +24,10 @@ func forEachEnd(t *testing.T, story func(s *Sim, leader *Node, id session.ID, en
 			runStarted(t, Config{}, func(s *Sim, leader *Node) {
 				id := leader.OpenSession("holder", time.Hour)
 				s.AwaitConverged(backoffMax)
-				// The nodes announce themselves now. When they have, nothing is written until the clock is read, a second
-				// after the last entry: what a story acquires is the last entry, and was sent with what is before it.
-				for last := uint64(0); last != leader.Status().RaftIndex; time.Sleep(4 * retryPause) {
+				// The nodes announce themselves now. Then nothing is written until the next reading
+				// of the clock, a second after the last entry. So the acquisition of a story is the
+				// last entry.
+				for last := uint64(0); last != leader.Status().RaftIndex; time.Sleep(4 * retryInterval) {
 					last = leader.Status().RaftIndex
 				}
 				end := leader.Kill
@@ -40,19 +41,19 @@ func forEachEnd(t *testing.T, story func(s *Sim, leader *Node, id session.ID, en
 	}
 }
 
-// acquirePending lets the disk of the leader hang and asks it for a lock. Nothing is acknowledged, though these
-// nodes have the entry.
+// acquirePending lets the disk of the leader hang and requests a lock. Nothing is acknowledged,
+// although these nodes have the entry.
 func acquirePending(s *Sim, leader *Node, id session.ID, have ...*Node) {
 	s.Helper()
 	leader.Disk.Stall()
-	_, err := leader.Propose(s.Within(retryPause), acquireExclusive(id, 1, "x"))
+	_, err := leader.Propose(s.Within(retryInterval), acquireExclusive(id, 1, "x"))
 	require.ErrorIs(s, err, raftnode.ErrUnknown, "its disk has not got it")
 	for _, n := range have {
 		require.Equal(s, leader.Status().RaftIndex, n.Status().RaftIndex, "%s has the entry", n.ID)
 	}
 }
 
-// requireLocks sees that every node has granted the lock once, or none has.
+// requireLocks checks that every node has granted the lock once, or that none has.
 func requireLocks(s *Sim, granted bool) {
 	s.Helper()
 	s.AwaitConverged(backoffMax)
@@ -64,7 +65,7 @@ func requireLocks(s *Sim, granted bool) {
 	s.Check()
 }
 
-// Both followers have the entry: so have the next leader, and the old one.
+// Both followers have the entry. So the next leader has it, and the old one gets it again.
 func TestPendingEntriesSurviveWithTheFollowers(t *testing.T) {
 	forEachEnd(t, func(s *Sim, leader *Node, id session.ID, end func(), _ bool) {
 		acquirePending(s, leader, id, s.Others(leader)...)
@@ -75,8 +76,9 @@ func TestPendingEntriesSurviveWithTheFollowers(t *testing.T) {
 	})
 }
 
-// One follower has the entry. If it votes in the next election it leads, and the entry survives. If it does not, and
-// the old leader has lost the entry, the entry never was, and the follower takes one of a later term in its place.
+// One follower has the entry. If it votes in the next election it leads, and the entry survives. If
+// it does not vote, and the old leader has lost the entry, an entry of a later term replaces it on
+// the follower.
 func TestPendingEntriesThatOneFollowerHas(t *testing.T) {
 	for _, votes := range []bool{true, false} {
 		t.Run(fmt.Sprintf("votes %v", votes), func(t *testing.T) {
@@ -102,8 +104,8 @@ func TestPendingEntriesThatOneFollowerHas(t *testing.T) {
 	}
 }
 
-// The leader is cut off, and another one leads in a later term. When they meet again the old one can't write that
-// term before the entry of its own, which the others have or have not.
+// The leader is isolated, and another node leads in a later term. When the network is back the old
+// leader can't write that term before its own pending entry, which the others have or do not have.
 func TestATermWaitsForPendingEntries(t *testing.T) {
 	for _, sent := range []bool{true, false} {
 		t.Run(fmt.Sprintf("sent %v", sent), func(t *testing.T) {
@@ -113,7 +115,7 @@ func TestATermWaitsForPendingEntries(t *testing.T) {
 					s.Network.Isolate(leader.Host)
 				} else {
 					s.Network.Isolate(leader.Host)
-					acquirePending(s, leader, id) // it leads for half of a timeout
+					acquirePending(s, leader, id) // it leads for another half of a timeout
 				}
 				next := s.LeaderOtherThan(leader)
 				next.MustPropose(nil)

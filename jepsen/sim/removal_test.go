@@ -12,8 +12,8 @@ import (
 	"zamok/raftnode"
 )
 
-// A node that is removed learns of it and ends, and disturbs no other; whatever was on its way is answered. A leader hands over
-// first.
+// A removed node learns of its removal and ends without disturbing the others; calls in flight are
+// answered. A leader transfers the leadership first.
 func TestRemovedNodeStops(t *testing.T) {
 	t.Parallel()
 	for _, which := range []string{"follower", "leader", "leader"} {
@@ -47,7 +47,8 @@ func TestRemovedNodeStops(t *testing.T) {
 	}
 }
 
-// A leader that is removed hands over first, so nobody waits for an election, and an operator's one call does both.
+// A leader that is removed transfers the leadership first, so nobody waits for an election. One
+// call of an operator does both.
 func TestRemovingTheLeaderCostsNoElection(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{2, 3} {
@@ -56,7 +57,7 @@ func TestRemovingTheLeaderCostsNoElection(t *testing.T) {
 				a, operator := s.program("a", nil), s.program("operator", nil)
 				held := s.lock(a, "x")
 				removed := make(chan error, 1)
-				time.AfterFunc(2*time.Second, func() { removed <- operator.Remove(s.Within(time.Minute), leader.ID) })
+				time.AfterFunc(2*time.Second, func() { removed <- operator.admin().Remove(s.Within(time.Minute), leader.ID) })
 				var longest time.Duration
 				for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 					began := time.Now()
@@ -74,8 +75,8 @@ func TestRemovingTheLeaderCostsNoElection(t *testing.T) {
 	}
 }
 
-// A removal of the leader that would be refused changes nothing, the leader neither; and what its call says is exact, whatever
-// becomes of the hand-over.
+// A refused removal of the leader changes nothing, and it still leads. The outcome of the call is
+// exact, even if the leadership was transferred.
 func TestARefusedRemovalOfTheLeaderLeavesIt(t *testing.T) {
 	Run(t, Config{Nodes: 1}, func(s *Sim) {
 		leader := s.Start()
@@ -86,7 +87,7 @@ func TestARefusedRemovalOfTheLeaderLeavesIt(t *testing.T) {
 		operator, others := s.program("operator", nil), s.Others(leader)
 		term := leader.Status().Term
 		others[0].Kill()
-		err := operator.Remove(s.Within(time.Minute), leader.ID)
+		err := operator.admin().Remove(s.Within(time.Minute), leader.ID)
 		require.ErrorIs(s, err, client.ErrRefused)
 		require.ErrorContains(s, err, "no majority")
 		requireOutcome(s, err, client.NotDone)
@@ -95,7 +96,7 @@ func TestARefusedRemovalOfTheLeaderLeavesIt(t *testing.T) {
 		others[0].Start()
 		time.Sleep(5 * time.Second)
 
-		// The node that took over has lost its other voter by the time it is asked.
+		// The node that took over has lost its other voter by the time of the second call.
 		var other *raftnode.NotLeaderError
 		require.ErrorAs(s, s.Leader().Running().Remove(s.Within(time.Minute), leader.ID), &other)
 		next := s.LeaderOtherThan(leader)
@@ -105,7 +106,7 @@ func TestARefusedRemovalOfTheLeaderLeavesIt(t *testing.T) {
 				n.Kill()
 			}
 		}
-		err = operator.Remove(s.Within(time.Minute), leader.ID)
+		err = operator.admin().Remove(s.Within(time.Minute), leader.ID)
 		require.ErrorIs(s, err, client.ErrRefused)
 		requireOutcome(s, err, client.NotDone)
 		assert.Len(s, voters(next), 3)

@@ -24,16 +24,18 @@ import (
 	"zamok/fsm"
 )
 
-// interceptor forwards the streams of clients to a node, and changes what a faulty server might.
+// interceptor forwards the streams of clients to a node, and changes frames as a faulty server
+// might.
 type interceptor struct {
 	zamokpb.UnimplementedZamokServer
 	node zamokpb.ZamokClient
 
 	mu sync.Mutex // guards what follows, and all that toServer and toClient use
-	// toServer and toClient see every frame; false: it is lost. An error ends the stream. Nil: every frame passes.
+	// toServer and toClient get every frame, and return false to drop it. An error ends the stream.
+	// Nil: every frame passes.
 	toServer func(*zamokpb.ClientFrame) (pass bool)
 	toClient func(*zamokpb.ServerFrame) (bool, error)
-	opened   int  // how many streams were opened
+	opened   int  // number of streams
 	cutFirst bool // the first stream breaks at its next frame to the client, unless another was opened
 }
 
@@ -68,7 +70,7 @@ func (m *interceptor) down(f *zamokpb.ServerFrame) (pass bool, end error) {
 	return m.toClient(f)
 }
 
-// Now is what clients ask first, to learn which cluster they talk to.
+// Now is the first call of clients, which tells them the cluster.
 func (m *interceptor) Now(ctx context.Context, req *zamokpb.NowRequest) (*zamokpb.NowResponse, error) {
 	return m.node.Now(forwardContext(ctx), req)
 }
@@ -100,7 +102,7 @@ func (m *interceptor) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame,
 	return cmp.Or(context.Cause(ctx), err)
 }
 
-// forward forwards the frames that pass, until a side ends or a frame ends the stream.
+// forward forwards the frames that pass, until one side or a frame ends the stream.
 func forward[Frame any](receive func() (Frame, error), passes func(Frame) (bool, error), send func(Frame) error) error {
 	for {
 		f, err := receive()
@@ -117,7 +119,8 @@ func forward[Frame any](receive func() (Frame, error), passes func(Frame) (bool,
 	}
 }
 
-// startInterceptor starts an interceptor before the only node of a cluster, and returns what makes a client use it.
+// startInterceptor starts an interceptor in front of the only node of a cluster, and returns a
+// function that configures a client to use it.
 func (s *Sim) startInterceptor(m *interceptor) func(*client.Config) {
 	stack := s.Network.NewStack("proxy")
 	conn, err := grpc.NewClient("passthrough:///n1:5750", grpc.WithContextDialer(stack.Dial),
@@ -137,7 +140,7 @@ func (s *Sim) startInterceptor(m *interceptor) func(*client.Config) {
 	return func(c *client.Config) { c.Endpoints = []string{"proxy"} }
 }
 
-// open opens a stream at the node, beside those of clients, with this frame.
+// open opens another stream at the node, with this frame.
 func (m *interceptor) open(s *Sim, first *zamokpb.ClientFrame) error {
 	stream, err := m.node.Session(s.Within(time.Minute))
 	require.NoError(s, err)
@@ -146,8 +149,8 @@ func (m *interceptor) open(s *Sim, first *zamokpb.ClientFrame) error {
 	return err
 }
 
-// One push in ten is lost, streams are cut, or nothing is wrong; callers change their minds. No two hold the lock at
-// once, every call ends, and in the end nothing is left.
+// One push in ten is lost, streams are cut, or nothing is wrong; callers give up at random. At most
+// one client holds the lock, every call ends, and in the end nothing is held.
 func TestFaultyServerOnlyDelays(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"nothing", "pushes lost", "streams cut", "both"} {
@@ -187,7 +190,8 @@ func slowFrames() error {
 	return s.Err()
 }
 
-// runContention has clients lock, try, give up and unlock at random, and checks what must be so.
+// runContention lets clients lock, try, give up and unlock at random. It checks that at most one
+// holds the lock, that tokens rise, and that nothing is held in the end.
 func (s *Sim) runContention(change func(*client.Config)) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -233,37 +237,37 @@ func (s *Sim) runContention(change func(*client.Config)) {
 	})
 }
 
-// attempt asks for the lock in one way or another, and may change its mind at any moment.
+// attempt requests the lock by Lock or TryLock, and may give up at any moment.
 func (s *Sim) attempt(p *program, random *rand.Rand) *client.Lock {
-	patience := 10 * time.Minute
+	wait := 10 * time.Minute
 	if random.IntN(2) == 0 {
-		patience = time.Duration(random.IntN(int(30 * time.Millisecond)))
+		wait = time.Duration(random.IntN(int(30 * time.Millisecond)))
 	}
 	lock := p.Lock
 	if random.IntN(4) == 0 {
 		lock = p.TryLock
 	}
-	l, err := lock(s.Within(patience), "x")
+	l, err := lock(s.Within(wait), "x")
 	if err != nil && !errors.Is(err, client.ErrNotAcquired) && !errors.Is(err, client.ErrUnavailable) {
 		s.Errorf("%v", err)
 	}
 	return l
 }
 
-// Another process uses the session's secret, or a copy of this one has attached meanwhile, from where both stood: the
-// client that comes back as the second leaves the session to it. What is held can't be relied on; what waits continues
-// in another session.
+// Another process uses the session's secret, or a clone of this process has attached first with the
+// same number of attempts. The client that attaches second abandons the session. Its locks are
+// lost; its waiting calls continue in another session.
 func TestStolenSessionIsAbandoned(t *testing.T) {
 	t.Parallel()
-	for _, by := range []string{"a stranger", "a copy"} {
+	for _, by := range []string{"another process", "a clone"} {
 		t.Run(by, func(t *testing.T) {
 			runServed(t, 1, func(s *Sim) {
 				opening := &zamokpb.OpenStream{}
 				m := &interceptor{toServer: func(f *zamokpb.ClientFrame) bool {
 					if h := f.Messages[0].GetOpen(); h != nil {
 						opening.Secret = h.Secret
-						if by == "a copy" {
-							h.Attempt = 1 // the copy had the next number first
+						if by == "a clone" {
+							h.Attempt = 1 // the clone had the next number first
 						}
 					}
 					return true
@@ -274,17 +278,17 @@ func TestStolenSessionIsAbandoned(t *testing.T) {
 				s.lock(b, "y")
 				waits := s.wait(s.Within(time.Minute), a, "y")
 				within, streams := time.Second, 2
-				if by == "a copy" {
+				if by == "a clone" {
 					within, streams = 5*time.Second, 3
 					m.cut()
 				} else {
 					require.NoError(t, m.open(s, &zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{
-						{Message: &zamokpb.ClientMessage_Open{Open: opening}}}}))
+						opening.Message()}}))
 				}
 				s.awaitLost(held, within)
 				require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
 				require.NoError(t, b.Close())
-				// The old session still waits, and ahead: it has to run out before.
+				// The old session still waits, ahead of the new one: it must expire first.
 				require.NotEqual(t, held.Session(), s.awaitResult(waits, 20*time.Second).Session())
 				require.Equal(t, streams, m.opened)
 			})
@@ -292,8 +296,8 @@ func TestStolenSessionIsAbandoned(t *testing.T) {
 	}
 }
 
-// The answer to a first transmission comes when the second was sent, and nothing after it: it confirms
-// the first, and not the second.
+// The answer to a first transmission comes after the second was sent, and no other answer follows.
+// It confirms only the first.
 func TestLateAckConfirmsFirstTransmission(t *testing.T) {
 	runServed(t, 1, func(s *Sim) {
 		var first, second time.Time
@@ -325,15 +329,16 @@ func TestLateAckConfirmsFirstTransmission(t *testing.T) {
 		held := s.lock(a, "x")
 		lost := s.awaitLost(held, 30*time.Second)
 		require.Greater(t, second.Sub(first), 500*time.Millisecond)
-		// 9.5 s after the first was sent, and a look every 100 ms; the interceptor saw it a moment later.
+		// 9.5 s after the first was sent, and a check every 100 ms; the interceptor got it a moment
+		// later.
 		require.LessOrEqual(t, lost.Sub(first), 9600*time.Millisecond)
 		require.Greater(t, lost.Sub(first), 9*time.Second, "the answer came")
 	})
 }
 
-// A client's own OpenStream is held up somewhere, the client gives it up and attaches by another, and then the
-// first arrives. It takes the session from no process. A copy of the process does, and is detected at once, whether
-// the late OpenStream has come or not.
+// An OpenStream of a client is delayed, the client gives up and attaches by another one, and then
+// the first arrives. The client keeps its session. A clone of the process takes the session, and is
+// detected at once, whether or not the late OpenStream has arrived.
 func TestLateOpenStreamIsNotAClone(t *testing.T) {
 	t.Parallel()
 	for name, comes := range map[string]bool{"it comes": true, "it never comes": false} {
@@ -361,7 +366,7 @@ func TestLateOpenStreamIsNotAClone(t *testing.T) {
 					require.Equal(t, 3, m.opened)
 				}
 				clone := proto.Clone(late).(*zamokpb.ClientFrame)
-				clone.Messages[0].GetOpen().Attempt += 2 // it has seen as much as the client
+				clone.Messages[0].GetOpen().Attempt += 2 // it knows as many attempts as the client
 				require.NoError(t, m.open(s, clone))
 				s.awaitLost(held, time.Second)
 				require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
@@ -371,7 +376,8 @@ func TestLateOpenStreamIsNotAClone(t *testing.T) {
 	}
 }
 
-// Grants that pass a cancellation on their way are released, in whichever order they arrive.
+// A grant that crosses a cancellation on the network is released, in whichever order the two
+// arrive.
 func TestCancelledWaitLeavesNoTicket(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
 		a, b := s.program("a", nil), s.program("b", nil)
@@ -401,8 +407,8 @@ func TestCancelledWaitLeavesNoTicket(t *testing.T) {
 	})
 }
 
-// A process dies: with release on disconnect its locks are free after the grace, not after the ttl. A
-// connection that breaks and comes back within the grace costs nothing.
+// A process dies: with release on disconnect its locks are free after that time, not after the ttl.
+// A connection that breaks and comes back within that time costs nothing.
 func TestReleaseOnDisconnect(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
 		a, b := s.program("a", func(c *client.Config) { c.ReleaseOnDisconnect = 2 * time.Second }), s.program("b", nil)
@@ -410,7 +416,7 @@ func TestReleaseOnDisconnect(t *testing.T) {
 		waits := s.wait(s.Within(time.Minute), b, "x")
 		leads := s.Leader()
 		a.stack.closeConns()
-		time.Sleep(2500 * time.Millisecond) // beyond the grace, and before a renewal: one on its way counts as life
+		time.Sleep(2500 * time.Millisecond) // beyond that time, and before a renewal: one in flight counts as life
 		require.NoError(t, held.Err())
 		require.Equal(t, leads, s.Leader())
 		died := time.Now()

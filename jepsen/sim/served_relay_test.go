@@ -9,16 +9,17 @@ import (
 	"zamok/client"
 )
 
-// What Go programs see that can't reach the leader, and reach nodes that can: a firewall, an advertised address that leads
-// nowhere from there, one load balancer in front of all nodes.
+// Go programs that can't reach the leader, but reach nodes that can: a firewall, an advertised
+// address that does not work for them, one load balancer in front of all nodes.
 
-// cutLink lets nothing pass between two hosts, in either direction.
+// cutLink cuts the links between two hosts, in both directions.
 func (s *Sim) cutLink(a, b string) { s.Network.Cut(route{a, b}, route{b, a}) }
 
 // shortTTL is a ttl that leaves little time to find another way.
 func shortTTL(c *client.Config) { c.TTL = 5 * time.Second }
 
-// requireServed requires that a lock is held throughout a span, and that other calls are done in time, each second of it.
+// requireServed requires that a lock is held throughout a span, and that other calls succeed in
+// time, each second.
 func (s *Sim) requireServed(p *program, held *client.Lock, span, within time.Duration) {
 	s.Helper()
 	for end := time.Now().Add(span); time.Now().Before(end); time.Sleep(time.Second) {
@@ -26,15 +27,15 @@ func (s *Sim) requireServed(p *program, held *client.Lock, span, within time.Dur
 		other, err := p.TryLock(s.Within(within), "other of "+p.host)
 		require.NoError(s, err, "at %v", s.Elapsed())
 		require.NoError(s, other.Unlock(s.Within(within)))
-		_, err = p.Now(s.Within(within))
+		_, err = p.admin().Now(s.Within(within))
 		require.NoError(s, err)
 	}
 	require.NoError(s, held.Err())
 }
 
-// The leader is cut off from a client that reaches the other nodes: its lock and its waiting call live on, and others are
-// served, by way of the nodes that it reaches, whichever of them is there. When the leader can be reached again the client goes
-// back to it.
+// A client can't reach the leader, but the other nodes. Any of those relays its calls, so it keeps
+// its lock and its place in a queue, and other calls succeed. When it can reach the leader again it
+// goes back to it.
 func TestALeaderThatAClientCannotReach(t *testing.T) {
 	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		others := s.Others(leader)
@@ -57,11 +58,11 @@ func TestALeaderThatAClientCannotReach(t *testing.T) {
 		for _, other := range others {
 			s.cutLink("a", other.Host)
 		}
-		s.requireServed(a, held, 5*time.Second, 100*time.Millisecond) // by the leader itself: no other is there
+		s.requireServed(a, held, 5*time.Second, 100*time.Millisecond) // by the leader itself: no other can be reached
 	})
 }
 
-// The node that relays is killed, or removed, and a node leads that the client can reach.
+// The node that relays is killed or removed, and then a node leads that the client can reach.
 func TestTheNodeThatRelaysEnds(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"killed", "removed"} {
@@ -76,7 +77,7 @@ func TestTheNodeThatRelaysEnds(t *testing.T) {
 				time.Sleep(4 * time.Second)
 				s.requireServed(a, held, 3*time.Second, 2*time.Second)
 				last := s.Others(leader)[2:]
-				switch end { // of the two that it reaches the other is left
+				switch end { // one of the two nodes that it can reach is left
 				case "killed":
 					last[0].Kill()
 					s.requireServed(a, held, 6*time.Second, 4*time.Second)
@@ -84,17 +85,17 @@ func TestTheNodeThatRelaysEnds(t *testing.T) {
 					time.Sleep(5 * time.Second)
 					last[1].Kill()
 				case "removed":
-					require.NoError(s, operator.Remove(s.Within(time.Minute), last[0].ID))
+					require.NoError(s, operator.admin().Remove(s.Within(time.Minute), last[0].ID))
 				}
 				s.requireServed(a, held, 6*time.Second, 4*time.Second)
-				require.NoError(s, operator.Transfer(s.Within(time.Minute), s.Others(leader)[0].ID))
+				require.NoError(s, operator.admin().Transfer(s.Within(time.Minute), s.Others(leader)[0].ID))
 				s.requireServed(a, held, 6*time.Second, 4*time.Second)
 			})
 		})
 	}
 }
 
-// The one endpoint is a load balancer that leads to a node which does not lead; nothing else can be reached.
+// The only endpoint is a load balancer in front of a follower; nothing else can be reached.
 func TestOneLoadBalancerIsTheOnlyEndpoint(t *testing.T) {
 	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		behind := s.Others(leader)[0]

@@ -13,9 +13,9 @@ import (
 	"zamok/session"
 )
 
-// What Go programs see of a cluster whose commits take long, and are in time for their leases.
+// Go programs with a cluster whose commits take long, but are in time for their leases.
 
-// slowAppends lets each write to the log of every node take so long, so that no other would lead
+// slowAppends makes each write to the log of every node take so long. So no other node would lead
 // better.
 func (s *Sim) slowAppends(takes time.Duration) {
 	for _, n := range s.InitialMembers() {
@@ -28,7 +28,7 @@ func (s *Sim) slowAppends(takes time.Duration) {
 	}
 }
 
-// attachment is that of a lock's session, as the leader knows it.
+// attachment is the attachment of a lock's session, according to the leader.
 func (s *Sim) attachment(l *client.Lock) uint64 { return s.attachmentAt(s.Leader(), l) }
 
 func (s *Sim) attachmentAt(n *Node, l *client.Lock) (at uint64) {
@@ -42,8 +42,8 @@ func (s *Sim) attachmentAt(n *Node, l *client.Lock) (at uint64) {
 
 // A client waits for commits that take long: locks are acquired and released in about the time of a
 // commit, calls are answered, and a session keeps its stream. A stream that breaks is replaced by
-// one other, though the client has asked at several nodes; so is one to a leader that it can't
-// reach any more.
+// exactly one other, although the client has tried several nodes; so is one to a leader that it
+// can't reach any more.
 func TestClientsWaitForSlowCommits(t *testing.T) {
 	t.Parallel()
 	for _, takes := range []time.Duration{time.Second, 1500 * time.Millisecond} {
@@ -54,13 +54,13 @@ func TestClientsWaitForSlowCommits(t *testing.T) {
 				require.NoError(s, s.lock(b, "y").Unlock(s.Within(time.Second)))
 				attached := s.attachment(held)
 				s.slowAppends(takes)
-				commit := 4 * takes // one that is under way goes first
+				commit := 4 * takes // one that is in progress goes first
 				began := s.Elapsed()
 				for range 5 {
 					y, err := b.Lock(s.Within(commit), "y")
 					require.NoError(s, err)
 					require.NoError(s, y.Unlock(s.Within(commit)))
-					_, err = b.Now(s.Within(commit))
+					_, err = b.admin().Now(s.Within(commit))
 					require.NoError(s, err)
 				}
 				s.Logf("%v for 15 commits", s.Elapsed()-began)
@@ -73,16 +73,16 @@ func TestClientsWaitForSlowCommits(t *testing.T) {
 
 				require.NoError(s, held.Err())
 
-				// A lease that has room for a break.
+				// A lease that is long enough for a break.
 				d := s.program("d", func(c *client.Config) { c.TTL = 30 * time.Second })
 				held = s.lock(d, "z")
-				for what, breaks := range map[string]func(){"all connections": d.stack.closeConns, "the line": func() { s.cutLink("d", leader.Host) }} {
+				for what, breaks := range map[string]func(){"all connections": d.stack.closeConns, "the link": func() { s.cutLink("d", leader.Host) }} {
 					attached, began = s.attachment(held), s.Elapsed()
 					breaks()
 					s.Await(10*time.Second, "it attaches again after the break of "+what, func() bool { return s.attachment(held) != attached })
 					s.Logf("%v for another stream after the break of %s", s.Elapsed()-began, what)
 					attached = s.attachment(held)
-					time.Sleep(12 * time.Second) // less than until the leader itself is sought again
+					time.Sleep(12 * time.Second) // before it tries to reach the leader again
 					require.NoError(s, held.Err())
 					require.Equal(s, attached, s.attachment(held), "it attaches once")
 					s.Network.HealAll()
@@ -100,9 +100,9 @@ func (p *program) open() int {
 	return len(p.stack.conns)
 }
 
-// A client has one connection after a while. When the leader ends, it has others in time: it
-// attaches as soon as there is another leader, and before it gives up a leader that says nothing
-// any more, it has connected to the others.
+// After a while a client has only one connection. When the leader ends, it opens others in time: it
+// attaches as soon as there is another leader. Before it gives up a silent leader, it has connected
+// to the others.
 func TestIdleConnectionsAreOpenedInTime(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*Sim, *Node){
@@ -137,7 +137,7 @@ func TestIdleConnectionsAreOpenedInTime(t *testing.T) {
 				s.Logf("%v until there was a leader, %v until all had connected, %v until all had attached", elected-began, opened-began, s.Elapsed()-began)
 				switch name {
 				case "killed":
-					require.Less(s, s.Elapsed()-elected, time.Second, "the longest pause between two rounds is 0.75 s")
+					require.Less(s, s.Elapsed()-elected, time.Second, "the longest time between two rounds is 0.75 s")
 				case "vanished":
 					require.Less(s, opened, s.Elapsed()-500*time.Millisecond)
 				}

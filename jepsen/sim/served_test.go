@@ -14,29 +14,30 @@ import (
 	"zamok/client"
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/jepsen/workload"
 )
 
-// What Go programs see: package client against whole nodes, over the simulated network.
+// Go programs: package client with whole nodes, over the simulated network.
 
-// runServed runs a story with a cluster of so many nodes, all of them up and one leading.
+// runServed runs a story with a cluster of so many nodes, which has a leader.
 func runServed(t *testing.T, size int, story func(*Sim)) {
 	runStarted(t, Config{Nodes: size}, func(s *Sim, _ *Node) { story(s) })
 }
 
-// cut takes a host off the network when nothing is under way in any program.
+// cut isolates a host when no goroutine has anything to do.
 func (s *Sim) cut(host string) {
 	synctest.Wait()
 	s.Network.Isolate(host)
 }
 
-// jump puts a clock forward, as after sleep.
+// jump puts a clock forward, as after a suspend.
 func (c *Clock) jump(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lag -= clock.FromDuration(d)
 }
 
-// lock takes a lock within a minute of virtual time.
+// lock acquires a lock within a minute of virtual time.
 func (s *Sim) lock(p *program, name string, opts ...client.Option) *client.Lock {
 	s.Helper()
 	l, err := p.Lock(s.Within(time.Minute), name, opts...)
@@ -63,7 +64,7 @@ func (s *Sim) begin(ctx context.Context, p *program, name string, opts ...client
 	return a
 }
 
-// wait begins to wait for a lock, and returns when the cluster knows of it.
+// wait begins to wait for a lock, and returns when the cluster has enqueued the call.
 func (s *Sim) wait(ctx context.Context, p *program, name string, opts ...client.Option) *pendingLock {
 	s.Helper()
 	before := s.waiters(name)
@@ -72,7 +73,7 @@ func (s *Sim) wait(ctx context.Context, p *program, name string, opts ...client.
 	return a
 }
 
-// waiters is how many wait for a lock, as the leader knows it.
+// waiters is how many wait for a lock, according to the leader.
 func (s *Sim) waiters(name string) (n int) {
 	for _, leader := range s.Leaders() {
 		leader.View(func(m *fsm.Machine) {
@@ -96,7 +97,7 @@ func (s *Sim) awaitResult(a *pendingLock, within time.Duration) *client.Lock {
 	return a.lock
 }
 
-// awaitLost waits for a loss, and returns when it came.
+// awaitLost waits for a loss, and returns its time.
 func (s *Sim) awaitLost(l *client.Lock, within time.Duration) time.Time {
 	s.Helper()
 	select {
@@ -121,14 +122,14 @@ func TestClientsSurviveLeaderCrash(t *testing.T) {
 				second := s.wait(s.Within(time.Minute), b, "x")
 				third := s.wait(s.Within(time.Minute), c, "x")
 
-				dead, pause := []*Node{s.Leader()}, 15*time.Second // longer than the ttl: only renewals at the new leader keep it
+				dead, outage := []*Node{s.Leader()}, 15*time.Second // longer than the ttl: only renewals at the new leader keep it
 				if down == "all" {
-					dead, pause = s.InitialMembers(), 2*time.Second
+					dead, outage = s.InitialMembers(), 2*time.Second
 				}
 				for _, n := range dead {
 					n.Kill()
 				}
-				time.Sleep(pause)
+				time.Sleep(outage)
 				for _, n := range dead {
 					n.StartProcess()
 				}
@@ -150,8 +151,9 @@ func TestClientsSurviveLeaderCrash(t *testing.T) {
 	}
 }
 
-// No node leads for longer than the ttl. The cluster's clock stands and the client's does not: the lock is
-// lost at the client's deadline, not revived, and released before anything else; then another gets it.
+// No node leads for longer than the ttl. The cluster's clock stands but the client's does not. So
+// the lock is lost at the client's deadline and stays lost. It is released before anything else,
+// and granted to another.
 func TestOutageBeyondTTLLosesLock(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
 		a, b := s.program("a", nil), s.program("b", nil)
@@ -178,8 +180,8 @@ func TestOutageBeyondTTLLosesLock(t *testing.T) {
 	})
 }
 
-// A client that is cut off reports its loss before the next grant, and its call that waits continues in a
-// new session when the old one is over.
+// An isolated client reports its loss before the next grant, and its waiting call continues in a
+// new session after the end of the old one.
 func TestPartitionedClientReportsLossFirst(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
 		a, b, c := s.program("a", nil), s.program("b", nil), s.program("c", nil)
@@ -204,7 +206,8 @@ func TestPartitionedClientReportsLossFirst(t *testing.T) {
 	})
 }
 
-// A machine sleeps through the lease: the first reading of the clock after waking reports the loss.
+// A machine is suspended beyond the lease: its first reading of the clock afterwards reports the
+// loss.
 func TestSuspendedMachineLosesLocks(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
 		a, b := s.program("a", nil), s.program("b", nil)
@@ -212,7 +215,7 @@ func TestSuspendedMachineLosesLocks(t *testing.T) {
 		lost := held.Lost()
 		waits := s.wait(s.Within(time.Minute), b, "x")
 		a.clock.jump(10 * time.Second)
-		select { // without a call: that would look itself
+		select { // without a call, which would read the clock itself
 		case <-lost:
 		case <-time.After(150 * time.Millisecond):
 			t.Fatal("the clocks were not read")
@@ -226,9 +229,10 @@ func TestSuspendedMachineLosesLocks(t *testing.T) {
 	})
 }
 
-// A lock is unlocked while its holder is cut off, or the next in line. The Unlock has no answer then: the lock is not held
-// from the call on, and is released as soon as a node can be reached, not at the end of the session. Or the push of the
-// grant is lost: the client finds the grant when it is back.
+// A lock is unlocked while its holder, or the next waiter, is isolated. In the first case Unlock
+// has no answer: the lock is not held from the call on, and is released as soon as a node can be
+// reached, not at the end of the session. In the second case the push of the grant is lost: the
+// client finds the grant when it reconnects.
 func TestGrantDuringOutageIsFoundOnReconnect(t *testing.T) {
 	t.Parallel()
 	for _, away := range []string{"holder", "next"} {
@@ -237,7 +241,7 @@ func TestGrantDuringOutageIsFoundOnReconnect(t *testing.T) {
 				long := func(c *client.Config) { c.TTL = time.Minute }
 				held := s.lock(s.program("holder", long), "x")
 				waits := s.wait(s.Within(2*time.Minute), s.program("next", long), "x")
-				time.Sleep(time.Second) // it knows that it waits
+				time.Sleep(time.Second) // until it knows that it waits
 				s.cut(away)
 				from := time.Now()
 				err := held.Unlock(s.Within(time.Minute))
@@ -249,7 +253,7 @@ func TestGrantDuringOutageIsFoundOnReconnect(t *testing.T) {
 				} else {
 					require.NoError(t, err)
 				}
-				time.Sleep(30 * time.Second) // long enough for it to give its stream up
+				time.Sleep(30 * time.Second) // long enough for it to give up its stream
 				s.Network.HealAll()
 				next := s.awaitResult(waits, 10*time.Second)
 				require.NoError(t, next.Unlock(s.Within(time.Second)))
@@ -258,36 +262,37 @@ func TestGrantDuringOutageIsFoundOnReconnect(t *testing.T) {
 	}
 }
 
-// An operator ends a session, and the answer is lost. The next attempt finds no such session, which does not
-// mean that nothing was done.
+// An operator ends a session, and the answer is lost. The next attempt finds no such session, but
+// the first one may have ended it.
 func TestExpireWithUnknownOutcome(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
 		held, operator := s.loseAnswer()
-		err := operator.ExpireSession(s.Within(time.Minute), held.Session(), "a test")
+		err := operator.admin().ExpireSession(s.Within(time.Minute), held.Session(), "a test")
 		assert.ErrorIs(s, err, client.ErrSessionExpired)
 		requireOutcome(s, err, client.Unknown)
-		// Asked again, it is known that this call did nothing.
-		requireOutcome(s, operator.ExpireSession(s.Within(time.Minute), held.Session(), "a test"), client.NotDone)
+		// A new call knows that it did nothing.
+		requireOutcome(s, operator.admin().ExpireSession(s.Within(time.Minute), held.Session(), "a test"), client.NotDone)
 	})
 }
 
-// The same of a lock that is taken from its holder.
+// The same for a forced release.
 func TestForceReleaseWithUnknownOutcome(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
 		held, operator := s.loseAnswer()
-		ended, err := operator.ForceRelease(s.Within(time.Minute), "x", held.Token(), "a test")
+		ended, err := operator.admin().ForceRelease(s.Within(time.Minute), "x", held.Token(), "a test")
 		assert.Empty(s, ended)
 		requireOutcome(s, err, client.Unknown)
-		ended, err = operator.ForceRelease(s.Within(time.Minute), "x", held.Token(), "a test")
+		ended, err = operator.admin().ForceRelease(s.Within(time.Minute), "x", held.Token(), "a test")
 		assert.NoError(s, err)
 		assert.Empty(s, ended)
 	})
 }
 
-// loseAnswer starts a holder of "x" and an operator whose next request arrives, and its answer does not.
+// loseAnswer starts a holder of "x" and an operator whose next request arrives, but its answer is
+// lost.
 func (s *Sim) loseAnswer() (held *client.Lock, operator *program) {
 	held, operator = s.lock(s.program("holder", nil), "x"), s.program("operator", nil)
-	_, err := operator.Now(s.Within(time.Minute)) // it knows the leader
+	_, err := operator.admin().Now(s.Within(time.Minute)) // it knows the leader
 	require.NoError(s, err)
 	s.Network.Cut(route{s.Leader().Host, operator.host})
 	time.AfterFunc(700*time.Millisecond, s.Network.HealAll)
@@ -300,7 +305,7 @@ func requireOutcome(s *Sim, err error, want client.Outcome) {
 	require.Equal(s, want, failed.Outcome, "%v", err)
 }
 
-// longTTL lets confirmations grow old: a session is renewed every ten minutes.
+// longTTL makes confirmations old: a session is renewed every ten minutes.
 func longTTL(c *client.Config) { c.TTL = 30 * time.Minute }
 
 // grants counts the grants of a lock so far.
@@ -313,8 +318,8 @@ func (s *Sim) grants(name string) (n int) {
 	return n
 }
 
-// A grant that comes when the session's last confirmation is old is handed over to the first in line, and held for as
-// long as WithMaxHold documents, never beyond the next grant.
+// A grant that comes when the session's last confirmation is old reaches the first waiter, who
+// holds it for as long as WithMaxHold documents, never beyond the next grant.
 func TestMaxHoldAfterLongWait(t *testing.T) {
 	t.Parallel()
 	for _, d := range []time.Duration{client.MaxHoldMin, time.Second, 2 * time.Second, time.Minute} {
@@ -343,8 +348,9 @@ func TestMaxHoldAfterLongWait(t *testing.T) {
 	}
 }
 
-// The cluster is too far for so short a hold: nothing is handed over, those behind get their turn, and the grants
-// come further and further apart. A call that waits until it is nearer gets the lock.
+// The latency is too high for so short a hold: the caller gets no lock, the waiters behind it are
+// granted, and its grants come at longer and longer intervals. A call that still waits when the
+// latency falls gets the lock.
 func TestUndeliveredMaxHoldDoesNotSpin(t *testing.T) {
 	runServed(t, 1, func(s *Sim) {
 		a, b := s.program("a", nil), s.program("b", nil)
@@ -357,46 +363,46 @@ func TestUndeliveredMaxHoldDoesNotSpin(t *testing.T) {
 		require.ErrorIs(s, failed.err, client.ErrNotAcquired)
 		require.ErrorIs(s, failed.err, context.DeadlineExceeded)
 		require.Less(s, s.grants("x"), 120, "grants in a minute")
-		require.Greater(s, s.grants("x"), 30, "it was asked for again and again")
+		require.Greater(s, s.grants("x"), 30, "it was requested again and again")
 
 		s.Network.SetDelay(3*time.Second, 0, route{"n1", "a"})
 		late := s.begin(s.Within(time.Minute), a, "y", client.WithMaxHold(2*time.Second))
 		time.Sleep(10 * time.Second)
-		require.False(s, isClosed(late.done), "%v, %v: handed over after its end", late.lock, late.err)
+		require.False(s, isClosed(late.done), "%v, %v: returned after its end", late.lock, late.err)
 		s.Network.SetDelay(delayMin, delaySpread, route{"n1", "a"})
 		require.NoError(s, s.awaitResult(late, 10*time.Second).Err())
 	})
 }
 
-// The clocks of leader and client are as far apart as they may be, in the worse direction, answers take
-// their time, and then the client receives nothing more: its lock is lost before it is granted to another,
-// at whatever moment the cut falls between its readings of the clock.
+// The clocks of leader and client are as far apart as allowed, in the worse direction, answers are
+// slow, and then the client receives nothing more. It loses its lock before the next grant, at
+// whatever moment between two readings of its clock the network is cut.
 func TestLossReportedInTimeAtMaxDrift(t *testing.T) {
 	testAtMaxDrift(t, 4*time.Second, 40, func(s *Sim, random *rand.Rand, lock func(...client.Option)) {
 		lock()
 		s.Network.SetDelay(150*time.Millisecond, 0, route{"n1", "slow"})
-		time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
+		time.Sleep(workload.UpTo(random, 2*time.Second))
 		s.Network.Isolate("slow")
 	})
 }
 
-// No client holds beyond the next grant, with the clocks of leader and client as far apart as they may be, in the worse
-// direction, confirmations of any age, and messages that take their time.
+// No client holds a lock beyond the next grant, with the clocks of leader and client as far apart
+// as allowed, in the worse direction, confirmations of any age, and slow messages.
 func TestMaxHoldAtMaxDrift(t *testing.T) {
 	testAtMaxDrift(t, 5*time.Minute, 30, func(s *Sim, random *rand.Rand, lock func(...client.Option)) {
-		s.Network.SetDelay(time.Duration(random.Int64N(int64(20*time.Millisecond))), 0, route{"slow", "n1"})
-		time.Sleep(time.Duration(random.Int64N(int64(90 * time.Second))))
-		lock(client.WithMaxHold(client.MaxHoldMin + time.Duration(random.Int64N(int64(10*time.Second)))))
+		s.Network.SetDelay(workload.UpTo(random, 20*time.Millisecond), 0, route{"slow", "n1"})
+		time.Sleep(workload.UpTo(random, 90*time.Second))
+		lock(client.WithMaxHold(client.MaxHoldMin + workload.UpTo(random, 10*time.Second)))
 	})
 }
 
-// testAtMaxDrift has a client whose raw clock is as slow as it may be lose locks of a node whose raw clock is as fast as
-// it may be, and sees that it reports each loss before the lock is granted to the next client. Both machines steer
-// their other clock as far as they can: the client's is slow all the time, its timers too, and the leader's is slow
-// while the client is heard and makes up for it afterwards.
+// testAtMaxDrift makes a client lose locks, and checks that it reports each loss before the next
+// grant. The raw clock of the client is as slow as allowed, that of the node as fast as allowed.
+// Both machines steer their other clock as far as they can: the client's is always slow, its timers
+// too. The leader's is slow while the client can reach it, and fast afterwards.
 func testAtMaxDrift(t *testing.T, ttl time.Duration, rounds int, lose func(*Sim, *rand.Rand, func(...client.Option))) {
 	RunParallel(t, Config{Nodes: 1, Limit: time.Hour}, func(s *Sim) {
-		const real = 1 / (1 - bendMax) // so fast runs real time here: virtual time is that of the timers
+		const real = 1 / (1 - bendMax) // the rate of real time: virtual time is that of the timers
 		leader := s.Node("n1").Clock
 		leader.rate = real * (1 + driftMax)
 		s.Start()
@@ -414,7 +420,7 @@ func testAtMaxDrift(t *testing.T, ttl time.Duration, rounds int, lose func(*Sim,
 			leader.Bend(-bendMax)
 			lose(s, random, func(opts ...client.Option) { held = s.lock(slow, name, opts...) })
 			leader.Bend(bendMax)
-			granted := s.begin(s.Within(2*time.Minute), next, name) // each side takes its own time
+			granted := s.begin(s.Within(2*time.Minute), next, name)
 			lost := s.awaitLost(held, time.Minute)
 			l := s.awaitResult(granted, 2*time.Minute)
 			assert.False(s, granted.at.Before(lost), "reported %v after the next grant", lost.Sub(granted.at))
@@ -425,5 +431,5 @@ func testAtMaxDrift(t *testing.T, ttl time.Duration, rounds int, lose func(*Sim,
 	})
 }
 
-// driftMax is how far off a clock may be: two that are this far off are 5 % apart.
+// driftMax is how far off a clock may be: two such clocks are 5 % apart.
 const driftMax = 0.025

@@ -18,7 +18,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"zamok/clock"
 	"zamok/jepsen/workload"
 	"zamok/raftnode"
 )
@@ -26,33 +25,34 @@ import (
 // SeedVariable is the environment variable that repeats the random choices of a run.
 const SeedVariable = "ZAMOK_SEED"
 
-// timeLimitDefault is the virtual time that a run may take. A goroutine that is lost does not stop a
-// bubble: raft's own timers keep virtual time running, with the processor at full speed.
+// timeLimitDefault is the virtual time that a run may take. A goroutine that waits forever does not
+// stop a bubble: raft's timers keep virtual time running, with the processor at full speed.
 const timeLimitDefault = 30 * time.Minute
 
 // Config is what is simulated. All zeros: three nodes whose data is in memory.
 type Config struct {
-	// RunIndex is the number of this run among those of one test; its seed is the one that was asked for plus RunIndex.
+	// RunIndex is the number of this run among those of one test; its seed is that of the test plus
+	// RunIndex.
 	RunIndex int
 	// Nodes is how many nodes the list of the cluster names. Zero: 3.
 	Nodes int
-	// OnDisk puts their data into directories of the test, with the real stores and their fsyncs. Otherwise it is in
-	// memory: it survives the process, not the run, and costs no time.
+	// OnDisk puts their data into directories of the test, with the real stores and their fsyncs.
+	// Otherwise it is in memory: it survives the process and costs no time.
 	OnDisk bool
 	// WriteTimeMax is what a write to log or votes takes at most. Zero: no time.
 	WriteTimeMax time.Duration
 	// Limit is the virtual time after which the run is given up as lost. Zero: 30 minutes.
 	Limit time.Duration
-	// Drift is by how much, at most, clocks go too fast or too slow. Zero: none does.
+	// Drift is by how much clocks are too fast or too slow at most. Zero: all are right.
 	Drift float64
-	// AdaptiveTimeouts has the nodes' timeouts follow what is measured. Otherwise they are the shortest, so that a story knows
-	// how long an election takes.
+	// AdaptiveTimeouts lets the nodes adapt their timeouts to measured latencies. Otherwise they
+	// have the shortest, so that a story knows how long an election takes.
 	AdaptiveTimeouts bool
 	// Tune changes a node's configuration before each start. Nil: it stays as it is.
 	Tune Tune
 }
 
-// Sim is one run: a cluster, the network it is on, and what was seen. It lives in one bubble.
+// Sim is one run: a cluster, its network, and what was recorded. It lives in one bubble.
 type Sim struct {
 	testing.TB
 	Seed    uint64
@@ -62,24 +62,25 @@ type Sim struct {
 
 	config         Config
 	record         *recorder
+	rare           rareRecord
 	unanswered     atomic.Int64 // proposals without an answer
 	began          time.Time
-	initialMembers int         // so many nodes of the first
+	initialMembers int         // how many of the first nodes
 	noneTorn       atomic.Bool // an append that is lost in a power failure leaves nothing behind
 
 	mu    sync.Mutex     // guards what follows: a story may add a node while clients look for a leader
 	nodes []*Node        // in the order in which they were added
-	moves map[string]int // what became of leaders that made no progress, by what they logged
+	moves map[string]int // outcomes of leaders without progress, from their logs
 }
 
-// Run runs a story in a bubble of testing/synctest: a cluster that is not started yet, on a network
-// of its own. Whatever still runs at the end of the story is killed.
+// Run runs a story in a bubble of testing/synctest, with a cluster that is not started yet, on a
+// network of its own. At the end of the story all nodes are killed.
 func Run(t *testing.T, c Config, story func(*Sim)) {
 	t.Helper()
 	run(t, c, newWatchdog(t), story)
 }
 
-// RunParallel is Run in a test that runs in parallel with others.
+// RunParallel is Run, in parallel with other tests.
 func RunParallel(t *testing.T, c Config, story func(*Sim)) {
 	t.Helper()
 	t.Parallel()
@@ -99,7 +100,7 @@ func run(t *testing.T, c Config, dog *watchdog, story func(*Sim)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, c, seed)
 		stop, still := time.AfterFunc(s.config.Limit, s.abortStuck), dog.startHeartbeat(s)
-		t.Cleanup(func() { // last, because it is the first: what a story has started ends before
+		t.Cleanup(func() { // the first one, so it runs after those of the story
 			for _, n := range s.Nodes() {
 				n.Kill()
 			}
@@ -126,7 +127,7 @@ func newSim(t testing.TB, c Config, seed uint64) *Sim {
 	}
 	began := time.Now()
 	s := &Sim{
-		TB: t, Seed: seed, Audit: &Audit{began: began, byIndex: map[uint64]int{}, inLogs: map[clock.Stamp]storedEntry{}}, Trace: &Trace{began: began},
+		TB: t, Seed: seed, Audit: newAudit(began), Trace: &Trace{began: began},
 		config: c, began: began, initialMembers: c.Nodes, moves: map[string]int{},
 	}
 	s.record = newRecorder(s)
@@ -138,7 +139,7 @@ func newSim(t testing.TB, c Config, seed uint64) *Sim {
 	return s
 }
 
-// testSeed is the seed of this run: the one asked for, or a new one.
+// testSeed is the seed of this run: that of the environment, or a new one.
 func testSeed(t *testing.T) uint64 {
 	text := os.Getenv(SeedVariable)
 	if text == "" {
@@ -151,7 +152,7 @@ func testSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// rateOf is how fast the clock of a host goes: as far off as may be, one time in two.
+// rateOf is the rate of a host's clock: in half of the cases as far off as allowed.
 func (s *Sim) rateOf(host string) float64 {
 	random := s.Random("rate of " + host)
 	off := 2*random.Float64() - 1
@@ -161,8 +162,8 @@ func (s *Sim) rateOf(host string) float64 {
 	return 1 + off*s.config.Drift
 }
 
-// Random is a source of random choices of its own for each purpose, so that one more draw for one
-// does not change the others. It belongs to one goroutine.
+// Random is a source of random choices for one purpose, so that one more draw does not change those
+// of other purposes. It belongs to one goroutine.
 func (s *Sim) Random(purpose string) *rand.Rand {
 	h := fnv.New64a()
 	h.Write([]byte(purpose))
@@ -172,7 +173,7 @@ func (s *Sim) Random(purpose string) *rand.Rand {
 // Elapsed is the virtual time since the beginning of the run.
 func (s *Sim) Elapsed() time.Duration { return time.Since(s.began) }
 
-// countMoves counts the lines of leaders that make no progress.
+// countMoves counts the log lines of leaders without progress.
 func (s *Sim) countMoves(line string) {
 	outcome := raftnode.Moved
 	if !strings.Contains(line, "this leader gives way") {
@@ -187,8 +188,8 @@ func (s *Sim) countMoves(line string) {
 	s.moves[outcome]++
 }
 
-// Moves are what became of leaders that made no progress: how often one gave way (raftnode.Moved),
-// and stayed and why.
+// Moves are the outcomes of leaders without progress: how often one gave way (raftnode.Moved), and
+// how often one stayed, by reason.
 func (s *Sim) Moves() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,10 +209,10 @@ func (s *Sim) Within(d time.Duration) context.Context {
 	return ctx
 }
 
-// awaitPollInterval is how often a condition is looked at.
+// awaitPollInterval is how often a condition is checked.
 const awaitPollInterval = 5 * time.Millisecond
 
-// Await waits until something holds, and ends the test when it does not within d of virtual time.
+// Await waits until a condition holds, and fails the test if it does not within d of virtual time.
 func (s *Sim) Await(d time.Duration, what string, holds func() bool) {
 	s.Helper()
 	from := time.Now()
@@ -223,7 +224,8 @@ func (s *Sim) Await(d time.Duration, what string, holds func() bool) {
 	}
 }
 
-// background runs something until the returned function is called, which waits for its end.
+// background runs a function in a goroutine. The returned function ends its context and waits for
+// its end.
 func background(run func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -237,7 +239,7 @@ func background(run func(context.Context)) (stop func()) {
 	}
 }
 
-// abortStuck ends the run and prints all stacks: some goroutine waits without end.
+// abortStuck ends the run and prints all stacks: some goroutine waits forever.
 func (s *Sim) abortStuck() {
 	panic(fmt.Sprintf("sim: the run is not over after %v of virtual time (seed %d)\n%s\n%s",
 		s.config.Limit, s.Seed, s.Trace, allStacks()))
@@ -249,21 +251,22 @@ func allStacks() []byte {
 }
 
 const (
-	// watchdogInterval is how often, in real time, the watchdog looks whether virtual time continues.
+	// watchdogInterval is how often, in real time, the watchdog checks whether virtual time
+	// continues.
 	watchdogInterval = time.Second
-	// watchdogMissedMax is how many looks may see no progress. Looks are counted, not time: a machine that was
-	// suspended makes none.
+	// watchdogMissedMax is how many checks may find no progress. It counts checks, not time: a
+	// suspended machine makes none.
 	watchdogMissedMax = 180
 	// heartbeatInterval is how often, in virtual time, a bubble shows that time continues: on a busy machine with a
 	// slow disk a virtual second can take a minute.
 	heartbeatInterval = 50 * time.Millisecond
 )
 
-// watchdog watches a bubble from outside of it. Limits in virtual time don't end a run in which
-// virtual time stands: something spins, or waits for a mutex whose owner waits for something else.
+// watchdog watches a bubble from outside. No limit in virtual time ends a run in which virtual time
+// stands: a goroutine spins, or waits for a mutex whose owner waits for something else.
 type watchdog struct {
-	pollInterval time.Duration // of real time, between two looks
-	missedMax    int           // so many that find no change are too many
+	pollInterval time.Duration // real time between two checks
+	missedMax    int           // how many checks may find no progress
 	abort        func(why string)
 	heartbeats   atomic.Int64 // of virtual time
 	sim          atomic.Pointer[Sim]
@@ -275,7 +278,7 @@ func newWatchdog(t *testing.T) *watchdog {
 	}}
 }
 
-// watch looks until it is stopped.
+// watch checks until it is stopped.
 func (w *watchdog) watch() (stop func()) {
 	return background(func(ctx context.Context) {
 		for last, same := int64(-1), 0; same <= w.missedMax; same++ {
@@ -300,7 +303,7 @@ func (w *watchdog) diagnose() string {
 		time.Duration(w.missedMax)*w.pollInterval, s.Seed, s.Trace, allStacks())
 }
 
-// startHeartbeat shows from within the bubble that time continues there.
+// startHeartbeat counts up within the bubble while time continues there.
 func (w *watchdog) startHeartbeat(s *Sim) (stop func()) {
 	w.sim.Store(s)
 	return background(func(ctx context.Context) {
@@ -310,11 +313,12 @@ func (w *watchdog) startHeartbeat(s *Sim) (stop func()) {
 	})
 }
 
-// traceMax is how many lines are kept at least: the last ones, all faults, and the lines with keptWords.
+// traceMax is how many of the last lines are kept at least. All faults, and lines with keptWords,
+// are kept.
 const traceMax = 3000
 
-// Trace is what happened, with virtual time. It is printed when a test fails: scheduling can't be replayed, so a
-// failure has to be understood from it.
+// Trace is a log of the run in virtual time. It is printed when a test fails: scheduling can't be
+// replayed, so the trace has to explain the failure.
 type Trace struct {
 	began time.Time
 
@@ -330,12 +334,12 @@ type traceLine struct {
 	kept   bool // never dropped
 }
 
-// Note adds a line.
-func (t *Trace) Note(source, format string, args ...any) {
+// Logf adds a line.
+func (t *Trace) Logf(source, format string, args ...any) {
 	t.add(source, fmt.Sprintf(format, args...), false)
 }
 
-// Fault adds a line about what was done to the cluster.
+// Fault adds a line about a fault.
 func (t *Trace) Fault(format string, args ...any) { t.add("FAULT", fmt.Sprintf(format, args...), true) }
 
 func (t *Trace) add(source, text string, kept bool) {
@@ -362,7 +366,7 @@ func (t *Trace) String() string {
 	return b.String()
 }
 
-// Has reports whether a line of this source, if it was not dropped, contains all these words.
+// Has reports whether a kept line of this source contains all these words.
 func (t *Trace) Has(source string, words ...string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -372,7 +376,7 @@ func (t *Trace) Has(source string, words ...string) bool {
 	})
 }
 
-// Count is how many lines, of those that were not dropped, contain this word.
+// Count is how many kept lines contain this word.
 func (t *Trace) Count(word string) (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -411,7 +415,7 @@ func (w traceWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// keptWords are in the few messages without which a run can't be understood.
+// keptWords mark the few messages that are always needed to understand a run.
 var keptWords = []string{
 	"ALARM", "leading", "Installed remote snapshot", "two processes", "clone detected",
 	"lost its end", "nothing above this end", "has what it had lost",

@@ -20,7 +20,7 @@ import (
 	"zamok/jepsen/check"
 )
 
-// A run in which virtual time stands ends with all stacks: nothing in the bubble would end it.
+// The watchdog ends a run in which virtual time stands, and prints all stacks.
 func TestWatchdogAbortsStuckRun(t *testing.T) {
 	t.Parallel()
 	var why atomic.Pointer[string]
@@ -31,7 +31,7 @@ func TestWatchdogAbortsStuckRun(t *testing.T) {
 		why.Store(&text)
 	}
 	run(t, Config{}, stands, func(s *Sim) {
-		s.Trace.Note("story", "the last thing that was done")
+		s.Trace.Logf("story", "the last step of the story")
 		close(spins)
 		for why.Load() == nil {
 			runtime.Gosched() // no virtual time passes
@@ -39,11 +39,11 @@ func TestWatchdogAbortsStuckRun(t *testing.T) {
 	})
 	assert.Contains(t, *why.Load(), "virtual time stands")
 	assert.Contains(t, *why.Load(), "TestWatchdogAbortsStuckRun.func", "the stacks show what spins")
-	assert.Contains(t, *why.Load(), "the last thing that was done")
+	assert.Contains(t, *why.Load(), "the last step of the story")
 }
 
 // Two transfers of leadership at once, from a node whose disk hangs, wait for the disk and for one
-// another. Virtual time continues meanwhile, as real time does, and both come back.
+// another. Virtual time continues meanwhile, as real time does, and both return.
 func TestRepeatedTransferWithHangingDisk(t *testing.T) {
 	runStarted(t, Config{}, func(s *Sim, _ *Node) {
 		leader := s.Leader()
@@ -53,21 +53,21 @@ func TestRepeatedTransferWithHangingDisk(t *testing.T) {
 		for range 2 {
 			go func() {
 				defer back.Add(1)
-				_ = up.Transfer(s.Within(2*time.Second), "") // what came of it does not matter
+				_ = up.Transfer(s.Within(2*time.Second), "") // it may fail
 			}()
 		}
 		next := s.LeaderOtherThan(leader)
 		time.Sleep(hangDuration)
 		assert.Zero(s, back.Load(), "its raft ends when its disk continues, and not before")
 		leader.Disk.Resume()
-		s.Await(electionTimeMax, "both transfers come back", func() bool { return back.Load() == 2 })
+		s.Await(electionTimeMax, "both transfers return", func() bool { return back.Load() == 2 })
 		s.AwaitApplied(next, leader, backoffMax)
 		s.Check()
 	})
 }
 
-// Time is lost at a change of leader, from when the last entry of the old epoch left. What is held up within
-// an epoch loses none.
+// Time is lost at a change of leader, from the last entry of the old epoch on. A delay within an
+// epoch loses none.
 func TestStallClassification(t *testing.T) {
 	t.Parallel()
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
@@ -100,9 +100,10 @@ func TestStallClassification(t *testing.T) {
 	}
 }
 
-// A bubble has no wall clock that could be made to jump. So this is shown from the source: what a Time of
-// package time keeps of the wall is neither taken out of it nor put into one, but where a new history takes
-// a number from it that is above all older ones', and where a metric has the expiry of a certificate. Differences of what time.Now returned are monotonic.
+// A bubble has no wall clock that a test could make jump. So this test reads the source: no code
+// uses the wall clock of a time.Time, except where a new history takes a number from it that is
+// above all older ones', and where a metric has the expiry of a certificate. Differences of
+// time.Now are monotonic.
 func TestNoWallClockReads(t *testing.T) {
 	t.Parallel()
 	use, mayRead, found := regexp.MustCompile(`(\w*)\.Unix\w*`), map[string]int{"raftnode/restore.go": 1, "api/metrics/metrics.go": 1}, map[string]int{}
@@ -129,24 +130,24 @@ func TestNoWallClockReads(t *testing.T) {
 	assert.Equal(t, mayRead, found, "in %v", slices.Sorted(maps.Keys(found)))
 }
 
-// A history is made while a node applies entries: each needs what the other one locks. As many entries as histories: a
-// node that applied them as fast as it can would make each history longer than the one before.
+// A history is made while a node applies entries: each needs a lock of the other. There are as many
+// entries as histories: a node at full speed would make each history longer than the one before.
 func TestHistoryBesideAppliedEntries(t *testing.T) {
 	RunParallel(t, Config{}, func(s *Sim) {
-		turns, ended := make(chan struct{}, 10), make(chan struct{})
+		steps, ended := make(chan struct{}, 10), make(chan struct{})
 		go func() {
 			defer close(ended)
 			m, e := fsm.New(), fsm.Applied{}
-			for range turns {
+			for range steps {
 				s.Audit.applied("n1", m, e)
 				e.Index, e.Stamp.Index = e.Index+1, e.Stamp.Index+1
 			}
 		}()
 		for range 2000 {
-			turns <- struct{}{}
+			steps <- struct{}{}
 			s.record.history(check.Plan{})
 		}
-		close(turns)
+		close(steps)
 		<-ended
 	})
 }

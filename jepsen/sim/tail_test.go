@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"zamok/jepsen/workload"
 )
 
-// The power fails everywhere, again and again. The ends of the logs of a minority are damaged each
-// time, and the appends of the others are torn. Nothing that was acknowledged is lost, and the
-// cluster comes back by itself.
+// The power of all nodes fails again and again. Each time the ends of the logs of a minority are
+// damaged, and the appends of the others are torn. Acknowledged writes survive, and the cluster
+// recovers by itself.
 func TestCutTailsLoseNothing(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{3, 5} {
@@ -28,14 +30,14 @@ func cutTailsLoseNothing(t *testing.T, nodes int) {
 		random := s.Random("cut tails")
 		const least, most = 30, 90
 		damaged := (nodes - 1) / 2
-		owing := make([]int, nodes+1) // how often so many nodes owed something when they started
+		owing := make([]int, nodes+1) // how often so many nodes owed something at a start
 		occurred := func() bool {
 			return owing[damaged] > 0 && owing[damaged+1] > 0 && owing[damaged+2] > 0 &&
 				s.Trace.Count("nothing above this end") > 0 && s.Trace.Count("has what it had lost") > 0
 		}
 		times := 0
 		for ; times < least || !occurred() && times < most; times++ {
-			time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
+			time.Sleep(workload.UpTo(random, 2*time.Second))
 			cutTails(s, random, damaged)
 			n := 0
 			for _, node := range s.Members() {
@@ -54,7 +56,7 @@ func cutTailsLoseNothing(t *testing.T, nodes int) {
 	})
 }
 
-// cutTails has the power of all nodes fail, and damages the logs of so many.
+// cutTails lets the power of all nodes fail, and damages the logs of so many.
 func cutTails(s *Sim, random *rand.Rand, damaged int) {
 	torn := []writeOutcome{"", writeTorn}[random.IntN(2)]
 	var down sync.WaitGroup

@@ -1,7 +1,7 @@
-// Package workload is what programs do with package client while faults happen: everything that it offers, at
-// random, each call recorded for package check. The simulation and the real processes run the same workers; what
-// differs is a [Setting].
+// Package workload is the load of client programs while faults happen. Its workers make every kind
+// of call of package client, at random, and record each for package check. The simulation and the
+// real processes run the same workers; a [Setting] holds what differs.
 //
 //	recorder.go  how calls and holds are recorded
-//	worker.go    an owner of locks, and an operator
+//	worker.go    a worker: random calls and holds, and what an operator does
 package workload

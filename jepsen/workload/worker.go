@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"zamok/client"
+	"zamok/client/admin"
 	"zamok/jepsen/check"
 )
 
@@ -17,10 +18,10 @@ const (
 	TTLMax           = 10 * time.Second
 	permitsPerPool   = 3
 	lossPollInterval = 100 * time.Millisecond
-	workAfterLoss    = time.Second // so long a worker that ignores losses works on after one
+	workAfterLoss    = time.Second // how long a worker that ignores losses continues after one
 )
 
-// ClientConfig is that of the i-th client. The shortest ttl does not always outlive a change of leader.
+// ClientConfig configures the i-th client. A change of leader may take longer than the shortest ttl.
 func ClientConfig(i int) (cfg client.Config) {
 	cfg.TTL = []time.Duration{4 * time.Second, 5 * time.Second, TTLMax}[i%3]
 	switch i % 4 {
@@ -34,14 +35,14 @@ func ClientConfig(i int) (cfg client.Config) {
 
 // Setting is what the workers of one run have in common.
 type Setting struct {
-	Mutexes, Pools int                            // how many locks there are: m0 and so on, and p0 and so on
+	Mutexes, Pools int                            // how many locks there are: m0, m1, … and p0, p1, …
 	Elected        string                         // a lock that workers campaign for; empty = none
 	WaitMax        time.Duration                  // of a wait that is bounded
 	ThinkMax       time.Duration                  // between two steps
 	HoldTime       func(*rand.Rand) time.Duration // how long a lock is kept
 }
 
-// Worker is one goroutine of a program, an owner of locks.
+// Worker is one goroutine of a program. It makes random calls.
 type Worker struct {
 	*client.Client
 	*rand.Rand
@@ -57,7 +58,7 @@ type Worker struct {
 	ClockRate float64
 	// Paused returns what is closed at the end of a pause of its process; nil = it is not paused.
 	Paused func() <-chan struct{}
-	// IgnoresLoss: it works on when it has lost what it holds. Its resources refuse that.
+	// IgnoresLoss: it writes on after it has lost its lock. The resource rejects those writes.
 	IgnoresLoss bool
 }
 
@@ -66,11 +67,11 @@ func (w *Worker) Run() {
 	for w.Ending.Err() == nil && w.Ctx.Err() == nil {
 		w.awaitResume()
 		w.step()
-		Sleep(w.Ctx, time.Duration(w.Int64N(int64(w.ThinkMax))))
+		Sleep(w.Ctx, UpTo(w.Rand, w.ThinkMax))
 	}
 }
 
-// Sleep lets time pass. False: ctx ended before.
+// Sleep waits for d and returns true, or returns false if ctx ends before.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -80,6 +81,11 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// UpTo is a random duration below most.
+func UpTo(random *rand.Rand, most time.Duration) time.Duration {
+	return time.Duration(random.Int64N(int64(most)))
 }
 
 func (w *Worker) awaitResume() {
@@ -92,13 +98,13 @@ func (w *Worker) awaitResume() {
 
 func (w *Worker) isPaused() bool { return w.Paused != nil && w.Paused() != nil }
 
-// step is one random call, with what follows from it.
+// step makes one random call. If that acquires a lock, step holds and releases it.
 func (w *Worker) step() {
 	switch w.IntN(10) {
 	case 0:
-		w.AskTime()
+		w.ReadTime()
 	case 1, 2:
-		w.Look(w.Mutex())
+		w.Inspect(w.Mutex())
 	default:
 		if l, h := w.acquire(w.IntN(2) == 0); l != nil {
 			w.hold(l, h, 0)
@@ -106,10 +112,10 @@ func (w *Worker) step() {
 	}
 }
 
-// Mutex is the name of one.
+// Mutex is the name of a random mutex.
 func (w *Worker) Mutex() string { return fmt.Sprint("m", w.IntN(w.Mutexes)) }
 
-// randomRequest is what a worker asks for.
+// randomRequest chooses the locks and the options of an acquisition.
 func (w *Worker) randomRequest() (items []client.Item, opts []client.Option) {
 	switch n := w.IntN(10); {
 	case n < 1 && w.Elected != "":
@@ -130,10 +136,10 @@ func (w *Worker) randomRequest() (items []client.Item, opts []client.Option) {
 		}
 	}
 	if w.IntN(8) == 0 {
-		opts = append(opts, client.WithMaxHold(time.Second+time.Duration(w.Int64N(int64(time.Second)))))
+		opts = append(opts, client.WithMaxHold(time.Second+UpTo(w.Rand, time.Second)))
 	}
 	if w.IntN(4) == 0 {
-		opts = append(opts, client.WithMetadata([]byte(w.Owner)))
+		opts = append(opts, client.WithMeta([]byte(w.Owner)))
 	}
 	if w.IntN(2) == 0 {
 		opts = append(opts, client.WithOwner(w.Owner))
@@ -150,13 +156,13 @@ func (w *Worker) acquire(bounded bool) (*client.Lock, *Hold) {
 	}
 	ctx, cancel := w.Ctx, context.CancelFunc(func() {})
 	if bounded {
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(w.Int64N(int64(w.WaitMax))))
+		ctx, cancel = context.WithTimeout(ctx, UpTo(w.Rand, w.WaitMax))
 	}
 	defer cancel()
 	return w.lock(ctx, kind, items, opts)
 }
 
-// Lock acquires a lock; nil: it did not.
+// Lock acquires a lock. It returns nil if the lock was not granted.
 func (w *Worker) Lock(name string) (*client.Lock, *Hold) {
 	return w.lock(w.Ctx, check.OpLock, []client.Item{client.ExclusiveItem(name)}, nil)
 }
@@ -172,7 +178,7 @@ func (w *Worker) lock(ctx context.Context, kind check.OpKind, items []client.Ite
 	_ = w.Call(check.Op{Client: w.Label, Kind: kind, Items: check.ItemsOf(items)}, func(op *check.Op) (err error) {
 		var queued time.Duration
 		if kind == check.OpLock && w.IntN(4) > 0 { // some wait without their position
-			opts = append(opts, client.OnPosition(func(client.Position) { queued = cmp.Or(queued, w.Present()) }))
+			opts = append(opts, client.OnPosition(func(client.Position) { queued = cmp.Or(queued, w.HistoryTime()) }))
 		}
 		l, err = lockFunc(ctx, items, opts...)
 		w.awaitResume() // it may be paused before it sees the answer
@@ -186,15 +192,17 @@ func (w *Worker) lock(ctx context.Context, kind check.OpKind, items []client.Ite
 	return l, h
 }
 
-// campaign stands for election, which is to ask for a lock.
+// campaign runs for the election, which is an acquisition of its lock.
 func (w *Worker) campaign(ctx context.Context, items []client.Item, opts ...client.Option) (*client.Lock, error) {
 	return w.Client.Election(items[0].Name()).Campaign(ctx, []byte(w.Owner), opts...)
 }
 
-// hold keeps a grant for a while, works under it, and gives it back. depth is how many it holds already.
+// hold keeps a grant for a while, writes under it, and releases it. depth is how many grants the
+// worker holds already.
 func (w *Worker) hold(l *client.Lock, h *Hold, depth int) {
 	until := time.Now().Add(w.HoldTime(w.Rand))
-	limited := slices.ContainsFunc(h.Items, func(it check.Item) bool { return it.Mode == check.Permits })
+	isPermits := func(it check.Item) bool { return it.Mode == check.Permits }
+	hasPermits := slices.ContainsFunc(h.Items, isPermits)
 	shared, lost, poll := false, l.Lost(), time.NewTimer(lossPollInterval)
 	defer poll.Stop()
 	reported := make(chan struct{})
@@ -213,7 +221,7 @@ func (w *Worker) hold(l *client.Lock, h *Hold, depth int) {
 		switch n := w.IntN(30); {
 		case n < 2:
 			w.check(h)
-		case n == 2 && !limited && !shared:
+		case n == 2 && !hasPermits && !shared:
 			shared = w.downgrade(l, h)
 		case n == 3 && depth == 0:
 			// Without an owner on both sides this may be a deadlock that is not detected: hence bounded.
@@ -224,7 +232,7 @@ func (w *Worker) hold(l *client.Lock, h *Hold, depth int) {
 		poll.Reset(min(time.Until(until), lossPollInterval))
 		select {
 		case <-lost:
-			lost, until = nil, time.Now().Add(workAfterLoss) // for one that ignores it
+			lost, until = nil, time.Now().Add(workAfterLoss) // if it ignores the loss
 		case <-poll.C:
 		case <-w.Ctx.Done():
 		}
@@ -235,7 +243,7 @@ func (w *Worker) hold(l *client.Lock, h *Hold, depth int) {
 	}
 }
 
-// Unlock ends a hold: by what it was lost for, or by its release.
+// Unlock records how a hold ended, lost or unlocked, and releases the lock.
 func (w *Worker) Unlock(l *client.Lock, h *Hold) {
 	if w.Ctx.Err() != nil {
 		return
@@ -249,7 +257,7 @@ func (w *Worker) Unlock(l *client.Lock, h *Hold) {
 	_ = w.Call(op, func(*check.Op) error { return l.Unlock(w.Ctx) })
 }
 
-// write writes to what the held mutexes guard.
+// write writes to the resources that the held mutexes guard.
 func (w *Worker) write(h *Hold, shared bool) {
 	for _, it := range h.Items {
 		if it.Mode != check.Permits && w.Ctx.Err() == nil {
@@ -283,23 +291,24 @@ func (w *Worker) check(h *Hold) {
 
 func stamp(op *check.Op, at client.Stamp) { op.Term, op.Index, op.Time = at.Term, at.Index, at.Time }
 
-// AskTime reads cluster time. False: there was no answer.
-func (w *Worker) AskTime() bool {
+// ReadTime reads cluster time, and reports whether there was an answer.
+func (w *Worker) ReadTime() bool {
 	return w.Call(check.Op{Client: w.Label, Kind: check.OpNow}, func(op *check.Op) error {
-		at, err := w.Now(w.Ctx)
+		at, err := admin.New(w.Client).Now(w.Ctx)
 		stamp(op, at)
 		return err
 	}) == nil
 }
 
-// AwaitAnswer asks until there is an answer: a call has its own limit, which a busy machine may exceed.
-func (w *Worker) AwaitAnswer() {
-	for !w.AskTime() && Sleep(w.Ctx, 100*time.Millisecond) {
+// AwaitRead reads cluster time until a read is answered: a busy machine may exceed the time limit
+// of one call.
+func (w *Worker) AwaitRead() {
+	for !w.ReadTime() && Sleep(w.Ctx, 100*time.Millisecond) {
 	}
 }
 
-// Look looks at a lock; nil: there was no answer.
-func (w *Worker) Look(name string) (d *client.LockDetail) {
+// Inspect reads a lock. It returns nil if there was no answer.
+func (w *Worker) Inspect(name string) (d *client.LockDetail) {
 	op := check.Op{Client: w.Label, Kind: check.OpGet, Items: []check.Item{{Name: name}}}
 	_ = w.Call(op, func(op *check.Op) (err error) {
 		if d, err = w.Get(w.Ctx, name, 0); err != nil {
@@ -314,30 +323,33 @@ func (w *Worker) Look(name string) (d *client.LockDetail) {
 	return d
 }
 
-// Interfere looks at a lock as an operator, and one time in ratio ends what holds it.
+// Interfere reads a lock as an operator does. One time in ratio it expires the session of a holder
+// or force-releases the lock.
 func (w *Worker) Interfere(name string, ratio int) {
-	d := w.Look(name)
+	d := w.Inspect(name)
 	if d == nil || len(d.Held) == 0 || w.IntN(ratio) != 0 {
 		return
 	}
 	held := d.Held[0]
 	if w.IntN(3) == 0 {
 		op := check.Op{Client: w.Label, Kind: check.OpExpireSession, Ref: check.Ref{Session: held.Session}}
-		_ = w.Call(op, func(*check.Op) error { return w.ExpireSession(w.Ctx, held.Session, "a test") })
+		_ = w.Call(op, func(*check.Op) error {
+			return admin.New(w.Client).ExpireSession(w.Ctx, held.Session, "a test")
+		})
 		return
 	}
 	op := check.Op{Client: w.Label, Kind: check.OpForceRelease, Items: []check.Item{{Name: d.Name}}, Token: uint64(held.Token)}
 	_ = w.Call(op, func(*check.Op) error {
-		_, err := w.ForceRelease(w.Ctx, d.Name, held.Token, "a test")
+		_, err := admin.New(w.Client).ForceRelease(w.Ctx, d.Name, held.Token, "a test")
 		return err
 	})
 }
 
-// recordRenewal derives from a handle's deadline when the latest confirmed renewal was sent. It is put a little early,
-// because deadlines are rounded to whole readings of clocks; a pause between the two readings here makes it earlier, which
-// only asks for less.
+// recordRenewal derives from a handle's deadline when the latest confirmed renewal was sent. It
+// records that a little too early, because deadlines are rounded to whole readings of clocks. A pause
+// between the two readings here makes it earlier still, which only makes the check more lenient.
 func (w *Worker) recordRenewal(l *client.Lock) {
-	at := w.Present()
+	at := w.HistoryTime()
 	remaining := time.Until(l.Deadline())
 	if w.isPaused() || remaining <= 0 || l.Err() != nil {
 		return
@@ -353,5 +365,5 @@ func (w *Worker) FinalCall() {
 		w.check(h)
 		w.Unlock(l, h)
 	}
-	w.AwaitAnswer()
+	w.AwaitRead()
 }

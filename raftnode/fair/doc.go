@@ -18,10 +18,11 @@
 // Next and Take choose the class to serve, so an urgent item overtakes only other sessions.
 //
 // Within each class the queue runs deficit round robin (Shreedhar and Varghese, 1995) over the identities, and within each
-// identity over its sessions. A turn adds a quantum to the credit. An item leaves when the credits of its session and of its
-// identity cover its cost. A session or an identity without items loses its credit. So shares are equal in cost, not in number:
-// sixty items of cost 600 leave for each one of 36 000. And an item of an idle session waits for at most one turn of each
-// other, however many items these have.
+// identity over its sessions. Each round adds a quantum to the credit of each of them. An item leaves when the credits of
+// its session and of its identity cover its cost. A session or an identity without items loses its credit. So the queue
+// serves all of them for the same cost, not the same number of items: sixty items of cost 600 leave for each one of
+// 36 000. And an item of an idle session waits for at most one quantum of each other session, however many items these
+// have.
 //
 // # Invariants
 //

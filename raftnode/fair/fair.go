@@ -27,7 +27,8 @@ type Item[T any] struct {
 }
 
 const (
-	// quantum is the credit of a turn: the cost of several small items, or a tenth of the largest, which takes as many turns.
+	// quantum is the credit that a round adds: the cost of several small items, or a tenth of the largest, which waits for
+	// as many rounds.
 	quantum = 4 << 10
 	// spareMax is how many items and flows are kept for reuse: about what an entry of the log takes.
 	spareMax = 1024
@@ -55,12 +56,12 @@ type node[T any] struct {
 
 // flow is a node of the tree: a session with its items, an identity with its sessions, or the root with all identities.
 type flow[T any] struct {
-	parent *flow[T] // nil = the root
-	from   From
-	serial uint64
-	items  [classes]struct{ first, last *node[T] } // of a session
-	loads  [classes]load[T]
-	turns  [classes]turn[T]
+	parent    *flow[T] // nil = the root
+	from      From
+	serial    uint64
+	items     [classes]struct{ first, last *node[T] } // of a session
+	loads     [classes]load[T]
+	rotations [classes]rotation[T]
 }
 
 // load is what waits in a flow of one class.
@@ -70,11 +71,11 @@ type load[T any] struct {
 	rank     int       // in its parent's heaviest
 }
 
-// turn is the state of a flow in the round robin of one class.
-type turn[T any] struct {
+// rotation is the place of a flow in the round robin of one class.
+type rotation[T any] struct {
 	next, prev *flow[T] // the ring of its siblings whose first item is of this class
 	credit     int
-	front      *flow[T] // the child whose turn it is; nil = there is none
+	front      *flow[T] // the child that is served next; nil = there is none
 }
 
 // Len is the number of items of a class.
@@ -116,7 +117,7 @@ func (q *Queue[T]) Put(from From, item Item[T]) {
 
 // Next returns the item of a class that Take would take now; nil = none.
 func (q *Queue[T]) Next(c Class) *Item[T] {
-	if q.root.turns[c].front == nil {
+	if q.root.rotations[c].front == nil {
 		return nil
 	}
 	return &q.root.next(c).Item
@@ -126,7 +127,7 @@ func (q *Queue[T]) Next(c Class) *Item[T] {
 func (q *Queue[T]) Take(c Class) Item[T] {
 	n := q.root.next(c)
 	for f := n.session; f.parent != nil; f = f.parent {
-		f.turns[c].credit -= n.Cost
+		f.rotations[c].credit -= n.Cost
 	}
 	return q.remove(n)
 }
@@ -281,24 +282,24 @@ func (f *flow[T]) add(c Class, cost int) {
 // join puts a flow at the end of its ring, and its parent too if that had no items of this class.
 func (f *flow[T]) join(c Class) {
 	for ; f.parent != nil; f = f.parent {
-		t, front := &f.turns[c], f.parent.turns[c].front
+		t, front := &f.rotations[c], f.parent.rotations[c].front
 		t.credit = quantum
 		if front != nil {
-			t.next, t.prev = front, front.turns[c].prev
-			t.prev.turns[c].next, front.turns[c].prev = f, f
+			t.next, t.prev = front, front.rotations[c].prev
+			t.prev.rotations[c].next, front.rotations[c].prev = f, f
 			return
 		}
 		t.next, t.prev = f, f
-		f.parent.turns[c].front = f
+		f.parent.rotations[c].front = f
 	}
 }
 
 // leave removes a flow from its ring, and its parent too if that has no more items of this class.
 func (f *flow[T]) leave(c Class) {
 	for ; f.parent != nil; f = f.parent {
-		t, front := &f.turns[c], &f.parent.turns[c].front
+		t, front := &f.rotations[c], &f.parent.rotations[c].front
 		if t.next != f {
-			t.next.turns[c].prev, t.prev.turns[c].next = t.prev, t.next
+			t.next.rotations[c].prev, t.prev.rotations[c].next = t.prev, t.next
 			if *front == f {
 				*front = t.next
 			}
@@ -308,17 +309,17 @@ func (f *flow[T]) leave(c Class) {
 	}
 }
 
-// next advances the turns to a flow whose credit covers its first item, and returns that item. Repeating it changes nothing.
+// next goes round to a flow whose credit covers its first item, and returns that item. Repeating it changes nothing.
 func (f *flow[T]) next(c Class) *node[T] {
 	first := f.first()
 	for first == nil {
-		front := f.turns[c].front
-		n, t := front.next(c), &front.turns[c]
+		front := f.rotations[c].front
+		n, t := front.next(c), &front.rotations[c]
 		if n.Cost <= t.credit {
 			return n
 		}
 		t.credit += quantum
-		f.turns[c].front = t.next
+		f.rotations[c].front = t.next
 	}
 	return first
 }

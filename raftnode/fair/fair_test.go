@@ -175,7 +175,7 @@ func TestSharesAreEqualInCost(t *testing.T) {
 		served, bySession := make([]int, len(costs)), make(map[From]int)
 		for range rapid.IntRange(1, 2000).Draw(t, "items") {
 			q.Next(Normal)
-			from := q.root.turns[Normal].front.turns[Normal].front.from
+			from := q.root.rotations[Normal].front.rotations[Normal].front.from
 			var i, s int
 			_, err := fmt.Sscan(q.Take(Normal).Value, &i)
 			require.NoError(t, err)
@@ -196,7 +196,7 @@ func TestSharesAreEqualInCost(t *testing.T) {
 	})
 }
 
-// However much others have sent before, one who comes is behind one turn of each of them, not behind all they sent.
+// However much others have sent before, one who comes is behind one quantum of each of them, not behind all they sent.
 func TestANewcomerWaitsForOneTurnOfEachOther(t *testing.T) {
 	const large = 9 * quantum
 	for name, from := range map[string]From{

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// foundry is a model of what doc.go, "Bootstrap", argues about, one step at a time. A step is the start of a
+// foundry is a model of what docs/proofs/bootstrap.md argues, one step at a time. A step is the start of a
 // round of questions, the answer of one node to one question, the end of a round, the carrying out of
 // what Decide said (as much later as chance has it), a crash, or the loss of a disk.
 type foundry struct {
@@ -55,8 +55,8 @@ func newFoundry(t *testing.T, random *rand.Rand, size int) *foundry {
 	return f
 }
 
-// note is put into words when something fails.
-func (f *foundry) note(format string, args ...any) {
+// logf records a line, which is formatted only if something fails.
+func (f *foundry) logf(format string, args ...any) {
 	f.log = append(f.log, func() string { return fmt.Sprintf(format, args...) })
 }
 
@@ -76,12 +76,12 @@ func (f *foundry) step() {
 	n := f.nodes[f.random.IntN(len(f.nodes))]
 	switch chance := f.random.IntN(40); {
 	case chance == 0:
-		f.note("%s crashes", n.Server)
+		f.logf("%s crashes", n.Server)
 		f.crash(n)
 		n.joins = false // the next process starts over, with its list
 	case chance == 1 && f.wipes > 0:
 		f.wipes--
-		f.note("%s is lost", n.Server)
+		f.logf("%s is lost", n.Server)
 		f.wipe(n)
 	case n.joins && n.began == "":
 		f.takeIn(n)
@@ -90,7 +90,7 @@ func (f *foundry) step() {
 		f.act(n)
 	case !n.asking:
 		n.asking, n.mine, n.replies, n.holds = true, n.answer(f.list), nil, map[Server]bool{}
-		f.note("%s begins to ask, with %v", n.Server, n.mine.Initial)
+		f.logf("%s begins to ask, with %v", n.Server, n.mine.Initial)
 	default:
 		f.ask(n)
 	}
@@ -108,7 +108,7 @@ func (f *foundry) ask(n *modelNode) {
 	if len(left) == 0 {
 		d := Decide(n.mine, n.replies)
 		n.asking, n.decided = false, &d
-		f.note("%s decides: %s", n.Server, d.Action)
+		f.logf("%s decides: %s", n.Server, d.Action)
 		return
 	}
 	other := left[f.random.IntN(len(left))]
@@ -123,7 +123,7 @@ func (f *foundry) ask(n *modelNode) {
 		reply = silent(other.Name)
 	}
 	n.replies = append(n.replies, reply)
-	f.note("%s asks %s: holds %v, initial members %v, %v", n.Server, other.Server, held, other.founders, reply.Err)
+	f.logf("%s asks %s: holds %v, initial members %v, %v", n.Server, other.Server, held, other.founders, reply.Err)
 }
 
 // act carries out what was decided.
@@ -131,7 +131,7 @@ func (f *foundry) act(n *modelNode) {
 	d := n.decided
 	n.decided = nil
 	f.done[d.Action]++
-	f.note("%s does: %s", n.Server, d.Action)
+	f.logf("%s does: %s", n.Server, d.Action)
 	switch d.Action {
 	case Agree:
 		n.founders = d.Initial
@@ -153,7 +153,7 @@ func (f *foundry) act(n *modelNode) {
 func (f *foundry) takeIn(n *modelNode) {
 	from := f.nodes[f.random.IntN(len(f.nodes))]
 	if n.began = from.began; n.began != "" {
-		f.note("%s is taken in by %s", n.Server, from.Server)
+		f.logf("%s is taken in by %s", n.Server, from.Server)
 	}
 }
 

@@ -35,7 +35,7 @@ type sightings struct {
 	since       time.Time
 }
 
-// observe notes that a server has connected, and was alive at some time after alive. It reports whether its
+// observe records that a server has connected, and was alive at some time after alive. It reports whether its
 // generation is new here, or whether it is one of those before the latest, so that the server has a clone.
 func (t *cloneDetector) observe(id Server, current generation, alive time.Time) (fresh, cloned bool) {
 	t.mu.Lock()

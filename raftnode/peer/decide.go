@@ -31,7 +31,7 @@ type Decision struct {
 }
 
 // Decide returns what a node without data does next. It is a pure function of the node's own
-// answer and of what the others answered after it; doc.go, "Bootstrap", argues why it is safe.
+// answer and of what the others answered after it; docs/proofs/bootstrap.md argues why it is safe.
 func Decide(mine Answer, replies []Reply) Decision {
 	if mine.HasData {
 		return newDecision(Refuse, "%s holds data, so its cluster has begun: open the data directory", mine.Name)

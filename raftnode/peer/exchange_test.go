@@ -127,7 +127,7 @@ func TestCall(t *testing.T) {
 		assert.Empty(t, answer, "n3 replies with nothing")
 
 		_, err = n1.Call(t.Context(), nodeAt("n4", "h2:5751"), []byte("hello"))
-		requireCode(t, NotMeant, err)
+		requireCode(t, OtherNode, err)
 
 		longest := bytes.Repeat([]byte("x"), 16*1024-len("n1: "))
 		answer, err = n1.Call(t.Context(), nodeAt("n2", "h2:5751"), longest)
@@ -143,7 +143,7 @@ func TestCall(t *testing.T) {
 	})
 }
 
-// What is meant for a lost directory does not reach the one after it, and a caller with other initial members
+// What is intended for a lost directory does not reach the one after it, and a caller with other initial members
 // is refused.
 func TestCallGoesThroughTheHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestCallGoesThroughTheHandshake(t *testing.T) {
 		_, err = n3.Call(t.Context(), nodeAt("n1", "h1:5751"), []byte("hello"))
 		requireCode(t, OtherInitialMembers, err)
 		_, err = n1.Call(t.Context(), Node{"n3", "h3:5751"}, []byte("hello"))
-		require.ErrorContains(t, err, "no server id", "it doesn't say which directory is meant")
+		require.ErrorContains(t, err, "no server id", "it does not say which directory is intended")
 	})
 }
 

@@ -30,24 +30,24 @@ type Contact struct {
 	// Trip is about the shortest round trip of late; 0 = none seen. Load and pauses make some longer, distance makes
 	// all of them so. Slow is how long several took within one of the latest seconds.
 	Trip, Slow time.Duration
-	Report     Report // of its latest heartbeat; zero = none with a report was answered
+	Status     HeartbeatStatus // of its latest heartbeat; zero = none with a status was answered
 }
 
 // follower is a server that this node sends appends to. The mutex of its Transport guards all of it.
 type follower struct {
-	id          raft.ServerID
-	at          time.Time // see Contact
-	lastLog     uint64    // see Contact
-	slow        Repeated  // see Contact
-	report      Report    // see Contact
-	throttle    throttle
-	pausedUntil time.Time // until when no entries are sent, since the server did not take the last ones
-	removing    bool      // see Removing
+	id       raft.ServerID
+	at       time.Time       // see Contact
+	lastLog  uint64          // see Contact
+	slow     Repeated        // see Contact
+	status   HeartbeatStatus // see Contact
+	throttle throttle
+	retryAt  time.Time // until when no entries are sent, since the server did not take the last ones
+	removing bool      // see Removing
 	inTerm
 }
 
-// refusedPause is how long no entries are sent to a server that has refused some.
-const refusedPause = time.Second
+// rejectedRetry is how long no entries are sent to a server that has rejected some.
+const rejectedRetry = time.Second
 
 // inTerm is what a follower did while this node leads in one term.
 //
@@ -59,16 +59,16 @@ const refusedPause = time.Second
 // noticed by itself what it lost: what it had acknowledged is forgotten here, and sent again. Raft
 // counts it as before, which package tail allows.
 type inTerm struct {
-	term          uint64    // of the latest append
-	began         time.Time // when that was sent first
-	beat          *beat     // the latest heartbeat that was sent beside raft; nil = none
-	confirmed     content   // of the latest append without entries that it accepted; zero after a call that failed or was refused
-	confirmedAt   time.Time // when that was sent, or when the call failed
-	matchIndex    uint64    // it has acknowledged everything up to here
-	lost          bool      // its log ended below matchIndex, and it does not owe that yet
-	failingSince  time.Time
-	unreachable   bool      // it has failed for long, which was logged
-	refusingSince time.Time // as failingSince, of appends with entries: a node may answer and take none
+	term           uint64    // of the latest append
+	began          time.Time // when that was sent first
+	beat           *beat     // the latest heartbeat that was sent beside raft; nil = none
+	confirmed      content   // of the latest append without entries that it accepted; zero after a call that failed or was rejected
+	confirmedAt    time.Time // when that was sent, or when the call failed
+	matchIndex     uint64    // it has acknowledged everything up to here
+	lost           bool      // its log ended below matchIndex, and it does not owe that yet
+	failingSince   time.Time
+	unreachable    bool      // it has failed for long, which was logged
+	rejectingSince time.Time // as failingSince, of appends with entries: a node may answer and take none
 }
 
 // follower returns the record of a server. The mutex is held.
@@ -84,7 +84,7 @@ func (t *Transport) Contact(id raft.ServerID) Contact {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := t.follower(id)
-	c := Contact{At: f.at, LastLog: f.lastLog, Trip: f.throttle.roundTrip, Slow: f.slow.Now(time.Now()), Report: f.report}
+	c := Contact{At: f.at, LastLog: f.lastLog, Trip: f.throttle.roundTrip, Slow: f.slow.Now(time.Now()), Status: f.status}
 	if f.term == t.term {
 		c.Acknowledged = f.matchIndex
 	}
@@ -108,8 +108,8 @@ func (t *Transport) Removing(id raft.ServerID) {
 }
 
 // enterTerm begins a call of a term to a server, and returns what the server has acknowledged in
-// this term before, and whether it lost some of it. A call of an earlier term, which raft's pause
-// after a failure can delay until this node leads again, forgets nothing: the follower refuses it
+// this term before, and whether it lost some of it. A call of an earlier term, which raft's wait
+// after a failure can delay until this node leads again, forgets nothing: the follower rejects it
 // for its term. The mutex is held.
 func (t *Transport) enterTerm(f *follower, term uint64) (acknowledged uint64, lost bool) {
 	t.term = max(t.term, term)
@@ -122,7 +122,7 @@ func (t *Transport) enterTerm(f *follower, term uint64) (acknowledged uint64, lo
 	return f.matchIndex, f.lost
 }
 
-// acknowledge notes that a server has everything up to index. The mutex is held.
+// acknowledge records that a server has everything up to index. The mutex is held.
 func (f *follower) acknowledge(term, index uint64) {
 	if f.term == term {
 		f.matchIndex = max(f.matchIndex, index)
@@ -137,9 +137,9 @@ func (t *Transport) beginAppend(id raft.ServerID, args *raft.AppendEntriesReques
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f = t.follower(id)
-	if wait := time.Until(f.pausedUntil); wait > 0 && len(args.Entries) > 0 {
+	if wait := time.Until(f.retryAt); wait > 0 && len(args.Entries) > 0 {
 		t.mu.Unlock()
-		pause(t.ctx, wait)
+		sleep(t.ctx, wait)
 		t.mu.Lock()
 	}
 	acknowledged, lost = t.enterTerm(f, args.Term)
@@ -165,10 +165,10 @@ func (f *follower) isRemoval(entry *raft.Log) bool {
 	return !slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID == f.id })
 }
 
-// noteLoss notes that the log of a server ends below what it had acknowledged when the append was
+// recordLoss records that the log of a server ends below what it had acknowledged when the append was
 // sent. That counts, and not what it has acknowledged by now: the answers to appends and to
 // heartbeats may overtake each other.
-func (t *Transport) noteLoss(f *follower, term, acknowledged, lastLog uint64) error {
+func (t *Transport) recordLoss(f *follower, term, acknowledged, lastLog uint64) error {
 	t.mu.Lock()
 	f.lost = f.lost || f.term == term
 	t.mu.Unlock()
@@ -184,7 +184,7 @@ func (t *Transport) makeOwe(f *follower, at raft.ServerAddress, term, acknowledg
 	end := tail.End{Term: term, Index: acknowledged}
 	err := t.network.config.Owe(t.ctx, Node{string(f.id), string(at)}, end)
 	if err != nil {
-		return fmt.Errorf("peer: %s gets no entries until its disk has a note of what it lost: %w",
+		return fmt.Errorf("peer: %s gets no entries until its disk has recorded what it lost: %w",
 			f.id, err)
 	}
 	t.mu.Lock()
@@ -195,7 +195,7 @@ func (t *Transport) makeOwe(f *follower, at raft.ServerAddress, term, acknowledg
 	return nil
 }
 
-// observeAppend notes what became of an append. It logs once that a server does not answer and once that it
+// observeAppend records what became of an append. It logs once that a server does not answer and once that it
 // does again, where Raft would log every call, and now and then how far one is that has fallen behind.
 func (t *Transport) observeAppend(f *follower, at raft.ServerAddress, sent time.Time,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse, err error) {
@@ -211,7 +211,7 @@ func (t *Transport) observeAppend(f *follower, at raft.ServerAddress, sent time.
 		f.throttle.observeRoundTrip(took)
 		if isHeartbeat(args) { // it waits for no disk
 			f.slow.Add(now, took)
-			f.report = readReport(resp.Addr)
+			f.status = readStatus(resp.Addr)
 		}
 	}
 	switch {
@@ -222,12 +222,12 @@ func (t *Transport) observeAppend(f *follower, at raft.ServerAddress, sent time.
 	}
 	if err == nil && resp.Success && resp.Term == args.Term {
 		if len(args.Entries) > 0 {
-			progress, progressAttrs = f.throttle.catchUp.report(f.throttle.inFlightBytes, args)
+			progress, progressAttrs = f.throttle.catchUp.logLine(f.throttle.inFlightBytes, args)
 		}
 		f.acknowledge(args.Term, args.PrevLogEntry+uint64(len(args.Entries)))
 	}
-	if errors.Is(err, errEntriesRefused) {
-		f.pausedUntil = now.Add(refusedPause)
+	if errors.Is(err, errEntriesRejected) {
+		f.retryAt = now.Add(rejectedRetry)
 	}
 	t.mu.Unlock()
 	if progress != "" {
@@ -253,7 +253,7 @@ func (f *follower) updateContact(sent, now time.Time, args *raft.AppendEntriesRe
 		}
 		f.failingSince, f.unreachable = time.Time{}, false
 		if withEntries {
-			f.refusingSince = time.Time{}
+			f.rejectingSince = time.Time{}
 		}
 		if sent.After(f.at) { // a heartbeat overtakes an append
 			f.at, f.lastLog = sent, resp.LastLog
@@ -266,17 +266,17 @@ func (f *follower) updateContact(sent, now time.Time, args *raft.AppendEntriesRe
 	if f.failingSince.IsZero() {
 		f.failingSince = sent
 	}
-	if f.refusingSince.IsZero() && withEntries {
-		f.refusingSince = sent
+	if f.rejectingSince.IsZero() && withEntries {
+		f.rejectingSince = sent
 	}
-	switch failing, refusing := now.Sub(f.failingSince), now.Sub(f.refusingSince); {
+	switch failing, rejecting := now.Sub(f.failingSince), now.Sub(f.rejectingSince); {
 	case failing >= unreachableAfter && !f.at.After(f.failingSince):
 		if !f.unreachable {
 			f.unreachable = true
 			return "peer unreachable; it is missing new entries until it answers", failing
 		}
-	case withEntries && refusing >= unreachableAfter && f.at.After(f.refusingSince):
-		return "peer answers but rejects entries", refusing
+	case withEntries && rejecting >= unreachableAfter && f.at.After(f.rejectingSince):
+		return "peer answers but rejects entries", rejecting
 	}
 	return "", 0
 }

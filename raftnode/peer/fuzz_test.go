@@ -85,7 +85,7 @@ func FuzzRequest(f *testing.F) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			tr.serve(&stream{Conn: far, raw: far, inbound: true, purpose: purposeRaft, remote: Answer{Server: serverOf("n1")}, answered: time.Now()})
+			tr.serve(&stream{Conn: far, raw: far, inbound: true, purpose: purposeRaft, remote: Answer{Server: serverOf("n1")}, repliedAt: time.Now()})
 		}()
 		go func() {
 			_, _ = near.Write(sent)
@@ -138,7 +138,7 @@ func checkGiven(t *testing.T, request raft.RPC, own uint64) {
 	assert.LessOrEqual(t, logTerm, term)
 }
 
-// FuzzHandshake connects and sends bytes. What is accepted was meant for this server, by a server of its cluster, and is
+// FuzzHandshake connects and sends bytes. What is accepted was intended for this server, by a server of its cluster, and is
 // from the one that its first frame names; otherwise nothing that follows the frame is used.
 func FuzzHandshake(f *testing.F) {
 	list := mustList(f, threeNodes)

@@ -175,7 +175,7 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
 			return err
 		}
 		release()
-		n.checkClone(s.remote, s.answered, raw.RemoteAddr().String())
+		n.checkClone(s.remote, s.repliedAt, raw.RemoteAddr().String())
 		if s.purpose == purposeCall {
 			return writeLast(s, &payload{kindReply, n.config.Handle(ctx, s.remote.Server, s.body)})
 		}
@@ -204,15 +204,15 @@ func (n *Network) readHello(s *stream) error {
 	if refusal := n.checkCertificate(s); refusal != nil {
 		return sendRefusal(s, refusal)
 	}
-	mine, stranger := n.answer(s.remote.Server), n.checkKnown(s.remote.Server)
+	mine, unknown := n.answer(s.remote.Server), n.checkKnown(s.remote.Server)
 	if mine.Format != s.remote.Format { // what the caller has to say, or would read here, is of another cluster
 		return sendRefusal(s, newRefusal(OtherFormat, mine.Name, s.remote.Name, "the binary of %s has format %s and that of %s has format %s",
 			mine.Name, mine.Format, s.remote.Name, s.remote.Format))
 	}
-	if s.purpose == purposeAsk && (stranger == nil || len(n.config.AllowedNames) == 0) {
+	if s.purpose == purposeAsk && (unknown == nil || len(n.config.AllowedNames) == 0) {
 		return writeLast(s, &mine)
 	}
-	refusal := stranger
+	refusal := unknown
 	s.owner = n.openTransport()
 	if s.purpose != purposeAsk {
 		if s.owner == nil && s.purpose.lasts() {
@@ -223,7 +223,7 @@ func (n *Network) readHello(s *stream) error {
 	if refusal != nil {
 		return sendRefusal(s, refusal)
 	}
-	s.answered = time.Now()
+	s.repliedAt = time.Now()
 	if err := writeFrame(s, &mine); err != nil {
 		return err
 	}
@@ -295,9 +295,9 @@ func (n *Network) converse(ctx context.Context, s *stream, serverName string, ta
 	return context.Cause(ctx)
 }
 
-// checkIdentities is the table of doc.go: it returns why mine must not speak Raft with theirs, or nil. The
-// caller meant one server and reached another or the same. Both ends judge, each by what it knows
-// itself.
+// checkIdentities is the table of docs/proofs/peers.md: it returns why mine must not speak Raft
+// with theirs, or nil. The caller intended one server and reached another or the same. Both ends
+// check, each by what it knows itself.
 func checkIdentities(mine, theirs Answer, intended, reached Server) *RefusedError {
 	refuse := func(code RefusalCode, format string, args ...any) *RefusedError {
 		return newRefusal(code, mine.Name, theirs.Name, format, args...)
@@ -308,9 +308,9 @@ func checkIdentities(mine, theirs Answer, intended, reached Server) *RefusedErro
 		return refuse(OtherCluster, "%s belongs to cluster %v and %s to cluster %v",
 			mine.Name, mine.Cluster, theirs.Name, theirs.Cluster)
 	case intended.Name != reached.Name:
-		return refuse(NotMeant, "the caller means %s, and the node at this address is %s", intended.Name, reached.Name)
+		return refuse(OtherNode, "the caller wants %s, and the node at this address is %s", intended.Name, reached.Name)
 	case intended != reached:
-		return refuse(OtherIncarnation, "the caller means %s with incarnation %v, and the node at this address "+
+		return refuse(OtherIncarnation, "the caller wants %s with incarnation %v, and the node at this address "+
 			"has %v: it is another data directory under the same name",
 			intended.Name, intended.Incarnation, reached.Incarnation)
 	case mine.knowledge() == knowsNoCluster || theirs.knowledge() == knowsNoCluster:

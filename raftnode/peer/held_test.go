@@ -22,7 +22,7 @@ func (d *slowDisk) waitWritten(ctx context.Context, _ uint64) error {
 	d.waits.Add(1)
 	defer d.waits.Add(-1)
 	for d.shut.Load() {
-		if pause(ctx, 10*time.Millisecond); ctx.Err() != nil {
+		if sleep(ctx, 10*time.Millisecond); ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 	}

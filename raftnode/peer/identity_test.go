@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// knowledge is what one end of a connection knows: a row or column of the table in doc.go.
+// knowledge is what one end of a connection knows, a row or column of the table of checkIdentities.
 type knowledge struct {
 	name    string
 	cluster string
@@ -24,7 +24,7 @@ type knowledge struct {
 type reach struct {
 	name   string
 	server Server
-	want   RefusalCode // 0: it is the one meant
+	want   RefusalCode // 0: it is the intended one
 }
 
 // wantCode is what becomes of a connection between two kinds of knowledge.
@@ -44,7 +44,7 @@ func wantCode(caller, called knowledge, r reach) RefusalCode {
 	return 0
 }
 
-// Every cell of the table, with the same and with other ids and initial members, when the server meant is
+// Every cell of the table, with the same and with other ids and initial members, when the intended server is
 // reached, another directory of its name, and another name: over real connections, so that both ends
 // and their order take part. Initial members differ as soon as one of them had another directory.
 func TestHandshakeTable(t *testing.T) {
@@ -58,9 +58,9 @@ func TestHandshakeTable(t *testing.T) {
 		{"other id and initial members", "away", home},
 	}
 	reaches := []reach{
-		{"the server meant", serverOf("n2"), 0},
+		{"the intended server", serverOf("n2"), 0},
 		{"another directory", serverAfterWipe("n2"), OtherIncarnation},
-		{"another name", serverOf("n4"), NotMeant},
+		{"another name", serverOf("n4"), OtherNode},
 	}
 	for _, caller := range kinds {
 		for _, called := range kinds {
@@ -110,12 +110,12 @@ func TestCheckIdentities(t *testing.T) {
 	members, none := initialMembersOf(three), InitialMembers{}
 	home, peer := answer("n1", "home", members), answer("n2", "home", members)
 	joined, lagging, away := answer("n2", "home", none), answer("n2", "", members), answer("n2", "away", members)
-	strange, blank := answer("n2", "", initialMembersOf(three, serverAfterWipe("n2"))), answer("n2", "", none)
+	otherwise, blank := answer("n2", "", initialMembersOf(three, serverAfterWipe("n2"))), answer("n2", "", none)
 	lost, third := serverAfterWipe("n2"), serverOf("n3")
 	for _, c := range []struct {
 		name         string
 		mine, theirs Answer
-		meant        Server
+		intended     Server
 		want         RefusalCode
 		fact         string
 	}{
@@ -124,18 +124,18 @@ func TestCheckIdentities(t *testing.T) {
 		{"an initial member that lags", home, lagging, peer.Server, 0, ""},
 		{"seen by an initial member that lags", lagging, home, home.Server, 0, ""},
 		{"two initial members that lag", lagging, lagging, peer.Server, 0, ""},
-		{"a foreign node of another name", home, away, third, OtherCluster, "cluster 61776179"},
-		{"another node", home, peer, third, NotMeant, "means n3, and the node at"},
-		{"another node of other initial members", home, strange, third, NotMeant, "means n3, and the node at"},
+		{"a node of another cluster and another name", home, away, third, OtherCluster, "cluster 61776179"},
+		{"another node", home, peer, third, OtherNode, "wants n3, and the node at"},
+		{"another node of other initial members", home, otherwise, third, OtherNode, "wants n3, and the node at"},
 		{"another directory", home, peer, lost, OtherIncarnation, "another data directory under the same name"},
-		{"another directory of other initial members", home, strange, lost, OtherIncarnation, lost.Incarnation.String()},
-		{"an initial member of something else", home, strange, peer.Server, OtherInitialMembers, "initial members differ"},
+		{"another directory of other initial members", home, otherwise, lost, OtherIncarnation, lost.Incarnation.String()},
+		{"an initial member of something else", home, otherwise, peer.Server, OtherInitialMembers, "initial members differ"},
 		{"one that joined and an initial member that lags", joined, lagging, peer.Server, 0, ""},
 		{"an initial member that lags and one that joined", lagging, joined, peer.Server, 0, ""},
 		{"one that knows nothing", lagging, blank, peer.Server, NothingInCommon,
 			"n2 knows only the initial members of its cluster and n2 knows no cluster"},
 	} {
-		refusal := checkIdentities(c.mine, c.theirs, c.meant, c.theirs.Server)
+		refusal := checkIdentities(c.mine, c.theirs, c.intended, c.theirs.Server)
 		if c.want == 0 {
 			assert.Nil(t, refusal, c.name)
 			continue

@@ -49,7 +49,7 @@ func (t *Transport) makeRoom(name string) {
 		if !s.inbound || s.remote.Name != name || s.crowdedOut {
 			continue
 		}
-		if conns++; oldest == nil || s.answered.Before(oldest.answered) {
+		if conns++; oldest == nil || s.repliedAt.Before(oldest.repliedAt) {
 			oldest = s
 		}
 	}
@@ -128,11 +128,11 @@ func (r *request) read(b []byte) error {
 // Read implements net.Conn, and bounds a request before Raft decodes it.
 func (c *inboundConn) Read(b []byte) (int, error) {
 	if c.left <= 0 {
-		return 0, c.refuse(fmt.Errorf("it is longer than %d bytes", requestBytesMax))
+		return 0, c.reject(fmt.Errorf("it is longer than %d bytes", requestBytesMax))
 	}
 	n, err := c.stream.Read(b[:min(int64(len(b)), c.left)])
 	if fault := c.read(b[:n]); fault != nil {
-		return 0, c.refuse(fault)
+		return 0, c.reject(fault)
 	}
 	if !c.large && requestBytesMax-c.left > largeBytes {
 		c.large = true
@@ -141,23 +141,23 @@ func (c *inboundConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// refuse ends the connection for the request that it carries. Raft's handler logs the error.
-func (c *inboundConn) refuse(fault error) error {
+// reject ends the connection because of the request that it carries. Raft's handler logs the error.
+func (c *inboundConn) reject(fault error) error {
 	c.raw.Close()
-	return fmt.Errorf("peer: a request from %s was refused and the connection closed: %w", c.remote.Name, fault)
+	return fmt.Errorf("peer: a request from %s was rejected and the connection closed: %w", c.remote.Name, fault)
 }
 
 // Write implements net.Conn. After an answer the next request begins. Bytes that came before it, and are no snapshot's, were not
 // followed: no node sends them, and the connection ends.
 func (c *inboundConn) Write(b []byte) (int, error) {
-	answered := c.request
+	ended := c.request
 	if c.large {
 		c.owner.endLarge(c)
 	}
 	c.request = newRequest()
 	n, err := c.stream.Write(b)
-	if err == nil && answered.behind != answered.snapshot {
-		err = c.refuse(fmt.Errorf("%d bytes were sent behind it, and %d belong to it", answered.behind, answered.snapshot))
+	if err == nil && ended.behind != ended.snapshot {
+		err = c.reject(fmt.Errorf("%d bytes were sent behind it, and %d belong to it", ended.behind, ended.snapshot))
 	}
 	return n, err
 }

@@ -109,32 +109,33 @@ func (n Node) name() string { return NameOf(raft.ServerID(n.ID)) }
 type List struct{ text string }
 
 // ParseList reads "n1=host:5751,n2=host:5751,…". Two spellings of one list (other order, blanks
-// around items, upper case in host names) yield equal Lists. An error names the item at fault.
+// around items, upper case in host names) yield equal Lists. An error names the item at fault; its
+// caller adds which flag or field the list is from.
 func ParseList(text string) (List, error) { return parseList(text, CheckID) }
 
 // parseList reads a list of nodes with ids of a kind: no two have the same name.
 func parseList(text string, checkID func(id string) error) (List, error) {
 	items := strings.Split(text, ",")
 	if strings.TrimSpace(text) == "" {
-		return List{}, errors.New("--cluster is empty: " +
+		return List{}, errors.New("the list is empty: " +
 			"name every node of the cluster, this one too, as n1=host:5751,n2=host:5751,…")
 	}
 	if len(items) > nodesMax {
-		return List{}, fmt.Errorf("--cluster names %d nodes, and %d is the most", len(items), nodesMax)
+		return List{}, fmt.Errorf("the list names %d nodes, and %d is the most", len(items), nodesMax)
 	}
 	var nodes []Node
 	for i, item := range items {
 		node, err := parseNode(strings.TrimSpace(item), checkID)
 		if err != nil {
-			return List{}, fmt.Errorf("--cluster: item %d (%q): %w", i+1, item, err)
+			return List{}, fmt.Errorf("item %d (%q): %w", i+1, item, err)
 		}
 		for j, other := range nodes {
 			if other.name() == node.name() {
-				return List{}, fmt.Errorf("--cluster: items %d and %d have the same id %s: "+
+				return List{}, fmt.Errorf("items %d and %d have the same id %s: "+
 					"every node needs its own", j+1, i+1, node.name())
 			}
 			if other.Address == node.Address {
-				return List{}, fmt.Errorf("--cluster: items %d and %d (%s and %s) have the same address %s: "+
+				return List{}, fmt.Errorf("items %d and %d (%s and %s) have the same address %s: "+
 					"two nodes can't share a peer port", j+1, i+1, other.ID, node.ID, node.Address)
 			}
 		}

@@ -22,8 +22,8 @@ const (
 	// handshakesMax bounds the connections accepted and not yet authenticated. It is far above what a cluster
 	// needs at once (three connections to each peer, and those of relayed calls) and far below what would hurt.
 	handshakesMax = 64
-	// acceptPause is the pause after a failed Accept, which mostly means no free descriptors.
-	acceptPause = 50 * time.Millisecond
+	// acceptRetry is how long the listener waits after a failed Accept, which mostly means no free descriptors.
+	acceptRetry = 50 * time.Millisecond
 )
 
 // ErrClosed is what calls return once the Network, or the Transport that they came through, is
@@ -69,11 +69,11 @@ type Config struct {
 	// many goroutines, and must end when ctx does.
 	Owe func(ctx context.Context, server Node, acknowledged tail.End) error
 
-	// Report returns what this node tells its leader with each answer to a heartbeat. It is called
+	// HeartbeatStatus returns what this node tells its leader with each answer to a heartbeat. It is called
 	// from many goroutines, and must not block. Nil: nothing.
-	Report func() Report
+	HeartbeatStatus func() HeartbeatStatus
 
-	// MayCampaign reports whether this node may ask others for votes. Nil: it always may.
+	// MayCampaign reports whether this node may request votes. Nil: it always may.
 	MayCampaign func() bool
 
 	// WaitWritten returns nil once this node's disk has every entry up to index. It returns an error if ctx ends, or
@@ -97,7 +97,19 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Network is one node's share of the peer network: it listens, makes both ends of the handshake,
+// ConfigError is what is wrong with a field of Config. Nothing was started.
+type ConfigError struct {
+	Field  string
+	Reason error
+}
+
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("peer: %s: %v; nothing was started", e.Field, e.Reason)
+}
+
+func (e *ConfigError) Unwrap() error { return e.Reason }
+
+// Network is one node's part of the peer network: it listens, makes both ends of the handshake,
 // answers questions about this node's data, and lends verified connections to a Transport. Its methods may be
 // called from many goroutines.
 type Network struct {
@@ -123,11 +135,11 @@ type Network struct {
 func New(c Config) (*Network, error) {
 	if c.TLS != nil {
 		if err := checkTLS(c.TLS()); err != nil {
-			return nil, err
+			return nil, &ConfigError{"TLS", err}
 		}
 	}
 	if err := CheckAllowedNames(c.AllowedNames); err != nil {
-		return nil, fmt.Errorf("peer: AllowedNames: %w", err)
+		return nil, &ConfigError{"AllowedNames", err}
 	}
 	c.Advertise = cmp.Or(c.Advertise, c.Listener.Addr().String())
 	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, handshakeTimeoutDefault)
@@ -191,13 +203,13 @@ func (n *Network) accept() {
 			return
 		default:
 			n.log.warn("accept", "could not accept a peer connection; retrying", "error", err)
-			pause(n.ctx, acceptPause)
+			sleep(n.ctx, acceptRetry)
 		}
 	}
 }
 
-// pause waits, but not longer than ctx lasts.
-func pause(ctx context.Context, d time.Duration) {
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	<-ctx.Done()
@@ -235,7 +247,7 @@ func (n *Network) beginHandshake(cancel context.CancelCauseFunc, from net.Addr) 
 }
 
 // keepAliveConfig probes a connection that was idle for a second. That has to be at most a sixth of a lease
-// (10 s unless asked otherwise); the kernel counts in whole seconds and Go rounds up, so of what is below 1.7 s
+// (10 s unless the client sets another); the kernel counts in whole seconds and Go rounds up, so of what is below 1.7 s
 // only 1 s is. A machine that vanishes without closing its connections is noticed within 1 s × (1 + 3 probes).
 var keepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3}
 
@@ -249,7 +261,7 @@ func ListenTCP(ctx context.Context, address string) (net.Listener, error) {
 	config.SetMultipathTCP(false) // it does not support TCP_USER_TIMEOUT
 	listener, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("peer: can't listen for peers on %s (--peer): %w", address, err)
+		return nil, fmt.Errorf("can't listen for peers on %s: %w", address, err)
 	}
 	return listener, nil
 }

@@ -77,7 +77,7 @@ func TestTransportCanBeReopened(t *testing.T) {
 	})
 }
 
-// Raft's transport pools connections by address. A pooled one must not serve a call that means
+// Raft's transport pools connections by address. A pooled one must not serve a call to
 // another node at that address.
 func TestPooledConnectionServesTheNodeMeantOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestPooledConnectionServesTheNodeMeantOnly(t *testing.T) {
 		caller := openTransport(t, n1)
 		openTransport(t, n2)
 		require.NoError(t, vote(caller, "n2", "h2:5751"))
-		requireCode(t, NotMeant, vote(caller, "n4", "h2:5751"))
+		requireCode(t, OtherNode, vote(caller, "n4", "h2:5751"))
 		requireCode(t, OtherIncarnation, voteOf(caller, serverAfterWipe("n2"), "h2:5751"))
 		require.NoError(t, vote(caller, "n2", "h2:5751"))
 	})
@@ -102,7 +102,7 @@ func TestCallWithoutTheNodeMeantIsNotMade(t *testing.T) {
 		openTransport(t, n2)
 		var resp raft.RequestVoteResponse
 		err := caller.NetworkTransport.RequestVote(serverOf("n2").ID(), "h2:5751", &raft.RequestVoteRequest{RPCHeader: caller.header()}, &resp)
-		require.ErrorContains(t, err, "doesn't say which node it means")
+		require.ErrorContains(t, err, "doesn't name the server that it wants")
 		assert.False(t, resp.Granted)
 	})
 }
@@ -119,11 +119,11 @@ func TestEveryCallNamesTheNodeItMeans(t *testing.T) {
 		n4 := serverOf("n4").ID()
 		_, err = tr.AppendEntriesPipeline(n4, "h2:5751")
 		require.ErrorIs(t, err, raft.ErrPipelineReplicationNotSupported)
-		requireCode(t, NotMeant, tr.AppendEntries(n4, "h2:5751", &raft.AppendEntriesRequest{}, nil))
-		requireCode(t, NotMeant, tr.RequestVote(n4, "h2:5751", &raft.RequestVoteRequest{}, &raft.RequestVoteResponse{}))
-		requireCode(t, NotMeant, tr.RequestPreVote(n4, "h2:5751", &raft.RequestPreVoteRequest{}, &raft.RequestPreVoteResponse{}))
-		requireCode(t, NotMeant, tr.TimeoutNow(n4, "h2:5751", &raft.TimeoutNowRequest{}, &raft.TimeoutNowResponse{}))
-		requireCode(t, NotMeant, tr.InstallSnapshot(n4, "h2:5751", &raft.InstallSnapshotRequest{}, nil,
+		requireCode(t, OtherNode, tr.AppendEntries(n4, "h2:5751", &raft.AppendEntriesRequest{}, nil))
+		requireCode(t, OtherNode, tr.RequestVote(n4, "h2:5751", &raft.RequestVoteRequest{}, &raft.RequestVoteResponse{}))
+		requireCode(t, OtherNode, tr.RequestPreVote(n4, "h2:5751", &raft.RequestPreVoteRequest{}, &raft.RequestPreVoteResponse{}))
+		requireCode(t, OtherNode, tr.TimeoutNow(n4, "h2:5751", &raft.TimeoutNowRequest{}, &raft.TimeoutNowResponse{}))
+		requireCode(t, OtherNode, tr.InstallSnapshot(n4, "h2:5751", &raft.InstallSnapshotRequest{}, nil,
 			strings.NewReader("")))
 	})
 }
@@ -366,14 +366,14 @@ func TestRealSockets(t *testing.T) {
 	caller := openTransport(t, n1)
 	openTransport(t, n2)
 	require.NoError(t, vote(caller, "n2", n2.Addr().String()))
-	requireCode(t, NotMeant, vote(caller, "n3", n2.Addr().String()))
+	requireCode(t, OtherNode, vote(caller, "n3", n2.Addr().String()))
 	answer, err := n1.Ask(t.Context(), Node{"n2", n2.Addr().String()})
 	require.NoError(t, err)
 	assert.Equal(t, serverOf("n2"), answer.Server)
 	require.NoError(t, n1.Close())
 	require.NoError(t, n2.Close())
 	_, err = ListenTCP(t.Context(), "127.0.0.1:none")
-	require.ErrorContains(t, err, "--peer")
+	require.ErrorContains(t, err, "can't listen for peers on 127.0.0.1:none")
 	for began := time.Now(); ; { // the last ones may be about to end
 		left := goleak.Find(others)
 		if left == nil {

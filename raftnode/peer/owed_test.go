@@ -33,7 +33,7 @@ func TestALostTailElectsNobodyWithoutIt(t *testing.T) {
 		all[2].owe(tail.End{Term: all[0].tail().Log.Term, Index: last})
 		n2, n3 := w.start(all[1].nodeData), w.start(all[2].nodeData)
 		require.Nil(t, w.leader(20*time.Second, n2, n3))
-		assert.Contains(t, n3.member.logs.String(), "refused a vote")
+		assert.Contains(t, n3.member.logs.String(), "rejected a vote")
 
 		n1 := w.start(all[0].nodeData)
 		require.Same(t, n1, w.leader(20*time.Second, n1, n2, n3))
@@ -64,7 +64,7 @@ func TestANodeThatOwesTakesNoLeadership(t *testing.T) {
 	})
 }
 
-// A node that is asked enters a later term, on its disk, and leads no longer. That is no vote.
+// A node that is queried enters a later term, on its disk, and leads no longer. That is no vote.
 func TestRaisingATerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, all := threeRunning(t)
@@ -117,7 +117,7 @@ func TestWhomANodeThatOwesVotesFor(t *testing.T) {
 			at := raft.ServerAddress(to.address)
 			require.NoError(t, from.trans.RequestVote(to.ID(), at, &asked, &vote))
 			assert.Equal(t, granted, vote.Granted, end)
-			assert.Equal(t, granted, to.CurrentTerm() == term, "a refused candidate's term is not adopted")
+			assert.Equal(t, granted, to.CurrentTerm() == term, "the term of a rejected candidate is not taken over")
 			assert.LessOrEqual(t, vote.Term, term)
 			if !granted { // else there may be a leader, for whose sake raft refuses
 				var preVote raft.RequestPreVoteResponse

@@ -87,7 +87,7 @@ func comebacks(t *testing.T) map[string]comeback {
 				d := newNodeData(serverOf("n4"), list)
 				d.address, d.cluster = "h3:5751", clusterOf("home")
 				return d
-			}, NotMeant, NotMeant,
+			}, OtherNode, OtherNode,
 		},
 		"a node of another cluster at the address": {
 			func() *nodeData { return again(mine, "away") }, OtherCluster, OtherIncarnation,
@@ -259,7 +259,7 @@ func TestClonedDataDirectoryIsNoticed(t *testing.T) {
 	})
 }
 
-// The clone takes the address of a follower that is down: every call that reaches it there means
+// The clone takes the address of a follower that is down: every call that reaches it there is for
 // that follower, so it can't be counted as a second voter. The clone stays passive: one that stands for
 // election shows itself, which ends n3's connections, may cost the leader its majority for long enough, and
 // may even have the clone elected, with n3's vote.
@@ -286,14 +286,14 @@ func TestCloneAtAnotherNodesAddressIsRefused(t *testing.T) {
 		w.requireApplied(up, "acknowledged ", acknowledged)
 		w.requireApplied(p3, "acknowledged ", acknowledged)
 		assert.Zero(t, clone.applied.count("acknowledged "))
-		assert.Contains(t, leader.member.logs.String(), NotMeant.String())
+		assert.Contains(t, leader.member.logs.String(), OtherNode.String())
 		w.stop(clone)
 		w.requireApplied(w.start(down.nodeData), "acknowledged ", acknowledged)
 	})
 }
 
 // The cures that a refusal names work: n3 lost its disk and is removed, and the empty machine joins at
-// the old address, under a new name or its own, while connections that meant the lost directory are
+// the old address, under a new name or its own, while connections to the lost directory are
 // still in the leader's pool.
 func TestCureForALostDisk(t *testing.T) {
 	for name, fresh := range map[string]Server{"a new name": serverOf("n4"), "its own": serverAfterWipe("n3")} {

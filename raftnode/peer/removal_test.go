@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// appender opens n2's share of Raft. It takes down what it is sent; an append of term 1 is answered a
+// appender opens n2's end of Raft. It takes down what it is sent; an append of term 1 is answered a
 // second later, every other at once.
 func appender(t *testing.T, n2 testNode) (sent *[][]uint64) {
 	tr, err := n2.Transport(hclog.NewNullLogger())

@@ -31,7 +31,7 @@ const (
 var ErrImplausible = errors.New("a term or an index is beyond reason")
 
 // Start sets the Raft that this Transport is for, once; until then every request waits. What Raft has applied
-// decides about a snapshot, and while Raft is being made it can't be asked.
+// decides about a snapshot, and while Raft is being made it can't say.
 func (t *Transport) Start(r *raft.Raft) {
 	t.raft = r
 	close(t.started)
@@ -83,20 +83,20 @@ func (t *Transport) prepareRequest(c *inboundConn, request *raft.RPC) bool {
 		fault = fmt.Sprintf("its log is of term %d, later than its own, %d", logTerm, term)
 	}
 	if fault = cmp.Or(n.senderFault(c.remote.Server, from), n.termFault(term), fault); fault != "" {
-		n.log.warn("leap "+kind, "refused an implausible raft request: its sender or the sender's disk is damaged, or "+
+		n.log.warn("leap "+kind, "rejected an implausible raft request: its sender or the sender's disk is damaged, or "+
 			"hostile", "kind", kind, "fault", fault, "node", excerpt(from.ID), "address", excerpt(from.Addr))
-		err := fmt.Errorf("%s refused this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrImplausible, fault)
-		t.answer(*request, func() (any, error) { return nil, err })
+		err := fmt.Errorf("%s rejected this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrImplausible, fault)
+		t.respond(*request, func() (any, error) { return nil, err })
 		return false
 	}
 	snapshot, ok := request.Reader.(*incomingSnapshot)
-	return (!ok || !t.answerKnown(*request, snapshot)) && !t.refuseOwing(*request, from)
+	return (!ok || !t.respondIfApplied(*request, snapshot)) && !t.rejectOwing(*request, from)
 }
 
-// refuseOwing refuses a vote, a pre-vote, or a leadership that is handed over, if this node owes
-// what the candidate may lack, and reports whether it did. The term of a candidate that is refused
-// is not adopted.
-func (t *Transport) refuseOwing(request raft.RPC, from raft.RPCHeader) bool {
+// rejectOwing rejects a vote, a pre-vote, or a leadership that is handed over, if this node owes
+// what the candidate may lack, and reports whether it did. Raft does not enter
+// the term of a rejected candidate.
+func (t *Transport) rejectOwing(request raft.RPC, from raft.RPCHeader) bool {
 	n := t.network
 	var candidate tail.End
 	var response any
@@ -115,23 +115,23 @@ func (t *Transport) refuseOwing(request raft.RPC, from raft.RPCHeader) bool {
 	if state.MayVoteFor(candidate) {
 		return false
 	}
-	n.log.warn("owes "+string(from.ID), "refused a vote or the leadership: this node has lost the end of its log, and the "+
+	n.log.warn("owes "+string(from.ID), "rejected a vote or the leadership: this node has lost the end of its log, and the "+
 		"candidate may lack the same entries", "node", excerpt(from.ID), "owed_index", state.Owed.Index, "owed_term", state.Owed.Term,
 		"candidate_index", candidate.Index, "candidate_term", candidate.Term)
-	t.answer(request, func() (any, error) { return response, err })
+	t.respond(request, func() (any, error) { return response, err })
 	return true
 }
 
 // RaiseTerm has this node enter a term above another one, on its disk, unless it is in one. So it
 // takes nothing more from the leader of that other term, and leads no longer if it does. Raft gets
-// a request for a vote, in this node's own name, that it has to refuse, and adopts its term. Only a
+// a request for a vote, in this node's own name. Raft has to reject it, but enters its term. Only a
 // node whose log is empty votes for itself, in a term in which it does not campaign.
 func (t *Transport) RaiseTerm(ctx context.Context, above uint64) error {
 	n := t.network
 	if fault := n.termFault(above); fault != "" || above == math.MaxUint64 {
 		return fmt.Errorf("peer: the term was not raised: %w: %s", ErrImplausible, fault)
 	}
-	self := raft.RPCHeader{ // without an id: this log may not name this node yet, and raft would refuse it for that
+	self := raft.RPCHeader{ // without an id: this log may not name this node yet, and raft would reject it for that
 		ProtocolVersion: raft.ProtocolVersionMax, Addr: t.EncodePeer(n.server().ID(), t.LocalAddr()),
 	}
 	answered := make(chan raft.RPCResponse, 1)
@@ -164,7 +164,7 @@ func (t *Transport) RaiseTerm(ctx context.Context, above uint64) error {
 }
 
 // presentAsVoter has Raft vote for a server that was given its vote and of which this node knows only that it
-// is being caught up. Raft refuses that, and looks at the id in a request for nothing else; so it is shown
+// is being caught up. Raft rejects that, and looks at the id in a request for nothing else; so it is shown
 // this node's own.
 func (t *Transport) presentAsVoter(from *raft.RPCHeader) {
 	for _, s := range t.raft.GetConfiguration().Configuration().Servers {
@@ -208,9 +208,9 @@ func (t *Transport) checkTerm(kind string, id raft.ServerID, at raft.ServerAddre
 	if fault == "" {
 		return nil
 	}
-	n.log.warn("leap from "+string(id), "refused an implausible raft response: its sender or the sender's disk is "+
+	n.log.warn("leap from "+string(id), "rejected an implausible raft response: its sender or the sender's disk is "+
 		"damaged, or hostile", "kind", kind, "fault", fault, "node", id, "address", at)
-	return fmt.Errorf("peer: the answer of %s to a call (%s) was refused: %w: %s; nothing was changed here",
+	return fmt.Errorf("peer: the answer of %s to a call (%s) was rejected: %w: %s; nothing was changed here",
 		id, kind, ErrImplausible, fault)
 }
 
@@ -220,8 +220,8 @@ func (n *Network) senderFault(sender Server, named raft.RPCHeader) string {
 	if raft.ServerID(named.ID) != sender.ID() {
 		return fmt.Sprintf("it was sent by %s in the name of %q", sender, excerpt(named.ID))
 	}
-	if stranger := n.checkKnown(sender); stranger != nil { // it was removed since it connected
-		return stranger.Detail
+	if unknown := n.checkKnown(sender); unknown != nil { // it was removed since it connected
+		return unknown.Detail
 	}
 	return ""
 }
@@ -282,14 +282,14 @@ type incomingSnapshot struct {
 	io.Reader
 	transport *Transport
 	args      *raft.InstallSnapshotRequest
-	forRaft   bool // and not read yet, see answerKnown
+	forRaft   bool // and not read yet, see respondIfApplied
 }
 
 func (s *incomingSnapshot) Read(b []byte) (int, error) {
 	if s.forRaft {
 		s.forRaft = false
 		if s.transport.hasApplied(s.args) {
-			return 0, errKnown
+			return 0, errApplied
 		}
 	}
 	limit := time.AfterFunc(snapshotStallTimeout, s.stalled)
@@ -304,7 +304,7 @@ func (s *incomingSnapshot) stalled() {
 	t.closeMatching(func(s *stream) bool { return s.remote.ID() == from })
 }
 
-// answerKnown answers a snapshot of what this node has applied, and reports whether it did. The leader did
+// respondIfApplied responds to a snapshot of what this node has applied, and reports whether it did. The leader did
 // not receive the answer to the first one, or the network delivered it twice. Raft would install it again: it
 // would take back what was applied and, worse, the configuration, and would not take the later ones, whose
 // entries it has. What is applied is committed, so it equals the leader's, and to have it is all that the
@@ -313,36 +313,36 @@ func (s *incomingSnapshot) stalled() {
 // A snapshot that is passed on is checked once more when raft reads it:
 //
 //  1. raft is storing an append, which will commit up to 6; 3 is applied;
-//  2. a snapshot up to 4 arrives; it is not known, and waits for raft;
+//  2. a snapshot up to 4 arrives; it is not applied, and waits for raft;
 //  3. raft applies up to 6, takes the snapshot, and would go back to 4.
 //
 // The second check is in raft's main loop, in which nothing else is applied. Raft drops the snapshot and
-// reads what follows to empty the connection; the leader sends it again, and then it is known.
-func (t *Transport) answerKnown(request raft.RPC, snapshot *incomingSnapshot) bool {
+// reads what follows to empty the connection; the leader sends it again, and then it is applied.
+func (t *Transport) respondIfApplied(request raft.RPC, snapshot *incomingSnapshot) bool {
 	args := snapshot.args
 	if !t.hasApplied(args) {
 		snapshot.forRaft = true
 		return false
 	}
-	t.network.log.Log(slog.LevelInfo, "known "+string(args.ID),
+	t.network.log.Log(slog.LevelInfo, "applied "+string(args.ID),
 		"skipped a snapshot whose entries are already applied", "node", excerpt(args.ID), "index", args.LastLogIndex)
-	t.answer(request, func() (any, error) {
+	t.respond(request, func() (any, error) {
 		return &raft.InstallSnapshotResponse{Term: max(args.Term, t.raft.CurrentTerm()), Success: true}, nil
 	})
 	return true
 }
 
 // hasApplied reports whether this node has applied what is in a snapshot. One of an earlier leader is left to
-// raft to refuse.
+// raft to reject.
 func (t *Transport) hasApplied(args *raft.InstallSnapshotRequest) bool {
 	return args.Term >= t.raft.CurrentTerm() && args.LastLogIndex <= t.raft.AppliedIndex()
 }
 
-var errKnown = errors.New("peer: meanwhile this node has applied what is in the snapshot; it was not installed")
+var errApplied = errors.New("peer: meanwhile this node has applied what is in the snapshot; it was not installed")
 
-// answer answers a request that raft is not given. A snapshot is read before: the next request on its
+// respond responds to a request that raft is not given. A snapshot is read before: the next request on its
 // connection begins behind it.
-func (t *Transport) answer(request raft.RPC, answer func() (any, error)) {
+func (t *Transport) respond(request raft.RPC, answer func() (any, error)) {
 	t.background.Go(func() {
 		if request.Reader != nil {
 			_, _ = io.Copy(io.Discard, request.Reader)

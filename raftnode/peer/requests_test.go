@@ -147,24 +147,24 @@ func TestARequestThatLeapsIsRefused(t *testing.T) {
 		for name, send := range kinds {
 			t.Run(name, func(t *testing.T) {
 				t.Run("the last term there is", func(t *testing.T) {
-					refused(t, send, func(uint64) uint64 { return math.MaxUint64 })
+					rejected(t, send, func(uint64) uint64 { return math.MaxUint64 })
 				})
 				t.Run("one too far", func(t *testing.T) {
-					refused(t, send, func(own uint64) uint64 { return own + termAdvanceMax + 1 })
+					rejected(t, send, func(own uint64) uint64 { return own + termAdvanceMax + 1 })
 				})
 			})
 		}
 	}
 }
 
-// refused sends a harm to each node of a cluster, which serves on, restarts included.
-func refused(t *testing.T, send harm, ahead func(own uint64) uint64) {
+// rejected sends a harm to each node of a cluster, which serves on, restarts included.
+func rejected(t *testing.T, send harm, ahead func(own uint64) uint64) {
 	synctest.Test(t, func(t *testing.T) {
 		w, all := threeRunning(t)
 		defer w.stopAll()
 		for i, to := range all {
 			own, from := to.CurrentTerm(), all[(i+1)%3]
-			assert.ErrorContains(t, send(from, to, ahead(own)), to.Name+" refused", "the answer")
+			assert.ErrorContains(t, send(from, to, ahead(own)), to.Name+" rejected", "the answer")
 			assert.Less(t, to.CurrentTerm(), own+10)
 			assert.Contains(t, to.member.logs.String(), "node="+from.Server.String()+" address="+from.address)
 		}
@@ -305,7 +305,7 @@ func TestManyRefusalsAreLoggedOnce(t *testing.T) {
 		for range 100 {
 			require.Error(t, leaps["append"](all[1], all[0], math.MaxUint64))
 		}
-		assert.Equal(t, 1, strings.Count(all[0].member.logs.String(), "refused an implausible raft request"))
+		assert.Equal(t, 1, strings.Count(all[0].member.logs.String(), "rejected an implausible raft request"))
 		w.serves(all, "after ")
 	})
 }

@@ -26,10 +26,10 @@ func TestNoServerSpeaksForAnother(t *testing.T) {
 		leader := w.leader(20*time.Second, all[:]...)
 		require.NotNil(t, leader)
 		term := leader.CurrentTerm()
-		// n4 passes the handshake: it knows the initial members, and it means the server that it reaches.
-		stranger := openNode(t, w.testNetwork, Config{ID: "n4", List: leader.list})
-		defer stranger.Close()
-		tr, err := stranger.Transport(leader.config().Logger)
+		// n4 passes the handshake: it knows the initial members, and it intends the server that it reaches.
+		outsider := openNode(t, w.testNetwork, Config{ID: "n4", List: leader.list})
+		defer outsider.Close()
+		tr, err := outsider.Transport(leader.config().Logger)
 		require.NoError(t, err)
 		at := raft.ServerAddress(leader.address)
 		for _, name := range []string{"", "n2", string(all[0].ID()), string(all[1].ID()), string(all[2].ID())} {

@@ -167,7 +167,7 @@ func TestASnapshotBehindAnAppendTakesNothingBack(t *testing.T) {
 		var calls sync.WaitGroup
 		calls.Go(func() { assert.NoError(t, f.appends(3, 5, command(4), command(5), f.laterList())) })
 		synctest.Wait()
-		calls.Go(func() { assert.ErrorContains(t, f.installs(), errKnown.Error()) })
+		calls.Go(func() { assert.ErrorContains(t, f.installs(), errApplied.Error()) })
 		sleepVirtual(100 * time.Millisecond)
 		synctest.Wait()
 		close(log.gate)

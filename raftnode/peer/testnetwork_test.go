@@ -255,7 +255,7 @@ func openTCP(t testing.TB, c Config) testNode {
 	return openNode(t, nil, c)
 }
 
-// openTransport opens Raft's share of a network. Whatever Raft would be asked is answered "yes". A call may take
+// openTransport opens Raft's end of a network. The response to every request is "yes". A call may take
 // as long as a handshake.
 func openTransport(t testing.TB, m testNode) *Transport {
 	t.Helper()
@@ -280,7 +280,7 @@ func (t *Transport) header() raft.RPCHeader {
 	return raft.RPCHeader{ProtocolVersion: 3, ID: []byte(t.network.server().ID()), Addr: []byte(t.network.config.Advertise)}
 }
 
-// vote asks the first server of a name for its vote, over a fresh connection or one that is in the pool.
+// vote requests the vote of the first server of a name, over a fresh connection or one that is in the pool.
 func vote(tr *Transport, name, address string) error { return voteOf(tr, serverOf(name), address) }
 
 func voteOf(tr *Transport, server Server, address string) error {
@@ -292,7 +292,7 @@ func voteOf(tr *Transport, server Server, address string) error {
 	return err
 }
 
-// connect lets one node ask another, over a fresh connection, for a vote.
+// connect has one node request the vote of another, over a fresh connection.
 func connect(t testing.TB, from, to testNode) error {
 	t.Helper()
 	caller, called := openTransport(t, from), openTransport(t, to)

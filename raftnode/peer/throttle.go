@@ -67,7 +67,7 @@ func (p *throttle) extendDeadline(at time.Time) time.Time {
 	return p.deadline
 }
 
-// observeRoundTrip notes the round trip of an append without entries. A hundred that are longer raise it from one
+// observeRoundTrip records the round trip of an append without entries. A hundred that are longer raise it from one
 // millisecond to hundreds.
 func (p *throttle) observeRoundTrip(took time.Duration) {
 	if slower := p.roundTrip + p.roundTrip/16 + 1; p.roundTrip > 0 {
@@ -76,7 +76,7 @@ func (p *throttle) observeRoundTrip(took time.Duration) {
 	p.roundTrip = max(took, 1)
 }
 
-// observeAppend notes what became of the append under way.
+// observeAppend records what became of the append under way.
 func (p *throttle) observeAppend(took time.Duration, err error) {
 	measured, full := float64(p.inFlightBytes)/took.Seconds(), p.inFlightBytes >= p.batchBytes()/2
 	switch took -= min(took, p.roundTrip); {
@@ -110,9 +110,9 @@ func (p *progress) add(n int) (rate int, due bool) {
 	return rate, due
 }
 
-// report returns what there is to log of a server that took an append of some bytes, and may have fallen
+// logLine returns what there is to log of a server that took an append of some bytes, and may have fallen
 // behind.
-func (p *progress) report(bytes int, args *raft.AppendEntriesRequest) (message string, attrs []any) {
+func (p *progress) logLine(bytes int, args *raft.AppendEntriesRequest) (message string, attrs []any) {
 	last := args.PrevLogEntry + uint64(len(args.Entries))
 	if last >= args.LeaderCommitIndex {
 		if p.logged.After(p.began) {
@@ -205,7 +205,7 @@ type Repeated struct {
 
 const repeatedSeconds = 10
 
-// Add notes a measurement.
+// Add records a measurement.
 func (r *Repeated) Add(now time.Time, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -202,11 +202,11 @@ func TestRefusedEntriesAreSentAgain(t *testing.T) {
 			args, resp, took := send(3)
 			require.Empty(t, args.Entries)
 			require.True(t, resp.Success)
-			require.Equal(t, i > 0, took > refusedPause/2, "the pause is %v", took)
-			require.LessOrEqual(t, took, refusedPause)
+			require.Equal(t, i > 0, took > rejectedRetry/2, "it waited for %v", took)
+			require.LessOrEqual(t, took, rejectedRetry)
 			_, resp, took = send(0)
 			require.False(t, resp.Success)
-			require.Less(t, took, refusedPause/2)
+			require.Less(t, took, rejectedRetry/2)
 			require.Zero(t, tr.Contact(d3.ID()).Acknowledged)
 		}
 		assert.Contains(t, n1.logs.String(), "rejects entries")
@@ -214,11 +214,11 @@ func TestRefusedEntriesAreSentAgain(t *testing.T) {
 		go tr.Close()
 		_ = tr.AppendEntries(d3.ID(), raft.ServerAddress(d3.address), &raft.AppendEntriesRequest{
 			Term: 7, Entries: []*raft.Log{{Index: 1, Term: 7}}}, &raft.AppendEntriesResponse{})
-		assert.Less(t, time.Since(began), refusedPause/2, "the end is not waited for")
+		assert.Less(t, time.Since(began), rejectedRetry/2, "the end is not waited for")
 	})
 }
 
-// receiver opens n2's share of Raft, which hands the snapshots that it is sent to take and accepts them.
+// receiver opens n2's end of Raft, which hands the snapshots that it is sent to take and accepts them.
 func receiver(t *testing.T, n2 testNode, take func(io.Reader) error) *Transport {
 	tr, err := n2.Transport(hclog.NewNullLogger())
 	require.NoError(t, err)

@@ -16,16 +16,16 @@ import (
 func checkTLS(c *tls.Config) error {
 	switch {
 	case c.RootCAs == nil && c.ClientCAs == nil:
-		return errors.New("peer: TLS has neither RootCAs nor ClientCAs: name the CA of the peers, " +
+		return errors.New("it has neither RootCAs nor ClientCAs: name the CA of the peers, " +
 			"since every public CA would do otherwise")
 	case len(c.Certificates) == 0 && (c.GetCertificate == nil || c.GetClientCertificate == nil):
-		return errors.New("peer: TLS has no certificate of this node, which it presents both when it " +
+		return errors.New("it has no certificate of this node, which presents it both when it " +
 			"calls and when it is called")
 	}
 	return nil
 }
 
-// mutualTLS is the configuration for a call to node meant; for being called, meant is "". One CA
+// mutualTLS is the configuration for a call to a node; at the called end, serverName is "". One CA
 // list, whichever is set, serves both directions.
 func mutualTLS(c *tls.Config, serverName string) *tls.Config {
 	c = c.Clone()
@@ -41,7 +41,7 @@ func mutualTLS(c *tls.Config, serverName string) *tls.Config {
 }
 
 // secure makes one end of TLS, if this node has it. At the calling end, the receiver's certificate must name
-// the node meant, serverName: an address is where a node is, and what has to be proved is which node it is.
+// the intended node, serverName: an address is where a node is, and what has to be proved is which node it is.
 // Which node the caller's certificate must name is known only from its hello: see checkCertificate.
 func (n *Network) secure(ctx context.Context, s *stream, serverName string) error {
 	if s.Conn = s.raw; n.config.TLS == nil {
@@ -49,7 +49,7 @@ func (n *Network) secure(ctx context.Context, s *stream, serverName string) erro
 	}
 	config := n.config.TLS()
 	if err := checkTLS(config); err != nil {
-		return err
+		return fmt.Errorf("peer: TLS: %w", err)
 	}
 	config = mutualTLS(config, serverName)
 	other, secured := serverName, tls.Client(s.raw, config)

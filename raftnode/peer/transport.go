@@ -20,13 +20,13 @@ import (
 const (
 	// idleConnsMax is one idle connection each to a peer for heartbeats, appends and votes.
 	idleConnsMax = 3
-	// rpcsInFlight switches pipelining off: with Raft's own default of 2, one refused append of a live
+	// rpcsInFlight switches pipelining off: with Raft's own default of 2, one rejected append of a live
 	// follower was seen to stop replication to it for good (hashicorp/raft#612).
 	rpcsInFlight = 1
 )
 
 // Transport is Raft's transport over a Network. It differs from raft.NetworkTransport in two
-// things. The id of the server that a call is meant for goes with the call down to the handshake,
+// things. The id of the server that a call is for goes with the call down to the handshake,
 // and into the key of the connection pool: Raft keeps connections by address, and a node that took over
 // another's address would be handed the other's connections. And terms that leap don't pass (requests.go).
 //
@@ -34,16 +34,16 @@ const (
 // and is refused there.
 type Transport struct {
 	*raft.NetworkTransport
-	network  *Network
-	logger   hclog.Logger
-	requests chan raft.RPC // those that Raft may be given
-	started  chan struct{} // closed by Start
-	raft     *raft.Raft    // see Start
-	patience atomic.Int64  // see SetPatience
+	network   *Network
+	logger    hclog.Logger
+	requests  chan raft.RPC // those that Raft may be given
+	started   chan struct{} // closed by Start
+	raft      *raft.Raft    // see Start
+	extension atomic.Int64  // see SetLeaseExtension
 
 	ctx  context.Context // ends when Close begins
 	stop context.CancelCauseFunc
-	// background are the reading of snapshots that are refused or known, heartbeats beside raft, and the accepted
+	// background are the reading of snapshots that are rejected or applied already, heartbeats beside raft, and the accepted
 	// streams that their handler has not closed.
 	background sync.WaitGroup
 
@@ -106,9 +106,9 @@ func (t *Transport) Close() error {
 var deadConnErrors = []error{io.EOF, io.ErrClosedPipe, net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET}
 
 // retryDead makes a call once more for each idle connection that turns out to be dead, and checks the term of
-// the answer. Raft asks for a vote once and takes a failure for silence, so after a restart of the peer,
+// the answer. Raft requests a vote once and takes a failure for silence, so after a restart of the peer,
 // which kills the idle connections, an election would be lost and with it half a second without a leader.
-// Asking twice is no harm: a vote that was given is given again. The same holds of a transfer to the peer,
+// To request it twice is no harm: a vote that was given is given again. The same holds of a transfer to the peer,
 // which would fail.
 func retryDead[Args, Resp any](t *Transport, kind string,
 	call func(raft.ServerID, raft.ServerAddress, *Args, *Resp) error,
@@ -124,12 +124,12 @@ func retryDead[Args, Resp any](t *Transport, kind string,
 	return err
 }
 
-// errEntriesRefused is how an append failed whose entries fit the follower's log, since its disk is full or they
+// errEntriesRejected is how an append failed whose entries fit the follower's log, since its disk is full or they
 // were changed on their way. Raft says of a log that does not fit, and of nothing else, that the next try
 // needs no pause. It would go back in the leader's log for either, and send a snapshot in the end, though the
-// follower lacks nothing before them. And it would wait longer with each refusal, though a cluster of which
+// follower lacks nothing before them. And it would wait longer with each rejection, though a cluster of which
 // only the leader has room should continue soon after there is some.
-var errEntriesRefused = errors.New("the entries of an append were refused; the log of that node has the reason; " +
+var errEntriesRejected = errors.New("the entries of an append were rejected; the log of that node has the reason; " +
 	"they are sent again")
 
 // AppendEntries implements raft.Transport.
@@ -166,14 +166,14 @@ func (t *Transport) sendAppend(id raft.ServerID, at raft.ServerAddress,
 	}
 	if err == nil && resp.Term == args.Term {
 		if resp.LastLog < acknowledged {
-			return t.noteLoss(f, args.Term, acknowledged, resp.LastLog)
+			return t.recordLoss(f, args.Term, acknowledged, resp.LastLog)
 		}
 		if len(args.Entries) > 0 && !resp.Success && !resp.NoRetryBackoff {
-			err = errEntriesRefused
+			err = errEntriesRejected
 		}
 	}
 	t.observeAppend(f, at, sent, args, resp, err)
-	if errors.Is(err, errEntriesRefused) {
+	if errors.Is(err, errEntriesRejected) {
 		args.Entries, resp.Success = nil, true // as if none had been sent: Raft reads them again, and tries again
 		return nil
 	}
@@ -184,7 +184,7 @@ func (t *Transport) sendAppend(id raft.ServerID, at raft.ServerAddress,
 	return err
 }
 
-// RequestVote implements raft.Transport. A node that owes something asks nobody, and is refused;
+// RequestVote implements raft.Transport. A node that owes something sends no request, and gets no vote:
 // Raft can't be told not to campaign.
 func (t *Transport) RequestVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
@@ -195,9 +195,9 @@ func (t *Transport) RequestVote(id raft.ServerID, at raft.ServerAddress,
 	return retryDead(t, "vote", t.NetworkTransport.RequestVote, id, at, args, resp, &resp.Term)
 }
 
-// errYields is why this node asks for no pre-vote (Config.MayCampaign). It votes for others as
+// errYields is why this node requests no pre-vote (Config.MayCampaign). It votes for others as
 // ever.
-var errYields = errors.New("not asked: this node gave way as leader recently, and lets others campaign first")
+var errYields = errors.New("not requested: this node gave way as leader recently, and lets others campaign first")
 
 // RequestPreVote implements raft.WithPreVote. See RequestVote.
 func (t *Transport) RequestPreVote(id raft.ServerID, at raft.ServerAddress,
@@ -261,7 +261,7 @@ func (s streamLayer) Dial(address raft.ServerAddress, _ time.Duration) (net.Conn
 	rest := strings.TrimLeft(string(address), entriesPrefix+snapshotPrefix)
 	server, at, found := strings.Cut(rest, "=")
 	if !found {
-		return nil, fmt.Errorf("peer: a call to %s doesn't say which node it means, and was not made: "+
+		return nil, fmt.Errorf("peer: a call to %s doesn't name the server that it wants, and was not made: "+
 			"Raft has to call through a peer.Transport", address)
 	}
 	stream := &stream{purpose: purposeRaft}
@@ -360,7 +360,7 @@ type stream struct {
 	inbound    bool     // accepted: if it is for Raft, serve closes it
 	purpose    purpose
 	remote     Answer     // of the other end
-	answered   time.Time  // when the hello was answered, at the end that is called
+	repliedAt  time.Time  // when this end replied to the hello, if it was called
 	crowdedOut bool       // closed for another one of the same node; the mutex of its owner guards it
 	body       []byte     // of a call: the request at the end that is called, the reply at the other
 	owner      *Transport // if it is for Raft; nil: whoever dialled or accepted it closes it

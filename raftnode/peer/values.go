@@ -7,7 +7,7 @@ import "fmt"
 const requestValuesMax = 4096
 
 // valueReader follows one value of MessagePack, with those in it, as its bytes arrive, and fails before the bytes are decoded if they
-// have or announce too much. It refuses the kinds of values that Raft's encoder does not write: Raft's decoder may find another end
+// have or announce too much. It rejects the kinds of values that Raft's encoder does not write: Raft's decoder may find another end
 // of them.
 type valueReader struct {
 	values uint64 // that have begun or are announced
@@ -86,7 +86,7 @@ func (v *valueReader) begin(first byte) error {
 	return nil
 }
 
-// hold notes what the latest value holds.
+// hold records what the latest value holds.
 func (v *valueReader) hold(length uint64) error {
 	if v.holds == holdsBytes {
 		v.skip = length

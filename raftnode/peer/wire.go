@@ -10,7 +10,7 @@ import (
 	"io"
 	"strings"
 
-	"zamok/session/visible"
+	"zamok/api/visible"
 )
 
 // A frame is "zamok", a version byte, the length of the body in two bytes, big-endian, and the body: its kind
@@ -31,7 +31,7 @@ const (
 type kind uint8
 
 const (
-	kindHello   kind = 1 // caller: the purpose, the server that it means, its own Answer
+	kindHello   kind = 1 // caller: the purpose, the intended server, its own Answer
 	kindAnswer  kind = 2 // receiver: its Answer
 	kindRefusal kind = 3 // either: why not
 	kindProceed kind = 4 // caller: it accepts the receiver; carries the request of a call, or Raft's bytes follow
@@ -145,7 +145,7 @@ func (h *hello) check() error {
 	case h.Purpose < purposeRaft || h.Purpose > purposeRelay:
 		return fmt.Errorf("purpose %d", h.Purpose)
 	case h.Purpose == purposeAsk && h.Server != (Server{}):
-		return errors.New("a question that means a server")
+		return errors.New("a question with an intended server")
 	case h.Purpose != purposeAsk && err != nil:
 		return err
 	}
@@ -207,11 +207,11 @@ const (
 	TLSWanted           RefusalCode = 3  // one end speaks TLS and the other doesn't
 	WrongCertificate    RefusalCode = 4  // the certificate doesn't name the node that showed it
 	OtherCluster        RefusalCode = 5  // the cluster ids differ
-	NotMeant            RefusalCode = 6  // the node reached is not the one the caller means
+	OtherNode           RefusalCode = 6  // the node reached is not the one that the caller intends
 	OtherInitialMembers RefusalCode = 7  // no cluster id to compare, and the initial members differ
 	NothingInCommon     RefusalCode = 8  // nothing that both know shows that they are of one cluster
-	OtherIncarnation    RefusalCode = 9  // the node reached has another data directory than the one meant
-	NotReady            RefusalCode = 10 // the node meant runs no Raft yet
+	OtherIncarnation    RefusalCode = 9  // the node reached has another data directory than the intended one
+	NotReady            RefusalCode = 10 // the called node runs no Raft yet
 	NotKnown            RefusalCode = 11 // the node reached knows no node of the caller's name in its cluster
 	OtherFormat         RefusalCode = 12 // the binaries read and write different entries
 )
@@ -245,7 +245,7 @@ var codes = map[RefusalCode]struct{ name, remedy string }{
 			"else give each node a certificate with its id as a DNS name, signed by the peers' CA"},
 	OtherCluster: {"other cluster",
 		"correct the address; a node changes clusters only with an empty data directory and --join"},
-	NotMeant: {"not the node meant", "if another node took over the address, `zamok remove` the one that had it " +
+	OtherNode: {"other node", "if another node took over the address, `zamok remove` the one that had it " +
 		"and start the new one with --join; else correct the address"},
 	OtherInitialMembers: {"other initial members", "correct the addresses: each cluster has nodes of its own"},
 	NothingInCommon: {"nothing in common",

@@ -23,7 +23,7 @@ func samples(t testing.TB) map[string]message {
 		"question": &hello{purposeAsk, Server{}, from},
 		"proceed":  &payload{kindProceed, []byte("how far are you?")},
 		"reply":    &payload{kindReply, []byte("up to 7")},
-		"refusal":  &RefusedError{NotMeant, "n2", "n1", "n1 means n3"},
+		"refusal":  &RefusedError{OtherNode, "n2", "n1", "n1 wants n3"},
 		"answer":   &from,
 	}
 }
@@ -70,8 +70,8 @@ func TestFramesAreReadStrictly(t *testing.T) {
 		{"hello", `"Name":"n2"`, `"Name":"N2"`, "lower-case"},
 		{"hello", `"6e312066`, `"6E312066`, "canonical"},
 		{"hello", `"6e312066`, `"312066`, "is not 32 hexadecimal digits"},
-		{"question", `"Server":{"Name":""`, `"Server":{"Name":"n2"`, "a question that means a server"},
-		{"refusal", `means n3`, `means\nn3`, "not fit to print"},
+		{"question", `"Server":{"Name":""`, `"Server":{"Name":"n2"`, "a question with an intended server"},
+		{"refusal", `wants n3`, `wants\nn3`, "not fit to print"},
 		{"refusal", `"By":"n2"`, `"By":""`, "no ids"},
 		{"answer", `"HasData":true`, `"HasData":2`, "cannot unmarshal number"},
 		{"answer", `"HasData":true`, `"HasData":true,"HasData":true`, "canonical"},
@@ -99,7 +99,7 @@ func TestFramesAreFixed(t *testing.T) {
 		"hello":    "\x01" + `{"Purpose":1,"Server":{` + n2 + `},"From":` + from + `}`,
 		"question": "\x01" + `{"Purpose":2,"Server":{` + none + `},"From":` + from + `}`,
 		"answer":   "\x02" + from,
-		"refusal":  "\x03" + `{"Code":6,"By":"n2","Peer":"n1","Detail":"n1 means n3"}`,
+		"refusal":  "\x03" + `{"Code":6,"By":"n2","Peer":"n1","Detail":"n1 wants n3"}`,
 		"reply":    "\x05" + `{"Body":"dXAgdG8gNw=="}`,
 	} {
 		var b bytes.Buffer

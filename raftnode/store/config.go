@@ -2,7 +2,6 @@ package store
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"time"
@@ -41,8 +40,8 @@ type Config struct {
 
 	// Fatal ends the process, because a write or fsync of log or vote failed and
 	// no other may follow (S3). It is called on the goroutine that was writing,
-	// and again on every goroutine that tries to write afterwards; "Fatal" in the
-	// package comment says what it may do instead in a test. Required.
+	// and again on every goroutine that tries to write afterwards; "The end of the
+	// process" in docs/proofs/storage.md says what it may do in a test. Required.
 	Fatal func(error)
 
 	// Observe is called after each write of log and vote that succeeded, with how long it took, its fsync
@@ -87,8 +86,8 @@ type Wrap struct {
 	Free      func() uint64 // in place of the file system's answer
 }
 
-// settled returns cfg with its zeros filled in, or says which field is wrong.
-func (cfg Config) settled() (Config, error) {
+// withDefaults returns cfg with its zeros filled in, or a ConfigError.
+func (cfg Config) withDefaults() (Config, error) {
 	id := fnv.New32a()
 	id.Write([]byte(cfg.NodeID))
 	cfg.LowSpace = cmp.Or(cfg.LowSpace, DefaultLowSpace+uint64(id.Sum32())%DefaultLowSpaceSpread)
@@ -102,18 +101,35 @@ func (cfg Config) settled() (Config, error) {
 	if cfg.Written == nil {
 		cfg.Written = func([]*raft.Log) {}
 	}
+	wrong := func(field, reason string, args ...any) (Config, error) {
+		return cfg, &ConfigError{field, fmt.Errorf(reason, args...)}
+	}
 	switch {
 	case cfg.NodeID == "":
-		return cfg, errors.New("store: NodeID is empty; nothing was opened; name the node")
+		return wrong("NodeID", "it is empty: name the node")
 	case (cfg.Dir == "") == (cfg.Memory == nil):
-		return cfg, errors.New("store: exactly one of Dir and Memory must be set; nothing was opened; set one")
+		return wrong("Dir", "either it or Memory must be set, and not both")
 	case cfg.Fatal == nil:
-		return cfg, errors.New("store: Fatal is nil; nothing was opened; give a function that ends the process, because a disk that failed once must not be written again")
+		return wrong("Fatal", "it is nil: give a function that ends the process, because a disk that failed once "+
+			"must not be written again")
 	case cfg.ReservedSpace >= cfg.LowSpace:
-		return cfg, fmt.Errorf("store: ReservedSpace (%d bytes) is not below LowSpace (%d bytes), so entries would be refused before anybody is warned; nothing was opened; raise LowSpace or lower ReservedSpace", cfg.ReservedSpace, cfg.LowSpace)
+		return wrong("ReservedSpace", "its %d bytes are not below LowSpace (%d bytes), so entries would be refused "+
+			"before anybody is warned: raise LowSpace or lower ReservedSpace", cfg.ReservedSpace, cfg.LowSpace)
 	case cfg.Dir != "" && cfg.ReservedSpace < ReservedSegments*SegmentBytes:
-		return cfg, fmt.Errorf("store: ReservedSpace (%d bytes) is below %d segments of %d bytes, so there might be no room for the next one; "+
-			"nothing was opened; raise ReservedSpace", cfg.ReservedSpace, ReservedSegments, SegmentBytes)
+		return wrong("ReservedSpace", "its %d bytes are below %d segments of %d bytes, so there might be no room for "+
+			"the next one: raise ReservedSpace", cfg.ReservedSpace, ReservedSegments, SegmentBytes)
 	}
 	return cfg, nil
 }
+
+// ConfigError is what is wrong with a field of Config. Nothing was opened.
+type ConfigError struct {
+	Field  string
+	Reason error
+}
+
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("store: %s: %v; nothing was opened", e.Field, e.Reason)
+}
+
+func (e *ConfigError) Unwrap() error { return e.Reason }

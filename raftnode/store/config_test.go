@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -9,25 +10,31 @@ import (
 
 func TestConfigRefusals(t *testing.T) {
 	good := Config{NodeID: "n1", Dir: "/nowhere", Fatal: func(error) {}}
-	for name, bad := range map[string]func(*Config){
-		"NodeID is empty":     func(c *Config) { c.NodeID = "" },
-		"exactly one of":      func(c *Config) { c.Dir = "" },
-		"exactly one":         func(c *Config) { c.Memory = new(Memory) },
-		"Fatal is nil":        func(c *Config) { c.Fatal = nil },
-		"not below LowSpace":  func(c *Config) { c.ReservedSpace, c.LowSpace = 10, 10 },
-		"lower ReservedSpace": func(c *Config) { c.ReservedSpace = 1 << 40 },
+	for reason, c := range map[string]struct {
+		field string
+		spoil func(*Config)
+	}{
+		"it is empty":              {"NodeID", func(c *Config) { c.NodeID = "" }},
+		"it or Memory must be set": {"Dir", func(c *Config) { c.Dir = "" }},
+		"not both":                 {"Dir", func(c *Config) { c.Memory = new(Memory) }},
+		"it is nil":                {"Fatal", func(c *Config) { c.Fatal = nil }},
+		"not below LowSpace":       {"ReservedSpace", func(c *Config) { c.ReservedSpace, c.LowSpace = 10, 10 }},
+		"lower ReservedSpace":      {"ReservedSpace", func(c *Config) { c.ReservedSpace = 1 << 40 }},
 	} {
 		cfg := good
-		bad(&cfg)
+		c.spoil(&cfg)
 		_, err := Open(cfg)
-		assert.ErrorContains(t, err, name)
+		wrong, ok := errors.AsType[*ConfigError](err)
+		require.True(t, ok, "%v", err)
+		assert.Equal(t, c.field, wrong.Field)
+		assert.ErrorContains(t, wrong.Reason, reason)
 	}
 }
 
 func TestMarksDifferByNode(t *testing.T) {
 	marks := map[uint64]string{}
 	for _, node := range []string{"n1", "n2", "n3", "n4", "n5"} {
-		cfg, err := Config{NodeID: node, Memory: new(Memory), Fatal: func(error) {}}.settled()
+		cfg, err := Config{NodeID: node, Memory: new(Memory), Fatal: func(error) {}}.withDefaults()
 		require.NoError(t, err)
 		assert.NotContains(t, marks, cfg.LowSpace)
 		assert.GreaterOrEqual(t, cfg.LowSpace, uint64(DefaultLowSpace))

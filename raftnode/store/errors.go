@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// The refusals of this package, for errors.Is. Each is wrapped in a message
+// The errors of this package, for errors.Is. Each is wrapped in a message
 // with what happened, what took effect, and what to do.
 var (
 	// ErrLocked: another process has the directory open. Nothing was changed.

@@ -20,13 +20,13 @@ const (
 )
 
 // raftLog is the log that raft sees. An append is admitted (free space, the proposer's checksum), sealed
-// with the store's checksum, written by the log's one writer, and then visible; or visible first, and written
+// with the store's checksum, written by the log's one writer, and then seen by raft; or seen first, and written
 // while raft continues (pending.go). One goroutine at a time appends: raft's main loop. Below it is an engine, or
 // the fault injection of a test.
 type raftLog struct {
 	serialWriter
 	engine    raft.LogStore
-	idle      *time.Timer // settles the log when nothing was written for a while; nil: it need not be
+	idle      *time.Timer // fires when nothing was written for a while, and marks the log durable; nil: it need not be
 	space     *space
 	snapshots *snapshots
 
@@ -95,7 +95,7 @@ func (l *raftLog) FirstIndex() (uint64, error) { return l.extent.Load().first, n
 // LastIndex implements raft.LogStore.
 func (l *raftLog) LastIndex() (uint64, error) { return l.extent.Load().last, nil }
 
-// GetLog implements raft.LogStore. It reads without the writer's turn. An entry that can't be read is
+// GetLog implements raft.LogStore. It reads without the writer's lock. An entry that can't be read is
 // damaged, unless the extent has changed meanwhile, since the entry may have been deleted.
 func (l *raftLog) GetLog(index uint64, entry *raft.Log) error {
 	for {
@@ -154,12 +154,12 @@ func (l *raftLog) write(op Op, count int, do func() error) error {
 	return err
 }
 
-// settleWhenIdle has the log's record say of the last write that it is durable when no other
+// markDurableWhenIdle has the log's record say that the last write is durable, when no other one
 // follows it soon.
-func (l *raftLog) settleWhenIdle(settle func() error) {
+func (l *raftLog) markDurableWhenIdle(mark func() error) {
 	l.idle = time.AfterFunc(idleAfter, func() {
 		if l.record.ended() == nil {
-			_ = l.serialWriter.write(OpSettle, 0, settle)
+			_ = l.serialWriter.write(OpMarkDurable, 0, mark)
 		}
 	})
 }

@@ -57,8 +57,8 @@ type engine interface {
 	begin() error
 	// latest is the index of the first of the latest entries that take together at most so many bytes.
 	latest(bytes int) (from uint64)
-	// settle notes that what was written is durable.
-	settle() error
+	// markDurable records that what was written is durable.
+	markDurable() error
 	close() error
 }
 

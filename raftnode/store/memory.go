@@ -116,11 +116,11 @@ func (m *Memory) close() error {
 
 type memoryLog struct{ *raft.InmemStore }
 
-func (memoryLog) lost() tail.End    { return tail.End{} }
-func (memoryLog) begin() error      { return nil }
-func (memoryLog) latest(int) uint64 { return 0 }
-func (memoryLog) settle() error     { return nil }
-func (memoryLog) close() error      { return nil }
+func (memoryLog) lost() tail.End     { return tail.End{} }
+func (memoryLog) begin() error       { return nil }
+func (memoryLog) latest(int) uint64  { return 0 }
+func (memoryLog) markDurable() error { return nil }
+func (memoryLog) close() error       { return nil }
 
 func (l memoryLog) StoreLogs(entries []*raft.Log) error {
 	all, err := extentOf(l)

@@ -27,7 +27,7 @@ const (
 // the cure, what is in use (ErrLocked), what is another node's (ErrOtherNode),
 // and what is not whole (ErrLost).
 func Open(cfg Config) (*Store, error) {
-	cfg, err := cfg.settled()
+	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (s *Store) open(cfg Config) error {
 	}
 	s.identity.Store(&id)
 	if cfg.Memory == nil {
-		s.logs.settleWhenIdle(s.engine.settle)
+		s.logs.markDurableWhenIdle(s.engine.markDurable)
 	}
 	return s.DropStale()
 }

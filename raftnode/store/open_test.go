@@ -44,7 +44,7 @@ func sized(all, quick, short int) int {
 	return all
 }
 
-// open opens node n1 on cfg, and closes it when the test ends. Its log is not settled before that. Fatal, if the
+// open opens node n1 on cfg, and closes it when the test ends. Its log is not marked durable before that. Fatal, if the
 // test has none of its own, fails the test.
 func open(t testing.TB, cfg Config) *Store {
 	t.Helper()
@@ -57,13 +57,14 @@ func open(t testing.TB, cfg Config) *Store {
 	st, err := Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
-	unsettled(t, st)
+	withoutIdleMark(t, st)
 	return st
 }
 
-// unsettled has a log settled when it is closed, and not when it is idle: that would be a write that a test does not expect.
-func unsettled(t testing.TB, st *Store) {
-	if st.logs.idle != nil && !st.logs.idle.Stop() { // it is being settled now
+// withoutIdleMark has a log marked durable when it is closed, and not when it is idle: a test does not
+// expect that write.
+func withoutIdleMark(t testing.TB, st *Store) {
+	if st.logs.idle != nil && !st.logs.idle.Stop() { // it is being marked now
 		require.Eventually(t, func() bool {
 			st.logs.mu.Lock()
 			defer st.logs.mu.Unlock()

@@ -284,6 +284,11 @@ func TestReplacementsAreNotPending(t *testing.T) {
 		st.requireHeld(t, begin(func() error { return st.Logs().StoreLogs(entries(3, 6, 7)) }), "the append")
 		_, last := span(t, st.Logs())
 		assert.EqualValues(t, 7, last)
+
+		// Another entry of an index that was on the disk before is not there yet.
+		st.hold()
+		require.NoError(t, st.Logs().StoreLogs(entries(3, 8, 8)))
+		st.requireHeld(t, st.waiting(t.Context(), 8), "the wait for the entry")
 	})
 }
 

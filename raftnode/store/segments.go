@@ -276,7 +276,7 @@ func (l *segmentLog) write(f frame, entries []*raft.Log) (err error) {
 		_, err = s.WriteAt(l.text, at)
 	}
 	if err == nil {
-		err = l.note(false)
+		err = l.writeRecord(false)
 	}
 	if cap(l.text) > SegmentBytes/8 {
 		l.text = nil
@@ -287,9 +287,9 @@ func (l *segmentLog) write(f frame, entries []*raft.Log) (err error) {
 	return err
 }
 
-// note writes the record of the last frame, and flushes it, with the frame if that was just
+// writeRecord writes the record of the last frame, and flushes it, with the frame if that was just
 // written.
-func (l *segmentLog) note(durable bool) error {
+func (l *segmentLog) writeRecord(durable bool) error {
 	record := tailRecord{number: l.last.number, durable: durable}
 	if n := len(l.places); n > 0 {
 		record.end = tail.End{Term: l.places[n-1].term, Index: l.lastIndex()}
@@ -302,12 +302,12 @@ func (l *segmentLog) note(durable bool) error {
 	return err
 }
 
-// settle notes that the last frame is durable.
-func (l *segmentLog) settle() error {
+// markDurable records that the last frame is durable.
+func (l *segmentLog) markDurable() error {
 	if l.durable {
 		return nil
 	}
-	return l.note(true)
+	return l.writeRecord(true)
 }
 
 // inspect returns the term of the last entry. The entries were verified when they were read.

@@ -11,8 +11,8 @@ type space struct {
 }
 
 // admit refuses to write so many bytes of entries when they would not leave the
-// reserved space free. It asks the file system each time: a number from a second
-// ago is wrong as soon as another program fills the disk, and asking costs about
+// reserved space free. It reads the free space each time: a number from a second
+// ago is wrong as soon as another program fills the disk, and reading it costs about
 // a hundredth of the flush that follows.
 func (s *space) admit(bytes int) error {
 	free := s.free()

@@ -190,7 +190,7 @@ func (s *Store) Close() error {
 	}
 	var err error
 	if errors.Is(ended, ErrClosed) { // and nothing has failed before
-		err = recovered(s.engine.settle)
+		err = recovered(s.engine.markDurable)
 	}
 	return errors.Join(err, s.engine.close(), s.medium.close())
 }

@@ -195,10 +195,10 @@ type unwritable struct{ Table }
 func (unwritable) Put(Values) error { return errors.New("input/output error") }
 
 // When the log was idle for a moment, what is known to be on the disk is never taken for torn.
-func TestASettledLogThatLostItsTailIsDamaged(t *testing.T) {
+func TestADurableLogThatLostItsTailIsDamaged(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 0))
-	c := crashed(t, random, 3) // and closed, which settles it
+	c := crashed(t, random, 3) // and closed, which marks it durable
 	text := must(os.ReadFile(c.path))
 	for at := c.begins; at < c.begins+int64(c.length); at += 7 {
 		text[at] ^= 1
@@ -210,9 +210,9 @@ func TestASettledLogThatLostItsTailIsDamaged(t *testing.T) {
 	st := must(Open(c.cfg))
 	defer st.Close()
 	require.NoError(t, st.Logs().StoreLog(command(c.last.Index+1, 3, []byte("one more"))))
-	settled := func() bool {
+	marked := func() bool {
 		record, _ := readRecord(must(os.ReadFile(c.path)), st.Identity().Incarnation)
 		return record.durable && record.end.Index == c.last.Index+1
 	}
-	require.Eventually(t, settled, 30*time.Second, idleAfter, "a running log settles by itself")
+	require.Eventually(t, marked, 30*time.Second, idleAfter, "a running log is marked by itself")
 }

@@ -105,7 +105,7 @@ func (v *votes) put(op Op, changes Values) error {
 	return v.write(op, len(changes), func() error { return v.replace(changes) })
 }
 
-// replace changes values on the disk, and then in memory. The caller has the writer's turn.
+// replace changes values on the disk, and then in memory. The caller holds the writer's lock.
 func (v *votes) replace(changes Values) error {
 	err := v.table.Put(changes)
 	if err == nil {

@@ -13,17 +13,17 @@ import (
 type Op string
 
 const (
-	OpAppend  Op = "append"  // entries into the log
-	OpDelete  Op = "delete"  // entries out of the log
-	OpSettle  Op = "settle"  // the note that what was written to the log is durable
-	OpVote    Op = "vote"    // a vote: its term and its candidate
-	OpSetting Op = "setting" // any other value of the table; for raft, its current term
+	OpAppend      Op = "append"       // entries into the log
+	OpDelete      Op = "delete"       // entries out of the log
+	OpMarkDurable Op = "mark durable" // the record that what was written to the log is durable
+	OpVote        Op = "vote"         // a vote: its term and its candidate
+	OpSetting     Op = "setting"      // any other value of the table; for raft, its current term
 )
 
 // InProgress is a write that has not returned.
 type InProgress struct {
 	Op    Op
-	Since time.Time // when it was asked for
+	Since time.Time // when it was requested
 }
 
 // A serialWriter writes one file: one writer at a time, first come, first served.
@@ -85,7 +85,7 @@ func (p *serialWriter) attempt(op Op, count int, do func() error) error {
 	begun := time.Now()
 	switch cause := recovered(do); {
 	case cause == nil:
-		if op != OpSettle { // which is no write of entries, and small
+		if op != OpMarkDurable { // which is no write of entries, and small
 			p.record.observe(time.Since(begun))
 		}
 		return nil

@@ -182,7 +182,7 @@ func (m *model) flush(s *modelState, i int) {
 	}
 }
 
-// commit notes what is committed by now, and checks that each later leader had it.
+// commit records what is committed by now, and checks that each later leader had it.
 func (m *model) commit(s *modelState) (lost string) {
 	for t := range m.terms {
 		length := s.leaderLen[t]

@@ -13,12 +13,13 @@ import (
 
 	"zamok/api"
 	"zamok/client"
+	"zamok/client/admin"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
 )
 
-// patience is how long a test waits for what should happen soon: the machine may be busy.
-const patience = 30 * time.Second
+// testTimeout is how long a test waits for what should happen soon: the machine may be busy.
+const testTimeout = 30 * time.Second
 
 // startNodes starts a cluster of three nodes in this process.
 func startNodes(t *testing.T) []*api.Node {
@@ -62,7 +63,7 @@ func killLeader(t *testing.T, nodes []*api.Node) {
 			}
 		}
 		return false
-	}, patience, 5*time.Millisecond)
+	}, testTimeout, 5*time.Millisecond)
 }
 
 // dial makes a client, which is closed with the test, once the cluster has a leader.
@@ -70,11 +71,11 @@ func dial(t *testing.T, nodes []*api.Node, cfg client.Config) *client.Client {
 	for _, n := range nodes {
 		cfg.Endpoints = append(cfg.Endpoints, n.Client())
 	}
-	cfg.RequestTimeout = patience
+	cfg.RequestTimeout = testTimeout
 	c, err := client.New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() }) // whose word may come too late
-	_, err = c.Now(t.Context())
+	_, err = admin.New(c).Now(t.Context())
 	require.NoError(t, err)
 	return c
 }

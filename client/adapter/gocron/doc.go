@@ -34,7 +34,7 @@
 //
 // # Elector
 //
-// The leader stays leader until it loses its lock, or is closed. IsLeader looks at the lock, and asks no node. A leader
+// The leader stays leader until it loses its lock, or is closed. IsLeader looks at the lock, and calls no node. A leader
 // that is cut off has a successor after the client's ttl, or later by the time for which the cluster itself has no
 // leader. Two leaders never exist at the same time ([client.Lock.Err]). But two clocks do: a run that an old leader
 // began just before its end may happen again in the new one, and one that was due in between may not happen at all.

@@ -13,6 +13,7 @@ import (
 
 	"zamok/api"
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 const (
@@ -51,7 +52,7 @@ func (p *program) RecordJobTiming(time.Time, time.Time, uuid.UUID, string, []str
 
 // advance turns the clock to the next run.
 func (p *program) advance() {
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), testTimeout)
 	defer cancel()
 	require.NoError(p.t, p.clock.BlockUntilContext(ctx, 1))
 	p.clock.Advance(interval)
@@ -61,7 +62,7 @@ func (p *program) outcome() gocron.JobStatus {
 	select {
 	case status := <-p.outcomes:
 		return status
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		require.FailNow(p.t, "no outcome of a run")
 		return ""
 	}
@@ -97,7 +98,7 @@ func free(t *testing.T, c *client.Client) {
 	require.Eventually(t, func() bool {
 		info, err := c.Get(t.Context(), "cron/"+job, 1)
 		return err == nil && len(info.Held) == 0
-	}, patience, 20*time.Millisecond)
+	}, testTimeout, 20*time.Millisecond)
 }
 
 func TestOneSchedulerRunsAJob(t *testing.T) {
@@ -146,12 +147,12 @@ func TestALossStopsTheJobsOnRequest(t *testing.T) {
 	inJob := <-began
 	info, err := c.Get(t.Context(), job, 1)
 	require.NoError(t, err)
-	_, err = c.ForceRelease(t.Context(), job, info.Held[0].Token, "a test")
+	_, err = admin.New(c).ForceRelease(t.Context(), job, info.Held[0].Token, "a test")
 	require.NoError(t, err)
 	select {
 	case err := <-lost:
-		require.ErrorIs(t, err, client.ErrRevoked)
-	case <-time.After(patience):
+		require.ErrorIs(t, err, client.ErrForceReleased)
+	case <-time.After(testTimeout):
 		require.FailNow(t, "the loss is not reported")
 	}
 	require.NoError(t, inJob.Err(), "gocron gives the job no context that ends with the lock")
@@ -173,7 +174,7 @@ func TestTheLeaderRunsJobs(t *testing.T) {
 	leads := func(e *Elector) bool { return e.IsLeader(t.Context()) == nil }
 	var net network
 	join("one", client.Config{TTL: 7 * time.Second, Dialer: net.dial})
-	require.Eventually(t, func() bool { return leads(electors[0]) }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return leads(electors[0]) }, testTimeout, 5*time.Millisecond)
 	join("two", client.Config{TTL: time.Minute})
 	join("three", client.Config{TTL: time.Minute})
 	require.Equal(t, 1, tick(programs))
@@ -195,7 +196,7 @@ func TestTheLeaderRunsJobs(t *testing.T) {
 			}
 		}
 		return next != nil
-	}, patience, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	require.ErrorIs(t, electors[0].IsLeader(t.Context()), ErrNotLeader, "the old one knows before there is a new one")
 	require.Greater(t, next.Held().Token(), token)
 	require.Equal(t, 1, tick(programs))
@@ -205,6 +206,6 @@ func TestTheLeaderRunsJobs(t *testing.T) {
 	require.ErrorIs(t, next.IsLeader(t.Context()), ErrNotLeader)
 	require.Eventually(t, func() bool {
 		return leads(electors[1]) || leads(electors[2])
-	}, patience, 5*time.Millisecond, "one is left")
+	}, testTimeout, 5*time.Millisecond, "one is left")
 	require.Equal(t, 1, tick(programs))
 }

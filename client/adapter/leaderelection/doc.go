@@ -26,7 +26,7 @@
 //   - When the context of Run ends, the leadership is released, but not before OnStartedLeading has returned.
 //   - The lease is renewed while the process runs, also if its work hangs. Work that must prove that it goes on
 //     ends its context itself.
-//   - Run returns an error if the cluster refuses the candidate for good, instead of trying again.
+//   - Run returns an error on a permanent error, instead of trying again.
 //
 // As in the library, Run ends with the leadership, OnStoppedLeading is called at each end of Run, also if it never led,
 // and on a loss it does not wait for OnStartedLeading. Without OnStoppedLeading's os.Exit the program calls Run again.

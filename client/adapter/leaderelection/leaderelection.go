@@ -10,7 +10,7 @@ import (
 	"zamok/client"
 )
 
-// observeAgain is how long an elector waits before it asks again who leads, if that failed.
+// observeAgain is how long an elector waits before it reads the leader again after an error.
 const observeAgain = time.Second
 
 // LeaderElectionConfig is what a LeaderElector is made of. OnNewLeader may be nil, all else is required.
@@ -127,7 +127,7 @@ func (le *LeaderElector) GetLeader() string {
 	return ""
 }
 
-// IsLeader reports whether this candidate leads now. It looks at its lock, and asks no node.
+// IsLeader reports whether this candidate leads now. It looks at its lock, and calls no node.
 func (le *LeaderElector) IsLeader() bool { return le.Held() != nil }
 
 // Held is the lock of a candidate that leads, else nil. Its token is for the storage that the work writes to.

@@ -11,6 +11,7 @@ import (
 
 	"zamok/api"
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 const election = "controller"
@@ -64,7 +65,7 @@ func within[T any](t *testing.T, ch <-chan T, what string) (v T) {
 	t.Helper()
 	select {
 	case v = <-ch:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		require.FailNow(t, "did not happen: "+what)
 	}
 	return v
@@ -77,7 +78,7 @@ func (c *candidate) observes(t *testing.T, leaders ...string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		assert.Equal(t, leaders, c.leaders)
-	}, patience, 20*time.Millisecond)
+	}, testTimeout, 20*time.Millisecond)
 }
 
 func TestLeadershipMoves(t *testing.T) {
@@ -93,7 +94,7 @@ func TestLeadershipMoves(t *testing.T) {
 	require.False(t, two.IsLeader())
 
 	killLeader(t, nodes)
-	_, err := dial(t, nodes, client.Config{}).Now(t.Context()) // there is a new one
+	_, err := admin.New(dial(t, nodes, client.Config{})).Now(t.Context()) // there is a new one
 	require.NoError(t, err)
 	require.NoError(t, first.Err(), "a leader of programs outlives a leader of nodes")
 

@@ -22,7 +22,7 @@
 //     most once in 8 s, gives WithOptions(client.WithMaxHold(8*time.Second)).
 //   - The time for which a lock outlives a dead program is the client's ttl, for all of its locks: client.Config.TTL,
 //     10 s.
-//   - Extend extends nothing. It asks the cluster whether the lock is held: heed its error as before. Until moves by
+//   - Extend extends nothing. It checks with the cluster whether the lock is held: heed its error as before. Until moves by
 //     itself with each renewal, and is exact to the client's safety margin.
 //   - Lock waits in a FIFO queue instead of trying again and again, for as long as the tries would have taken: 31
 //     pauses of 150 ms, or what WithTries and WithRetryDelay make of them. WithTries(1) and TryLock do not wait.

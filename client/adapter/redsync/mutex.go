@@ -79,10 +79,10 @@ func (m *Mutex) TryLockContext(ctx context.Context) error { return m.acquire(ctx
 func (m *Mutex) Lock() error { return m.LockContext(context.Background()) }
 
 // LockContext acquires the lock, for which it waits as WithTries says.
-func (m *Mutex) LockContext(ctx context.Context) error { return m.acquire(ctx, m.patience()) }
+func (m *Mutex) LockContext(ctx context.Context) error { return m.acquire(ctx, m.waitLimit()) }
 
 func (m *Mutex) acquire(ctx context.Context, wait time.Duration) error {
-	lock, err := m.c.Lock(ctx, m.name, append(slices.Clip(m.options), client.WithWaitTimeout(wait))...)
+	lock, err := m.c.Lock(ctx, m.name, append(slices.Clip(m.options), client.WithWait(wait))...)
 	switch {
 	case err == nil:
 		m.lock.Store(lock)
@@ -116,7 +116,7 @@ func (m *Mutex) UnlockContext(ctx context.Context) (bool, error) {
 // Extend is ExtendContext without a context.
 func (m *Mutex) Extend() (bool, error) { return m.ExtendContext(context.Background()) }
 
-// ExtendContext asks the cluster whether the lock is held, which needs no call to stay so. False with ErrExtendFailed,
+// ExtendContext checks with the cluster whether the lock is held, which needs no call to stay so. False with ErrExtendFailed,
 // which wraps an ErrTaken: it is not. False with another error: no node answered in time, and Until is how long it is
 // held without.
 func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
@@ -132,7 +132,7 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 // Deprecated: as in redsync. Use Until, or Handle.
 func (m *Mutex) Valid() (bool, error) { return m.ValidContext(context.Background()) }
 
-// ValidContext asks the cluster whether the lock is held. False with an ErrTaken: it is not.
+// ValidContext checks with the cluster whether the lock is held. False with an ErrTaken: it is not.
 //
 // Deprecated: as in redsync. Use Until, or Handle.
 func (m *Mutex) ValidContext(ctx context.Context) (bool, error) {

@@ -44,7 +44,7 @@ func WithOptions(options ...client.Option) Option {
 	return OptionFunc(func(m *Mutex) { m.options = append(m.options, options...) })
 }
 
-// patience is how long all tries would take.
-func (m *Mutex) patience() time.Duration {
+// waitLimit is how long all tries would take.
+func (m *Mutex) waitLimit() time.Duration {
 	return time.Duration(min(float64(m.tries-1)*float64(m.delay), math.MaxInt64/2))
 }

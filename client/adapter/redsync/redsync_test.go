@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/client"
+	"zamok/client/admin"
 )
 
 // mutex is what a program may have made of redsync's Mutex. It names all methods of it.
@@ -75,7 +76,7 @@ func zamokSystem(t *testing.T) system {
 		lose: func(name string) {
 			info, err := operator.Get(t.Context(), name, 1)
 			require.NoError(t, err)
-			_, err = operator.ForceRelease(t.Context(), name, info.Held[0].Token, "a test")
+			_, err = admin.New(operator).ForceRelease(t.Context(), name, info.Held[0].Token, "a test")
 			require.NoError(t, err)
 		},
 		failed: is(ErrFailed), expired: is(ErrLockAlreadyExpired), taken: as[*ErrTaken],
@@ -157,7 +158,7 @@ func TestErrorsAreTheClientsToo(t *testing.T) {
 	s.lose("x")
 	select {
 	case <-a.Handle().Lost():
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		require.FailNow(t, "the loss is not reported")
 	}
 	until := a.Until()
@@ -184,7 +185,7 @@ func TestPatience(t *testing.T) {
 		{[]Option{WithTries(1 << 62)}, time.Duration(1) << 62},
 		{[]Option{WithRetryDelay(0)}, 0},
 	} {
-		require.Equal(t, c.want, New(nil).NewMutex("x", c.options...).patience())
+		require.Equal(t, c.want, New(nil).NewMutex("x", c.options...).waitLimit())
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"zamok/api"
 	"zamok/client"
+	"zamok/client/admin"
 	"zamok/raftnode"
 )
 
@@ -89,7 +90,7 @@ func TestALateWriterIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	token := late.Token() // all that the stopped process still has
 
-	_, err = operator.ForceRelease(ctx, name, token, "it does not answer")
+	_, err = admin.New(operator).ForceRelease(ctx, name, token, "it does not answer")
 	require.NoError(t, err)
 	next, err := dial(t).Lock(ctx, name)
 	require.NoError(t, err)

@@ -3,7 +3,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Lost, withLock } from '../../../../client/node/zamok.mjs';
+import { Lost, withLock } from '../../../../client/javascript/zamok.mjs';
 
 const rate = Number(process.env.ZAMOK_TEST_RATE ?? 1); // of this program's clock
 const right = performance.now.bind(performance);

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"zamok/api/zamokpb"
-	"zamok/internal/call"
+	"zamok/client/call"
 )
 
 // An attempt continues while other nodes are tried: it begins once, and whichever ends first is the

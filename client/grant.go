@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"zamok/api/zamokpb"
-	"zamok/internal/call"
+	"zamok/client/call"
 )
 
 // Token is the number of a grant. Storage that rejects a token lower than the highest that it has

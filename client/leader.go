@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"zamok/api/zamokpb"
-	"zamok/internal/call"
+	"zamok/client/call"
 )
 
 const (

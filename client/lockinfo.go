@@ -7,8 +7,8 @@ import (
 
 	"zamok/api/visible"
 	"zamok/api/zamokpb"
+	"zamok/client/call"
 	"zamok/clock"
-	"zamok/internal/call"
 )
 
 // Stamp is a reading of the cluster's replicated clock. Stamps are ordered by term, then index.

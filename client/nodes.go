@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"zamok/api/zamokpb"
-	"zamok/internal/call"
+	"zamok/client/call"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"zamok/api/zamokpb"
-	"zamok/internal/call"
+	"zamok/client/call"
 )
 
 // Reservation is a lock that outlives the process which acquired it. It has a session of its own,

@@ -9,7 +9,7 @@ import (
 
 	"zamok/api/zamokpb"
 	"zamok/client"
-	"zamok/internal/call"
+	"zamok/client/call"
 )
 
 // Admin operates the cluster of a client. All methods may be called at the same time.

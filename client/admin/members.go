@@ -6,7 +6,7 @@ import (
 
 	"zamok/api/zamokpb"
 	"zamok/client"
-	"zamok/internal/call"
+	"zamok/client/call"
 )
 
 // ClusterInfo is the cluster as a whole.

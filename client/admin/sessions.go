@@ -6,7 +6,7 @@ import (
 
 	"zamok/api/zamokpb"
 	"zamok/client"
-	"zamok/internal/call"
+	"zamok/client/call"
 )
 
 // SessionInfo is a session.

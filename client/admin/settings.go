@@ -6,7 +6,7 @@ import (
 
 	"zamok/api/zamokpb"
 	"zamok/client"
-	"zamok/internal/call"
+	"zamok/client/call"
 )
 
 // Settings are the settings of the cluster. All nodes apply them.

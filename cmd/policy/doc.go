@@ -16,6 +16,7 @@
 //	tests       a skipped test gives its reason; tests sleep only in virtual time
 //	sizes       functions and files are short
 //	packagedocs each package has a doc.go
+//	places      packages are in the folders that readers know
 //	words       nothing unfinished, no path of one machine
 //	module      go.mod names only what the product links
 //

@@ -40,6 +40,17 @@ func checkPackageDoc(t *repository, f file, report func(violation)) {
 	}
 }
 
+// places are the folders at the top that have code. All else goes below them.
+var places = []string{"api", "bench", "client", "clock", "cmd", "docs", "fsm", "jepsen", "raftnode", "session"}
+
+// checkPlace finds packages that are outside of these folders.
+func checkPlace(_ *repository, f file, report func(violation)) {
+	if top, _, _ := strings.Cut(f.path, "/"); f.syntax != nil && !slices.Contains(places, top) {
+		report(violation{path: top, what: "a package outside of " + strings.Join(places, ", "),
+			reason: "readers know these folders; put it, or its internal folder, below the one that it serves"})
+	}
+}
+
 const (
 	functionLinesMax = 70 // about a screen, from its name to its last brace
 

@@ -66,6 +66,7 @@ func rules() []rule {
 		{"tests", checkTests},
 		{"sizes", checkSizes},
 		{"packagedocs", checkPackageDoc},
+		{"places", checkPlace},
 		{"words", checkWords},
 		{"module", checkModule},
 	}

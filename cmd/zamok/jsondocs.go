@@ -8,7 +8,7 @@ import (
 	"zamok/api/view"
 	"zamok/api/zamokpb"
 	"zamok/client"
-	"zamok/internal/call"
+	"zamok/client/call"
 )
 
 // The documents of -o json that HTTP answers with are those of package view, made from the answers

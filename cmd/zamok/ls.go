@@ -10,7 +10,7 @@ import (
 	"zamok/api/view"
 	"zamok/api/zamokpb"
 	"zamok/client"
-	"zamok/internal/call"
+	"zamok/client/call"
 )
 
 // lsCommand is `zamok ls`.

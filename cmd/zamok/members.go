@@ -11,7 +11,7 @@ import (
 	"zamok/api/view"
 	"zamok/api/zamokpb"
 	"zamok/client"
-	"zamok/internal/call"
+	"zamok/client/call"
 )
 
 func roleText(m view.Member) string {

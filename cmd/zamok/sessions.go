@@ -13,7 +13,7 @@ import (
 	"zamok/api/view"
 	"zamok/client"
 	"zamok/client/admin"
-	"zamok/internal/call"
+	"zamok/client/call"
 )
 
 // sessionsCommand is `zamok sessions`.

@@ -70,7 +70,8 @@ rules:
     may: [read, release, operate]
 `
 
-// TestCallersAreKnownOnEveryNode: a caller's token counts on the leader, through a node that relays, and over HTTP.
+// TestCallersAreKnownOnEveryNode: a caller's token counts on the leader, through a node that
+// relays, and over HTTP.
 func TestCallersAreKnownOnEveryNode(t *testing.T) {
 	t.Parallel()
 	tokens, known := tokensFor(t, "alice", "bob", "root", "mallory")
@@ -85,7 +86,8 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 	})
 	leader := c.leader()
 	as := func(who string) context.Context {
-		return metadata.AppendToOutgoingContext(relaying(soon(t)), "authorization", "Bearer "+tokens[who])
+		return metadata.AppendToOutgoingContext(relaying(soon(t)), "authorization",
+			"Bearer "+tokens[who])
 	}
 	for _, n := range c.nodes {
 		to, at, via := call(t, n), n.cfg.ID+"/", ""
@@ -105,7 +107,8 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 		denied := lines.take(t)
 		require.Len(t, denied, 1)
 		assert.Equal(t, audit.Event{
-			Node: leader.cfg.ID, Who: "alice", Via: via, Call: "Acquire", Outcome: "not done", Code: "DENIED", Message: denied[0].Message, On: denied[0].On,
+			Node: leader.cfg.ID, Who: "alice", Via: via, Call: "Acquire", Outcome: "not done",
+			Code: "DENIED", Message: denied[0].Message, On: denied[0].On,
 		}, denied[0])
 		assert.Equal(t, "b", denied[0].On["lock 1"])
 		assert.Contains(t, info.Message, denied[0].Message)
@@ -115,7 +118,8 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 		require.Len(t, denied, 3)
 		for i, called := range []string{"Acquire", "OpenSession", "Session"} {
 			assert.Equal(t, audit.Event{
-				Node: leader.cfg.ID, Who: "bob", Via: via, Call: called, Outcome: "not done", Code: "WRONG_SECRET",
+				Node: leader.cfg.ID, Who: "bob", Via: via, Call: called, Outcome: "not done",
+				Code:    "WRONG_SECRET",
 				Message: denied[i].Message, On: denied[i].On,
 			}, denied[i])
 		}
@@ -127,7 +131,8 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 		_, err = to.Now(as("mallory"), &zamokpb.NowRequest{})
 		assert.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
 		lines.take(t)
-		_, err = to.Now(metadata.AppendToOutgoingContext(relaying(soon(t)), "authorization", "Bearer zamok_x_y"), &zamokpb.NowRequest{})
+		_, err = to.Now(metadata.AppendToOutgoingContext(relaying(soon(t)), "authorization",
+			"Bearer zamok_x_y"), &zamokpb.NowRequest{})
 		assert.Equal(t, zamokpb.Code_CODE_UNAUTHENTICATED, infoOf(t, err).Code)
 		assert.Equal(t, codes.Unauthenticated, status.Code(err))
 		refused := lines.take(t)
@@ -149,12 +154,14 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 		unknown := send(soon(t), t, n, "GET", path, "", "Authorization", "Bearer x")
 		assert.Equal(t, http.StatusUnauthorized, unknown.code)
 		assert.Equal(t, "Bearer", unknown.header.Get("WWW-Authenticate"))
-		assert.Equal(t, http.StatusUnauthorized, send(soon(t), t, n, "GET", path, "", "Authorization", "Basic x").code)
+		assert.Equal(t, http.StatusUnauthorized,
+			send(soon(t), t, n, "GET", path, "", "Authorization", "Basic x").code)
 		assert.Equal(t, http.StatusOK, get("root", "/v1/sessions").code)
 		lines.take(t)
 
 		// An operator's call is recorded, whatever came of it.
-		_, err = to.admin.ForceRelease(as("root"), &zamokpb.ForceReleaseRequest{Name: "a/" + at, Token: 1, Reason: "a test"})
+		_, err = to.admin.ForceRelease(as("root"),
+			&zamokpb.ForceReleaseRequest{Name: "a/" + at, Token: 1, Reason: "a test"})
 		require.NoError(t, err)
 		_, err = to.admin.ExpireSession(as("root"), &zamokpb.ExpireSessionRequest{Session: 1 << 40})
 		require.Error(t, err)
@@ -164,7 +171,8 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 		require.Len(t, operated, 3)
 		assert.Equal(t, "ForceRelease", operated[0].Call)
 		assert.Equal(t, "done", operated[0].Outcome)
-		assert.Equal(t, map[string]string{"name": "a/" + at, "token": "1", "reason": "a test"}, operated[0].On)
+		assert.Equal(t, map[string]string{"name": "a/" + at, "token": "1", "reason": "a test"},
+			operated[0].On)
 		assert.Equal(t, "not done", operated[1].Outcome)
 		assert.Equal(t, "NO_SESSION", operated[1].Code)
 		assert.Equal(t, "done", operated[2].Outcome)
@@ -172,11 +180,13 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 	}
 }
 
-// ofAnother uses the session of another identity, whose secret is known: three times it is of no use.
+// ofAnother uses the session of another identity, whose secret is known: three times it is of no
+// use.
 func ofAnother(t *testing.T, ctx context.Context, to caller, s *sessionOf) {
 	_, err := s.Acquire(ctx, s.next("a/b", 0))
 	assert.Equal(t, zamokpb.Code_CODE_WRONG_SECRET, infoOf(t, err).Code)
-	_, err = s.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: s.secret, Settings: settings(clock.Minute)})
+	_, err = s.OpenSession(ctx,
+		&zamokpb.OpenSessionRequest{Secret: s.secret, Settings: settings(clock.Minute)})
 	assert.Equal(t, zamokpb.Code_CODE_WRONG_SECRET, infoOf(t, err).Code)
 	stream := dialIn(ctx, t, to)
 	stream.send(openMessage(&zamokpb.OpenStream{Session: s.id, Secret: s.secret}))
@@ -185,8 +195,10 @@ func ofAnother(t *testing.T, ctx context.Context, to caller, s *sessionOf) {
 	assert.Contains(t, info.Message, fmt.Sprintf("session %d", s.id))
 }
 
-// otherTokens renews a session of alice with the token of another identity, and with another one of hers.
-func otherTokens(t *testing.T, n *Node, s *sessionOf, tokens map[string]string, next context.Context) {
+// otherTokens renews a session of alice with the token of another identity, and with another one of
+// hers.
+func otherTokens(t *testing.T, n *Node, s *sessionOf, tokens map[string]string,
+	next context.Context) {
 	renew := func(who string) reply {
 		return send(soon(t), t, n, "POST", fmt.Sprintf("/v1/sessions/%d/renew", s.id), "{}",
 			"Authorization", "Bearer "+tokens[who], "Zamok-Secret", hex.EncodeToString(s.secret))
@@ -197,21 +209,26 @@ func otherTokens(t *testing.T, n *Node, s *sessionOf, tokens map[string]string, 
 	require.NoError(t, err)
 }
 
-// TestAFullAuditLogStopsNoCall: what can't be recorded is counted, and done all the same. Denials are counted by verb.
+// TestAFullAuditLogStopsNoCall: what can't be recorded is counted, and done all the same. Denials
+// are counted by verb.
 func TestAFullAuditLogStopsNoCall(t *testing.T) {
 	t.Parallel()
 	tokens, known := tokensFor(t, "root", "bob")
 	lines := &auditLines{full: true}
 	n := startCluster(t, 1, func(cfg *NodeConfig) {
-		cfg.Rules, cfg.Audit, cfg.Logger = theseRules(t, testRules), lines, slog.New(slog.DiscardHandler)
+		cfg.Rules, cfg.Audit, cfg.Logger = theseRules(t, testRules), lines,
+			slog.New(slog.DiscardHandler)
 		cfg.Identity.Verifier = func() identity.Verifier { return identity.Verifier{Tokens: known} }
-		cfg.Files = func() map[string]bool { return map[string]bool{"rules": true, "tokens": false} }
+		cfg.Files = func() map[string]bool {
+			return map[string]bool{"rules": true, "tokens": false}
+		}
 	}).leader()
 	to := call(t, n)
 	as := func(token string) context.Context {
 		return metadata.AppendToOutgoingContext(soon(t), "authorization", "Bearer "+token)
 	}
-	_, err := to.admin.Settings(as(tokens["root"]), &zamokpb.SettingsRequest{LongestTtl: int64(2 * clock.Hour)})
+	_, err := to.admin.Settings(as(tokens["root"]),
+		&zamokpb.SettingsRequest{LongestTtl: int64(2 * clock.Hour)})
 	require.NoError(t, err)
 	_, err = to.Get(as(tokens["bob"]), &zamokpb.GetRequest{Name: "x"})
 	require.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
@@ -219,15 +236,17 @@ func TestAFullAuditLogStopsNoCall(t *testing.T) {
 	require.Equal(t, zamokpb.Code_CODE_UNAUTHENTICATED, infoOf(t, err).Code)
 	text := n.server.metricsText(t)
 	for _, line := range []string{
-		"zamok_audit_failures_total 3", `zamok_denied_total{verb="read"} 1`, "zamok_unauthenticated_total 1",
+		"zamok_audit_failures_total 3", `zamok_denied_total{verb="read"} 1`,
+		"zamok_unauthenticated_total 1",
 		`zamok_file_usable{file="rules"} 1`, `zamok_file_usable{file="tokens"} 0`,
 	} {
 		assert.Contains(t, text, "\n"+line+"\n")
 	}
 }
 
-// TestAFloodOfDenialsIsCounted: by gRPC and HTTP, with and without valid credentials. A caller that is not authenticated counts
-// under its network, whatever identity it claims. What an operator does meanwhile is written.
+// TestAFloodOfDenialsIsCounted: by gRPC and HTTP, with and without valid credentials. A caller that
+// is not authenticated counts under its network, whatever identity it claims. What an operator does
+// meanwhile is written.
 func TestAFloodOfDenialsIsCounted(t *testing.T) {
 	t.Parallel()
 	tokens, known := tokensFor(t, "root", "bob")
@@ -252,9 +271,12 @@ func TestAFloodOfDenialsIsCounted(t *testing.T) {
 		require.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
 		_, err = to.Now(as(expired), &zamokpb.NowRequest{})
 		require.Equal(t, zamokpb.Code_CODE_UNAUTHENTICATED, infoOf(t, err).Code)
-		_, err = to.admin.Settings(as(tokens["root"]), &zamokpb.SettingsRequest{LongestTtl: int64(2 * clock.Hour)})
+		_, err = to.admin.Settings(as(tokens["root"]),
+			&zamokpb.SettingsRequest{LongestTtl: int64(2 * clock.Hour)})
 		require.NoError(t, err)
-		require.Equal(t, http.StatusForbidden, send(soon(t), t, n, "GET", "/debug/pprof/cmdline", "", "Authorization", "Bearer "+tokens["bob"]).code)
+		require.Equal(t, http.StatusForbidden,
+			send(soon(t), t, n, "GET", "/debug/pprof/cmdline", "", "Authorization",
+				"Bearer "+tokens["bob"]).code)
 	}
 	lineMax := 10 * int(2+time.Since(began)/time.Second) // ten at once, and ten a second
 	text := n.server.metricsText(t)
@@ -272,5 +294,6 @@ func TestAFloodOfDenialsIsCounted(t *testing.T) {
 	assert.LessOrEqual(t, written["bob"], lineMax)
 	assert.LessOrEqual(t, written[""], lineMax) // the others are the network's
 	assert.Equal(t, each, counts[""]+counts["anonymous@127.0.0.1"])
-	assert.True(t, strings.Contains(text, fmt.Sprintf("\nzamok_audit_omitted_total %d\n", omitted)), omitted)
+	assert.True(t, strings.Contains(text, fmt.Sprintf("\nzamok_audit_omitted_total %d\n", omitted)),
+		omitted)
 }

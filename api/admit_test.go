@@ -25,11 +25,13 @@ import (
 	"zamok/raftnode"
 )
 
-// TestAFloodIsRefusedAndOthersAreServed: a caller beyond its rate is refused by gRPC and HTTP, at the leader and at a node that
-// relays, with the limit and how long to wait. It keeps and releases what it has, and others are served.
+// TestAFloodIsRefusedAndOthersAreServed: a caller beyond its rate is refused by gRPC and HTTP, at
+// the leader and at a node that relays, with the limit and how long to wait. It keeps and releases
+// what it has, and others are served.
 func TestAFloodIsRefusedAndOthersAreServed(t *testing.T) {
 	t.Parallel()
-	set, err := limits.Parse([]string{"requests-per-identity=5/s", "streams-per-identity=1", "watches-per-identity=1", "held-calls-per-identity=1",
+	set, err := limits.Parse([]string{"requests-per-identity=5/s", "streams-per-identity=1",
+		"watches-per-identity=1", "held-calls-per-identity=1",
 		"relayed-calls-per-identity=1", "public-streams=1"})
 	require.NoError(t, err)
 	tokens, known := map[string]string{}, identity.Tokens{}
@@ -45,7 +47,8 @@ func TestAFloodIsRefusedAndOthersAreServed(t *testing.T) {
 	}
 	c := startCluster(t, 2, limited)
 	as := func(who string) context.Context {
-		return metadata.AppendToOutgoingContext(relaying(soon(t)), "authorization", "Bearer "+tokens[who])
+		return metadata.AppendToOutgoingContext(relaying(soon(t)), "authorization",
+			"Bearer "+tokens[who])
 	}
 	to := call(t, c.follower())
 	s := openSession(t, as("alice"), call(t, c.follower()))
@@ -77,7 +80,8 @@ func TestAFloodIsRefusedAndOthersAreServed(t *testing.T) {
 	for range 10 { // what it has requested before, and what keeps or ends it
 		_, err := s.Acquire(s.ctx, held)
 		require.NoError(t, err)
-		_, err = s.RenewSession(s.ctx, &zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret})
+		_, err = s.RenewSession(s.ctx,
+			&zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret})
 		require.NoError(t, err)
 	}
 	s.drop(held.Acquire.Ticket)
@@ -89,14 +93,18 @@ func TestAFloodIsRefusedAndOthersAreServed(t *testing.T) {
 	to = call(t, leader)
 	var answer reply
 	for answer.code = http.StatusOK; answer.code == http.StatusOK; {
-		answer = send(soon(t), t, leader, "GET", "/v1/now", "", "Authorization", "Bearer "+tokens["alice"])
+		answer = send(soon(t), t, leader, "GET", "/v1/now", "", "Authorization",
+			"Bearer "+tokens["alice"])
 	}
 	assert.Equal(t, http.StatusTooManyRequests, answer.code, answer.text)
 	assert.Equal(t, "1", answer.header.Get("Retry-After"))
 	assert.Equal(t, "requests-per-identity", answer.fields["field"])
 	assert.Equal(t, "not_done", answer.fields["outcome"])
-	assert.Equal(t, http.StatusOK, send(soon(t), t, leader, "GET", "/v1/now", "", "Authorization", "Bearer "+tokens["bob"]).code)
-	assert.NotContains(t, leader.server.metricsText(t), `zamok_limit_refusals_total{limit="requests-per-identity"} 0`+"\n")
+	assert.Equal(t, http.StatusOK,
+		send(soon(t), t, leader, "GET", "/v1/now", "", "Authorization",
+			"Bearer "+tokens["bob"]).code)
+	assert.NotContains(t, leader.server.metricsText(t),
+		`zamok_limit_refusals_total{limit="requests-per-identity"} 0`+"\n")
 
 	t.Run("stream", func(t *testing.T) { streamsAreRateLimited(t, call(t, leader), as("dave")) })
 	t.Run("held", func(t *testing.T) { heldCallsAreBounded(t, leader, as("carol")) })
@@ -107,7 +115,8 @@ func TestAFloodIsRefusedAndOthersAreServed(t *testing.T) {
 	second, err := to.Watch(as("eve"), &zamokpb.WatchRequest{})
 	require.NoError(t, err)
 	_, err = second.Recv()
-	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, refusedBy(t, err, "watches-per-identity").Code)
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED,
+		refusedBy(t, err, "watches-per-identity").Code)
 	health := healthpb.NewHealthClient(to.conn)
 	public, err := health.Watch(soon(t), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
@@ -116,7 +125,8 @@ func TestAFloodIsRefusedAndOthersAreServed(t *testing.T) {
 	public, err = health.Watch(soon(t), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
 	_, err = public.Recv()
-	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, refusedBy(t, err, "public-streams-per-address").Code)
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED,
+		refusedBy(t, err, "public-streams-per-address").Code)
 }
 
 // refusedBy requires a refusal by a limit.
@@ -172,11 +182,12 @@ func heldCallsAreBounded(t *testing.T, n *Node, ctx context.Context) {
 	notOwner.Secret = newSecret()
 	_, err = s.Acquire(s.ctx, notOwner)
 	info = refusedBy(t, err, "held-calls-per-identity")
-	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, info.Code, "whether there is such a ticket is its owner's")
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, info.Code,
+		"whether there is such a ticket is its owner's")
 }
 
-// streamsAreRateLimited: acquisitions beyond the rate are refused one by one. The stream goes on with renewals and releases, and
-// a session is attached whatever there is.
+// streamsAreRateLimited: acquisitions beyond the rate are refused one by one. The stream goes on
+// with renewals and releases, and a session is attached whatever there is.
 func streamsAreRateLimited(t *testing.T, c caller, ctx context.Context) {
 	w := openStreamIn(ctx, t, c, settings(clock.Minute))
 	var frame []*zamokpb.ClientMessage
@@ -197,7 +208,8 @@ func streamsAreRateLimited(t *testing.T, c caller, ctx context.Context) {
 	for w.change().State.State != stateEnded {
 	}
 	other := dialIn(asFirst(ctx), t, c)
-	other.send(openMessage(&zamokpb.OpenStream{Secret: other.Secret, Settings: settings(clock.Minute)}))
+	other.send(
+		openMessage(&zamokpb.OpenStream{Secret: other.Secret, Settings: settings(clock.Minute)}))
 	ended := infoOf(t, other.end())
 	assert.Equal(t, "streams-per-identity", ended.Field)
 	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, ended.Code)
@@ -205,14 +217,16 @@ func streamsAreRateLimited(t *testing.T, c caller, ctx context.Context) {
 	again := dialIn(ctx, t, c)
 	again.send(openMessage(&zamokpb.OpenStream{Secret: w.Secret, Session: w.Session}))
 	require.NoError(t, again.receive())
-	assert.Equal(t, codes.Aborted, status.Code(w.end()), "the other stream of the session has taken over")
+	assert.Equal(t, codes.Aborted, status.Code(w.end()),
+		"the other stream of the session has taken over")
 }
 
 // TestAnAddressDoesNotConnectTooOften: beyond the rate its connections are closed.
 func TestAnAddressDoesNotConnectTooOften(t *testing.T) {
 	t.Parallel()
 	s := newServer(&NodeConfig{
-		Config: raftnode.Config{Logger: slog.New(slog.DiscardHandler)}, ConnsMax: 100, Limits: limits.Set{"connects-per-address": 1},
+		Config: raftnode.Config{Logger: slog.New(slog.DiscardHandler)}, ConnsMax: 100,
+		Limits: limits.Set{"connects-per-address": 1},
 	})
 	from, connects := make(chan string), 10
 	l := s.clientListener(addresses{from: from})
@@ -227,7 +241,9 @@ func TestAnAddressDoesNotConnectTooOften(t *testing.T) {
 		accepted++
 	}
 	assert.Less(t, accepted, connects)
-	assert.Contains(t, s.metricsText(t), fmt.Sprintf(`zamok_limit_refusals_total{limit="connects-per-address"} %d`+"\n", connects-accepted))
+	assert.Contains(t, s.metricsText(t),
+		fmt.Sprintf(`zamok_limit_refusals_total{limit="connects-per-address"} %d`+"\n",
+			connects-accepted))
 }
 
 // addresses is a listener whose connections come from addresses, without a network.
@@ -258,18 +274,21 @@ func TestTheLogNamesWhoIsRefused(t *testing.T) {
 	var text bytes.Buffer // the log writes one line after the other
 	tokens, known := tokensFor(t, "alice", "bob")
 	n := startCluster(t, 1, func(cfg *NodeConfig) {
-		cfg.Logger, cfg.Limits = slog.New(slog.NewTextHandler(&text, nil)), limits.Set{"watches-per-identity": 1}
+		cfg.Logger, cfg.Limits = slog.New(slog.NewTextHandler(&text, nil)),
+			limits.Set{"watches-per-identity": 1}
 		cfg.Identity.Verifier = func() identity.Verifier { return identity.Verifier{Tokens: known} }
 	}).leader()
 	to := call(t, n)
 	as := func(who string) context.Context {
 		return metadata.AppendToOutgoingContext(soon(t), "authorization", "Bearer "+tokens[who])
 	}
-	_, err := to.admin.Settings(as("alice"), &zamokpb.SettingsRequest{Quotas: &zamokpb.Quotas{Sessions: 4, Share: 25}})
+	_, err := to.admin.Settings(as("alice"),
+		&zamokpb.SettingsRequest{Quotas: &zamokpb.Quotas{Sessions: 4, Share: 25}})
 	require.NoError(t, err)
 	openSession(t, as("alice"), to)
 	for range 7 {
-		_, err := to.OpenSession(as("alice"), &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)})
+		_, err := to.OpenSession(as("alice"),
+			&zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)})
 		refusedBy(t, err, "identity_sessions")
 	}
 	for range 4 { // the first is served

@@ -8,10 +8,10 @@ import (
 	"zamok/clock"
 )
 
-// A whole acquire and drop, client's side (a plain gRPC stream), wire, validation, node and machine, with the log
-// in memory. It is not exact, since streams and timers allocate as they please: the ceiling is a little above
-// what is measured. Six of them came with the question, in each append, whether it may be pending: raft allocates its
-// answer about the configuration.
+// A whole acquire and drop, client's side (a plain gRPC stream), wire, validation, node and
+// machine, with the log in memory. It is not exact, since streams and timers allocate as they
+// please: the ceiling is a little above what is measured. Six of them came with the question, in
+// each append, whether it may be pending: raft allocates its answer about the configuration.
 func TestLockingAllocatesNoMore(t *testing.T) {
 	if testing.Short() {
 		t.Skip("under the race detector, which runs the short tests, pools forget what they hold")

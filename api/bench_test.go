@@ -61,7 +61,8 @@ func BenchmarkLockUnlockAtOnce(b *testing.B) {
 // Two sessions hand one lock to and fro: from one's drop to the other's grant.
 func BenchmarkHandOff(b *testing.B) {
 	n := startAlone(b)
-	both := [2]*wireClient{openStream(b, call(b, n), settings(clock.Minute)), openStream(b, call(b, n), settings(clock.Minute))}
+	both := [2]*wireClient{openStream(b, call(b, n), settings(clock.Minute)),
+		openStream(b, call(b, n), settings(clock.Minute))}
 	ticket := [2]uint64{1, 1}
 	both[0].send(exclusive(1, "baton", -1))
 	both[0].is(1, stateGranted)

@@ -35,9 +35,10 @@ const patience = 30 * time.Second
 // answerBytesMax: a listing, and what Get returns, ends with the element that brings it above this.
 const answerBytesMax = 512 << 10
 
-// steady is the election timeout of nodes that have others: on a machine that stands for a moment a leader must not
-// change in the middle of a story about something else, which it does when the others do not hear it for this long.
-// Most of what these tests take is waiting for first elections.
+// steady is the election timeout of nodes that have others: on a machine that stands for a moment a
+// leader must not change in the middle of a story about something else, which it does when the
+// others do not hear it for this long. Most of what these tests take is waiting for first
+// elections.
 const steady = 750 * time.Millisecond
 
 // alone is that of a node without others, which it can take nothing from: the shortest there is.
@@ -49,8 +50,9 @@ type cluster struct {
 	nodes []*Node
 }
 
-// TestMain runs more parallel tests at once than there are processors, unless -parallel says otherwise: most of what they do is
-// wait for elections. It checks that no goroutine is left after all tests.
+// TestMain runs more parallel tests at once than there are processors, unless -parallel says
+// otherwise: most of what they do is wait for elections. It checks that no goroutine is left after
+// all tests.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue {
@@ -83,7 +85,8 @@ func startCluster(t *testing.T, size int, change func(*NodeConfig)) *cluster {
 		id := fmt.Sprintf("n%d", i+1)
 		list += fmt.Sprintf(",%s=%v", id, peers.Addr())
 		cfg := nodeConfig(id, "")
-		cfg.Peers.Listener, cfg.Logger = peers, slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+		cfg.Peers.Listener, cfg.Logger = peers,
+			slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 		cfg.Fatal = func(err error) { t.Errorf("fatal: %v", err) }
 		if cfg.ElectionTimeout = alone; size > 1 {
 			cfg.ElectionTimeout = steady
@@ -114,8 +117,8 @@ func startCluster(t *testing.T, size int, change func(*NodeConfig)) *cluster {
 	return c
 }
 
-// noneLeft waits until no goroutine is left. gRPC's end a little after their connection, and goleak by itself
-// waits for less than half a second.
+// noneLeft waits until no goroutine is left. gRPC's end a little after their connection, and goleak
+// by itself waits for less than half a second.
 func noneLeft() error {
 	began := time.Now()
 	err := goleak.Find()
@@ -125,8 +128,8 @@ func noneLeft() error {
 	return err
 }
 
-// untilItWaits is a context that ends as soon as a node which has this logger has queried the others of its list
-// in vain.
+// untilItWaits is a context that ends as soon as a node which has this logger has queried the
+// others of its list in vain.
 func untilItWaits(t testing.TB) (context.Context, *slog.Logger) {
 	ctx, cancel := context.WithCancel(soon(t))
 	t.Cleanup(cancel)
@@ -189,18 +192,20 @@ type caller struct {
 func call(t testing.TB, n *Node) caller { return callAddress(t, n.Client()) }
 
 func callAddress(t testing.TB, address string) caller {
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn}
 }
 
-// persistent repeats a unary call that was not done because the node called does not lead, or not any more, or because the
-// leader is overloaded: a machine that stands for a moment may cause either in the middle of a story about something else.
-// Each call has patience of its own.
+// persistent repeats a unary call that was not done because the node called does not lead, or not
+// any more, or because the leader is overloaded: a machine that stands for a moment may cause
+// either in the middle of a story about something else. Each call has patience of its own.
 type persistent struct{ *grpc.ClientConn }
 
-func (p persistent) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+func (p persistent) Invoke(ctx context.Context, method string, args, reply any,
+	opts ...grpc.CallOption) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := p.ClientConn.Invoke(ctx, method, args, reply, opts...)
@@ -218,10 +223,12 @@ func (p persistent) Invoke(ctx context.Context, method string, args, reply any, 
 // notLed reports whether a call did nothing for want of a leader.
 func notLed(err error) bool {
 	info := anyInfoOf(err)
-	return info.GetCode() == zamokpb.Code_CODE_NOT_LEADER && !strings.Contains(info.GetMessage(), "waits on")
+	return info.GetCode() == zamokpb.Code_CODE_NOT_LEADER &&
+		!strings.Contains(info.GetMessage(), "waits on")
 }
 
-// overloaded reports whether the leader had no time for a call. What a limit refuses, which is named, is a test's own matter.
+// overloaded reports whether the leader had no time for a call. What a limit refuses, which is
+// named, is a test's own matter.
 func overloaded(err error) bool {
 	info := anyInfoOf(err)
 	return info.GetCode() == zamokpb.Code_CODE_OVERLOADED && info.Field == ""
@@ -293,7 +300,8 @@ func openSession(t testing.TB, ctx context.Context, c caller) *sessionOf {
 	c.ZamokClient, c.admin = zamokpb.NewZamokClient(again), zamokpb.NewAdminClient(again)
 	s := &sessionOf{TB: t, caller: c, ctx: ctx, secret: newSecret()}
 	opened, err := c.OpenSession(ctx, &zamokpb.OpenSessionRequest{
-		Secret: s.secret, Sent: []byte("opening"), Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute), Label: "of a test"},
+		Secret: s.secret, Sent: []byte("opening"),
+		Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute), Label: "of a test"},
 	})
 	require.NoError(t, err)
 	require.Equal(t, "opening", string(opened.Sent))
@@ -324,13 +332,16 @@ func (s *sessionOf) hold(name string) *zamokpb.TicketState {
 }
 
 func (s *sessionOf) drop(ticket uint64) *zamokpb.TicketState {
-	answer, err := s.Drop(s.ctx, &zamokpb.DropRequest{Session: s.id, Secret: s.secret, Ticket: ticket, Sent: []byte("dropping")})
+	answer, err := s.Drop(s.ctx,
+		&zamokpb.DropRequest{Session: s.id, Secret: s.secret, Ticket: ticket,
+			Sent: []byte("dropping")})
 	require.NoError(s, err)
 	require.Equal(s, "dropping", string(answer.Sent))
 	return answer.State
 }
 
-// takesTime leaves a test out of the quick half: it waits for spans of time, and no mutant names it.
+// takesTime leaves a test out of the quick half: it waits for spans of time, and no mutant names
+// it.
 func takesTime(t *testing.T) {
 	t.Helper()
 	if testing.Short() {

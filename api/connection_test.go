@@ -17,8 +17,8 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// TestTheWrongPort: clients at the peer port and peers at the client port are refused or cut, and both
-// ports serve on.
+// TestTheWrongPort: clients at the peer port and peers at the client port are refused or cut, and
+// both ports serve on.
 func TestTheWrongPort(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, nil)
@@ -48,11 +48,13 @@ func TestTheWrongPort(t *testing.T) {
 	require.ErrorContains(t, err, "n1 at "+node.Client())
 
 	for _, address := range []string{node.Client(), node.Peer()} {
-		for _, nonsense := range []string{"", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01", strings.Repeat("\xff", 100_000)} {
+		for _, nonsense := range []string{"", "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+			"\x16\x03\x01\x02\x00\x01\x00\x01", strings.Repeat("\xff", 100_000)} {
 			conn, err := net.Dial("tcp", address)
 			require.NoError(t, err)
 			require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
-			_, _ = io.WriteString(conn, nonsense) // it may hang up before it has read all, or read the end
+			// it may hang up before it has read all, or read the end
+			_, _ = io.WriteString(conn, nonsense)
 			_ = conn.(*net.TCPConn).CloseWrite()
 			_, err = io.Copy(io.Discard, conn) // until it hangs up
 			assert.NotErrorIs(t, err, os.ErrDeadlineExceeded)

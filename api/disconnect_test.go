@@ -51,7 +51,8 @@ func TestDisconnect(t *testing.T) {
 
 func storyBreak(t *testing.T, n *Node, end func(*wireClient)) {
 	conn := call(t, n)
-	w, heir := openStream(t, conn, releasedAfter(10*clock.Millisecond)), openStream(t, call(t, n), settings(clock.Minute))
+	w, heir := openStream(t, conn, releasedAfter(10*clock.Millisecond)),
+		openStream(t, call(t, n), settings(clock.Minute))
 	w.conn = conn.conn
 	w.send(exclusive(1, "inherited", 0))
 	w.is(1, stateGranted)
@@ -72,7 +73,8 @@ func storyBack(t *testing.T, n *Node) {
 	w.send(exclusive(1, "back", 0))
 	token := w.is(1, stateGranted).State.Token
 	w.hangUp()
-	require.Eventually(t, func() bool { return broken(n) == 1 }, patience, clock.Millisecond.Duration())
+	require.Eventually(t, func() bool { return broken(n) == 1 }, patience,
+		clock.Millisecond.Duration())
 	next := w.again(c)
 	assert.Zero(t, broken(n), "the release is cancelled")
 	require.Len(t, next.state.Tickets, 1)
@@ -95,7 +97,8 @@ func storyNotBroken(t *testing.T, n *Node) {
 	assert.Zero(t, broken(n))
 }
 
-// A stream that another node relayed is no evidence about the client: the node between may have broken it.
+// A stream that another node relayed is no evidence about the client: the node between may have
+// broken it.
 func TestARelayedStreamIsNotBrokenByItsClient(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
@@ -114,8 +117,8 @@ func TestARelayedStreamIsNotBrokenByItsClient(t *testing.T) {
 	}
 }
 
-// storyRace races the release on disconnect against the next stream. Either the session ends before it
-// attached, or it continues.
+// storyRace races the release on disconnect against the next stream. Either the session ends before
+// it attached, or it continues.
 func storyRace(t *testing.T, n *Node) {
 	c := call(t, n)
 	lived := 0
@@ -182,10 +185,13 @@ func TestADisconnectIsNoticedWithTLS(t *testing.T) {
 	t.Parallel()
 	pool, certificate := selfSigned(t)
 	n := startCluster(t, 1, func(cfg *NodeConfig) {
-		cfg.ClientTLS = func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{certificate}} }
+		cfg.ClientTLS = func() *tls.Config {
+			return &tls.Config{Certificates: []tls.Certificate{certificate}}
+		}
 	}).leader()
 	dial := func() caller {
-		conn, err := grpc.NewClient("passthrough:///"+n.Client(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: pool})))
+		conn, err := grpc.NewClient("passthrough:///"+n.Client(),
+			grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: pool})))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		return caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn}

@@ -20,8 +20,8 @@ import (
 	"zamok/raftnode/store"
 )
 
-// TestAFullDiskEndsNothing: below the threshold nothing new begins, by any kind of call, and what is there goes
-// on and ends.
+// TestAFullDiskEndsNothing: below the threshold nothing new begins, by any kind of call, and what
+// is there goes on and ends.
 func TestAFullDiskEndsNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -50,17 +50,20 @@ func TestAFullDiskEndsNothing(t *testing.T) {
 		})
 		return err
 	}
-	require.Eventually(t, func() bool { return open() != nil }, patience, 10*time.Millisecond, "once it is announced")
+	require.Eventually(t, func() bool { return open() != nil }, patience, 10*time.Millisecond,
+		"once it is announced")
 	require.Equal(t, zamokpb.Code_CODE_DISK_LOW, infoOf(t, open()).Code)
 	require.Equal(t, codes.ResourceExhausted, status.Code(open()))
 	_, err = s.Acquire(ctx, s.next("y", 0))
 	require.Equal(t, zamokpb.Code_CODE_DISK_LOW, infoOf(t, err).Code)
 	another := dial(t, s.caller)
-	another.send(openMessage(&zamokpb.OpenStream{Secret: another.Secret, Settings: settings(clock.Minute)}))
+	another.send(openMessage(
+		&zamokpb.OpenStream{Secret: another.Secret, Settings: settings(clock.Minute)}))
 	require.Equal(t, zamokpb.Code_CODE_DISK_LOW, infoOf(t, another.end()).Code)
 
 	// What is there may be requested again: its answer was lost, perhaps.
-	_, err = s.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: s.secret, Settings: settings(clock.Minute)})
+	_, err = s.OpenSession(ctx,
+		&zamokpb.OpenSessionRequest{Secret: s.secret, Settings: settings(clock.Minute)})
 	require.NoError(t, err)
 	known := dial(t, s.caller)
 	known.Secret = s.secret
@@ -95,9 +98,10 @@ func startWithRoom(t *testing.T) (*cluster, *roomError) {
 	}), free
 }
 
-// TestOneFullDiskStopsNothing: a follower whose disk is nearly full refuses nothing for the others. Only when a
-// majority has no room does nothing new begin. On a machine that stands for a moment the leader may change, or not have
-// had contact with a node just then: what is demanded comes to be so.
+// TestOneFullDiskStopsNothing: a follower whose disk is nearly full refuses nothing for the others.
+// Only when a majority has no room does nothing new begin. On a machine that stands for a moment
+// the leader may change, or not have had contact with a node just then: what is demanded comes to
+// be so.
 func TestOneFullDiskStopsNothing(t *testing.T) {
 	takesTime(t)
 	t.Parallel()
@@ -129,23 +133,30 @@ func TestOneFullDiskStopsNothing(t *testing.T) {
 	// begin opens a session, and acquires a lock that no other session wants.
 	begin := func(ctx context.Context, n *Node) error {
 		secret := newSecret()
-		opened, err := to[n].OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: secret, Settings: settings(clock.Minute)})
+		opened, err := to[n].OpenSession(ctx,
+			&zamokpb.OpenSessionRequest{Secret: secret, Settings: settings(clock.Minute)})
 		if err != nil {
 			return err
 		}
-		_, err = to[n].Acquire(ctx, &zamokpb.AcquireRequest{Session: opened.Session, Secret: secret, Acquire: &zamokpb.Acquire{
-			Ticket: 1, Items: []*zamokpb.Item{{Name: fmt.Sprint(opened.Session), Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
-		}})
+		_, err = to[n].Acquire(ctx,
+			&zamokpb.AcquireRequest{Session: opened.Session, Secret: secret,
+				Acquire: &zamokpb.Acquire{
+					Ticket: 1,
+					Items: []*zamokpb.Item{{Name: fmt.Sprint(opened.Session),
+						Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
+				}})
 		return err
 	}
 	fill(followers[0])
 	comes("the leader takes it", func() bool { return begin(ctx, c.leader()) == nil })
-	comes("the follower passes it on", func() bool { return begin(relaying(ctx), followers[0]) == nil })
+	comes("the follower passes it on",
+		func() bool { return begin(relaying(ctx), followers[0]) == nil })
 	comes("only the leader decides that", func() bool { return notLed(begin(ctx, followers[0])) })
 	comes("nor on a stream", func() bool {
 		client := dial(t, to[followers[0]])
 		defer client.hangUp()
-		client.send(openMessage(&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(clock.Minute)}))
+		client.send(
+			openMessage(&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(clock.Minute)}))
 		return notLed(client.receive())
 	})
 
@@ -153,12 +164,13 @@ func TestOneFullDiskStopsNothing(t *testing.T) {
 	comes("the leader names the nodes without room", func() bool {
 		err := begin(ctx, c.leader())
 		return err != nil && infoOf(t, err).Code == zamokpb.Code_CODE_DISK_LOW &&
-			strings.Contains(err.Error(), followers[0].cfg.ID) && strings.Contains(err.Error(), followers[1].cfg.ID)
+			strings.Contains(err.Error(), followers[0].cfg.ID) &&
+			strings.Contains(err.Error(), followers[1].cfg.ID)
 	})
 }
 
-// TestANodeThatTakesNoEntriesIsNotReady: while its log has no room clients had better go to another node. A disk
-// that is nearly full is no reason.
+// TestANodeThatTakesNoEntriesIsNotReady: while its log has no room clients had better go to another
+// node. A disk that is nearly full is no reason.
 func TestANodeThatTakesNoEntriesIsNotReady(t *testing.T) {
 	t.Parallel()
 	c, free := startWithRoom(t)
@@ -167,17 +179,21 @@ func TestANodeThatTakesNoEntriesIsNotReady(t *testing.T) {
 	ready := func() (int, string) { return fetch(t, follower.HTTP(), "/readyz") }
 	becomes := func(code int, contains string, health healthpb.HealthCheckResponse_ServingStatus) {
 		t.Helper()
-		require.Eventually(t, func() bool { // on a stalled machine there may be no leader for a moment
+		// on a stalled machine there may be no leader for a moment
+		require.Eventually(t, func() bool {
 			now, text := ready()
 			answer, err := check.Check(ctx, &healthpb.HealthCheckRequest{})
-			return now == code && strings.Contains(text, contains) && err == nil && answer.Status == health
+			return now == code && strings.Contains(text, contains) && err == nil &&
+				answer.Status == health
 		}, patience, 10*time.Millisecond, "%s and %v", contains, health)
 	}
 	becomes(http.StatusOK, "ready\n", healthpb.HealthCheckResponse_SERVING)
 	free.of(follower).Store(2 * store.DefaultReservedSpace)
 	becomes(http.StatusOK, "ready\n", healthpb.HealthCheckResponse_SERVING)
 	free.of(follower).Store(0)
-	becomes(http.StatusServiceUnavailable, "not ready: the log of this node takes no entries: store: the disk is full", healthpb.HealthCheckResponse_NOT_SERVING)
+	becomes(http.StatusServiceUnavailable,
+		"not ready: the log of this node takes no entries: store: the disk is full",
+		healthpb.HealthCheckResponse_NOT_SERVING)
 	free.of(follower).Store(1 << 40)
 	becomes(http.StatusOK, "ready\n", healthpb.HealthCheckResponse_SERVING)
 }

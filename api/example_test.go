@@ -10,8 +10,8 @@ import (
 	"zamok/raftnode"
 )
 
-// A program that has a node inside: a cluster of one, in memory. With Store.Dir, Peers.List and the ports it
-// becomes one of three.
+// A program that has a node inside: a cluster of one, in memory. With Store.Dir, Peers.List and the
+// ports it becomes one of three.
 func ExampleStartNode() {
 	ctx := context.Background()
 	node, err := api.StartNode(ctx, api.NodeConfig{Config: raftnode.Config{ID: "n1"}})

@@ -26,21 +26,25 @@ func holdMany(t *testing.T, n *Node, w *wireClient, locks int) {
 		for range cap(answers) {
 			w.AckedThrough = ticket
 			ticket++
-			n.Raft().Submit(t.Context(), &fsm.Acquire{Session: session.ID(w.Session), Ticket: ticket, AckedThrough: w.AckedThrough, Items: []fsm.Item{
-				{Name: fmt.Sprintf("many/%d/%d", w.Session, ticket), Mode: fsm.Exclusive}}}, func(_ raftnode.Answer, err error) { answers <- err })
+			n.Raft().Submit(t.Context(),
+				&fsm.Acquire{Session: session.ID(w.Session), Ticket: ticket,
+					AckedThrough: w.AckedThrough, Items: []fsm.Item{
+						{Name: fmt.Sprintf("many/%d/%d", w.Session, ticket), Mode: fsm.Exclusive}}},
+				func(_ raftnode.Answer, err error) { answers <- err })
 		}
 		for range cap(answers) {
 			if err := <-answers; err == nil {
 				locks--
 			} else {
-				require.ErrorIs(t, err, raftnode.ErrOverloaded) // it waited too long, and another ticket comes in its place
+				// it waited too long, and another ticket comes in its place
+				require.ErrorIs(t, err, raftnode.ErrOverloaded)
 			}
 		}
 	}
 }
 
-// Sessions with as many tickets as there may be attach again and again, each as soon as it has its SessionState. Another
-// session continues all the time.
+// Sessions with as many tickets as there may be attach again and again, each as soon as it has its
+// SessionState. Another session continues all the time.
 func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 	const (
 		longest  = 3 * time.Second // what it takes is some hundredths of that
@@ -73,13 +77,14 @@ func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 	busy.Wait()
 	took, most := time.Since(began), <-others
 	close(stop)
-	t.Logf("%d attachments, with %d tickets sent, in %v; the longest round of another session took %v", sessions*loops, sent.Load(), took, most)
+	t.Logf("%d attachments, with %d tickets sent, in %v; the longest round of another "+
+		"session took %v", sessions*loops, sent.Load(), took, most)
 	require.EqualValues(t, sessions*loops*fsm.TicketsMax, sent.Load())
 	assert.Less(t, most, longest)
 }
 
-// lockRepeatedly acquires and drops a lock again and again, until stop is closed. It sends how long one
-// round has taken at most since it was last received.
+// lockRepeatedly acquires and drops a lock again and again, until stop is closed. It sends how long
+// one round has taken at most since it was last received.
 func lockRepeatedly(n *Node, id session.ID, stop <-chan struct{}, worst chan<- time.Duration) {
 	var most time.Duration
 	for ticket := uint64(1); ; ticket++ {
@@ -92,7 +97,8 @@ func lockRepeatedly(n *Node, id session.ID, stop <-chan struct{}, worst chan<- t
 		}
 		began := time.Now()
 		until(n, &fsm.Acquire{
-			Session: id, Ticket: ticket, AckedThrough: ticket - 1, Items: []fsm.Item{{Name: "bystander", Mode: fsm.Exclusive}},
+			Session: id, Ticket: ticket, AckedThrough: ticket - 1,
+			Items: []fsm.Item{{Name: "bystander", Mode: fsm.Exclusive}},
 		})
 		until(n, &fsm.Drop{Session: id, Ticket: ticket})
 		most = max(most, time.Since(began))
@@ -102,7 +108,8 @@ func lockRepeatedly(n *Node, id session.ID, stop <-chan struct{}, worst chan<- t
 // until has a command carried out, however busy the node is.
 func until(n *Node, c fsm.Command) {
 	for {
-		if _, err := n.Raft().Propose(context.Background(), c); err == nil || !errors.Is(err, raftnode.ErrOverloaded) {
+		if _, err := n.Raft().Propose(context.Background(), c); err == nil ||
+			!errors.Is(err, raftnode.ErrOverloaded) {
 			return
 		}
 	}

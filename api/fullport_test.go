@@ -140,7 +140,8 @@ func (n fullNode) besiege(address string, call func(conn net.Conn, number uint32
 		dialer := n.from(host)
 		for range fullConns/2 + 5 {
 			all.Go(func() {
-				ticker := time.NewTicker(100 * time.Millisecond) // a machine's processors are not what is besieged
+				// a machine's processors are not what is besieged
+				ticker := time.NewTicker(100 * time.Millisecond)
 				defer ticker.Stop()
 				for done.Err() == nil {
 					once(dialer)
@@ -200,7 +201,8 @@ func TestAnonymousClientsKeepNobodyOut(t *testing.T) {
 		for i := range 5 {
 			_, err := n.callFrom(here).Now(n.as("bob"), &zamokpb.NowRequest{})
 			require.NoError(t, err, "bob, %d", i)
-			_, err = n.callFrom(here).admin.Settings(n.as("alice"), &zamokpb.SettingsRequest{Identities: 1})
+			_, err = n.callFrom(here).admin.Settings(n.as("alice"),
+				&zamokpb.SettingsRequest{Identities: 1})
 			require.NoError(t, err, "alice, %d", i)
 			require.NoError(t, n.checkHealth(n.callFrom(here)), "health, %d", i)
 			holder.send(exclusive(uint64(i+1), "held", 0))
@@ -251,8 +253,9 @@ func (n fullNode) silent(conns int) {
 }
 
 // TestAnAddressDoesNotTakeEveryConnection: neither with silent connections, nor with those that
-// have calls. At its limit its newcomers get in if one of its connections has no call, its operators and
-// health checks always. It is the same when all addresses together are at the limit of the port.
+// have calls. At its limit its newcomers get in if one of its connections has no call, its
+// operators and health checks always. It is the same when all addresses together are at the limit
+// of the port.
 func TestAnAddressDoesNotTakeEveryConnection(t *testing.T) {
 	t.Parallel()
 	n := startFull(t)
@@ -282,7 +285,8 @@ func TestAnAddressDoesNotTakeEveryConnection(t *testing.T) {
 	require.NoError(t, err)
 	var streams []*wireClient
 	stream := func(from *net.Dialer) {
-		streams = append(streams, openStreamIn(n.as("bob"), t, n.callFrom(from), settings(clock.Minute)))
+		streams = append(streams,
+			openStreamIn(n.as("bob"), t, n.callFrom(from), settings(clock.Minute)))
 	}
 	for range perAddress - 1 {
 		stream(here)
@@ -290,7 +294,8 @@ func TestAnAddressDoesNotTakeEveryConnection(t *testing.T) {
 	stream(here) // in the place of the owner's connection, which has no call
 	late := refused(here, "connections-per-address")
 	_, err = late.Acquire(n.as("bob"), held)
-	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, err).Outcome, "the one before is done")
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, err).Outcome,
+		"the one before is done")
 	n.silent(2 * perAddress)
 	served(here)
 	renewal := &zamokpb.RenewSessionRequest{Session: streams[0].Session, Secret: streams[0].Secret}
@@ -338,7 +343,8 @@ func TestAnonymousCallersGiveWay(t *testing.T) {
 	w.is(1, stateGranted)
 }
 
-// TestARelayedStreamKeepsItsConnection: at the node that relays it, anonymous clients do not displace it.
+// TestARelayedStreamKeepsItsConnection: at the node that relays it, anonymous clients do not
+// displace it.
 func TestARelayedStreamKeepsItsConnection(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 2, func(cfg *NodeConfig) { cfg.ConnsMax = fullConns })
@@ -356,7 +362,8 @@ func TestHealthWatchesOfAnAddressLeaveRoom(t *testing.T) {
 	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.Limits = limits.Set{"public-streams": 8} })
 	n := fullNode{T: t, Node: c.leader()}
 	watch := func(from caller) error {
-		stream, err := healthpb.NewHealthClient(from.conn).Watch(soon(t), &healthpb.HealthCheckRequest{})
+		stream, err := healthpb.NewHealthClient(from.conn).Watch(soon(t),
+			&healthpb.HealthCheckRequest{})
 		require.NoError(t, err)
 		_, err = stream.Recv()
 		return err

@@ -14,18 +14,22 @@ import (
 	"zamok/fsm"
 )
 
-// FuzzFrame gives a stream's handler a frame of any bytes. Whatever it is, the node decodes and applies what it makes of it
-// and continues, the machine is sound, and what the stream would send can be encoded. So no client can end nodes by an entry.
+// FuzzFrame gives a stream's handler a frame of any bytes. Whatever it is, the node decodes and
+// applies what it makes of it and continues, the machine is sound, and what the stream would send
+// can be encoded. So no client can end nodes by an entry.
 func FuzzFrame(f *testing.F) {
 	n := startAlone(f)
 	seeds := [][]*zamokpb.ClientMessage{
-		nil, {{}}, {openMessage(&zamokpb.OpenStream{Secret: newSecret()})}, {keepAlive(), keepAlive()},
+		nil, {{}}, {openMessage(&zamokpb.OpenStream{Secret: newSecret()})},
+		{keepAlive(), keepAlive()},
 		{exclusive(1, "x", 0), exclusive(1, "x", -1), exclusive(2, "x", -1), drop(1), downgrade(2)},
 		{withPosition(1, "x", "y"), exclusive(0, "", -5), closeSession(), exclusive(3, "z", 0)},
-		{acquire(nil), acquire(&zamokpb.Acquire{Ticket: 1 << 63, Items: []*zamokpb.Item{nil, {Mode: 99}}})},
+		{acquire(nil),
+			acquire(&zamokpb.Acquire{Ticket: 1 << 63, Items: []*zamokpb.Item{nil, {Mode: 99}}})},
 	}
 	for _, messages := range seeds {
-		bytes, err := proto.Marshal(&zamokpb.ClientFrame{Messages: messages, Sent: []byte("now"), AckedThrough: 1})
+		bytes, err := proto.Marshal(
+			&zamokpb.ClientFrame{Messages: messages, Sent: []byte("now"), AckedThrough: 1})
 		require.NoError(f, err)
 		f.Add(bytes)
 	}
@@ -35,11 +39,17 @@ func FuzzFrame(f *testing.F) {
 		if proto.Unmarshal(bytes, frame) != nil {
 			return // gRPC ends the stream
 		}
-		st := &memoryStream{ended: make(chan struct{}), last: make(chan struct{}), in: []*zamokpb.ClientFrame{
-			{Messages: []*zamokpb.ClientMessage{openMessage(&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(clock.Minute)})}},
-			frame, {Messages: []*zamokpb.ClientMessage{keepAlive()}, Sent: []byte(lastSent)}, {Messages: []*zamokpb.ClientMessage{closeSession()}},
-		}}
-		err := n.server.gate.Stream(soon(t), gate.Arrival{Address: "192.0.2.1:1"}, zamokpb.Zamok_Session_FullMethodName, st)
+		st := &memoryStream{ended: make(chan struct{}), last: make(chan struct{}),
+			in: []*zamokpb.ClientFrame{
+				{
+					Messages: []*zamokpb.ClientMessage{
+						openMessage(&zamokpb.OpenStream{Secret: newSecret(),
+							Settings: settings(clock.Minute)})}},
+				frame, {Messages: []*zamokpb.ClientMessage{keepAlive()}, Sent: []byte(lastSent)},
+				{Messages: []*zamokpb.ClientMessage{closeSession()}},
+			}}
+		err := n.server.gate.Stream(soon(t), gate.Arrival{Address: "192.0.2.1:1"},
+			zamokpb.Zamok_Session_FullMethodName, st)
 		close(st.ended)
 		if err != nil {
 			require.Equal(t, zamokpb.Code_CODE_INVALID, infoOf(t, err).Code)
@@ -48,7 +58,8 @@ func FuzzFrame(f *testing.F) {
 		require.NoError(t, err)
 		require.NoError(t, context.Cause(n.failed))
 		for _, out := range st.out {
-			require.NotContains(t, out.String(), zamokpb.Code_CODE_INTERNAL.String(), "the leader could not decode it")
+			require.NotContains(t, out.String(), zamokpb.Code_CODE_INTERNAL.String(),
+				"the leader could not decode it")
 			_, err = proto.Marshal(out)
 			require.NoError(t, err)
 		}
@@ -59,7 +70,8 @@ func FuzzFrame(f *testing.F) {
 // lastSent is the clock of the frame behind those that are tried.
 const lastSent = "the last"
 
-// memoryStream is a stream of a session without a network. Behind the frame with lastSent it waits for its confirmation.
+// memoryStream is a stream of a session without a network. Behind the frame with lastSent it waits
+// for its confirmation.
 type memoryStream struct {
 	in    []*zamokpb.ClientFrame
 	out   []*zamokpb.ServerFrame

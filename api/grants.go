@@ -12,16 +12,19 @@ import (
 	"zamok/fsm"
 )
 
-// grantLog writes a line of the audit log for each grant and for the end of each hold, if NodeConfig.AuditGrants is set. The
-// node whose epoch an entry belongs to writes its lines, so each is written once in a cluster, also if the node no longer leads
-// when the entry is applied. It is not written if that node ends first.
+// grantLog writes a line of the audit log for each grant and for the end of each hold, if
+// NodeConfig.AuditGrants is set. The node whose epoch an entry belongs to writes its lines, so each
+// is written once in a cluster, also if the node no longer leads when the entry is applied. It is
+// not written if that node ends first.
 type grantLog struct {
 	log  *audit.Log
 	wake chan struct{} // capacity 1: there are events, or it is to end
 	done chan struct{} // closed when run has returned
 
-	mu      sync.Mutex   // guards what follows
-	started uint64       // the epoch of the state machine, if this node began it, now or before it was started anew; else 0
+	mu sync.Mutex // guards what follows
+	// the epoch of the state machine, if this node began it, now or before it was started anew;
+	// else 0
+	started uint64
 	first   []*fsm.Event // what expired in the entry that started it, until this node leads in it
 	epoch   uint64       // the one that this node began last, since it was started
 	through uint64       // what was applied: a state machine that starts over applies entries again
@@ -33,7 +36,9 @@ type grantLog struct {
 const grantsMax = 1 << 16
 
 // errGrantsLost is the failure of a line for which there is no room.
-var errGrantsLost = errors.New("a line of the audit log was not written: the disk is slower than the grants, and --audit-grants is set")
+var errGrantsLost = errors.New(
+	"a line of the audit log was not written: the disk is slower than the grants, and " +
+		"--audit-grants is set")
 
 // newGrantLog starts to write. stop follows.
 func newGrantLog(log *audit.Log) *grantLog {
@@ -56,7 +61,8 @@ func (g *grantLog) SetLeading(leading bool) {
 	g.first = nil
 }
 
-// Applied takes the events of an entry. It runs under the state machine's lock, so the lines are written later.
+// Applied takes the events of an entry. It runs under the state machine's lock, so the lines are
+// written later.
 func (g *grantLog) Applied(m *fsm.Machine, a fsm.Applied) {
 	if g == nil {
 		return
@@ -84,7 +90,8 @@ func (g *grantLog) Applied(m *fsm.Machine, a fsm.Applied) {
 
 // isGrant reports whether an event is a grant or the end of a hold.
 func isGrant(e *fsm.Event) bool {
-	return e.Token != 0 && (e.Kind == fsm.EvGranted || e.Kind == fsm.EvLost || e.Kind == fsm.EvReleased)
+	return e.Token != 0 && (e.Kind == fsm.EvGranted || e.Kind == fsm.EvLost ||
+		e.Kind == fsm.EvReleased)
 }
 
 // grants are the grants and ends of holds among events.
@@ -112,7 +119,8 @@ func (g *grantLog) add(e *fsm.Event) {
 
 // grantEvent is the line for a grant or the end of a hold.
 func grantEvent(e *fsm.Event) audit.Event {
-	on := map[string]string{"session": fmt.Sprint(e.Session), "ticket": fmt.Sprint(e.Ticket), "token": fmt.Sprint(e.Token)}
+	on := map[string]string{"session": fmt.Sprint(e.Session), "ticket": fmt.Sprint(e.Ticket),
+		"token": fmt.Sprint(e.Token)}
 	for i := range e.Items {
 		on[fmt.Sprintf("lock %d", i+1)] = e.Items[i].Name
 	}

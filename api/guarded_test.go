@@ -21,36 +21,44 @@ import (
 	"zamok/clock"
 )
 
-// everythingAllowed are rules under which every call is allowed to those who prove an identity, so that a call which is
-// denied to others was denied by them.
+// everythingAllowed are rules under which every call is allowed to those who prove an identity, so
+// that a call which is denied to others was denied by them.
 const everythingAllowed = `
 rules:
   - {groups: [authenticated], names: ["*"], may: [lock, read, watch, release]}
   - {groups: [authenticated], may: [operate]}
 `
 
-// TestEveryCallNeedsPermission calls every method that a node serves, as the node describes itself: what is denied is not
-// done, and the answer reports that. A method that is added needs a call here.
+// TestEveryCallNeedsPermission calls every method that a node serves, as the node describes itself:
+// what is denied is not done, and the answer reports that. A method that is added needs a call
+// here.
 func TestEveryCallNeedsPermission(t *testing.T) {
 	t.Parallel()
-	n := startCluster(t, 1, func(cfg *NodeConfig) { cfg.Rules = theseRules(t, everythingAllowed) }).leader()
+	n := startCluster(t, 1, func(cfg *NodeConfig) {
+		cfg.Rules = theseRules(t, everythingAllowed)
+	}).leader()
 	called := map[string]bool{}
-	conn, err := grpc.NewClient("passthrough:///"+n.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	conn, err := grpc.NewClient("passthrough:///"+n.Client(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, in, out any,
+			conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			called[method] = true
 			return invoke(ctx, method, in, out, conn, opts...)
 		}),
-		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			called[method] = true
-			return open(ctx, desc, conn, method, opts...)
-		}))
+		grpc.WithStreamInterceptor(
+			func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+				open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				called[method] = true
+				return open(ctx, desc, conn, method, opts...)
+			}))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
 	to, ctx := caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn}, soon(t)
 	for _, send := range allowedCalls() {
 		clear(called)
 		// A relayed identity is accepted only on connections of other nodes.
-		err := send(metadata.AppendToOutgoingContext(ctx, zamokpb.CallerKey, "root", zamokpb.CallerKey, "127.0.0.1:1"), to)
+		err := send(metadata.AppendToOutgoingContext(ctx, zamokpb.CallerKey, "root",
+			zamokpb.CallerKey, "127.0.0.1:1"), to)
 		info := infoOf(t, err)
 		assert.Equal(t, zamokpb.Code_CODE_DENIED, info.Code, "%v: %v", called, err)
 		assert.Equal(t, codes.PermissionDenied, status.Code(err))
@@ -63,9 +71,11 @@ func TestEveryMethodIsCalled(t *testing.T) {
 	called := map[string]bool{}
 	for _, send := range allowedCalls() {
 		record := recording{called}
-		_ = send(t.Context(), caller{zamokpb.NewZamokClient(record), zamokpb.NewAdminClient(record), nil})
+		_ = send(t.Context(), caller{zamokpb.NewZamokClient(record),
+			zamokpb.NewAdminClient(record), nil})
 	}
-	services := zamokpb.File_zamok_proto.Services() // TestReflection shows that no others of ours are served
+	// TestReflection shows that no others of ours are served
+	services := zamokpb.File_zamok_proto.Services()
 	for i := range services.Len() {
 		methods := services.Get(i).Methods()
 		for j := range methods.Len() {
@@ -83,12 +93,14 @@ func (r recording) Invoke(_ context.Context, method string, _, _ any, _ ...grpc.
 	return status.Error(codes.Unimplemented, method)
 }
 
-func (r recording) NewStream(_ context.Context, _ *grpc.StreamDesc, method string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+func (r recording) NewStream(_ context.Context, _ *grpc.StreamDesc, method string,
+	_ ...grpc.CallOption) (grpc.ClientStream, error) {
 	r.called[method] = true
 	return nil, status.Error(codes.Unimplemented, method)
 }
 
-// allowedRequests has every request over HTTP once, with good input: the rest of the path, and the body.
+// allowedRequests has every request over HTTP once, with good input: the rest of the path, and the
+// body.
 var allowedRequests = map[string][2]string{
 	"POST /v1/acquire":                  {"", `{"name":"x","session":"1","ticket":"1"}`},
 	"POST /v1/renew":                    {"", `{"session":"1"}`},
@@ -132,13 +144,15 @@ func TestEveryRequestOverHTTPNeedsPermission(t *testing.T) {
 		}
 	}
 	served = slices.DeleteFunc(served, func(route string) bool {
-		return route == "GET /v1/status" // as /readyz, and to those who may read it with what /v1/members has
+		// as /readyz, and to those who may read it with what /v1/members has
+		return route == "GET /v1/status"
 	})
 	assert.ElementsMatch(t, slices.Collect(maps.Keys(allowedRequests)), served)
 	for route, rest := range allowedRequests {
 		method, path, _ := strings.Cut(route, " ")
 		path = strings.ReplaceAll(path, "{session}", "1") + rest[0]
-		answer := send(soon(t), t, n, method, path, rest[1], "Zamok-Secret", strings.Repeat("a", 32))
+		answer := send(soon(t), t, n, method, path, rest[1], "Zamok-Secret",
+			strings.Repeat("a", 32))
 		assert.Equal(t, http.StatusForbidden, answer.code, "%s: %s", route, answer.text)
 		assert.Equal(t, "denied", answer.fields["code"], "%s: %s", route, answer.text)
 	}
@@ -163,14 +177,18 @@ func allowedCalls() []func(context.Context, caller) error {
 	}
 	return []func(context.Context, caller) error{
 		func(ctx context.Context, c caller) error {
-			_, err := c.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: secret, Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute)}})
+			_, err := c.OpenSession(ctx,
+				&zamokpb.OpenSessionRequest{Secret: secret,
+					Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute)}})
 			return err
 		},
 		func(ctx context.Context, c caller) error {
 			stream, err := c.Session(ctx)
 			return first(func() error {
-				open := openMessage(&zamokpb.OpenStream{Secret: secret, Settings: settings(clock.Minute)})
-				_ = stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{open}}) // Recv has the reason
+				open := openMessage(&zamokpb.OpenStream{Secret: secret,
+					Settings: settings(clock.Minute)})
+				// Recv has the reason
+				_ = stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{open}})
 				_, err := stream.Recv()
 				return err
 			}, err)
@@ -184,7 +202,9 @@ func allowedCalls() []func(context.Context, caller) error {
 			return err
 		},
 		func(ctx context.Context, c caller) error {
-			_, err := c.Acquire(ctx, &zamokpb.AcquireRequest{Session: 1, Secret: secret, Acquire: &zamokpb.Acquire{Ticket: 1, Items: items}})
+			_, err := c.Acquire(ctx,
+				&zamokpb.AcquireRequest{Session: 1, Secret: secret,
+					Acquire: &zamokpb.Acquire{Ticket: 1, Items: items}})
 			return err
 		},
 		func(ctx context.Context, c caller) error {
@@ -192,14 +212,18 @@ func allowedCalls() []func(context.Context, caller) error {
 			return err
 		},
 		func(ctx context.Context, c caller) error {
-			_, err := c.Downgrade(ctx, &zamokpb.DowngradeRequest{Session: 1, Secret: secret, Ticket: 1})
+			_, err := c.Downgrade(ctx,
+				&zamokpb.DowngradeRequest{Session: 1, Secret: secret, Ticket: 1})
 			return err
 		},
 		func(ctx context.Context, c caller) error {
 			_, err := c.Get(ctx, &zamokpb.GetRequest{Name: "x"})
 			return err
 		},
-		func(ctx context.Context, c caller) error { _, err := c.List(ctx, &zamokpb.ListRequest{}); return err },
+		func(ctx context.Context, c caller) error {
+			_, err := c.List(ctx, &zamokpb.ListRequest{})
+			return err
+		},
 		func(ctx context.Context, c caller) error {
 			_, err := c.ListSessions(ctx, &zamokpb.ListSessionsRequest{})
 			return err
@@ -208,7 +232,10 @@ func allowedCalls() []func(context.Context, caller) error {
 			_, err := c.Check(ctx, &zamokpb.CheckRequest{Name: "x", Token: 1})
 			return err
 		},
-		func(ctx context.Context, c caller) error { _, err := c.Now(ctx, &zamokpb.NowRequest{}); return err },
+		func(ctx context.Context, c caller) error {
+			_, err := c.Now(ctx, &zamokpb.NowRequest{})
+			return err
+		},
 		func(ctx context.Context, c caller) error {
 			stream, err := c.Watch(ctx, &zamokpb.WatchRequest{})
 			return first(func() error { _, err := stream.Recv(); return err }, err)

@@ -20,7 +20,8 @@ import (
 )
 
 // tokensFor makes a token for each identity, and what a node knows of them.
-func tokensFor(t *testing.T, identities ...string) (tokens map[string]string, known identity.Tokens) {
+func tokensFor(t *testing.T,
+	identities ...string) (tokens map[string]string, known identity.Tokens) {
 	tokens, known = map[string]string{}, identity.Tokens{}
 	for _, who := range identities {
 		text, line, err := identity.NewToken(who, time.Time{})
@@ -30,8 +31,10 @@ func tokensFor(t *testing.T, identities ...string) (tokens map[string]string, kn
 	return tokens, known
 }
 
-// startWithRules starts a node with rules that the test may change, and returns how to call as alice, bob and root.
-func startWithRules(t *testing.T) (n *Node, inForce *atomic.Pointer[rules.Set], as func(who string) context.Context) {
+// startWithRules starts a node with rules that the test may change, and returns how to call as
+// alice, bob and root.
+func startWithRules(t *testing.T) (n *Node, inForce *atomic.Pointer[rules.Set],
+	as func(who string) context.Context) {
 	tokens, known := tokensFor(t, "alice", "bob", "root")
 	inForce = new(atomic.Pointer[rules.Set])
 	inForce.Store(theseRules(t, `
@@ -50,7 +53,8 @@ rules:
 	}
 }
 
-// TestWhatIsHiddenLeavesNoTrace: a caller that may see some locks and sessions can't tell whether there are others.
+// TestWhatIsHiddenLeavesNoTrace: a caller that may see some locks and sessions can't tell whether
+// there are others.
 func TestWhatIsHiddenLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 	n, _, as := startWithRules(t)
@@ -62,7 +66,8 @@ func TestWhatIsHiddenLeavesNoTrace(t *testing.T) {
 
 	t.Run("pages", func(t *testing.T) {
 		list := func(prefix, after string, limit uint32) (names []string) {
-			answer, err := to.List(as("alice"), &zamokpb.ListRequest{Prefix: prefix, After: after, Limit: limit})
+			answer, err := to.List(as("alice"),
+				&zamokpb.ListRequest{Prefix: prefix, After: after, Limit: limit})
 			require.NoError(t, err)
 			for _, l := range answer.Locks {
 				names = append(names, l.Name)
@@ -78,7 +83,8 @@ func TestWhatIsHiddenLeavesNoTrace(t *testing.T) {
 		_, err := to.List(as("alice"), &zamokpb.ListRequest{Prefix: "y"})
 		assert.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
 		assert.ErrorContains(t, err, `alice may not read any lock whose name begins with "y"`)
-		page := send(soon(t), t, n, "GET", "/v1/locks?limit=3", "", "Authorization", shown(as("alice")))
+		page := send(soon(t), t, n, "GET", "/v1/locks?limit=3", "", "Authorization",
+			shown(as("alice")))
 		assert.Equal(t, http.StatusOK, page.code)
 		assert.Equal(t, "p/2", page.fields["next"])
 	})
@@ -88,7 +94,8 @@ func TestWhatIsHiddenLeavesNoTrace(t *testing.T) {
 		mine = append(mine, openSession(t, as("alice"), to).id)
 		var found []uint64
 		for after := uint64(0); ; {
-			answer, err := to.ListSessions(as("alice"), &zamokpb.ListSessionsRequest{After: after, Limit: 1})
+			answer, err := to.ListSessions(as("alice"),
+				&zamokpb.ListSessionsRequest{After: after, Limit: 1})
 			require.NoError(t, err)
 			if len(answer.Sessions) == 0 {
 				break
@@ -128,13 +135,15 @@ func TestWhatIsHiddenLeavesNoTrace(t *testing.T) {
 		require.NoError(t, err)
 		other := openSession(t, as("bob"), to)
 		other.hold("secret")
-		_, err = to.CloseSession(as("bob"), &zamokpb.CloseSessionRequest{Session: other.id, Secret: other.secret})
+		_, err = to.CloseSession(as("bob"),
+			&zamokpb.CloseSessionRequest{Session: other.id, Secret: other.secret})
 		require.NoError(t, err)
 		seen := s.hold("p/3")
 		frame, err := watch.Recv()
 		require.NoError(t, err)
 		assert.Greater(t, frame.Index, first.Index+1)
-		require.Len(t, frame.Events, 1, "not even a frame without events: it would say when something happens")
+		require.Len(t, frame.Events, 1,
+			"not even a frame without events: it would say when something happens")
 		assert.Equal(t, seen.Token, frame.Events[0].Token)
 		denied, err := to.Watch(as("alice"), &zamokpb.WatchRequest{Prefix: "secret"})
 		require.NoError(t, err)
@@ -143,7 +152,8 @@ func TestWhatIsHiddenLeavesNoTrace(t *testing.T) {
 	})
 }
 
-// TestASessionBelongsToItsIdentity: another identity cannot use it with its secret, nor its own identity without lock permission.
+// TestASessionBelongsToItsIdentity: another identity cannot use it with its secret, nor its own
+// identity without lock permission.
 func TestASessionBelongsToItsIdentity(t *testing.T) {
 	t.Parallel()
 	n, inForce, as := startWithRules(t)
@@ -156,9 +166,11 @@ func TestASessionBelongsToItsIdentity(t *testing.T) {
 		}
 		before := look()
 		for range 2 {
-			_, err := to.OpenSession(as("alice"), &zamokpb.OpenSessionRequest{Secret: s.secret, Settings: settings(clock.Minute)})
+			_, err := to.OpenSession(as("alice"),
+				&zamokpb.OpenSessionRequest{Secret: s.secret, Settings: settings(clock.Minute)})
 			require.Equal(t, zamokpb.Code_CODE_WRONG_SECRET, infoOf(t, err).Code)
-			_, err = to.RenewSession(as("alice"), &zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret})
+			_, err = to.RenewSession(as("alice"),
+				&zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret})
 			require.Equal(t, zamokpb.Code_CODE_WRONG_SECRET, infoOf(t, err).Code)
 		}
 		assert.Equal(t, before, look(), "whose session it is not, renews it not")
@@ -169,12 +181,14 @@ func TestASessionBelongsToItsIdentity(t *testing.T) {
 		w.is(1, stateGranted)
 		inForce.Store(theseRules(t, `rules: [{identities: [alice], names: ["*"], may: [read]}]`)())
 		w.send(keepAlive())
-		assert.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, w.end()).Code, "what may lock nothing is not renewed")
+		assert.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, w.end()).Code,
+			"what may lock nothing is not renewed")
 	})
 }
 
-// TestAWithdrawnLockProlongsNothing: a caller that may lock nothing any more, and has another permission, can release, on a
-// stream and by calls. Nothing that it sends gives its session more time.
+// TestAWithdrawnLockProlongsNothing: a caller that may lock nothing any more, and has another
+// permission, can release, on a stream and by calls. Nothing that it sends gives its session more
+// time.
 func TestAWithdrawnLockProlongsNothing(t *testing.T) {
 	t.Parallel()
 	n, inForce, as := startWithRules(t)
@@ -191,23 +205,27 @@ func TestAWithdrawnLockProlongsNothing(t *testing.T) {
 	before := look()
 	inForce.Store(theseRules(t, `rules: [{identities: [alice], names: ["*"], may: [read]}]`)())
 	w.send(downgrade(3))
-	assert.Equal(t, zamokpb.Code_CODE_DENIED, w.answer().Error.GetCode(), "it would renew the session")
+	assert.Equal(t, zamokpb.Code_CODE_DENIED, w.answer().Error.GetCode(),
+		"it would renew the session")
 	w.send(drop(1))
 	w.is(1, zamokpb.State_STATE_ENDED)
 	w.send(drop(1))
 	assert.Equal(t, zamokpb.State_STATE_ENDED, w.answer().State.State)
-	request := &zamokpb.DropRequest{Session: w.Session, Secret: w.Secret, Ticket: 2, Sent: []byte("now")}
+	request := &zamokpb.DropRequest{Session: w.Session, Secret: w.Secret, Ticket: 2,
+		Sent: []byte("now")}
 	dropped, err := to.Drop(as("alice"), request)
 	require.NoError(t, err)
 	assert.Equal(t, zamokpb.State_STATE_ENDED, dropped.State.State)
 	assert.Empty(t, dropped.Sent, "a client takes it for a renewal")
-	_, err = to.Downgrade(as("alice"), &zamokpb.DowngradeRequest{Session: w.Session, Secret: w.Secret, Ticket: 3})
+	_, err = to.Downgrade(as("alice"),
+		&zamokpb.DowngradeRequest{Session: w.Session, Secret: w.Secret, Ticket: 3})
 	assert.Equal(t, zamokpb.Code_CODE_DENIED, infoOf(t, err).Code)
 	after := look()
 	assert.Equal(t, before.Deadline, after.Deadline)
 	assert.Equal(t, before.Renewed, after.Renewed)
 	assert.Equal(t, 1, after.Live)
-	_, err = to.CloseSession(as("alice"), &zamokpb.CloseSessionRequest{Session: w.Session, Secret: w.Secret})
+	_, err = to.CloseSession(as("alice"),
+		&zamokpb.CloseSessionRequest{Session: w.Session, Secret: w.Secret})
 	require.NoError(t, err)
 }
 

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// httpHeaderWait is how long the head of a request may take to arrive, and as long again its body; httpIdle how long
-	// a connection stays for the next one.
+	// httpHeaderWait is how long the head of a request may take to arrive, and as long again its
+	// body; httpIdle how long a connection stays for the next one.
 	httpHeaderWait = 5 * time.Second
 	httpIdle       = time.Minute
 	// httpStopWait is how long requests may take to end by themselves when the node stops.
@@ -31,8 +31,9 @@ const (
 	writeStuck = 3 * time.Second
 )
 
-// serveHTTP begins to serve /v1/, /metrics, /healthz, /readyz and, on request, profiles, if there is a port for that. It
-// serves from before the node has started, which may wait for other nodes, until after the node has ended.
+// serveHTTP begins to serve /v1/, /metrics, /healthz, /readyz and, on request, profiles, if there
+// is a port for that. It serves from before the node has started, which may wait for other nodes,
+// until after the node has ended.
 func (n *Node) serveHTTP() {
 	s, cfg := n.server, n.cfg
 	if cfg.HTTPListener == nil {
@@ -40,18 +41,21 @@ func (n *Node) serveHTTP() {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/v1/", n.webHandler())
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { respond(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /healthz",
+		func(w http.ResponseWriter, _ *http.Request) { respond(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		code, text := http.StatusOK, "ready"
 		if reason := s.notReady(n.startedRaft()); reason != "" {
 			code, text = http.StatusServiceUnavailable, "not ready: "+reason
 		} else if left := n.raft.Status().HoldOff; left > 0 {
-			text += fmt.Sprintf("; no lock is granted for another %v: a backup was restored", left.Duration().Round(time.Second))
+			text += fmt.Sprintf("; no lock is granted for another %v: a backup was restored",
+				left.Duration().Round(time.Second))
 		}
 		respond(w, code, text)
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		s.metrics.Serve(w, r, n.startedRaft(), s.hub.Counts().Streams, cfg.Version, cfg.certificateExpiry(), cfg.Files())
+		s.metrics.Serve(w, r, n.startedRaft(), s.hub.Counts().Streams, cfg.Version,
+			cfg.certificateExpiry(), cfg.Files())
 	})
 	if cfg.Profile {
 		mux.HandleFunc("/debug/pprof/", s.forOperators(pprof.Index))
@@ -68,7 +72,8 @@ func (n *Node) serveHTTP() {
 	n.served.Go(func() {
 		err := n.http.Serve(listener)
 		if !errors.Is(err, http.ErrServerClosed) {
-			cfg.Logger.Error("the HTTP server failed; locks over HTTP, metrics and health are not served until the node is restarted", "error", err)
+			cfg.Logger.Error("the HTTP server failed; locks over HTTP, metrics and health are "+
+				"not served until the node is restarted", "error", err)
 		}
 	})
 }
@@ -92,7 +97,8 @@ func (s *server) named(next http.Handler) http.Handler {
 	})
 }
 
-// namedAnswer sets the header when the answer begins: a node that has just started learns its cluster meanwhile.
+// namedAnswer sets the header when the answer begins: a node that has just started learns its
+// cluster meanwhile.
 type namedAnswer struct {
 	http.ResponseWriter
 	server *server
@@ -123,8 +129,8 @@ func (a *namedAnswer) FlushError() error {
 // Unwrap is for http.ResponseController.
 func (a *namedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// forOperators restricts a profile to callers that may operate, and records the caller. It works before the node has
-// started, so it is no request of the wire.
+// forOperators restricts a profile to callers that may operate, and records the caller. It works
+// before the node has started, so it is no request of the wire.
 func (s *server) forOperators(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := web.CheckOrigin(r, s.cfg.isHTTPHost, false); err != nil {
@@ -156,17 +162,19 @@ func (s *server) forOperators(serve http.HandlerFunc) http.HandlerFunc {
 func (n *Node) webHandler() http.Handler {
 	s := n.server
 	return web.New(web.Config{
-		Gate: s.gate, Begin: s.begin, Node: n.cfg.ID, IsHost: n.cfg.isHTTPHost, Stopping: s.stopping,
-		Clock: n.cfg.Source, Started: func() bool { return n.startedRaft() != nil },
+		Gate: s.gate, Begin: s.begin, Node: n.cfg.ID, IsHost: n.cfg.isHTTPHost,
+		Stopping: s.stopping,
+		Clock:    n.cfg.Source, Started: func() bool { return n.startedRaft() != nil },
 		NotReady: func() string { return s.notReady(n.startedRaft()) },
 	})
 }
 
 // isHTTPHost reports whether a name in the Host of a request is this node's.
 func (s *NodeConfig) isHTTPHost(name string) bool {
-	return slices.ContainsFunc(append([]string{s.Advertise, s.hostname}, s.HTTPHosts...), func(own string) bool {
-		return own != "" && strings.EqualFold(own, name)
-	})
+	return slices.ContainsFunc(append([]string{s.Advertise, s.hostname}, s.HTTPHosts...),
+		func(own string) bool {
+			return own != "" && strings.EqualFold(own, name)
+		})
 }
 
 // startedRaft is the node's state machine; nil: the node has not started.
@@ -184,8 +192,8 @@ func respond(w http.ResponseWriter, code int, text string) {
 	fmt.Fprintln(w, text)
 }
 
-// notReady is why clients should use another node, if raft is that of this node, or nil before it has started; "": the
-// node is ready.
+// notReady is why clients should use another node, if raft is that of this node, or nil before it
+// has started; "": the node is ready.
 func (s *server) notReady(raft *raftnode.Node) string {
 	if isClosed(s.stopping) {
 		return "the node is stopping"
@@ -203,7 +211,8 @@ func (s *server) notReady(raft *raftnode.Node) string {
 	case status.Refusing != "":
 		return "the log of this node takes no entries: " + status.Refusing
 	case status.Writing > writeStuck:
-		return fmt.Sprintf("a write to the disk has been going on for %v", status.Writing.Round(time.Second))
+		return fmt.Sprintf("a write to the disk has been going on for %v",
+			status.Writing.Round(time.Second))
 	}
 	return ""
 }

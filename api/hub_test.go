@@ -26,12 +26,13 @@ func startAlone(t testing.TB) *Node {
 	n, err := StartNode(context.Background(), nodeConfig("n1", ""))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Kill()) })
-	require.Eventually(t, func() bool { return n.Raft().Status().Leading }, patience, clock.Millisecond.Duration())
+	require.Eventually(t, func() bool { return n.Raft().Status().Leading }, patience,
+		clock.Millisecond.Duration())
 	return n
 }
 
-// One push in ten is lost. The client detects it, because KeepAliveAck counts more changes than it received, and
-// attaches anew: then it misses nothing.
+// One push in ten is lost. The client detects it, because KeepAliveAck counts more changes than it
+// received, and attaches anew: then it misses nothing.
 func TestLostPushIsNoticed(t *testing.T) {
 	t.Parallel()
 	n := startCluster(t, 1, nil).leader()
@@ -57,9 +58,10 @@ func TestLostPushIsNoticed(t *testing.T) {
 	assert.NotZero(t, noticed)
 }
 
-// until receives until a ticket is known to be in a state, or a later one. It drops each tenth push, and attaches anew
-// when it detects that one is missing.
-func (w *wireClient) until(c caller, ticket uint64, state zamokpb.State, pushes *int) (_ *wireClient, again bool) {
+// until receives until a ticket is known to be in a state, or a later one. It drops each tenth
+// push, and attaches anew when it detects that one is missing.
+func (w *wireClient) until(c caller, ticket uint64, state zamokpb.State,
+	pushes *int) (_ *wireClient, again bool) {
 	for {
 		missing := false
 		switch m := w.next(); {
@@ -72,7 +74,8 @@ func (w *wireClient) until(c caller, ticket uint64, state zamokpb.State, pushes 
 			if s := m.GetChange().State; !missing && s.Ticket == ticket && s.State >= state {
 				return w, again
 			}
-		case m.GetAnswer() != nil && m.GetAnswer().State.GetTicket() == ticket && m.GetAnswer().State.State >= state:
+		case m.GetAnswer() != nil && m.GetAnswer().State.GetTicket() == ticket &&
+			m.GetAnswer().State.State >= state:
 			return w, again
 		case m.GetKeepAliveAck() != nil:
 			missing = m.GetKeepAliveAck().Changes != w.changes
@@ -89,7 +92,8 @@ func (w *wireClient) until(c caller, ticket uint64, state zamokpb.State, pushes 
 	}
 }
 
-// Ten thousand wait for one lock, over a hundred streams, and acquire it in the order of their requests.
+// Ten thousand wait for one lock, over a hundred streams, and acquire it in the order of their
+// requests.
 func TestManyWaitInOrder(t *testing.T) {
 	streams, each := 100, 100
 	if testing.Short() {
@@ -163,28 +167,31 @@ func memory() uint64 {
 	return s.HeapAlloc + s.StackInuse
 }
 
-// A stream ends with its leader's epoch. What it knew continues at the next leader: queue positions, and
-// the tokens of what is held.
+// A stream ends with its leader's epoch. What it knew continues at the next leader: queue
+// positions, and the tokens of what is held.
 func TestLeaderChange(t *testing.T) {
 	t.Parallel()
 	handOver := func(n *Node) error {
 		_ = n.Raft().Transfer(soon(t), "") // its epoch ends, whatever the result
 		return nil
 	}
-	for name, leave := range map[string]func(*Node) error{"transferred": handOver, "closed": (*Node).Close, "killed": (*Node).Kill} {
+	for name, leave := range map[string]func(*Node) error{"transferred": handOver,
+		"closed": (*Node).Close, "killed": (*Node).Kill} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := startCluster(t, 3, nil)
 			first, follower := c.leader(), c.follower()
 
 			client := dial(t, call(t, follower))
-			client.send(openMessage(&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(clock.Minute)}))
+			client.send(openMessage(&zamokpb.OpenStream{Secret: newSecret(),
+				Settings: settings(clock.Minute)}))
 			info := infoOf(t, client.end())
 			assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, info.Code)
 			assert.Equal(t, first.Client(), info.LeaderAddress)
 
 			conn := call(t, first)
-			holder, waiter := openStream(t, conn, settings(clock.Minute)), openStream(t, conn, settings(clock.Minute))
+			holder, waiter := openStream(t, conn, settings(clock.Minute)),
+				openStream(t, conn, settings(clock.Minute))
 			holder.send(exclusive(1, "kept", 0))
 			token := holder.is(1, stateGranted).State.Token
 			waiter.send(exclusive(1, "kept", -1))
@@ -197,9 +204,11 @@ func TestLeaderChange(t *testing.T) {
 			case "transferred":
 				assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, infoOf(t, err).Code)
 				assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, err).Outcome)
-				assert.Contains(t, err.Error(), "leadership ended", "not only when its state begins anew")
+				assert.Contains(t, err.Error(), "leadership ended",
+					"not only when its state begins anew")
 			case "closed": // a late look sees both reasons
-				assert.Contains(t, []zamokpb.Code{zamokpb.Code_CODE_NOT_LEADER, zamokpb.Code_CODE_STOPPING}, infoOf(t, err).Code)
+				assert.Contains(t, []zamokpb.Code{zamokpb.Code_CODE_NOT_LEADER,
+					zamokpb.Code_CODE_STOPPING}, infoOf(t, err).Code)
 				assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, err).Outcome)
 				c.nodes = without(c.nodes, first)
 			case "killed":
@@ -215,8 +224,8 @@ func TestLeaderChange(t *testing.T) {
 	}
 }
 
-// Streams of one session that attach at the same moment: one of them serves it in the end, and the others
-// receive an error.
+// Streams of one session that attach at the same moment: one of them serves it in the end, and the
+// others receive an error.
 func TestAttachRace(t *testing.T) {
 	n := startCluster(t, 1, nil).leader()
 	c := call(t, n)
@@ -229,14 +238,16 @@ func TestAttachRace(t *testing.T) {
 		for i := range streams {
 			streams[i] = dial(t, c)
 			all.Go(func() {
-				streams[i].send(openMessage(&zamokpb.OpenStream{Secret: w.Secret, Session: w.Session}))
+				streams[i].send(openMessage(
+					&zamokpb.OpenStream{Secret: w.Secret, Session: w.Session}))
 				ends <- streams[i].end()
 			})
 		}
 		for range rivals - 1 {
 			info := infoOf(t, <-ends)
 			// Never LIMIT: to a client that would be final.
-			assert.Contains(t, []zamokpb.Code{zamokpb.Code_CODE_SUPERSEDED, zamokpb.Code_CODE_OVERLOADED}, info.Code, fmt.Sprint(info))
+			assert.Contains(t, []zamokpb.Code{zamokpb.Code_CODE_SUPERSEDED,
+				zamokpb.Code_CODE_OVERLOADED}, info.Code, fmt.Sprint(info))
 		}
 		for _, s := range streams {
 			s.hangUp()
@@ -276,7 +287,8 @@ func TestAnUnreadScrapeDelaysNoOther(t *testing.T) {
 	n := startCluster(t, 1, nil).leader()
 	page, client := net.Pipe()
 	defer client.Close()
-	go n.server.metrics.Serve(unread{httptest.NewRecorder(), page}, httptest.NewRequest("GET", "/metrics", nil), n.server.node, 0, "", nil, nil)
+	go n.server.metrics.Serve(unread{httptest.NewRecorder(), page},
+		httptest.NewRequest("GET", "/metrics", nil), n.server.node, 0, "", nil, nil)
 	_, err := client.Read(make([]byte, 1)) // it is being written
 	require.NoError(t, err)
 	served := make(chan string, 1)
@@ -302,7 +314,8 @@ func (s *server) metricsText(t testing.TB) string {
 	if s.cfg.Files != nil { // of a node that was started
 		files = s.cfg.Files()
 	}
-	s.metrics.Serve(page, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil), s.node, s.hub.Counts().Streams, "", nil, files)
+	s.metrics.Serve(page, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil),
+		s.node, s.hub.Counts().Streams, "", nil, files)
 	return page.Body.String()
 }
 

@@ -19,8 +19,8 @@ import (
 	"zamok/session"
 )
 
-// TestAWaitIsWithdrawnWithItsToken: on the leader, through a node that relays, and over HTTP, an acquisition that waits ends with
-// its token, and leaves the queue.
+// TestAWaitIsWithdrawnWithItsToken: on the leader, through a node that relays, and over HTTP, an
+// acquisition that waits ends with its token, and leaves the queue.
 func TestAWaitIsWithdrawnWithItsToken(t *testing.T) {
 	takesTime(t)
 	t.Parallel()
@@ -36,11 +36,15 @@ func TestAWaitIsWithdrawnWithItsToken(t *testing.T) {
 	c := startCluster(t, 2, func(cfg *NodeConfig) {
 		serveHTTP(cfg)
 		cfg.Audit = &auditLines{}
-		cfg.Rules = theseRules(t, `rules: [{groups: [authenticated], names: ["*"], may: [lock, read, watch]}]`)
-		cfg.Identity.Verifier = func() identity.Verifier { return identity.Verifier{Tokens: *known.Load()} }
+		cfg.Rules = theseRules(t,
+			`rules: [{groups: [authenticated], names: ["*"], may: [lock, read, watch]}]`)
+		cfg.Identity.Verifier = func() identity.Verifier {
+			return identity.Verifier{Tokens: *known.Load()}
+		}
 	})
 	as := func(who string) context.Context {
-		return metadata.AppendToOutgoingContext(relaying(soon(t)), "authorization", "Bearer "+tokens[who])
+		return metadata.AppendToOutgoingContext(relaying(soon(t)), "authorization",
+			"Bearer "+tokens[who])
 	}
 	leader := c.leader()
 	holder := openSession(t, as("bob"), call(t, leader))
@@ -54,12 +58,15 @@ func TestAWaitIsWithdrawnWithItsToken(t *testing.T) {
 		}()
 		go func() { // it has a session of its own, which this node renews
 			_, err := call(t, n).Acquire(as("alice"), &zamokpb.AcquireRequest{
-				Secret: bytes.Repeat([]byte{byte(n.cfg.ID[1])}, 16), Settings: settings(clock.Minute), Acquire: exclusive(1, "x", int64(clock.Minute)).GetAcquire(),
+				Secret:   bytes.Repeat([]byte{byte(n.cfg.ID[1])}, 16),
+				Settings: settings(clock.Minute),
+				Acquire:  exclusive(1, "x", int64(clock.Minute)).GetAcquire(),
 			})
 			codes <- infoOf(t, err).Code
 		}()
 		go func() {
-			answer := send(soon(t), t, n, "POST", "/v1/acquire", `{"name":"x","wait":"1m"}`, "Authorization", shown(as("alice")))
+			answer := send(soon(t), t, n, "POST", "/v1/acquire", `{"name":"x","wait":"1m"}`,
+				"Authorization", shown(as("alice")))
 			assert.Equal(t, http.StatusUnauthorized, answer.code, answer.text)
 			codes <- zamokpb.Code_CODE_UNAUTHENTICATED
 		}()
@@ -84,13 +91,14 @@ func TestAWaitIsWithdrawnWithItsToken(t *testing.T) {
 	assert.True(t, held, "of bob nothing was withdrawn")
 }
 
-// TestAWaitOutlivesTheNodeThatRelaysIt: the removal of that node is not its caller's doing, who requests at another node the same
-// ticket, and has kept its place in the queue.
+// TestAWaitOutlivesTheNodeThatRelaysIt: the removal of that node is not its caller's doing, who
+// requests at another node the same ticket, and has kept its place in the queue.
 func TestAWaitOutlivesTheNodeThatRelaysIt(t *testing.T) {
 	takesTime(t)
 	t.Parallel()
 	c := startCluster(t, 3, func(cfg *NodeConfig) {
-		cfg.Fatal = func(err error) { assert.ErrorIs(t, err, raftnode.ErrRemoved) } // if it hears of it at all
+		// if it hears of it at all
+		cfg.Fatal = func(err error) { assert.ErrorIs(t, err, raftnode.ErrRemoved) }
 	})
 	leader, through := c.leader(), c.follower()
 	to := call(t, leader)

@@ -30,7 +30,8 @@ type badInput struct {
 func badSessions() []badInput {
 	open := func(field string, change func(*zamokpb.OpenSessionRequest)) badInput {
 		return badInput{field, func(ctx context.Context, c caller) error {
-			r := &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute)}}
+			r := &zamokpb.OpenSessionRequest{Secret: newSecret(),
+				Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute)}}
 			change(r)
 			_, err := c.OpenSession(ctx, r)
 			return err
@@ -41,14 +42,18 @@ func badSessions() []badInput {
 		open("sent", func(r *zamokpb.OpenSessionRequest) { r.Sent = make([]byte, 32+1) }),
 		open("settings", func(r *zamokpb.OpenSessionRequest) { r.Settings = nil }),
 		open("ttl", func(r *zamokpb.OpenSessionRequest) { r.Settings.Ttl = 1 }),
-		open("ttl", func(r *zamokpb.OpenSessionRequest) { r.Settings.Ttl = int64(fsm.LongestTTLMax) + 1 }),
+		open("ttl", func(r *zamokpb.OpenSessionRequest) {
+			r.Settings.Ttl = int64(fsm.LongestTTLMax) + 1
+		}),
 		open("label", func(r *zamokpb.OpenSessionRequest) { r.Settings.Label = "a\nb" }),
 		{"secret", func(ctx context.Context, c caller) error {
 			_, err := c.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: 1})
 			return err
 		}},
 		{"sent", func(ctx context.Context, c caller) error {
-			_, err := c.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: 1, Secret: newSecret(), Sent: make([]byte, 33)})
+			_, err := c.RenewSession(ctx,
+				&zamokpb.RenewSessionRequest{Session: 1, Secret: newSecret(),
+					Sent: make([]byte, 33)})
 			return err
 		}},
 		{"secret", func(ctx context.Context, c caller) error {
@@ -140,7 +145,8 @@ func badOrders() []badInput {
 			return err
 		}},
 		{"reason", func(ctx context.Context, c caller) error {
-			_, err := c.admin.ForceRelease(ctx, &zamokpb.ForceReleaseRequest{Name: "x", Token: 1, Reason: strings.Repeat("x", 513)})
+			_, err := c.admin.ForceRelease(ctx,
+				&zamokpb.ForceReleaseRequest{Name: "x", Token: 1, Reason: strings.Repeat("x", 513)})
 			return err
 		}},
 		{"session", func(ctx context.Context, c caller) error {
@@ -164,7 +170,8 @@ func badOrders() []badInput {
 			return err
 		}},
 		{"longest_ttl", func(ctx context.Context, c caller) error {
-			_, err := c.admin.Settings(ctx, &zamokpb.SettingsRequest{LongestTtl: int64(fsm.LongestTTLMax) + 1})
+			_, err := c.admin.Settings(ctx,
+				&zamokpb.SettingsRequest{LongestTtl: int64(fsm.LongestTTLMax) + 1})
 			return err
 		}},
 		{"longest_ttl", func(ctx context.Context, c caller) error {
@@ -172,11 +179,14 @@ func badOrders() []badInput {
 			return err
 		}},
 		{"quotas.share", func(ctx context.Context, c caller) error {
-			_, err := c.admin.Settings(ctx, &zamokpb.SettingsRequest{Quotas: &zamokpb.Quotas{Share: 101}})
+			_, err := c.admin.Settings(ctx,
+				&zamokpb.SettingsRequest{Quotas: &zamokpb.Quotas{Share: 101}})
 			return err
 		}},
 		{"quotas", func(ctx context.Context, c caller) error {
-			_, err := c.admin.Settings(ctx, &zamokpb.SettingsRequest{LongestTtl: int64(clock.Hour), Quotas: &zamokpb.Quotas{Share: 1}})
+			_, err := c.admin.Settings(ctx,
+				&zamokpb.SettingsRequest{LongestTtl: int64(clock.Hour),
+					Quotas: &zamokpb.Quotas{Share: 1}})
 			return err
 		}},
 	}
@@ -223,7 +233,8 @@ func TestTooMuchMetadata(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The largest acquisition comes in, also in a frame with as much before it as the Go client puts there.
+// The largest acquisition comes in, also in a frame with as much before it as the Go client puts
+// there.
 func TestTheLargestAcquisitionIsTaken(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	w := openStream(t, call(t, c.leader()), settings(clock.Minute))
@@ -234,7 +245,8 @@ func TestTheLargestAcquisitionIsTaken(t *testing.T) {
 			c.Items = c.Items[:1]
 		}
 		frame = append(frame, acquire(&zamokpb.Acquire{
-			Ticket: c.Ticket, Wait: -1, Items: wire.Items(c.Items), Owner: c.Owner, Meta: []byte(c.Meta),
+			Ticket: c.Ticket, Wait: -1, Items: wire.Items(c.Items), Owner: c.Owner,
+			Meta: []byte(c.Meta),
 		}))
 	}
 	assert.Greater(t, proto.Size(&zamokpb.ClientFrame{Messages: frame}), 60<<10)

@@ -10,8 +10,8 @@ import (
 	"zamok/fsm"
 )
 
-// The end of a node cancels its calls, and does not drop what they wait for: their tickets keep their positions, and
-// the callers request the same tickets from the next leader.
+// The end of a node cancels its calls, and does not drop what they wait for: their tickets keep
+// their positions, and the callers request the same tickets from the next leader.
 func TestAKilledNodeDropsNoWaitingTicket(t *testing.T) {
 	takesTime(t)
 	const waiters, sessions = 100, 10
@@ -33,9 +33,11 @@ func TestAKilledNodeDropsNoWaitingTicket(t *testing.T) {
 		})
 		return count
 	}
-	require.Eventually(t, func() bool { return waiting(leader) == waiters }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return waiting(leader) == waiters }, 10*time.Second,
+		10*time.Millisecond)
 	require.NoError(t, leader.Kill())
 	c.nodes = slices.DeleteFunc(c.nodes, func(n *Node) bool { return n == leader })
 	next := c.leader()
-	require.Eventually(t, func() bool { return waiting(next) == waiters }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return waiting(next) == waiters }, 5*time.Second,
+		10*time.Millisecond)
 }

@@ -41,9 +41,9 @@ type Node struct {
 	fail    context.CancelCauseFunc
 }
 
-// StartNode starts a node and serves clients. With an empty directory and a Peers.List it waits, until ctx
-// ends, for the other nodes of the list; with data, or alone, it does not wait. Close or Kill ends the node;
-// ctx ends the start only.
+// StartNode starts a node and serves clients. With an empty directory and a Peers.List it waits,
+// until ctx ends, for the other nodes of the list; with data, or alone, it does not wait. Close or
+// Kill ends the node; ctx ends the start only.
 func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	cfg := &config
 	err := cfg.complete()
@@ -60,7 +60,8 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	defer close(n.started)
 	n.serveHTTP() // before the node starts, which may have to wait
 	s, c := n.server, cfg.Config
-	c.Timing, c.Store.Observe, c.Fatal, c.Applied, c.Restored = s.metrics.Entry, s.metrics.DiskWrite, n.fatal, s.applied, s.restored
+	c.Timing, c.Store.Observe, c.Fatal, c.Applied, c.Restored = s.metrics.Entry,
+		s.metrics.DiskWrite, n.fatal, s.applied, s.restored
 	c.GaveWay = s.metrics.GaveWay
 	c.Epoch = func(leads bool) {
 		s.hub.SetLeading(leads)
@@ -119,8 +120,8 @@ func (n *Node) Err() error {
 	return errors.Join(context.Cause(n.failed), n.err)
 }
 
-// Close ends the node cleanly. A leader transfers leadership first, which takes up to an election timeout, so
-// that its clients find the next leader at once.
+// Close ends the node cleanly. A leader transfers leadership first, which takes up to an election
+// timeout, so that its clients find the next leader at once.
 func (n *Node) Close() error {
 	return n.end(func() error {
 		err := n.raft.Close()
@@ -160,64 +161,72 @@ func (n *Node) end(how func() error) error {
 	return n.err
 }
 
-// NodeConfig configures a node. ID alone is enough for a cluster of one node in memory; the zero value of every other
-// field is its default. Other than raftnode.Open, StartNode fills in what is missing:
+// NodeConfig configures a node. ID alone is enough for a cluster of one node in memory; the zero
+// value of every other field is its default. Other than raftnode.Open, StartNode fills in what is
+// missing:
 //
 //   - Store: without a directory the data lives in memory and ends with the node.
 //   - Peers.Listener and Peers.Advertise come from ListenPeers and Advertise.
-//   - TokenBase: seconds since 1970 × 2²⁰, with their fraction (raftnode.TokenClock), so that storage which remembers
-//     an older cluster's tokens does not refuse the new one's.
+//   - TokenBase: seconds since 1970 × 2²⁰, with their fraction (raftnode.TokenClock), so that
+//     storage which remembers an older cluster's tokens does not refuse the new one's.
 //   - Client and HTTP are what is listened on.
 //   - Fatal: the node ends as by Kill, and Done is closed.
-//   - Applied and Restored are called before the node looks at the same; Epoch and Timing are the node's own.
+//   - Applied and Restored are called before the node looks at the same; Epoch and Timing are the
+//     node's own.
 type NodeConfig struct {
 	raftnode.Config
 
 	// Listen is where clients are served. Empty: any port of 127.0.0.1.
 	Listen string
-	// ListenPeers is where other nodes are served. Empty: the address that Peers.List has for this node; without
-	// one, any port of 127.0.0.1.
+	// ListenPeers is where other nodes are served. Empty: the address that Peers.List has for this
+	// node; without one, any port of 127.0.0.1.
 	ListenPeers string
-	// ListenHTTP is where locks over HTTP are served to the same callers as on Listen, and /metrics, /healthz and /readyz to
-	// everyone. Empty: nowhere.
+	// ListenHTTP is where locks over HTTP are served to the same callers as on Listen, and
+	// /metrics, /healthz and /readyz to everyone. Empty: nowhere.
 	ListenHTTP string
-	// HTTPHosts are further names under which HTTP is reached, as through a proxy: a request for another name than
-	// these, Advertise, the host name, localhost and IP addresses is refused.
+	// HTTPHosts are further names under which HTTP is reached, as through a proxy: a request for
+	// another name than these, Advertise, the host name, localhost and IP addresses is refused.
 	HTTPHosts []string
-	// Profile adds /debug/pprof there, for operators. Profiles show the inside of the process, and cost it time.
+	// Profile adds /debug/pprof there, for operators. Profiles show the inside of the process, and
+	// cost it time.
 	Profile bool
-	// Advertise is the host name or IP under which clients and nodes reach this one. Empty: the host
-	// that Peers.List has for this node; without one, the host that it listens on, and where that means
-	// every address, the host name.
+	// Advertise is the host name or IP under which clients and nodes reach this one. Empty: the
+	// host that Peers.List has for this node; without one, the host that it listens on, and where
+	// that means every address, the host name.
 	Advertise string
 	// Listener is used instead of Listen. The node closes it, and Peers.Listener. Nil: TCP.
 	Listener net.Listener
-	// HTTPListener is used instead of ListenHTTP. The node closes it. Nil: TCP, if ListenHTTP is set.
+	// HTTPListener is used instead of ListenHTTP. The node closes it. Nil: TCP, if ListenHTTP is
+	// set.
 	HTTPListener net.Listener
 
-	// ClientTLS is the TLS configuration for clients, over gRPC and HTTP. It is called for each new connection, so that
-	// certificates can be renewed; open connections stay. If it requires certificates, each call needs one, or a token that
-	// Identity verifies. Nil: no TLS.
+	// ClientTLS is the TLS configuration for clients, over gRPC and HTTP. It is called for each new
+	// connection, so that certificates can be renewed; open connections stay. If it requires
+	// certificates, each call needs one, or a token that Identity verifies. Nil: no TLS.
 	ClientTLS func() *tls.Config
-	// Identity authenticates clients. Zero: by the common name of their certificates. Required is set if ClientTLS requires
-	// certificates.
+	// Identity authenticates clients. Zero: by the common name of their certificates. Required is
+	// set if ClientTLS requires certificates.
 	Identity gate.Identifier
-	// Rules returns the access rules in force; it is called for each request. Nil, or a nil result: everything is allowed.
+	// Rules returns the access rules in force; it is called for each request. Nil, or a nil result:
+	// everything is allowed.
 	Rules func() *rules.Set
-	// Files returns for metrics which files (rules, tokens, keys, certificates) are valid as they are now.
+	// Files returns for metrics which files (rules, tokens, keys, certificates) are valid as they
+	// are now.
 	Files func() map[string]bool
-	// Audit gets a line of JSON for each operator call and each denial; beyond the limits of these, one for many denials of a caller.
-	// Lines that can't be written are counted and logged, and the call proceeds. Nil: the Logger gets them.
+	// Audit gets a line of JSON for each operator call and each denial; beyond the limits of these,
+	// one for many denials of a caller. Lines that can't be written are counted and logged, and the
+	// call proceeds. Nil: the Logger gets them.
 	Audit io.Writer
 	// AuditGrants adds a line for each grant and for the end of each hold, from the node that led.
 	AuditGrants bool
-	// ConnsMax is how many clients may be connected at once, by gRPC and by HTTP. One more takes the
-	// place of a connection without an admitted call (package conns). Zero: 16384.
+	// ConnsMax is how many clients may be connected at once, by gRPC and by HTTP. One more takes
+	// the place of a connection without an admitted call (package conns). Zero: 16384.
 	ConnsMax int
 	// Limits are the configured limits; limits.Parse reads them. Others have their defaults.
 	Limits limits.Set
-	// UnreadBytesMax bounds the memory of unread answers and incomplete requests of all clients. Beyond it, the connection with the
-	// most bytes for the longest time is closed. Connections of nodes that relay calls have four times as much. Zero: 64 MiB.
+	// UnreadBytesMax bounds the memory of unread answers and incomplete requests of all clients.
+	// Beyond it, the connection with the most bytes for the longest time is closed. Connections of
+	// nodes that relay calls have four times as much. Zero: 64 MiB.
 	UnreadBytesMax int64
 
 	hostname string // of the machine
@@ -241,12 +250,15 @@ func (s *NodeConfig) complete() error {
 	case err != nil:
 		return wrong("ID", "%w", err)
 	case s.isAlone() && s.Store.Dir != "" && isEmptyDir(s.Store.Dir):
-		return wrong("Store.Dir", "%s holds nothing, and neither Peers.List nor Join is set: name the nodes of a new "+
-			"cluster, or those of the cluster that this node joins, also if its disk was lost", s.Store.Dir)
+		return wrong("Store.Dir",
+			"%s holds nothing, and neither Peers.List nor Join is set: name the nodes of a new "+
+				"cluster, or those of the cluster that this node joins, also if its disk was lost",
+			s.Store.Dir)
 	case s.ConnsMax < 0:
 		return wrong("ConnsMax", "%d is below zero; 0 means %d", s.ConnsMax, ConnsDefault)
 	case s.UnreadBytesMax < 0:
-		return wrong("UnreadBytesMax", "%d is below zero; 0 means %d", s.UnreadBytesMax, UnreadBytesDefault)
+		return wrong("UnreadBytesMax", "%d is below zero; 0 means %d", s.UnreadBytesMax,
+			UnreadBytesDefault)
 	}
 	atHost, _, _ := net.SplitHostPort(atPeer) // ParseList split it already
 	s.Advertise, s.Peers.Advertise = cmp.Or(s.Advertise, atHost), atPeer
@@ -294,7 +306,8 @@ func isEmptyDir(dir string) bool {
 
 // listenTCP listens for clients.
 func listenTCP(ctx context.Context, address string, probed time.Duration) (net.Listener, error) {
-	config := net.ListenConfig{Control: peer.UserTimeout(conns.VanishedAfter), KeepAliveConfig: conns.Probes(probed)}
+	config := net.ListenConfig{Control: peer.UserTimeout(conns.VanishedAfter),
+		KeepAliveConfig: conns.Probes(probed)}
 	config.SetMultipathTCP(false) // TCP_USER_TIMEOUT can not be set on such a socket
 	return config.Listen(ctx, "tcp", address)
 }
@@ -332,8 +345,9 @@ func (s *NodeConfig) listen(ctx context.Context) (err error) {
 	return nil
 }
 
-// clientTLS is the TLS configuration for clients of a protocol; each connection uses the latest certificates. With someWithout,
-// connections without a certificate are accepted, for health checks and clients with tokens; other calls on them are refused.
+// clientTLS is the TLS configuration for clients of a protocol; each connection uses the latest
+// certificates. With someWithout, connections without a certificate are accepted, for health checks
+// and clients with tokens; other calls on them are refused.
 func (s *NodeConfig) clientTLS(protocol string, someWithout bool) *tls.Config {
 	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		c := s.ClientTLS().Clone()
@@ -348,7 +362,8 @@ func (s *NodeConfig) clientTLS(protocol string, someWithout bool) *tls.Config {
 // certificateExpiry returns when this node's certificates expire, by the port that they are for.
 func (s *NodeConfig) certificateExpiry() map[string]time.Time {
 	expiry := make(map[string]time.Time)
-	for shownTo, get := range map[string]func() *tls.Config{"clients": s.ClientTLS, "peers": s.Peers.TLS} {
+	for shownTo, get := range map[string]func() *tls.Config{"clients": s.ClientTLS,
+		"peers": s.Peers.TLS} {
 		if get == nil {
 			continue
 		}

@@ -46,8 +46,10 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		{"Store.Dir", in(empty), "also if its disk was lost"},
 		{"Store.Dir", in(filepath.Join(empty, "new")), "holds nothing"},
 		{"ConnsMax", NodeConfig{Config: raftnode.Config{ID: "n1"}, ConnsMax: -1}, "below zero"},
-		{"Listen", NodeConfig{Config: raftnode.Config{ID: "n1"}, Listen: taken.Addr().String()}, "address already in use"},
-		{"ListenPeers", NodeConfig{Config: raftnode.Config{ID: "n1"}, ListenPeers: taken.Addr().String()}, "address already in use"},
+		{"Listen", NodeConfig{Config: raftnode.Config{ID: "n1"}, Listen: taken.Addr().String()},
+			"address already in use"},
+		{"ListenPeers", NodeConfig{Config: raftnode.Config{ID: "n1"},
+			ListenPeers: taken.Addr().String()}, "address already in use"},
 		{"ListenPeers", nodeConfig("n1", "n1="+taken.Addr().String()), "address already in use"},
 	} {
 		n, err := StartNode(t.Context(), c.config)
@@ -99,7 +101,8 @@ func TestThreeNodesOnDisk(t *testing.T) {
 	require.NoError(t, first.Close())
 	info := infoOf(t, (<-waiting).err)
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome, info)
-	assert.Contains(t, []zamokpb.Code{zamokpb.Code_CODE_NOT_LEADER, zamokpb.Code_CODE_STOPPING}, info.Code)
+	assert.Contains(t, []zamokpb.Code{zamokpb.Code_CODE_NOT_LEADER, zamokpb.Code_CODE_STOPPING},
+		info.Code)
 	c.nodes = without(c.nodes, first)
 	second := c.leader()
 	t.Logf("another leads %v after the leader began to stop", time.Since(began))
@@ -123,7 +126,9 @@ func TestThreeNodesOnDisk(t *testing.T) {
 	o := <-waiting
 	require.NoError(t, o.err)
 	require.Eventually(t, func() (same bool) {
-		back.Raft().View(func(m *fsm.Machine) { same = m.Holds("disk", o.answer.State.Token, fsm.TicketRef{}) })
+		back.Raft().View(func(m *fsm.Machine) {
+			same = m.Holds("disk", o.answer.State.Token, fsm.TicketRef{})
+		})
 		return same
 	}, patience, 5*time.Millisecond)
 }
@@ -151,7 +156,8 @@ func TestMembershipOverTheWire(t *testing.T) {
 	var err error
 	cfg.Join, err = peer.ParseList(first.cfg.ID + "=" + first.Peer())
 	require.NoError(t, err)
-	cfg.Fatal = func(err error) { assert.ErrorIs(t, err, raftnode.ErrRemoved) } // if it hears of it at all
+	// if it hears of it at all
+	cfg.Fatal = func(err error) { assert.ErrorIs(t, err, raftnode.ErrRemoved) }
 	joiner, err := StartNode(ctx, cfg)
 	require.NoError(t, err)
 	c.nodes = append(c.nodes, joiner)
@@ -168,13 +174,14 @@ func TestMembershipOverTheWire(t *testing.T) {
 	assert.True(t, members.Members[1].Voter)
 	assert.Equal(t, joiner.Client(), members.Members[1].Client)
 
-	// Of two nodes the new leader has no majority until the old one has opened its raft anew: on a busy
-	// machine it may lose its epoch again because of that.
+	// Of two nodes the new leader has no majority until the old one has opened its raft anew: on a
+	// busy machine it may lose its epoch again because of that.
 	handOver := func(to string, wanted *Node) {
 		for try := 0; c.leader() != wanted; try++ {
 			require.Less(t, try, 10)
 			_, err := by.admin.Transfer(ctx, &zamokpb.TransferRequest{To: to})
-			require.True(t, err == nil || try > 0 || status.Code(err) == codes.Unavailable, "%v", err)
+			require.True(t, err == nil || try > 0 || status.Code(err) == codes.Unavailable,
+				"%v", err)
 		}
 	}
 	handOver("n2", joiner)
@@ -186,8 +193,8 @@ func TestMembershipOverTheWire(t *testing.T) {
 	assert.Len(t, members.Members, 1)
 }
 
-// A dead node is seen in the list of members, whichever node answers, and in the leader's metrics; a living one is
-// in contact all the time, and lacks nothing for long.
+// A dead node is seen in the list of members, whichever node answers, and in the leader's metrics;
+// a living one is in contact all the time, and lacks nothing for long.
 func TestADeadNodeIsSeen(t *testing.T) {
 	takesTime(t)
 	t.Parallel()
@@ -216,11 +223,13 @@ func TestADeadNodeIsSeen(t *testing.T) {
 	c.nodes = living
 	for _, by := range living {
 		require.Eventually(t, func() bool {
-			return look(by) == nil && peers[answer.Leader] != nil && time.Duration(peers[dead.cfg.ID].GetLastContact()) > 2*time.Second
+			return look(by) == nil && peers[answer.Leader] != nil &&
+				time.Duration(peers[dead.cfg.ID].GetLastContact()) > 2*time.Second
 		}, patience, 10*time.Millisecond)
 		assert.Nil(t, peers[answer.Leader].LastContact)
 		assert.Nil(t, peers[answer.Leader].Behind)
-		if term() == contactTerm { // another leader, as on a machine that stands for a moment, never had contact with it
+		// another leader, as on a machine that stands for a moment, never had contact with it
+		if term() == contactTerm {
 			assert.NotNil(t, peers[dead.cfg.ID].Behind)
 		}
 	}
@@ -231,7 +240,8 @@ func TestADeadNodeIsSeen(t *testing.T) {
 		samples, _ := scrape(t, text)
 		lag, known := samples[`zamok_peer_lag_entries{peer="`+other.cfg.ID+`"}`]
 		_, silent := fetch(t, other.HTTP(), "/metrics")
-		return known && lag == 0 && samples[`zamok_peer_last_contact_seconds{peer="`+other.cfg.ID+`"}`] < 1 &&
+		return known && lag == 0 &&
+			samples[`zamok_peer_last_contact_seconds{peer="`+other.cfg.ID+`"}`] < 1 &&
 			samples[`zamok_peer_last_contact_seconds{peer="`+dead.cfg.ID+`"}`] > 2 &&
 			!strings.Contains(silent, "zamok_peer_lag_entries{") // only the leader knows
 	}, patience, 10*time.Millisecond)
@@ -265,7 +275,8 @@ func TestBackupIsAFileThatRestores(t *testing.T) {
 	big := s.next("big", 0)
 	big.Acquire.Items = nil
 	for i := range fsm.ItemsMax {
-		big.Acquire.Items = append(big.Acquire.Items, &zamokpb.Item{Name: fmt.Sprintf("%0500d", i), Mode: zamokpb.Mode_MODE_SHARED})
+		big.Acquire.Items = append(big.Acquire.Items,
+			&zamokpb.Item{Name: fmt.Sprintf("%0500d", i), Mode: zamokpb.Mode_MODE_SHARED})
 	}
 	for range 4 {
 		s.ticket++
@@ -312,7 +323,8 @@ func TestHealth(t *testing.T) {
 		require.NoError(t, err)
 		assert.Len(t, list.Statuses, 3)
 	}
-	watch, err := healthpb.NewHealthClient(call(t, follower).conn).Watch(ctx, &healthpb.HealthCheckRequest{})
+	watch, err := healthpb.NewHealthClient(call(t, follower).conn).Watch(ctx,
+		&healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
 	answer, err := watch.Recv()
 	require.NoError(t, err)
@@ -323,7 +335,8 @@ func TestHealth(t *testing.T) {
 	assert.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, answer.Status)
 }
 
-// TestTooManyConnections: where each has a call, one too many is hung up on, and there is room again when one has left.
+// TestTooManyConnections: where each has a call, one too many is hung up on, and there is room
+// again when one has left.
 func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.ConnsMax = 2 })
@@ -358,8 +371,10 @@ func TestMetricsAreTheLeaders(t *testing.T) {
 	_, err = s.Now(ctx, &zamokpb.NowRequest{})
 	require.NoError(t, err)
 	counts := []string{
-		`zamok_grants_total{mode="exclusive"} 2`, `zamok_lock_hold_seconds_count{mode="exclusive"} 2`,
-		`zamok_lock_wait_seconds_count{mode="exclusive"} 2`, `zamok_refusals_total{reason="try_failed"} 1`,
+		`zamok_grants_total{mode="exclusive"} 2`,
+		`zamok_lock_hold_seconds_count{mode="exclusive"} 2`,
+		`zamok_lock_wait_seconds_count{mode="exclusive"} 2`,
+		`zamok_refusals_total{reason="try_failed"} 1`,
 		`zamok_sessions_expired_total{reason="expired_by_operator"} 1`,
 	}
 	for _, n := range c.nodes {

@@ -19,8 +19,10 @@ import (
 func once(name string, ttl clock.Span, wait int64) *zamokpb.AcquireRequest {
 	secret := make([]byte, 16)
 	_, _ = rand.Read(secret)
-	return &zamokpb.AcquireRequest{Secret: secret, Settings: &zamokpb.SessionSettings{Ttl: int64(ttl), Meta: []byte("a request")},
-		Acquire: &zamokpb.Acquire{Ticket: 1, Wait: wait, Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}}
+	return &zamokpb.AcquireRequest{Secret: secret,
+		Settings: &zamokpb.SessionSettings{Ttl: int64(ttl), Meta: []byte("a request")},
+		Acquire: &zamokpb.Acquire{Ticket: 1, Wait: wait,
+			Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}}
 }
 
 // alive are the sessions that the cluster has.
@@ -49,20 +51,24 @@ func TestASessionOfItsOwnEndsWithItsCall(t *testing.T) {
 	require.ErrorContains(t, err, "other metadata")
 	_, err = s.Acquire(ctx, once("stock", clock.Minute, 0))
 	require.ErrorContains(t, err, "not acquired")
-	require.Eventually(t, func() bool { return alive(t, s) == 1 }, patience, 5*time.Millisecond, "the refused one has none")
+	require.Eventually(t, func() bool { return alive(t, s) == 1 }, patience, 5*time.Millisecond,
+		"the refused one has none")
 	limit := func(tickets uint64) {
-		_, err := s.admin.Settings(ctx, &zamokpb.SettingsRequest{Quotas: &zamokpb.Quotas{Tickets: tickets}})
+		_, err := s.admin.Settings(ctx,
+			&zamokpb.SettingsRequest{Quotas: &zamokpb.Quotas{Tickets: tickets}})
 		require.NoError(t, err)
 	}
 	limit(1)
 	for range 2 { // in the log, and then before it
 		_, err = s.Acquire(ctx, once("more", clock.Minute, 0))
 		require.ErrorContains(t, err, "the quota of this cluster for the tickets")
-		require.Eventually(t, func() bool { return alive(t, s) == 1 }, patience, 5*time.Millisecond, "nor has one that a quota refused")
+		require.Eventually(t, func() bool { return alive(t, s) == 1 }, patience, 5*time.Millisecond,
+			"nor has one that a quota refused")
 	}
 	limit(fsm.QuotasDefault().Tickets)
 
-	second := once("second", clock.Minute, 0) // a refusal of it would end the session, and the first acquisition with it
+	// a refusal of it would end the session, and the first acquisition with it
+	second := once("second", clock.Minute, 0)
 	second.Secret, second.Acquire.Ticket, second.Acquire.Items[0].Name = request.Secret, 2, "stock"
 	_, err = s.Acquire(ctx, second)
 	require.ErrorContains(t, err, "ticket: is 2")
@@ -77,12 +83,14 @@ func TestASessionOfItsOwnEndsWithItsCall(t *testing.T) {
 	}()
 	_, err = s.Acquire(broken, once("stock", clock.Minute, -1))
 	require.Error(t, err)
-	require.Eventually(t, func() bool { return alive(t, s) == 1 }, patience, 5*time.Millisecond, "nor has the broken one")
+	require.Eventually(t, func() bool { return alive(t, s) == 1 }, patience, 5*time.Millisecond,
+		"nor has the broken one")
 	lock, err := s.Get(ctx, &zamokpb.GetRequest{Name: "stock"})
 	require.NoError(t, err)
 	assert.Zero(t, lock.Lock.Waiters)
 
-	closed, err := s.CloseSession(ctx, &zamokpb.CloseSessionRequest{Session: held.Session, Secret: request.Secret, Ticket: 1})
+	closed, err := s.CloseSession(ctx,
+		&zamokpb.CloseSessionRequest{Session: held.Session, Secret: request.Secret, Ticket: 1})
 	require.NoError(t, err)
 	assert.Equal(t, held.State.Token, closed.State.Token)
 	assert.Zero(t, alive(t, s))
@@ -105,7 +113,8 @@ func TestASessionOfItsOwnLivesWithItsCall(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, zamokpb.State_STATE_WAITING, still.State.State)
 	assert.Greater(t, time.Since(began), ttl.Duration())
-	_, err = s.CloseSession(ctx, &zamokpb.CloseSessionRequest{Session: held.Session, Secret: first.Secret})
+	_, err = s.CloseSession(ctx,
+		&zamokpb.CloseSessionRequest{Session: held.Session, Secret: first.Secret})
 	require.NoError(t, err)
 	got, err := s.Acquire(ctx, waiting)
 	require.NoError(t, err)
@@ -113,8 +122,8 @@ func TestASessionOfItsOwnLivesWithItsCall(t *testing.T) {
 	assert.Equal(t, still.Session, got.Session)
 }
 
-// A call that was delayed arrives after its repetition was granted, and its connection breaks: the session of
-// the lock stays.
+// A call that was delayed arrives after its repetition was granted, and its connection breaks: the
+// session of the lock stays.
 func TestALateCallLeavesTheSessionOfItsOwn(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	ctx, n := soon(t), c.leader()
@@ -125,7 +134,8 @@ func TestALateCallLeavesTheSessionOfItsOwn(t *testing.T) {
 
 	broken, end := context.WithCancel(ctx)
 	end()
-	_, err = n.server.gate.Do(broken, gate.Arrival{Address: "127.0.0.1:1"}, request) // as it arrives, with its connection broken already
+	// as it arrives, with its connection broken already
+	_, err = n.server.gate.Do(broken, gate.Arrival{Address: "127.0.0.1:1"}, request)
 	require.Error(t, err)
 	again, err := s.Acquire(ctx, request) // behind whatever the late call has submitted
 	require.NoError(t, err)

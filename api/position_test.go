@@ -33,7 +33,8 @@ func (w *wireClient) position() *zamokpb.QueuePosition {
 
 func storyPositions(t *testing.T, n *Node) {
 	c := call(t, n)
-	holder, first, second := openStream(t, c, settings(clock.Minute)), openStream(t, c, settings(clock.Minute)), openStream(t, c, settings(clock.Minute))
+	holder, first, second := openStream(t, c, settings(clock.Minute)),
+		openStream(t, c, settings(clock.Minute)), openStream(t, c, settings(clock.Minute))
 	holder.send(exclusive(1, "a lock", 0))
 	token := holder.is(1, stateGranted).State.Token
 	holder.send(exclusive(2, "b lock", 0))
@@ -62,7 +63,8 @@ func storyPositions(t *testing.T, n *Node) {
 
 func storyContended(t *testing.T, n *Node) {
 	c := call(t, n)
-	holder, other := openStream(t, c, settings(clock.Minute)), openStream(t, c, settings(clock.Minute))
+	holder, other := openStream(t, c, settings(clock.Minute)),
+		openStream(t, c, settings(clock.Minute))
 	holder.send(exclusive(1, "wanted", 0))
 	holder.is(1, stateGranted)
 	next := func() uint32 {

@@ -21,13 +21,16 @@ import (
 func widest(id session.ID, ticket uint64, names ...string) *fsm.Acquire {
 	c := &fsm.Acquire{
 		Session: id, Ticket: ticket, Wait: fsm.Forever,
-		Owner: long(fmt.Sprint("owner", ticket), fsm.OwnerBytesMax), Meta: long("", fsm.MetaBytesMax),
+		Owner: long(fmt.Sprint("owner", ticket), fsm.OwnerBytesMax),
+		Meta:  long("", fsm.MetaBytesMax),
 	}
 	for _, name := range names {
 		c.Items = append(c.Items, fsm.Item{Name: long(name, fsm.NameBytesMax), Mode: fsm.Exclusive})
 	}
 	for i := len(names); i < fsm.ItemsMax; i++ {
-		c.Items = append(c.Items, fsm.Item{Name: long(fmt.Sprint(id, "/", ticket, "/", i, "/"), fsm.NameBytesMax), Mode: fsm.Exclusive})
+		c.Items = append(c.Items,
+			fsm.Item{Name: long(fmt.Sprint(id, "/", ticket, "/", i, "/"), fsm.NameBytesMax),
+				Mode: fsm.Exclusive})
 	}
 	return c
 }
@@ -35,7 +38,8 @@ func widest(id session.ID, ticket uint64, names ...string) *fsm.Acquire {
 // long fills a text up to so many bytes, of a kind that is longest in JSON.
 func long(begin string, bytes int) string { return begin + strings.Repeat("<", bytes-len(begin)) }
 
-// What Get returns is bounded in bytes, whatever waits there, and so is what it costs while nothing can be applied.
+// What Get returns is bounded in bytes, whatever waits there, and so is what it costs while nothing
+// can be applied.
 func TestALongAnswerOfGetIsCutOff(t *testing.T) {
 	n := startCluster(t, 1, serveHTTP).leader()
 	id := session.ID(openSession(t, soon(t), call(t, n)).id)
@@ -57,7 +61,8 @@ func TestALongAnswerOfGetIsCutOff(t *testing.T) {
 	assert.Len(t, some.Queue, 3)
 
 	// Over HTTP a byte may be written as six.
-	for _, path := range []string{"/v1/lock?limit=200&name=" + url.QueryEscape(name), "/v1/locks?limit=1000"} {
+	for _, path := range []string{"/v1/lock?limit=200&name=" + url.QueryEscape(name),
+		"/v1/locks?limit=1000"} {
 		answer := send(soon(t), t, n, "GET", path, "")
 		assert.Equal(t, http.StatusOK, answer.code)
 		assert.Less(t, len(answer.text), longestAnswer)

@@ -30,15 +30,17 @@ func TestReflection(t *testing.T) {
 	conn, ctx := call(t, c.follower()).conn, soon(t)
 	stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
 	require.NoError(t, err)
-	query := func(request *reflectionpb.ServerReflectionRequest) *reflectionpb.ServerReflectionResponse {
-		require.NoError(t, stream.Send(request))
-		answer, err := stream.Recv()
-		require.NoError(t, err)
-		require.Nil(t, answer.GetErrorResponse())
-		return answer
-	}
+	query :=
+		func(request *reflectionpb.ServerReflectionRequest) *reflectionpb.ServerReflectionResponse {
+			require.NoError(t, stream.Send(request))
+			answer, err := stream.Recv()
+			require.NoError(t, err)
+			require.Nil(t, answer.GetErrorResponse())
+			return answer
+		}
 	var services []string
-	list := &reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
+	list := &reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
 	for _, service := range query(list).GetListServicesResponse().GetService() {
 		services = append(services, service.Name)
 	}
@@ -47,9 +49,11 @@ func TestReflection(t *testing.T) {
 		"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection",
 	}, services)
 
-	files := query(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{
-		FileContainingSymbol: "zamok.v1.Zamok",
-	}}).GetFileDescriptorResponse().GetFileDescriptorProto()
+	files :=
+		query(&reflectionpb.ServerReflectionRequest{
+			MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{
+				FileContainingSymbol: "zamok.v1.Zamok",
+			}}).GetFileDescriptorResponse().GetFileDescriptorProto()
 	require.Len(t, files, 1, "the protocol imports nothing")
 	described := &descriptorpb.FileDescriptorProto{}
 	require.NoError(t, proto.Unmarshal(files[0], described))
@@ -61,21 +65,26 @@ func TestReflection(t *testing.T) {
 		require.NotNil(t, described, method)
 		in, out := dynamicpb.NewMessage(described.Input()), dynamicpb.NewMessage(described.Output())
 		require.NoError(t, protojson.Unmarshal([]byte(request), in))
-		require.NoError(t, persistent{conn}.Invoke(relaying(ctx), "/zamok.v1.Zamok/"+method, in, out))
+		require.NoError(t, persistent{conn}.Invoke(relaying(ctx), "/zamok.v1.Zamok/"+method,
+			in, out))
 		return out
 	}
 	field := func(m protoreflect.Message, name protoreflect.Name) protoreflect.Value {
 		return m.Get(m.Descriptor().Fields().ByName(name))
 	}
 	assert.Positive(t, field(field(invoke("Now", `{}`), "stamp").Message(), "index").Uint())
-	opened := invoke("OpenSession", `{"secret":"MDEyMzQ1Njc4OWFiY2RlZg==","settings":{"ttl":"60000000000"}}`)
+	opened := invoke("OpenSession",
+		`{"secret":"MDEyMzQ1Njc4OWFiY2RlZg==","settings":{"ttl":"60000000000"}}`)
 	assert.Positive(t, field(opened, "session").Uint())
 	assert.EqualValues(t, 60_000_000_000, field(opened, "ttl").Int())
 
 	// Tools that are a few years old query under the former name; and no cluster has to be named.
-	former, err := alphapb.NewServerReflectionClient(conn).ServerReflectionInfo(metadata.AppendToOutgoingContext(ctx, zamokpb.ClusterKey, "?"))
+	former, err := alphapb.NewServerReflectionClient(conn).ServerReflectionInfo(
+		metadata.AppendToOutgoingContext(ctx, zamokpb.ClusterKey, "?"))
 	require.NoError(t, err)
-	require.NoError(t, former.Send(&alphapb.ServerReflectionRequest{MessageRequest: &alphapb.ServerReflectionRequest_ListServices{}}))
+	require.NoError(t,
+		former.Send(&alphapb.ServerReflectionRequest{
+			MessageRequest: &alphapb.ServerReflectionRequest_ListServices{}}))
 	answer, err := former.Recv()
 	require.NoError(t, err)
 	assert.Len(t, answer.GetListServicesResponse().GetService(), len(services))
@@ -92,7 +101,8 @@ func TestReflectionNeedsNoPermission(t *testing.T) {
 		stream, err := client.ServerReflectionInfo(ctx)
 		require.NoError(t, err)
 		require.NoError(t, stream.Send(&reflectionpb.ServerReflectionRequest{
-			MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: symbol},
+			MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{
+				FileContainingSymbol: symbol},
 		}))
 		_, err = stream.Recv()
 		return err

@@ -36,23 +36,28 @@ func newIssuer(t *testing.T) issuer {
 
 func (i issuer) verifier() identity.Verifier {
 	public := base64.RawURLEncoding.EncodeToString(i.key.Public().(ed25519.PublicKey))
-	keys, err := identity.ParseKeys([]byte(`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"1","x":"`+public+`"}]}`), "https://issuer", "zamok")
+	keys, err := identity.ParseKeys(
+		[]byte(`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"1","x":"`+public+`"}]}`),
+		"https://issuer", "zamok")
 	require.NoError(i.t, err)
 	return identity.Verifier{Keys: keys}
 }
 
-// token makes a token of alice with that number of groups, whose names begin with a text and of which the last is "last". Another
-// claim makes it as long as a token of so many bytes can be.
+// token makes a token of alice with that number of groups, whose names begin with a text and of
+// which the last is "last". Another claim makes it as long as a token of so many bytes can be.
 func (i issuer) token(groups int, text string, bytes int) string {
 	names := ""
 	for g := range groups - 1 {
 		names += fmt.Sprintf(`"%s%d",`, text, g)
 	}
 	for rest := bytes*3/4 - len(names); rest >= 0; rest-- {
-		payload := fmt.Sprintf(`{"iss":"https://issuer","aud":"zamok","sub":"alice","exp":%d,"rest":"%s","groups":[%s"last"]}`,
+		payload := fmt.Sprintf(
+			`{"iss":"https://issuer","aud":"zamok","sub":"alice","exp":%d,"rest":"%s","groups":[%s"last"]}`,
 			time.Now().Add(time.Hour).Unix(), strings.Repeat("-", rest), names)
-		text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"EdDSA","kid":"1"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(payload))
-		if signature := base64.RawURLEncoding.EncodeToString(ed25519.Sign(i.key, []byte(text))); len(text)+1+len(signature) <= bytes {
+		text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"EdDSA","kid":"1"}`)) + "." +
+			base64.RawURLEncoding.EncodeToString([]byte(payload))
+		if signature := base64.RawURLEncoding.EncodeToString(
+			ed25519.Sign(i.key, []byte(text))); len(text)+1+len(signature) <= bytes {
 			return text + "." + signature
 		}
 	}
@@ -60,8 +65,9 @@ func (i issuer) token(groups int, text string, bytes int) string {
 	return ""
 }
 
-// TestACallerWithManyGroupsIsRelayed: a caller that a follower has authenticated is known to the leader with all groups, whatever
-// else the call has in its metadata. A token with more is refused where it is shown.
+// TestACallerWithManyGroupsIsRelayed: a caller that a follower has authenticated is known to the
+// leader with all groups, whatever else the call has in its metadata. A token with more is refused
+// where it is shown.
 func TestACallerWithManyGroupsIsRelayed(t *testing.T) {
 	t.Parallel()
 	jwts := newIssuer(t)
@@ -74,20 +80,23 @@ func TestACallerWithManyGroupsIsRelayed(t *testing.T) {
 	}
 	c := startCluster(t, 2, func(cfg *NodeConfig) {
 		serveHTTP(cfg)
-		cfg.Rules = theseRules(t, "groups: {last: token}\nrules: [{groups: [last], names: ['*'], may: [lock]}]")
+		cfg.Rules = theseRules(t,
+			"groups: {last: token}\nrules: [{groups: [last], names: ['*'], may: [lock]}]")
 		cfg.Identity.Verifier = jwts.verifier
 	})
 	leader := c.leader()
 	for name, token := range tokens {
 		for _, n := range c.nodes {
-			ctx := metadata.AppendToOutgoingContext(relaying(soon(t)), zamokpb.AuthorizationKey, "Bearer "+token,
+			ctx := metadata.AppendToOutgoingContext(relaying(soon(t)), zamokpb.AuthorizationKey,
+				"Bearer "+token,
 				"x-trace", strings.Repeat("t", rpc.HeaderBytesMax-longestToken-1<<10))
 			s := openSession(t, ctx, call(t, n))
 			assert.Equal(t, "alice", identityOf(leader, s.id), "%s through %s", name, n.cfg.ID)
 			s.hold(name)
 			s.drop(1)
 			answer := send(soon(t), t, n, "GET", "/v1/now", "", "Authorization", "Bearer "+token)
-			assert.Equal(t, http.StatusOK, answer.code, "%s over HTTP of %s: %v", name, n.cfg.ID, answer)
+			assert.Equal(t, http.StatusOK, answer.code, "%s over HTTP of %s: %v", name,
+				n.cfg.ID, answer)
 		}
 	}
 
@@ -95,7 +104,8 @@ func TestACallerWithManyGroupsIsRelayed(t *testing.T) {
 		"the JWT has 257 groups; the maximum is 256": jwts.token(mostGroups+1, "", longestToken),
 		"bytes; the maximum is 8192":                 jwts.token(mostGroups, "", longestToken+4),
 	} {
-		_, err := call(t, c.follower()).Now(metadata.AppendToOutgoingContext(relaying(soon(t)), zamokpb.AuthorizationKey, "Bearer "+token), &zamokpb.NowRequest{})
+		_, err := call(t, c.follower()).Now(metadata.AppendToOutgoingContext(relaying(soon(t)),
+			zamokpb.AuthorizationKey, "Bearer "+token), &zamokpb.NowRequest{})
 		require.Equal(t, zamokpb.Code_CODE_UNAUTHENTICATED, infoOf(t, err).Code)
 		assert.ErrorContains(t, err, reason)
 	}

@@ -17,8 +17,9 @@ import (
 	raftpeer "zamok/raftnode/peer"
 )
 
-// TestOnlyMembersRelay: the handshake lets in a server that is no member, without TLS or while this node has not applied its
-// removal. It names the caller of a call, and nothing is done for it, whatever it calls.
+// TestOnlyMembersRelay: the handshake lets in a server that is no member, without TLS or while this
+// node has not applied its removal. It names the caller of a call, and nothing is done for it,
+// whatever it calls.
 func TestOnlyMembersRelay(t *testing.T) {
 	t.Parallel()
 	n := startAlone(t)
@@ -28,20 +29,25 @@ func TestOnlyMembersRelay(t *testing.T) {
 	require.NoError(t, err)
 	removed, err := raftpeer.New(raftpeer.Config{
 		Format: fsm.Format(),
-		ID:     "removed", Incarnation: raftpeer.Incarnation{9}, Cluster: cluster, Listener: listener, HandshakeTimeout: patience,
-		Condition: func(raftpeer.Server) raftpeer.Condition { return raftpeer.Condition{} }, Logger: slog.New(slog.DiscardHandler),
+		ID:     "removed", Incarnation: raftpeer.Incarnation{9}, Cluster: cluster,
+		Listener: listener, HandshakeTimeout: patience,
+		Condition: func(raftpeer.Server) raftpeer.Condition { return raftpeer.Condition{} },
+		Logger:    slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, removed.Close()) })
-	conn, err := grpc.NewClient("passthrough:///n", grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("passthrough:///n",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return dialAt(ctx, removed.DialRelay, n.Raft().LeaderServer().ID(), n.Peer())
 		}))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
-	to, before := caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn}, stateOf(n)
+	to, before := caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn},
+		stateOf(n)
 	for _, send := range allowedCalls() {
-		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), zamokpb.CallerKey, "root", zamokpb.CallerKey, "127.0.0.1:1"), patience)
+		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(),
+			zamokpb.CallerKey, "root", zamokpb.CallerKey, "127.0.0.1:1"), patience)
 		err := send(ctx, to)
 		cancel()
 		assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, infoOf(t, err).Code, "%v", err)
@@ -50,13 +56,16 @@ func TestOnlyMembersRelay(t *testing.T) {
 	assert.Equal(t, before, stateOf(n))
 }
 
-// stateOf is what callers can change in the state of a node. The index may rise all the same: the node announces itself.
+// stateOf is what callers can change in the state of a node. The index may rise all the same: the
+// node announces itself.
 func stateOf(n *Node) (state [3]any) {
 	n.Raft().View(func(m *fsm.Machine) { state = [3]any{m.Counts(), m.LongestTTL(), m.Quotas()} })
 	return state
 }
 
 // dialAt dials an address, whose type is Raft's: this package does not import that.
-func dialAt[ID, Address ~string](ctx context.Context, dial func(context.Context, ID, Address) (raftpeer.RelayConn, error), id ID, at string) (net.Conn, error) {
+func dialAt[ID, Address ~string](ctx context.Context,
+	dial func(context.Context, ID, Address) (raftpeer.RelayConn, error), id ID,
+	at string) (net.Conn, error) {
 	return dial(ctx, id, Address(at))
 }

@@ -40,7 +40,9 @@ import (
 // relayingCaller opens sessions' streams that are to be relayed.
 type relayingCaller struct{ zamokpb.ZamokClient }
 
-func (c relayingCaller) Session(ctx context.Context, options ...grpc.CallOption) (grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame], error) {
+func (c relayingCaller) Session(ctx context.Context,
+	options ...grpc.CallOption) (grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame],
+	error) {
 	return c.ZamokClient.Session(relaying(ctx), options...)
 }
 
@@ -64,12 +66,16 @@ func TestARelayedStream(t *testing.T) {
 	w.hangUp()
 	require.Equal(t, codes.Canceled, status.Code(w.end()))
 	attached := func() bool { return leader.server.hub.Counts().Streams > 0 }
-	require.Eventually(t, func() bool { return !attached() }, patience, time.Millisecond, "the leader learns of it")
+	require.Eventually(t, func() bool { return !attached() }, patience, time.Millisecond,
+		"the leader learns of it")
 	held := func() (yes bool) {
-		leader.Raft().View(func(m *fsm.Machine) { yes = m.Holds("relayed", token, fsm.TicketRef{}) })
+		leader.Raft().View(func(m *fsm.Machine) {
+			yes = m.Holds("relayed", token, fsm.TicketRef{})
+		})
 		return yes
 	}
-	require.Never(t, func() bool { return !held() }, 200*time.Millisecond, 10*time.Millisecond, "the session has its ttl")
+	require.Never(t, func() bool { return !held() }, 200*time.Millisecond, 10*time.Millisecond,
+		"the session has its ttl")
 
 	next := w.again(through)
 	next.send((&zamokpb.CloseSession{}).Message())
@@ -90,23 +96,28 @@ func TestARelayedStream(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, err).Outcome)
 
-	// What could not be sent to it was not done. Another may lead by now, and answers. A connection that was made in the moment
-	// in which it ended may take a call, and loses it: of that call it is not known.
+	// What could not be sent to it was not done. Another may lead by now, and answers. A connection
+	// that was made in the moment in which it ended may take a call, and loses it: of that call it
+	// is not known.
 	require.Eventually(t, func() bool {
-		_, err := through.admin.ExpireSession(relaying(soon(t)), &zamokpb.ExpireSessionRequest{Session: 1 << 40, Reason: "a test"})
+		_, err := through.admin.ExpireSession(relaying(soon(t)),
+			&zamokpb.ExpireSessionRequest{Session: 1 << 40, Reason: "a test"})
 		return infoOf(t, err).Outcome == zamokpb.Outcome_OUTCOME_NOT_DONE
 	}, patience, time.Millisecond)
 	opening := dial(t, through)
 	opening.send(openMessage(&zamokpb.OpenStream{Secret: opening.Secret, Session: 1 << 40}))
-	require.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, opening.end()).Outcome, "the relay has not read whether this opens a session")
+	require.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, opening.end()).Outcome,
+		"the relay has not read whether this opens a session")
 }
 
-// What one node has passed on, another does not pass on again; and who is named as the caller counts between nodes only.
+// What one node has passed on, another does not pass on again; and who is named as the caller
+// counts between nodes only.
 func TestARelayedCallGoesNoFurther(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
 	leader, follower := c.leader(), c.follower()
-	named := metadata.AppendToOutgoingContext(relaying(soon(t)), zamokpb.CallerKey, "root", zamokpb.CallerKey, "10.0.0.1:7")
+	named := metadata.AppendToOutgoingContext(relaying(soon(t)), zamokpb.CallerKey, "root",
+		zamokpb.CallerKey, "10.0.0.1:7")
 
 	s := openSession(t, named, call(t, follower))
 	require.Equal(t, "anonymous@127.0.0.1", identityOf(leader, s.id), "a client names nobody")
@@ -117,8 +128,11 @@ func TestARelayedCallGoesNoFurther(t *testing.T) {
 		servers := leader.Raft().Servers()
 		i := slices.IndexFunc(servers, func(s raftnode.Server) bool { return s.ID == to.cfg.ID })
 		node := peer.Server{Name: to.cfg.ID, Incarnation: servers[i].Incarnation}
-		conn, err := grpc.NewClient("passthrough:///"+node.Name, grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return follower.Raft().DialRelay(ctx, node) }))
+		conn, err := grpc.NewClient("passthrough:///"+node.Name,
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+				return follower.Raft().DialRelay(ctx, node)
+			}))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		return caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn}
@@ -145,7 +159,8 @@ func identityOf(n *Node, id uint64) (identity string) {
 // longestAnswer is the longest answer over HTTP, and the longest message of gRPC that is relayed.
 const longestAnswer = 4 << 20
 
-// Long answers are cut into pages, and passed on whole, also over HTTP, where one byte of metadata may be written as six.
+// Long answers are cut into pages, and passed on whole, also over HTTP, where one byte of metadata
+// may be written as six.
 func TestALongAnswerIsRelayed(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 2, serveHTTP)
@@ -176,7 +191,8 @@ func TestALongAnswerIsRelayed(t *testing.T) {
 	through := zamokpb.NewZamokClient(persistent{call(t, c.follower()).conn})
 	total, pages, longest := 0, 0, 0
 	for after := uint64(0); ; pages++ {
-		list, err := through.ListSessions(relaying(ctx), &zamokpb.ListSessionsRequest{Limit: service.ListMax, After: after})
+		list, err := through.ListSessions(relaying(ctx),
+			&zamokpb.ListSessionsRequest{Limit: service.ListMax, After: after})
 		require.NoError(t, err)
 		if len(list.Sessions) == 0 {
 			break
@@ -195,7 +211,8 @@ func TestALongAnswerIsRelayed(t *testing.T) {
 	require.Greater(t, len(page.text), 5*answerBytesMax)
 }
 
-// More calls are held open through one node than a connection takes; others are relayed all the same.
+// More calls are held open through one node than a connection takes; others are relayed all the
+// same.
 func TestManyHeldCallsAreRelayed(t *testing.T) {
 	takesTime(t)
 	t.Parallel()
@@ -218,7 +235,8 @@ func TestManyHeldCallsAreRelayed(t *testing.T) {
 		})
 		return all
 	}, patience, 5*time.Millisecond)
-	_, err := holder.RenewSession(holder.ctx, &zamokpb.RenewSessionRequest{Session: holder.id, Secret: holder.secret})
+	_, err := holder.RenewSession(holder.ctx,
+		&zamokpb.RenewSessionRequest{Session: holder.id, Secret: holder.secret})
 	require.NoError(t, err)
 	end()
 	through.server.relaysNoCall(t)
@@ -258,24 +276,28 @@ func TestARelayThatStops(t *testing.T) {
 	})
 }
 
-// TestRelayWithTLS: a client's certificate names it also where another node relays, which shows none.
+// TestRelayWithTLS: a client's certificate names it also where another node relays, which shows
+// none.
 func TestRelayWithTLS(t *testing.T) {
 	t.Parallel()
 	pool, certificate := selfSigned(t)
 	c := startCluster(t, 2, func(cfg *NodeConfig) {
 		cfg.ClientTLS = func() *tls.Config {
 			return &tls.Config{
-				Certificates: []tls.Certificate{certificate}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+				Certificates: []tls.Certificate{certificate}, ClientCAs: pool,
+				ClientAuth: tls.RequireAndVerifyClientCert,
 			}
 		}
 	})
 	leader := c.leader()
 	for _, n := range c.nodes {
-		conn, err := grpc.NewClient("passthrough:///"+n.Client(), grpc.WithTransportCredentials(credentials.NewTLS(
-			&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{certificate}})))
+		conn, err := grpc.NewClient("passthrough:///"+n.Client(),
+			grpc.WithTransportCredentials(credentials.NewTLS(
+				&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{certificate}})))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
-		s := openSession(t, relaying(soon(t)), caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn})
+		s := openSession(t, relaying(soon(t)),
+			caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn})
 		s.hold(n.cfg.ID)
 		require.Equal(t, "a test", identityOf(leader, s.id))
 	}
@@ -302,11 +324,13 @@ func selfSigned(t *testing.T) (*x509.CertPool, tls.Certificate) {
 	return pool, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// relaysNoCall waits until the node counts no relayed call of the test any more: all that one caller may have is free.
+// relaysNoCall waits until the node counts no relayed call of the test any more: all that one
+// caller may have is free.
 func (s *server) relaysNoCall(t *testing.T) {
 	who := gate.Caller{Address: "127.0.0.1:1"}.Principal()
 	require.Eventually(t, func() bool {
-		end, err := s.limits.OpenMany(limits.Relays, who, s.limits.Most("relayed-calls-per-identity"))
+		end, err := s.limits.OpenMany(limits.Relays, who,
+			s.limits.Most("relayed-calls-per-identity"))
 		if err != nil {
 			return false
 		}

@@ -48,8 +48,8 @@ func (l toListener) DialRelay(ctx context.Context, _ peer.Server) (net.Conn, err
 	return (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
 }
 
-// floodFrames opens session streams that are to be relayed, and sends one large frame on each. It reads nothing but to throw it
-// away.
+// floodFrames opens session streams that are to be relayed, and sends one large frame on each. It
+// reads nothing but to throw it away.
 func floodFrames(t *testing.T, n *Node, streams, size int) {
 	conn, err := net.Dial("tcp", n.Client())
 	require.NoError(t, err)
@@ -57,8 +57,10 @@ func floodFrames(t *testing.T, n *Node, streams, size int) {
 	_, err = io.WriteString(conn, http2.ClientPreface)
 	require.NoError(t, err)
 	go func() { _, _ = io.Copy(io.Discard, conn) }()
-	message := protowire.AppendBytes(protowire.AppendTag(nil, 15, protowire.BytesType), make([]byte, size))
-	message = append([]byte{0, 0, byte(len(message) >> 16), byte(len(message) >> 8), byte(len(message))}, message...)
+	message := protowire.AppendBytes(protowire.AppendTag(nil, 15, protowire.BytesType),
+		make([]byte, size))
+	message = append([]byte{0, 0, byte(len(message) >> 16), byte(len(message) >> 8),
+		byte(len(message))}, message...)
 	f := http2.NewFramer(conn, nil)
 	require.NoError(t, f.WriteSettings())
 	for i := range streams {
@@ -77,12 +79,14 @@ func openSessionStream(f *http2.Framer, id uint32) error {
 	var head bytes.Buffer
 	encoder := hpack.NewEncoder(&head)
 	for _, field := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", zamokpb.Zamok_Session_FullMethodName}, {":authority", "x"},
+		{":method", "POST"}, {":scheme", "http"}, {":path", zamokpb.Zamok_Session_FullMethodName},
+		{":authority", "x"},
 		{"content-type", "application/grpc"}, {"te", "trailers"}, {zamokpb.RelayKey, "1"},
 	} {
 		_ = encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]})
 	}
-	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: head.Bytes(), EndHeaders: true})
+	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: head.Bytes(),
+		EndHeaders: true})
 }
 
 func heapInUse() int {
@@ -93,8 +97,9 @@ func heapInUse() int {
 	return int(m.HeapAlloc)
 }
 
-// TestAFloodThroughAStalledLeader: what clients send to a node that relays, while the leader reads nothing, is bounded in bytes,
-// for one client before it is for all. Beyond the bound streams end, and calls are not done.
+// TestAFloodThroughAStalledLeader: what clients send to a node that relays, while the leader reads
+// nothing, is bounded in bytes, for one client before it is for all. Beyond the bound streams end,
+// and calls are not done.
 func TestAFloodThroughAStalledLeader(t *testing.T) {
 	const most = 8 << 20
 	set, err := limits.Parse([]string{"relayed-bytes=8388608"})
@@ -106,24 +111,28 @@ func TestAFloodThroughAStalledLeader(t *testing.T) {
 	before := heapInUse()
 	floodFrames(t, n, 900, 60<<10)
 	refused := func() bool {
-		return !strings.Contains(n.server.metricsText(t), `zamok_limit_refusals_total{limit="relayed-bytes-per-identity"} 0`+"\n")
+		return !strings.Contains(n.server.metricsText(t),
+			`zamok_limit_refusals_total{limit="relayed-bytes-per-identity"} 0`+"\n")
 	}
 	require.Eventually(t, refused, patience, 5*time.Millisecond)
 	grown := 0
-	assert.Eventually(t, func() bool { grown = heapInUse() - before; return grown < 3*most }, patience, 20*time.Millisecond)
+	assert.Eventually(t, func() bool { grown = heapInUse() - before; return grown < 3*most },
+		patience, 20*time.Millisecond)
 	t.Logf("54 MiB were sent, and the heap grew by %d KiB", grown>>10)
 
 	// A call of the same client is not done.
 	ctx, cancel := context.WithTimeout(relaying(t.Context()), patience)
 	defer cancel()
 	_, err = call(t, n).OpenSession(asFirst(ctx), &zamokpb.OpenSessionRequest{
-		Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute), Meta: make([]byte, 60<<10)},
+		Secret:   newSecret(),
+		Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute), Meta: make([]byte, 60<<10)},
 	})
 	info := refusedBy(t, err, "relayed-bytes-per-identity")
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 }
 
-// TestRelayedBytesAreCountedUntilWritten: what a leader takes counts no more, in calls and in streams, also in those that break.
+// TestRelayedBytesAreCountedUntilWritten: what a leader takes counts no more, in calls and in
+// streams, also in those that break.
 func TestRelayedBytesAreCountedUntilWritten(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 2, nil)
@@ -148,8 +157,8 @@ func TestRelayedBytesAreCountedUntilWritten(t *testing.T) {
 	}, patience, 20*time.Millisecond)
 }
 
-// TestWhatANodeRelaysIsBoundedAtTheLeader: a node that opens calls and sends no request, or reads no answer, is cut off, and not
-// the leader's own clients.
+// TestWhatANodeRelaysIsBoundedAtTheLeader: a node that opens calls and sends no request, or reads
+// no answer, is cut off, and not the leader's own clients.
 func TestWhatANodeRelaysIsBoundedAtTheLeader(t *testing.T) {
 	t.Parallel()
 	const most = 256 << 10
@@ -176,7 +185,8 @@ func TestWhatANodeRelaysIsBoundedAtTheLeader(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// relaysNothing reports whether no relayed byte is counted: all of the limit is free, for two callers together.
+// relaysNothing reports whether no relayed byte is counted: all of the limit is free, for two
+// callers together.
 func (s *server) relaysNothing() bool {
 	const all, one = 64 << 20, 48 << 20
 	first, err := s.limits.OpenMany(limits.RelayedBytes, "first", one)

@@ -12,8 +12,8 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// TestAnAcquisitionThatIsNotPassedOnIsInDoubt: for whatever reason that a relay refuses it, the leader may have granted an earlier
-// transmission. The first transmission is not done.
+// TestAnAcquisitionThatIsNotPassedOnIsInDoubt: for whatever reason that a relay refuses it, the
+// leader may have granted an earlier transmission. The first transmission is not done.
 func TestAnAcquisitionThatIsNotPassedOnIsInDoubt(t *testing.T) {
 	t.Parallel()
 	set, err := limits.Parse([]string{"relayed-bytes-per-identity=1"})
@@ -21,7 +21,9 @@ func TestAnAcquisitionThatIsNotPassedOnIsInDoubt(t *testing.T) {
 	to := call(t, startCluster(t, 2, func(cfg *NodeConfig) { cfg.Limits = set }).follower())
 	ctx := relaying(soon(t))
 	acquire := func(ctx context.Context) error {
-		_, err := to.Acquire(ctx, &zamokpb.AcquireRequest{Session: 1, Secret: newSecret(), Acquire: exclusive(1, "x", 0).GetAcquire()})
+		_, err := to.Acquire(ctx,
+			&zamokpb.AcquireRequest{Session: 1, Secret: newSecret(),
+				Acquire: exclusive(1, "x", 0).GetAcquire()})
 		return err
 	}
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, overBytes(t, acquire(ctx)))
@@ -35,7 +37,8 @@ func overBytes(t *testing.T, err error) zamokpb.Outcome {
 	return refusedBy(t, err, "relayed-bytes-per-identity").Outcome
 }
 
-// TestARelayPassesOnThatACallIsTheFirst: the leader refuses it as not done, and leaves a retransmission in doubt.
+// TestARelayPassesOnThatACallIsTheFirst: the leader refuses it as not done, and leaves a
+// retransmission in doubt.
 func TestARelayPassesOnThatACallIsTheFirst(t *testing.T) {
 	t.Parallel()
 	set, err := limits.Parse([]string{"held-calls-per-identity=1"})
@@ -43,7 +46,8 @@ func TestARelayPassesOnThatACallIsTheFirst(t *testing.T) {
 	c := startCluster(t, 2, func(cfg *NodeConfig) { cfg.Limits = set })
 	ctx, to := relaying(soon(t)), call(t, c.follower())
 	s := openSession(t, ctx, to)
-	end, err := c.leader().server.limits.Open(limits.HeldCalls, gate.Caller{Address: "127.0.0.1:1"}.Principal())
+	end, err := c.leader().server.limits.Open(limits.HeldCalls,
+		gate.Caller{Address: "127.0.0.1:1"}.Principal())
 	require.NoError(t, err)
 	defer end()
 	for want, ctx := range map[zamokpb.Outcome]context.Context{

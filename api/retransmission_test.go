@@ -24,11 +24,14 @@ func asFirst(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, zamokpb.FirstKey, "1")
 }
 
-// requests are calls that acquire or open a session, by name, each of which has another secret or ticket. A stream opens one.
-func requests(t *testing.T, ctx context.Context, to caller, s *sessionOf) map[string]func(context.Context) error {
+// requests are calls that acquire or open a session, by name, each of which has another secret or
+// ticket. A stream opens one.
+func requests(t *testing.T, ctx context.Context, to caller,
+	s *sessionOf) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"opening": func(ctx context.Context) error {
-			_, err := to.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)})
+			_, err := to.OpenSession(ctx,
+				&zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)})
 			return err
 		},
 		"acquisition with a session of its own": func(ctx context.Context) error {
@@ -42,18 +45,21 @@ func requests(t *testing.T, ctx context.Context, to caller, s *sessionOf) map[st
 		"stream": func(ctx context.Context) error {
 			stream, err := to.Session(ctx)
 			require.NoError(t, err)
-			_ = stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{{Message: &zamokpb.ClientMessage_Open{
-				Open: &zamokpb.OpenStream{Secret: newSecret(), Settings: settings(clock.Minute)},
-			}}}})
+			_ = stream.Send(&zamokpb.ClientFrame{
+				Messages: []*zamokpb.ClientMessage{{Message: &zamokpb.ClientMessage_Open{
+					Open: &zamokpb.OpenStream{Secret: newSecret(),
+						Settings: settings(clock.Minute)},
+				}}}})
 			_, err = stream.Recv()
 			return err
 		},
 	}
 }
 
-// requireDoubt requires that each request is refused with a code: as not done if it is the first transmission. Otherwise the
-// outcome is unknown, since an earlier transmission may be done.
-func requireDoubt(t *testing.T, ctx context.Context, requests map[string]func(context.Context) error, code zamokpb.Code) {
+// requireDoubt requires that each request is refused with a code: as not done if it is the first
+// transmission. Otherwise the outcome is unknown, since an earlier transmission may be done.
+func requireDoubt(t *testing.T, ctx context.Context,
+	requests map[string]func(context.Context) error, code zamokpb.Code) {
 	t.Helper()
 	for name, request := range requests {
 		for want, ctx := range map[zamokpb.Outcome]context.Context{
@@ -76,7 +82,9 @@ func TestOnlyTheLogSaysNotDoneOfARetransmission(t *testing.T) {
 	to := call(t, follower)
 	s := openSession(t, ctx, call(t, c.leader()))
 	require.Eventually(t, func() (known bool) {
-		follower.Raft().View(func(m *fsm.Machine) { _, known = m.SessionBySecret(wire.Hash(s.secret)) })
+		follower.Raft().View(func(m *fsm.Machine) {
+			_, known = m.SessionBySecret(wire.Hash(s.secret))
+		})
 		return known
 	}, patience, clock.Millisecond.Duration())
 	requireDoubt(t, ctx, requests(t, ctx, to, s), zamokpb.Code_CODE_NOT_LEADER)
@@ -86,7 +94,9 @@ func TestOnlyTheLogSaysNotDoneOfARetransmission(t *testing.T) {
 			require.NoError(t, n.Kill())
 		}
 	}
-	require.Eventually(t, func() bool { return follower.Raft().LeaderServer() == raftpeer.Server{} }, patience, clock.Millisecond.Duration())
+	require.Eventually(t, func() bool {
+		return follower.Raft().LeaderServer() == raftpeer.Server{}
+	}, patience, clock.Millisecond.Duration())
 	requireDoubt(t, ctx, requests(t, ctx, to, s), zamokpb.Code_CODE_NOT_LEADER)
 	requireDoubt(t, relaying(ctx), requests(t, ctx, to, s), zamokpb.Code_CODE_NOT_LEADER)
 }
@@ -109,13 +119,15 @@ func TestALeaderLeavesRetransmissionsInDoubtBeforeTheLog(t *testing.T) {
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 
 	flood := func() {
-		for n.server.limits.Take(limits.Requests, gate.Caller{Address: "127.0.0.1:1"}.Principal()) == nil {
+		for n.server.limits.Take(limits.Requests,
+			gate.Caller{Address: "127.0.0.1:1"}.Principal()) == nil {
 		}
 	}
 	all := requests(t, ctx, to, s)
 	for name, request := range all {
 		all[name] = func(ctx context.Context) (err error) {
-			for err == nil || infoOf(t, err).Code != zamokpb.Code_CODE_OVERLOADED { // the rate had room again before it came
+			// the rate had room again before it came
+			for err == nil || infoOf(t, err).Code != zamokpb.Code_CODE_OVERLOADED {
 				flood()
 				err = request(ctx)
 			}
@@ -148,7 +160,8 @@ func TestADeniedRetransmissionIsInDoubt(t *testing.T) {
 	requireDoubt(t, ctx, requests(t, ctx, to, s), zamokpb.Code_CODE_DENIED)
 }
 
-// A stream that has opened its session, and is not attached, has done something, although no earlier one has.
+// A stream that has opened its session, and is not attached, has done something, although no
+// earlier one has.
 func TestAnOpenedSessionIsInDoubt(t *testing.T) {
 	t.Parallel()
 	n := startAlone(t)

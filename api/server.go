@@ -27,14 +27,15 @@ import (
 const (
 	// UnreadBytesDefault is the default of NodeConfig.UnreadBytesMax.
 	UnreadBytesDefault = 64 << 20
-	// relayedBudgets is how many times UnreadBytesMax the connections of other nodes have: once for each node of the largest
-	// usual cluster, which keeps its own clients within UnreadBytesMax.
+	// relayedBudgets is how many times UnreadBytesMax the connections of other nodes have: once for
+	// each node of the largest usual cluster, which keeps its own clients within UnreadBytesMax.
 	relayedBudgets = 4
 	// ConnsDefault is the default of NodeConfig.ConnsMax.
 	ConnsDefault = conns.MaxDefault
 )
 
-// server composes what serves clients on one node: fronts, gate and service, and what they have in common.
+// server composes what serves clients on one node: fronts, gate and service, and what they have in
+// common.
 type server struct {
 	cfg     *NodeConfig
 	node    *raftnode.Node // set by serve
@@ -55,11 +56,14 @@ type server struct {
 	stopping  chan struct{}  // closed when the node stops: whatever waits here ends
 }
 
-// newServer makes what receives the events of the state machine. serve follows once there is a node.
+// newServer makes what receives the events of the state machine. serve follows once there is a
+// node.
 func newServer(cfg *NodeConfig) *server {
-	s := &server{cfg: cfg, history: history.New(), metrics: metrics.New(), stopping: make(chan struct{})}
+	s := &server{cfg: cfg, history: history.New(), metrics: metrics.New(),
+		stopping: make(chan struct{})}
 	s.limits = limits.New(limits.Config{
-		Set: cfg.Limits, Connections: cfg.ConnsMax, Logger: cfg.Logger, LimitReached: s.metrics.LimitReached, Clock: clock.System(),
+		Set: cfg.Limits, Connections: cfg.ConnsMax, Logger: cfg.Logger,
+		LimitReached: s.metrics.LimitReached, Clock: clock.System(),
 	})
 	s.budget = conns.NewBudget(cfg.UnreadBytesMax, s.countRefusal)
 	s.hub = push.NewHub(s.metrics)
@@ -68,13 +72,16 @@ func newServer(cfg *NodeConfig) *server {
 		Allow: s.limits.AllowDenialLine, Omitted: s.metrics.Omitted,
 	})
 	s.gate = gate.New(gate.Config{
-		ID: cfg.ID, Identity: cfg.Identity, Rules: cfg.Rules, Limits: s.limits, Metrics: s.metrics, Audit: s.audit,
+		ID: cfg.ID, Identity: cfg.Identity, Rules: cfg.Rules, Limits: s.limits, Metrics: s.metrics,
+		Audit: s.audit,
 		Probe: func(conn *conns.Conn) { conn.Probe(conns.Probes(conns.WaitingProbes)) },
 	})
 	s.service = service.New(service.Config{
-		ID: cfg.ID, Hub: s.hub, History: s.history, Metrics: s.metrics, Stopping: s.stopping, Answered: s.gate.Answered,
+		ID: cfg.ID, Hub: s.hub, History: s.history, Metrics: s.metrics, Stopping: s.stopping,
+		Answered: s.gate.Answered,
 	})
-	s.relay = relay.New(relay.Config{Limits: s.limits, Cluster: s.gate.Cluster, Stopping: s.stopping})
+	s.relay = relay.New(relay.Config{Limits: s.limits, Cluster: s.gate.Cluster,
+		Stopping: s.stopping})
 	s.gate.Service, s.gate.Relay = s.service, s.relay
 	s.grpc = rpc.New(rpc.Config{
 		Gate: s.gate, Limits: s.limits, Logger: cfg.Logger, Stopping: s.stopping,

@@ -12,7 +12,8 @@ import (
 	"zamok/fsm"
 )
 
-// A ttl that survives few failovers is accepted, with a notice in each answer, and operators see that there is one.
+// A ttl that survives few failovers is accepted, with a notice in each answer, and operators see
+// that there is one.
 func TestAShortTTL(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, func(cfg *NodeConfig) {
@@ -39,7 +40,8 @@ func TestAShortTTL(t *testing.T) {
 	require.Equal(t, "6s", renewed.fields["ttl_min"])
 
 	require.Eventually(t, func() bool {
-		send(ctx, t, n, "POST", "/v1/renew", short.text) // a busy machine may take longer than its ttl
+		// a busy machine may take longer than its ttl
+		send(ctx, t, n, "POST", "/v1/renew", short.text)
 		send(ctx, t, n, "POST", "/v1/acquire", queued, "Idempotency-Key", key)
 		return send(ctx, t, n, "GET", "/v1/members", "").fields["short_ttls"] == "2"
 	}, patience, 20*time.Millisecond, "they are counted once a second")
@@ -48,11 +50,14 @@ func TestAShortTTL(t *testing.T) {
 	assert.EqualValues(t, 2, samples["zamok_sessions_short_ttl"])
 
 	z := call(t, n)
-	opened, err := z.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(fsm.TTLMin)})
+	opened, err := z.OpenSession(ctx,
+		&zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(fsm.TTLMin)})
 	require.NoError(t, err)
 	assert.EqualValues(t, 6*time.Second, opened.TtlMin)
 	taken, err := z.Acquire(ctx, &zamokpb.AcquireRequest{
-		Secret: newSecret(), Settings: settings(fsm.TTLMin), Acquire: &zamokpb.Acquire{Ticket: 1, Items: []*zamokpb.Item{{Name: "other", Mode: zamokpb.Mode_MODE_EXCLUSIVE}}},
+		Secret: newSecret(), Settings: settings(fsm.TTLMin),
+		Acquire: &zamokpb.Acquire{Ticket: 1,
+			Items: []*zamokpb.Item{{Name: "other", Mode: zamokpb.Mode_MODE_EXCLUSIVE}}},
 	})
 	require.NoError(t, err)
 	assert.EqualValues(t, 6*time.Second, taken.TtlMin)

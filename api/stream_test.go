@@ -34,10 +34,14 @@ func TestStream(t *testing.T) {
 		name string
 		run  func(*testing.T, *Node)
 	}{
-		{"open and resume", storyResume}, {"hand over", storyHandOver}, {"confirmations", storyConfirmations},
-		{"repeated tickets", storyRepeats}, {"refusals", storyRefusals}, {"downgrade", storyDowngrade},
-		{"close", storyClose}, {"expired by operator", storyExpiredByOperator}, {"expired", storyExpired}, {"slow reader", storySlow},
-		{"refused attachments", storyRefusedAttachments}, {"positions", storyPositions}, {"contended", storyContended},
+		{"open and resume", storyResume}, {"hand over", storyHandOver},
+		{"confirmations", storyConfirmations},
+		{"repeated tickets", storyRepeats}, {"refusals", storyRefusals},
+		{"downgrade", storyDowngrade},
+		{"close", storyClose}, {"expired by operator", storyExpiredByOperator},
+		{"expired", storyExpired}, {"slow reader", storySlow},
+		{"refused attachments", storyRefusedAttachments}, {"positions", storyPositions},
+		{"contended", storyContended},
 	} {
 		t.Run(story.name, func(t *testing.T) {
 			t.Parallel()
@@ -81,7 +85,8 @@ func storyResume(t *testing.T, n *Node) {
 	// The same secret without the id opens the same session.
 	last := dial(t, c)
 	last.Secret = w.Secret
-	last.send(openMessage(&zamokpb.OpenStream{Secret: w.Secret, Settings: settings(2 * clock.Minute)}))
+	last.send(
+		openMessage(&zamokpb.OpenStream{Secret: w.Secret, Settings: settings(2 * clock.Minute)}))
 	last.readState()
 	assert.Equal(t, w.Session, last.Session)
 	assert.EqualValues(t, clock.Minute, last.state.Ttl, "it keeps its ttl")
@@ -184,19 +189,23 @@ func storyRefusals(t *testing.T, n *Node) {
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 	require.Len(t, info.Blockers, 1)
 	assert.EqualExportedValues(t, &zamokpb.Blocker{
-		Name: "taken", By: zamokpb.BlockedBy_BLOCKED_BY_HOLDER, Session: a.Session, Ticket: 1, Token: token,
+		Name: "taken", By: zamokpb.BlockedBy_BLOCKED_BY_HOLDER, Session: a.Session, Ticket: 1,
+		Token: token,
 		Owner: "Ann", Label: "client", Meta: []byte("host 7"),
 	}, info.Blockers[0])
 
 	b.send(acquire(&zamokpb.Acquire{
-		Ticket: 2, Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_PERMITS, Permits: 1, Of: 2}},
+		Ticket: 2,
+		Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_PERMITS, Permits: 1,
+			Of: 2}},
 	}))
 	info = b.answer().Error
 	assert.Equal(t, zamokpb.Code_CODE_KIND_MISMATCH, info.GetCode())
 	assert.Equal(t, "taken", info.Field)
 
 	a.send(acquire(&zamokpb.Acquire{
-		Ticket: 2, Owner: "Ann", Wait: -1, Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
+		Ticket: 2, Owner: "Ann", Wait: -1,
+		Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
 	}))
 	info = a.answer().Error
 	assert.Equal(t, zamokpb.Code_CODE_DEADLOCK, info.GetCode())
@@ -241,7 +250,8 @@ func storyExpiredByOperator(t *testing.T, n *Node) {
 	w := openStream(t, c, settings(clock.Minute))
 	w.send(exclusive(1, "expired by operator", 0))
 	w.is(1, stateGranted)
-	_, err := c.admin.ExpireSession(soon(t), &zamokpb.ExpireSessionRequest{Session: w.Session, Reason: "of the test"})
+	_, err := c.admin.ExpireSession(soon(t),
+		&zamokpb.ExpireSessionRequest{Session: w.Session, Reason: "of the test"})
 	require.NoError(t, err)
 	lost := w.is(1, stateEnded)
 	assert.Equal(t, zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR, lost.State.Reason)
@@ -251,7 +261,8 @@ func storyExpiredByOperator(t *testing.T, n *Node) {
 
 func storyExpired(t *testing.T, n *Node) {
 	c := call(t, n)
-	w := openStream(t, c, settings(2*fsm.TTLMin)) // the next frame arrives in time also on a slow machine
+	// the next frame arrives in time also on a slow machine
+	w := openStream(t, c, settings(2*fsm.TTLMin))
 	w.send(exclusive(1, "expired", 0))
 	w.is(1, stateGranted)
 	assert.Equal(t, zamokpb.Reason_REASON_EXPIRED, w.is(1, stateEnded).State.Reason)
@@ -264,8 +275,10 @@ func storyExpired(t *testing.T, n *Node) {
 
 // A reader that does not read is cut when its send queue is full, and delays no other stream.
 func storySlow(t *testing.T, n *Node) {
-	const window = 64 << 10 // fixed: gRPC would buffer more and more for a client that does not read
-	conn, err := grpc.NewClient("passthrough:///"+n.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	// fixed: gRPC would buffer more and more for a client that does not read
+	const window = 64 << 10
+	conn, err := grpc.NewClient("passthrough:///"+n.Client(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window))
 	require.NoError(t, err)
 	defer conn.Close()
@@ -293,9 +306,11 @@ func storySlow(t *testing.T, n *Node) {
 		}
 	}()
 	cut := func() bool {
-		return strings.Contains(n.server.metricsText(t), `zamok_streams_cut_total{reason="slow_reader"} 1`)
+		return strings.Contains(n.server.metricsText(t),
+			`zamok_streams_cut_total{reason="slow_reader"} 1`)
 	}
-	require.Eventually(t, func() bool { return cut() || said.Load() > plenty }, patience, clock.Millisecond.Duration())
+	require.Eventually(t, func() bool { return cut() || said.Load() > plenty }, patience,
+		clock.Millisecond.Duration())
 	require.True(t, cut())
 	stop()
 	info := infoOf(t, w.end())
@@ -307,13 +322,15 @@ func storySlow(t *testing.T, n *Node) {
 	next.is(2, stateGranted)
 }
 
-// What is applied waits for no client. While the writer of a stream is stuck, because its client does not read, the locks of
-// others go from hand to hand, and when it reads, everything is there.
+// What is applied waits for no client. While the writer of a stream is stuck, because its client
+// does not read, the locks of others go from hand to hand, and when it reads, everything is there.
 func TestAClientThatDoesNotReadStopsNothing(t *testing.T) {
 	t.Parallel()
-	const window, rounds, frames = 64 << 10, 2, 5 // more than the window and gRPC's buffers, and less than is cut
+	// more than the window and gRPC's buffers, and less than is cut
+	const window, rounds, frames = 64 << 10, 2, 5
 	n := startAlone(t)
-	conn, err := grpc.NewClient("passthrough:///"+n.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("passthrough:///"+n.Client(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window))
 	require.NoError(t, err)
 	defer conn.Close()
@@ -341,7 +358,8 @@ func TestAClientThatDoesNotReadStopsNothing(t *testing.T) {
 			}
 			held := false
 			n.Raft().View(func(m *fsm.Machine) {
-				_, held = m.Ticket(fsm.TicketRef{Session: session.ID(slow.Session), Ticket: round + 1})
+				_, held = m.Ticket(fsm.TicketRef{Session: session.ID(slow.Session),
+					Ticket: round + 1})
 			})
 			return held
 		}, patience, clock.Millisecond.Duration(), "it is applied")
@@ -373,11 +391,16 @@ func storyRefusedAttachments(t *testing.T, n *Node) {
 		code  zamokpb.Code
 		field string
 	}{
-		"wrong secret": {&zamokpb.OpenStream{Secret: newSecret(), Session: w.Session}, zamokpb.Code_CODE_WRONG_SECRET, ""},
-		"no session":   {&zamokpb.OpenStream{Secret: newSecret(), Session: 1 << 60}, zamokpb.Code_CODE_NO_SESSION, ""},
-		"short":        {&zamokpb.OpenStream{Secret: []byte("short")}, zamokpb.Code_CODE_INVALID, "secret"},
-		"no settings":  {&zamokpb.OpenStream{Secret: newSecret()}, zamokpb.Code_CODE_INVALID, "settings"},
-		"no ttl":       {&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(0)}, zamokpb.Code_CODE_INVALID, "ttl"},
+		"wrong secret": {&zamokpb.OpenStream{Secret: newSecret(), Session: w.Session},
+			zamokpb.Code_CODE_WRONG_SECRET, ""},
+		"no session": {&zamokpb.OpenStream{Secret: newSecret(), Session: 1 << 60},
+			zamokpb.Code_CODE_NO_SESSION, ""},
+		"short": {&zamokpb.OpenStream{Secret: []byte("short")}, zamokpb.Code_CODE_INVALID,
+			"secret"},
+		"no settings": {&zamokpb.OpenStream{Secret: newSecret()}, zamokpb.Code_CODE_INVALID,
+			"settings"},
+		"no ttl": {&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(0)},
+			zamokpb.Code_CODE_INVALID, "ttl"},
 	} {
 		other := dial(t, c)
 		other.send(openMessage(wrong.hello))

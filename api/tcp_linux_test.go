@@ -13,9 +13,9 @@ import (
 	"zamok/clock"
 )
 
-// TestVanishedComputersAreNoticed reads from the kernel how: on connections of clients and of HTTP. Those of nodes are
-// package peer's. An idle connection of gRPC is probed now and then, the others so that it is
-// noticed in time.
+// TestVanishedComputersAreNoticed reads from the kernel how: on connections of clients and of HTTP.
+// Those of nodes are package peer's. An idle connection of gRPC is probed now and then, the others
+// so that it is noticed in time.
 func TestVanishedComputersAreNoticed(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -23,7 +23,8 @@ func TestVanishedComputersAreNoticed(t *testing.T) {
 		idle   time.Duration
 	}{
 		"clients": {func(cfg *NodeConfig) net.Listener { return cfg.Listener }, conns.IdleProbes},
-		"HTTP":    {func(cfg *NodeConfig) net.Listener { return cfg.HTTPListener }, conns.WaitingProbes},
+		"HTTP": {func(cfg *NodeConfig) net.Listener { return cfg.HTTPListener },
+			conns.WaitingProbes},
 	} {
 		cfg := nodeConfig("n1", "")
 		cfg.ListenHTTP = "127.0.0.1:0"
@@ -36,10 +37,13 @@ func TestVanishedComputersAreNoticed(t *testing.T) {
 		tcp := far.(*conns.Conn).Conn
 		probed := func(every time.Duration) {
 			assert.Equal(t, 1, option(t, tcp, unix.SOL_SOCKET, unix.SO_KEEPALIVE), name)
-			assert.EqualValues(t, every.Seconds(), option(t, tcp, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE), name)
-			assert.EqualValues(t, min(every, conns.VanishedAfter).Seconds(), option(t, tcp, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL), name)
+			assert.EqualValues(t, every.Seconds(),
+				option(t, tcp, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE), name)
+			assert.EqualValues(t, min(every, conns.VanishedAfter).Seconds(),
+				option(t, tcp, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL), name)
 			assert.Equal(t, 3, option(t, tcp, unix.IPPROTO_TCP, unix.TCP_KEEPCNT), name)
-			assert.EqualValues(t, conns.VanishedAfter.Milliseconds(), option(t, tcp, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT), name)
+			assert.EqualValues(t, conns.VanishedAfter.Milliseconds(),
+				option(t, tcp, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT), name)
 		}
 		probed(test.idle)
 		far.(*conns.Conn).Probe(conns.Probes(conns.WaitingProbes))
@@ -60,13 +64,15 @@ func TestWhoIsProbedOften(t *testing.T) {
 	n := startCluster(t, 1, func(c *NodeConfig) { c.Listener = caught{l, accepted} }).leader()
 	often := func(conn net.Conn) func() bool {
 		return func() bool {
-			return option(t, conn, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE) == int(conns.WaitingProbes.Seconds())
+			return option(t, conn, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE) ==
+				int(conns.WaitingProbes.Seconds())
 		}
 	}
 	openStream(t, call(t, n), settings(clock.Minute))
 	assert.False(t, often(<-accepted)(), "a session that ends with its ttl")
 	openStream(t, call(t, n), releasedAfter(clock.Minute))
-	assert.Eventually(t, often(<-accepted), patience, time.Millisecond, "a session that ends with its stream")
+	assert.Eventually(t, often(<-accepted), patience, time.Millisecond,
+		"a session that ends with its stream")
 	s := openSession(t, soon(t), call(t, n))
 	conn := <-accepted
 	assert.False(t, often(conn)(), "a session without a stream")

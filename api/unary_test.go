@@ -36,8 +36,11 @@ func TestUnaryCalls(t *testing.T) {
 				name string
 				run  func(*testing.T, *sessionOf)
 			}{
-				{"a session", storySession}, {"a lock", storyLock}, {"waiting", storyWaiting}, {"reading", storyReading},
-				{"cancelled", storyCancelled}, {"operators", storyOperators}, {"settings", storySettings}, {"quotas", storyQuotas}, {"wrong secret", storyWrongSecret},
+				{"a session", storySession}, {"a lock", storyLock}, {"waiting", storyWaiting},
+				{"reading", storyReading},
+				{"cancelled", storyCancelled}, {"operators", storyOperators},
+				{"settings", storySettings}, {"quotas", storyQuotas},
+				{"wrong secret", storyWrongSecret},
 			} {
 				t.Run(story.name, func(t *testing.T) {
 					story.run(t, openSession(t, road.ctx(soon(t)), to))
@@ -64,7 +67,8 @@ func storySession(t *testing.T, s *sessionOf) {
 	assert.Equal(t, s.id, again.Session, "the same secret finds the same session")
 	assert.EqualValues(t, clock.Minute, again.Ttl, "which keeps its ttl")
 
-	renewed, err := s.RenewSession(s.ctx, &zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret, Sent: []byte("renewing")})
+	renewed, err := s.RenewSession(s.ctx,
+		&zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret, Sent: []byte("renewing")})
 	require.NoError(t, err)
 	assert.EqualValues(t, least, renewed.TtlMin)
 	assert.Equal(t, "renewing", string(renewed.Sent))
@@ -74,7 +78,8 @@ func storySession(t *testing.T, s *sessionOf) {
 	held := s.hold("session/" + t.Name())
 	_, err = s.CloseSession(s.ctx, &zamokpb.CloseSessionRequest{Session: s.id, Secret: s.secret})
 	require.NoError(t, err)
-	check, err := s.Check(s.ctx, &zamokpb.CheckRequest{Name: "session/" + t.Name(), Token: held.Token})
+	check, err := s.Check(s.ctx,
+		&zamokpb.CheckRequest{Name: "session/" + t.Name(), Token: held.Token})
 	require.NoError(t, err)
 	assert.False(t, check.Held)
 	_, err = s.RenewSession(s.ctx, &zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret})
@@ -101,9 +106,12 @@ func storyLock(t *testing.T, s *sessionOf) {
 	assert.Equal(t, held.Token, info.Blockers[0].Token)
 	assert.Equal(t, "of a test", info.Blockers[0].Label)
 
-	_, err = s.Downgrade(s.ctx, &zamokpb.DowngradeRequest{Session: s.id, Secret: s.secret, Ticket: held.Ticket + 100})
+	_, err = s.Downgrade(s.ctx,
+		&zamokpb.DowngradeRequest{Session: s.id, Secret: s.secret, Ticket: held.Ticket + 100})
 	assert.Equal(t, zamokpb.Code_CODE_NOT_HELD, infoOf(t, err).Code)
-	lower, err := s.Downgrade(s.ctx, &zamokpb.DowngradeRequest{Session: s.id, Secret: s.secret, Ticket: held.Ticket, Sent: []byte("d")})
+	lower, err := s.Downgrade(s.ctx,
+		&zamokpb.DowngradeRequest{Session: s.id, Secret: s.secret, Ticket: held.Ticket,
+			Sent: []byte("d")})
 	require.NoError(t, err)
 	assert.Equal(t, held.Token, lower.State.Token)
 	assert.Equal(t, "d", string(lower.Sent))
@@ -270,7 +278,8 @@ func storyReading(t *testing.T, s *sessionOf) {
 		require.NoError(t, err)
 		assert.Equal(t, held, check.Held)
 	}
-	check, err := s.Check(s.ctx, &zamokpb.CheckRequest{Name: prefix + "b", Token: b.Token, Session: s.id, Ticket: a.Ticket})
+	check, err := s.Check(s.ctx,
+		&zamokpb.CheckRequest{Name: prefix + "b", Token: b.Token, Session: s.id, Ticket: a.Ticket})
 	require.NoError(t, err)
 	assert.False(t, check.Held, "another ticket's")
 	_, err = s.Check(s.ctx, &zamokpb.CheckRequest{Name: prefix + "b", Token: 1 << 62})
@@ -283,15 +292,18 @@ func storyReading(t *testing.T, s *sessionOf) {
 func storyOperators(t *testing.T, s *sessionOf) {
 	name := "force/" + t.Name()
 	held := s.hold(name)
-	released, err := s.admin.ForceRelease(s.ctx, &zamokpb.ForceReleaseRequest{Name: name, Token: held.Token - 1, Reason: "older"})
+	released, err := s.admin.ForceRelease(s.ctx,
+		&zamokpb.ForceReleaseRequest{Name: name, Token: held.Token - 1, Reason: "older"})
 	require.NoError(t, err)
 	assert.Empty(t, released.Ended, "the operator saw an older grant")
-	released, err = s.admin.ForceRelease(s.ctx, &zamokpb.ForceReleaseRequest{Name: name, Token: held.Token, Reason: "stuck"})
+	released, err = s.admin.ForceRelease(s.ctx,
+		&zamokpb.ForceReleaseRequest{Name: name, Token: held.Token, Reason: "stuck"})
 	require.NoError(t, err)
 	require.Len(t, released.Ended, 1)
 	assert.Equal(t, s.id, released.Ended[0].Session)
 
-	_, err = s.admin.ExpireSession(s.ctx, &zamokpb.ExpireSessionRequest{Session: s.id, Reason: "stuck"})
+	_, err = s.admin.ExpireSession(s.ctx,
+		&zamokpb.ExpireSessionRequest{Session: s.id, Reason: "stuck"})
 	require.NoError(t, err)
 	_, err = s.admin.ExpireSession(s.ctx, &zamokpb.ExpireSessionRequest{Session: s.id})
 	assert.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, err).Code)
@@ -299,7 +311,8 @@ func storyOperators(t *testing.T, s *sessionOf) {
 	var members *zamokpb.MembersResponse
 	require.Eventually(t, func() bool { // a node announces itself when it knows the leader
 		members, err = s.admin.Members(s.ctx, &zamokpb.MembersRequest{})
-		return err != nil || !slices.ContainsFunc(members.Members, func(m *zamokpb.Member) bool { return m.Client == "" })
+		return err != nil || !slices.ContainsFunc(members.Members,
+			func(m *zamokpb.Member) bool { return m.Client == "" })
 	}, patience, 5*time.Millisecond)
 	require.NoError(t, err)
 	require.Len(t, members.Members, 3)
@@ -327,11 +340,13 @@ func storyOperators(t *testing.T, s *sessionOf) {
 func storySettings(t *testing.T, s *sessionOf) {
 	set := func(longest clock.Span) *zamokpb.SettingsResponse {
 		t.Helper()
-		settings, err := s.admin.Settings(s.ctx, &zamokpb.SettingsRequest{LongestTtl: int64(longest)})
+		settings, err := s.admin.Settings(s.ctx,
+			&zamokpb.SettingsRequest{LongestTtl: int64(longest)})
 		require.NoError(t, err)
 		return settings
 	}
-	long := &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(3 * clock.Hour)}}
+	long := &zamokpb.OpenSessionRequest{Secret: newSecret(),
+		Settings: &zamokpb.SessionSettings{Ttl: int64(3 * clock.Hour)}}
 	_, err := s.OpenSession(s.ctx, long)
 	info := infoOf(t, err)
 	assert.Equal(t, zamokpb.Code_CODE_INVALID, info.Code)
@@ -349,18 +364,21 @@ func storySettings(t *testing.T, s *sessionOf) {
 
 	lowered := set(clock.Hour)
 	assert.EqualValues(t, clock.Hour, lowered.LongestTtl)
-	assert.Equal(t, raised.RestoreHoldOff, lowered.RestoreHoldOff, "a restore follows the highest that there was")
+	assert.Equal(t, raised.RestoreHoldOff, lowered.RestoreHoldOff,
+		"a restore follows the highest that there was")
 	again, err := s.OpenSession(s.ctx, long)
 	require.NoError(t, err, "the answer may have been lost")
 	assert.Equal(t, opened.Session, again.Session)
 	read := set(0)
 	assert.Equal(t, lowered.LongestTtl, read.LongestTtl)
 	assert.Equal(t, lowered.RestoreHoldOff, read.RestoreHoldOff)
-	_, err = s.CloseSession(s.ctx, &zamokpb.CloseSessionRequest{Session: opened.Session, Secret: long.Secret})
+	_, err = s.CloseSession(s.ctx,
+		&zamokpb.CloseSessionRequest{Session: opened.Session, Secret: long.Secret})
 	require.NoError(t, err)
 }
 
-// storyQuotas: what would exceed a quota is refused by its name; what is known, and what gives room back, is not.
+// storyQuotas: what would exceed a quota is refused by its name; what is known, and what gives room
+// back, is not.
 func storyQuotas(t *testing.T, s *sessionOf) {
 	set := func(q *zamokpb.Quotas) *zamokpb.SettingsResponse {
 		t.Helper()
@@ -411,9 +429,11 @@ func storyWrongSecret(t *testing.T, s *sessionOf) {
 	}
 	_, err := s.Acquire(s.ctx, s.next("x", 0))
 	wrong(err)
-	_, err = s.Drop(s.ctx, &zamokpb.DropRequest{Session: s.id, Secret: s.secret, Ticket: held.Ticket})
+	_, err = s.Drop(s.ctx, &zamokpb.DropRequest{Session: s.id, Secret: s.secret,
+		Ticket: held.Ticket})
 	wrong(err)
-	_, err = s.Downgrade(s.ctx, &zamokpb.DowngradeRequest{Session: s.id, Secret: s.secret, Ticket: held.Ticket})
+	_, err = s.Downgrade(s.ctx,
+		&zamokpb.DowngradeRequest{Session: s.id, Secret: s.secret, Ticket: held.Ticket})
 	wrong(err)
 	_, err = s.RenewSession(s.ctx, &zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret})
 	wrong(err)
@@ -439,7 +459,8 @@ func storyFollower(t *testing.T, leader *Node, c caller) {
 		Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute)},
 	})
 	isNotLeader(err)
-	_, err = c.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: 1 << 40, Secret: newSecret()})
+	_, err = c.RenewSession(ctx,
+		&zamokpb.RenewSessionRequest{Session: 1 << 40, Secret: newSecret()})
 	isNotLeader(err)
 	s := &sessionOf{id: 1 << 40, secret: newSecret()}
 	_, err = c.Acquire(asFirst(ctx), s.next("x", 0))

@@ -28,10 +28,12 @@ func TestWatchOnEveryNode(t *testing.T) {
 	require.NoError(t, err)
 	var streams, all []grpc.ServerStreamingClient[zamokpb.WatchFrame]
 	for _, n := range c.nodes {
-		everything, err := call(t, n).Watch(relaying(ctx), &zamokpb.WatchRequest{From: stamp.Stamp.Index})
+		everything, err := call(t, n).Watch(relaying(ctx),
+			&zamokpb.WatchRequest{From: stamp.Stamp.Index})
 		require.NoError(t, err)
 		all = append(all, everything)
-		stream, err := call(t, n).Watch(relaying(ctx), &zamokpb.WatchRequest{Prefix: "w/", From: stamp.Stamp.Index})
+		stream, err := call(t, n).Watch(relaying(ctx),
+			&zamokpb.WatchRequest{Prefix: "w/", From: stamp.Stamp.Index})
 		require.NoError(t, err)
 		first, err := stream.Recv()
 		require.NoError(t, err)
@@ -42,7 +44,8 @@ func TestWatchOnEveryNode(t *testing.T) {
 	held := s.hold("w/a")
 	_, err = s.Acquire(ctx, s.next("w/a", 0))
 	require.Error(t, err)
-	_, err = s.Downgrade(ctx, &zamokpb.DowngradeRequest{Session: s.id, Secret: s.secret, Ticket: held.Ticket})
+	_, err = s.Downgrade(ctx,
+		&zamokpb.DowngradeRequest{Session: s.id, Secret: s.secret, Ticket: held.Ticket})
 	require.NoError(t, err)
 	cancelled := s.acquire(ctx, s.next("w/a", fsm.Forever))
 	s.waiters("w/a", 1)
@@ -50,7 +53,8 @@ func TestWatchOnEveryNode(t *testing.T) {
 	require.Error(t, (<-cancelled).err)
 	s.drop(held.Ticket)
 	s.hold("w/b")
-	_, err = s.admin.ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: s.id, Reason: "enough"})
+	_, err = s.admin.ExpireSession(ctx,
+		&zamokpb.ExpireSessionRequest{Session: s.id, Reason: "enough"})
 	require.NoError(t, err)
 	for _, stream := range streams {
 		var sent []zamokpb.EventKind
@@ -67,8 +71,10 @@ func TestWatchOnEveryNode(t *testing.T) {
 			}
 		}
 		assert.Equal(t, []zamokpb.EventKind{
-			zamokpb.EventKind_EVENT_GRANTED, zamokpb.EventKind_EVENT_REFUSED, zamokpb.EventKind_EVENT_DOWNGRADED,
-			zamokpb.EventKind_EVENT_CANCELLED, zamokpb.EventKind_EVENT_RELEASED, zamokpb.EventKind_EVENT_GRANTED, zamokpb.EventKind_EVENT_LOST,
+			zamokpb.EventKind_EVENT_GRANTED, zamokpb.EventKind_EVENT_REFUSED,
+			zamokpb.EventKind_EVENT_DOWNGRADED,
+			zamokpb.EventKind_EVENT_CANCELLED, zamokpb.EventKind_EVENT_RELEASED,
+			zamokpb.EventKind_EVENT_GRANTED, zamokpb.EventKind_EVENT_LOST,
 		}, sent)
 		assert.Equal(t, zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR, end.Reason)
 		assert.Equal(t, "enough", end.Text)
@@ -83,12 +89,14 @@ func TestWatchOnEveryNode(t *testing.T) {
 			}
 		}
 		assert.True(t, proto.Equal(&zamokpb.LockEvent{
-			Index: last.Index, Kind: zamokpb.EventKind_EVENT_ENDED, Session: s.id, Reason: zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR, Text: "enough", Label: "of a test",
+			Index: last.Index, Kind: zamokpb.EventKind_EVENT_ENDED, Session: s.id,
+			Reason: zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR, Text: "enough", Label: "of a test",
 		}, last), last)
 	}
 }
 
-// A client that watches and does not read is cut when its next event is dropped, and delays no other client.
+// A client that watches and does not read is cut when its next event is dropped, and delays no
+// other client.
 func TestASlowWatcherIsCut(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	ctx, node := soon(t), c.leader()
@@ -107,7 +115,8 @@ func TestASlowWatcherIsCut(t *testing.T) {
 			a := fsm.Applied{Index: index, Stamp: clock.Stamp{Term: 1, Index: index}}
 			for _, name := range names {
 				a.Events = append(a.Events, fsm.Event{
-					Index: index, Kind: fsm.EvGranted, Token: index, Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
+					Index: index, Kind: fsm.EvGranted, Token: index,
+					Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
 				})
 			}
 			ring.Applied(a)

@@ -45,7 +45,8 @@ func listen(ctx context.Context, t testing.TB, n *Node, path string, headers ...
 	hurry := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := hurry.Do(request)
 	require.NoError(t, err)
-	l := &listening{TB: t, path: request.URL.Path, answer: answer, cut: cancel, events: make(chan serverEvent, 1000)}
+	l := &listening{TB: t, path: request.URL.Path, answer: answer, cut: cancel,
+		events: make(chan serverEvent, 1000)}
 	if answer.StatusCode != http.StatusOK {
 		text, err := io.ReadAll(answer.Body)
 		require.NoError(t, err)
@@ -95,7 +96,8 @@ func (l *listening) any() serverEvent {
 	case e, more := <-l.events:
 		if more {
 			d := described(l)
-			media := d.operation("GET", l.path)["responses"].(fields)["200"].(fields)["content"].(fields)["text/event-stream"].(fields)
+			media := d.operation("GET",
+				l.path)["responses"].(fields)["200"].(fields)["content"].(fields)["text/event-stream"].(fields)
 			schema := media["x-events"].(fields)[e.name]
 			require.NotNil(l, schema, "the event %s is not described", e.name)
 			require.NoError(l, d.check(e.name, schema, e.data))
@@ -120,8 +122,8 @@ func (l *listening) next(want string) serverEvent {
 
 func hold(name string) string { return "/v1/hold?name=" + url.QueryEscape(name) }
 
-// A lock is held for as long as its connection lives: it is renewed beyond its ttl, and a waiter has it at once when the
-// connection ends.
+// A lock is held for as long as its connection lives: it is renewed beyond its ttl, and a waiter
+// has it at once when the connection ends.
 func TestHoldLivesAsItsConnection(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, serveHTTP)
@@ -163,14 +165,18 @@ func TestHoldSaysHowItEnded(t *testing.T) {
 	for _, n := range []*Node{c.follower(), c.leader()} {
 		expired := listen(ctx, t, n, hold("expired by operator"))
 		session := expired.next("granted").data["session"].(string)
-		require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/admin/expire", `{"session":"`+session+`","reason":"a test"}`).code)
-		assert.Equal(t, fields{"reason": "expired_by_operator", "text": "a test"}, expired.next("lost").data)
+		require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/admin/expire",
+			`{"session":"`+session+`","reason":"a test"}`).code)
+		assert.Equal(t, fields{"reason": "expired_by_operator", "text": "a test"},
+			expired.next("lost").data)
 		assert.Empty(t, expired.any().name, "lost is the last event")
 
 		forced := listen(ctx, t, n, hold("forced"))
 		token := forced.next("granted").data["token"].(string)
-		require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/admin/release", `{"name":"forced","token":"`+token+`","reason":"too long"}`).code)
-		assert.Equal(t, fields{"reason": "force_released", "text": "too long"}, forced.next("lost").data)
+		require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/admin/release",
+			`{"name":"forced","token":"`+token+`","reason":"too long"}`).code)
+		assert.Equal(t, fields{"reason": "force_released", "text": "too long"},
+			forced.next("lost").data)
 
 		short := listen(ctx, t, n, hold("short")+"&max_hold=100ms")
 		short.next("granted")
@@ -194,8 +200,10 @@ func TestHoldSaysHowItEnded(t *testing.T) {
 		several := listen(ctx, t, n, hold("one")+"&name=two&mode=shared")
 		assert.Equal(t, []any{"one", "two"}, several.next("granted").data["name"])
 		for path, field := range map[string]string{
-			"/v1/hold": "name", "/v1/hold?name=": "name", hold("a") + "&ttl=1s": "ttl", hold("a") + "&name=a": "name",
-			hold("a") + "&wait=soon": "wait", hold("a") + "&permits=1&of=0": "of", hold("a") + "&max_hold=900000h": "max_hold",
+			"/v1/hold": "name", "/v1/hold?name=": "name", hold("a") + "&ttl=1s": "ttl",
+			hold("a") + "&name=a":    "name",
+			hold("a") + "&wait=soon": "wait", hold("a") + "&permits=1&of=0": "of",
+			hold("a") + "&max_hold=900000h": "max_hold",
 		} {
 			refused := listen(ctx, t, n, path).refused
 			assert.Equal(t, 400, refused.code, path)
@@ -206,7 +214,8 @@ func TestHoldSaysHowItEnded(t *testing.T) {
 	}
 }
 
-// The leader is killed while a node that lives on holds a lock for a connection: the same token, no second event.
+// The leader is killed while a node that lives on holds a lock for a connection: the same token, no
+// second event.
 func TestHoldOutlivesTheLeader(t *testing.T) {
 	takesTime(t)
 	t.Parallel()
@@ -244,10 +253,14 @@ func TestCertaintyEndsWithTheMaximumHold(t *testing.T) {
 	require.Equal(t, 200, renewed.code, renewed.text)
 	assert.LessOrEqual(t, certain(renewed.fields), 9500*time.Millisecond)
 	opened := send(ctx, t, n, "POST", "/v1/sessions", `{"ttl":"15s"}`)
-	in := fmt.Sprintf(`"session":%q,"secret":%q,"ticket":"1"`, opened.fields["session"], opened.fields["secret"])
-	require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/acquire", `{"name":"in a session","max_hold":"10s",`+in+`}`).code)
-	assert.LessOrEqual(t, certain(send(ctx, t, n, "POST", "/v1/renew", "{"+in+"}").fields), 9500*time.Millisecond)
-	whole := send(ctx, t, n, "POST", "/v1/sessions/"+opened.fields["session"].(string)+"/renew", "", "Zamok-Secret", opened.fields["secret"].(string))
+	in := fmt.Sprintf(`"session":%q,"secret":%q,"ticket":"1"`, opened.fields["session"],
+		opened.fields["secret"])
+	require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/acquire",
+		`{"name":"in a session","max_hold":"10s",`+in+`}`).code)
+	assert.LessOrEqual(t, certain(send(ctx, t, n, "POST", "/v1/renew", "{"+in+"}").fields),
+		9500*time.Millisecond)
+	whole := send(ctx, t, n, "POST", "/v1/sessions/"+opened.fields["session"].(string)+"/renew", "",
+		"Zamok-Secret", opened.fields["secret"].(string))
 	assert.Equal(t, "14.25s", whole.fields["valid_for"], "the session lives on")
 	tiny := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"tiny","max_hold":"100ms"}`)
 	require.Equal(t, 200, tiny.code, tiny.text)

@@ -76,7 +76,8 @@ var wrongAcquisitions = []struct{ body, field, says string }{
 	{`{"name":"a",` + inSession + `}`, "ticket", "numbered from 1"},
 	{`{"name":"a","ticket":1,"session":"1"}`, "secret", "0 bytes"},
 	{`{"name":"a","ticket":1,"session":"1","secret":"abc"}`, "secret", "32 hexadecimal digits"},
-	{`{"name":"a","ticket":1,"ttl":"9s",` + inSession + `}`, "session", "belong to a session of its own"},
+	{`{"name":"a","ticket":1,"ttl":"9s",` + inSession + `}`, "session",
+		"belong to a session of its own"},
 	{`{"name":"a","ticket":1,"poll":"900000h",` + inSession + `}`, "poll", "not between"},
 	{`{"session":-1}`, "session", "2^64-1"},
 	{`{"session":18446744073709551616}`, "session", "2^64-1"},
@@ -100,24 +101,36 @@ func TestWrongRequestsNameTheirField(t *testing.T) {
 			assert.Equal(t, "not_done", answer.fields["outcome"])
 		}
 		for path, field := range map[string]string{
-			"/v1/lock": "name", "/v1/lock?name=": "name", "/v1/lock?name=a&name=b": "name", "/v1/lock?nmae=a": "nmae",
-			"/v1/lock?name=%ff": "name", "/v1/lock?name=%zz": "query", "/v1/lock?name=a;b": "query", "/v1/lock?name=a%00": "name",
-			"/v1/lock?name=a&limit=201": "limit", "/v1/lock?name=a&limit=-1": "limit", "/v1/locks?limit=1001": "limit",
-			"/v1/locks?prefix=%c3%28": "prefix", "/v1/locks?after=" + strings.Repeat("a", 513): "after",
-			"/v1/check?name=a": "token", "/v1/check?name=a&token=x": "token", "/v1/check?name=a&token=99999999999999999999": "token",
-			"/v1/check?name=a&token=9999999999999999999": "token", "/v1/check?name=a&token=1&ticket=1": "ticket",
-			"/v1/watch?from=-1": "from", "/v1/watch?prefix=%ff": "prefix", "/v1/sessions?after=x": "after", "/v1/now?x=1": "x",
-			"/v1/hold?name=%ff": "name", "/v1/hold?name=a&secret=1": "secret", "/v1/hold?name=a&ttl=2s&ttl=3s": "ttl",
+			"/v1/lock": "name", "/v1/lock?name=": "name", "/v1/lock?name=a&name=b": "name",
+			"/v1/lock?nmae=a":   "nmae",
+			"/v1/lock?name=%ff": "name", "/v1/lock?name=%zz": "query", "/v1/lock?name=a;b": "query",
+			"/v1/lock?name=a%00":        "name",
+			"/v1/lock?name=a&limit=201": "limit", "/v1/lock?name=a&limit=-1": "limit",
+			"/v1/locks?limit=1001":                        "limit",
+			"/v1/locks?prefix=%c3%28":                     "prefix",
+			"/v1/locks?after=" + strings.Repeat("a", 513): "after",
+			"/v1/check?name=a":                            "token",
+			"/v1/check?name=a&token=x":                    "token",
+			"/v1/check?name=a&token=99999999999999999999": "token",
+			"/v1/check?name=a&token=9999999999999999999":  "token",
+			"/v1/check?name=a&token=1&ticket=1":           "ticket",
+			"/v1/watch?from=-1":                           "from", "/v1/watch?prefix=%ff": "prefix",
+			"/v1/sessions?after=x": "after", "/v1/now?x=1": "x",
+			"/v1/hold?name=%ff": "name", "/v1/hold?name=a&secret=1": "secret",
+			"/v1/hold?name=a&ttl=2s&ttl=3s": "ttl",
 		} {
 			answer := send(ctx, t, n, "GET", path, "")
 			assert.Equal(t, 400, answer.code, "%s: %s", path, answer.text)
 			assert.Equal(t, field, answer.fields["field"], "%s: %s", path, answer.text)
 		}
-		large := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"`+strings.Repeat("a", 64<<10)+`"}`)
+		large := send(ctx, t, n, "POST", "/v1/acquire",
+			`{"name":"`+strings.Repeat("a", 64<<10)+`"}`)
 		assert.Equal(t, 413, large.code, large.text)
 		assert.Equal(t, "query", send(ctx, t, n, "POST", "/v1/acquire?name=a", "").fields["field"])
 		for _, method := range []string{"GET", "DELETE"} {
-			unread := send(ctx, t, n, method, map[string]string{"GET": "/v1/hold?name=a", "DELETE": "/v1/sessions/1"}[method], "{}")
+			unread := send(ctx, t, n, method,
+				map[string]string{"GET": "/v1/hold?name=a", "DELETE": "/v1/sessions/1"}[method],
+				"{}")
 			assert.Equal(t, 400, unread.code, unread.text)
 			assert.Equal(t, "body", unread.fields["field"])
 		}
@@ -125,8 +138,11 @@ func TestWrongRequestsNameTheirField(t *testing.T) {
 		assert.Equal(t, 400, inAddress.code, inAddress.text)
 		assert.Equal(t, "secret", inAddress.fields["field"])
 		for path, header := range map[string]string{
-			"/v1/lock?name=a&secret=5ec4e7": "Zamok-Secret", "/v1/lock?name=a&access_token=5ec4e7": "Authorization", "/v1/status?Authorization=Bearer+5ec4e7": "Authorization",
-			"/v1/hold?name=a&Idempotency-Key=5ec4e7": "Idempotency-Key", "/v1/sessions/1/renew?secret=5ec4e7": "Zamok-Secret",
+			"/v1/lock?name=a&secret=5ec4e7":           "Zamok-Secret",
+			"/v1/lock?name=a&access_token=5ec4e7":     "Authorization",
+			"/v1/status?Authorization=Bearer+5ec4e7":  "Authorization",
+			"/v1/hold?name=a&Idempotency-Key=5ec4e7":  "Idempotency-Key",
+			"/v1/sessions/1/renew?secret=5ec4e7":      "Zamok-Secret",
 			"/v1/terraform/lock?name=a&secret=5ec4e7": "Zamok-Secret",
 		} {
 			method := map[bool]string{true: "POST", false: "GET"}[strings.Contains(path, "renew")]
@@ -138,7 +154,8 @@ func TestWrongRequestsNameTheirField(t *testing.T) {
 			assert.Contains(t, answer.text, "send it in the header "+header, path)
 			assert.NotContains(t, answer.text, "5ec4e7", path)
 		}
-		assert.NotContains(t, send(ctx, t, n, "GET", "/v1/check?name=a&token=5ec4e7", "").text, "5ec4e7", "a token of another kind, perhaps")
+		assert.NotContains(t, send(ctx, t, n, "GET", "/v1/check?name=a&token=5ec4e7", "").text,
+			"5ec4e7", "a token of another kind, perhaps")
 		assert.Equal(t, 400, send(ctx, t, n, "GET", "/v1/watch", "", "Last-Event-ID", "x").code)
 	}
 	assert.Zero(t, sessionsOf(c.leader()))
@@ -150,7 +167,8 @@ func TestNamesOfAllKinds(t *testing.T) {
 	c := startCluster(t, 1, serveHTTP)
 	ctx, n := soon(t), c.leader()
 	for _, name := range []string{
-		"account/200", "/", "a//b/../c", `"quoted" \ back`, "ключ 鍵 🔑", "a b+c%2fd?e&f#g", "<script>&amp;", strings.Repeat("é", 256), "\u2028", "\ufffd",
+		"account/200", "/", "a//b/../c", `"quoted" \ back`, "ключ 鍵 🔑", "a b+c%2fd?e&f#g",
+		"<script>&amp;", strings.Repeat("é", 256), "\u2028", "\ufffd",
 	} {
 		quoted := fmt.Sprintf("%q", name)
 		if strings.ContainsAny(name, "\u2028\ufffd") {
@@ -170,7 +188,8 @@ func TestNamesOfAllKinds(t *testing.T) {
 	for i := range 64 {
 		names = append(names, fmt.Sprintf(`{"name":"item/%02d"}`, i))
 	}
-	all := send(ctx, t, n, "POST", "/v1/acquire", `{"items":[`+strings.Join(names, ",")+`],"label":null}`)
+	all := send(ctx, t, n, "POST", "/v1/acquire",
+		`{"items":[`+strings.Join(names, ",")+`],"label":null}`)
 	require.Equal(t, 200, all.code, all.text)
 	page := send(ctx, t, n, "GET", "/v1/locks?prefix=item/&limit=60", "")
 	assert.Equal(t, "item/59", page.fields["next"])
@@ -185,7 +204,8 @@ func TestNamesOfAllKinds(t *testing.T) {
 	assert.Equal(t, "kind_mismatch", mismatch.fields["code"], mismatch.text)
 }
 
-// What belongs to a session: its ticket, its secret in either place, and errors of the leader at another node.
+// What belongs to a session: its ticket, its secret in either place, and errors of the leader at
+// another node.
 func TestTicketsOverHTTP(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, serveHTTP)
@@ -205,19 +225,26 @@ func TestTicketsOverHTTP(t *testing.T) {
 		ticket := `{"session":` + id + `,"ticket":"1"` // a number is read as well as its text
 		acquire := ticket + `,"name":"` + name + `"}`
 		granted := post("/v1/acquire", acquire, 200, "Zamok-Secret", secret)
-		assert.Equal(t, granted["token"], post("/v1/acquire", acquire, 200, "Zamok-Secret", secret)["token"], "each ticket acts once")
+		assert.Equal(t, granted["token"],
+			post("/v1/acquire", acquire, 200, "Zamok-Secret", secret)["token"],
+			"each ticket acts once")
 		post("/v1/acquire", acquire, 403, "Zamok-Secret", strings.Repeat("a", 32))
 		post("/v1/acquire", acquire, 400, "Zamok-Secret", secret, "Idempotency-Key", newKey())
 
-		blocked := post("/v1/acquire", `{"session":`+id+`,"ticket":2,"name":"`+name+`"}`, 409, "Zamok-Secret", secret)
+		blocked := post("/v1/acquire", `{"session":`+id+`,"ticket":2,"name":"`+name+`"}`, 409,
+			"Zamok-Secret", secret)
 		assert.Equal(t, "not_acquired", blocked["code"])
 		assert.Equal(t, "not_done", blocked["outcome"])
-		assert.Equal(t, granted["token"], blocked["blockers"].([]any)[0].(fields)["token"], "the leader's details arrive")
+		assert.Equal(t, granted["token"], blocked["blockers"].([]any)[0].(fields)["token"],
+			"the leader's details arrive")
 
 		post("/v1/downgrade", ticket+`}`, 403, "Zamok-Secret", strings.Repeat("a", 32))
 		post("/v1/downgrade", ticket+`}`, 200, "Zamok-Secret", secret)
-		shared := post("/v1/acquire", `{"session":`+id+`,"ticket":3,"name":"`+name+`","mode":"shared","secret":"`+secret+`"}`, 200)
-		check := "/v1/check?name=" + name + "&token=" + shared["token"].(string) + "&session=" + id + "&ticket="
+		shared := post("/v1/acquire",
+			`{"session":`+id+`,"ticket":3,"name":"`+name+`","mode":"shared","secret":"`+secret+`"}`,
+			200)
+		check := "/v1/check?name=" + name + "&token=" + shared["token"].(string) + "&session=" +
+			id + "&ticket="
 		assert.Equal(t, true, send(ctx, t, n, "GET", check+"3", "").fields["held"])
 		assert.Equal(t, false, send(ctx, t, n, "GET", check+"2", "").fields["held"])
 
@@ -226,16 +253,20 @@ func TestTicketsOverHTTP(t *testing.T) {
 		ended := post("/v1/release", ticket+`}`, 200, "Zamok-Secret", secret)
 		assert.Equal(t, "ended", ended["state"])
 		assert.Equal(t, granted["token"], ended["token"])
-		assert.Equal(t, ended, post("/v1/release", ticket+`}`, 200, "Zamok-Secret", secret), "may be repeated")
+		assert.Equal(t, ended, post("/v1/release", ticket+`}`, 200, "Zamok-Secret", secret),
+			"may be repeated")
 		post("/v1/acquire", acquire, 410, "Zamok-Secret", secret)
 
-		other := post("/v1/acquire", `{"name":"other"}`, 409, "Zamok-Cluster", strings.Repeat("0", 32))
+		other := post("/v1/acquire", `{"name":"other"}`, 409, "Zamok-Cluster",
+			strings.Repeat("0", 32))
 		assert.Equal(t, "wrong_cluster", other["code"])
 		assert.Equal(t, "unknown", other["outcome"], "another node may have done it for a proxy")
 		cluster := send(ctx, t, n, "GET", "/v1/members", "").fields["cluster"].(string)
-		post("/v1/renew", `{"session":`+id+`}`, 200, "Zamok-Cluster", cluster, "Zamok-Secret", secret)
+		post("/v1/renew", `{"session":`+id+`}`, 200, "Zamok-Cluster", cluster,
+			"Zamok-Secret", secret)
 
-		require.Equal(t, 200, send(ctx, t, n, "DELETE", "/v1/sessions/"+id, "", "Zamok-Secret", secret).code)
+		require.Equal(t, 200, send(ctx, t, n, "DELETE", "/v1/sessions/"+id, "", "Zamok-Secret",
+			secret).code)
 		again = send(ctx, t, n, "DELETE", "/v1/sessions/"+id, "", "Zamok-Secret", secret)
 		assert.Equal(t, 200, again.code, "may be repeated")
 		assert.Equal(t, "closed", again.fields["reason"])
@@ -257,20 +288,28 @@ func TestPagesOfOtherSitesAreRefused(t *testing.T) {
 		code    int
 	}{
 		{nil, 200},
-		{[]string{"Host", "localhost:5752"}, 200}, {[]string{"Host", "LOCALHOST"}, 200}, {[]string{"Host", "127.0.0.1"}, 200},
-		{[]string{"Host", "[::1]:5752"}, 200}, {[]string{"Host", "192.168.0.7:5752"}, 200}, {[]string{"Host", "locks.example"}, 200},
+		{[]string{"Host", "localhost:5752"}, 200}, {[]string{"Host", "LOCALHOST"}, 200},
+		{[]string{"Host", "127.0.0.1"}, 200},
+		{[]string{"Host", "[::1]:5752"}, 200}, {[]string{"Host", "192.168.0.7:5752"}, 200},
+		{[]string{"Host", "locks.example"}, 200},
 		{[]string{"Host", "Locks.Example:80"}, 200},
-		{[]string{"Host", "evil.example"}, 403}, {[]string{"Host", "evil.example:5752"}, 403}, {[]string{"Host", "localhost.evil.example"}, 403},
-		{[]string{"Host", "127.0.0.1.evil.example"}, 403}, {[]string{"Host", "xlocks.example"}, 403},
-		{[]string{"Origin", "http://evil.example"}, 403}, {[]string{"Origin", "null"}, 403}, {[]string{"Origin", "http://localhost"}, 403},
+		{[]string{"Host", "evil.example"}, 403}, {[]string{"Host", "evil.example:5752"}, 403},
+		{[]string{"Host", "localhost.evil.example"}, 403},
+		{[]string{"Host", "127.0.0.1.evil.example"}, 403},
+		{[]string{"Host", "xlocks.example"}, 403},
+		{[]string{"Origin", "http://evil.example"}, 403}, {[]string{"Origin", "null"}, 403},
+		{[]string{"Origin", "http://localhost"}, 403},
 		{[]string{"Host", "localhost:5752", "Origin", "http://localhost:5752"}, 200},
 		{[]string{"Host", "localhost:5752", "Origin", "http://localhost:3000"}, 403},
 		{[]string{"Host", "localhost:5752", "Origin", "http://localhost:5752.evil.example"}, 403},
 		{[]string{"Sec-Fetch-Site", "same-origin"}, 200}, {[]string{"Sec-Fetch-Site", "none"}, 200},
-		{[]string{"Sec-Fetch-Site", "same-site"}, 403}, {[]string{"Sec-Fetch-Site", "cross-site"}, 403},
+		{[]string{"Sec-Fetch-Site", "same-site"}, 403},
+		{[]string{"Sec-Fetch-Site", "cross-site"}, 403},
 		{[]string{"User-Agent", browser, "Sec-Fetch-Site", "none"}, 200},
-		{[]string{"User-Agent", browser, "Host", "localhost:5752", "Referer", "http://localhost:5752/ui/"}, 200},
-		{[]string{"User-Agent", browser, "Host", "localhost:5752", "Referer", "http://evil.example/"}, -403},
+		{[]string{"User-Agent", browser, "Host", "localhost:5752", "Referer",
+			"http://localhost:5752/ui/"}, 200},
+		{[]string{"User-Agent", browser, "Host", "localhost:5752", "Referer",
+			"http://evil.example/"}, -403},
 		{[]string{"User-Agent", browser}, -403}, {[]string{"User-Agent", "curl/8.5.0"}, 200},
 	} {
 		for _, path := range []string{"/v1/now", "/v1/locks"} {
@@ -291,7 +330,8 @@ func TestPagesOfOtherSitesAreRefused(t *testing.T) {
 		refused := send(ctx, t, n, "GET", "/v1/hold?name=page", "", r.headers...)
 		assert.Equal(t, 403, refused.code, "%v: %s", r.headers, refused.text)
 		if r.code == 403 {
-			assert.Equal(t, 403, send(ctx, t, n, "POST", "/v1/acquire", `{"name":"page"}`, r.headers...).code, r.headers)
+			assert.Equal(t, 403, send(ctx, t, n, "POST", "/v1/acquire", `{"name":"page"}`,
+				r.headers...).code, r.headers)
 		}
 		assert.Equal(t, before, sessionsOf(n))
 	}
@@ -307,11 +347,16 @@ func TestMethodsOfTheTable(t *testing.T) {
 		code         int
 		allow        string
 	}{
-		{"HEAD", "/v1/now", 200, ""}, {"HEAD", "/v1/hold?name=head", 405, "GET"}, {"HEAD", "/v1/watch", 405, "GET"},
-		{"HEAD", "/v1/admin/backup", 405, "GET"}, {"HEAD", "/v1/acquire", 405, "POST"}, {"OPTIONS", "/v1/acquire", 405, "POST"},
-		{"GET", "/v1/acquire", 405, "POST"}, {"PATCH", "/v1/sessions", 405, "POST, GET"}, {"POST", "/v1/sessions/1", 405, "DELETE"},
-		{"GET", "/v1/sessions/1/renew", 405, "POST"}, {"POST", "/v1/hold", 405, "GET"}, {"GET", "/v1/", 404, ""}, {"GET", "/v1/nothing", 404, ""},
-		{"GET", "/v1/sessions/1/2", 404, ""}, {"POST", "/v1/openapi.json", 405, "GET"}, {"GET", "/v2/now", 404, ""},
+		{"HEAD", "/v1/now", 200, ""}, {"HEAD", "/v1/hold?name=head", 405, "GET"},
+		{"HEAD", "/v1/watch", 405, "GET"},
+		{"HEAD", "/v1/admin/backup", 405, "GET"}, {"HEAD", "/v1/acquire", 405, "POST"},
+		{"OPTIONS", "/v1/acquire", 405, "POST"},
+		{"GET", "/v1/acquire", 405, "POST"}, {"PATCH", "/v1/sessions", 405, "POST, GET"},
+		{"POST", "/v1/sessions/1", 405, "DELETE"},
+		{"GET", "/v1/sessions/1/renew", 405, "POST"}, {"POST", "/v1/hold", 405, "GET"},
+		{"GET", "/v1/", 404, ""}, {"GET", "/v1/nothing", 404, ""},
+		{"GET", "/v1/sessions/1/2", 404, ""}, {"POST", "/v1/openapi.json", 405, "GET"},
+		{"GET", "/v2/now", 404, ""},
 	} {
 		answer := send(ctx, t, n, r.method, r.path, "")
 		assert.Equal(t, r.code, answer.code, "%s %s: %s", r.method, r.path, answer.text)
@@ -343,13 +388,15 @@ func readAnswer(t testing.TB, from *bufio.Reader) (code int, body string) {
 	return answer.StatusCode, string(text)
 }
 
-// A connection serves many requests, one after another or sent ahead, and clients of HTTP/1.0 are served as well.
+// A connection serves many requests, one after another or sent ahead, and clients of HTTP/1.0 are
+// served as well.
 func TestConnectionsOfAllKinds(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, serveHTTP)
 	ctx, n := soon(t), c.leader()
 	post := func(path, body string) string {
-		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
+		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s",
+			path, len(body), body)
 	}
 	conn, answers := wireTo(t, n)
 	for range 50 {
@@ -362,7 +409,9 @@ func TestConnectionsOfAllKinds(t *testing.T) {
 		code, text = readAnswer(t, answers)
 		require.Equal(t, 200, code, text)
 	}
-	_, err := io.WriteString(conn, post("/v1/acquire", `{"name":"first"}`)+post("/v1/acquire", `{"name":3}`)+post("/v1/acquire", `{"name":"first"}`))
+	_, err := io.WriteString(conn,
+		post("/v1/acquire", `{"name":"first"}`)+post("/v1/acquire", `{"name":3}`)+
+			post("/v1/acquire", `{"name":"first"}`))
 	require.NoError(t, err)
 	for _, want := range []int{200, 400, 409} {
 		code, text := readAnswer(t, answers)
@@ -390,8 +439,8 @@ func TestConnectionsOfAllKinds(t *testing.T) {
 	waits.next("granted")
 }
 
-// What the client sends ahead of the answer hides from the server that the connection has ended: the wait goes on, and a
-// lock that is granted then ends with its ttl (api/web, W3).
+// What the client sends ahead of the answer hides from the server that the connection has ended:
+// the wait goes on, and a lock that is granted then ends with its ttl (api/web, W3).
 func TestARequestSentAheadHidesTheEnd(t *testing.T) {
 	takesTime(t)
 	t.Parallel()
@@ -400,7 +449,9 @@ func TestARequestSentAheadHidesTheEnd(t *testing.T) {
 	holder := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"ahead"}`)
 	conn, _ := wireTo(t, n)
 	body := `{"name":"ahead","wait":"30s","ttl":"2s"}`
-	_, err := fmt.Fprintf(conn, "POST /v1/acquire HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	_, err := fmt.Fprintf(conn,
+		"POST /v1/acquire HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s",
+		len(body), body)
 	require.NoError(t, err)
 	lockIs(ctx, t, n, "ahead", 1, 1)
 	_, err = io.WriteString(conn, "GET")

@@ -13,8 +13,8 @@ import (
 
 const panicSecret = "5ec4e7a0b1d2936f8844771100ffeedd"
 
-// A panic in a call over HTTP ends the process, as one over gRPC does: net/http would recover from it, and the node would
-// continue with what the call had locked.
+// A panic in a call over HTTP ends the process, as one over gRPC does: net/http would recover from
+// it, and the node would continue with what the call had locked.
 func TestAPanicOverHTTPEndsTheProcess(t *testing.T) {
 	const child = "ZAMOK_TEST_PANIC"
 	if os.Getenv(child) == "" {
@@ -33,6 +33,7 @@ func TestAPanicOverHTTPEndsTheProcess(t *testing.T) {
 		serveHTTP(cfg)
 		cfg.Rules = func() *rules.Set { panic("a defect") }
 	})
-	done, _ := inBackground(soon(t), t, c.leader(), "/v1/acquire", `{"name":"a"}`, "Idempotency-Key", panicSecret)
+	done, _ := inBackground(soon(t), t, c.leader(), "/v1/acquire", `{"name":"a"}`,
+		"Idempotency-Key", panicSecret)
 	<-done
 }

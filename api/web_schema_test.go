@@ -21,8 +21,8 @@ import (
 // fields is a JSON object.
 type fields = map[string]any
 
-// description is /v1/openapi.json. Every answer of a test is checked against it: it must have all that is required, and
-// nothing that is not described.
+// description is /v1/openapi.json. Every answer of a test is checked against it: it must have all
+// that is required, and nothing that is not described.
 type description struct {
 	paths, schemas fields
 	whole          fields
@@ -49,7 +49,9 @@ func described(t testing.TB) *description {
 // operation finds what describes a request; nil: nothing does.
 func (d *description) operation(method, path string) fields {
 	for template, item := range d.paths {
-		pattern := regexp.MustCompile("^" + regexp.MustCompile(`\\\{[a-z]+\\\}`).ReplaceAllString(regexp.QuoteMeta(template), "[^/]+") + "$")
+		pattern := regexp.MustCompile(
+			"^" + regexp.MustCompile(`\\\{[a-z]+\\\}`).ReplaceAllString(regexp.QuoteMeta(template),
+				"[^/]+") + "$")
 		if pattern.MatchString(path) {
 			operation, _ := item.(fields)[strings.ToLower(method)].(fields)
 			return operation
@@ -81,7 +83,8 @@ func (d *description) checkAnswer(t testing.TB, method, path string, r reply) {
 func (d *description) check(where string, schema, value any) error {
 	s := schema.(fields)
 	if reference, ok := s["$ref"].(string); ok {
-		return d.check(where, d.schemas[strings.TrimPrefix(reference, "#/components/schemas/")], value)
+		return d.check(where, d.schemas[strings.TrimPrefix(reference, "#/components/schemas/")],
+			value)
 	}
 	if list, ok := s["enum"].([]any); ok && !slices.Contains(list, value) {
 		return fmt.Errorf("%s is %v, which is none of %v", where, value, list)
@@ -90,7 +93,8 @@ func (d *description) check(where string, schema, value any) error {
 	switch s["type"] {
 	case "string":
 		text, ok := value.(string)
-		if right = ok; ok && s["pattern"] != nil && !regexp.MustCompile(s["pattern"].(string)).MatchString(text) {
+		if right = ok; ok && s["pattern"] != nil &&
+			!regexp.MustCompile(s["pattern"].(string)).MatchString(text) {
 			return fmt.Errorf("%s is %q, which %v does not match", where, text, s["pattern"])
 		}
 	case "boolean":
@@ -134,7 +138,8 @@ func (d *description) check(where string, schema, value any) error {
 	return nil
 }
 
-// The description is a document of OpenAPI 3.1: it has what that demands of the objects which it uses, and no others.
+// The description is a document of OpenAPI 3.1: it has what that demands of the objects which it
+// uses, and no others.
 func TestTheDescriptionIsOpenAPI(t *testing.T) {
 	t.Parallel()
 	d := described(t)
@@ -151,22 +156,26 @@ func TestTheDescriptionIsOpenAPI(t *testing.T) {
 		}
 		for method, o := range item.(fields) {
 			at := method + " " + path
-			if method == "description" || method == "parameters" { // of methods that OpenAPI has no place for
+			// of methods that OpenAPI has no place for
+			if method == "description" || method == "parameters" {
 				continue
 			}
 			require.Contains(t, methods, method, path)
 			operation := o.(fields)
-			assert.Subset(t, []string{"summary", "description", "operationId", "parameters", "requestBody", "responses"}, keys(operation), at)
+			assert.Subset(t, []string{"summary", "description", "operationId", "parameters",
+				"requestBody", "responses"}, keys(operation), at)
 			assert.NotEmpty(t, operation["summary"], at)
 			assert.NotEmpty(t, operation["description"], at)
-			assert.False(t, ids[operation["operationId"]], "%s: two operations have the id %v", at, operation["operationId"])
+			assert.False(t, ids[operation["operationId"]], "%s: two operations have the id %v", at,
+				operation["operationId"])
 			ids[operation["operationId"]] = true
 			parameters, _ := operation["parameters"].([]any)
 			var found []string
 			seen := map[string]bool{}
 			for _, one := range parameters {
 				p := one.(fields)
-				assert.Subset(t, []string{"name", "in", "required", "description", "schema"}, keys(p), at)
+				assert.Subset(t, []string{"name", "in", "required", "description", "schema"},
+					keys(p), at)
 				require.Contains(t, []any{"query", "header", "path"}, p["in"], at)
 				name := fmt.Sprint(p["in"], " ", p["name"])
 				assert.False(t, seen[name], "%s has %s twice", at, name)
@@ -216,7 +225,8 @@ func (d *description) sound(t *testing.T, at string, schema any) {
 	s, ok := schema.(fields)
 	require.True(t, ok, at)
 	if reference, ok := s["$ref"].(string); ok {
-		require.NotNil(t, d.schemas[strings.TrimPrefix(reference, "#/components/schemas/")], "%s: %s", at, reference)
+		require.NotNil(t, d.schemas[strings.TrimPrefix(reference, "#/components/schemas/")],
+			"%s: %s", at, reference)
 		return
 	}
 	if pattern, ok := s["pattern"].(string); ok {
@@ -243,8 +253,8 @@ func (d *description) sound(t *testing.T, at string, schema any) {
 	}
 }
 
-// Every route of the table answers at a follower and at the leader, as the description says. What is described and not
-// requested here fails the test, so that no route is forgotten.
+// Every route of the table answers at a follower and at the leader, as the description says. What
+// is described and not requested here fails the test, so that no route is forgotten.
 func TestEveryRouteAnswers(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, serveHTTP)
@@ -278,7 +288,8 @@ func TestEveryRouteAnswers(t *testing.T) {
 		whole, _ := json.Marshal(held)
 		post("/v1/renew", string(whole), 200)
 		post("/v1/downgrade", string(whole), 200)
-		get("/v1/check", "?name=a/1&token="+held["token"].(string)+"&session="+held["session"].(string), 200)
+		get("/v1/check", "?name=a/1&token="+held["token"].(string)+"&session="+
+			held["session"].(string), 200)
 		get("/v1/lock", "?name=a/1", 200)
 		assert.Len(t, get("/v1/locks", "?prefix=a/&limit=1", 200)["locks"], 1)
 		assert.NotEmpty(t, get("/v1/sessions", "", 200)["sessions"])
@@ -296,8 +307,11 @@ func TestEveryRouteAnswers(t *testing.T) {
 		do("DELETE", "/v1/sessions/{session}", at, "", 200, "Zamok-Secret", secret)
 
 		held = post("/v1/acquire", `{"name":"a/2"}`, 200)
-		assert.Len(t, post("/v1/admin/release", `{"name":"a/2","token":"`+held["token"].(string)+`","reason":"a test"}`, 200)["ended"], 1)
-		post("/v1/admin/expire", `{"session":"`+held["session"].(string)+`","reason":"a test"}`, 200)
+		assert.Len(t, post("/v1/admin/release",
+			`{"name":"a/2","token":"`+held["token"].(string)+`","reason":"a test"}`, 200)["ended"],
+			1)
+		post("/v1/admin/expire",
+			`{"session":"`+held["session"].(string)+`","reason":"a test"}`, 200)
 		post("/v1/admin/transfer", `{"to":"nobody"}`, 400)
 		post("/v1/admin/join", `{"id":"","peer":"127.0.0.1:1"}`, 400)
 		post("/v1/admin/remove", `{"id":"nobody"}`, 400)

@@ -35,7 +35,8 @@ func TestClosingEndsWhatIsHeld(t *testing.T) {
 		watch := listen(ctx, t, n, "/v1/watch?prefix=nothing/")
 		watch.next("index")
 		keyless, _ := inBackground(ctx, t, n, "/v1/acquire", `{"name":"`+name+`","wait":"forever"}`)
-		keyed, _ := inBackground(ctx, t, n, "/v1/acquire", `{"name":"`+name+`","wait":"forever"}`, "Idempotency-Key", newKey())
+		keyed, _ := inBackground(ctx, t, n, "/v1/acquire", `{"name":"`+name+`","wait":"forever"}`,
+			"Idempotency-Key", newKey())
 		lockIs(ctx, t, n, name, 1, 3)
 		began := time.Now()
 		require.NoError(t, n.Close())
@@ -61,7 +62,8 @@ func TestClosingEndsWhatIsHeld(t *testing.T) {
 	}
 }
 
-// The node that holds a lock for a connection is killed: the lock is free after the ttl, not before.
+// The node that holds a lock for a connection is killed: the lock is free after the ttl, not
+// before.
 func TestAKilledNodesHoldsEndWithTheirTTL(t *testing.T) {
 	takesTime(t)
 	t.Parallel()
@@ -77,7 +79,8 @@ func TestAKilledNodesHoldsEndWithTheirTTL(t *testing.T) {
 	for held.any().name != "" {
 	}
 	waits.next("granted")
-	assert.Greater(t, time.Since(began), 1500*time.Millisecond, "the last renewal was a second ago at most")
+	assert.Greater(t, time.Since(began), 1500*time.Millisecond,
+		"the last renewal was a second ago at most")
 }
 
 // Without a leader there is no heartbeat, and the lock is lost before its ttl has passed.
@@ -128,7 +131,8 @@ func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 // slowConn answers an Acquire after ten minutes, and all else at once.
 type slowConn struct{ web.Gate }
 
-func (slowConn) Do(ctx context.Context, _ gate.Arrival, request proto.Message) (proto.Message, error) {
+func (slowConn) Do(ctx context.Context, _ gate.Arrival,
+	request proto.Message) (proto.Message, error) {
 	switch request.(type) {
 	case *zamokpb.AcquireRequest:
 		select {
@@ -136,14 +140,17 @@ func (slowConn) Do(ctx context.Context, _ gate.Arrival, request proto.Message) (
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		return &zamokpb.AcquireResponse{State: &zamokpb.TicketState{Ticket: 1, State: zamokpb.State_STATE_GRANTED, Token: 9}}, nil
+		return &zamokpb.AcquireResponse{
+			State: &zamokpb.TicketState{Ticket: 1, State: zamokpb.State_STATE_GRANTED,
+				Token: 9}}, nil
 	}
 	return &zamokpb.NowResponse{}, nil
 }
 
 func (slowConn) Cluster() string { return "" }
 
-// The HTTP server cuts clients that are slow to send, and none that waits for its lock. The times are those of a bubble.
+// The HTTP server cuts clients that are slow to send, and none that waits for its lock. The times
+// are those of a bubble.
 func TestOnlySlowSendersAreCut(t *testing.T) {
 	for name, test := range map[string]struct {
 		sends string
@@ -151,14 +158,18 @@ func TestOnlySlowSendersAreCut(t *testing.T) {
 		code  int // 0: no answer
 	}{
 		"header": {"GET /v1/now HTTP/1.1\r\nHost: localhost\r\n", httpHeaderWait, 0},
-		"body":   {"POST /v1/acquire HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"name\":", 2 * httpHeaderWait, 408},
-		"wait":   {"POST /v1/acquire HTTP/1.1\r\nHost: localhost\r\nContent-Length: 12\r\n\r\n{\"name\":\"a\"}", 10 * time.Minute, 200},
-		"idle":   {"", httpHeaderWait, 0},
+		"body": {"POST /v1/acquire HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+			"100\r\n\r\n{\"name\":", 2 * httpHeaderWait, 408},
+		"wait": {"POST /v1/acquire HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+			"12\r\n\r\n{\"name\":\"a\"}", 10 * time.Minute, 200},
+		"idle": {"", httpHeaderWait, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				config := web.Config{
-					Gate: slowConn{}, Begin: func() (end func(), err error) { return func() {}, nil }, Started: func() bool { return true },
+					Gate: slowConn{}, Begin: func() (end func(), err error) {
+						return func() {}, nil
+					}, Started: func() bool { return true },
 				}
 				server := newHTTPServer(web.New(config), slog.New(slog.DiscardHandler))
 				connections, ended := make(pipes), make(chan struct{})

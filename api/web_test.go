@@ -25,9 +25,11 @@ type reply struct {
 }
 
 // send sends a request over HTTP; headers are pairs.
-func send(ctx context.Context, t testing.TB, n *Node, method, path, body string, headers ...string) reply {
+func send(ctx context.Context, t testing.TB, n *Node, method, path, body string,
+	headers ...string) reply {
 	t.Helper()
-	request, err := http.NewRequestWithContext(ctx, method, "http://"+n.HTTP()+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+n.HTTP()+path,
+		strings.NewReader(body))
 	require.NoError(t, err)
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
@@ -42,16 +44,18 @@ func send(ctx context.Context, t testing.TB, n *Node, method, path, body string,
 	text, err := io.ReadAll(answer.Body)
 	require.NoError(t, err)
 	r := reply{code: answer.StatusCode, header: answer.Header, text: string(text)}
-	if method != "HEAD" && strings.HasPrefix(answer.Header.Get("Content-Type"), "application/json") {
+	if method != "HEAD" && strings.HasPrefix(answer.Header.Get("Content-Type"),
+		"application/json") {
 		require.NoError(t, json.Unmarshal(text, &r.fields), r.text)
 		described(t).checkAnswer(t, method, request.URL.Path, r)
 	}
 	return r
 }
 
-// sendWhenLed is send after a leader's end: on a busy machine the election of the next one takes longer than a node holds up a
-// request, and then it has done nothing.
-func sendWhenLed(ctx context.Context, t testing.TB, n *Node, method, path, body string, headers ...string) reply {
+// sendWhenLed is send after a leader's end: on a busy machine the election of the next one takes
+// longer than a node holds up a request, and then it has done nothing.
+func sendWhenLed(ctx context.Context, t testing.TB, n *Node, method, path, body string,
+	headers ...string) reply {
 	t.Helper()
 	for {
 		r := send(ctx, t, n, method, path, body, headers...)
@@ -61,13 +65,15 @@ func sendWhenLed(ctx context.Context, t testing.TB, n *Node, method, path, body 
 	}
 }
 
-// A lock is taken, renewed and released over HTTP, at any node, and the answer of the first call is the body of the others.
+// A lock is taken, renewed and released over HTTP, at any node, and the answer of the first call is
+// the body of the others.
 func TestALockOverHTTP(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, serveHTTP)
 	ctx := soon(t)
 	n := c.follower()
-	first := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"account/200","ttl":"10s","meta":"a test"}`)
+	first := send(ctx, t, n, "POST", "/v1/acquire",
+		`{"name":"account/200","ttl":"10s","meta":"a test"}`)
 	require.Equal(t, 200, first.code, first.text)
 	assert.Equal(t, "granted", first.fields["state"])
 	assert.Equal(t, "9.5s", first.fields["valid_for"])
@@ -76,7 +82,8 @@ func TestALockOverHTTP(t *testing.T) {
 	assert.Equal(t, 409, second.code)
 	assert.Equal(t, "not_acquired", second.fields["code"])
 	assert.Equal(t, "not_done", second.fields["outcome"])
-	assert.Equal(t, first.fields["token"], second.fields["blockers"].([]any)[0].(map[string]any)["token"])
+	assert.Equal(t, first.fields["token"],
+		second.fields["blockers"].([]any)[0].(map[string]any)["token"])
 
 	assert.Equal(t, 200, send(ctx, t, n, "POST", "/v1/renew", first.text).code)
 	check := "/v1/check?name=account/200&token=" + first.fields["token"].(string)
@@ -96,7 +103,8 @@ func TestALossIsSentOverHTTP(t *testing.T) {
 	first := send(ctx, t, n, "POST", "/v1/acquire", `{"name":"stock"}`)
 	require.Equal(t, 200, first.code)
 	require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/renew", first.text).code)
-	forced := send(ctx, t, n, "POST", "/v1/admin/release", fmt.Sprintf(`{"name":"stock","token":%q,"reason":"a test"}`, first.fields["token"]))
+	forced := send(ctx, t, n, "POST", "/v1/admin/release",
+		fmt.Sprintf(`{"name":"stock","token":%q,"reason":"a test"}`, first.fields["token"]))
 	require.Equal(t, 200, forced.code, forced.text)
 	renewed := send(ctx, t, n, "POST", "/v1/renew", first.text)
 	assert.Equal(t, 410, renewed.code)

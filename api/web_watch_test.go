@@ -30,7 +30,8 @@ func TestWatchResumesAtAnotherNode(t *testing.T) {
 	var got []string
 	last := from
 	for at := 0; len(got) < len(want); at++ {
-		watch := listen(ctx, t, c.nodes[at%3], "/v1/watch?prefix=w/&from=1", "Last-Event-ID", last) // the header counts
+		// the header counts
+		watch := listen(ctx, t, c.nodes[at%3], "/v1/watch?prefix=w/&from=1", "Last-Event-ID", last)
 		for range 3 {
 			e := watch.any()
 			if e.name == "index" {
@@ -61,7 +62,8 @@ func (l *listening) past(want string) serverEvent {
 	return e
 }
 
-// Of several events of one index only the last has the id: a client that has some of them receives all again.
+// Of several events of one index only the last has the id: a client that has some of them receives
+// all again.
 func TestOneIndexHasOneID(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, serveHTTP)
@@ -69,12 +71,14 @@ func TestOneIndexHasOneID(t *testing.T) {
 	opened := send(ctx, t, n, "POST", "/v1/sessions", `{}`)
 	id, secret := opened.fields["session"].(string), opened.fields["secret"].(string)
 	for i := range 3 {
-		body := fmt.Sprintf(`{"session":%s,"secret":%q,"ticket":%d,"name":"m/%d"}`, id, secret, i+1, i)
+		body := fmt.Sprintf(`{"session":%s,"secret":%q,"ticket":%d,"name":"m/%d"}`, id,
+			secret, i+1, i)
 		require.Equal(t, 200, send(ctx, t, n, "POST", "/v1/acquire", body).code)
 	}
 	watch := listen(ctx, t, n, "/v1/watch?prefix=m/")
 	watch.next("index")
-	require.Equal(t, 200, send(ctx, t, n, "DELETE", "/v1/sessions/"+id, "", "Zamok-Secret", secret).code)
+	require.Equal(t, 200, send(ctx, t, n, "DELETE", "/v1/sessions/"+id, "", "Zamok-Secret",
+		secret).code)
 	var ids []string
 	var index any
 	for range 3 {
@@ -88,7 +92,8 @@ func TestOneIndexHasOneID(t *testing.T) {
 	assert.Equal(t, []string{"", "", index.(string)}, ids)
 	before, err := strconv.ParseUint(index.(string), 10, 64)
 	require.NoError(t, err)
-	again := listen(ctx, t, n, "/v1/watch?prefix=m/", "Last-Event-ID", strconv.FormatUint(before-1, 10))
+	again := listen(ctx, t, n, "/v1/watch?prefix=m/", "Last-Event-ID",
+		strconv.FormatUint(before-1, 10))
 	for range 3 {
 		assert.Equal(t, index, again.past("released").data["index"])
 	}
@@ -106,9 +111,11 @@ func TestForgottenEventsAreGone(t *testing.T) {
 	n.Raft().View(func(m *fsm.Machine) { // as applied under its lock; the indexes are made up
 		for i := range uint64(70_000) {
 			index := m.Stamp().Index + 1000 + i
-			n.server.history.Applied(fsm.Applied{Index: index, Stamp: clock.Stamp{Term: 1, Index: index}, Events: []fsm.Event{{
-				Index: index, Kind: fsm.EvGranted, Token: index, Items: []fsm.Item{{Name: "x", Mode: fsm.Exclusive}},
-			}}})
+			n.server.history.Applied(fsm.Applied{Index: index,
+				Stamp: clock.Stamp{Term: 1, Index: index}, Events: []fsm.Event{{
+					Index: index, Kind: fsm.EvGranted, Token: index,
+					Items: []fsm.Item{{Name: "x", Mode: fsm.Exclusive}},
+				}}})
 		}
 	})
 	refused := listen(ctx, t, n, "/v1/watch", "Last-Event-ID", "1").refused

@@ -47,7 +47,8 @@ func dialIn(ctx context.Context, t testing.TB, c caller) *wireClient {
 	t.Cleanup(cancel)
 	wire, err := c.Session(ctx)
 	require.NoError(t, err)
-	return &wireClient{TB: t, wire: wire, hangUp: cancel, Attacher: zamokpb.Attacher{Secret: newSecret()}}
+	return &wireClient{TB: t, wire: wire, hangUp: cancel,
+		Attacher: zamokpb.Attacher{Secret: newSecret()}}
 }
 
 // openStream opens a session.
@@ -56,11 +57,13 @@ func openStream(t testing.TB, c caller, settings *zamokpb.SessionSettings) *wire
 }
 
 // openStreamIn does so for as long as ctx lasts.
-func openStreamIn(ctx context.Context, t testing.TB, c caller, settings *zamokpb.SessionSettings) *wireClient {
+func openStreamIn(ctx context.Context, t testing.TB, c caller,
+	settings *zamokpb.SessionSettings) *wireClient {
 	return attach(ctx, t, c, &zamokpb.Attacher{Secret: newSecret(), Settings: settings})
 }
 
-// attach opens a stream, and another one when no node led or the leadership ended meanwhile: an OpenStream may be repeated.
+// attach opens a stream, and another one when no node led or the leadership ended meanwhile: an
+// OpenStream may be repeated.
 func attach(ctx context.Context, t testing.TB, c caller, a *zamokpb.Attacher) *wireClient {
 	for again := ctx; ; again = relaying(ctx) {
 		w := dialIn(again, t, c)
@@ -124,10 +127,12 @@ func (w *wireClient) receive() error {
 	}
 	w.count(frame.Messages)
 	for _, m := range frame.Messages {
-		// A machine that stands for a moment makes an acquisition wait for too long. A client sends it again, behind others; what
-		// a limit refuses is a test's own matter.
+		// A machine that stands for a moment makes an acquisition wait for too long. A client sends
+		// it again, behind others; what a limit refuses is a test's own matter.
 		if a := m.GetAnswer(); a.GetCommand() == zamokpb.Command_COMMAND_ACQUIRE {
-			i := slices.IndexFunc(w.unanswered, func(m *zamokpb.ClientMessage) bool { return m.GetAcquire().Ticket == a.State.Ticket })
+			i := slices.IndexFunc(w.unanswered, func(m *zamokpb.ClientMessage) bool {
+				return m.GetAcquire().Ticket == a.State.Ticket
+			})
 			if i >= 0 {
 				again := w.unanswered[i]
 				w.unanswered = slices.Delete(w.unanswered, i, i+1)
@@ -220,7 +225,8 @@ func acquire(a *zamokpb.Acquire) *zamokpb.ClientMessage {
 // exclusive requests one lock; wait 0 or -1.
 func exclusive(ticket uint64, name string, wait int64) *zamokpb.ClientMessage {
 	return acquire(&zamokpb.Acquire{
-		Ticket: ticket, Wait: wait, Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
+		Ticket: ticket, Wait: wait,
+		Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
 	})
 }
 

@@ -58,7 +58,9 @@ func firstLineOf(ctx context.Context, program string, args ...string) string {
 
 // programVersions are the versions of the programs, and of the libraries in this build.
 func programVersions(ctx context.Context, p server.Programs) map[string]string {
-	version := func(program string, args ...string) string { return firstLineOf(ctx, program, args...) }
+	version := func(program string, args ...string) string {
+		return firstLineOf(ctx, program, args...)
+	}
 	found := map[string]string{
 		"Go":        runtime.Version(),
 		"zamok":     version("git", "describe", "--always", "--dirty"),
@@ -68,10 +70,12 @@ func programVersions(ctx context.Context, p server.Programs) map[string]string {
 		"Redis":     version("dpkg-query", "-W", "-f", "${Version}", "redis-server"),
 	}
 	if paths, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres"); len(paths) > 0 {
-		found["PostgreSQL"] = strings.TrimPrefix(version(slices.Max(paths), "--version"), "postgres (PostgreSQL) ")
+		found["PostgreSQL"] = strings.TrimPrefix(version(slices.Max(paths), "--version"),
+			"postgres (PostgreSQL) ")
 	}
 	if build, ok := debug.ReadBuildInfo(); ok {
-		libraries := []string{"go.etcd.io/etcd/client/v3", "github.com/go-zookeeper/zk", "github.com/go-redsync/redsync/v4",
+		libraries := []string{"go.etcd.io/etcd/client/v3", "github.com/go-zookeeper/zk",
+			"github.com/go-redsync/redsync/v4",
 			"github.com/redis/go-redis/v9", "github.com/jackc/pgx/v5", "google.golang.org/grpc"}
 		for _, m := range build.Deps {
 			if slices.Contains(libraries, m.Path) {

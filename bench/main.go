@@ -72,9 +72,12 @@ func commandRun(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	c.workloads = strings.Fields(*workloads)
-	c.programs = server.Programs{Zamok: filepath.Join(*programs, "zamok"), Etcd: filepath.Join(*programs, "etcd"), Self: self}
+	c.programs = server.Programs{Zamok: filepath.Join(*programs, "zamok"),
+		Etcd: filepath.Join(*programs, "etcd"), Self: self}
 	selected := strings.Fields(*systems)
-	c.systems = slices.DeleteFunc(driver.Systems(), func(s driver.System) bool { return len(selected) > 0 && !slices.Contains(selected, s.Name) })
+	c.systems = slices.DeleteFunc(driver.Systems(), func(s driver.System) bool {
+		return len(selected) > 0 && !slices.Contains(selected, s.Name)
+	})
 	for _, text := range strings.Fields(*clients) {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
@@ -109,7 +112,8 @@ func commandOverload(ctx context.Context, args []string) (err error) {
 	c := overload.Config{}
 	set := flag.NewFlagSet("overload", flag.ContinueOnError)
 	zamok := set.String("zamok", "", "the built command")
-	times := set.String("times", "1 3 10", "loads as multiples of the capacity, separated by blanks")
+	times := set.String("times", "1 3 10",
+		"loads as multiples of the capacity, separated by blanks")
 	set.StringVar(&c.Dir, "dir", "", "folder for data; empty = the system's temporary folder")
 	set.IntVar(&c.Rounds, "rounds", 1, "rounds")
 	set.DurationVar(&c.Window, "window", 10*time.Second, "measured time of a load")
@@ -154,7 +158,8 @@ func commandReport(args []string) error {
 		return fmt.Errorf("%s: %w", set.Arg(0), err)
 	}
 	var systems []report.System
-	for _, s := range slices.DeleteFunc(driver.Systems(), func(s driver.System) bool { return s.Nodes > 0 }) {
+	for _, s := range slices.DeleteFunc(driver.Systems(),
+		func(s driver.System) bool { return s.Nodes > 0 }) {
 		systems = append(systems, s.System)
 	}
 	return report.Write(*docs, filepath.Base(set.Arg(0)), systems, results)

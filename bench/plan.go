@@ -36,16 +36,19 @@ func planFor(b *load.Bench, clients []int) (steps []step) {
 	}
 	type values = load.Values
 	own := func(n int) step {
-		return step{"own", n, false, false, func(ctx context.Context) (values, error) { return b.Uncontended(ctx, n) }}
+		return step{"own", n, false, false,
+			func(ctx context.Context) (values, error) { return b.Uncontended(ctx, n) }}
 	}
-	if sys.Nodes > 0 { // it is compared with itself on three nodes: one client, and the highest rate
+	// it is compared with itself on three nodes: one client, and the highest rate
+	if sys.Nodes > 0 {
 		return []step{own(1), own(load.CapacityClients)}
 	}
 	parked := func(n, sessions int) func(context.Context) (values, error) {
 		return func(ctx context.Context) (values, error) { return b.Parked(ctx, n, sessions) }
 	}
 	full := !sys.TransportOnly && !sys.SpeedOnly
-	expires, queues, disconnects := full && sys.ExpiresHolders, full && sys.QueuesWaiters, full && sys.ReleasesOnDisconnect
+	expires, queues, disconnects := full && sys.ExpiresHolders, full && sys.QueuesWaiters,
+		full && sys.ReleasesOnDisconnect
 
 	add(expires || queues, step{"parked", 1000, true, true, parked(1000, parkedSessions)})
 	// zamok has an aim in every round; for the others one measurement is enough.
@@ -54,11 +57,15 @@ func planFor(b *load.Bench, clients []int) (steps []step) {
 	for _, n := range clients {
 		add(sys.OwnClientsMax == 0 || n <= sys.OwnClientsMax, own(n))
 		one := max(n, 2)
-		add(!sys.TransportOnly && (sys.ContendedClientsMax == 0 || one <= sys.ContendedClientsMax), step{"one", one, false, false,
-			func(ctx context.Context) (values, error) { return b.Contended(ctx, one) }})
+		add(!sys.TransportOnly && (sys.ContendedClientsMax == 0 || one <= sys.ContendedClientsMax),
+			step{"one", one, false, false,
+				func(ctx context.Context) (values, error) { return b.Contended(ctx, one) }})
 	}
-	add(sys.OwnClientsMax == 0 || sys.OwnClientsMax >= sharedWorkers, step{"shared", sharedWorkers, true, false,
-		func(ctx context.Context) (values, error) { return b.Shared(ctx, sharedClients, sharedWorkers) }})
+	add(sys.OwnClientsMax == 0 || sys.OwnClientsMax >= sharedWorkers,
+		step{"shared", sharedWorkers, true, false,
+			func(ctx context.Context) (values, error) {
+				return b.Shared(ctx, sharedClients, sharedWorkers)
+			}})
 
 	for i, percent := range []int{25, 50, 75, 90} {
 		add(expires && queues, step{"open", percent, i == 0, false,
@@ -69,7 +76,8 @@ func planFor(b *load.Bench, clients []int) (steps []step) {
 	add(full, step{"wait", 0, false, false, b.Wait})
 	add(full, step{"series", 0, false, false, b.Series})
 
-	add(expires && queues, step{"parked-own", parkedOwnSessions, true, true, parked(parkedOwnSessions, parkedOwnSessions)})
+	add(expires && queues, step{"parked-own", parkedOwnSessions, true, true,
+		parked(parkedOwnSessions, parkedOwnSessions)})
 	add(expires || queues, step{"dead", 0, true, true,
 		func(ctx context.Context) (values, error) { return b.HolderKilled(ctx, 0) }})
 	add(disconnects, step{"disconnect", 0, true, false,

@@ -42,7 +42,8 @@ type config struct {
 func (c *config) runAll(ctx context.Context) error {
 	began := time.Now()
 	for round := 1; round <= c.rounds; round++ {
-		order := slices.DeleteFunc(slices.Clone(c.systems), func(s driver.System) bool { return s.Once && round > 1 })
+		order := slices.DeleteFunc(slices.Clone(c.systems),
+			func(s driver.System) bool { return s.Once && round > 1 })
 		if round%2 == 0 {
 			slices.Reverse(order) // so that each system comes after different ones
 		}
@@ -50,7 +51,8 @@ func (c *config) runAll(ctx context.Context) error {
 			if err := c.runSystem(ctx, round, sys); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.progress, "· round %d of %d, %v since the beginning\n", round, c.rounds, time.Since(began).Round(time.Second))
+			fmt.Fprintf(c.progress, "· round %d of %d, %v since the beginning\n", round, c.rounds,
+				time.Since(began).Round(time.Second))
 		}
 	}
 	return nil
@@ -59,7 +61,8 @@ func (c *config) runAll(ctx context.Context) error {
 // runSystem measures the disk and runs the plan of one system. A failure of the system is a result;
 // an error is a failure of this program.
 func (c *config) runSystem(ctx context.Context, round int, sys driver.System) error {
-	dir, err := os.MkdirTemp(c.dir, "zamok-bench-"+sys.Name+"-") // on a real disk, so that durability has its cost
+	// on a real disk, so that durability has its cost
+	dir, err := os.MkdirTemp(c.dir, "zamok-bench-"+sys.Name+"-")
 	if err != nil {
 		return err
 	}
@@ -74,7 +77,8 @@ func (c *config) runSystem(ctx context.Context, round int, sys driver.System) er
 			r.Values, r.Spans, r.Failed = nil, nil, err.Error()
 			outcome = "FAILED: " + r.Failed
 		}
-		fmt.Fprintf(c.progress, "  round %d %-10s %-16s %s\n", round, sys.Name, measure.WorkloadName(s.workload, s.clients), outcome)
+		fmt.Fprintf(c.progress, "  round %d %-10s %-16s %s\n", round, sys.Name,
+			measure.WorkloadName(s.workload, s.clients), outcome)
 		return c.results.Encode(measure.Line{Record: &r})
 	}
 	flush, err := fsyncTimes(dir)
@@ -101,7 +105,8 @@ func (c *config) runSystem(ctx context.Context, round int, sys driver.System) er
 	}
 	b.Window = c.window
 	for _, s := range planFor(b, c.clients) {
-		if len(c.workloads) > 0 && !slices.Contains(c.workloads, s.workload) || s.once && round > 1 {
+		if len(c.workloads) > 0 && !slices.Contains(c.workloads, s.workload) ||
+			s.once && round > 1 {
 			continue
 		}
 		if s.fresh {
@@ -157,8 +162,10 @@ func runStep(ctx context.Context, cluster *server.Cluster, s step) (load.Values,
 func progressLine(values load.Values) string {
 	text := ""
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		unexpected := slices.Contains([]string{"errors", "overlaps", "twice", "early", "elections"}, name)
-		detail := strings.HasPrefix(name, "wait_") || strings.HasSuffix(name, "_p95") || strings.HasSuffix(name, "_p99")
+		unexpected := slices.Contains([]string{"errors", "overlaps", "twice", "early", "elections"},
+			name)
+		detail := strings.HasPrefix(name, "wait_") || strings.HasSuffix(name, "_p95") ||
+			strings.HasSuffix(name, "_p99")
 		if !detail && (!unexpected || values[name] > 0) {
 			text += fmt.Sprintf("%s %.4g  ", name, values[name])
 		}

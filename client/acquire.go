@@ -52,7 +52,8 @@ func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
 	if r.wait != unlimited {
 		r.waitUntil = time.Now().Add(r.wait)
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadlineCause(ctx, r.waitUntil.Add(c.cfg.RequestTimeout), errRequestTimeout)
+		ctx, cancel = context.WithDeadlineCause(ctx, r.waitUntil.Add(c.cfg.RequestTimeout),
+			errRequestTimeout)
 		defer cancel()
 	}
 	var retry backoff
@@ -68,7 +69,8 @@ func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
 		switch {
 		case errors.Is(err, errTooLate):
 			if retry == (backoff{}) {
-				c.log.Warn("zamok: the maximum hold passed before the lock could be returned; acquiring again", "locks", names(r.items), "max hold", r.maxHold)
+				c.log.Warn("zamok: the maximum hold passed before the lock could be returned; "+
+					"acquiring again", "locks", names(r.items), "max hold", r.maxHold)
 			}
 			retry.wait(ctx)
 		case !errors.Is(err, errRetryInNewSession):
@@ -148,7 +150,8 @@ func (t *ticket) await(ctx context.Context, done func() bool) bool {
 // Do runs f under a lock. The context of f ends when the lock is lost, with the loss as its cause.
 // The error joins the error of f and the error of the release; ErrLost is in it if the lock was
 // lost before f returned.
-func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *Lock) error, opts ...Option) (err error) {
+func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *Lock) error,
+	opts ...Option) (err error) {
 	lock, err := c.Lock(ctx, name, opts...)
 	if err != nil {
 		return err
@@ -322,8 +325,9 @@ func OnPosition(f func(Position)) Option { return func(r *request) { r.onPositio
 
 // Position is a place in a queue.
 type Position struct {
-	Name     string // the first lock for which the acquisition waits
-	Ahead    int    // waiters before this one: exact up to 100; more may count some that left the queue meanwhile
+	Name string // the first lock for which the acquisition waits
+	// waiters before this one: exact up to 100; more may count some that left the queue meanwhile
+	Ahead    int
 	Blockers []Blocker
 }
 
@@ -366,7 +370,8 @@ func (r *request) check() error {
 		}
 	}
 	if r.maxHold != 0 && r.maxHold < MaxHoldMin {
-		return invalid("max_hold", "%v is too short to be held, the shortest possible is %v", r.maxHold, MaxHoldMin)
+		return invalid("max_hold", "%v is too short to be held, the shortest possible is %v",
+			r.maxHold, MaxHoldMin)
 	}
 	if len(r.meta) > metaBytesMax {
 		return invalid("meta", "%d bytes, at most %d", len(r.meta), metaBytesMax)

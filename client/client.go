@@ -21,7 +21,8 @@ const (
 	DefaultTTL            = 10 * time.Second
 	DefaultRequestTimeout = 5 * time.Second
 	TTLMin                = 2 * time.Second
-	// TTLMax is the longest ttl that a cluster can allow. It allows an hour, unless an operator has changed that.
+	// TTLMax is the longest ttl that a cluster can allow. It allows an hour, unless an operator has
+	// changed that.
 	TTLMax = 7 * 24 * time.Hour
 	// MaxHoldMin is the shortest maximum hold. Of 200 ms nothing could be held: see WithMaxHold.
 	MaxHoldMin = 250 * time.Millisecond
@@ -56,7 +57,8 @@ type Config struct {
 	// Resolver looks up hosts and names; nil = net.DefaultResolver. A Dialer looks up hosts itself.
 	Resolver *net.Resolver
 	// Cluster is the id that the cluster must have, as admin.Members returns it; "" = the
-	// endpoints' cluster. Set it where the first endpoints that answer may belong to a wrong cluster.
+	// endpoints' cluster. Set it where the first endpoints that answer may belong to a wrong
+	// cluster.
 	Cluster string
 	// TLS is the TLS configuration; nil = no TLS. To renew only the client's certificate,
 	// GetClientCertificate is enough.

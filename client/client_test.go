@@ -31,7 +31,8 @@ func TestLockIsHeldUntilUnlocked(t *testing.T) {
 	require.True(t, held)
 
 	var not *client.NotAcquiredError
-	for not == nil || len(not.Holders) == 0 { // if the answer is lost, what is found later names no holder
+	// if the answer is lost, what is found later names no holder
+	for not == nil || len(not.Holders) == 0 {
 		_, err = b.TryLock(ctx, "x")
 		require.ErrorAs(t, err, &not)
 		require.ErrorIs(t, err, client.ErrNotAcquired)
@@ -74,7 +75,8 @@ func TestContextBoundsTheWaitOnly(t *testing.T) {
 	cancel()
 	err = until(t, waits, "the end of a cancelled wait")
 	require.ErrorIs(t, err, context.Canceled)
-	if !errors.Is(err, client.ErrUnavailable) { // as it is while a stream that fell silent is opened anew
+	// as it is while a stream that fell silent is opened anew
+	if !errors.Is(err, client.ErrUnavailable) {
 		require.ErrorIs(t, err, client.ErrNotAcquired)
 	}
 	c.waiting(a, "x", 0)
@@ -109,16 +111,20 @@ func TestModes(t *testing.T) {
 	_, err = a.Lock(ctx, "p", client.Permits(4, 3))
 	require.ErrorIs(t, err, client.ErrInvalid)
 
-	all, err := a.LockAll(ctx, []client.Item{client.ExclusiveItem("a"), client.SharedItem("b"), client.PermitsItem("p", 1, 3)})
+	all, err := a.LockAll(ctx,
+		[]client.Item{client.ExclusiveItem("a"), client.SharedItem("b"),
+			client.PermitsItem("p", 1, 3)})
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b", "p"}, all.Names())
-	_, err = a.TryLockAll(ctx, []client.Item{client.ExclusiveItem("b"), client.ExclusiveItem("free")})
+	_, err = a.TryLockAll(ctx,
+		[]client.Item{client.ExclusiveItem("b"), client.ExclusiveItem("free")})
 	require.ErrorIs(t, err, client.ErrNotAcquired)
 	require.NoError(t, p1.Unlock(ctx))
 
 	w, err := a.Lock(ctx, "free")
 	require.NoError(t, err)
-	if err := all.Downgrade(cancelled()); err != nil { // it does not wait for long then, and continues
+	// it does not wait for long then, and continues
+	if err := all.Downgrade(cancelled()); err != nil {
 		mayHaveDone(t, err)
 		require.NotErrorIs(t, err, context.Canceled)
 		require.NoError(t, all.Downgrade(ctx))
@@ -143,7 +149,8 @@ func TestDeadlockIsReportedWithItsCycle(t *testing.T) {
 	_, err := a.Lock(ctx, "x", client.WithOwner("one"))
 	require.NoError(t, err)
 	var dead *client.DeadlockError
-	for dead == nil || len(dead.Cycle) == 0 { // if the answer is lost, what is found later has no cycle
+	// if the answer is lost, what is found later has no cycle
+	for dead == nil || len(dead.Cycle) == 0 {
 		_, err = a.Lock(ctx, "x", client.WithOwner("one"))
 		require.ErrorAs(t, err, &dead)
 		require.ErrorIs(t, err, client.ErrDeadlock)
@@ -163,7 +170,8 @@ func TestHoldersAndWaitersAreNotified(t *testing.T) {
 	waits := make(chan error, 1)
 	bounded, cancel := context.WithCancel(ctx)
 	go func() {
-		_, err := a.Lock(bounded, "x", client.OnPosition(func(p client.Position) { positions <- p }))
+		_, err := a.Lock(bounded, "x",
+			client.OnPosition(func(p client.Position) { positions <- p }))
 		waits <- err
 	}()
 	require.Equal(t, 0, until(t, positions, "a place in the queue").Ahead)
@@ -193,7 +201,8 @@ func TestMaxHoldEndsAGrant(t *testing.T) {
 func TestAMaximumHoldThatCanNotBeHeldIsRefused(t *testing.T) {
 	c := startCluster(t, 1)
 	a, ctx := c.client(nil), soon(t)
-	for _, d := range []time.Duration{time.Millisecond, 200 * time.Millisecond, client.MaxHoldMin - 1} {
+	for _, d := range []time.Duration{time.Millisecond, 200 * time.Millisecond,
+		client.MaxHoldMin - 1} {
 		_, err := a.Lock(ctx, "x", client.WithMaxHold(d))
 		require.ErrorIs(t, err, client.ErrInvalid)
 		require.ErrorContains(t, err, client.MaxHoldMin.String())
@@ -231,7 +240,8 @@ func TestOperators(t *testing.T) {
 		waits <- l
 	}()
 	c.waiting(b, "x", 1)
-	if err := admin.New(b).ExpireSession(ctx, again.Session(), "gone mad"); err != nil { // the first answer did not come
+	// the first answer did not come
+	if err := admin.New(b).ExpireSession(ctx, again.Session(), "gone mad"); err != nil {
 		require.ErrorIs(t, err, client.ErrSessionExpired)
 		mayHaveDone(t, err)
 	}
@@ -288,7 +298,8 @@ func TestReadingAndWatching(t *testing.T) {
 
 func TestCloseReleasesAtOnce(t *testing.T) {
 	c := startCluster(t, 1)
-	a, b, ctx := c.client(func(cfg *client.Config) { cfg.TTL = client.DefaultTTL }), c.client(nil), soon(t)
+	a, b, ctx := c.client(func(cfg *client.Config) { cfg.TTL = client.DefaultTTL }),
+		c.client(nil), soon(t)
 	held, err := a.Lock(ctx, "x")
 	require.NoError(t, err)
 	waits := make(chan error, 1)
@@ -334,7 +345,8 @@ func TestMembersChange(t *testing.T) {
 	require.Error(t, admin.New(a).Remove(ctx, "nobody"))
 	var whole countBytes
 	n, err := admin.New(a).Backup(ctx, &whole)
-	for errors.Is(err, client.ErrUnavailable) && ctx.Err() == nil { // it is not repeated, because a part may be written
+	// it is not repeated, because a part may be written
+	for errors.Is(err, client.ErrUnavailable) && ctx.Err() == nil {
 		whole = 0
 		n, err = admin.New(a).Backup(ctx, &whole)
 	}
@@ -343,8 +355,8 @@ func TestMembersChange(t *testing.T) {
 	require.EqualValues(t, n, whole)
 }
 
-// A backup whose writer fails ends its stream: a node streams two at most. The state is larger than what a node may send
-// ahead on a stream that is not read.
+// A backup whose writer fails ends its stream: a node streams two at most. The state is larger than
+// what a node may send ahead on a stream that is not read.
 func TestABackupWhoseWriterFailsEndsItsStream(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -363,7 +375,8 @@ func TestABackupWhoseWriterFailsEndsItsStream(t *testing.T) {
 	}
 	full := errors.New("the disk is full")
 	for range 3 {
-		require.Eventually(t, func() bool { // the node learns a little later that a stream has ended
+		// the node learns a little later that a stream has ended
+		require.Eventually(t, func() bool {
 			_, err := admin.New(a).Backup(ctx, failing{full})
 			return errors.Is(err, full)
 		}, testTimeout, pollEvery)

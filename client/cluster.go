@@ -34,8 +34,8 @@ type wrongClusterError struct {
 }
 
 func (f *wrongClusterError) Error() string {
-	return fmt.Sprintf("%s belongs to cluster %s, and this client to cluster %s (%s); correct the endpoints, "+
-		"or make a new client if that cluster has replaced this one",
+	return fmt.Sprintf("%s belongs to cluster %s, and this client to cluster %s (%s); correct "+
+		"the endpoints, or make a new client if that cluster has replaced this one",
 		f.address, f.cluster, f.own, f.source)
 }
 
@@ -48,11 +48,13 @@ type clusterCheck struct {
 	address string // of the connection
 }
 
-func (k clusterCheck) unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (k clusterCheck) unary(ctx context.Context, method string, req, reply any,
+	conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	own, source := k.nodes.ownCluster()
 	var header metadata.MD
 	var at peer.Peer // gRPC sets it once the call has a connection
-	err := invoke(withCluster(ctx, own), method, req, reply, conn, append(opts, grpc.Header(&header), grpc.Peer(&at))...)
+	err := invoke(withCluster(ctx, own), method, req, reply, conn,
+		append(opts, grpc.Header(&header), grpc.Peer(&at))...)
 	if err != nil && at.AuthInfo == nil { // at.Addr may be missing
 		err = unsentError{err}
 	}
@@ -60,7 +62,8 @@ func (k clusterCheck) unary(ctx context.Context, method string, req, reply any, 
 }
 
 // stream opens a stream whose first message is checked.
-func (k clusterCheck) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (k clusterCheck) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn,
+	method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	own, source := k.nodes.ownCluster()
 	stream, err := open(withCluster(ctx, own), desc, conn, method, opts...)
 	if err != nil {
@@ -91,7 +94,8 @@ func (s *checkedStream) RecvMsg(m any) error {
 
 // withCluster adds the cluster that a call is for to its metadata.
 func withCluster(ctx context.Context, cluster string) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, zamokpb.ClusterKey, cmp.Or(cluster, clusterUnknown))
+	return metadata.AppendToOutgoingContext(ctx, zamokpb.ClusterKey,
+		cmp.Or(cluster, clusterUnknown))
 }
 
 // check returns the error of a call: its own, or that its answer comes from another cluster. A node
@@ -100,7 +104,8 @@ func withCluster(ctx context.Context, cluster string) context.Context {
 // client's cluster does that.
 func (k clusterCheck) check(own, source string, header metadata.MD, err error) error {
 	wrong := func(cluster string, outcome Outcome) error {
-		return &Error{Kind: ErrWrongCluster, Outcome: outcome, cause: &wrongClusterError{k.address, cluster, own, source}}
+		return &Error{Kind: ErrWrongCluster, Outcome: outcome,
+			cause: &wrongClusterError{k.address, cluster, own, source}}
 	}
 	info, names := infoOf(err), header.Get(zamokpb.ClusterKey)
 	switch {
@@ -193,8 +198,10 @@ func (n *nodes) survey(ctx context.Context) (found bool, err error) {
 		case first.cluster == "":
 			first = one
 		case one.cluster != first.cluster:
-			wrongCluster = &Error{Kind: ErrWrongCluster, cause: fmt.Errorf("%s belongs to cluster %s, and %s to cluster %s; name endpoints of one cluster only",
-				first.node.address, first.cluster, one.node.address, one.cluster)}
+			wrongCluster = &Error{Kind: ErrWrongCluster,
+				cause: fmt.Errorf("%s belongs to cluster %s, and %s to cluster %s; name "+
+					"endpoints of one cluster only",
+					first.node.address, first.cluster, one.node.address, one.cluster)}
 		}
 		if first.cluster != "" && one.cluster == first.cluster {
 			if same++; same == len(endpoints)/2+1 {
@@ -211,7 +218,8 @@ func (n *nodes) survey(ctx context.Context) (found bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.cluster == "" {
-		n.cluster, n.clusterSource, n.reached = first.cluster, "learnt from "+first.node.address, true
+		n.cluster, n.clusterSource, n.reached = first.cluster,
+			"learnt from "+first.node.address, true
 	}
 	return found, nil
 }

@@ -24,12 +24,12 @@ const testTimeout = 30 * time.Second
 // pollEvery is how often a test looks whether it has happened.
 const pollEvery = 5 * time.Millisecond
 
-// steady is the election timeout of nodes that have others: clients get over a change of leader, but on a
-// busy machine there must not be one after the other.
+// steady is the election timeout of nodes that have others: clients get over a change of leader,
+// but on a busy machine there must not be one after the other.
 const steady = time.Second
 
-// alone is that of a node without others, which it can take nothing from: the shortest there is, since most of what
-// these tests take is waiting for first elections.
+// alone is that of a node without others, which it can take nothing from: the shortest there is,
+// since most of what these tests take is waiting for first elections.
 const alone = 50 * time.Millisecond
 
 // cluster is nodes on loopback, in memory, in this process.
@@ -38,7 +38,8 @@ type cluster struct {
 	nodes []*api.Node
 }
 
-// TestMain looks that no goroutine is left after all tests. Many run beside others: most of what they do is wait.
+// TestMain looks that no goroutine is left after all tests. Many run beside others: most of what
+// they do is wait.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if err := noneLeft(); err != nil {
@@ -71,7 +72,8 @@ func startNodes(t testing.TB, size int, change func(*api.NodeConfig)) *cluster {
 		go func() {
 			var err error
 			cfg := api.NodeConfig{Config: raftnode.Config{
-				ID: fmt.Sprintf("n%d", i+1), Peers: peer.Config{List: members, Listener: listeners[i]}, ElectionTimeout: steady,
+				ID:    fmt.Sprintf("n%d", i+1),
+				Peers: peer.Config{List: members, Listener: listeners[i]}, ElectionTimeout: steady,
 				Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 			}}
 			if size == 1 {
@@ -93,8 +95,8 @@ func startNodes(t testing.TB, size int, change func(*api.NodeConfig)) *cluster {
 	return c
 }
 
-// noneLeft waits until no goroutine is left. gRPC's end a little after their connection, and goleak by itself
-// waits for less than half a second.
+// noneLeft waits until no goroutine is left. gRPC's end a little after their connection, and goleak
+// by itself waits for less than half a second.
 func noneLeft() error {
 	began := time.Now()
 	err := goleak.Find()
@@ -126,11 +128,12 @@ func (c *cluster) endpoints() []string {
 	return all
 }
 
-// client makes a client that is closed with the test. change may be nil. Neither its calls nor its locks end
-// because the machine was busy.
+// client makes a client that is closed with the test. change may be nil. Neither its calls nor its
+// locks end because the machine was busy.
 func (c *cluster) client(change func(*client.Config)) *client.Client {
 	cfg := client.Config{
-		Endpoints: c.endpoints(), RequestTimeout: testTimeout, TTL: 2 * testTimeout, Logger: slog.New(slog.DiscardHandler),
+		Endpoints: c.endpoints(), RequestTimeout: testTimeout, TTL: 2 * testTimeout,
+		Logger: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
 		change(&cfg)
@@ -141,8 +144,8 @@ func (c *cluster) client(change func(*client.Config)) *client.Client {
 	return cl
 }
 
-// hangUp closes a client. The cluster's word may be late on a busy machine, which is all that may go wrong; that
-// it comes is seen in virtual time (jepsen/sim).
+// hangUp closes a client. The cluster's word may be late on a busy machine, which is all that may
+// go wrong; that it comes is seen in virtual time (jepsen/sim).
 func hangUp(t testing.TB, cl *client.Client) {
 	t.Helper()
 	if err := cl.Close(); err != nil {
@@ -204,7 +207,8 @@ func until[T any](t testing.TB, ch <-chan T, what string) (v T) {
 	return v
 }
 
-// takesTime leaves a test out of the quick half: it waits for spans of time, and no mutant names it.
+// takesTime leaves a test out of the quick half: it waits for spans of time, and no mutant names
+// it.
 func takesTime(t *testing.T) {
 	t.Helper()
 	if testing.Short() {

@@ -16,9 +16,9 @@ import "cmp"
 //
 //	from \ event   | openSent | openRefused | attach   | streamBroke | endConfirmed | abort
 //	unopened       | opening  | -           | -        | -           | sessionEnded | sessionEnded
-//	opening        | -        | unopened    | attached | -           | sessionEnded | sessionAborted
-//	attached       | -        | -           | -        | detached    | sessionEnded | sessionAborted
-//	detached       | -        | -           | attached | -           | sessionEnded | sessionAborted
+//	opening        | - | unopened | attached | - | sessionEnded | sessionAborted
+//	attached       | - | - | - | detached | sessionEnded | sessionAborted
+//	detached       | - | - | attached | - | sessionEnded | sessionAborted
 //	sessionEnded   | -        | -           | -        | -           | -            | -
 //	sessionAborted | -        | -           | -        | -           | -            | -
 //
@@ -51,8 +51,9 @@ const (
 // after returns the state after an event, or 0 if the event changes nothing.
 func (from connectionState) after(e connectionEvent) connectionState {
 	return [...][connectionEvents]connectionState{
-		unopened:       {openSent: opening, endConfirmed: sessionEnded, abort: sessionEnded},
-		opening:        {openRefused: unopened, attach: attached, endConfirmed: sessionEnded, abort: sessionAborted},
+		unopened: {openSent: opening, endConfirmed: sessionEnded, abort: sessionEnded},
+		opening: {openRefused: unopened, attach: attached, endConfirmed: sessionEnded,
+			abort: sessionAborted},
 		attached:       {streamBroke: detached, endConfirmed: sessionEnded, abort: sessionAborted},
 		detached:       {attach: attached, endConfirmed: sessionEnded, abort: sessionAborted},
 		sessionEnded:   {},
@@ -60,7 +61,8 @@ func (from connectionState) after(e connectionEvent) connectionState {
 	}[from][e]
 }
 
-// become moves the session on and reports whether the event changed anything. The caller has the mutex.
+// become moves the session on and reports whether the event changed anything. The caller has the
+// mutex.
 func (s *session) become(e connectionEvent) bool {
 	next := s.state.after(e)
 	s.state = cmp.Or(next, s.state)

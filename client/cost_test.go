@@ -18,15 +18,17 @@ import (
 	"zamok/client/admin"
 )
 
-// Waiters of one client cost little beyond their goroutines, whether they were sent or not, and go with
-// their contexts.
+// Waiters of one client cost little beyond their goroutines, whether they were sent or not, and go
+// with their contexts.
 func TestAWaiterIsSmall(t *testing.T) {
 	const waiters = 20_000
-	require.NoError(t, noneLeft())                  // what other tests leave would count
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // it never accepts: a client that is refused everywhere gives up
+	require.NoError(t, noneLeft()) // what other tests leave would count
+	// it never accepts: a client that is refused everywhere gives up
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer silent.Close()
-	cl, err := client.New(client.Config{Endpoints: []string{silent.Addr().String()}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	cl, err := client.New(client.Config{Endpoints: []string{silent.Addr().String()},
+		Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	heap := func() (m runtime.MemStats) {
@@ -44,7 +46,8 @@ func TestAWaiterIsSmall(t *testing.T) {
 			_, _ = cl.Lock(ctx, "account/200")
 		})
 	}
-	require.Eventually(t, func() bool { return begun.Load() == waiters }, testTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { return begun.Load() == waiters }, testTimeout,
+		time.Millisecond)
 	var each int64
 	require.Eventually(t, func() bool {
 		each = (int64(heap().HeapAlloc) - int64(before.HeapAlloc)) / waiters

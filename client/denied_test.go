@@ -40,8 +40,8 @@ func (d *denials) of(call string) int {
 	return d.calls[call]
 }
 
-// TestADenialIsFinal: a client whose stream is denied asks once, and so does each of its calls. It does not wait for the end of
-// its lease.
+// TestADenialIsFinal: a client whose stream is denied asks once, and so does each of its calls. It
+// does not wait for the end of its lease.
 func TestADenialIsFinal(t *testing.T) {
 	t.Parallel()
 	var denied atomic.Bool
@@ -58,7 +58,8 @@ func TestADenialIsFinal(t *testing.T) {
 		}
 	})
 	g := &gate{}
-	cl, ctx := c.client(func(cfg *client.Config) { cfg.Dialer, cfg.TTL = g.dial, time.Minute }), soon(t)
+	cl, ctx := c.client(func(cfg *client.Config) { cfg.Dialer, cfg.TTL = g.dial, time.Minute }),
+		soon(t)
 	held, err := cl.Lock(ctx, "x")
 	require.NoError(t, err)
 	g.cut()
@@ -77,7 +78,8 @@ func TestADenialIsFinal(t *testing.T) {
 	}
 }
 
-// TestAClientWithoutAValidTokenAsksNowAndThen: until its lease ends, since the next token may be late.
+// TestAClientWithoutAValidTokenAsksNowAndThen: until its lease ends, since the next token may be
+// late.
 func TestAClientWithoutAValidTokenAsksNowAndThen(t *testing.T) {
 	t.Parallel()
 	text, line, err := identity.NewToken("alice", time.Time{})
@@ -87,11 +89,15 @@ func TestAClientWithoutAValidTokenAsksNowAndThen(t *testing.T) {
 	log := &denials{calls: make(map[string]int)}
 	c := startNodes(t, 1, func(cfg *api.NodeConfig) {
 		cfg.Audit = log
-		cfg.Identity.Verifier = func() identity.Verifier { return identity.Verifier{Tokens: *known.Load()} }
+		cfg.Identity.Verifier = func() identity.Verifier {
+			return identity.Verifier{Tokens: *known.Load()}
+		}
 	})
 	source, g := &tokenSource{}, &gate{}
 	source.Store(&text)
-	cl, ctx := c.client(func(cfg *client.Config) { cfg.Credentials, cfg.Dialer, cfg.TTL = source, g.dial, 2*time.Second }), soon(t)
+	cl, ctx := c.client(func(cfg *client.Config) {
+		cfg.Credentials, cfg.Dialer, cfg.TTL = source, g.dial, 2*time.Second
+	}), soon(t)
 	held, err := cl.Lock(ctx, "x")
 	require.NoError(t, err)
 	g.cut()

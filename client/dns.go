@@ -19,7 +19,8 @@ type dnsName struct {
 	endpoint   string
 	host, port string // port "" = the host has SRV records, which name hosts and ports
 	authority  string // the name that a certificate must have, whatever the address
-	failed     error  // why the latest look-up failed; nil if it did not. The mutex of nodes guards it.
+	// why the latest look-up failed; nil if it did not. The mutex of nodes guards it.
+	failed error
 }
 
 const (
@@ -42,9 +43,11 @@ func dnsNameOf(endpoint string) (*dnsName, error) {
 			_, authority, _ = strings.Cut(authority, ".")
 		}
 		if authority == "" || strings.ContainsAny(host, ":/") {
-			return nil, invalid("endpoint", "%q: write the name of the records, as in srv:///_zamok._tcp.example.com", endpoint)
+			return nil, invalid("endpoint",
+				"%q: write the name of the records, as in srv:///_zamok._tcp.example.com", endpoint)
 		}
-		return &dnsName{endpoint: endpoint, host: host, authority: authority, failed: errNoAnswer}, nil
+		return &dnsName{endpoint: endpoint, host: host, authority: authority,
+			failed: errNoAnswer}, nil
 	}
 	rest, is := strings.CutPrefix(endpoint, dnsScheme)
 	if !is {
@@ -55,18 +58,22 @@ func dnsNameOf(endpoint string) (*dnsName, error) {
 		return nil, err
 	}
 	host, port, err := net.SplitHostPort(address)
-	return &dnsName{endpoint: endpoint, host: host, port: port, authority: net.JoinHostPort(strings.TrimSuffix(host, "."), port), failed: errNoAnswer}, err
+	return &dnsName{endpoint: endpoint, host: host, port: port,
+		authority: net.JoinHostPort(strings.TrimSuffix(host, "."), port), failed: errNoAnswer}, err
 }
 
 // lookUp returns the addresses that a name stands for.
 func (n *nodes) lookUp(ctx context.Context, one *dnsName) (addresses []string, err error) {
 	if one.port != "" {
 		hosts, err := n.resolver.LookupHost(ctx, one.host)
-		return each(hosts, func(host string) string { return net.JoinHostPort(host, one.port) }), err
+		return each(hosts, func(host string) string {
+			return net.JoinHostPort(host, one.port)
+		}), err
 	}
 	_, targets, err := n.resolver.LookupSRV(ctx, "", "", one.host)
 	for _, t := range targets {
-		if host := strings.TrimSuffix(t.Target, "."); host != "" { // "." = the service is not offered
+		// "." = the service is not offered
+		if host := strings.TrimSuffix(t.Target, "."); host != "" {
 			addresses = append(addresses, net.JoinHostPort(host, strconv.Itoa(int(t.Port))))
 		}
 	}
@@ -82,7 +89,8 @@ func (n *nodes) lookUp(ctx context.Context, one *dnsName) (addresses []string, e
 func (n *nodes) startLookUp() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if now := time.Now(); len(n.names) > 0 && n.lookingUp == nil && !n.closed && now.After(n.lookUpAfter) {
+	if now := time.Now(); len(n.names) > 0 && n.lookingUp == nil && !n.closed &&
+		now.After(n.lookUpAfter) {
 		n.lookUpDelay = min(max(2*n.lookUpDelay, lookUpDelayMin), lookUpDelayMax)
 		n.lookUpAfter = now.Add(n.lookUpDelay + rand.N(n.lookUpDelay/2))
 		n.lookingUp = make(chan struct{})
@@ -151,7 +159,8 @@ func (n *nodes) endpoints(ctx context.Context) []*node {
 	known := func() []*node {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return slices.DeleteFunc(slices.Clone(n.all), func(one *node) bool { return !one.configured })
+		return slices.DeleteFunc(slices.Clone(n.all),
+			func(one *node) bool { return !one.configured })
 	}
 	silence := time.NewTimer(n.surveyWait)
 	defer silence.Stop()

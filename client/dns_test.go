@@ -81,9 +81,13 @@ func (d *dns) answer(m dnsmessage.Message) []byte {
 	}
 	q := m.Questions[0]
 	host := strings.TrimSuffix(q.Name.String(), ".")
-	reply := dnsmessage.Message{Header: dnsmessage.Header{ID: m.ID, Response: true, Authoritative: true}, Questions: m.Questions}
+	reply := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: m.ID, Response: true, Authoritative: true},
+		Questions: m.Questions}
 	add := func(body dnsmessage.ResourceBody) {
-		reply.Answers = append(reply.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class}, Body: body})
+		reply.Answers = append(reply.Answers,
+			dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class},
+				Body: body})
 	}
 	switch q.Type {
 	case dnsmessage.TypeA:
@@ -96,7 +100,8 @@ func (d *dns) answer(m dnsmessage.Message) []byte {
 		for i, target := range d.targets[host] {
 			host, port, _ := net.SplitHostPort(target)
 			number, _ := net.LookupPort("tcp", port)
-			add(&dnsmessage.SRVResource{Priority: uint16(i), Port: uint16(number), Target: dnsmessage.MustNewName(host + ".")})
+			add(&dnsmessage.SRVResource{Priority: uint16(i), Port: uint16(number),
+				Target: dnsmessage.MustNewName(host + ".")})
 		}
 	}
 	if len(d.hosts[host])+len(d.targets[host]) == 0 {
@@ -123,9 +128,10 @@ func (d *dns) times(name string) int {
 }
 
 func (d *dns) resolver() *net.Resolver {
-	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "udp", d.conn.LocalAddr().String())
-	}}
+	return &net.Resolver{PreferGo: true,
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "udp", d.conn.LocalAddr().String())
+		}}
 }
 
 // dial is a Config.Dialer.
@@ -178,10 +184,14 @@ func TestANameIsEachOfItsAddresses(t *testing.T) {
 	t.Parallel()
 	c, ctx := startCluster(t, 1), soon(t)
 	for endpoint, want := range map[string]struct{ down, up []string }{
-		"dns:///zamok.test":        {[]string{"192.0.2.1:5750", "192.0.2.2:5750"}, []string{"192.0.2.3:5750"}},
-		"dns:///zamok.test:7001":   {[]string{"192.0.2.1:7001", "192.0.2.2:7001"}, []string{"192.0.2.3:7001"}},
-		"srv:///_zamok._tcp.test":  {[]string{"n1.test:7001", "n2.test:7002"}, []string{"n3.test:7003"}},
-		"srv:///zamok.service.dc1": {[]string{"n1.test:7001"}, []string{"n1.test:7002"}}, // as Consul has them
+		"dns:///zamok.test": {[]string{"192.0.2.1:5750", "192.0.2.2:5750"},
+			[]string{"192.0.2.3:5750"}},
+		"dns:///zamok.test:7001": {[]string{"192.0.2.1:7001", "192.0.2.2:7001"},
+			[]string{"192.0.2.3:7001"}},
+		"srv:///_zamok._tcp.test": {[]string{"n1.test:7001", "n2.test:7002"},
+			[]string{"n3.test:7003"}},
+		// as Consul has them
+		"srv:///zamok.service.dc1": {[]string{"n1.test:7001"}, []string{"n1.test:7002"}},
 	} {
 		t.Run(endpoint, func(t *testing.T) {
 			d := startDNS(t)
@@ -197,7 +207,8 @@ func TestANameIsEachOfItsAddresses(t *testing.T) {
 			})
 			_, err := d.client(c, endpoint, nil).TryLock(ctx, "x")
 			require.ErrorIs(t, err, client.ErrUnavailable)
-			require.ErrorContains(t, err, "no endpoint leads to a node", "each refuses, so it fails at once")
+			require.ErrorContains(t, err, "no endpoint leads to a node",
+				"each refuses, so it fails at once")
 			d.change(func() { d.leads = map[string]string{want.up[0]: c.nodes[0].Client()} })
 			cl := d.client(c, endpoint, nil)
 			l, err := cl.TryLock(ctx, "x")
@@ -215,8 +226,8 @@ func TestANameIsEachOfItsAddresses(t *testing.T) {
 	}
 }
 
-// When all known addresses fail, a name is looked up again: a client gets over a cluster whose nodes all have other
-// addresses, and keeps its locks.
+// When all known addresses fail, a name is looked up again: a client gets over a cluster whose
+// nodes all have other addresses, and keeps its locks.
 func TestANameIsLookedUpAgainWhenAllAddressesFail(t *testing.T) {
 	t.Parallel()
 	c, d, ctx := startCluster(t, 1), startDNS(t), soon(t)
@@ -244,7 +255,8 @@ func TestANameIsLookedUpAgainWhenAllAddressesFail(t *testing.T) {
 	require.NoError(t, l.Unlock(ctx))
 	require.NoError(t, held.Unlock(ctx))
 
-	// The addresses of before are left, and those that are not wrong stay if the name can't be looked up any more.
+	// The addresses of before are left, and those that are not wrong stay if the name can't be
+	// looked up any more.
 	d.change(func() {
 		d.hosts, d.leads = nil, nil
 		d.cut()
@@ -265,8 +277,8 @@ func TestANameIsLookedUpAgainWhenAllAddressesFail(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A name that can't be looked up is a cause that an error lists. It fails no call that may wait, and is looked up
-// again, not too often.
+// A name that can't be looked up is a cause that an error lists. It fails no call that may wait,
+// and is looked up again, not too often.
 func TestANameMayComeLater(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -284,9 +296,11 @@ func TestANameMayComeLater(t *testing.T) {
 			d, ctx := startDNS(t), soon(t)
 			d.change(func() {
 				d.silent = test.silent
-				d.leads = map[string]string{"192.0.2.1:5750": c.nodes[0].Client(), "n1.test:7001": c.nodes[0].Client()}
+				d.leads = map[string]string{"192.0.2.1:5750": c.nodes[0].Client(),
+					"n1.test:7001": c.nodes[0].Client()}
 			})
-			cl := d.client(c, test.endpoint, func(cfg *client.Config) { cfg.RequestTimeout = 300 * time.Millisecond })
+			cl := d.client(c, test.endpoint,
+				func(cfg *client.Config) { cfg.RequestTimeout = 300 * time.Millisecond })
 			_, err := cl.TryLock(ctx, name)
 			require.ErrorIs(t, err, client.ErrUnavailable)
 			require.NotErrorIs(t, err, context.DeadlineExceeded, "it gives up by itself")
@@ -308,7 +322,8 @@ func TestANameMayComeLater(t *testing.T) {
 				return test.silent || d.times("zamok.test")+d.times("_zamok._tcp.test") > 1
 			}, testTimeout, pollEvery)
 			d.change(func() {
-				require.LessOrEqual(t, d.queries["zamok.test"]+d.queries["_zamok._tcp.test"], 3+int(time.Since(began)/time.Second))
+				require.LessOrEqual(t, d.queries["zamok.test"]+d.queries["_zamok._tcp.test"],
+					3+int(time.Since(began)/time.Second))
 				d.silent = false
 				d.hosts = map[string][]string{"zamok.test": {"192.0.2.1"}}
 				d.targets = map[string][]string{"_zamok._tcp.test": {"n1.test:7001"}}
@@ -322,7 +337,8 @@ func TestANameMayComeLater(t *testing.T) {
 func certificate(t testing.TB, name string) (tls.Certificate, *x509.CertPool) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name},
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	require.NoError(t, err)
 	leaf, err := x509.ParseCertificate(der)
@@ -337,12 +353,16 @@ func TestCertificatesAreForTheNameThatWasGiven(t *testing.T) {
 	t.Parallel()
 	cert, pool := certificate(t, "zamok.test")
 	c, d, ctx := startNodes(t, 1, func(cfg *api.NodeConfig) {
-		cfg.ClientTLS = func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{cert}} }
+		cfg.ClientTLS = func() *tls.Config {
+			return &tls.Config{Certificates: []tls.Certificate{cert}}
+		}
 	}), startDNS(t), soon(t)
 	d.change(func() {
 		d.hosts = map[string][]string{"zamok.test": {"192.0.2.1"}, "other.test": {"192.0.2.1"}}
-		d.targets = map[string][]string{"_zamok._tcp.zamok.test": {"n1.test:7001"}, "_zamok._tcp.other.test": {"zamok.test:5750"}}
-		d.leads = map[string]string{"192.0.2.1:5750": c.nodes[0].Client(), "n1.test:7001": c.nodes[0].Client(), "zamok.test:5750": c.nodes[0].Client()}
+		d.targets = map[string][]string{"_zamok._tcp.zamok.test": {"n1.test:7001"},
+			"_zamok._tcp.other.test": {"zamok.test:5750"}}
+		d.leads = map[string]string{"192.0.2.1:5750": c.nodes[0].Client(),
+			"n1.test:7001": c.nodes[0].Client(), "zamok.test:5750": c.nodes[0].Client()}
 	})
 	for endpoint, test := range map[string]struct {
 		serverName string
@@ -372,12 +392,15 @@ func TestCertificatesAreForTheNameThatWasGiven(t *testing.T) {
 	}
 }
 
-// Authorities and certificates may be renewed while a client runs: each connection is made with the newest.
+// Authorities and certificates may be renewed while a client runs: each connection is made with the
+// newest.
 func TestEachConnectionHasTheNewestTLS(t *testing.T) {
 	t.Parallel()
 	cert, pool := certificate(t, "zamok.test")
 	c := startNodes(t, 1, func(cfg *api.NodeConfig) {
-		cfg.ClientTLS = func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{cert}} }
+		cfg.ClientTLS = func() *tls.Config {
+			return &tls.Config{Certificates: []tls.Certificate{cert}}
+		}
 	})
 	var newest atomic.Pointer[tls.Config]
 	newest.Store(&tls.Config{RootCAs: x509.NewCertPool(), ServerName: "zamok.test"})
@@ -392,8 +415,8 @@ func TestEachConnectionHasTheNewestTLS(t *testing.T) {
 	}, testTimeout, pollEvery)
 }
 
-// A host that is given as an address is looked up for each connection, with the client's resolver, and the first of its addresses that takes
-// a connection is the endpoint.
+// A host that is given as an address is looked up for each connection, with the client's resolver,
+// and the first of its addresses that takes a connection is the endpoint.
 func TestAHostHasSeveralAddresses(t *testing.T) {
 	t.Parallel()
 	c, d, ctx := startCluster(t, 1), startDNS(t), soon(t)
@@ -415,7 +438,8 @@ func TestASilentNameIsNotWaitedForBesideAnEndpoint(t *testing.T) {
 	c, d := startCluster(t, 1), startDNS(t)
 	d.change(func() { d.silent = true })
 	cl := c.client(func(cfg *client.Config) {
-		cfg.Endpoints, cfg.Resolver = []string{"dns:///zamok.test", c.nodes[0].Client()}, d.resolver()
+		cfg.Endpoints, cfg.Resolver = []string{"dns:///zamok.test", c.nodes[0].Client()},
+			d.resolver()
 		cfg.RequestTimeout = 4 * time.Second // the look-up would take longer
 	})
 	_, err := cl.TryLock(soon(t), "x")
@@ -424,8 +448,10 @@ func TestASilentNameIsNotWaitedForBesideAnEndpoint(t *testing.T) {
 
 func TestANameThatCanNotBeOneIsRefused(t *testing.T) {
 	for endpoint, says := range map[string]string{
-		"dns:///": "host:port", "dns:///a/b": "host:port", "dns://192.0.2.1/zamok.test": "dns:///host", "http://a/b": "host:port",
-		"srv:///": "_zamok._tcp", "srv:///_zamok._tcp": "_zamok._tcp.example.com", "srv:///zamok.test:5750": "_zamok._tcp",
+		"dns:///": "host:port", "dns:///a/b": "host:port",
+		"dns://192.0.2.1/zamok.test": "dns:///host", "http://a/b": "host:port",
+		"srv:///": "_zamok._tcp", "srv:///_zamok._tcp": "_zamok._tcp.example.com",
+		"srv:///zamok.test:5750": "_zamok._tcp",
 	} {
 		_, err := client.New(client.Config{Endpoints: []string{endpoint}})
 		require.ErrorIs(t, err, client.ErrInvalid, endpoint)

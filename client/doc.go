@@ -34,16 +34,16 @@
 //	L1  A handle is returned only while the session is confirmed to be alive at that moment.
 //	L2  Lost closes before another client can be granted the lock. This needs no message from the
 //	    network. It holds while this process and its machine run, and the raw clocks of client and
-//	    leader run at rates less than 5 % apart. Three ends cannot be foreseen, so Lost closes after
-//	    them: an operator's release or end of the session, and Config.ReleaseOnDisconnect.
+//	    leader run at rates less than 5 % apart. Three ends cannot be foreseen, so Lost closes
+//	    after them: an operator's release or end of the session, and Config.ReleaseOnDisconnect.
 //	L3  Lost is final. A handle that was lost is never held again. What the cluster may still hold
 //	    for it is released before anything else is done with the session.
 //	L4  A context bounds the wait only. When it ends, the call returns at once, and the caller may
 //	    continue as if it did not hold the lock. The request is cancelled in the background until
 //	    the cluster confirms that. It is released at the latest when the session ends.
 //	L5  Unlock works with a context that has ended. It releases the handle's own grant only, never
-//	    a lock that was taken again. A second Unlock is ErrNotHeld. Nil means: the cluster confirmed
-//	    that it holds nothing for the handle. See UnconfirmedError.
+//	    a lock that was taken again. A second Unlock is ErrNotHeld. Nil means: the cluster
+//	    confirmed that it holds nothing for the handle. See UnconfirmedError.
 //	L6  Each acquisition acts exactly once, however often it was sent.
 //	L7  If the session ends, its locks are lost. Calls that still wait continue in a new session.
 //	    They lose their queue positions, and nothing else.

@@ -32,8 +32,8 @@ func TestADowngradeIsAskedForUntilItIsDone(t *testing.T) {
 	require.NoError(t, l.Err())
 }
 
-// A Downgrade is sent again on another stream, and refused: the first may have been done. One that was refused before, or
-// not accepted, was not.
+// A Downgrade is sent again on another stream, and refused: the first may have been done. One that
+// was refused before, or not accepted, was not.
 func TestALaterRefusalLeavesADowngradeInDoubt(t *testing.T) {
 	for name, test := range map[string]struct {
 		again func(b *bare, answer func(zamokpb.Code))
@@ -50,9 +50,11 @@ func TestALaterRefusalLeavesADowngradeInDoubt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, l := holds(t)
 			answer := func(code zamokpb.Code) {
-				b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: &zamokpb.Answer{
-					Command: zamokpb.Command_COMMAND_DOWNGRADE, State: state(1, granted, 0),
-					Error: &zamokpb.ErrorInfo{Code: code, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE}}}})
+				b.receive(&zamokpb.ServerMessage{
+					Message: &zamokpb.ServerMessage_Answer{Answer: &zamokpb.Answer{
+						Command: zamokpb.Command_COMMAND_DOWNGRADE, State: state(1, granted, 0),
+						Error: &zamokpb.ErrorInfo{Code: code,
+							Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE}}}})
 			}
 			done := make(chan error, 1)
 			go func() { done <- l.Downgrade(t.Context()) }()

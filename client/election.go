@@ -41,7 +41,8 @@ func (e *Election) leader(ctx context.Context) (Leader, Stamp, error) {
 		return Leader{}, Stamp{}, err
 	}
 	for _, t := range info.Held {
-		return Leader{Value: t.Meta, Token: t.Token, Session: t.Session, Ticket: t.Ticket}, info.Stamp, nil
+		return Leader{Value: t.Meta, Token: t.Token, Session: t.Session,
+			Ticket: t.Ticket}, info.Stamp, nil
 	}
 	return Leader{}, info.Stamp, nil
 }

@@ -45,8 +45,8 @@ var (
 	ErrKindMismatch = errors.New("in use as another kind of lock")
 	// ErrCompacted: a watch requested events that no node remembers any more.
 	ErrCompacted = errors.New("not remembered any more")
-	// ErrWrongCluster: an endpoint is a node of another cluster than this client belongs to, or than another
-	// endpoint. Nothing was done there. See Config.Endpoints.
+	// ErrWrongCluster: an endpoint is a node of another cluster than this client belongs to, or
+	// than another endpoint. Nothing was done there. See Config.Endpoints.
 	ErrWrongCluster = errors.New("another cluster")
 	// ErrRefused: the cluster rejects the request for another reason, which the message says.
 	ErrRefused = errors.New("refused")
@@ -65,15 +65,18 @@ const (
 	Unknown                // it may have happened, or may still happen
 )
 
-func (o Outcome) String() string { return [...]string{"not done", "done", "unknown"}[min(o, Unknown)] }
+func (o Outcome) String() string {
+	return [...]string{"not done", "done", "unknown"}[min(o, Unknown)]
+}
 
 // Error is an error with a kind, an outcome, and at most one cause.
 type Error struct {
 	Kind    error // one of the Err values
 	Outcome Outcome
-	Message string      // the server's, for people
-	Field   string      // ErrInvalid: the field. ErrLimit: the limit. ErrKindMismatch: the lock.
-	Of      uint32      // ErrKindMismatch: how many permits the lock has; 0 = it is in use as a mutex
+	Message string // the server's, for people
+	Field   string // ErrInvalid: the field. ErrLimit: the limit. ErrKindMismatch: the lock.
+	// ErrKindMismatch: how many permits the lock has; 0 = it is in use as a mutex
+	Of      uint32
 	Reason  string      // why a grant or a session ended, as in an Event: "expired", …
 	Nodes   []NodeError // ErrUnavailable: every node or name without addresses
 	cause   error
@@ -124,7 +127,8 @@ func nodesText(nodes []NodeError) string {
 
 // invalid names the field at the beginning of the message, as a server does.
 func invalid(field, format string, args ...any) error {
-	return &Error{Kind: ErrInvalid, Field: field, Message: field + ": " + fmt.Sprintf(format, args...)}
+	return &Error{Kind: ErrInvalid, Field: field,
+		Message: field + ": " + fmt.Sprintf(format, args...)}
 }
 
 // NotAcquiredError says what blocked the acquisition, or that the wait ended.
@@ -155,7 +159,8 @@ type DeadlockError struct {
 
 func (e *DeadlockError) Error() string {
 	links := each(e.Cycle, func(l Link) string {
-		return fmt.Sprintf("%s (session %d, ticket %d) %s %s", visible.Word(l.Owner), l.Session, l.Ticket,
+		return fmt.Sprintf("%s (session %d, ticket %d) %s %s", visible.Word(l.Owner), l.Session,
+			l.Ticket,
 			map[bool]string{true: "waits for", false: "holds"}[l.Waits], visible.Quote(l.Name))
 	})
 	return "deadlock: " + strings.Join(links, ", ")
@@ -201,7 +206,8 @@ func (e *UnconfirmedError) Error() string {
 	if !e.Until.IsZero() {
 		until = "until " + e.Until.Format(time.RFC3339)
 	}
-	return fmt.Sprintf("%v; not confirmed: the cluster may hold %s for this client %s", e.cause, what, until)
+	return fmt.Sprintf("%v; not confirmed: the cluster may hold %s for this client %s", e.cause,
+		what, until)
 }
 
 func (e *UnconfirmedError) Unwrap() error { return e.cause }
@@ -271,19 +277,23 @@ func errorOf(info *zamokpb.ErrorInfo) error {
 	kind, known := kinds[info.GetCode()]
 	switch {
 	case !known: // a newer server: it is unknown whether a repetition is safe
-		kind = fmt.Errorf("%w with the code %d, which this client does not know", ErrRefused, info.GetCode())
+		kind = fmt.Errorf("%w with the code %d, which this client does not know", ErrRefused,
+			info.GetCode())
 	case kind == nil:
 		return nil
 	}
 	if info.GetCode() == zamokpb.Code_CODE_DEADLOCK {
-		return &DeadlockError{More: int(info.GetMore()), Cycle: each(info.GetCycle(), func(l *zamokpb.Link) Link {
-			return Link{Session: l.GetSession(), Ticket: l.GetTicket(), Owner: l.GetOwner(),
-				Waits: l.GetState() == zamokpb.State_STATE_WAITING, Name: l.GetName()}
-		})}
+		return &DeadlockError{More: int(info.GetMore()),
+			Cycle: each(info.GetCycle(), func(l *zamokpb.Link) Link {
+				return Link{Session: l.GetSession(), Ticket: l.GetTicket(), Owner: l.GetOwner(),
+					Waits: l.GetState() == zamokpb.State_STATE_WAITING, Name: l.GetName()}
+			})}
 	}
-	outcome := map[zamokpb.Outcome]Outcome{zamokpb.Outcome_OUTCOME_DONE: Done, zamokpb.Outcome_OUTCOME_UNKNOWN: Unknown}[info.GetOutcome()]
+	outcome := map[zamokpb.Outcome]Outcome{zamokpb.Outcome_OUTCOME_DONE: Done,
+		zamokpb.Outcome_OUTCOME_UNKNOWN: Unknown}[info.GetOutcome()]
 	return &Error{
-		Kind: kind, Outcome: outcome, Message: info.GetMessage(), Field: info.GetField(), Of: info.GetOf(),
+		Kind: kind, Outcome: outcome, Message: info.GetMessage(), Field: info.GetField(),
+		Of:     info.GetOf(),
 		Reason: reasonName(info.GetReason()), details: info,
 	}
 }
@@ -308,7 +318,8 @@ func (u unsentError) GRPCStatus() *status.Status { return status.Convert(u.error
 // notDone reports whether nothing took effect: the call was not sent, or the node says so.
 func notDone(err error) bool {
 	var e *Error
-	return errors.As(err, new(unsentError)) || infoOf(err).GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE ||
+	return errors.As(err, new(unsentError)) ||
+		infoOf(err).GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE ||
 		errors.As(err, &e) && errors.Is(e.Kind, ErrWrongCluster) && e.Outcome == NotDone
 }
 

@@ -14,7 +14,8 @@ import (
 	"zamok/raftnode"
 )
 
-// node is a cluster of one node in this process, for the examples. Programs know the addresses of theirs.
+// node is a cluster of one node in this process, for the examples. Programs know the addresses of
+// theirs.
 func node() (address string, end func()) {
 	n, err := api.StartNode(context.Background(), api.NodeConfig{Config: raftnode.Config{ID: "n1"}})
 	if err != nil {
@@ -35,7 +36,8 @@ func dial(address string) (a, b *client.Client) {
 	return a, b
 }
 
-// Mandatory: both must act, one after the other. Two cash machines draw 150 each from an account of 200.
+// Mandatory: both must act, one after the other. Two cash machines draw 150 each from an account of
+// 200.
 func ExampleClient_Lock() {
 	address, end := node()
 	defer end()
@@ -90,7 +92,8 @@ func ExampleClient_TryLock() {
 	// another process sends it
 }
 
-// Patience: a program waits for a while, and does something else if another one is not ready by then.
+// Patience: a program waits for a while, and does something else if another one is not ready by
+// then.
 func ExampleWithWait() {
 	address, end := node()
 	defer end()
@@ -108,8 +111,8 @@ func ExampleWithWait() {
 	// true
 }
 
-// One runner for an application: every instance does this, one of them runs, and another takes over when
-// that one ends, or is cut off.
+// One runner for an application: every instance does this, one of them runs, and another takes over
+// when that one ends, or is cut off.
 func ExampleClient_Do() {
 	address, end := node()
 	defer end()
@@ -121,11 +124,12 @@ func ExampleClient_Do() {
 	runs := make(chan string, 2)
 	instance := func(c *client.Client, name string) {
 		for ctx.Err() == nil {
-			err := c.Do(ctx, "application/runner", func(ctx context.Context, lock *client.Lock) error {
-				runs <- name
-				<-ctx.Done() // the work, which ends when the lock is lost
-				return context.Cause(ctx)
-			})
+			err := c.Do(ctx, "application/runner",
+				func(ctx context.Context, lock *client.Lock) error {
+					runs <- name
+					<-ctx.Done() // the work, which ends when the lock is lost
+					return context.Cause(ctx)
+				})
 			if err != nil && ctx.Err() == nil {
 				// lost, or the work failed: stand in line again
 				continue
@@ -192,7 +196,8 @@ func ExampleLock_Context() {
 	}
 	called := make(chan struct{})
 	context.AfterFunc(lock.Context(), func() {
-		fmt.Println(strings.Contains(lock.Err().Error(), "maximum hold"), errors.Is(lock.Err(), client.ErrLost))
+		fmt.Println(strings.Contains(lock.Err().Error(), "maximum hold"),
+			errors.Is(lock.Err(), client.ErrLost))
 		close(called)
 	})
 	<-called
@@ -230,7 +235,8 @@ func ExampleClient_LockAll() {
 	ctx := context.Background()
 	var both sync.WaitGroup
 	transfer := func(c *client.Client, from, to string) {
-		lock, err := c.LockAll(ctx, []client.Item{client.ExclusiveItem(from), client.ExclusiveItem(to)})
+		lock, err := c.LockAll(ctx,
+			[]client.Item{client.ExclusiveItem(from), client.ExclusiveItem(to)})
 		if err != nil {
 			log.Fatal(err)
 		}

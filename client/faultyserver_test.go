@@ -40,7 +40,8 @@ type faultyServer struct {
 	first   *zamokpb.ServerMessage
 }
 
-func (s faultyServer) Session(stream grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]) error {
+func (s faultyServer) Session(
+	stream grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]) error {
 	frame, err := stream.Recv()
 	if err != nil {
 		return err
@@ -63,18 +64,28 @@ func TestANodeWithoutASessionStateIsNotAttached(t *testing.T) {
 		first *zamokpb.ServerMessage
 		want  string
 	}{
-		"no state":        {"ours", &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_KeepAliveAck{KeepAliveAck: &zamokpb.KeepAliveAck{}}}, "no session state"},
-		"no lease":        {"ours", &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: &zamokpb.SessionState{Session: 7}}}, "no session state"},
-		"another cluster": {"theirs", &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: lease}}, "belongs to cluster theirs"},
+		"no state": {"ours",
+			&zamokpb.ServerMessage{
+				Message: &zamokpb.ServerMessage_KeepAliveAck{
+					KeepAliveAck: &zamokpb.KeepAliveAck{}}}, "no session state"},
+		"no lease": {"ours",
+			&zamokpb.ServerMessage{
+				Message: &zamokpb.ServerMessage_Session{
+					Session: &zamokpb.SessionState{Session: 7}}}, "no session state"},
+		"another cluster": {"theirs",
+			&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: lease}},
+			"belongs to cluster theirs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := grpc.NewServer()
 			zamokpb.RegisterZamokServer(server, faultyServer{cluster: test.of, first: test.first})
 			c, err := client.New(client.Config{
-				Endpoints: []string{serve(t, server)}, Cluster: "ours", RequestTimeout: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+				Endpoints: []string{serve(t, server)}, Cluster: "ours",
+				RequestTimeout: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 			})
 			require.NoError(t, err)
-			require.Eventually(t, func() bool { // until the node has answered once, the error is another one
+			// until the node has answered once, the error is another one
+			require.Eventually(t, func() bool {
 				_, err = c.TryLock(t.Context(), "x")
 				return err != nil && strings.Contains(err.Error(), test.want)
 			}, testTimeout, time.Millisecond, "%v", err)
@@ -119,31 +130,40 @@ func TestALaterRefusalLeavesACallInDoubt(t *testing.T) {
 		"ExpireSession": func(ctx context.Context, op *admin.Admin) error {
 			return op.ExpireSession(ctx, 1, "a test")
 		},
-		"Join": func(ctx context.Context, op *admin.Admin) error { return op.Join(ctx, "n9", dead) },
+		"Join": func(ctx context.Context, op *admin.Admin) error {
+			return op.Join(ctx, "n9", dead)
+		},
 	}
 	for name, test := range map[string]struct {
 		err   error
 		close bool // the client is closed during the first attempt
 		want  error
 	}{
-		"another cluster": {err: notDone(t, zamokpb.Code_CODE_WRONG_CLUSTER), want: client.ErrWrongCluster},
-		"access rules":    {err: notDone(t, zamokpb.Code_CODE_DENIED), want: client.ErrDenied},
-		"a proxy":         {err: status.Error(codes.PermissionDenied, "not from there"), want: client.ErrDenied},
-		"closed":          {close: true, want: client.ErrClosed},
+		"another cluster": {err: notDone(t, zamokpb.Code_CODE_WRONG_CLUSTER),
+			want: client.ErrWrongCluster},
+		"access rules": {err: notDone(t, zamokpb.Code_CODE_DENIED), want: client.ErrDenied},
+		"a proxy": {err: status.Error(codes.PermissionDenied, "not from there"),
+			want: client.ErrDenied},
+		"closed": {close: true, want: client.ErrClosed},
 	} {
 		for method, call := range calls {
 			t.Run(name+"/"+method, func(t *testing.T) {
 				node := &lossy{err: test.err}
-				server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
-					if info.FullMethod == zamokpb.Zamok_Now_FullMethodName { // which finds the leader
-						return &zamokpb.NowResponse{}, grpc.SetHeader(ctx, metadata.Pairs("zamok-cluster", "ours"))
-					}
-					return nil, node.answer()
-				}))
+				server := grpc.NewServer(
+					grpc.UnaryInterceptor(func(ctx context.Context, req any,
+						info *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
+						// which finds the leader
+						if info.FullMethod == zamokpb.Zamok_Now_FullMethodName {
+							return &zamokpb.NowResponse{}, grpc.SetHeader(ctx,
+								metadata.Pairs("zamok-cluster", "ours"))
+						}
+						return nil, node.answer()
+					}))
 				zamokpb.RegisterZamokServer(server, faultyServer{})
 				zamokpb.RegisterAdminServer(server, node)
 				c, err := client.New(client.Config{
-					Endpoints: []string{serve(t, server)}, Cluster: "ours", RequestTimeout: testTimeout, Logger: slog.New(slog.DiscardHandler),
+					Endpoints: []string{serve(t, server)}, Cluster: "ours",
+					RequestTimeout: testTimeout, Logger: slog.New(slog.DiscardHandler),
 				})
 				require.NoError(t, err)
 				defer c.Close()

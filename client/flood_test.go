@@ -17,18 +17,21 @@ import (
 	"zamok/client"
 )
 
-// One program requests the largest possible acquisitions, in four sessions, as many at once as one may have, again and
-// again, and for all of them once more when the leader dies. Another locks and unlocks one after the other, and holds a lock meanwhile, with the default
-// lease: it is not kept from either, and one more can begin.
+// One program requests the largest possible acquisitions, in four sessions, as many at once as one
+// may have, again and again, and for all of them once more when the leader dies. Another locks and
+// unlocks one after the other, and holds a lock meanwhile, with the default lease: it is not kept
+// from either, and one more can begin.
 func TestAFloodTakesNothingFromOthers(t *testing.T) {
 	if testing.Short() {
-		t.Skip("waits for leases; the queue's part is TestAFloodDelaysItsOwnClientOnly of package raftnode")
+		t.Skip("waits for leases; the queue's part is TestAFloodDelaysItsOwnClientOnly of " +
+			"package raftnode")
 	}
 	const (
 		locks = 4096
 		spans = 6 * time.Second
-		// beside is how many of the flood may be carried out beside one turn. Each of its two commands waits for two
-		// entries in flight and the next one, and six of the flood fill an entry.
+		// beside is how many of the flood may be carried out beside one turn. Each of its two
+		// commands waits for two entries in flight and the next one, and six of the flood fill an
+		// entry.
 		beside = 128
 	)
 	root := t.TempDir()
@@ -53,7 +56,8 @@ func TestAFloodTakesNothingFromOthers(t *testing.T) {
 		}
 		flood.Go(func() {
 			for flooding.Err() == nil {
-				if l, err := flooders[i%len(flooders)].LockAll(flooding, items, client.WithMeta(make([]byte, 4096))); err == nil {
+				if l, err := flooders[i%len(flooders)].LockAll(flooding, items,
+					client.WithMeta(make([]byte, 4096))); err == nil {
 					sent.Add(1)
 					_ = l.Unlock(flooding)
 				}
@@ -74,7 +78,8 @@ func TestAFloodTakesNothingFromOthers(t *testing.T) {
 			longest = max(longest, time.Since(from))
 		}
 		flooded := sent.Load() - before
-		t.Logf("%s: %d turns beside %d of the flood, the longest took %v", what, count, flooded, longest)
+		t.Logf("%s: %d turns beside %d of the flood, the longest took %v", what, count, flooded,
+			longest)
 		assert.Less(t, flooded, int64(beside*count), what)
 	}
 	turns("in the flood")

@@ -52,7 +52,8 @@ func TestAHoldThatIsOverIsNotHandedOver(t *testing.T) {
 	require.Equal(t, []string{"drop 1"}, sent)
 }
 
-// What the last confirmation proves of a hold gets shorter as it ages. A new one is requested before that counts.
+// What the last confirmation proves of a hold gets shorter as it ages. A new one is requested
+// before that counts.
 func TestAGrantIsNotGivenBackForAnOldConfirmation(t *testing.T) {
 	const hold = 2 * time.Second
 	for name, c := range map[string]struct {
@@ -98,7 +99,8 @@ func TestAGrantIsNotGivenBackForAnOldConfirmation(t *testing.T) {
 			b.pass(1779 * clock.Millisecond)
 			require.NoError(t, l.Err())
 			b.pass(clock.Millisecond)
-			require.ErrorContains(t, l.Err(), "maximum hold", "200 ms before the cluster's, and the way of the confirmation")
+			require.ErrorContains(t, l.Err(), "maximum hold",
+				"200 ms before the cluster's, and the way of the confirmation")
 		})
 	}
 }
@@ -112,7 +114,8 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// The request for a confirmation may fail, as by access rules that have changed. The grant stands, and must not be forgotten.
+// The request for a confirmation may fail, as by access rules that have changed. The grant stands,
+// and must not be forgotten.
 func TestARefusedRepeatChangesNothing(t *testing.T) {
 	b := newBare(t)
 	one := b.requests(1)[0]
@@ -137,8 +140,8 @@ func TestARefusedRepeatChangesNothing(t *testing.T) {
 	require.Equal(t, []string{"drop 1"}, sent)
 }
 
-// A lock that is handed over has its clocks looked at within checkEvery, and at its deadline. Locks that follow each other
-// quickly wake nothing for that.
+// A lock that is handed over has its clocks looked at within checkEvery, and at its deadline. Locks
+// that follow each other quickly wake nothing for that.
 func TestTheClocksAreCheckedInTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		next, left clock.Span // when the clocks are checked next, and how long the lease is valid

@@ -78,7 +78,8 @@ func (c calls) Leader(ctx context.Context, effect call.Effect, request proto.Mes
 		return e.result(one)
 	}
 	var retry backoff
-	for err = c.tryNodes(ctx, leaderOrRelay, try); err == errRoundFailed && ctx.Err() == nil && retry.wait(ctx); {
+	for err = c.tryNodes(ctx, leaderOrRelay, try); err == errRoundFailed && ctx.Err() == nil &&
+		retry.wait(ctx); {
 		timeout = max(timeout, min(2*timeout, attemptTimeoutMax))
 		err = c.tryNodes(ctx, leaderOrRelay, try)
 	}
@@ -100,7 +101,8 @@ func (c calls) Stream(ctx context.Context, message string,
 	err := c.tryNodes(ctx, leaderOrRelay, func(one *node) error {
 		begun, err := follow(one.Node)
 		if err != nil && begun {
-			return permanentError{&Error{Kind: ErrUnavailable, Message: message, cause: plainError(err)}}
+			return permanentError{&Error{Kind: ErrUnavailable, Message: message,
+				cause: plainError(err)}}
 		}
 		return err
 	})

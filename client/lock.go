@@ -67,8 +67,8 @@ func (l *Lock) err() error {
 // close it.
 func (l *Lock) Lost() <-chan struct{} { return l.Context().Done() }
 
-// Context ends when the lock is lost; context.Cause then wraps ErrLost. Unlock does not end it, so a
-// callback for loss is context.AfterFunc(lock.Context(), f).
+// Context ends when the lock is lost; context.Cause then wraps ErrLost. Unlock does not end it, so
+// a callback for loss is context.AfterFunc(lock.Context(), f).
 func (l *Lock) Context() context.Context {
 	s := l.checkDeadline()
 	defer s.mu.Unlock()
@@ -125,7 +125,8 @@ func (l *Lock) Downgrade(ctx context.Context) error {
 	case t.downgradeErr != nil:
 		return t.downgradeErr
 	case err != nil:
-		return withOutcome(err, [...]Outcome{downgradeNone: NotDone, downgradeRequested: Unknown, downgradeDone: Done}[t.downgrade])
+		return withOutcome(err, [...]Outcome{downgradeNone: NotDone, downgradeRequested: Unknown,
+			downgradeDone: Done}[t.downgrade])
 	case t.downgrade == downgradeDone:
 		return nil
 	}
@@ -174,7 +175,8 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	case ticketEnded:
 		return nil
 	case ticketUnconfirmed: // its outcome stays unknown
-		return t.unconfirmed(&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: context.Cause(s.ctx)})
+		return t.unconfirmed(&Error{Kind: ErrUnavailable, Outcome: Unknown,
+			cause: context.Cause(s.ctx)})
 	}
 	return t.unconfirmed(s.c.nodes.unavailable(Unknown, contextEnd(ctx)))
 }

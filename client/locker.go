@@ -47,7 +47,8 @@ func (l *Locker) Lock() {
 
 // isTransient reports whether a repetition may succeed.
 func isTransient(err error) bool {
-	return slices.ContainsFunc([]error{ErrUnavailable, ErrLimit, ErrInternal, ErrForceReleased, ErrNotAcquired},
+	return slices.ContainsFunc(
+		[]error{ErrUnavailable, ErrLimit, ErrInternal, ErrForceReleased, ErrNotAcquired},
 		func(kind error) bool { return errors.Is(err, kind) })
 }
 

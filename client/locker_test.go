@@ -42,14 +42,18 @@ func TestALockerWaitsForItsOwner(t *testing.T) {
 		l, _ := a.Lock(ctx, "x", client.WithOwner("one"))
 		first <- l
 	}()
-	require.Eventually(t, func() bool { d, err := other.Get(ctx, "x", 1); return err == nil && d.Waiters == 1 }, testTimeout, time.Millisecond)
+	require.Eventually(t, func() bool {
+		d, err := other.Get(ctx, "x", 1)
+		return err == nil && d.Waiters == 1
+	}, testTimeout, time.Millisecond)
 	second := a.Locker(ctx, "y", client.WithOwner("one"))
 	ended := make(chan any, 1)
 	go func() {
 		defer func() { ended <- recover() }()
 		second.Lock()
 	}()
-	require.Never(t, func() bool { return len(ended) > 0 }, 100*time.Millisecond, 10*time.Millisecond)
+	require.Never(t, func() bool { return len(ended) > 0 }, 100*time.Millisecond,
+		10*time.Millisecond)
 	require.NoError(t, x.Unlock(ctx))
 	require.NotNil(t, until(t, first, "x"))
 	require.NoError(t, y.Unlock(ctx))
@@ -57,7 +61,8 @@ func TestALockerWaitsForItsOwner(t *testing.T) {
 	require.NoError(t, second.Held().Err())
 }
 
-// A Locker does not panic for a transient error: a nearly full disk prevents new sessions for a while.
+// A Locker does not panic for a transient error: a nearly full disk prevents new sessions for a
+// while.
 func TestALockerWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -65,11 +70,13 @@ func TestALockerWaitsForRoom(t *testing.T) {
 	list, err := peer.ParseList("n1=" + l.Addr().String())
 	require.NoError(t, err)
 	n, err := api.StartNode(t.Context(), api.NodeConfig{Config: raftnode.Config{
-		ID: "n1", Store: store.Config{Dir: t.TempDir(), LowSpace: 1 << 60}, Peers: peer.Config{List: list, Listener: l},
+		ID: "n1", Store: store.Config{Dir: t.TempDir(), LowSpace: 1 << 60},
+		Peers: peer.Config{List: list, Listener: l},
 	}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, n.Kill()) }()
-	c, err := client.New(client.Config{Endpoints: []string{n.Client()}, Logger: slog.New(slog.DiscardHandler)})
+	c, err := client.New(client.Config{Endpoints: []string{n.Client()},
+		Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	defer c.Close()
 	require.Eventually(t, func() bool {

@@ -20,7 +20,8 @@ type Stamp struct {
 
 // Before orders stamps.
 func (s Stamp) Before(t Stamp) bool {
-	return clock.Stamp{Term: s.Term, Index: s.Index}.Before(clock.Stamp{Term: t.Term, Index: t.Index})
+	return clock.Stamp{Term: s.Term, Index: s.Index}.Before(
+		clock.Stamp{Term: t.Term, Index: t.Index})
 }
 
 // State is the state of an acquisition.
@@ -53,10 +54,11 @@ type Blocker struct {
 	Session, Ticket uint64
 	Token           Token
 	Owner           string
-	Until           time.Duration // cluster time at which a delay, or the hold-off after a restore, ends
-	Left            time.Duration // the time to Until when the cluster answered
-	Label           string        // of its session
-	Meta            []byte
+	// cluster time at which a delay, or the hold-off after a restore, ends
+	Until time.Duration
+	Left  time.Duration // the time to Until when the cluster answered
+	Label string        // of its session
+	Meta  []byte
 }
 
 // String names the lock and what blocks it: `"stock" is held by session 7 (kim@db7)`.
@@ -80,7 +82,8 @@ func (b Blocker) Cause() string {
 	case ByDelay:
 		return "closed for a delay"
 	case ByHoldOff:
-		return fmt.Sprintf("no lock is granted for another %v: a backup was restored", b.Left.Round(time.Second))
+		return fmt.Sprintf("no lock is granted for another %v: a backup was restored",
+			b.Left.Round(time.Second))
 	case ByWaiter:
 		return session + " waits ahead"
 	}
@@ -135,8 +138,10 @@ type TicketInfo struct {
 	// Cluster times of the request and of the grant, to a hundredth of their age; 0 = none, or
 	// longer ago than the node that answered remembers.
 	EnqueuedAt, GrantedAt time.Duration
-	LeaseUntil            time.Duration // cluster time at which its session ends if it is not renewed
-	Reserved              bool          // its session has never had a stream, as that of a Reservation
+	// cluster time at which its session ends if it is not renewed
+	LeaseUntil time.Duration
+	// its session has never had a stream, as that of a Reservation
+	Reserved bool
 }
 
 // Get reads a lock with its holders and waiters, in order: at most limit of each, up to 200, or 100
@@ -155,7 +160,8 @@ func (c *Client) Get(ctx context.Context, name string, limit int) (*LockDetail, 
 
 // List lists locks in use whose names begin with prefix and come after `after`, in order: at most
 // limit, or 1000 if that is 0. The stamp's index is where a Watch continues.
-func (c *Client) List(ctx context.Context, prefix, after string, limit int) ([]LockInfo, Stamp, error) {
+func (c *Client) List(ctx context.Context, prefix, after string,
+	limit int) ([]LockInfo, Stamp, error) {
 	request := &zamokpb.ListRequest{Prefix: prefix, After: after, Limit: uint32(max(limit, 0))}
 	r, _, err := call.Leader(ctx, c.Calls(), call.Reads, call.Node.List, request)
 	return each(r.GetLocks(), lockInfo), stamp(r.GetStamp()), err
@@ -180,7 +186,8 @@ func each[P, T any](list []P, f func(P) T) []T {
 func blocker(b *zamokpb.Blocker) Blocker {
 	return Blocker{
 		Name: b.GetName(), By: BlockedBy(b.GetBy()), Session: b.GetSession(), Ticket: b.GetTicket(),
-		Token: Token(b.GetToken()), Owner: b.GetOwner(), Until: time.Duration(b.GetUntil()), Left: time.Duration(b.GetLeft()),
+		Token: Token(b.GetToken()), Owner: b.GetOwner(), Until: time.Duration(b.GetUntil()),
+		Left:  time.Duration(b.GetLeft()),
 		Label: b.GetLabel(), Meta: b.GetMeta(),
 	}
 }
@@ -188,17 +195,21 @@ func blocker(b *zamokpb.Blocker) Blocker {
 func ticketInfo(t *zamokpb.Ticket) TicketInfo {
 	state := t.GetState()
 	return TicketInfo{
-		Session: t.GetSession(), Ticket: state.GetTicket(), State: State(state.GetState()), Token: Token(state.GetToken()),
+		Session: t.GetSession(), Ticket: state.GetTicket(), State: State(state.GetState()),
+		Token:     Token(state.GetToken()),
 		HoldUntil: time.Duration(state.GetHoldUntil()), WaitUntil: time.Duration(t.GetWaitUntil()),
-		Enqueued: t.GetEnqueued(), EnqueuedAt: time.Duration(t.GetEnqueuedAt()), GrantedAt: time.Duration(t.GetGrantedAt()),
-		Owner: t.GetOwner(), Meta: t.GetMeta(), Label: t.GetLabel(), Identity: t.GetIdentity(),
+		Enqueued: t.GetEnqueued(), EnqueuedAt: time.Duration(t.GetEnqueuedAt()),
+		GrantedAt: time.Duration(t.GetGrantedAt()),
+		Owner:     t.GetOwner(), Meta: t.GetMeta(), Label: t.GetLabel(), Identity: t.GetIdentity(),
 		LeaseUntil: time.Duration(t.GetLeaseUntil()), Reserved: t.GetReserved(),
 		Items: each(t.GetItems(), itemInfo), Blockers: each(t.GetBlockers(), blocker),
 	}
 }
 
 func lockInfo(l *zamokpb.LockSummary) LockInfo {
-	return LockInfo{Name: l.GetName(), Of: l.GetOf(), Holders: int(l.GetHolders()), Waiters: int(l.GetWaiters()),
-		DelayedUntil: time.Duration(l.GetDelayedUntil()), HoldOffUntil: time.Duration(l.GetHoldOffUntil()),
+	return LockInfo{Name: l.GetName(), Of: l.GetOf(), Holders: int(l.GetHolders()),
+		Waiters:       int(l.GetWaiters()),
+		DelayedUntil:  time.Duration(l.GetDelayedUntil()),
+		HoldOffUntil:  time.Duration(l.GetHoldOffUntil()),
 		ReservedUntil: time.Duration(l.GetReservedUntil())}
 }

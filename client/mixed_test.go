@@ -87,12 +87,14 @@ func (g *guarded) work(ctx context.Context, c *client.Client, rnd *rand.Rand, op
 			l, err = c.Lock(short, name)
 			cancel()
 		case 6:
-			l, err = c.LockAll(ctx, []client.Item{client.ExclusiveItem(name), client.ExclusiveItem(fmt.Sprintf("y%d", i))})
+			l, err = c.LockAll(ctx, []client.Item{client.ExclusiveItem(name),
+				client.ExclusiveItem(fmt.Sprintf("y%d", i))})
 		default:
 			l, err = c.Lock(ctx, name)
 		}
 		if err != nil {
-			if ctx.Err() != nil || !errors.Is(err, client.ErrNotAcquired) && !errors.Is(err, client.ErrUnavailable) {
+			if ctx.Err() != nil || !errors.Is(err, client.ErrNotAcquired) &&
+				!errors.Is(err, client.ErrUnavailable) {
 				g.t.Errorf("%s: %v", name, err)
 				return
 			}
@@ -101,18 +103,20 @@ func (g *guarded) work(ctx context.Context, c *client.Client, rnd *rand.Rand, op
 		if kind != fence.Permits {
 			g.enter(l, kind, i)
 		}
-		if err := l.Unlock(ctx); err != nil && !errors.Is(err, client.ErrLost) && !errors.Is(err, client.ErrUnavailable) {
+		if err := l.Unlock(ctx); err != nil && !errors.Is(err, client.ErrLost) &&
+			!errors.Is(err, client.ErrUnavailable) {
 			g.t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// Many clients do many things, and in the middle the leader dies: no two exclusive holders overlap, every call
-// returns, and in the end nothing is held.
+// Many clients do many things, and in the middle the leader dies: no two exclusive holders overlap,
+// every call returns, and in the end nothing is held.
 func TestMixedLoadOverALeadersDeath(t *testing.T) {
 	takesTime(t)
 	clients, operations := 64, 150
-	if testing.Short() { // when the leader dies on a busy machine, so many would keep one another from the next
+	// when the leader dies on a busy machine, so many would keep one another from the next
+	if testing.Short() {
 		clients, operations = 24, 40
 	}
 	seed := rand.Uint64()
@@ -134,7 +138,8 @@ func TestMixedLoadOverALeadersDeath(t *testing.T) {
 			g.work(ctx, cl, rnd, operations-operations/2)
 		})
 	}
-	require.Eventually(t, func() bool { return int(done.Load()) > clients/2 || ctx.Err() != nil }, 9*testTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { return int(done.Load()) > clients/2 || ctx.Err() != nil },
+		9*testTimeout, time.Millisecond)
 	require.NoError(t, c.leader().Kill())
 	all.Wait()
 	require.NoError(t, ctx.Err())

@@ -105,12 +105,16 @@ type node struct {
 // answers directly: see seekLeader.
 type relaying struct{ *grpc.ClientConn }
 
-func (r relaying) Invoke(ctx context.Context, method string, request, reply any, opts ...grpc.CallOption) error {
-	return r.ClientConn.Invoke(metadata.AppendToOutgoingContext(ctx, zamokpb.RelayKey, "1"), method, request, reply, opts...)
+func (r relaying) Invoke(ctx context.Context, method string, request, reply any,
+	opts ...grpc.CallOption) error {
+	return r.ClientConn.Invoke(metadata.AppendToOutgoingContext(ctx, zamokpb.RelayKey, "1"), method,
+		request, reply, opts...)
 }
 
-func (r relaying) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	return r.ClientConn.NewStream(metadata.AppendToOutgoingContext(ctx, zamokpb.RelayKey, "1"), desc, method, opts...)
+func (r relaying) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return r.ClientConn.NewStream(metadata.AppendToOutgoingContext(ctx, zamokpb.RelayKey, "1"),
+		desc, method, opts...)
 }
 
 func newNodes(cfg Config) (*nodes, error) {
@@ -121,18 +125,22 @@ func newNodes(cfg Config) (*nodes, error) {
 	if cfg.GetTLS != nil {
 		creds = currentTLS{credentials.NewTLS(cfg.GetTLS()), cfg.GetTLS}
 	}
-	n := &nodes{log: cfg.Logger, surveyWait: cfg.RequestTimeout / surveyParts, surveying: make(chan struct{}, 1),
-		cluster: cfg.Cluster, clusterSource: "from Config.Cluster", resolver: cmp.Or(cfg.Resolver, net.DefaultResolver)}
+	n := &nodes{log: cfg.Logger, surveyWait: cfg.RequestTimeout / surveyParts,
+		surveying: make(chan struct{}, 1),
+		cluster:   cfg.Cluster, clusterSource: "from Config.Cluster",
+		resolver: cmp.Or(cfg.Resolver, net.DefaultResolver)}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.options = []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           grpcbackoff.Config{BaseDelay: reconnectMin, Multiplier: 2, Jitter: 0.5, MaxDelay: reconnectMax},
+			Backoff: grpcbackoff.Config{BaseDelay: reconnectMin, Multiplier: 2,
+				Jitter: 0.5, MaxDelay: reconnectMax},
 			MinConnectTimeout: 2 * time.Second,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
-		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
+		grpc.WithStaticStreamWindowSize(windowBytes),
+		grpc.WithStaticConnWindowSize(connWindowBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerBytesMax)),
 		grpc.WithIdleTimeout(idleAfter),
 		grpc.WithDisableServiceConfig(),
@@ -177,7 +185,8 @@ type currentTLS struct {
 	get func() *tls.Config
 }
 
-func (c currentTLS) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (c currentTLS) ClientHandshake(ctx context.Context, authority string,
+	raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return credentials.NewTLS(c.get()).ClientHandshake(ctx, authority, raw)
 }
 
@@ -191,7 +200,9 @@ func addressOf(endpoint string) (string, error) {
 	address := net.JoinHostPort(strings.Trim(endpoint, "[]"), defaultPort)
 	host, _, err := net.SplitHostPort(address)
 	if err != nil || host == "" || strings.Contains(host, "/") {
-		return "", invalid("endpoint", "%q is no address; write host:port, or host for port %s, or dns:///host or srv:///name for several", endpoint, defaultPort)
+		return "", invalid("endpoint",
+			"%q is no address; write host:port, or host for port %s, or dns:///host or "+
+				"srv:///name for several", endpoint, defaultPort)
 	}
 	return address, nil
 }
@@ -209,20 +220,24 @@ func (n *nodes) nodeAt(endpoint string) (*node, error) {
 
 // add does the same for a complete address, which may come from a name. The caller has the mutex.
 func (n *nodes) add(address string, from *dnsName) (*node, error) {
-	if i := slices.IndexFunc(n.all, func(one *node) bool { return one.address == address && (from == nil || one.from == from) }); i >= 0 {
+	if i := slices.IndexFunc(n.all, func(one *node) bool {
+		return one.address == address && (from == nil || one.from == from)
+	}); i >= 0 {
 		return n.all[i], nil
 	}
 	if n.closed || len(n.all) == nodesMax && !n.forget() {
 		return nil, nil
 	}
 	check := clusterCheck{n, address}
-	options := append(slices.Clip(n.options), grpc.WithUnaryInterceptor(check.unary), grpc.WithStreamInterceptor(check.stream))
+	options := append(slices.Clip(n.options), grpc.WithUnaryInterceptor(check.unary),
+		grpc.WithStreamInterceptor(check.stream))
 	if from != nil {
 		options = append(options, grpc.WithAuthority(from.authority))
 	}
 	conn, err := grpc.NewClient(target+address, options...)
 	if err != nil {
-		return nil, &Error{Kind: ErrInvalid, Field: "endpoint", Message: "endpoint: " + address, cause: err}
+		return nil, &Error{Kind: ErrInvalid, Field: "endpoint", Message: "endpoint: " + address,
+			cause: err}
 	}
 	one := &node{Node: call.At(conn), address: address, conn: conn, from: from}
 	one.relay = &node{Node: call.At(relaying{conn}), address: address, conn: conn}
@@ -234,7 +249,8 @@ func (n *nodes) add(address string, from *dnsName) (*node, error) {
 // the latest attempt. Nodes move, and the present leader must be reachable. The caller has the
 // mutex.
 func (n *nodes) forget() bool {
-	i := slices.IndexFunc(n.all, func(one *node) bool { return !one.configured && one.last != nil && !n.leads(one) })
+	i := slices.IndexFunc(n.all,
+		func(one *node) bool { return !one.configured && one.last != nil && !n.leads(one) })
 	if i < 0 {
 		return false
 	}
@@ -307,7 +323,8 @@ func (n *nodes) tryInTurn(ctx context.Context, route route, try func(*node) erro
 		}
 		if route != anyNode || ctx.Err() == nil { // a cancelled watch tells nothing
 			leader := n.record(one, err, route != anyNode)
-			if info = infoOf(err); info.GetCode() == zamokpb.Code_CODE_NOT_LEADER && info.GetLeader() != "" && one.relay != nil {
+			if info = infoOf(err); info.GetCode() == zamokpb.Code_CODE_NOT_LEADER &&
+				info.GetLeader() != "" && one.relay != nil {
 				named[one] = leader
 			}
 		}
@@ -322,7 +339,8 @@ func (n *nodes) tryInTurn(ctx context.Context, route route, try func(*node) erro
 		if final := permanent(err); final != nil && !ofRelay {
 			return final
 		}
-		if limitDelay = max(limitDelay, time.Duration(info.GetRetryAfter())); limitDelay > 0 && route != anyNode && !ofRelay {
+		if limitDelay = max(limitDelay, time.Duration(info.GetRetryAfter())); limitDelay > 0 &&
+			route != anyNode && !ofRelay {
 			break // other nodes have the same limit
 		}
 	}
@@ -344,7 +362,8 @@ const relayLimits = "relayed-"
 func (n *nodes) next(tried map[*node]bool, named map[*node]*node, route route) *node {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.leader != nil && !tried[n.leader] && (route == leaderOrRelay || route == leaderDirectly && n.leader.relay != nil) {
+	if n.leader != nil && !tried[n.leader] &&
+		(route == leaderOrRelay || route == leaderDirectly && n.leader.relay != nil) {
 		return n.leader
 	}
 	left := slices.DeleteFunc(slices.Clone(n.all), func(one *node) bool { return tried[one] })
@@ -374,7 +393,8 @@ func (n *nodes) seekLeader() {
 		if !seeking {
 			return
 		}
-		_ = n.tryInTurn(n.ctx, leaderDirectly, func(one *node) error { // tryInTurn records an answer
+		// tryInTurn records an answer
+		_ = n.tryInTurn(n.ctx, leaderDirectly, func(one *node) error {
 			ctx, cancel := context.WithTimeout(n.ctx, attemptTimeoutMin)
 			defer cancel()
 			_, err := one.Now(ctx, &zamokpb.NowRequest{})
@@ -439,7 +459,8 @@ func permanent(err error) error {
 		return final.error
 	}
 	info := infoOf(err)
-	if code := status.Code(err); info == nil && (code == codes.Unauthenticated || code == codes.PermissionDenied) {
+	if code := status.Code(err); info == nil &&
+		(code == codes.Unauthenticated || code == codes.PermissionDenied) {
 		return &Error{Kind: ErrDenied, Message: plainError(err).Error()} // from a proxy
 	}
 	if info.GetCode() == zamokpb.Code_CODE_COMPACTED { // another node may remember it: see Watch
@@ -456,7 +477,8 @@ func (n *nodes) record(one *node, err error, leads bool) (named *node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if errors.Is(err, ErrWrongCluster) && !errors.Is(one.last, ErrWrongCluster) {
-		n.log.Error("zamok: an endpoint belongs to another cluster and is ignored", "address", one.address, "error", err)
+		n.log.Error("zamok: an endpoint belongs to another cluster and is ignored", "address",
+			one.address, "error", err)
 	}
 	if one.last = err; one.relay != nil {
 		one.relay.last = nil // it is from the round before

@@ -16,8 +16,8 @@ import (
 	"zamok/clock"
 )
 
-// Nodes move from address to address. However often they did, the present leader is found, and what was
-// given stays.
+// Nodes move from address to address. However often they did, the present leader is found, and what
+// was given stays.
 func TestAddressesAreForgotten(t *testing.T) {
 	n, err := newNodes(Config{Endpoints: []string{"given:1"}, Cluster: "c"})
 	require.NoError(t, err)
@@ -40,7 +40,8 @@ func TestAddressesAreForgotten(t *testing.T) {
 	// A round that goes from node to node meanwhile leaves out what was forgotten, and ends.
 	tried := 0
 	err = n.tryInTurn(t.Context(), leaderOrRelay, func(one *node) error {
-		require.True(t, slices.Contains(n.all, one)) // a deep comparison would read what gRPC is changing
+		// a deep comparison would read what gRPC is changing
+		require.True(t, slices.Contains(n.all, one))
 		tried++
 		for i := range nodesMax {
 			_, err := n.nodeAt(fmt.Sprintf("moved again:%d:%d", tried, i))
@@ -70,25 +71,29 @@ func TestALeftWatchLeavesTheLeaderKnown(t *testing.T) {
 	require.NoError(t, leader.last)
 }
 
-// A node that names the leader is tried as a relay if that leader has not answered in the round, and
-// not otherwise; one that does not know the leader's address, when all others were tried: one of
-// them may lead. What it says then is part of the error; a limit of its own is not final.
+// A node that names the leader is tried as a relay if that leader has not answered in the round,
+// and not otherwise; one that does not know the leader's address, when all others were tried: one
+// of them may lead. What it says then is part of the error; a limit of its own is not final.
 func TestARoundAsksForARelay(t *testing.T) {
 	says := func(info *zamokpb.ErrorInfo) error {
 		s, err := status.New(codes.Unavailable, info.GetMessage()).WithDetails(info)
 		require.NoError(t, err)
 		return s.Err()
 	}
-	follower := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_NOT_LEADER, Message: "b leads", Leader: "b", LeaderAddress: "b:1"})
-	limit := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_LIMIT_EXCEEDED, Message: "full", Field: "relayed-bytes-per-identity", RetryAfter: 1})
+	follower := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_NOT_LEADER, Message: "b leads",
+		Leader: "b", LeaderAddress: "b:1"})
+	limit := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_LIMIT_EXCEEDED, Message: "full",
+		Field: "relayed-bytes-per-identity", RetryAfter: 1})
 	busy := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_OVERLOADED, Message: "busy"})
-	nameless := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_NOT_LEADER, Message: "b leads", Leader: "b"})
+	nameless := says(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_NOT_LEADER, Message: "b leads",
+		Leader: "b"})
 	for name, test := range map[string]struct {
 		follower, leader, relay error
 		tries                   int
 		says                    string
 	}{
-		"a silent leader":         {follower, errNoAnswer, errNoAnswer, 3, "a:1: b leads; as a relay: no answer; b:1: no answer"},
+		"a silent leader": {follower, errNoAnswer, errNoAnswer, 3,
+			"a:1: b leads; as a relay: no answer; b:1: no answer"},
 		"it relays":               {follower, errNoAnswer, nil, 3, ""},
 		"its own limit":           {follower, errNoAnswer, limit, 3, "as a relay: full"},
 		"a leader that answers":   {follower, busy, nil, 2, "b:1: busy"},
@@ -102,7 +107,8 @@ func TestARoundAsksForARelay(t *testing.T) {
 			var tried []*node
 			err = n.tryInTurn(t.Context(), leaderOrRelay, func(one *node) error {
 				tried = append(tried, one)
-				return map[*node]error{n.all[0]: test.follower, n.all[1]: test.leader, n.all[0].relay: test.relay}[one]
+				return map[*node]error{n.all[0]: test.follower, n.all[1]: test.leader,
+					n.all[0].relay: test.relay}[one]
 			})
 			require.Len(t, tried, test.tries)
 			require.Equal(t, test.tries == 3, slices.Contains(tried, n.all[0].relay))
@@ -117,7 +123,8 @@ func TestARoundAsksForARelay(t *testing.T) {
 	}
 }
 
-// Connections are closed under the mutex of nodes, which can take seconds. A loss is reported meanwhile.
+// Connections are closed under the mutex of nodes, which can take seconds. A loss is reported
+// meanwhile.
 func TestLostWaitsForNoConnection(t *testing.T) {
 	b := newBare(t)
 	all := b.requests(1)

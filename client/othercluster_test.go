@@ -43,24 +43,34 @@ func (c *cluster) unused() {
 func everyCall(ctx context.Context, c *client.Client) map[string]func() error {
 	op := admin.New(c)
 	return map[string]func() error{
-		"TryLock":       func() error { _, err := c.TryLock(ctx, "x"); return err },
-		"Get":           func() error { _, err := c.Get(ctx, "x", 0); return err },
-		"List":          func() error { _, _, err := c.List(ctx, "", "", 0); return err },
-		"Sessions":      func() error { _, _, err := op.Sessions(ctx, 0, 0); return err },
-		"Check":         func() error { _, _, err := c.Check(ctx, client.Grant{Name: "x", Token: 1}); return err },
-		"Now":           func() error { _, err := op.Now(ctx); return err },
-		"Members":       func() error { _, _, err := op.Members(ctx); return err },
-		"ForceRelease":  func() error { _, err := op.ForceRelease(ctx, "x", 1, "a test"); return err },
+		"TryLock":  func() error { _, err := c.TryLock(ctx, "x"); return err },
+		"Get":      func() error { _, err := c.Get(ctx, "x", 0); return err },
+		"List":     func() error { _, _, err := c.List(ctx, "", "", 0); return err },
+		"Sessions": func() error { _, _, err := op.Sessions(ctx, 0, 0); return err },
+		"Check": func() error {
+			_, _, err := c.Check(ctx, client.Grant{Name: "x", Token: 1})
+			return err
+		},
+		"Now":     func() error { _, err := op.Now(ctx); return err },
+		"Members": func() error { _, _, err := op.Members(ctx); return err },
+		"ForceRelease": func() error {
+			_, err := op.ForceRelease(ctx, "x", 1, "a test")
+			return err
+		},
 		"ExpireSession": func() error { return op.ExpireSession(ctx, 1, "a test") },
 		"Join":          func() error { return op.Join(ctx, "n9", dead) },
 		"Remove":        func() error { return op.Remove(ctx, "n1") },
 		"Transfer":      func() error { return op.Transfer(ctx, "") },
 		"Settings":      func() error { _, err := op.Settings(ctx); return err },
-		"SetQuotas":     func() error { _, err := op.SetQuotas(ctx, admin.Quotas{Share: 1}); return err },
+		"SetQuotas": func() error {
+			_, err := op.SetQuotas(ctx, admin.Quotas{Share: 1})
+			return err
+		},
 		"SetLongestTTL": func() error { _, err := op.SetLongestTTL(ctx, time.Hour); return err },
 		"Backup":        func() error { _, err := op.Backup(ctx, io.Discard); return err },
 		"Reserve": func() error {
-			_, err := c.Reserve(ctx, client.NewReservation(time.Hour, client.ExclusiveItem("x")), func() error { return nil })
+			_, err := c.Reserve(ctx, client.NewReservation(time.Hour, client.ExclusiveItem("x")),
+				func() error { return nil })
 			return err
 		},
 		"Leader": func() error { _, _, err := c.Election("x").Leader(ctx); return err },
@@ -73,8 +83,8 @@ func everyCall(ctx context.Context, c *client.Client) map[string]func() error {
 	}
 }
 
-// Clients that are given nodes of two clusters must not share themselves out between the clusters: each of the two
-// would grant the lock.
+// Clients that are given nodes of two clusters must not share themselves out between the clusters:
+// each of the two would grant the lock.
 func TestTwoClustersInOneListGiveNoTwoHolders(t *testing.T) {
 	t.Parallel()
 	twoClusters(t, func(t *testing.T, a, b *cluster, idA, idB string) {
@@ -118,7 +128,8 @@ func TestTwoClustersInOneListGiveNoTwoHolders(t *testing.T) {
 func TestASilentEndpointIsNoError(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // connections are made, and nothing is said on them
+	// connections are made, and nothing is said on them
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = silent.Close() })
 	cl := c.client(func(cfg *client.Config) {
@@ -148,7 +159,8 @@ func serveMute(t testing.TB) string {
 	return serve(t, server)
 }
 
-// Two clusters can't both have most of a list, so when most endpoints have said the same, a silent one causes no delay.
+// Two clusters can't both have most of a list, so when most endpoints have said the same, a silent
+// one causes no delay.
 func TestASilentMinorityIsNotWaitedFor(t *testing.T) {
 	c := startCluster(t, 1)
 	_, err := admin.New(c.client(nil)).Now(soon(t)) // it knows its cluster
@@ -180,21 +192,24 @@ func (y young) Now(context.Context, *zamokpb.NowRequest) (*zamokpb.NowResponse, 
 	case y.calls <- struct{}{}:
 	default:
 	}
-	st, err := status.New(codes.Unavailable, "which cluster?").WithDetails(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_NOT_LEADER})
+	st, err := status.New(codes.Unavailable, "which cluster?").WithDetails(
+		&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_NOT_LEADER})
 	if err != nil {
 		return nil, err
 	}
 	return nil, st.Err()
 }
 
-// A node that does not know its cluster yet gets another call soon, however long another one is silent.
+// A node that does not know its cluster yet gets another call soon, however long another one is
+// silent.
 func TestASilentEndpointHoldsUpNoStart(t *testing.T) {
 	t.Parallel()
 	calls := make(chan struct{}, 2)
 	server := grpc.NewServer()
 	zamokpb.RegisterZamokServer(server, young{calls: calls})
 	cl, err := client.New(client.Config{
-		Endpoints: []string{serve(t, server), serveMute(t)}, RequestTimeout: 4 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		Endpoints: []string{serve(t, server), serveMute(t)}, RequestTimeout: 4 * time.Second,
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)
 	defer cl.Close()
@@ -216,8 +231,8 @@ func TestASilentEndpointHoldsUpNoStart(t *testing.T) {
 	require.Error(t, until(t, ended, "the call"))
 }
 
-// A cluster was made anew at the addresses of another one. A client of the old one does nothing there, says so, and
-// continues if the old one comes back in time.
+// A cluster was made anew at the addresses of another one. A client of the old one does nothing
+// there, says so, and continues if the old one comes back in time.
 func TestAClientStaysWithItsCluster(t *testing.T) {
 	t.Parallel()
 	twoClusters(t, func(t *testing.T, a, b *cluster, idA, idB string) {
@@ -236,7 +251,8 @@ func TestAClientStaysWithItsCluster(t *testing.T) {
 		}()
 		a.waiting(a.client(nil), "x", 1)
 		g.lead(b.nodes[0].Client())
-		_, err = admin.New(cl).Now(ctx) // a call that is sent on a connection just before that shows as broken is in doubt, rightly
+		// a call that is sent on a connection just before that shows as broken is in doubt, rightly
+		_, err = admin.New(cl).Now(ctx)
 		require.ErrorIs(t, err, client.ErrWrongCluster)
 		for name, call := range everyCall(ctx, cl) {
 			t.Run(name, func(t *testing.T) {
@@ -245,7 +261,8 @@ func TestAClientStaysWithItsCluster(t *testing.T) {
 				for _, name := range []string{idA, idB, "cluster:1"} {
 					require.ErrorContains(t, err, name)
 				}
-				if name != "TryLock" { // as there, the session waits for its cluster while its lease is valid
+				// as there, the session waits for its cluster while its lease is valid
+				if name != "TryLock" {
 					require.NotErrorIs(t, err, client.ErrUnavailable)
 					var e *client.Error
 					require.ErrorAs(t, err, &e)
@@ -278,7 +295,8 @@ func TestAClientWhoseClusterIsGoneSaysSo(t *testing.T) {
 		waits := make(chan error, 1)
 		go func() {
 			_, err := cl.Lock(ctx, "x")
-			for err == nil { // on a busy machine the first session may be over already, and this one's be another
+			// on a busy machine the first session may be over already, and this one's be another
+			for err == nil {
 				_, err = cl.Lock(ctx, "x")
 			}
 			waits <- err
@@ -293,7 +311,8 @@ func TestAClientWhoseClusterIsGoneSaysSo(t *testing.T) {
 		require.ErrorIs(t, err, client.ErrLost)
 		unknown(t, err)
 		_, err = cl.TryLock(ctx, "x")
-		require.ErrorIs(t, err, client.ErrWrongCluster, "it does not go over to the new one by itself")
+		require.ErrorIs(t, err, client.ErrWrongCluster,
+			"it does not go over to the new one by itself")
 		b.unused()
 	})
 }
@@ -304,7 +323,8 @@ func TestALearntAddressOfAnotherClusterIsNotUsed(t *testing.T) {
 	twoClusters(t, func(t *testing.T, a, b *cluster, _, idB string) {
 		var out record
 		cl := a.client(func(cfg *client.Config) {
-			cfg.Endpoints, cfg.Logger = []string{"given:1"}, slog.New(slog.NewTextHandler(&out, nil))
+			cfg.Endpoints, cfg.Logger = []string{"given:1"},
+				slog.New(slog.NewTextHandler(&out, nil))
 			cfg.Dialer = func(ctx context.Context, address string) (net.Conn, error) {
 				if address != "given:1" {
 					address = b.nodes[0].Client()
@@ -316,7 +336,8 @@ func TestALearntAddressOfAnotherClusterIsNotUsed(t *testing.T) {
 		})
 		ctx := soon(t)
 		other := a.client(nil)
-		require.Eventually(t, func() bool { // a node that leads from its start announces its address a little later
+		// a node that leads from its start announces its address a little later
+		require.Eventually(t, func() bool {
 			members, _, err := admin.New(other).Members(ctx)
 			return err == nil && members[0].Client != ""
 		}, testTimeout, pollEvery)
@@ -330,8 +351,10 @@ func TestALearntAddressOfAnotherClusterIsNotUsed(t *testing.T) {
 			}
 			return strings.Contains(strings.Join(out.lines(), ""), idB)
 		}
-		require.Eventually(t, refused, testTimeout, pollEvery, "the node of another cluster was not met")
-		require.Equal(t, 1, strings.Count(strings.Join(out.lines(), ""), "belongs to another cluster and is ignored"), "said once")
+		require.Eventually(t, refused, testTimeout, pollEvery,
+			"the node of another cluster was not met")
+		require.Equal(t, 1, strings.Count(strings.Join(out.lines(), ""),
+			"belongs to another cluster and is ignored"), "said once")
 		_, err = cl.TryLock(ctx, "y")
 		require.NoError(t, err)
 		b.unused()

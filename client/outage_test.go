@@ -12,14 +12,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A request that was sent before the node vanished may have taken effect, even if all endpoints refuse connections later.
+// A request that was sent before the node vanished may have taken effect, even if all endpoints
+// refuse connections later.
 func TestARefusalAfterSomethingWasSentIsNotFinal(t *testing.T) {
-	refused := status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: connect: connection refused"`)
+	refused := status.Error(codes.Unavailable,
+		`connection error: desc = "transport: Error while dialing: connect: connection refused"`)
 	for _, sent := range []bool{false, true} {
-		n, err := newNodes(Config{Endpoints: []string{"127.0.0.1:5750"}, Cluster: strings.Repeat("ab", 16), RequestTimeout: time.Second, Logger: slog.New(slog.DiscardHandler)})
+		n, err := newNodes(Config{Endpoints: []string{"127.0.0.1:5750"},
+			Cluster: strings.Repeat("ab", 16), RequestTimeout: time.Second,
+			Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		if sent {
-			n.record(n.all[0], status.Error(codes.Unavailable, "error reading from server: EOF"), true)
+			n.record(n.all[0], status.Error(codes.Unavailable, "error reading from server: EOF"),
+				true)
 		}
 		n.record(n.all[0], refused, true)
 		if sent {
@@ -31,9 +36,12 @@ func TestARefusalAfterSomethingWasSentIsNotFinal(t *testing.T) {
 	}
 }
 
-// The end of a session ends its stream, and says nothing of the node: the error of a later outage does not wrap it.
+// The end of a session ends its stream, and says nothing of the node: the error of a later outage
+// does not wrap it.
 func TestAnEndedSessionIsNotInTheErrorOfAnOutage(t *testing.T) {
-	n, err := newNodes(Config{Endpoints: []string{"127.0.0.1:5750"}, Cluster: strings.Repeat("ab", 16), RequestTimeout: time.Second, Logger: slog.New(slog.DiscardHandler)})
+	n, err := newNodes(Config{Endpoints: []string{"127.0.0.1:5750"},
+		Cluster: strings.Repeat("ab", 16), RequestTimeout: time.Second,
+		Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	b := newBare(t)
 	b.c.nodes, b.st.node = n, n.all[0]

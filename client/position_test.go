@@ -9,14 +9,17 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// Positions that keep coming, each while the last one is being reported, do not hide the end of the context (L4).
+// Positions that keep coming, each while the last one is being reported, do not hide the end of the
+// context (L4).
 func TestAContextEndsAWaitWhosePositionsKeepComing(t *testing.T) {
 	b := newBare(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	reports := 0
 	var r *request
 	position := func() {
-		b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{Ticket: 1, Name: "x", Ahead: 1}}})
+		b.receive(&zamokpb.ServerMessage{
+			Message: &zamokpb.ServerMessage_Position{
+				Position: &zamokpb.QueuePosition{Ticket: 1, Name: "x", Ahead: 1}}})
 	}
 	r = newRequest([]Item{ExclusiveItem("x")}, []Option{OnPosition(func(Position) {
 		reports++

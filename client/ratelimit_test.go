@@ -13,17 +13,22 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// A request that exceeds a limit is sent again when the limit says so, later each time, and at once on another stream.
+// A request that exceeds a limit is sent again when the limit says so, later each time, and at once
+// on another stream.
 func TestALimitIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBare(t)
 		b.c.log = slog.New(slog.DiscardHandler)
 		one := b.requests(1)[0]
 		overLimit := func(after time.Duration) {
-			b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: &zamokpb.Answer{
-				Command: zamokpb.Command_COMMAND_ACQUIRE, State: state(1, 0, 0), Error: &zamokpb.ErrorInfo{
-					Code: zamokpb.Code_CODE_OVERLOADED, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE, RetryAfter: int64(after)},
-			}}})
+			b.receive(&zamokpb.ServerMessage{
+				Message: &zamokpb.ServerMessage_Answer{Answer: &zamokpb.Answer{
+					Command: zamokpb.Command_COMMAND_ACQUIRE, State: state(1, 0, 0),
+					Error: &zamokpb.ErrorInfo{
+						Code:       zamokpb.Code_CODE_OVERLOADED,
+						Outcome:    zamokpb.Outcome_OUTCOME_NOT_DONE,
+						RetryAfter: int64(after)},
+				}}})
 		}
 		least := time.Second
 		for range 3 {
@@ -82,27 +87,32 @@ func TestTheFirstAcquireIsMarked(t *testing.T) {
 				<-b.wake
 			}
 		}
-		refused := func(outcome zamokpb.Outcome) { b.reply(state(1, 0, 0), zamokpb.Code_CODE_OVERLOADED, outcome) }
+		refused := func(outcome zamokpb.Outcome) {
+			b.reply(state(1, 0, 0), zamokpb.Code_CODE_OVERLOADED, outcome)
+		}
 		require.True(t, marked())
 		refused(zamokpb.Outcome_OUTCOME_NOT_DONE)
 		require.True(t, marked(), "again, since the one before was not done")
 		b.attach(nil) // the answer is lost with its stream
 		require.False(t, marked())
 		refused(zamokpb.Outcome_OUTCOME_NOT_DONE)
-		require.False(t, marked(), "this retransmission was not done, but the one before may have been")
+		require.False(t, marked(),
+			"this retransmission was not done, but the one before may have been")
 		refused(zamokpb.Outcome_OUTCOME_UNKNOWN)
 		require.False(t, marked())
 	})
 }
 
-// A round that exceeds a limit at the leader waits for it, and tries no other node: none of them leads.
+// A round that exceeds a limit at the leader waits for it, and tries no other node: none of them
+// leads.
 func TestARoundWaitsForALimit(t *testing.T) {
 	n, err := newNodes(Config{Endpoints: []string{"one:1", "other:1"}, Cluster: "c"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, n.close()) }()
 	const wait = 50 * time.Millisecond
 	refusal, err := status.New(codes.Unavailable, "a limit").WithDetails(&zamokpb.ErrorInfo{
-		Code: zamokpb.Code_CODE_OVERLOADED, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE, RetryAfter: int64(wait)})
+		Code: zamokpb.Code_CODE_OVERLOADED, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE,
+		RetryAfter: int64(wait)})
 	require.NoError(t, err)
 	for route, times := range map[route]int{leaderOrRelay: 1, anyNode: 2} {
 		tries, began := 0, time.Now()

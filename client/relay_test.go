@@ -10,8 +10,8 @@ import (
 	"zamok/client"
 )
 
-// A client that gets no connection to the leader is served by way of the other nodes. What happens later is seen in virtual
-// time (jepsen/sim).
+// A client that gets no connection to the leader is served by way of the other nodes. What happens
+// later is seen in virtual time (jepsen/sim).
 func TestALeaderBehindAFirewall(t *testing.T) {
 	t.Parallel()
 	c, ctx := startCluster(t, 3), soon(t)

@@ -29,13 +29,16 @@ func holds(t *testing.T) (*bare, *Lock) {
 
 // refusalOf is an error of a node.
 func refusalOf(t *testing.T, code zamokpb.Code) error {
-	st, err := status.New(codes.Aborted, "refused").WithDetails(&zamokpb.ErrorInfo{Code: code, Outcome: zamokpb.Outcome_OUTCOME_UNKNOWN})
+	st, err := status.New(codes.Aborted, "refused").WithDetails(
+		&zamokpb.ErrorInfo{Code: code, Outcome: zamokpb.Outcome_OUTCOME_UNKNOWN})
 	require.NoError(t, err)
 	return st.Err()
 }
 
 func (b *bare) endsThere(reason zamokpb.Reason) {
-	b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{Reason: reason}}})
+	b.receive(&zamokpb.ServerMessage{
+		Message: &zamokpb.ServerMessage_SessionEnded{
+			SessionEnded: &zamokpb.SessionEnded{Reason: reason}}})
 }
 
 // way is one by which a session, or a ticket of it, ends for its client.
@@ -50,17 +53,27 @@ func ways(t *testing.T) map[string]way {
 		return func(b *bare) { b.reply(state(9, 0, 0), code, zamokpb.Outcome_OUTCOME_NOT_DONE) }
 	}
 	return map[string]way{
-		"dropped":                {func(b *bare) { b.push(state(1, over, zamokpb.Reason_REASON_DROPPED)) }, true},
-		"force-released":         {func(b *bare) { b.push(state(1, over, zamokpb.Reason_REASON_FORCE_RELEASED)) }, true},
-		"forgotten":              {func(b *bare) { b.attach(nil) }, true},
-		"session expired":        {func(b *bare) { b.endsThere(zamokpb.Reason_REASON_EXPIRED) }, true},
-		"expired by operator":    {func(b *bare) { b.endsThere(zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR) }, true},
+		"dropped": {func(b *bare) {
+			b.push(state(1, over, zamokpb.Reason_REASON_DROPPED))
+		}, true},
+		"force-released": {func(b *bare) {
+			b.push(state(1, over, zamokpb.Reason_REASON_FORCE_RELEASED))
+		}, true},
+		"forgotten": {func(b *bare) { b.attach(nil) }, true},
+		"session expired": {func(b *bare) {
+			b.endsThere(zamokpb.Reason_REASON_EXPIRED)
+		}, true},
+		"expired by operator": {func(b *bare) {
+			b.endsThere(zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR)
+		}, true},
 		"no such session":        {answer(zamokpb.Code_CODE_NO_SESSION), true},
 		"not its session":        {answer(zamokpb.Code_CODE_WRONG_SECRET), false},
 		"coming back was denied": {func(b *bare) { b.end(denied) }, false},
-		"stolen":                 {func(b *bare) { b.streamEnded(b.st, refusalOf(t, zamokpb.Code_CODE_SUPERSEDED)) }, false},
-		"another cluster":        {func(b *bare) { b.end(&Error{Kind: ErrWrongCluster}) }, false},
-		"closed, unconfirmed":    {func(b *bare) { _ = b.close(0) }, false},
+		"stolen": {func(b *bare) {
+			b.streamEnded(b.st, refusalOf(t, zamokpb.Code_CODE_SUPERSEDED))
+		}, false},
+		"another cluster":     {func(b *bare) { b.end(&Error{Kind: ErrWrongCluster}) }, false},
+		"closed, unconfirmed": {func(b *bare) { _ = b.close(0) }, false},
 		"closed": {func(b *bare) {
 			b.mu.Lock()
 			b.closing = true
@@ -70,7 +83,8 @@ func ways(t *testing.T) map[string]way {
 	}
 }
 
-// checkReleaseError checks that the error of a release leaves it in doubt exactly if the cluster did not answer.
+// checkReleaseError checks that the error of a release leaves it in doubt exactly if the cluster
+// did not answer.
 func checkReleaseError(t *testing.T, confirmed bool, err error) {
 	t.Helper()
 	var u *UnconfirmedError
@@ -80,7 +94,8 @@ func checkReleaseError(t *testing.T, confirmed bool, err error) {
 	}
 	require.ErrorAs(t, err, &u)
 	require.Equal(t, []string{"x"}, u.Names)
-	require.InDelta(t, (DefaultTTL + DefaultTTL/clock.DriftDivisor).Seconds(), time.Until(u.Until).Seconds(), 5)
+	require.InDelta(t, (DefaultTTL + DefaultTTL/clock.DriftDivisor).Seconds(),
+		time.Until(u.Until).Seconds(), 5)
 	var e *Error
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, Unknown, e.Outcome)
@@ -130,7 +145,8 @@ func TestALossSaysWhetherTheClusterHoldsTheLock(t *testing.T) {
 		require.ErrorIs(t, err, ErrLost)
 		var u *UnconfirmedError
 		require.ErrorAs(t, err, &u)
-		require.InDelta(t, 1, time.Until(u.Until).Seconds(), 0.6, "its lease ends a little later there")
+		require.InDelta(t, 1, time.Until(u.Until).Seconds(), 0.6,
+			"its lease ends a little later there")
 	})
 	t.Run("the local deadline, and then the cluster's word", func(t *testing.T) {
 		b, l := holds(t)
@@ -153,7 +169,8 @@ func TestCloseOfWhatEndedHereConfirmsNothing(t *testing.T) {
 	}
 }
 
-// A Downgrade that may have been done is not refused, and one of a lock that was lost before is not in doubt.
+// A Downgrade that may have been done is not refused, and one of a lock that was lost before is not
+// in doubt.
 func TestADowngradeOfALostLockSaysWhatItDid(t *testing.T) {
 	b, l := holds(t)
 	ended := make(chan error, 1)
@@ -193,7 +210,8 @@ func TestATryThatIsGivenUpSaysWhetherItIsInDoubt(t *testing.T) {
 	three := b.enqueue(r)
 	b.outgoing()
 	b.end(&Error{Kind: ErrDenied})
-	require.ErrorAs(t, three.failure, &inDoubt, "the session ended here, and the cluster may grant it yet")
+	require.ErrorAs(t, three.failure, &inDoubt,
+		"the session ended here, and the cluster may grant it yet")
 	require.ErrorIs(t, three.failure, ErrDenied)
 }
 
@@ -206,10 +224,12 @@ func TestUntilWhenTheClusterHoldsIsSaidByTheSlowerClock(t *testing.T) {
 		mono, raw := b.sent.Encode()
 		passed := uint64(8 * clock.Second)
 		for _, now := range []clock.Instant{
-			clock.DecodeInstant(mono+passed*11/10, raw+passed), clock.DecodeInstant(mono+passed, raw+passed*11/10),
+			clock.DecodeInstant(mono+passed*11/10, raw+passed),
+			clock.DecodeInstant(mono+passed, raw+passed*11/10),
 		} {
 			b.clock.now = now
-			require.Equal(t, b.ttl+clock.Margin(b.ttl)-8*clock.Second, clock.FromDuration(time.Until(b.leaseConfirmed())))
+			require.Equal(t, b.ttl+clock.Margin(b.ttl)-8*clock.Second,
+				clock.FromDuration(time.Until(b.leaseConfirmed())))
 		}
 	})
 }

@@ -142,7 +142,8 @@ func (s *session) confirmRenewal(sent []byte, at int64) {
 		t.notify() // a grant may be handed over now
 	}
 	if !before && s.lease.Valid(now) {
-		for _, t := range s.tickets { // grants that arrived while the lease was not considered valid may be handed over now
+		// grants that arrived while the lease was not considered valid may be handed over now
+		for _, t := range s.tickets {
 			if t.state == ticketGranted {
 				t.notify()
 			}

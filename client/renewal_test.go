@@ -21,7 +21,8 @@ func TestRenewals(t *testing.T) {
 	quiet(4400 * clock.Millisecond)
 	b.pass(1200 * clock.Millisecond)
 	sent, _ := b.outgoing()
-	require.Equal(t, []string{"alive"}, sent, "after a half while nothing is held, give or take a tenth")
+	require.Equal(t, []string{"alive"}, sent,
+		"after a half while nothing is held, give or take a tenth")
 	quiet(500 * clock.Millisecond)
 	b.pass(400 * clock.Millisecond)
 	sent, frame := b.outgoing()
@@ -64,7 +65,8 @@ func TestASessionIsRenewedWhileItsRequestsAreRefused(t *testing.T) {
 		b.pass(100 * clock.Millisecond)
 		b.requests(1)
 		sent, frame := b.outgoing()
-		b.reply(state(b.nextTicket-1, 0, 0), zamokpb.Code_CODE_LIMIT_EXCEEDED, zamokpb.Outcome_OUTCOME_NOT_DONE)
+		b.reply(state(b.nextTicket-1, 0, 0), zamokpb.Code_CODE_LIMIT_EXCEEDED,
+			zamokpb.Outcome_OUTCOME_NOT_DONE)
 		if slices.Contains(sent, "alive") {
 			b.confirm(frame)
 			keptAlive++

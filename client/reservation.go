@@ -76,19 +76,22 @@ func (r Reservation) withoutSecret() any {
 // after any error or a crash: it continues or returns the same acquisition. After an error nothing
 // is held if r.Session is 0. Otherwise the locks may be held, or granted later: repeat Reserve, or
 // call ReleaseReservation. ErrLost means that the reservation was granted and has ended.
-func (c *Client) Reserve(ctx context.Context, r *Reservation, save func() error) (until time.Time, err error) {
+func (c *Client) Reserve(ctx context.Context, r *Reservation,
+	save func() error) (until time.Time, err error) {
 	return c.reserve(ctx, r, -1, save)
 }
 
-// TryReserve is Reserve without a wait: if others hold the locks, its error is a *NotAcquiredError. RequestTimeout
-// bounds it.
-func (c *Client) TryReserve(ctx context.Context, r *Reservation, save func() error) (until time.Time, err error) {
+// TryReserve is Reserve without a wait: if others hold the locks, its error is a *NotAcquiredError.
+// RequestTimeout bounds it.
+func (c *Client) TryReserve(ctx context.Context, r *Reservation,
+	save func() error) (until time.Time, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
 	defer cancel()
 	return c.reserve(ctx, r, 0, save)
 }
 
-func (c *Client) reserve(ctx context.Context, r *Reservation, wait int64, save func() error) (until time.Time, err error) {
+func (c *Client) reserve(ctx context.Context, r *Reservation, wait int64,
+	save func() error) (until time.Time, err error) {
 	if err := (&request{items: r.Items, meta: r.Meta}).check(); err != nil {
 		return until, err
 	}
@@ -107,7 +110,8 @@ func (c *Client) reserve(ctx context.Context, r *Reservation, wait int64, save f
 }
 
 // acquireReserved returns nil once a grant is known and saved.
-func (c *Client) acquireReserved(ctx context.Context, r *Reservation, wait int64, save func() error) error {
+func (c *Client) acquireReserved(ctx context.Context, r *Reservation, wait int64,
+	save func() error) error {
 	if err := save(); err != nil {
 		return err
 	}
@@ -115,7 +119,8 @@ func (c *Client) acquireReserved(ctx context.Context, r *Reservation, wait int64
 		if r.Session == 0 {
 			request := &zamokpb.OpenSessionRequest{Secret: r.Secret,
 				Settings: &zamokpb.SessionSettings{Ttl: int64(r.TTL), Label: r.Label}}
-			opened, _, err := call.Leader(ctx, c.Calls(), call.Repeats, call.Node.OpenSession, request)
+			opened, _, err := call.Leader(ctx, c.Calls(), call.Repeats, call.Node.OpenSession,
+				request)
 			switch {
 			case detailsOf(err).GetCode() == zamokpb.Code_CODE_NO_SESSION: // it has ended
 				r.begin()
@@ -138,11 +143,15 @@ func (c *Client) acquireReserved(ctx context.Context, r *Reservation, wait int64
 			r.Token = Token(answer.GetState().GetToken())
 			return save()
 		case code == zamokpb.Code_CODE_NOT_ACQUIRED && wait == 0:
-			return &NotAcquiredError{Names: names(r.Items), Holders: each(detailsOf(err).GetBlockers(), blocker)}
-		case code == zamokpb.Code_CODE_TICKET_ENDED, // its node dropped it when the connection broke
-			code == zamokpb.Code_CODE_NOT_ACQUIRED: // an earlier TryReserve, whose end was not confirmed
+			return &NotAcquiredError{Names: names(r.Items),
+				Holders: each(detailsOf(err).GetBlockers(), blocker)}
+		case code == zamokpb.Code_CODE_TICKET_ENDED,
+			// its node dropped it when the connection broke
+			// an earlier TryReserve, whose end was not confirmed
+			code == zamokpb.Code_CODE_NOT_ACQUIRED:
 			r.Ticket++
-		case code == zamokpb.Code_CODE_NO_SESSION: // it ended while it held nothing that this client knew of
+		case code == zamokpb.Code_CODE_NO_SESSION:
+			// it ended while it held nothing that this client knew of
 			r.Session = 0
 		default:
 			return err
@@ -155,7 +164,8 @@ func (c *Client) acquireReserved(ctx context.Context, r *Reservation, wait int64
 
 // awaitReserved requests the ticket of a reservation until it is granted or declined, and renews
 // the session meanwhile.
-func (c *Client) awaitReserved(ctx context.Context, r *Reservation, wait int64) (*zamokpb.AcquireResponse, error) {
+func (c *Client) awaitReserved(ctx context.Context, r *Reservation,
+	wait int64) (*zamokpb.AcquireResponse, error) {
 	renewing, stop := context.WithCancel(ctx)
 	renewed := make(chan struct{}) // closed when the goroutine below has ended
 	go func() {
@@ -165,7 +175,8 @@ func (c *Client) awaitReserved(ctx context.Context, r *Reservation, wait int64) 
 		for {
 			select {
 			case <-tick.C: // if the session has ended, Acquire returns that
-				_, _, _ = call.Leader(renewing, c.Calls(), call.Repeats, call.Node.RenewSession, r.renewal())
+				_, _, _ = call.Leader(renewing, c.Calls(), call.Repeats, call.Node.RenewSession,
+					r.renewal())
 			case <-renewing.Done():
 				return
 			}
@@ -176,7 +187,8 @@ func (c *Client) awaitReserved(ctx context.Context, r *Reservation, wait int64) 
 	wire := req.wire(r.Ticket)
 	wire.Wait = wait
 	answer, _, err := call.Leader(ctx, c.Calls(), call.Waits, call.Node.Acquire,
-		&zamokpb.AcquireRequest{Session: r.Session, Secret: r.Secret, Acquire: wire, AckedThrough: r.Ticket - 1})
+		&zamokpb.AcquireRequest{Session: r.Session, Secret: r.Secret, Acquire: wire,
+			AckedThrough: r.Ticket - 1})
 	return answer, err
 }
 
@@ -212,7 +224,8 @@ func (c *Client) closeReserved(ctx context.Context, r *Reservation) error {
 
 // RenewReservation renews the lease of a granted reservation for one TTL from now. It returns the
 // end of the lease, as Reserve does, or ErrLost if the reservation has ended.
-func (c *Client) RenewReservation(ctx context.Context, r *Reservation) (until time.Time, err error) {
+func (c *Client) RenewReservation(ctx context.Context,
+	r *Reservation) (until time.Time, err error) {
 	if r.Token == 0 || len(r.Items) == 0 {
 		return until, invalid("Token", "the reservation was not granted: call Reserve")
 	}
@@ -249,11 +262,14 @@ func (c *Client) ReleaseReservation(ctx context.Context, r *Reservation) error {
 		return r.lost(err)
 	}
 	if err := c.closeReserved(ctx, r); err != nil && !errors.Is(err, ErrSessionExpired) {
-		c.log.Warn("zamok: the reservation is released; its session, which holds nothing, lasts until its ttl is over", "session", r.Session, "error", err)
+		c.log.Warn("zamok: the reservation is released; its session, which holds nothing, lasts "+
+			"until its ttl is over", "session", r.Session, "error", err)
 	}
 	ended := dropped.GetState()
-	if r.Token != 0 && (ended.GetReason() != zamokpb.Reason_REASON_DROPPED || Token(ended.GetToken()) != r.Token) {
-		return &Error{Kind: ErrLost, Outcome: Done, Reason: reasonName(ended.GetReason()), cause: reasonError(ended.GetReason(), "")}
+	if r.Token != 0 && (ended.GetReason() != zamokpb.Reason_REASON_DROPPED ||
+		Token(ended.GetToken()) != r.Token) {
+		return &Error{Kind: ErrLost, Outcome: Done, Reason: reasonName(ended.GetReason()),
+			cause: reasonError(ended.GetReason(), "")}
 	}
 	return nil
 }
@@ -264,7 +280,8 @@ func (r *Reservation) lost(err error) error {
 	case errors.Is(err, ErrSessionExpired):
 		return &Error{Kind: ErrLost, Outcome: Done, cause: err}
 	case errors.Is(err, ErrNotAcquired):
-		return &Error{Kind: ErrLost, Outcome: Done, Message: "its grant was ended, by an operator or by a release"}
+		return &Error{Kind: ErrLost, Outcome: Done,
+			Message: "its grant was ended, by an operator or by a release"}
 	}
 	return err
 }
@@ -281,8 +298,10 @@ func (c *Client) checkCluster(r *Reservation) error {
 		c.nodes.cluster, c.nodes.clusterSource = r.Cluster, "from the reservation"
 	}
 	if c.nodes.cluster != r.Cluster {
-		return &Error{Kind: ErrWrongCluster, Message: fmt.Sprintf("the reservation was made in cluster %s, and this client belongs to cluster %s (%s)",
-			r.Cluster, c.nodes.cluster, c.nodes.clusterSource)}
+		return &Error{Kind: ErrWrongCluster,
+			Message: fmt.Sprintf("the reservation was made in cluster %s, and this client "+
+				"belongs to cluster %s (%s)",
+				r.Cluster, c.nodes.cluster, c.nodes.clusterSource)}
 	}
 	return nil
 }

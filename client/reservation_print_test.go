@@ -23,11 +23,13 @@ func TestAReservationIsPrintedWithoutItsSecret(t *testing.T) {
 		}
 	}
 	require.Contains(t, out.String(), "57")
-	for _, handler := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
+	for _, handler := range []slog.Handler{slog.NewTextHandler(&out, nil),
+		slog.NewJSONHandler(&out, nil)} {
 		slog.New(handler).Info("reserved", "reservation", r, "value", *r)
 	}
 	for _, form := range []string{
-		string(r.Secret), hex.EncodeToString(r.Secret), strings.Trim(fmt.Sprint(r.Secret), "[]"), strings.Trim(fmt.Sprintf("%#v", r.Secret), "[]byte{}"),
+		string(r.Secret), hex.EncodeToString(r.Secret), strings.Trim(fmt.Sprint(r.Secret), "[]"),
+		strings.Trim(fmt.Sprintf("%#v", r.Secret), "[]byte{}"),
 	} {
 		require.NotContains(t, strings.ToLower(out.String()), form)
 	}

@@ -26,13 +26,15 @@ func reserve(t testing.TB, cl *client.Client, name string) *client.Reservation {
 	return r
 }
 
-// A reservation outlives the client that made it, and another one continues with anything that was saved.
+// A reservation outlives the client that made it, and another one continues with anything that was
+// saved.
 func TestAReservationOutlivesItsClient(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	a, b := c.client(nil), c.client(nil)
 	ctx := soon(t)
-	r := client.NewReservation(30*time.Minute, client.ExclusiveItem("x"), client.SharedItem("y"), client.PermitsItem("p", 2, 3))
+	r := client.NewReservation(30*time.Minute, client.ExclusiveItem("x"), client.SharedItem("y"),
+		client.PermitsItem("p", 2, 3))
 	r.Label, r.Meta = "anna", []byte("a load test")
 	var saved []client.Reservation
 	began := time.Now()
@@ -60,7 +62,8 @@ func TestAReservationOutlivesItsClient(t *testing.T) {
 	}
 	first := look().Held[0]
 	require.True(t, first.Reserved)
-	require.Equal(t, admin.TicketRef{Session: r.Session, Ticket: r.Ticket}, admin.TicketRef{Session: first.Session, Ticket: first.Ticket})
+	require.Equal(t, admin.TicketRef{Session: r.Session, Ticket: r.Ticket},
+		admin.TicketRef{Session: first.Session, Ticket: first.Ticket})
 	require.Equal(t, r.Token, first.Token)
 	require.Equal(t, "anna", first.Label)
 	require.Equal(t, []byte("a load test"), first.Meta)
@@ -90,16 +93,19 @@ func TestAReservationOutlivesItsClient(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, sessions, 1, "its session is closed, and the client's own lives")
 	require.ErrorIs(t, b.ReleaseReservation(ctx, r), client.ErrLost)
-	require.NoError(t, b.ReleaseReservation(ctx, client.NewReservation(time.Hour, client.ExclusiveItem("x"))), "nothing is held")
+	require.NoError(t, b.ReleaseReservation(ctx,
+		client.NewReservation(time.Hour, client.ExclusiveItem("x"))), "nothing is held")
 }
 
-// A release whose answer did not come is none that others could have made: repeated, it is confirmed.
+// A release whose answer did not come is none that others could have made: repeated, it is
+// confirmed.
 func TestARepeatedReleaseIsNoLoss(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	cl := c.client(nil)
 	r := reserve(t, cl, "x")
-	conn, err := grpc.NewClient(c.nodes[0].Client(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(c.nodes[0].Client(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer conn.Close()
 	drop := &zamokpb.DropRequest{Session: r.Session, Secret: r.Secret, Ticket: r.Ticket}
@@ -111,8 +117,8 @@ func TestARepeatedReleaseIsNoLoss(t *testing.T) {
 	require.Empty(t, sessions)
 }
 
-// Whatever ended a reservation, no call takes it for held, and none takes the lock anew for it. One of which no grant
-// was known continues.
+// Whatever ended a reservation, no call takes it for held, and none takes the lock anew for it. One
+// of which no grant was known continues.
 func TestALostReservationIsReported(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -152,7 +158,8 @@ func TestALostReservationIsReported(t *testing.T) {
 			c.free(cl, name)
 		})
 	}
-	_, err := cl.RenewReservation(soon(t), client.NewReservation(time.Hour, client.ExclusiveItem("x")))
+	_, err := cl.RenewReservation(soon(t),
+		client.NewReservation(time.Hour, client.ExclusiveItem("x")))
 	require.ErrorIs(t, err, client.ErrInvalid)
 }
 
@@ -171,9 +178,10 @@ func TestAReservationGivenUpHoldsNothing(t *testing.T) {
 		save int  // the call of save that fails
 		want error
 	}{
-		"tried":                {item: client.ExclusiveItem("held"), want: client.ErrNotAcquired},
-		"given up":             {item: client.ExclusiveItem("held"), wait: true, want: over},
-		"another kind":         {item: client.PermitsItem("held", 1, 2), want: client.ErrKindMismatch},
+		"tried":    {item: client.ExclusiveItem("held"), want: client.ErrNotAcquired},
+		"given up": {item: client.ExclusiveItem("held"), wait: true, want: over},
+		"another kind": {item: client.PermitsItem("held", 1, 2),
+			want: client.ErrKindMismatch},
 		"invalid":              {item: client.ExclusiveItem("a\nb"), want: client.ErrInvalid},
 		"not saved":            {item: client.ExclusiveItem("free"), save: 1, want: full},
 		"not saved once open":  {item: client.ExclusiveItem("free"), save: 2, want: full},
@@ -200,11 +208,13 @@ func TestAReservationGivenUpHoldsNothing(t *testing.T) {
 			_, err := call(ctx, r, save)
 			cancel(nil)
 			require.ErrorIs(t, err, test.want)
-			if refused := (*client.NotAcquiredError)(nil); name == "tried" && errors.As(err, &refused) {
+			if refused := (*client.NotAcquiredError)(nil); name == "tried" &&
+				errors.As(err, &refused) {
 				require.Equal(t, held.Session(), refused.Holders[0].Session)
 			}
 			if test.save == 3 {
-				require.NotZero(t, r.Token, "it is held, and what was saved before is enough to release it")
+				require.NotZero(t, r.Token,
+					"it is held, and what was saved before is enough to release it")
 				require.NoError(t, cl.ReleaseReservation(soon(t), r))
 			} else {
 				require.Zero(t, r.Session)
@@ -217,7 +227,8 @@ func TestAReservationGivenUpHoldsNothing(t *testing.T) {
 	}
 }
 
-// What a reservation has opened is over: its secret opens nothing more, and Reserve draws another one, and saves it first.
+// What a reservation has opened is over: its secret opens nothing more, and Reserve draws another
+// one, and saves it first.
 func TestAReservationGivenUpBeginsAnew(t *testing.T) {
 	t.Parallel()
 	cl := startCluster(t, 1).client(nil)
@@ -263,7 +274,8 @@ func TestAReservationIsWaitedForThroughALeaderChange(t *testing.T) {
 	}()
 	c.waiting(cl, "x", 1)
 	require.NoError(t, c.leader().Kill())
-	require.Eventually(t, func() bool { return time.Since(began) > ttl+ttl/2 }, testTimeout, pollEvery)
+	require.Eventually(t, func() bool { return time.Since(began) > ttl+ttl/2 }, testTimeout,
+		pollEvery)
 	c.waiting(cl, "x", 1)
 	require.NoError(t, held.Unlock(soon(t)))
 	require.NoError(t, until(t, done, "the reservation"))
@@ -277,16 +289,21 @@ func TestAWaitAfterATryWaits(t *testing.T) {
 	cl := c.client(nil)
 	held, err := cl.Lock(soon(t), "x")
 	require.NoError(t, err)
-	conn, err := grpc.NewClient(c.nodes[0].Client(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(c.nodes[0].Client(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer conn.Close()
 	raw := zamokpb.NewZamokClient(conn)
 	r := client.NewReservation(time.Hour, client.ExclusiveItem("x"))
-	opened, err := raw.OpenSession(soon(t), &zamokpb.OpenSessionRequest{Secret: r.Secret, Settings: &zamokpb.SessionSettings{Ttl: int64(r.TTL)}})
+	opened, err := raw.OpenSession(soon(t),
+		&zamokpb.OpenSessionRequest{Secret: r.Secret,
+			Settings: &zamokpb.SessionSettings{Ttl: int64(r.TTL)}})
 	require.NoError(t, err)
 	r.Session, r.Ticket = opened.Session, 1
-	_, err = raw.Acquire(soon(t), &zamokpb.AcquireRequest{Session: r.Session, Secret: r.Secret, Acquire: &zamokpb.Acquire{
-		Ticket: r.Ticket, Items: []*zamokpb.Item{{Name: "x", Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}})
+	_, err = raw.Acquire(soon(t),
+		&zamokpb.AcquireRequest{Session: r.Session, Secret: r.Secret, Acquire: &zamokpb.Acquire{
+			Ticket: r.Ticket,
+			Items:  []*zamokpb.Item{{Name: "x", Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}})
 	require.Error(t, err, "it is not free")
 	done := make(chan error, 1)
 	go func() {

@@ -25,11 +25,12 @@ import (
 //	S2  Every ticket up to the acknowledged-through number was answered, or will not be requested
 //	    again; no number more than 1024 above it is sent.
 //	S3  The state of a ticket only moves forward, by the table of ticketstate.go.
-//	S4  A ticket that its caller gave up is queued to be dropped until the cluster reports its end.
+//	S4  A ticket that its caller gave up is queued to be dropped until the cluster reports its
+//	    end.
 //	S5  Only confirmations extend the local deadline: answers to the very transmission that was
 //	    applied.
-//	S6  A ticket that was sent has ended, and the end of a session is confirmed, only if the cluster
-//	    reported it.
+//	S6  A ticket that was sent has ended, and the end of a session is confirmed, only if the
+//	    cluster reported it.
 type session struct {
 	c      *Client
 	secret []byte          // never logged
@@ -48,9 +49,10 @@ type session struct {
 	confirmed clock.Instant
 
 	stream *stream // nil while not attached
-	// attempt is the number of the latest OpenStreams. Those that are pending together have the same
-	// number, so that only one of them takes effect. unanswered is how many of that number may have
-	// taken effect, because their answer is missing. opens is how many may have opened the session.
+	// attempt is the number of the latest OpenStreams. Those that are pending together have the
+	// same number, so that only one of them takes effect. unanswered is how many of that number may
+	// have taken effect, because their answer is missing. opens is how many may have opened the
+	// session.
 	attempt           uint64
 	opens, unanswered int
 
@@ -90,7 +92,8 @@ func newSession(c *Client) *session {
 		c: c, secret: make([]byte, 16),
 		state: unopened, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		ttl: clock.FromDuration(c.cfg.TTL), nextTicket: 1,
-		tickets: make(map[uint64]*ticket), completed: make(map[uint64]bool), holds: make(map[*ticket]struct{}),
+		tickets: make(map[uint64]*ticket), completed: make(map[uint64]bool),
+		holds: make(map[*ticket]struct{}),
 	}
 	rand.Read(s.secret) // never fails
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -116,7 +119,8 @@ func (s *session) run() {
 				s.mu.Unlock()
 			}
 			e := s.opened(tries.try(s.ctx, one, timeout))
-			for e.err == errOtherAttached && len(tries.pending) > 0 { // its answer is on its way, or lost
+			// its answer is on its way, or lost
+			for e.err == errOtherAttached && len(tries.pending) > 0 {
 				if e = s.opened(tries.wait(s.ctx, one, attemptTimeoutMin)); e.err == errNoAnswer {
 					tries.end()
 				}
@@ -130,17 +134,22 @@ func (s *session) run() {
 			s.c.running.Go(func() { s.c.nodes.discover(s.ctx, st.node) })
 			began := s.c.clock.Now()
 			s.streamEnded(st, st.serve())
-			if timeout, detached, warned = attemptTimeoutMin, s.c.clock.Now(), false; detached.Since(began) > clock.Second {
+			if timeout, detached, warned = attemptTimeoutMin, s.c.clock.Now(),
+				false; detached.Since(began) > clock.Second {
 				retry = backoff{}
 			}
-		case err == errRoundFailed || errors.Is(err, ErrWrongCluster) && s.considersLeaseValid(): // its own cluster may come back
+		case err == errRoundFailed || errors.Is(err, ErrWrongCluster) && s.considersLeaseValid():
+			// its own cluster may come back
 			timeout = min(2*timeout, attemptTimeoutMax)
 			if !warned && s.ctx.Err() == nil && s.c.clock.Now().Since(detached) > warnAfter {
 				warned = true
 				s.mu.Lock()
 				held := s.heldCount
 				s.mu.Unlock()
-				s.c.log.Warn("zamok: no node serves this session, so no lock is granted or renewed; retrying; if the nodes do not answer, check that a majority of them is running",
+				s.c.log.Warn(
+					"zamok: no node serves this session, so no lock is granted or renewed; "+
+						"retrying; if the nodes do not answer, check that a majority of them "+
+						"is running",
 					"held", held, "nodes", nodesText(s.c.nodes.unavailable(NotDone, nil).Nodes))
 			}
 		default:
@@ -168,7 +177,8 @@ func (s *session) streamEnded(st *stream, cause error) {
 // number than this session has used, or with the same one. That program knows the secret, so it may
 // be a copy of this process. It is unknown what it does with the locks.
 var errTakenOver = &Error{Kind: ErrSessionExpired, Outcome: Unknown,
-	Message: "another program uses the same session, a copy of this process perhaps, and has taken it over"}
+	Message: "another program uses the same session, a copy of this process perhaps, and has " +
+		"taken it over"}
 
 // end ends the session here, without a confirmation. Its locks are lost, and waiting calls continue
 // in another session.

@@ -32,8 +32,8 @@ func (m *manualClock) Advance(s clock.Span) {
 	m.now = m.now.Add(s)
 }
 
-// bare is a session without goroutines and without a network: what it would say is looked at, and what it
-// receives is sent by the test.
+// bare is a session without goroutines and without a network: what it would say is looked at, and
+// what it receives is sent by the test.
 type bare struct {
 	*testing.T
 	*session
@@ -46,10 +46,12 @@ type bare struct {
 func newBare(t *testing.T) *bare {
 	manual := &manualClock{}
 	manual.Advance(clock.Hour)
-	c := &Client{cfg: Config{TTL: DefaultTTL, RequestTimeout: time.Minute}, clock: manual, nodes: &nodes{}}
+	c := &Client{cfg: Config{TTL: DefaultTTL, RequestTimeout: time.Minute}, clock: manual,
+		nodes: &nodes{}}
 	b := &bare{T: t, clock: manual, time: clock.Time(clock.Minute)}
 	b.session = &session{
-		c: c, state: opening, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1), ttl: 10 * clock.Second, nextTicket: 1,
+		c: c, state: opening, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		ttl: 10 * clock.Second, nextTicket: 1,
 		tickets: map[uint64]*ticket{}, completed: map[uint64]bool{}, holds: map[*ticket]struct{}{},
 	}
 	b.session.ctx, b.session.cancel = context.WithCancelCause(t.Context())
@@ -67,7 +69,9 @@ func (b *bare) attach(tickets []*zamokpb.TicketState) {
 	defer b.mu.Unlock()
 	b.become(streamBroke)
 	sent := b.openFrame().Sent
-	b.applySessionState(b.st, &zamokpb.SessionState{Session: 7, Attachment: 9, Ttl: int64(b.ttl), Sent: sent, Time: int64(b.time), Tickets: tickets})
+	b.applySessionState(b.st,
+		&zamokpb.SessionState{Session: 7, Attachment: 9, Ttl: int64(b.ttl), Sent: sent,
+			Time: int64(b.time), Tickets: tickets})
 }
 
 // breaks ends the stream.
@@ -114,7 +118,9 @@ const (
 
 func (b *bare) push(st *zamokpb.TicketState) {
 	b.changes++
-	b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Change{Change: &zamokpb.Change{State: st, Number: b.changes}}})
+	b.receive(&zamokpb.ServerMessage{
+		Message: &zamokpb.ServerMessage_Change{
+			Change: &zamokpb.Change{State: st, Number: b.changes}}})
 }
 
 func (b *bare) reply(st *zamokpb.TicketState, code zamokpb.Code, outcome zamokpb.Outcome) {
@@ -126,8 +132,9 @@ func (b *bare) reply(st *zamokpb.TicketState, code zamokpb.Code, outcome zamokpb
 }
 
 func (b *bare) confirm(frame *zamokpb.ClientFrame) {
-	b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_KeepAliveAck{KeepAliveAck: &zamokpb.KeepAliveAck{
-		Sent: frame.Sent, Time: int64(b.time), Changes: b.changes}}})
+	b.receive(&zamokpb.ServerMessage{
+		Message: &zamokpb.ServerMessage_KeepAliveAck{KeepAliveAck: &zamokpb.KeepAliveAck{
+			Sent: frame.Sent, Time: int64(b.time), Changes: b.changes}}})
 }
 
 // outgoing is what the session would send: "acquire 1", "drop 2", …
@@ -198,7 +205,8 @@ func TestWhatWasNotSentIsForgottenWithoutAWord(t *testing.T) {
 	all := b.requests(3)
 	b.leaves(all[1])
 	sent, _ := b.outgoing()
-	require.Equal(t, []string{"acquire 1", "acquire 2"}, sent, "numbers are given when they are sent")
+	require.Equal(t, []string{"acquire 1", "acquire 2"}, sent,
+		"numbers are given when they are sent")
 	require.EqualValues(t, 2, all[2].number)
 	for _, t := range b.requests(500) {
 		b.leaves(t)
@@ -245,11 +253,13 @@ func TestLostIsFinalAndDroppedFirst(t *testing.T) {
 	require.ErrorIs(t, l.Err(), ErrLost)
 	sent, _ = b.outgoing()
 	require.Equal(t, []string{"drop 2", "acquire 3", "acquire 4"}, sent)
-	b.attach([]*zamokpb.TicketState{state(1, waiting, 0), state(2, granted, 0), state(3, waiting, 0), state(4, waiting, 0)})
+	b.attach([]*zamokpb.TicketState{state(1, waiting, 0), state(2, granted, 0),
+		state(3, waiting, 0), state(4, waiting, 0)})
 	sent, _ = b.outgoing()
 	require.Equal(t, []string{"drop 2"}, sent, "until the cluster confirms")
 	b.push(state(2, over, zamokpb.Reason_REASON_DROPPED))
-	b.attach([]*zamokpb.TicketState{state(1, granted, 0), state(3, waiting, 0), state(4, waiting, 0)})
+	b.attach([]*zamokpb.TicketState{state(1, granted, 0), state(3, waiting, 0),
+		state(4, waiting, 0)})
 	sent, _ = b.outgoing()
 	require.Empty(t, sent)
 	require.NotNil(t, b.hand(all[0]), "who waits keeps its place")
@@ -327,7 +337,8 @@ func TestWhatTheLeaderCouldNotTakeIsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBare(t)
 		one := b.requests(1)[0]
-		for _, code := range []zamokpb.Code{zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_UNKNOWN} {
+		for _, code := range []zamokpb.Code{zamokpb.Code_CODE_OVERLOADED,
+			zamokpb.Code_CODE_UNKNOWN} {
 			require.Equal(t, []string{"acquire 1"}, b.sends())
 			refused := time.Now()
 			b.reply(state(1, 0, 0), code, zamokpb.Outcome_OUTCOME_UNKNOWN)
@@ -359,7 +370,8 @@ func TestARefusalOfAnEarlierStreamIsNotRepeated(t *testing.T) {
 	})
 }
 
-// What a newer server says and this client does not know ends the call: the call must not be repeated again and again.
+// What a newer server says and this client does not know ends the call: the call must not be
+// repeated again and again.
 func TestAnUnknownReasonIsAnErrorAtOnce(t *testing.T) {
 	b := newBare(t)
 	all := b.requests(3)
@@ -418,7 +430,8 @@ func TestAGapInTheChangesEndsTheStream(t *testing.T) {
 	require.ErrorIs(t, context.Cause(b.st.ctx), errMissing)
 	require.Nil(t, b.hand(all[2]), "nothing after a gap counts")
 
-	b.attach([]*zamokpb.TicketState{state(1, granted, 0), state(2, granted, 0), state(3, granted, 0)})
+	b.attach([]*zamokpb.TicketState{state(1, granted, 0), state(2, granted, 0),
+		state(3, granted, 0)})
 	require.NotNil(t, b.hand(all[1]))
 	b.changes++ // the last one is lost
 	b.keepAliveDue = true
@@ -428,10 +441,12 @@ func TestAGapInTheChangesEndsTheStream(t *testing.T) {
 }
 
 func TestEveryCodeHasAnError(t *testing.T) {
-	again := map[string]bool{"CODE_OK": true, "CODE_NOT_LEADER": true, "CODE_OVERLOADED": true, "CODE_UNKNOWN": true,
+	again := map[string]bool{"CODE_OK": true, "CODE_NOT_LEADER": true, "CODE_OVERLOADED": true,
+		"CODE_UNKNOWN":    true,
 		"CODE_SUPERSEDED": true, "CODE_SLOW_READER": true, "CODE_STOPPING": true}
 	for number, name := range zamokpb.Code_name {
-		err := errorOf(&zamokpb.ErrorInfo{Code: zamokpb.Code(number), Message: "why", Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE})
+		err := errorOf(&zamokpb.ErrorInfo{Code: zamokpb.Code(number), Message: "why",
+			Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE})
 		if again[name] {
 			assert.NoError(t, err, name)
 			continue

@@ -36,18 +36,22 @@ var (
 // stream is one connection of the session. The session's run goroutine sends, and another goroutine
 // receives.
 type stream struct {
-	s          *session
-	node       *node
-	ctx        context.Context
-	cancel     context.CancelCauseFunc
-	rpc        grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame] // nil before the call
-	first      bool                                                               // no earlier stream can have opened the session
-	firstFrame *zamokpb.ServerFrame                                               // nil once it is applied
+	s      *session
+	node   *node
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// nil before the call
+	rpc grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame]
+	// no earlier stream can have opened the session
+	first bool
+	// nil once it is applied
+	firstFrame *zamokpb.ServerFrame
 }
 
 // openStream opens a stream at a node, and receives its first frame, which opened applies. It gives
 // up after one ttl, when the answer would confirm nothing any more.
-func (s *session) openStream(ctx context.Context, cancel context.CancelCauseFunc, one *node) (*stream, error) {
+func (s *session) openStream(ctx context.Context, cancel context.CancelCauseFunc,
+	one *node) (*stream, error) {
 	st := &stream{s: s, node: one, ctx: ctx, cancel: cancel}
 	s.mu.Lock()
 	late := time.AfterFunc(s.ttl.Duration(), func() { cancel(errNoAnswer) })
@@ -130,10 +134,11 @@ func (s *session) applyFirstFrame(st *stream, err error) error {
 // openFrame is the first frame of a stream.
 func (s *session) openFrame() *zamokpb.ClientFrame {
 	cfg := &s.c.cfg
-	open := &zamokpb.OpenStream{Secret: s.secret, Session: s.id, Attempt: s.attempt, Settings: &zamokpb.SessionSettings{
-		Ttl: int64(cfg.TTL), Label: cfg.Label, Meta: cfg.Meta,
-		LockDelay: int64(cfg.LockDelay), ReleaseOnDisconnect: int64(cfg.ReleaseOnDisconnect),
-	}}
+	open := &zamokpb.OpenStream{Secret: s.secret, Session: s.id, Attempt: s.attempt,
+		Settings: &zamokpb.SessionSettings{
+			Ttl: int64(cfg.TTL), Label: cfg.Label, Meta: cfg.Meta,
+			LockDelay: int64(cfg.LockDelay), ReleaseOnDisconnect: int64(cfg.ReleaseOnDisconnect),
+		}}
 	now := s.c.clock.Now()
 	s.sent = now
 	return &zamokpb.ClientFrame{
@@ -149,14 +154,17 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 		return
 	}
 	s.become(attach)
-	s.checkDeadlines(s.c.clock.Now()) // a lock whose time has passed stays lost, whatever the cluster reports now
+	// a lock whose time has passed stays lost, whatever the cluster reports now
+	s.checkDeadlines(s.c.clock.Now())
 	if s.lease == nil {
 		s.ttl = clock.Span(w.GetTtl())
 		s.lease = clock.NewLocalDeadline(s.ttl)
 	}
 	if least := clock.Span(w.GetTtlMin()); s.ttl < least && least != s.ttlMin {
-		s.c.log.Warn("zamok: the session's ttl is too short for the cluster's election timeout now: most failovers would end it, and its locks "+
-			"be lost; use a longer one", "ttl", s.ttl, "at_least", least)
+		s.c.log.Warn(
+			"zamok: the session's ttl is too short for the cluster's election timeout now: most "+
+				"failovers would end it, and its locks be lost; use a longer one", "ttl", s.ttl,
+			"at_least", least)
 	}
 	s.ttlMin = clock.Span(w.GetTtlMin())
 	s.id, s.stream, s.delivered = w.GetSession(), st, 0
@@ -182,7 +190,8 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 			continue
 		}
 		t.queued = false
-		if t.state == ticketReleasing || t.state == ticketRequested || t.downgrade == downgradeRequested {
+		if t.state == ticketReleasing || t.state == ticketRequested ||
+			t.downgrade == downgradeRequested {
 			s.queueOut(t)
 		}
 	}
@@ -289,7 +298,8 @@ func (s *session) compose() *zamokpb.ClientFrame {
 // and no KeepAlive was sent just now. A message that the node rejects before the log renews
 // nothing.
 func (s *session) unconfirmed(now clock.Instant) bool {
-	return now.Reached(s.confirmed.Add(2*s.ttl/renewals)) && now.Reached(s.keptAlive.Add(s.ttl/retries))
+	return now.Reached(s.confirmed.Add(2*s.ttl/renewals)) &&
+		now.Reached(s.keptAlive.Add(s.ttl/retries))
 }
 
 // outgoingMessage is the next message of a ticket; nil if it has none.
@@ -343,8 +353,10 @@ func (s *session) apply(st *stream, m *zamokpb.ServerMessage) {
 			st.missing(m.KeepAliveAck.GetChanges())
 		}
 	case *zamokpb.ServerMessage_Position:
-		if t := s.tickets[m.Position.GetTicket()]; t != nil && t.callerWaits() && t.request.onPosition != nil {
-			t.position = &Position{Name: m.Position.GetName(), Ahead: int(m.Position.GetAhead()), Blockers: each(m.Position.GetBlockers(), blocker)}
+		if t := s.tickets[m.Position.GetTicket()]; t != nil && t.callerWaits() &&
+			t.request.onPosition != nil {
+			t.position = &Position{Name: m.Position.GetName(), Ahead: int(m.Position.GetAhead()),
+				Blockers: each(m.Position.GetBlockers(), blocker)}
 			t.notify()
 		}
 	case *zamokpb.ServerMessage_Contended:

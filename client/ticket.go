@@ -125,9 +125,11 @@ func (s *session) retryLater(t *ticket, info *zamokpb.ErrorInfo) {
 				s.queueOut(t)
 			}
 		})
-		if now := s.c.clock.Now(); s.limitLogged == (clock.Instant{}) || now.Since(s.limitLogged) > limitLogEvery {
+		if now := s.c.clock.Now(); s.limitLogged == (clock.Instant{}) ||
+			now.Since(s.limitLogged) > limitLogEvery {
 			s.limitLogged = now
-			s.c.log.Warn("zamok: a limit of the node delays acquisitions; retrying", "limit", info.GetField(),
+			s.c.log.Warn("zamok: a limit of the node delays acquisitions; retrying", "limit",
+				info.GetField(),
 				"message", info.GetMessage())
 		}
 		return
@@ -207,15 +209,18 @@ func (t *ticket) endFailure(reason zamokpb.Reason, text string) error {
 		return &NotAcquiredError{Names: names(t.items), cause: errWaitTimeout}
 	case zamokpb.Reason_REASON_FORCE_RELEASED:
 		return reasonError(reason, text)
-	case zamokpb.Reason_REASON_UNSPECIFIED, zamokpb.Reason_REASON_DROPPED, zamokpb.Reason_REASON_CLOSED, zamokpb.Reason_REASON_EXPIRED,
-		zamokpb.Reason_REASON_DISCONNECTED, zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR, zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED,
+	case zamokpb.Reason_REASON_UNSPECIFIED, zamokpb.Reason_REASON_DROPPED,
+		zamokpb.Reason_REASON_CLOSED, zamokpb.Reason_REASON_EXPIRED,
+		zamokpb.Reason_REASON_DISCONNECTED, zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR,
+		zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED,
 		zamokpb.Reason_REASON_RESTORED: // before it was returned: request it again
 		if t.token != 0 {
 			return errTooLate
 		}
 		return errRetryInNewSession
 	default: // of a newer server
-		return &Error{Kind: ErrRefused, Message: fmt.Sprintf("with the reason %d, which this client does not know", reason)}
+		return &Error{Kind: ErrRefused,
+			Message: fmt.Sprintf("with the reason %d, which this client does not know", reason)}
 	}
 }
 
@@ -279,13 +284,15 @@ func (t *ticket) mayHandOver(now clock.Instant) bool {
 // handOver returns the grant to the caller, if its lease is considered valid at now (L1).
 func (t *ticket) handOver(now clock.Instant) *Lock {
 	s := t.s
-	if t.state != ticketGranted || t.failure != nil || s.closing || !s.lease.Valid(now) || t.holdUntil != 0 && !t.mayHandOver(now) {
+	if t.state != ticketGranted || t.failure != nil || s.closing || !s.lease.Valid(now) ||
+		t.holdUntil != 0 && !t.mayHandOver(now) {
 		return nil
 	}
 	t.become(handOver)
 	t.handle = &Lock{t: t, contended: make(chan int, 1)}
 	t.request = nil
-	if left := min(checkEvery, s.checkDeadlines(now)); now.Reached(s.checksNext) || s.checksNext.Since(now) > left {
+	if left := min(checkEvery, s.checkDeadlines(now)); now.Reached(s.checksNext) ||
+		s.checksNext.Since(now) > left {
 		signal(s.kick) // also if the check is overdue: timers stop while the machine is suspended
 	}
 	return t.handle
@@ -318,7 +325,8 @@ func (s *session) applyChange(c *zamokpb.Change) {
 	state := c.GetState()
 	t := s.tickets[state.GetTicket()]
 	if t == nil {
-		if state.GetState() == zamokpb.State_STATE_GRANTED { // for a frame of an earlier stream that arrived late
+		// for a frame of an earlier stream that arrived late
+		if state.GetState() == zamokpb.State_STATE_GRANTED {
 			s.queueOut(s.releaseUnknown(state))
 		}
 		return
@@ -336,11 +344,17 @@ func (s *session) applyChange(c *zamokpb.Change) {
 // refusedReasons are the reasons for which a ticket ends with its own Acquire, with the errors if
 // the answer to that was lost.
 var refusedReasons = map[zamokpb.Reason]func(*ticket) error{
-	zamokpb.Reason_REASON_TRY_FAILED:    func(t *ticket) error { return &NotAcquiredError{Names: names(t.items)} },
-	zamokpb.Reason_REASON_DEADLOCKED:    func(*ticket) error { return &DeadlockError{} },
-	zamokpb.Reason_REASON_OWNER_BUSY:    func(*ticket) error { return &Error{Kind: ErrNotAcquired, Message: "its owner waits already"} },
-	zamokpb.Reason_REASON_KIND_MISMATCH: func(*ticket) error { return &Error{Kind: ErrKindMismatch} },
-	zamokpb.Reason_REASON_TOO_MANY:      func(*ticket) error { return &Error{Kind: ErrLimit} },
+	zamokpb.Reason_REASON_TRY_FAILED: func(t *ticket) error {
+		return &NotAcquiredError{Names: names(t.items)}
+	},
+	zamokpb.Reason_REASON_DEADLOCKED: func(*ticket) error { return &DeadlockError{} },
+	zamokpb.Reason_REASON_OWNER_BUSY: func(*ticket) error {
+		return &Error{Kind: ErrNotAcquired, Message: "its owner waits already"}
+	},
+	zamokpb.Reason_REASON_KIND_MISMATCH: func(*ticket) error {
+		return &Error{Kind: ErrKindMismatch}
+	},
+	zamokpb.Reason_REASON_TOO_MANY: func(*ticket) error { return &Error{Kind: ErrLimit} },
 }
 
 // applyAnswer applies the answer to a command.
@@ -363,7 +377,8 @@ func (s *session) applyAnswer(a *zamokpb.Answer) {
 	if isDowngrade && (final != nil || info.GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE) {
 		t.downgrades--
 	}
-	if a.GetCommand() == zamokpb.Command_COMMAND_ACQUIRE && info.GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE {
+	if a.GetCommand() == zamokpb.Command_COMMAND_ACQUIRE &&
+		info.GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE {
 		t.unanswered--
 	}
 	switch {
@@ -401,7 +416,8 @@ func (s *session) acquireRefused(t *ticket, info *zamokpb.ErrorInfo, final error
 		return
 	case zamokpb.Code_CODE_NOT_ACQUIRED:
 		if t.callerWaits() {
-			final = &NotAcquiredError{Names: names(t.items), Holders: each(info.GetBlockers(), blocker)}
+			final = &NotAcquiredError{Names: names(t.items),
+				Holders: each(info.GetBlockers(), blocker)}
 		}
 	}
 	if t.token != 0 {

@@ -5,7 +5,8 @@ package client
 //	unsent       in line, without a number; not sent to the cluster
 //	requested    sent, not answered
 //	waiting      in the cluster's queue
-//	granted      granted by the cluster, not returned yet: the lease or the end of its maximum hold is unconfirmed
+//	granted      granted by the cluster, not returned yet: the lease or the end of its maximum
+//	             hold is unconfirmed
 //	held         returned to its caller, who considers it held
 //	releasing    given up or lost here; a Drop is sent until the cluster reports the end (S4)
 //	ended        ended in the cluster, or never sent
@@ -16,11 +17,11 @@ package client
 //
 //	from \ event | send      | onWaiting | onGranted | handOver | giveUp    | onEnded | sessionEnd
 //	unsent       | requested | -         | -         | -        | ended     | ended   | ended
-//	requested    | -         | waiting   | granted   | -        | releasing | ended   | unconfirmed
-//	waiting      | -         | -         | granted   | -        | releasing | ended   | unconfirmed
-//	granted      | -         | -         | -         | held     | releasing | ended   | unconfirmed
-//	held         | -         | -         | -         | -        | releasing | ended   | unconfirmed
-//	releasing    | -         | -         | -         | -        | -         | ended   | unconfirmed
+//	requested    | - | waiting | granted | - | releasing | ended | unconfirmed
+//	waiting      | - | - | granted | - | releasing | ended | unconfirmed
+//	granted      | - | - | - | held | releasing | ended | unconfirmed
+//	held         | - | - | - | - | releasing | ended | unconfirmed
+//	releasing    | - | - | - | - | - | ended | unconfirmed
 //	ended        | -         | -         | -         | -        | -         | -       | -
 //	unconfirmed  | -         | -         | -         | -        | -         | -       | -
 //
@@ -57,11 +58,16 @@ const (
 // after returns the state after an event, or 0 if the event changes nothing.
 func (from ticketState) after(e ticketEvent) ticketState {
 	return [...][ticketEvents]ticketState{
-		ticketUnsent:      {send: ticketRequested, giveUp: ticketEnded, onEnded: ticketEnded, sessionEnd: ticketEnded},
-		ticketRequested:   {onWaiting: ticketWaiting, onGranted: ticketGranted, giveUp: ticketReleasing, onEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
-		ticketWaiting:     {onGranted: ticketGranted, giveUp: ticketReleasing, onEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
-		ticketGranted:     {handOver: ticketHeld, giveUp: ticketReleasing, onEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
-		ticketHeld:        {giveUp: ticketReleasing, onEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
+		ticketUnsent: {send: ticketRequested, giveUp: ticketEnded, onEnded: ticketEnded,
+			sessionEnd: ticketEnded},
+		ticketRequested: {onWaiting: ticketWaiting, onGranted: ticketGranted,
+			giveUp: ticketReleasing, onEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
+		ticketWaiting: {onGranted: ticketGranted, giveUp: ticketReleasing, onEnded: ticketEnded,
+			sessionEnd: ticketUnconfirmed},
+		ticketGranted: {handOver: ticketHeld, giveUp: ticketReleasing, onEnded: ticketEnded,
+			sessionEnd: ticketUnconfirmed},
+		ticketHeld: {giveUp: ticketReleasing, onEnded: ticketEnded,
+			sessionEnd: ticketUnconfirmed},
 		ticketReleasing:   {onEnded: ticketEnded, sessionEnd: ticketUnconfirmed},
 		ticketEnded:       {},
 		ticketUnconfirmed: {},

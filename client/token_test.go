@@ -22,7 +22,8 @@ func (s *tokenSource) GetRequestMetadata(context.Context, ...string) (map[string
 
 func (*tokenSource) RequireTransportSecurity() bool { return false }
 
-// TestALateTokenLosesNoLock: the token of a client that holds a lock counts no more, and the next one comes a moment later.
+// TestALateTokenLosesNoLock: the token of a client that holds a lock counts no more, and the next
+// one comes a moment later.
 func TestALateTokenLosesNoLock(t *testing.T) {
 	t.Parallel()
 	first, old, err := identity.NewToken("alice", time.Time{})
@@ -46,7 +47,8 @@ func TestALateTokenLosesNoLock(t *testing.T) {
 	})
 	source, g := &tokenSource{}, &gate{}
 	source.Store(&first)
-	cl, ctx := c.client(func(cfg *client.Config) { cfg.Credentials, cfg.Dialer = source, g.dial }), soon(t)
+	cl, ctx := c.client(func(cfg *client.Config) { cfg.Credentials, cfg.Dialer = source, g.dial }),
+		soon(t)
 	lock, err := cl.Lock(ctx, "x")
 	require.NoError(t, err)
 	require.Equal(t, "alice", mustGet(t, cl, "x").Held[0].Identity)
@@ -56,7 +58,8 @@ func TestALateTokenLosesNoLock(t *testing.T) {
 	g.open()
 	until(t, refused, "a refusal of the old token")
 	source.Store(&second)
-	require.NoError(t, lock.Downgrade(ctx), "the session goes on with the next token of the same identity")
+	require.NoError(t, lock.Downgrade(ctx),
+		"the session goes on with the next token of the same identity")
 	require.NoError(t, lock.Err())
 	require.NoError(t, lock.Unlock(ctx))
 }

@@ -13,7 +13,8 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// tableIn reads the transition table in a file's comments: from state and event to the next state, without the "-".
+// tableIn reads the transition table in a file's comments: from state and event to the next state,
+// without the "-".
 func tableIn(t *testing.T, file string) (events, states []string, next map[[2]string]string) {
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 	require.NoError(t, err)
@@ -42,8 +43,10 @@ func tableIn(t *testing.T, file string) (events, states []string, next map[[2]st
 	return events, states, next
 }
 
-// requireTable compares the table in a file's comments with the code: its headings, its rows and every cell.
-func requireTable(t *testing.T, file string, wantEvents, wantStates []string, after func(state, event int) int) {
+// requireTable compares the table in a file's comments with the code: its headings, its rows and
+// every cell.
+func requireTable(t *testing.T, file string, wantEvents, wantStates []string,
+	after func(state, event int) int) {
 	events, states, next := tableIn(t, file)
 	require.Equal(t, wantEvents, events)
 	require.Equal(t, wantStates, states)
@@ -62,8 +65,10 @@ func requireTable(t *testing.T, file string, wantEvents, wantStates []string, af
 func TestTicketTransitions(t *testing.T) {
 	events := [ticketEvents]string{send: "send", onWaiting: "onWaiting", onGranted: "onGranted",
 		handOver: "handOver", giveUp: "giveUp", onEnded: "onEnded", sessionEnd: "sessionEnd"}
-	states := [...]string{ticketUnsent: "unsent", ticketRequested: "requested", ticketWaiting: "waiting",
-		ticketGranted: "granted", ticketHeld: "held", ticketReleasing: "releasing", ticketEnded: "ended",
+	states := [...]string{ticketUnsent: "unsent", ticketRequested: "requested",
+		ticketWaiting: "waiting",
+		ticketGranted: "granted", ticketHeld: "held", ticketReleasing: "releasing",
+		ticketEnded:       "ended",
 		ticketUnconfirmed: "unconfirmed"}
 	requireTable(t, "ticketstate.go", events[:], states[1:], func(state, event int) int {
 		return int(ticketState(state).after(ticketEvent(event)))
@@ -71,9 +76,11 @@ func TestTicketTransitions(t *testing.T) {
 }
 
 func TestConnectionTransitions(t *testing.T) {
-	events := [connectionEvents]string{openSent: "openSent", openRefused: "openRefused", attach: "attach",
+	events := [connectionEvents]string{openSent: "openSent", openRefused: "openRefused",
+		attach:      "attach",
 		streamBroke: "streamBroke", endConfirmed: "endConfirmed", abort: "abort"}
-	states := [...]string{unopened: "unopened", opening: "opening", attached: "attached", detached: "detached",
+	states := [...]string{unopened: "unopened", opening: "opening", attached: "attached",
+		detached:     "detached",
 		sessionEnded: "sessionEnded", sessionAborted: "sessionAborted"}
 	requireTable(t, "connectionstate.go", events[:], states[1:], func(state, event int) int {
 		return int(connectionState(state).after(connectionEvent(event)))
@@ -93,8 +100,8 @@ func ticketEventsOf(b *bare, one *ticket) map[ticketEvent]func() {
 	}
 }
 
-// Walked from each state with each event, as frames and calls bring them, a ticket does what the table says, and the
-// counts that hang on its state are right.
+// Walked from each state with each event, as frames and calls bring them, a ticket does what the
+// table says, and the counts that hang on its state are right.
 func TestTicketWalksItsTransitions(t *testing.T) {
 	paths := map[ticketState][]ticketEvent{
 		ticketUnsent:      {},
@@ -124,15 +131,20 @@ func TestTicketWalksItsTransitions(t *testing.T) {
 				want = next
 			}
 			require.Equal(t, want, one.state, "state %d, event %d", from, event)
-			require.True(t, want.final() || event != onEnded && event != sessionEnd, "no state outlives its end")
-			require.True(t, want >= ticketReleasing || event != giveUp, "what was given up is not held")
-			require.Equal(t, want == ticketHeld, b.heldCount == 1, "state %d, event %d", from, event)
+			require.True(t, want.final() || event != onEnded && event != sessionEnd,
+				"no state outlives its end")
+			require.True(t, want >= ticketReleasing || event != giveUp,
+				"what was given up is not held")
+			require.Equal(t, want == ticketHeld, b.heldCount == 1, "state %d, event %d",
+				from, event)
 			if one.handle != nil {
-				require.Equal(t, want == ticketHeld || from == ticketHeld && event == giveUp || from == ticketReleasing, one.failure == nil,
+				require.Equal(t, want == ticketHeld || from == ticketHeld && event == giveUp ||
+					from == ticketReleasing, one.failure == nil,
 					"a handle learns of its loss: state %d, event %d", from, event)
 			}
 			known := b.tickets[one.number] == one
-			require.Equal(t, want != ticketUnsent && !want.final(), known, "state %d, event %d", from, event)
+			require.Equal(t, want != ticketUnsent && !want.final(), known, "state %d, event %d",
+				from, event)
 		}
 	}
 }
@@ -154,7 +166,8 @@ func TestAnEndedTicketSendsNothing(t *testing.T) {
 	}
 }
 
-// A wait that is cancelled before it was sent is not acquired: the cluster answers, so it is not unavailable.
+// A wait that is cancelled before it was sent is not acquired: the cluster answers, so it is not
+// unavailable.
 func TestAnUnsentWaitThatIsCancelledIsNotAcquired(t *testing.T) {
 	b := newBare(t)
 	one := b.requests(1)[0]
@@ -166,8 +179,8 @@ func TestAnUnsentWaitThatIsCancelledIsNotAcquired(t *testing.T) {
 	require.NotErrorIs(t, err, ErrUnavailable)
 }
 
-// Walked from each state with each event, the session does what the table says, and its end ends its tickets: in the
-// cluster, or here without the cluster's word.
+// Walked from each state with each event, the session does what the table says, and its end ends
+// its tickets: in the cluster, or here without the cluster's word.
 func TestConnectionWalksItsTransitions(t *testing.T) {
 	happens := func(b *bare, e connectionEvent) {
 		switch e {
@@ -178,8 +191,9 @@ func TestConnectionWalksItsTransitions(t *testing.T) {
 		case streamBroke:
 			b.breaks()
 		case endConfirmed:
-			b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
-				Reason: zamokpb.Reason_REASON_EXPIRED}}})
+			b.receive(&zamokpb.ServerMessage{
+				Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
+					Reason: zamokpb.Reason_REASON_EXPIRED}}})
 		case abort:
 			b.end(errTakenOver)
 		default:
@@ -215,12 +229,14 @@ func TestConnectionWalksItsTransitions(t *testing.T) {
 				want = next
 			}
 			require.Equal(t, want, b.state, "state %d, event %d", from, event)
-			require.True(t, want.over() || event != endConfirmed && event != abort, "no state outlives its end")
+			require.True(t, want.over() || event != endConfirmed && event != abort,
+				"no state outlives its end")
 			require.Equal(t, want == attached, b.stream != nil, "state %d, event %d", from, event)
 			switch {
 			case want.over():
 				require.Error(t, b.ctx.Err())
-				require.Equal(t, sent && want == sessionAborted, one.state == ticketUnconfirmed, "state %d, event %d", from, event)
+				require.Equal(t, sent && want == sessionAborted, one.state == ticketUnconfirmed,
+					"state %d, event %d", from, event)
 				require.True(t, one.state.final())
 			case sent:
 				require.Equal(t, ticketRequested, one.state)

@@ -26,7 +26,8 @@ type gate struct {
 	to    string        // where connections lead; "" = to the address that is dialed
 }
 
-// dial makes a connection that no later cut misses: one that was begun before a cut is made anew after it.
+// dial makes a connection that no later cut misses: one that was begun before a cut is made anew
+// after it.
 func (g *gate) dial(ctx context.Context, address string) (net.Conn, error) {
 	for {
 		g.mu.Lock()
@@ -85,8 +86,8 @@ func (g *gate) lead(to string) {
 	g.open()
 }
 
-// A session that ends here without the cluster's word leaves its grants standing there: no release of one of them
-// is confirmed.
+// A session that ends here without the cluster's word leaves its grants standing there: no release
+// of one of them is confirmed.
 func TestARefusedReturnConfirmsNoUnlock(t *testing.T) {
 	t.Parallel()
 	var denied atomic.Bool
@@ -108,7 +109,8 @@ func TestARefusedReturnConfirmsNoUnlock(t *testing.T) {
 	denied.Store(true)
 	unlocked := make(chan error, 1)
 	go func() { unlocked <- held.Unlock(ctx) }()
-	require.Eventually(t, func() bool { return errors.Is(held.Err(), client.ErrNotHeld) }, testTimeout, pollEvery)
+	require.Eventually(t, func() bool { return errors.Is(held.Err(), client.ErrNotHeld) },
+		testTimeout, pollEvery)
 	g.open()
 	err = until(t, unlocked, "the unlock")
 	info, getErr := b.Get(ctx, "x", 0)

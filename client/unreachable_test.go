@@ -22,7 +22,8 @@ import (
 	"zamok/client/admin"
 )
 
-// dead is an address without a listener. A port that was free a moment ago might be another test's by now.
+// dead is an address without a listener. A port that was free a moment ago might be another test's
+// by now.
 const dead = "127.0.0.1:1"
 
 func TestDialNamesEveryEndpointAndWhy(t *testing.T) {
@@ -46,8 +47,8 @@ func TestDialNamesEveryEndpointAndWhy(t *testing.T) {
 	hangUp(t, cl)
 }
 
-// An attempt that found no connection took no effect, so what the next node says is the whole truth. Each client asks
-// its endpoints in another order.
+// An attempt that found no connection took no effect, so what the next node says is the whole
+// truth. Each client asks its endpoints in another order.
 func TestAnAttemptWithoutAConnectionLeavesNoDoubt(t *testing.T) {
 	c := startCluster(t, 1)
 	ctx := soon(t)
@@ -107,10 +108,12 @@ func TestLockWaitsWhileNoNodeCanBeReached(t *testing.T) {
 	log := &record{}
 	c, ctx := startCluster(t, 1), soon(t)
 	cl, err := client.New(client.Config{
-		Endpoints: c.endpoints(), RequestTimeout: 300 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Endpoints: c.endpoints(), RequestTimeout: 300 * time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { _, err := admin.New(cl).Now(ctx); return err == nil }, testTimeout, pollEvery)
+	require.Eventually(t, func() bool { _, err := admin.New(cl).Now(ctx); return err == nil },
+		testTimeout, pollEvery)
 	require.NoError(t, c.nodes[0].Kill())
 	_, err = cl.TryLock(ctx, "x")
 	require.ErrorIs(t, err, client.ErrUnavailable)
@@ -118,7 +121,8 @@ func TestLockWaitsWhileNoNodeCanBeReached(t *testing.T) {
 	_, err = admin.New(cl).Now(ctx)
 	require.ErrorIs(t, err, client.ErrUnavailable)
 
-	for refused := false; !refused; { // when an attempt has just taken too long, the error says that
+	// when an attempt has just taken too long, the error says that
+	for refused := false; !refused; {
 		bounded, cancel := context.WithTimeout(ctx, 3*time.Second)
 		_, err = cl.Lock(bounded, "x")
 		cancel()
@@ -128,7 +132,8 @@ func TestLockWaitsWhileNoNodeCanBeReached(t *testing.T) {
 		require.ErrorContains(t, err, c.nodes[0].Client())
 		refused = strings.Contains(err.Error(), "refused")
 	}
-	require.Eventually(t, func() bool { return len(log.lines()) > 0 }, testTimeout, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(log.lines()) > 0 }, testTimeout,
+		5*time.Millisecond)
 	require.Len(t, log.lines(), 1, "one warning in one outage")
 	_ = cl.Close() // nothing was opened, or it can't be known
 }
@@ -137,17 +142,32 @@ func TestDoorNamesTheField(t *testing.T) {
 	c := startCluster(t, 1)
 	a, ctx := c.client(nil), soon(t)
 	for name, ask := range map[string]func() error{
-		"empty name":     func() error { _, err := a.Lock(ctx, ""); return err },
-		"control in it":  func() error { _, err := a.Lock(ctx, "a\x00b"); return err },
-		"not UTF-8":      func() error { _, err := a.Lock(ctx, "\xff"); return err },
-		"long name":      func() error { _, err := a.TryLock(ctx, strings.Repeat("x", 513)); return err },
-		"much metadata":  func() error { _, err := a.Lock(ctx, "x", client.WithMeta(make([]byte, 4097))); return err },
-		"10 MiB":         func() error { _, err := a.Lock(ctx, "x", client.WithMeta(make([]byte, 10<<20))); return err },
-		"no items":       func() error { _, err := a.LockAll(ctx, nil); return err },
-		"too many items": func() error { _, err := a.LockAll(ctx, make([]client.Item, 65)); return err },
-		"negative hold":  func() error { _, err := a.Lock(ctx, "x", client.WithMaxHold(-1)); return err },
-		"get":            func() error { _, err := a.Get(ctx, "", 0); return err },
-		"get no UTF-8":   func() error { _, err := a.Get(ctx, "\xff", 0); return err },
+		"empty name":    func() error { _, err := a.Lock(ctx, ""); return err },
+		"control in it": func() error { _, err := a.Lock(ctx, "a\x00b"); return err },
+		"not UTF-8":     func() error { _, err := a.Lock(ctx, "\xff"); return err },
+		"long name": func() error {
+			_, err := a.TryLock(ctx, strings.Repeat("x", 513))
+			return err
+		},
+		"much metadata": func() error {
+			_, err := a.Lock(ctx, "x", client.WithMeta(make([]byte, 4097)))
+			return err
+		},
+		"10 MiB": func() error {
+			_, err := a.Lock(ctx, "x", client.WithMeta(make([]byte, 10<<20)))
+			return err
+		},
+		"no items": func() error { _, err := a.LockAll(ctx, nil); return err },
+		"too many items": func() error {
+			_, err := a.LockAll(ctx, make([]client.Item, 65))
+			return err
+		},
+		"negative hold": func() error {
+			_, err := a.Lock(ctx, "x", client.WithMaxHold(-1))
+			return err
+		},
+		"get":          func() error { _, err := a.Get(ctx, "", 0); return err },
+		"get no UTF-8": func() error { _, err := a.Get(ctx, "\xff", 0); return err },
 	} {
 		err := ask()
 		require.ErrorIs(t, err, client.ErrInvalid, name)
@@ -161,8 +181,8 @@ func TestDoorNamesTheField(t *testing.T) {
 	require.NoError(t, l.Unlock(ctx))
 }
 
-// An address that leads to something else is reported in a sentence, and of a question it is never said that it may have
-// taken effect.
+// An address that leads to something else is reported in a sentence, and of a question it is never
+// said that it may have taken effect.
 func TestAWrongEndpointIsExplained(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewServer(http.NotFoundHandler())
@@ -174,7 +194,8 @@ func TestAWrongEndpointIsExplained(t *testing.T) {
 	abrupt, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer abrupt.Close()
-	go func() { // as a server with TLS, if it closes before it has read all: the rest is answered by a reset
+	// as a server with TLS, if it closes before it has read all: the rest is answered by a reset
+	go func() {
 		for {
 			conn, err := abrupt.Accept()
 			if err != nil {
@@ -191,14 +212,22 @@ func TestAWrongEndpointIsExplained(t *testing.T) {
 	}{
 		"nobody":          {dead, "nobody listens there (connection refused)", nil},
 		"a port for HTTP": {web.Listener.Addr().String(), "name the node's port for clients", nil},
-		"a reset":         {abrupt.Addr().String(), "wants TLS (--cacert, or Config.TLS) or a certificate (--cert), has reached a limit", nil},
-		"TLS":             {secure.Listener.Addr().String(), "wants TLS (--cacert, or Config.TLS)", nil},
-		"no TLS":          {web.Listener.Addr().String(), "does not talk TLS, and this client does: leave out --cacert (Config.TLS)", &tls.Config{}},
-		"another's TLS":   {secure.Listener.Addr().String(), "of no authority that this client trusts: name its authority (--cacert, or", &tls.Config{}},
+		"a reset": {abrupt.Addr().String(),
+			"wants TLS (--cacert, or Config.TLS) or a certificate (--cert), has reached a limit",
+			nil},
+		"TLS": {secure.Listener.Addr().String(),
+			"wants TLS (--cacert, or Config.TLS)", nil},
+		"no TLS": {web.Listener.Addr().String(),
+			"does not talk TLS, and this client does: leave out --cacert (Config.TLS)",
+			&tls.Config{}},
+		"another's TLS": {secure.Listener.Addr().String(),
+			"of no authority that this client trusts: name its authority (--cacert, or",
+			&tls.Config{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := client.New(client.Config{
-				Endpoints: []string{test.address, dead}, TLS: test.tls, RequestTimeout: testTimeout, Logger: slog.New(slog.DiscardHandler),
+				Endpoints: []string{test.address, dead}, TLS: test.tls, RequestTimeout: testTimeout,
+				Logger: slog.New(slog.DiscardHandler),
 			})
 			require.NoError(t, err)
 			defer c.Close()
@@ -209,7 +238,9 @@ func TestAWrongEndpointIsExplained(t *testing.T) {
 			} {
 				err := ask()
 				require.ErrorIs(t, err, client.ErrUnavailable)
-				require.ErrorContains(t, err, "no endpoint leads to a node; start the nodes, or correct the endpoints or TLS", "it fails at once")
+				require.ErrorContains(t, err,
+					"no endpoint leads to a node; start the nodes, or correct the endpoints or TLS",
+					"it fails at once")
 				require.NotContains(t, err.Error(), "may have taken effect")
 			}
 			_, err = admin.New(c).Now(soon(t))

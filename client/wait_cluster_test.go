@@ -20,8 +20,8 @@ func timedOut(t testing.TB, err error) {
 	require.NotErrorIs(t, err, client.ErrUnavailable)
 }
 
-// The cluster ends a wait at its limit: when the call returns, nothing is left of the request. TryLock with a limit is
-// Lock with it.
+// The cluster ends a wait at its limit: when the call returns, nothing is left of the request.
+// TryLock with a limit is Lock with it.
 func TestTheClusterEndsALimitedWait(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -29,7 +29,8 @@ func TestTheClusterEndsALimitedWait(t *testing.T) {
 	held, err := a.Lock(ctx, "x")
 	require.NoError(t, err)
 	const limit = 200 * time.Millisecond
-	for name, acquire := range map[string]func(context.Context, string, ...client.Option) (*client.Lock, error){"Lock": b.Lock, "TryLock": b.TryLock} {
+	for name, acquire := range map[string]func(context.Context, string,
+		...client.Option) (*client.Lock, error){"Lock": b.Lock, "TryLock": b.TryLock} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
 			_, err := acquire(ctx, "x", client.WithWait(limit))
@@ -91,8 +92,8 @@ func TestALimitedWaitOutlivesTheLeader(t *testing.T) {
 	c.waiting(a, "x", 0)
 }
 
-// If the cluster's word does not come, a limited wait ends RequestTimeout later by itself. What was sent is in doubt
-// then, and is cancelled in the background; what was not sent is not.
+// If the cluster's word does not come, a limited wait ends RequestTimeout later by itself. What was
+// sent is in doubt then, and is cancelled in the background; what was not sent is not.
 func TestALimitedWaitEndsWithoutTheCluster(t *testing.T) {
 	t.Parallel()
 	c, g := startCluster(t, 1), &gate{}

@@ -11,7 +11,8 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// Of a limited wait the cluster is sent what is left: the request may be sent late, or once more in another session.
+// Of a limited wait the cluster is sent what is left: the request may be sent late, or once more in
+// another session.
 func TestTheClusterIsSentWhatIsLeftOfAWait(t *testing.T) {
 	wait := func(opts ...Option) time.Duration {
 		r := newRequest([]Item{ExclusiveItem("x")}, opts)
@@ -39,16 +40,24 @@ func TestTheEndOfAWaitSaysWhetherItIsInDoubt(t *testing.T) {
 		inDoubt  bool
 		canceled bool
 	}{
-		"the context of Lock":                          {callers, func(*request) {}, false, false, true},
-		"the context of Lock, without a stream":        {callers, func(*request) {}, true, true, true},
-		"the context of TryLock":                       {callers, WithWait(0), false, true, true},
-		"the context of a limited wait":                {callers, WithWait(time.Hour), false, false, true},
-		"the context, limited, without a stream":       {callers, WithWait(time.Hour), true, true, true},
-		"RequestTimeout after the limit":               {ours, WithWait(time.Hour), false, true, false},
-		"RequestTimeout of TryLock":                    {ours, WithWait(0), false, true, false},
-		"RequestTimeout after it, without a stream":    {ours, WithWait(time.Hour), true, true, false},
-		"the cluster, at the limit":                    {t.Context(), WithWait(time.Hour), false, false, false},
-		"the cluster, at the limit, after reattaching": {t.Context(), WithWait(time.Hour), true, false, false},
+		"the context of Lock": {callers, func(*request) {}, false,
+			false, true},
+		"the context of Lock, without a stream": {callers, func(*request) {}, true,
+			true, true},
+		"the context of TryLock": {callers, WithWait(0), false, true, true},
+		"the context of a limited wait": {callers, WithWait(time.Hour), false,
+			false, true},
+		"the context, limited, without a stream": {callers, WithWait(time.Hour), true,
+			true, true},
+		"RequestTimeout after the limit": {ours, WithWait(time.Hour), false,
+			true, false},
+		"RequestTimeout of TryLock": {ours, WithWait(0), false, true, false},
+		"RequestTimeout after it, without a stream": {ours, WithWait(time.Hour), true,
+			true, false},
+		"the cluster, at the limit": {t.Context(), WithWait(time.Hour), false,
+			false, false},
+		"the cluster, at the limit, after reattaching": {t.Context(), WithWait(time.Hour), true,
+			false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBare(t)
@@ -60,7 +69,8 @@ func TestTheEndOfAWaitSaysWhetherItIsInDoubt(t *testing.T) {
 				b.breaks()
 			}
 			byCluster := test.ctx.Err() == nil
-			if ended := state(1, over, zamokpb.Reason_REASON_WAIT_TIMEOUT); byCluster && test.breaks {
+			if ended := state(1, over, zamokpb.Reason_REASON_WAIT_TIMEOUT); byCluster &&
+				test.breaks {
 				b.attach([]*zamokpb.TicketState{ended})
 			} else if byCluster {
 				b.push(ended)

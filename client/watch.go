@@ -26,7 +26,8 @@ func (h EventKind) String() string {
 	if h > EventCancelled { // a newer server
 		h = 0
 	}
-	return [...]string{"unknown", "granted", "refused", "lost", "released", "downgraded", "ended", "cancelled"}[h]
+	return [...]string{"unknown", "granted", "refused", "lost", "released", "downgraded", "ended",
+		"cancelled"}[h]
 }
 
 // Event is something that happened to one acquisition, or the end of a session. The end of a
@@ -57,7 +58,8 @@ type EventBatch struct {
 // It ends with one of these errors, or without an error when the loop is left. ErrCompacted: no
 // node that answers remembers what comes next; call List, and watch from its stamp. ErrInvalid: the
 // cluster has not reached from yet. The error of ctx, or another permanent error.
-func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq2[EventBatch, error] {
+func (c *Client) Watch(ctx context.Context, prefix string,
+	from uint64) iter.Seq2[EventBatch, error] {
 	return func(yield func(EventBatch, error) bool) {
 		if !utf8.ValidString(prefix) {
 			yield(EventBatch{}, invalid("prefix", "is not UTF-8"))
@@ -123,9 +125,11 @@ func batches(frame *zamokpb.WatchFrame) (all []EventBatch) {
 			all = append(all, EventBatch{Index: index})
 		}
 		last := &all[len(all)-1]
-		last.Events = append(last.Events, Event{Index: index, Kind: EventKind(e.GetKind()), Session: e.GetSession(), Ticket: e.GetTicket(),
-			Token: Token(e.GetToken()), Reason: reasonName(e.GetReason()), Text: e.GetText(),
-			Label: e.GetLabel(), Items: each(e.GetItems(), itemInfo)})
+		last.Events = append(last.Events,
+			Event{Index: index, Kind: EventKind(e.GetKind()), Session: e.GetSession(),
+				Ticket: e.GetTicket(),
+				Token:  Token(e.GetToken()), Reason: reasonName(e.GetReason()), Text: e.GetText(),
+				Label: e.GetLabel(), Items: each(e.GetItems(), itemInfo)})
 	}
 	if len(all) == 0 {
 		all = []EventBatch{{Index: frame.GetIndex()}}

@@ -39,7 +39,8 @@ func TestAWatchReportsSessions(t *testing.T) {
 	}
 	end := seen[len(seen)-1]
 	require.Equal(t, client.Event{
-		Index: end.Index, Kind: client.EventEnded, Session: held.Session(), Reason: "expired_by_operator", Text: "enough", Label: "a till",
+		Index: end.Index, Kind: client.EventEnded, Session: held.Session(),
+		Reason: "expired_by_operator", Text: "enough", Label: "a till",
 	}, end)
 	lost := seen[len(seen)-2]
 	require.Equal(t, client.EventLost, lost.Kind)
@@ -124,7 +125,8 @@ type forgetful struct {
 	watches chan struct{} // receives an element for each watch; may be nil
 }
 
-func (f forgetful) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingServer[zamokpb.WatchFrame]) error {
+func (f forgetful) Watch(req *zamokpb.WatchRequest,
+	stream grpc.ServerStreamingServer[zamokpb.WatchFrame]) error {
 	if f.watches != nil {
 		f.watches <- struct{}{}
 	}
@@ -142,18 +144,20 @@ func (f forgetful) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingS
 	return stream.Send(&zamokpb.WatchFrame{Index: req.From}) // then it ends, as when the node stops
 }
 
-// A watch tries the other nodes before it gives up because a node does not remember what comes next, and gives up if none
-// of them does.
+// A watch tries the other nodes before it gives up because a node does not remember what comes
+// next, and gives up if none of them does.
 func TestAWatchAsksWhoRemembers(t *testing.T) {
 	t.Parallel()
 	watches := make(chan struct{}, 64)
 	var endpoints []string
-	for _, n := range []forgetful{{after: 100, watches: watches}, {after: 50}, {after: 100, watches: watches}} {
+	for _, n := range []forgetful{{after: 100, watches: watches}, {after: 50},
+		{after: 100, watches: watches}} {
 		server := grpc.NewServer()
 		zamokpb.RegisterZamokServer(server, n)
 		endpoints = append(endpoints, serve(t, server))
 	}
-	c, err := client.New(client.Config{Endpoints: endpoints, Cluster: "c", Logger: slog.New(slog.DiscardHandler)})
+	c, err := client.New(client.Config{Endpoints: endpoints, Cluster: "c",
+		Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	defer c.Close()
 	for len(watches) == 0 { // nodes are tried in any order
@@ -191,7 +195,8 @@ type busy struct {
 	zamokpb.UnimplementedZamokServer
 }
 
-func (busy) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingServer[zamokpb.WatchFrame]) error {
+func (busy) Watch(req *zamokpb.WatchRequest,
+	stream grpc.ServerStreamingServer[zamokpb.WatchFrame]) error {
 	if err := stream.SetHeader(metadata.Pairs("zamok-cluster", "c")); err != nil {
 		return err
 	}
@@ -209,7 +214,8 @@ func TestAFrameOfSeveralIndexes(t *testing.T) {
 	t.Parallel()
 	server := grpc.NewServer()
 	zamokpb.RegisterZamokServer(server, busy{})
-	c, err := client.New(client.Config{Endpoints: []string{serve(t, server)}, Cluster: "c", Logger: slog.New(slog.DiscardHandler)})
+	c, err := client.New(client.Config{Endpoints: []string{serve(t, server)}, Cluster: "c",
+		Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	defer c.Close()
 	var indexes []uint64

@@ -57,10 +57,11 @@ type machine struct {
 // node is one process. What it has stamped waits in its queue until it leads,
 // which may be in a later term, or never.
 type node struct {
-	src           clock.Manual
-	bend          clock.Span // By what part its monotonic clock is hurried; below 0: slowed; 0: not at all.
-	unnoticedWins int        // Elections that it won and has not taken notice of.
-	pendingNonce  int        // Of the LeaderStart that it waits for.
+	src clock.Manual
+	// By what part its monotonic clock is hurried; below 0: slowed; 0: not at all.
+	bend          clock.Span
+	unnoticedWins int // Elections that it won and has not taken notice of.
+	pendingNonce  int // Of the LeaderStart that it waits for.
 	leader        *clock.Leader
 	epochTerm     uint64
 	queue         []entry
@@ -100,14 +101,16 @@ func steps() *rapid.Generator[[]step] {
 	one := rapid.Custom(func(t *rapid.T) step {
 		return step{
 			action: rapid.SampledFrom([]string{
-				"pass", "pass", "sleep", "bend", "elect", "elect", "notice", "open", "open", "take epoch",
+				"pass", "pass", "sleep", "bend", "elect", "elect", "notice", "open", "open",
+				"take epoch",
 				"stamp", "stamp", "serve", "serve", "land", "land", "land", "drop",
 			}).Draw(t, "do"),
 			node: rapid.SampledFrom([]int{0, 0, 1, 1, 2}).Draw(t, "node"),
 			span: rapid.SampledFrom([]clock.Span{
 				clock.Millisecond, 99 * clock.Millisecond, clock.Second, 7 * clock.Second,
 			}).Draw(t, "span"),
-			part:     rapid.SampledFrom([]clock.Span{-clock.BendDivisor, clock.BendDivisor, 0}).Draw(t, "part"),
+			part: rapid.SampledFrom(
+				[]clock.Span{-clock.BendDivisor, clock.BendDivisor, 0}).Draw(t, "part"),
 			position: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "nth"),
 		}
 	})
@@ -335,8 +338,9 @@ func TestIncompleteRuleEndsLeaseEarly(t *testing.T) {
 			{action: "elect", node: 0}, {action: "notice", node: 0}, {action: "land", node: 0},
 			{action: "elect", node: 1}, {action: "notice", node: 1}, {action: "land", node: 1},
 			{action: "pass", span: 10 * clock.Second},
-			{action: "stamp", node: 1},                            // Stays in the queue of node 1.
-			{action: "stamp", node: 0},                            // Node 0 does not know that it is deposed.
+			{action: "stamp", node: 1}, // Stays in the queue of node 1.
+			// Node 0 does not know that it is deposed.
+			{action: "stamp", node: 0},
 			{action: "elect", node: 0}, {action: "land", node: 0}, // A fresh lease.
 			{action: "elect", node: 1}, {action: "land", node: 1},
 		}},

@@ -25,11 +25,15 @@ func TestInstantUsesMorePessimisticClock(t *testing.T) {
 		left          clock.Span
 		reached       bool
 	}{
-		{"both clocks are before it", instantAt(10, 10), instantAt(15, 15), 5 * clock.Second, false},
+		{"both clocks are before it", instantAt(10, 10), instantAt(15, 15),
+			5 * clock.Second, false},
 		{"both have come to it", instantAt(15, 15), instantAt(15, 15), 0, true},
-		{"the machine slept past it", instantAt(11, 40), instantAt(15, 15), -25 * clock.Second, true},
-		{"the machine slept, but not long enough", instantAt(11, 13), instantAt(15, 15), 2 * clock.Second, false},
-		{"only the monotonic clock is past it", instantAt(16, 14), instantAt(15, 15), -clock.Second, true},
+		{"the machine slept past it", instantAt(11, 40), instantAt(15, 15),
+			-25 * clock.Second, true},
+		{"the machine slept, but not long enough", instantAt(11, 13), instantAt(15, 15),
+			2 * clock.Second, false},
+		{"only the monotonic clock is past it", instantAt(16, 14), instantAt(15, 15),
+			-clock.Second, true},
 	} {
 		assert.Equal(t, c.left, c.now.Until(c.deadline), c.name)
 		assert.Equal(t, c.reached, c.now.Reached(c.deadline), c.name)

@@ -21,7 +21,8 @@ func TestLeaderStartsAtStateMachineTime(t *testing.T) {
 	src.Set(1000*clock.Hour, 2000*clock.Hour)
 	leader := clock.StartLeader(&src, testEpoch, clock.Time(7*clock.Second))
 
-	assert.Equal(t, clock.Reading{Epoch: testEpoch, Now: clock.Time(7 * clock.Second)}, leader.Read())
+	assert.Equal(t, clock.Reading{Epoch: testEpoch, Now: clock.Time(7 * clock.Second)},
+		leader.Read())
 	src.Advance(30 * clock.Millisecond)
 	assert.Equal(t, "7.03s", leader.Read().Now.String())
 	assert.Zero(t, leader.Discarded())
@@ -39,9 +40,11 @@ func TestLeaderDiscardsStallsAndSuspend(t *testing.T) {
 			clock.StepMax, 3*clock.Second - clock.StepMax},
 		{"an hour of sleep", func(m *clock.Manual) { m.Suspend(clock.Hour) }, 0, 0},
 		{"a clock that goes back", func(m *clock.Manual) { m.Advance(-clock.Second) }, 0, 0},
-		{"a monotonic clock that is hurried", func(m *clock.Manual) { m.Bend(60*clock.Millisecond, 66*clock.Millisecond) },
+		{"a monotonic clock that is hurried",
+			func(m *clock.Manual) { m.Bend(60*clock.Millisecond, 66*clock.Millisecond) },
 			60 * clock.Millisecond, 0},
-		{"a monotonic clock that is slowed", func(m *clock.Manual) { m.Bend(60*clock.Millisecond, 54*clock.Millisecond) },
+		{"a monotonic clock that is slowed",
+			func(m *clock.Manual) { m.Bend(60*clock.Millisecond, 54*clock.Millisecond) },
 			54 * clock.Millisecond, 0},
 	} {
 		var src clock.Manual
@@ -69,8 +72,8 @@ func TestLeaderAfterClockStepsBack(t *testing.T) {
 	assert.Equal(t, clock.Time(clock.Millisecond), leader.Read().Now)
 }
 
-// A monotonic clock that was slowed catches up: with its total it is the slower one all the time, and
-// it runs fast.
+// A monotonic clock that was slowed catches up: with its total it is the slower one all the time,
+// and it runs fast.
 func TestLeaderDoesNotCatchUpWithABentClock(t *testing.T) {
 	var src clock.Manual
 	leader := clock.StartLeader(&src, testEpoch, 0)
@@ -86,7 +89,8 @@ func TestLeaderDoesNotCatchUpWithABentClock(t *testing.T) {
 	assert.Equal(t, 30*clock.Second, leader.Read().Now.Sub(stamped))
 }
 
-// C1 with two clocks of which each does what it likes: no leader is faster than either of them, between any two readings.
+// C1 with two clocks of which each does what it likes: no leader is faster than either of them,
+// between any two readings.
 func TestReadingsAreBoundedByBothClocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var src clock.Manual
@@ -107,7 +111,8 @@ func TestReadingsAreBoundedByBothClocks(t *testing.T) {
 		}
 		for i, later := range seen {
 			for _, earlier := range seen[:i] {
-				require.LessOrEqual(t, later.now.Sub(earlier.now), min(later.mono-earlier.mono, later.raw-earlier.raw))
+				require.LessOrEqual(t, later.now.Sub(earlier.now),
+					min(later.mono-earlier.mono, later.raw-earlier.raw))
 				require.GreaterOrEqual(t, later.now, earlier.now)
 			}
 		}
@@ -189,7 +194,8 @@ func (c *lastTickClock) now() clock.Time { return c.atTick }
 // leaseShortfall is by how much a lease ends before its ttl is over: a renewal is
 // stamped when sinceTick has passed after a tick, and time continues in ticks of
 // tickEvery until the clock shows the deadline.
-func leaseShortfall(c leaderClock, src *clock.Manual, sinceTick, tickEvery, ttl clock.Span) clock.Span {
+func leaseShortfall(c leaderClock, src *clock.Manual,
+	sinceTick, tickEvery, ttl clock.Span) clock.Span {
 	c.onTick()
 	src.Advance(sinceTick)
 	stampedAt := src.Now()
@@ -204,7 +210,8 @@ func leaseShortfall(c leaderClock, src *clock.Manual, sinceTick, tickEvery, ttl 
 }
 
 func TestLastTickReadingEndsLeaseEarly(t *testing.T) {
-	const sinceTick, tickEvery, ttl = 95 * clock.Millisecond, 100 * clock.Millisecond, 2 * clock.Second
+	const sinceTick, tickEvery, ttl = 95 * clock.Millisecond, 100 * clock.Millisecond,
+		2 * clock.Second
 	var src clock.Manual
 	ticking := &lastTickClock{Leader: clock.StartLeader(&src, testEpoch, 0)}
 	assert.Equal(t, 95*clock.Millisecond, leaseShortfall(ticking, &src, sinceTick, tickEvery, ttl))

@@ -20,12 +20,13 @@ import (
 // scenario is one session seen from outside: all moments are real time.
 type scenario struct {
 	ttl, hold  clock.Span
-	clientRate clock.Span     // Of a million: how fast the client's raw clock runs.
-	bend       [2]clock.Span  // Of a million: how fast its monotonic clock runs by the raw one, first and then.
-	bentUntil  clock.Span     // When the second begins.
-	phases     []phase        // Follow each other; the last outlasts the session.
-	suspended  [2]clock.Span  // From and to: the client's monotonic clock stands.
-	sent       []transmission // In the order of sending.
+	clientRate clock.Span // Of a million: how fast the client's raw clock runs.
+	// Of a million: how fast its monotonic clock runs by the raw one, first and then.
+	bend      [2]clock.Span
+	bentUntil clock.Span     // When the second begins.
+	phases    []phase        // Follow each other; the last outlasts the session.
+	suspended [2]clock.Span  // From and to: the client's monotonic clock stands.
+	sent      []transmission // In the order of sending.
 }
 
 // phase is a stretch of real time in which cluster time runs at a rate of a
@@ -135,7 +136,8 @@ func (s scenario) checkDeadlines(estimateSent sentEstimator) error {
 	deadline := clock.NewLocalDeadline(s.ttl)
 	var before clock.Instant
 	for _, tr := range renewals {
-		deadline.Confirm(clock.Confirmation{Sent: estimateSent(s, tr), At: s.clusterTimeAt(tr.applied)})
+		deadline.Confirm(clock.Confirmation{Sent: estimateSent(s, tr),
+			At: s.clusterTimeAt(tr.applied)})
 
 		if deadline.Valid(s.clientClockAt(max(tr.answered, leaseEnd))) {
 			return fmt.Errorf("C6: the answer to %+v makes the lease outlast %v", tr, leaseEnd)
@@ -160,7 +162,8 @@ func scenarios() *rapid.Generator[scenario] {
 		span := func(least, most clock.Span, name string) clock.Span {
 			eighth := (most - least) / 8
 			eighths := rapid.SampledFrom([]clock.Span{0, 1, 2, 3, 4, 5, 6, 7}).Draw(t, name)
-			return least + eighths*eighth + clock.Span(rapid.Int64Range(0, int64(eighth)).Draw(t, name))
+			return least + eighths*eighth +
+				clock.Span(rapid.Int64Range(0, int64(eighth)).Draw(t, name))
 		}
 		// The ends of ±2.5 % on both sides: together just under 5 %.
 		rate := func(rates ...clock.Span) clock.Span {
@@ -173,7 +176,8 @@ func scenarios() *rapid.Generator[scenario] {
 			bentUntil:  span(0, 2*clock.Minute, "bent until"),
 		}
 		for i := range s.bend {
-			s.bend[i] = rapid.SampledFrom([]clock.Span{900_000, rateUnit, 1_100_000}).Draw(t, "bend")
+			s.bend[i] = rapid.SampledFrom([]clock.Span{900_000, rateUnit, 1_100_000}).Draw(t,
+				"bend")
 		}
 		s.suspended[0] = span(0, 2*clock.Minute, "asleep at")
 		s.suspended[1] = s.suspended[0] + span(0, clock.Minute, "asleep for")
@@ -210,6 +214,8 @@ func TestWrongSendTimeIsCaught(t *testing.T) {
 		"nothing given up for drift":     sendTimeWithoutMargin,
 		"by the monotonic clock alone":   monotonicClockOnly,
 	} {
-		requireCaught(t, name, func(seed int) error { return all.Example(seed).checkDeadlines(estimate) })
+		requireCaught(t, name, func(seed int) error {
+			return all.Example(seed).checkDeadlines(estimate)
+		})
 	}
 }

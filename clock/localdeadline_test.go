@@ -24,15 +24,19 @@ func TestConfirmationToLocal(t *testing.T) {
 		{"the very time of the answer", 0, -200 * clock.Millisecond},
 		{"past when the answer was given", -clock.Minute, -clock.Minute - 200*clock.Millisecond},
 	} {
-		assert.Equal(t, sent.Add(c.want), confirmation.Local(confirmation.At.Add(c.remaining)), c.name)
-		assert.Equal(t, c.want <= 0, sent.Reached(confirmation.Local(confirmation.At.Add(c.remaining))), c.name)
+		assert.Equal(t, sent.Add(c.want),
+			confirmation.Local(confirmation.At.Add(c.remaining)), c.name)
+		assert.Equal(t, c.want <= 0,
+			sent.Reached(confirmation.Local(confirmation.At.Add(c.remaining))), c.name)
 	}
 }
 
 func TestConfirmationToLocalSaturates(t *testing.T) {
 	const first, last = clock.Time(math.MinInt64), clock.Time(math.MaxInt64)
-	for _, sent := range []clock.Instant{{}, instantAt(100, 200), clock.Instant{}.Add(math.MaxInt64)} {
-		assert.True(t, clock.Confirmation{Sent: sent, At: first}.Local(last).After(instantAt(50, 50)))
+	for _, sent := range []clock.Instant{{}, instantAt(100, 200),
+		clock.Instant{}.Add(math.MaxInt64)} {
+		assert.True(t,
+			clock.Confirmation{Sent: sent, At: first}.Local(last).After(instantAt(50, 50)))
 		past := clock.Confirmation{Sent: sent, At: last}.Local(first)
 		assert.True(t, sent.Reached(past), "%v after %v", past, sent)
 	}
@@ -53,7 +57,8 @@ func TestLocalDeadlineWithoutConfirmation(t *testing.T) {
 func TestLocalDeadlineUsesLatestConfirmation(t *testing.T) {
 	deadline := clock.NewLocalDeadline(10 * clock.Second)
 	first := clock.Confirmation{Sent: instantAt(100, 100), At: clock.Time(clock.Minute)}
-	second := clock.Confirmation{Sent: instantAt(105, 105), At: clock.Time(clock.Minute + 7*clock.Second)}
+	second := clock.Confirmation{Sent: instantAt(105, 105),
+		At: clock.Time(clock.Minute + 7*clock.Second)}
 
 	deadline.Confirm(second)
 	leaseEnd, confirmed := deadline.Until()

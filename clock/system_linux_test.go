@@ -10,8 +10,8 @@ import (
 	"zamok/clock"
 )
 
-// The second clock of this machine is the one that no time service bends, and what it was asleep. CLOCK_BOOTTIME would pass every
-// other test.
+// The second clock of this machine is the one that no time service bends, and what it was asleep.
+// CLOCK_BOOTTIME would pass every other test.
 func TestSystemReadsTheRawClock(t *testing.T) {
 	read := func(id int32) clock.Span {
 		var ts unix.Timespec

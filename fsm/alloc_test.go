@@ -7,20 +7,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Ceilings of what applying allocates, decoding included. The trees' own nodes come and go in the middle of
-// a measurement, so a ceiling has room for one in a few commands, and for no more.
+// Ceilings of what applying allocates, decoding included. The trees' own nodes come and go in the
+// middle of a measurement, so a ceiling has room for one in a few commands, and for no more.
 func TestApplyAllocations(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		allocsMax float64 // for each operation
 		entries   func(b *benchHarness, i int) []byte
 	}{
-		{"a pair of acquire and drop", 3.2, func(b *benchHarness, i int) []byte { return b.encodePairs(nil, i*pairsPerEntry) }},
+		{"a pair of acquire and drop", 3.2,
+			func(b *benchHarness, i int) []byte { return b.encodePairs(nil, i*pairsPerEntry) }},
 		{"a waiter that comes and goes", 2.2, func(b *benchHarness, _ int) []byte {
 			e := Entry{Version: 1}
 			for range pairsPerEntry {
 				a := b.acquire("wanted")
-				e.Commands = append(e.Commands, a, &Drop{Session: a.Session, Ticket: a.Ticket, AckedThrough: a.Ticket})
+				e.Commands = append(e.Commands, a,
+					&Drop{Session: a.Session, Ticket: a.Ticket, AckedThrough: a.Ticket})
 			}
 			return e.Append(nil)
 		}},

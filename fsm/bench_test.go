@@ -11,8 +11,8 @@ import (
 	"zamok/session"
 )
 
-// benchHarness is a machine with this many sessions, and entries of acquire+drop pairs that go round
-// them.
+// benchHarness is a machine with this many sessions, and entries of acquire+drop pairs that go
+// round them.
 type benchHarness struct {
 	m        *Machine
 	sessions []session.ID
@@ -70,7 +70,8 @@ func BenchmarkPairs(bench *testing.B) {
 					entry = b.encodePairs(entry[:0], i)
 					bench.StartTimer()
 					a, err := b.m.Apply(1, entry)
-					if err != nil || len(a.Results) != 2*pairsPerEntry || a.Results[0].State != Granted {
+					if err != nil || len(a.Results) != 2*pairsPerEntry ||
+						a.Results[0].State != Granted {
 						bench.Fatalf("%v %+v", err, a.Results)
 					}
 				}
@@ -86,7 +87,8 @@ func (b *benchHarness) encodePairs(entry []byte, first int) []byte {
 	e := Entry{Version: 1, Reading: clock.Reading{Epoch: b.m.Epoch()}}
 	for i := range pairsPerEntry {
 		a := b.acquire(fmt.Sprintf("account/%011d", (first+i)%1_000_000))
-		e.Commands = append(e.Commands, a, &Drop{Session: a.Session, Ticket: a.Ticket, AckedThrough: a.Ticket})
+		e.Commands = append(e.Commands, a,
+			&Drop{Session: a.Session, Ticket: a.Ticket, AckedThrough: a.Ticket})
 	}
 	return e.Append(entry)
 }
@@ -117,8 +119,8 @@ func (b *benchHarness) holdLocks(tb testing.TB, locks int) {
 	}
 }
 
-// BenchmarkOwnSessions applies encoded entries of sessions that are opened for one lock and closed with it; one operation is one
-// such session: its four commands.
+// BenchmarkOwnSessions applies encoded entries of sessions that are opened for one lock and closed
+// with it; one operation is one such session: its four commands.
 func BenchmarkOwnSessions(bench *testing.B) {
 	const perEntry = 64
 	b := newBenchHarness(bench, 1000)
@@ -134,8 +136,11 @@ func BenchmarkOwnSessions(bench *testing.B) {
 			id := session.ID(b.m.Stamp().Index + uint64(4*n) + 2)
 			hash := session.Hash{31: 1}
 			binary.LittleEndian.PutUint64(hash[:], uint64(i+n))
-			e.Commands = append(e.Commands, &OpenSession{Secret: hash, Settings: session.Settings{TTL: clock.Minute, Identity: "web"}},
-				&Acquire{Session: id, Ticket: 1, Items: exclusive(fmt.Sprintf("account/%011d", i+n))},
+			e.Commands = append(e.Commands,
+				&OpenSession{Secret: hash,
+					Settings: session.Settings{TTL: clock.Minute, Identity: "web"}},
+				&Acquire{Session: id, Ticket: 1,
+					Items: exclusive(fmt.Sprintf("account/%011d", i+n))},
 				&Drop{Session: id, Ticket: 1}, &CloseSession{Session: id})
 		}
 		entry = e.Append(entry[:0])

@@ -8,8 +8,8 @@ func (m *Machine) lockOf(name string) *lock {
 	return &lock{name: name}
 }
 
-// blockers names what blocks a waiting or a new ticket at each of its locks, in the order of its items: a delay, the
-// holders, and the waiters ahead; up to BlockersMax.
+// blockers names what blocks a waiting or a new ticket at each of its locks, in the order of its
+// items: a delay, the holders, and the waiters ahead; up to BlockersMax.
 func (m *Machine) blockers(t *ticket) []Blocker {
 	var all []Blocker
 	for i := range t.slots {
@@ -19,8 +19,9 @@ func (m *Machine) blockers(t *ticket) []Blocker {
 	return all[:min(len(all), BlockersMax)]
 }
 
-// blockersAt adds what blocks an item at one lock. ahead is the last of the tickets before it in the queue; nil = it is
-// first. During the restore hold-off nothing is lost, as nothing was granted, so there are no other delays then.
+// blockersAt adds what blocks an item at one lock. ahead is the last of the tickets before it in
+// the queue; nil = it is first. During the restore hold-off nothing is lost, as nothing was
+// granted, so there are no other delays then.
 func (m *Machine) blockersAt(all []Blocker, lk *lock, it Item, ahead *slot) []Blocker {
 	switch {
 	case m.HoldOff() > 0:

@@ -33,8 +33,8 @@ func TestOneAttachPerSessionAndEntry(t *testing.T) {
 	require.Equal(t, OK, b.do(0, attach).Results[0].Code, "the next entry may")
 }
 
-// Sessions with very many tickets attach in one entry: some have events with all tickets, the others are refused and
-// may attach in the next entry.
+// Sessions with very many tickets attach in one entry: some have events with all tickets, the
+// others are refused and may attach in the next entry.
 func TestAttachedTicketsPerEntryAreBounded(t *testing.T) {
 	const ticketsPerSession = 2 * TicketWindow
 	const atOnce = AttachedMax / 2 / ticketsPerSession // one identity's part
@@ -43,11 +43,13 @@ func TestAttachedTicketsPerEntryAreBounded(t *testing.T) {
 	var attach []Command
 	for i := range byte(sessions) {
 		s := b.open(i+1, clock.Hour)
-		for ackedThrough := uint64(0); ackedThrough < ticketsPerSession; ackedThrough += TicketWindow {
+		for ackedThrough := uint64(0); ackedThrough <
+			ticketsPerSession; ackedThrough += TicketWindow {
 			var shared []Command
 			for ticket := range uint64(TicketWindow) {
 				shared = append(shared, &Acquire{
-					Session: s, Ticket: ackedThrough + ticket + 1, AckedThrough: ackedThrough, Items: []Item{{Name: "crowd", Mode: Shared}},
+					Session: s, Ticket: ackedThrough + ticket + 1, AckedThrough: ackedThrough,
+					Items: []Item{{Name: "crowd", Mode: Shared}},
 				})
 			}
 			_, err := b.m.Apply(1, (&Entry{Version: 1, Commands: shared}).Append(nil))
@@ -71,7 +73,8 @@ func TestAttachedTicketsPerEntryAreBounded(t *testing.T) {
 		}
 	}
 	other := b.openFor("other", 100)
-	a = b.do(0, append(slices.Clone(attach[atOnce:]), attach[0], &Attach{Session: other, Secret: session.Hash{100}})...)
+	a = b.do(0, append(slices.Clone(attach[atOnce:]), attach[0],
+		&Attach{Session: other, Secret: session.Hash{100}})...)
 	require.Equal(t, 2*ticketsPerSession, ticketsInEvents(a), "the next entry has the rest")
 	require.Equal(t, LimitExceeded, a.Results[2].Code)
 	require.Equal(t, OK, a.Results[3].Code, "the session of another identity")
@@ -114,7 +117,8 @@ func TestRestoreHoldOffLeavesNoDelays(t *testing.T) {
 	b.do(0, &LeaderStart{Node: "n1", Cluster: ClusterID{2}})
 	s := b.open(1, clock.Hour)
 	for i := range uint64(10) {
-		b.do(0, &Acquire{Session: s, Ticket: i + 1, Items: exclusive(fmt.Sprint("a", i), fmt.Sprint("b", i)), Wait: Forever})
+		b.do(0, &Acquire{Session: s, Ticket: i + 1,
+			Items: exclusive(fmt.Sprint("a", i), fmt.Sprint("b", i)), Wait: Forever})
 	}
 	require.Equal(t, 20, m.Counts().Delayed)
 	for i := range uint64(10) {
@@ -123,7 +127,8 @@ func TestRestoreHoldOffLeavesNoDelays(t *testing.T) {
 	require.Equal(t, Counts{Sessions: 1}, m.Counts())
 }
 
-// A deadlock behind many readers and many writers is found, from the other end: one ticket waits for what the owner holds.
+// A deadlock behind many readers and many writers is found, from the other end: one ticket waits
+// for what the owner holds.
 func TestDeadlockBehindManyHoldersIsFound(t *testing.T) {
 	const count = 1000
 	b := newHarness(t)
@@ -131,7 +136,8 @@ func TestDeadlockBehindManyHoldersIsFound(t *testing.T) {
 	b.do(0, &Acquire{Session: x, Ticket: 1, Items: exclusive("A"), Owner: "x"})
 	var commands []Command
 	for i := range uint64(count) {
-		commands = append(commands, &Acquire{Session: readers, Ticket: i + 1, Items: []Item{{Name: "L", Mode: Shared}}})
+		commands = append(commands,
+			&Acquire{Session: readers, Ticket: i + 1, Items: []Item{{Name: "L", Mode: Shared}}})
 	}
 	for i := range uint64(count) {
 		c := &Acquire{Session: writers, Ticket: i + 1, Items: exclusive("L"), Wait: Forever}
@@ -144,19 +150,21 @@ func TestDeadlockBehindManyHoldersIsFound(t *testing.T) {
 	a := b.do(0, &Acquire{Session: x, Ticket: 2, Items: exclusive("L"), Wait: Forever, Owner: "x"})
 	require.Equal(t, Deadlock, a.Results[0].Code)
 	require.Equal(t, []Link{
-		{TicketRef{x, 2}, "x", Waiting, "L"}, {TicketRef{writers, 1}, "", Waiting, "A"}, {TicketRef{x, 1}, "x", Granted, "A"},
+		{TicketRef{x, 2}, "x", Waiting, "L"}, {TicketRef{writers, 1}, "", Waiting, "A"},
+		{TicketRef{x, 1}, "x", Granted, "A"},
 	}, a.Results[0].Detail.Cycle)
 }
 
-// Where no ticket waits for what the owner holds, nothing is searched; where much would be searched, one
-// entry searches only so much.
+// Where no ticket waits for what the owner holds, nothing is searched; where much would be
+// searched, one entry searches only so much.
 func TestDeadlockSearchPerEntryIsBounded(t *testing.T) {
 	b := newHarness(t)
 	x, others := b.open(1, clock.Hour), b.open(2, clock.Hour)
 	b.do(0, &Acquire{Session: x, Ticket: 1, Items: exclusive("A"), Owner: "x"})
 	queue := []Command{&Acquire{Session: others, Ticket: 1, Items: exclusive("L")}}
 	for i := range uint64(900) {
-		queue = append(queue, &Acquire{Session: others, Ticket: i + 2, Items: exclusive("L"), Wait: Forever})
+		queue = append(queue, &Acquire{Session: others, Ticket: i + 2, Items: exclusive("L"),
+			Wait: Forever})
 	}
 	b.do(0, queue...)
 	b.do(0, &Acquire{Session: x, Ticket: 2, Items: exclusive("L"), Wait: Forever, Owner: "x"})
@@ -176,26 +184,32 @@ func TestDeadlockSearchPerEntryIsBounded(t *testing.T) {
 	require.Equal(t, SearchMax/2, b.m.searched.used, "one identity's part")
 }
 
-// An identity whose searches come first in an entry, and are long, leaves steps for those of others.
+// An identity whose searches come first in an entry, and are long, leaves steps for those of
+// others.
 func TestOthersSearchBesideLongSearches(t *testing.T) {
 	b := newHarness(t)
 	long := b.openFor("long", 1)
-	b.do(0, &Acquire{Session: long, Ticket: 1, Items: exclusive("A"), Owner: "x"}, &Acquire{Session: long, Ticket: 2, Items: exclusive("L")})
+	b.do(0, &Acquire{Session: long, Ticket: 1, Items: exclusive("A"), Owner: "x"},
+		&Acquire{Session: long, Ticket: 2, Items: exclusive("L")})
 	var queue, asking []Command
 	for i := range uint64(700) { // both ways are long
-		queue = append(queue, &Acquire{Session: long, Ticket: i + 3, Items: exclusive([]string{"A", "L"}[i%2]), Wait: Forever})
+		queue = append(queue, &Acquire{Session: long, Ticket: i + 3,
+			Items: exclusive([]string{"A", "L"}[i%2]), Wait: Forever})
 	}
 	b.do(0, queue...)
 	for i := range uint64(100) {
-		asking = append(asking, &Acquire{Session: long, Ticket: 800 + i, Items: exclusive("L"), Wait: Forever, Owner: "x"},
+		asking = append(asking, &Acquire{Session: long, Ticket: 800 + i, Items: exclusive("L"),
+			Wait: Forever, Owner: "x"},
 			&Drop{Session: long, Ticket: 800 + i})
 	}
 	const pairs = 3 // of two owners that wait for each other, each pair of another identity
 	for i := range byte(pairs) {
 		s, p, q := b.openFor(string('a'+rune(i)), 2+i), fmt.Sprint("p", i), fmt.Sprint("q", i)
-		b.do(0, &Acquire{Session: s, Ticket: 1, Items: exclusive(p), Owner: p}, &Acquire{Session: s, Ticket: 2, Items: exclusive(q), Owner: q},
+		b.do(0, &Acquire{Session: s, Ticket: 1, Items: exclusive(p), Owner: p},
+			&Acquire{Session: s, Ticket: 2, Items: exclusive(q), Owner: q},
 			&Acquire{Session: s, Ticket: 3, Items: exclusive(q), Owner: p, Wait: Forever})
-		asking = append(asking, &Acquire{Session: s, Ticket: 4, Items: exclusive(p), Owner: q, Wait: Forever})
+		asking = append(asking, &Acquire{Session: s, Ticket: 4, Items: exclusive(p), Owner: q,
+			Wait: Forever})
 	}
 	results := b.do(0, asking...).Results
 	for i, r := range results[len(results)-pairs:] {
@@ -215,9 +229,12 @@ func TestBothDirectionsOfTheSearchAgree(t *testing.T) {
 	for range 25_000 {
 		s := b.m.sessions.Ref(sessions[r.IntN(len(sessions))])
 		key := TicketRef{s.ID, numbers[s.ID] + 1}
-		if live := slices.Collect(maps.Keys(maps.Collect(ticketsOf(b.m.tickets, TicketRef{Session: s.ID})))); len(live) > 0 && r.IntN(3) == 0 {
+		if live := slices.Collect(
+			maps.Keys(maps.Collect(ticketsOf(b.m.tickets, TicketRef{Session: s.ID})))); len(live) >
+			0 && r.IntN(3) == 0 {
 			slices.SortFunc(live, TicketRef.compare)
-			b.do(0, &Drop{Session: s.ID, Ticket: live[r.IntN(len(live))].Ticket, AckedThrough: numbers[s.ID]})
+			b.do(0, &Drop{Session: s.ID, Ticket: live[r.IntN(len(live))].Ticket,
+				AckedThrough: numbers[s.ID]})
 			continue
 		}
 		var items []Item
@@ -235,20 +252,24 @@ func TestBothDirectionsOfTheSearchAgree(t *testing.T) {
 		if len(items) == 0 {
 			continue
 		}
-		c := &Acquire{Session: s.ID, Ticket: key.Ticket, AckedThrough: numbers[s.ID], Items: items, Wait: Forever, Owner: []string{"", "p", "q"}[r.IntN(3)]}
+		c := &Acquire{Session: s.ID, Ticket: key.Ticket, AckedThrough: numbers[s.ID], Items: items,
+			Wait: Forever, Owner: []string{"", "p", "q"}[r.IntN(3)]}
 		numbers[s.ID]++
 		asked := &ticket{state: Waiting, owner: c.Owner}
 		asked.setItems(items)
 		b.m.fillSlots(key, asked)
-		if _, waits := b.m.waitOf(s.ID, c.Owner); c.Owner != "" && !waits && asked.blockedAt() != nil {
-			search := &search{m: b.m, key: key, owner: c.Owner, left: 1 << 20, items: make(map[*lock]Item)}
+		if _, waits := b.m.waitOf(s.ID, c.Owner); c.Owner != "" && !waits &&
+			asked.blockedAt() != nil {
+			search := &search{m: b.m, key: key, owner: c.Owner, left: 1 << 20,
+				items: make(map[*lock]Item)}
 			for i, it := range items {
 				search.items[asked.slots[i].lock] = it
 			}
 			ahead, behind := search.ahead(asked), search.behind()
 			require.Equal(t, ahead == nil, behind == nil, "%v\n%v", ahead, behind)
 			if ahead != nil {
-				if slices.ContainsFunc(ahead.Cycle[:len(ahead.Cycle)-1], func(l Link) bool { return l.State == Granted }) {
+				if slices.ContainsFunc(ahead.Cycle[:len(ahead.Cycle)-1],
+					func(l Link) bool { return l.State == Granted }) {
 					found++
 				}
 				require.True(t, search.hasWaiters())
@@ -264,8 +285,8 @@ func TestBothDirectionsOfTheSearchAgree(t *testing.T) {
 	require.Greater(t, found, 50, "cycles through another owner")
 }
 
-// To look whether anybody waits for what an owner holds is a part of the search: an owner that holds very much and
-// asks again and again keeps all nodes from nothing else.
+// To look whether anybody waits for what an owner holds is a part of the search: an owner that
+// holds very much and asks again and again keeps all nodes from nothing else.
 func TestOwnerScanCountsTowardsSearchLimit(t *testing.T) {
 	b := newHarness(t)
 	x, others := b.open(1, clock.Hour), b.open(2, clock.Hour)
@@ -276,7 +297,8 @@ func TestOwnerScanCountsTowardsSearchLimit(t *testing.T) {
 		for i := range names {
 			names[i] = fmt.Sprint(ticket, "/", i)
 		}
-		holding = append(holding, &Acquire{Session: x, Ticket: ticket + 1, Items: exclusive(names...), Owner: "x"})
+		holding = append(holding,
+			&Acquire{Session: x, Ticket: ticket + 1, Items: exclusive(names...), Owner: "x"})
 	}
 	b.do(0, holding...)
 	var asking []Command
@@ -292,8 +314,9 @@ func TestOwnerScanCountsTowardsSearchLimit(t *testing.T) {
 	require.LessOrEqual(t, b.m.searched.used, SearchMax/2)
 }
 
-// What a search costs decides how many of an entry there are. So it must not depend on whether the state machine was
-// restored: an owner's tickets are searched in the order of their numbers, not of their grants.
+// What a search costs decides how many of an entry there are. So it must not depend on whether the
+// state machine was restored: an owner's tickets are searched in the order of their numbers, not of
+// their grants.
 func TestDeadlockSearchCostsTheSameAfterRestore(t *testing.T) {
 	b := newHarness(t)
 	x, o, p := b.open(1, clock.Hour), b.open(2, clock.Hour), b.open(3, clock.Hour)
@@ -306,7 +329,8 @@ func TestDeadlockSearchCostsTheSameAfterRestore(t *testing.T) {
 		for i := range names {
 			names[i] = fmt.Sprint(ticket, "/", i)
 		}
-		holding = append(holding, &Acquire{Session: o, Ticket: ticket, Items: exclusive(names...), Owner: "o"})
+		holding = append(holding,
+			&Acquire{Session: o, Ticket: ticket, Items: exclusive(names...), Owner: "o"})
 	}
 	b.do(0, holding...)
 	b.do(0, &Drop{Session: x, Ticket: 1}) // grants o its first ticket last
@@ -382,7 +406,8 @@ func TestRestoreRefusesFutureIndexes(t *testing.T) {
 	}
 
 	for _, ttls := range [][2]clock.Span{ // the longest, and the highest that it was
-		{LongestTTLMin - 1, clock.Hour}, {clock.Hour + 1, clock.Hour}, {clock.Hour, LongestTTLMax + 1}, {0, 0},
+		{LongestTTLMin - 1, clock.Hour}, {clock.Hour + 1, clock.Hour},
+		{clock.Hour, LongestTTLMax + 1}, {0, 0},
 	} {
 		m := New()
 		m.longestTTL, m.highestTTL = ttls[0], ttls[1]
@@ -390,7 +415,8 @@ func TestRestoreRefusesFutureIndexes(t *testing.T) {
 		require.ErrorContains(t, err, "longest ttl: ")
 	}
 
-	for _, quotas := range []Quotas{{}, {Amounts{1, 1, QuotaBytesMax + 1}, 1}, {Amounts{SessionsMax + 1, 1, 1}, 1}, {Amounts{1, 1, 1}, 0}} {
+	for _, quotas := range []Quotas{{}, {Amounts{1, 1, QuotaBytesMax + 1}, 1},
+		{Amounts{SessionsMax + 1, 1, 1}, 1}, {Amounts{1, 1, 1}, 0}} {
 		m := New()
 		m.quotas = quotas
 		_, err := Restore(bytes.NewReader(snapshotOf(t, m)))
@@ -422,19 +448,22 @@ func TestDamagedVersionIsReportedAsDamage(t *testing.T) {
 
 // What a session remembers of tickets that ended does not depend on what they asked for.
 func TestEndedTicketMemoryIsBounded(t *testing.T) {
-	const bytesMax = 384 << 10 // of a session: 1024 records, in nodes of a tree that may be half full
+	// of a session: 1024 records, in nodes of a tree that may be half full
+	const bytesMax = 384 << 10
 	b := newHarness(t)
 	s, other := b.open(1, clock.Hour), b.open(2, clock.Hour)
 	largest := func(id session.ID, ticket uint64) *Acquire {
 		c := &Acquire{
-			Session: id, Ticket: ticket, Owner: strings.Repeat("o", OwnerBytesMax), Meta: strings.Repeat("m", MetaBytesMax),
+			Session: id, Ticket: ticket, Owner: strings.Repeat("o", OwnerBytesMax),
+			Meta: strings.Repeat("m", MetaBytesMax),
 		}
 		for i := range ItemsMax {
 			name := fmt.Sprint(id, "/", ticket, "/", i, "/")
 			if i == 0 {
 				name = "held"
 			}
-			c.Items = append(c.Items, Item{Name: name + strings.Repeat("n", NameBytesMax-len(name)), Mode: Exclusive})
+			c.Items = append(c.Items,
+				Item{Name: name + strings.Repeat("n", NameBytesMax-len(name)), Mode: Exclusive})
 		}
 		return c
 	}

@@ -41,7 +41,8 @@ func (m *Machine) Check() error {
 		}
 	}
 	if all.sum != m.sum {
-		return fmt.Errorf("fsm: at index %d: M12: the sum kept is %x, computed %x", m.index, m.sum, all.sum)
+		return fmt.Errorf("fsm: at index %d: M12: the sum kept is %x, computed %x", m.index, m.sum,
+			all.sum)
 	}
 	return nil
 }
@@ -56,18 +57,24 @@ func (m *Machine) checkTickets(all *ticketTotals) error {
 		ownersWait, _ := m.waitOf(key.Session, t.owner)
 		broken := firstBroken(
 			rule{"M4: its session is not alive", alive},
-			rule{"M9: it ended and is not above what its session acknowledged", !ended || key.Ticket > s.AckedThrough},
-			rule{"M9: it ended and is above its session's window", !ended || key.Ticket-s.AckedThrough <= TicketWindow},
+			rule{"M9: it ended and is not above what its session acknowledged",
+				!ended || key.Ticket > s.AckedThrough},
+			rule{"M9: it ended and is above its session's window",
+				!ended || key.Ticket-s.AckedThrough <= TicketWindow},
 			rule{"M3: it was enqueued in the future", t.enqueued <= m.index},
 			rule{"M2: it waits and could be granted", !waits || t.blockedAt() != nil},
-			rule{"M3: it waits and has a token or a maximum hold that runs", !waits || t.token == 0 && t.holdUntil == 0},
+			rule{"M3: it waits and has a token or a maximum hold that runs",
+				!waits || t.token == 0 && t.holdUntil == 0},
 			rule{"M10: it was granted and its wait still ends", !granted || t.waitUntil == 0},
 			rule{"M3: it was never enqueued", !granted || t.enqueued != 0},
-			rule{"M3: its token is older than its place in the queue", !granted || t.token >= t.enqueued},
+			rule{"M3: its token is older than its place in the queue",
+				!granted || t.token >= t.enqueued},
 			rule{"M3: its token is of the future", !granted || t.token <= m.index},
-			rule{"M4: it ended and keeps its items or slots", !ended || t.items == nil && t.slots == nil},
+			rule{"M4: it ended and keeps its items or slots",
+				!ended || t.items == nil && t.slots == nil},
 			rule{"M4: it has no state", waits || granted || ended},
-			rule{"M11: it has no items or too many", ended || 0 < len(t.items) && len(t.items) <= ItemsMax},
+			rule{"M11: it has no items or too many",
+				ended || 0 < len(t.items) && len(t.items) <= ItemsMax},
 			rule{"M11: it has not one slot for each item", len(t.items) == len(t.slots)},
 			rule{"M10: its deadline is not in the schedule", !limited || due == key},
 			rule{"M8: it is not among its owner's tickets", !owned || recorded},
@@ -94,12 +101,14 @@ func (m *Machine) checkTickets(all *ticketTotals) error {
 	case m.live[Waiting] != all.byState[Waiting] || m.live[Granted] != all.byState[Granted]:
 		return fmt.Errorf("M7: %v wait and are granted, counted %v", all.byState, m.live)
 	case m.owned.Len() != all.owned:
-		return fmt.Errorf("M8: %d tickets of owners on record, and there are %d", m.owned.Len(), all.owned)
+		return fmt.Errorf("M8: %d tickets of owners on record, and there are %d", m.owned.Len(),
+			all.owned)
 	}
 	return nil
 }
 
-// checkLocks finds each slot of a lock in its ticket. There are as many of both, so every slot of a ticket is in a lock.
+// checkLocks finds each slot of a lock in its ticket. There are as many of both, so every slot of a
+// ticket is in a lock.
 func (m *Machine) checkLocks(all *ticketTotals) error {
 	slots := 0
 	for name, l := range m.locks.All() {
@@ -119,12 +128,16 @@ func (m *Machine) checkLocks(all *ticketTotals) error {
 			rule{"M6: its delay is not the one on record", until == lk.delay},
 			rule{"M10: the end of its delay is not in the schedule", lk.delay == 0 || scheduled},
 			rule{"M7: it is still to be looked at", !lk.recheck && !lk.queueChanged},
-			rule{"M7: its counters are not those of its holders", seen.exclusive == lk.exclusive && seen.permits == lk.permits},
-			rule{"M1: an exclusive holder is not alone", lk.exclusive == 0 || lk.exclusive == 1 && lk.holders.len == 1},
+			rule{"M7: its counters are not those of its holders",
+				seen.exclusive == lk.exclusive && seen.permits == lk.permits},
+			rule{"M1: an exclusive holder is not alone",
+				lk.exclusive == 0 || lk.exclusive == 1 && lk.holders.len == 1},
 			rule{"M1: more permits are held than there are", lk.permits <= lk.of},
 		); broken != "" {
-			return fmt.Errorf("%s: lock %q: %+v, delayed until %v on record; counted %d exclusive, %d permits, its holders have %d, %d",
-				broken, name, m.summary(lk), until, lk.exclusive, lk.permits, seen.exclusive, seen.permits)
+			return fmt.Errorf("%s: lock %q: %+v, delayed until %v on record; counted %d "+
+				"exclusive, %d permits, its holders have %d, %d",
+				broken, name, m.summary(lk), until, lk.exclusive, lk.permits, seen.exclusive,
+				seen.permits)
 		}
 		slots += lk.holders.len + lk.waiters.len
 		if lk.delay != 0 {
@@ -137,7 +150,8 @@ func (m *Machine) checkLocks(all *ticketTotals) error {
 	case slots != all.slots:
 		return fmt.Errorf("M4: the locks have %d slots, the tickets %d", slots, all.slots)
 	case m.delays.Len() != all.delayed:
-		return fmt.Errorf("M6: %d delays on record, and %d locks are delayed", m.delays.Len(), all.delayed)
+		return fmt.Errorf("M6: %d delays on record, and %d locks are delayed", m.delays.Len(),
+			all.delayed)
 	}
 	return nil
 }
@@ -153,8 +167,10 @@ func (m *Machine) checkList(lk *lock, l *list, state State, seen *lock) error {
 			return fmt.Errorf("M4: the links of lock %q are broken at ticket %v", lk.name, p.key)
 		case t == nil || t.state != state || p.item() >= len(t.slots) || p != &t.slots[p.item()]:
 			return fmt.Errorf("M4: ticket %v is not in lock %q in state %d", p.key, lk.name, state)
-		case previous != nil && (t.enqueued <= m.tickets.Peek(previous.key).enqueued || p.number() <= previous.number()):
-			return fmt.Errorf("M5: a list of %q is not in order at ticket index %d", lk.name, t.enqueued)
+		case previous != nil && (t.enqueued <= m.tickets.Peek(previous.key).enqueued ||
+			p.number() <= previous.number()):
+			return fmt.Errorf("M5: a list of %q is not in order at ticket index %d", lk.name,
+				t.enqueued)
 		case t.items[p.item()].Name != lk.name:
 			return fmt.Errorf("M4: ticket %v is in lock %q and asked for another", p.key, lk.name)
 		case t.items[p.item()].Of != lk.of:
@@ -179,13 +195,18 @@ func (m *Machine) checkSessions(all *ticketTotals) error {
 			rule{"M9: its live tickets are more than counted, or fewer", s.Live == all.live[id]},
 			rule{"M9: it has too many live tickets", s.Live <= TicketsMax},
 			rule{"M9: it refused a ticket above its window",
-				s.RefusedThrough <= s.AckedThrough || s.RefusedThrough-s.AckedThrough <= TicketWindow},
-			rule{"M9: it is of the future", max(uint64(s.ID), s.Renewed, s.Changed) <= m.index && s.Deadline <= m.time.Add(s.TTL)},
-			rule{"M10: it is not in the schedule, or too late", scheduled && s.Scheduled <= s.Deadline},
+				s.RefusedThrough <= s.AckedThrough ||
+					s.RefusedThrough-s.AckedThrough <= TicketWindow},
+			rule{"M9: it is of the future",
+				max(uint64(s.ID), s.Renewed, s.Changed) <= m.index &&
+					s.Deadline <= m.time.Add(s.TTL)},
+			rule{"M10: it is not in the schedule, or too late",
+				scheduled && s.Scheduled <= s.Deadline},
 			rule{"M11: its ttl is longer than was ever allowed", s.TTL <= m.highestTTL},
 			rule{"M12: a field changed that never changes", s.IsSealed()},
 		); broken != "" {
-			return fmt.Errorf("%s: session %+v at %v has %d live tickets", broken, *s, m.time, all.live[id])
+			return fmt.Errorf("%s: session %+v at %v has %d live tickets", broken, *s, m.time,
+				all.live[id])
 		}
 		all.sum += s.Sum()
 		all.add(s.Identity, sessionAmounts(&s.Settings))
@@ -196,7 +217,8 @@ func (m *Machine) checkSessions(all *ticketTotals) error {
 	case m.sessions.Len() != len(m.bySecret):
 		return fmt.Errorf("M14: %d secrets for %d sessions", len(m.bySecret), m.sessions.Len())
 	case m.due.Len() != all.deadlines+all.delayed+m.sessions.Len():
-		return fmt.Errorf("M10: %d deadlines of tickets, %d of delays and %d of sessions, %d in the schedule",
+		return fmt.Errorf(
+			"M10: %d deadlines of tickets, %d of delays and %d of sessions, %d in the schedule",
 			all.deadlines, all.delayed, m.sessions.Len(), m.due.Len())
 	}
 	return nil
@@ -211,9 +233,12 @@ func (m *Machine) checkQuotas(all *ticketTotals) error {
 			return fmt.Errorf("M15: %q uses %+v, counted %+v", identity, used, counted)
 		}
 	}
-	if m.bytes != bytes || m.delayBytes != all.delayBytes || m.endedBytes != all.endedBytes || len(m.identities) != len(all.used) {
-		return fmt.Errorf("M15: %d bytes, of delays %d, of ended sessions %d, and %d identities; counted %d, %d, %d, %d", bytes,
-			all.delayBytes, all.endedBytes, len(all.used), m.bytes, m.delayBytes, m.endedBytes, len(m.identities))
+	if m.bytes != bytes || m.delayBytes != all.delayBytes || m.endedBytes != all.endedBytes ||
+		len(m.identities) != len(all.used) {
+		return fmt.Errorf("M15: %d bytes, of delays %d, of ended sessions %d, and %d identities; "+
+			"counted %d, %d, %d, %d", bytes,
+			all.delayBytes, all.endedBytes, len(all.used), m.bytes, m.delayBytes, m.endedBytes,
+			len(m.identities))
 	}
 	return nil
 }
@@ -233,7 +258,8 @@ func (m *Machine) checkMembers(all *ticketTotals) error {
 			rule{"M13: another was announced at the same index", !taken},
 			rule{"M13: it was replaced in the future", member.Replaced <= m.time},
 		); broken != "" {
-			return fmt.Errorf("%s: member %q at %v, the other being %q: %+v", broken, name, m.time, other, *member)
+			return fmt.Errorf("%s: member %q at %v, the other being %q: %+v", broken, name, m.time,
+				other, *member)
 		}
 		all.sum += memberSum(member)
 	}
@@ -245,8 +271,10 @@ func (m *Machine) checkEnded(all *ticketTotals) error {
 	for number, e := range m.ended.All() {
 		if broken := firstBroken(
 			rule{"M16: its number was not given yet", number <= m.ends && number != 0},
-			rule{"M16: it was never opened, or is alive", e.ID != 0 && uint64(e.ID) <= m.index && m.sessions.Peek(e.ID) == nil},
-			rule{"M16: it is not found by its secret, or a living one is", m.endedBySecret[e.Secret] == number && m.bySecret[e.Secret] == 0},
+			rule{"M16: it was never opened, or is alive",
+				e.ID != 0 && uint64(e.ID) <= m.index && m.sessions.Peek(e.ID) == nil},
+			rule{"M16: it is not found by its secret, or a living one is",
+				m.endedBySecret[e.Secret] == number && m.bySecret[e.Secret] == 0},
 			rule{"M16: it has no reason", e.Reason != 0},
 		); broken != "" {
 			return fmt.Errorf("%s: ended session %d of %d: %+v", broken, number, m.ends, *e)
@@ -258,11 +286,13 @@ func (m *Machine) checkEnded(all *ticketTotals) error {
 	}
 	for identity, used := range m.identities {
 		if !slices.Equal(used.ended, queues[identity]) {
-			return fmt.Errorf("M16: the ended sessions of %q are %d, counted %d", identity, queues[identity], used.ended)
+			return fmt.Errorf("M16: the ended sessions of %q are %d, counted %d", identity,
+				queues[identity], used.ended)
 		}
 	}
 	if m.ended.Len() > EndedSessionsMax || m.ended.Len() != len(m.endedBySecret) {
-		return fmt.Errorf("M16: %d ended sessions, with %d secrets", m.ended.Len(), len(m.endedBySecret))
+		return fmt.Errorf("M16: %d ended sessions, with %d secrets", m.ended.Len(),
+			len(m.endedBySecret))
 	}
 	return nil
 }

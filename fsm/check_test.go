@@ -11,15 +11,17 @@ import (
 	"zamok/session"
 )
 
-// machineToDamage is a machine with two sessions, where one holds a, b and p, and two waits behind it, with an
-// owner, a delayed lock, a limited wait and a maximum hold.
+// machineToDamage is a machine with two sessions, where one holds a, b and p, and two waits behind
+// it, with an owner, a delayed lock, a limited wait and a maximum hold.
 func machineToDamage(t *testing.T) (m *Machine, one, two session.ID) {
 	b := newHarness(t)
 	one, two = b.open(1, clock.Minute), b.open(2, clock.Minute)
-	a := b.do(0, &OpenSession{Secret: session.Hash{3}, Settings: session.Settings{TTL: clock.Minute, LockDelay: clock.Second}})
+	a := b.do(0, &OpenSession{Secret: session.Hash{3},
+		Settings: session.Settings{TTL: clock.Minute, LockDelay: clock.Second}})
 	expired := a.Results[0].Session
 	b.do(0,
-		&Acquire{Session: one, Ticket: 1, Items: exclusive("a", "b"), Wait: 0, Owner: "x", MaxHold: clock.Hour},
+		&Acquire{Session: one, Ticket: 1, Items: exclusive("a", "b"), Wait: 0, Owner: "x",
+			MaxHold: clock.Hour},
 		&Acquire{Session: two, Ticket: 1, Items: exclusive("b"), Wait: clock.Minute, Owner: "y"},
 		&Acquire{Session: two, Ticket: 2, Items: exclusive("b"), Wait: Forever},
 		&Acquire{Session: one, Ticket: 2, Items: []Item{{"p", Permits, 2, 3}}, Wait: 0},
@@ -50,14 +52,23 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 			lk.holders.remove(lk.holders.first)
 			lk.exclusive--
 		}},
-		{"M3", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).token = m.index + 1 }},
+		{"M3", func(m *Machine, one, _ session.ID) {
+			m.tickets.Ref(TicketRef{one, 1}).token = m.index + 1
+		}},
 		{"M3", func(m *Machine, _, two session.ID) { m.tickets.Ref(TicketRef{two, 1}).token = 1 }},
 		{"M4", func(m *Machine, one, _ session.ID) { m.sessions.Delete(one) }},
-		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).slots[0].at++ }},
+		{"M4", func(m *Machine, one, _ session.ID) {
+			m.tickets.Ref(TicketRef{one, 1}).slots[0].at++
+		}},
 		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).state = 0 }},
-		{"M4", func(m *Machine, _, two session.ID) { m.tickets.Ref(TicketRef{two, 3}).slots = make([]slot, 1) }},
+		{"M4", func(m *Machine, _, two session.ID) {
+			m.tickets.Ref(TicketRef{two, 3}).slots = make([]slot, 1)
+		}},
 		{"M4", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("b"); lk.waiters.len++ }},
-		{"M4", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("b"); lk.waiters.last.prev = nil }},
+		{"M4", func(m *Machine, _, _ session.ID) {
+			lk, _ := m.locks.Get("b")
+			lk.waiters.last.prev = nil
+		}},
 		{"M4", func(m *Machine, _, _ session.ID) { m.locks.Delete("a") }},
 		{"M5", func(m *Machine, _, two session.ID) {
 			m.tickets.Ref(TicketRef{two, 2}).enqueued = m.tickets.Peek(TicketRef{two, 1}).enqueued
@@ -67,7 +78,10 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 		{"M6", func(m *Machine, _, _ session.ID) { m.delays.Set("nobody", 5) }},
 		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.permits++ }},
 		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.of = 7 }},
-		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.queueChanged = true }},
+		{"M7", func(m *Machine, _, _ session.ID) {
+			lk, _ := m.locks.Get("a")
+			lk.queueChanged = true
+		}},
 		{"M7", func(m *Machine, _, _ session.ID) { m.live[Waiting]++ }},
 		{"M8", func(m *Machine, one, _ session.ID) {
 			m.owned.Delete(ownedKey{session: one, owner: "x", state: Granted, ticket: 1})
@@ -75,7 +89,9 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 		{"M8", func(m *Machine, one, _ session.ID) {
 			m.owned.Set(ownedKey{session: one, owner: "x", state: Granted, ticket: 2}, struct{}{})
 		}},
-		{"M8", func(m *Machine, _, two session.ID) { m.tickets.Ref(TicketRef{two, 2}).owner = "y" }},
+		{"M8", func(m *Machine, _, two session.ID) {
+			m.tickets.Ref(TicketRef{two, 2}).owner = "y"
+		}},
 		{"M9", func(m *Machine, _, two session.ID) {
 			s := m.sessions.Ref(two)
 			m.changeSession(s, func() { s.AckedThrough = 3 })
@@ -89,13 +105,19 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 			m.changeSession(s, func() { s.Deadline++ })
 		}},
 		{"M10", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).Scheduled++ }},
-		{"M10", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).holdUntil++ }},
-		{"M10", func(m *Machine, _, two session.ID) { m.tickets.Ref(TicketRef{two, 1}).waitUntil = 0 }},
+		{"M10", func(m *Machine, one, _ session.ID) {
+			m.tickets.Ref(TicketRef{one, 1}).holdUntil++
+		}},
+		{"M10", func(m *Machine, _, two session.ID) {
+			m.tickets.Ref(TicketRef{two, 1}).waitUntil = 0
+		}},
 		{"M10", func(m *Machine, _, _ session.ID) {
 			lk, _ := m.locks.Get("d")
 			m.due.Delete(dueKey{lk.delay, dueDelay, 0, "d"})
 		}},
-		{"M11", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).items = nil }},
+		{"M11", func(m *Machine, one, _ session.ID) {
+			m.tickets.Ref(TicketRef{one, 1}).items = nil
+		}},
 		{"M11", func(m *Machine, _, _ session.ID) { m.highestTTL = clock.Second }},
 		{"M12", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).maxHold++ }},
 		{"M12", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Version = "other" }},
@@ -120,7 +142,9 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 		{"M15", func(m *Machine, _, _ session.ID) { m.delayBytes++ }},
 		{"M15", func(m *Machine, _, _ session.ID) { m.identities[""].Tickets-- }},
 		{"M15", func(m *Machine, _, _ session.ID) { m.identities["nobody"] = &usage{} }},
-		{"M9", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).RefusedThrough = 2 * TicketWindow }},
+		{"M9", func(m *Machine, one, _ session.ID) {
+			m.sessions.Ref(one).RefusedThrough = 2 * TicketWindow
+		}},
 		{"M15", func(m *Machine, _, _ session.ID) { m.endedBytes++ }},
 		{"M16", func(m *Machine, _, _ session.ID) { m.ends-- }},
 		{"M16", func(m *Machine, one, _ session.ID) { m.ended.Ref(1).ID = one }},

@@ -38,8 +38,8 @@ import (
 //	 9  ExpireSession  session · reason text
 //	10  LeaderStart    node text · nonce · cluster raw 16 · token base
 //	11  Member         id text · incarnation raw 16 · client text · peer text · http text ·
-//	                   version text · version min · version max · free bytes · low-space threshold ·
-//	                   timeout · fixed
+//	                   version text · version min · version max · free bytes · low-space threshold
+//	                   · timeout · fixed
 //	12  Upgrade       version
 //	13  Digest         node text · index · value
 //	14  SetLongestTTL  ttl signed
@@ -47,8 +47,9 @@ import (
 //	16  DropUnrenewed  session · ticket · acked through
 //	17  WithdrawSession  session
 //
-// op and mode go up to 255; permits, of, share, version, version min, version max, timeout and fixed go up to 2³²−1. An
-// entry has at most EntryBytesMax bytes, and nothing is between its parts or after the last one.
+// op and mode go up to 255; permits, of, share, version, version min, version max, timeout and
+// fixed go up to 2³²−1. An entry has at most EntryBytesMax bytes, and nothing is between its parts
+// or after the last one.
 //
 // Reading refuses what is not of this form, and nothing else. A name that is no UTF-8, a mode that
 // does not exist, too many items or a negative ttl are the fault of one command: the state
@@ -79,7 +80,8 @@ func (e *Entry) Append(b []byte) []byte {
 	return record.AppendChecksum(w.Bytes(), start)
 }
 
-// Size is no less than the bytes that a command takes in an entry, and about what it takes in memory.
+// Size is no less than the bytes that a command takes in an entry, and about what it takes in
+// memory.
 func Size(c Command) int {
 	w := coder{Coder: record.NewSizer()}
 	c.code(&w)
@@ -216,7 +218,8 @@ func (c *coder) codeItems(items *[]Item) {
 		}
 		first := len(c.items)
 		c.items = slices.Grow(c.items, n)[:first+n]
-		// Its capacity ends with it: appending to one acquisition's items can't write into the next's.
+		// Its capacity ends with it: appending to one acquisition's items can't write into the
+		// next's.
 		*items = c.items[first : first+n : first+n]
 	}
 	for i := range *items {

@@ -23,12 +23,16 @@ import (
 )
 
 var updateGolden = flag.Bool("update-golden", false,
-	"write the golden files anew; a changed byte in one is a changed format, which needs a new version and new version")
+	"write the golden files anew; a changed byte in one is a changed format, which needs a new "+
+		"version and new version")
 
 // everyCommand has each command once, with every field set.
 func everyCommand() []Command {
 	return []Command{
-		&OpenSession{Secret: sequentialBytes(0x10), Settings: session.Settings{Identity: "cn=till-7", Label: "till", Meta: "host=k4,pid=311", TTL: 10 * clock.Second, LockDelay: clock.Second, ReleaseOnDisconnect: 250 * clock.Millisecond}},
+		&OpenSession{Secret: sequentialBytes(0x10),
+			Settings: session.Settings{Identity: "cn=till-7", Label: "till",
+				Meta: "host=k4,pid=311", TTL: 10 * clock.Second, LockDelay: clock.Second,
+				ReleaseOnDisconnect: 250 * clock.Millisecond}},
 		&Attach{Session: 1<<50 + 3, Secret: sequentialBytes(0x10), AckedThrough: 17, Attempt: 300},
 		&ReleaseOnDisconnect{Session: 1<<50 + 3, Attachment: 1<<50 + 9, Index: 1<<50 + 200},
 		&CloseSession{Session: 1<<50 + 4},
@@ -45,11 +49,13 @@ func everyCommand() []Command {
 		&Downgrade{Session: 1<<50 + 3, Ticket: 19, AckedThrough: 18},
 		&ForceRelease{Name: "account/200", Token: 1<<50 + 77, Reason: "till 7 burned down"},
 		&ExpireSession{Session: 1<<50 + 5, Reason: "no longer ours"},
-		&LeaderStart{Node: "n2", Nonce: math.MaxUint64 - 1, Cluster: ClusterID(first16(sequentialBytes(0x50))), TokenBase: 1 << 50},
+		&LeaderStart{Node: "n2", Nonce: math.MaxUint64 - 1,
+			Cluster: ClusterID(first16(sequentialBytes(0x50))), TokenBase: 1 << 50},
 		&Member{
 			ID: "n2", Incarnation: Incarnation(first16(sequentialBytes(0x70))),
 			Client: "k4.example:5750", Peer: "k4.example:5751", HTTP: "k4.example:5752",
-			Version: "v0.3.1", StateVersionMin: 1, StateVersionMax: 2, FreeBytes: 40 << 30, LowSpaceThreshold: 2 << 30, ElectionTimeout: 250, ElectionTimeoutFixed: 500,
+			Version: "v0.3.1", StateVersionMin: 1, StateVersionMax: 2, FreeBytes: 40 << 30,
+			LowSpaceThreshold: 2 << 30, ElectionTimeout: 250, ElectionTimeoutFixed: 500,
 		},
 		&Upgrade{Version: 2},
 		&Digest{Node: "n3", Index: 1<<50 + 4096, Value: 0xfedcba9876543210},
@@ -86,9 +92,11 @@ func oddEntry() Entry {
 		Reading:  clock.Reading{Epoch: math.MaxUint64, Now: math.MaxInt64},
 		Renewals: []session.ID{0, 1, math.MaxUint64},
 		Commands: []Command{
-			&OpenSession{Settings: session.Settings{TTL: math.MinInt64, LockDelay: math.MaxInt64, ReleaseOnDisconnect: -2, Label: "\x00\xff"}},
+			&OpenSession{Settings: session.Settings{TTL: math.MinInt64, LockDelay: math.MaxInt64,
+				ReleaseOnDisconnect: -2, Label: "\x00\xff"}},
 			&Attach{}, &ReleaseOnDisconnect{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
-			&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &Upgrade{}, &Digest{}, &SetLongestTTL{}, &SetQuotas{},
+			&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &Upgrade{}, &Digest{},
+			&SetLongestTTL{}, &SetQuotas{},
 			&DropUnrenewed{}, &WithdrawSession{},
 			&Acquire{
 				Session: math.MaxUint64, Ticket: math.MaxUint64, AckedThrough: math.MaxUint64,
@@ -140,7 +148,8 @@ func arbitrary[T any, P interface {
 	*T
 	Command
 }]() *rapid.Generator[Command] {
-	text := rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 24), func(b []byte) string { return string(b) })
+	text := rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 24),
+		func(b []byte) string { return string(b) })
 	item := rapid.MakeCustom[Item](rapid.MakeConfig{
 		Kinds: map[reflect.Kind]*rapid.Generator[any]{reflect.String: text.AsAny()},
 	})
@@ -164,7 +173,8 @@ func arbitraryEntry() *rapid.Generator[Entry] {
 				Epoch: rapid.Uint64().Draw(t, "epoch"),
 				Now:   clock.Time(rapid.Int64Min(0).Draw(t, "now")),
 			},
-			Commands: rapid.SliceOfN(rapid.OneOf(arbitraryCommands()...), 0, 12).Draw(t, "commands"),
+			Commands: rapid.SliceOfN(rapid.OneOf(arbitraryCommands()...), 0, 12).Draw(t,
+				"commands"),
 		}
 		for _, id := range renewals {
 			e.Renewals = append(e.Renewals, session.ID(id))
@@ -203,7 +213,8 @@ func TestEncodeDecodeRoundTrip(t *testing.T) {
 func TestGoldenEntries(t *testing.T) {
 	path := filepath.Join("testdata", "golden", "entry-v1.txt")
 	var text strings.Builder
-	text.WriteString("Entries of the log, version 1. The bytes of an entry are all the hex from one title to the next.\n")
+	text.WriteString("Entries of the log, version 1. The bytes of an entry are all the hex from " +
+		"one title to the next.\n")
 	entries := goldenEntries()
 	for _, g := range entries {
 		describeEntry(&text, g.title, &g.entry)
@@ -233,7 +244,8 @@ type goldenEntry struct {
 
 func goldenEntries() []goldenEntry {
 	return []goldenEntry{
-		{"a checkpoint", Entry{Version: 1, Reading: clock.Reading{Epoch: 5, Now: clock.Time(clock.Second)}}},
+		{"a checkpoint", Entry{Version: 1,
+			Reading: clock.Reading{Epoch: 5, Now: clock.Time(clock.Second)}}},
 		{"renewals alone", Entry{
 			Version: 1, Reading: clock.Reading{Epoch: 5, Now: clock.Time(2 * clock.Second)},
 			Renewals: []session.ID{1, 2, 130, 1 << 50, 1<<50 + 1},

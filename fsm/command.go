@@ -31,9 +31,10 @@ type OpenSession struct {
 }
 
 // Attach makes this command's index the session's attachment and yields one Attached event with
-// the state of every ticket that is live or above the acknowledged-through. The client numbers its attempts upwards: one
-// that is not above the highest that took effect is refused, so that a late copy of an abandoned attempt detaches no
-// stream. Attempt 0 has no number, and takes effect in any case.
+// the state of every ticket that is live or above the acknowledged-through. The client numbers its
+// attempts upwards: one that is not above the highest that took effect is refused, so that a late
+// copy of an abandoned attempt detaches no stream. Attempt 0 has no number, and takes effect in any
+// case.
 type Attach struct {
 	Session      session.ID
 	Secret       session.Hash
@@ -41,8 +42,8 @@ type Attach struct {
 	Attempt      uint64
 }
 
-// ReleaseOnDisconnect ends the session, unless it attached again, or was renewed after the leader saw the stream of that Attachment
-// break, with its state machine at Index.
+// ReleaseOnDisconnect ends the session, unless it attached again, or was renewed after the leader
+// saw the stream of that Attachment break, with its state machine at Index.
 type ReleaseOnDisconnect struct {
 	Session    session.ID
 	Attachment uint64
@@ -52,8 +53,9 @@ type ReleaseOnDisconnect struct {
 // CloseSession is the clean end: waits and grants are dropped, without delay.
 type CloseSession struct{ Session session.ID }
 
-// WithdrawSession is a CloseSession of a session whose client has got nothing of it, so that the client may open another one with
-// the same secret: of an acquisition that was refused, or whose answer could not be given.
+// WithdrawSession is a CloseSession of a session whose client has got nothing of it, so that the
+// client may open another one with the same secret: of an acquisition that was refused, or whose
+// answer could not be given.
 type WithdrawSession CloseSession
 
 // Forever is the Wait that never ends.
@@ -76,7 +78,8 @@ type Acquire struct {
 type Item struct {
 	Name string
 	Mode Mode
-	// Permits asks for this many of the lock's permits, Of is how many there are; both are 0 in the other modes.
+	// Permits asks for this many of the lock's permits, Of is how many there are; both are 0 in the
+	// other modes.
 	Permits, Of uint32
 }
 
@@ -96,7 +99,8 @@ type Drop struct {
 	AckedThrough uint64
 }
 
-// DropUnrenewed is a Drop that does not renew its session: of a client that may release and no longer hold.
+// DropUnrenewed is a Drop that does not renew its session: of a client that may release and no
+// longer hold.
 type DropUnrenewed Drop
 
 // Downgrade makes each exclusive item of a granted ticket shared. The token stays.
@@ -120,8 +124,8 @@ type ExpireSession struct {
 type LeaderStart struct {
 	Node  string
 	Nonce uint64
-	// Cluster and TokenBase count in the first LeaderStart of a history only: the cluster's id, never
-	// zero, and the least index that this very command may have.
+	// Cluster and TokenBase count in the first LeaderStart of a history only: the cluster's id,
+	// never zero, and the least index that this very command may have.
 	Cluster   ClusterID
 	TokenBase uint64
 }
@@ -139,8 +143,8 @@ type Member struct {
 	StateVersionMin, StateVersionMax uint32 // what its binary knows
 	// FreeBytes is what its disk has left, LowSpaceThreshold what it must keep.
 	FreeBytes, LowSpaceThreshold uint64
-	// ElectionTimeout is after how many milliseconds without a leader it campaigns, and Fixed the one that its operator
-	// has chosen; 0 = none.
+	// ElectionTimeout is after how many milliseconds without a leader it campaigns, and Fixed the
+	// one that its operator has chosen; 0 = none.
 	ElectionTimeout, ElectionTimeoutFixed uint32
 }
 
@@ -151,7 +155,8 @@ type Incarnation [16]byte
 // Upgrade raises the state machine version to Version, which must be one more than the current one.
 type Upgrade struct{ Version uint32 }
 
-// SetLongestTTL changes the longest ttl that a session may be opened with. Living sessions keep theirs.
+// SetLongestTTL changes the longest ttl that a session may be opened with. Living sessions keep
+// theirs.
 type SetLongestTTL struct{ TTL clock.Span }
 
 // SetQuotas changes the quotas that are not 0 here.

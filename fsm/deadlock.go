@@ -8,10 +8,10 @@ import (
 	"zamok/session"
 )
 
-// ownedKey is a live ticket of an owner, a logical thread inside a session. An owner's waiting ticket comes first, then
-// those that it holds, by number. A search for a deadlock goes through them in that order, and how many an entry has
-// depends on what they cost. So the order must follow from the tickets alone, and not from whether they were granted here
-// or restored from a snapshot.
+// ownedKey is a live ticket of an owner, a logical thread inside a session. An owner's waiting
+// ticket comes first, then those that it holds, by number. A search for a deadlock goes through
+// them in that order, and how many an entry has depends on what they cost. So the order must follow
+// from the tickets alone, and not from whether they were granted here or restored from a snapshot.
 type ownedKey struct {
 	session session.ID
 	owner   string
@@ -24,7 +24,8 @@ func (t *ticket) ownedKey(key TicketRef) ownedKey {
 }
 
 func (k ownedKey) compare(l ownedKey) int {
-	return cmp.Or(cmp.Compare(k.session, l.session), cmp.Compare(k.owner, l.owner), cmp.Compare(k.state, l.state),
+	return cmp.Or(cmp.Compare(k.session, l.session), cmp.Compare(k.owner, l.owner),
+		cmp.Compare(k.state, l.state),
 		cmp.Compare(k.ticket, l.ticket))
 }
 
@@ -32,7 +33,8 @@ func (k ownedKey) compare(l ownedKey) int {
 func (m *Machine) ownedBy(id session.ID, owner string, state State) iter.Seq[TicketRef] {
 	return func(yield func(TicketRef) bool) {
 		for k := range m.owned.From(ownedKey{id, owner, state, 0}) {
-			if k.session != id || k.owner != owner || k.state != state || !yield(TicketRef{id, k.ticket}) {
+			if k.session != id || k.owner != owner || k.state != state ||
+				!yield(TicketRef{id, k.ticket}) {
 				return
 			}
 		}
@@ -54,8 +56,9 @@ type searchStep struct {
 	lockName string // the lock at which that one waits for this one
 }
 
-// search looks for a cycle that a new ticket, waiting, would close. Every wait is for all of a ticket's items. A timed wait
-// counts as any other, though a cycle through it would dissolve by itself.
+// search looks for a cycle that a new ticket, waiting, would close. Every wait is for all of a
+// ticket's items. A timed wait counts as any other, though a cycle through it would dissolve by
+// itself.
 type search struct {
 	m            *Machine
 	key          TicketRef      // of the new ticket
@@ -67,10 +70,11 @@ type search struct {
 	left, until  int              // the steps that are left, and those that the part at hand leaves
 }
 
-// findCycle describes a cycle that the new ticket of s, waiting, would close, or returns nil. Most searches end at once: no
-// ticket waits for what the owner holds. Then it goes to all that the new ticket would wait for, which finds the shortest
-// cycle. Behind a long queue that takes too many steps; often the other direction, from what the owner holds to all that
-// waits for it, takes few. Each part has half of the steps that are left.
+// findCycle describes a cycle that the new ticket of s, waiting, would close, or returns nil. Most
+// searches end at once: no ticket waits for what the owner holds. Then it goes to all that the new
+// ticket would wait for, which finds the shortest cycle. Behind a long queue that takes too many
+// steps; often the other direction, from what the owner holds to all that waits for it, takes few.
+// Each part has half of the steps that are left.
 func (m *Machine) findCycle(s *session.Session, key TicketRef, asked *ticket) *Detail {
 	steps := m.searched.left(s.Identity)
 	if steps <= 0 {
@@ -96,8 +100,8 @@ func (m *Machine) findCycle(s *session.Session, key TicketRef, asked *ticket) *D
 // isCut reports whether the part at hand has used its steps.
 func (s *search) isCut() bool { return s.left <= s.until }
 
-// hasWaiters reports whether a ticket waits for what the owner of the new ticket holds, or the new one would. If not, there
-// is no cycle through it. With too many locks to check, the answer is yes.
+// hasWaiters reports whether a ticket waits for what the owner of the new ticket holds, or the new
+// one would. If not, there is no cycle through it. With too many locks to check, the answer is yes.
 func (s *search) hasWaiters() bool {
 	for ref := range s.m.ownedBy(s.key.Session, s.owner, Granted) {
 		t := s.m.tickets.Peek(ref)
@@ -151,9 +155,9 @@ func (s *search) ahead(asked *ticket) *Detail {
 	return nil
 }
 
-// visitLocks follows each item of a ticket that waits: to the holders that it is not compatible with, and to the
-// ticket just ahead, which leads to the rest of the queue. The holders are visited once, and again only for an item that
-// more of them block.
+// visitLocks follows each item of a ticket that waits: to the holders that it is not compatible
+// with, and to the ticket just ahead, which leads to the rest of the queue. The holders are visited
+// once, and again only for an item that more of them block.
 func (s *search) visitLocks(t *ticket, parent int) {
 	for i, it := range t.items {
 		lk := t.slots[i].lock
@@ -174,7 +178,8 @@ func (s *search) visitLocks(t *ticket, parent int) {
 	}
 }
 
-// behind goes the same ways in the other direction, from what the owner holds, until the new ticket would wait for a step.
+// behind goes the same ways in the other direction, from what the owner holds, until the new ticket
+// would wait for a step.
 func (s *search) behind() *Detail {
 	s.begin()
 	s.visitOwned(s.key.Session, s.owner, -1)
@@ -212,8 +217,8 @@ func (s *search) visitOwned(id session.ID, owner string, parent int) {
 	}
 }
 
-// behindSlot returns the slot just behind that of an item that waits, or the first that waits for the holder of one: it leads
-// to the rest of the queue.
+// behindSlot returns the slot just behind that of an item that waits, or the first that waits for
+// the holder of one: it leads to the rest of the queue.
 func (s *search) behindSlot(state State, it Item, p *slot) *slot {
 	if state == Waiting {
 		return p.next
@@ -227,7 +232,8 @@ func (s *search) behindSlot(state State, it Item, p *slot) *slot {
 	return nil
 }
 
-// width orders the items of one lock: a holder that is in the way of one is in the way of a wider one.
+// width orders the items of one lock: a holder that is in the way of one is in the way of a wider
+// one.
 func (it Item) width() uint32 {
 	switch it.Mode {
 	case Shared:
@@ -239,7 +245,8 @@ func (it Item) width() uint32 {
 	}
 }
 
-// describeTurned describes the cycle of which the new ticket waits, at that lock, for the step at, and each step for its parent.
+// describeTurned describes the cycle of which the new ticket waits, at that lock, for the step at,
+// and each step for its parent.
 func (s *search) describeTurned(at int, lockName string) *Detail {
 	var steps []searchStep
 	for ; at >= 0; at = s.steps[at].parent {
@@ -250,8 +257,8 @@ func (s *search) describeTurned(at int, lockName string) *Detail {
 	return s.describe(len(steps) - 1)
 }
 
-// describe writes the way from the new ticket to the step at, link by link. Of a long one it keeps the beginning and the
-// end.
+// describe writes the way from the new ticket to the step at, link by link. Of a long one it keeps
+// the beginning and the end.
 func (s *search) describe(at int) *Detail {
 	var links []Link
 	wanted := "" // the lock at which the link before waits for the one at hand

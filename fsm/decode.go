@@ -7,8 +7,8 @@ import (
 	"zamok/fsm/record"
 )
 
-// DecodeEntry reads an entry into memory of its own: for tools and tests. An error names the part that is not of the
-// form; commands, items and renewals are counted from 1 there.
+// DecodeEntry reads an entry into memory of its own: for tools and tests. An error names the part
+// that is not of the form; commands, items and renewals are counted from 1 there.
 func DecodeEntry(b []byte) (Entry, error) {
 	var d decoded
 	if err := decodeEntry(b, &d); err != nil {
@@ -20,7 +20,8 @@ func DecodeEntry(b []byte) (Entry, error) {
 // Checker decodes entries as Apply does, into memory that it uses again.
 type Checker struct{ in decoded }
 
-// Check returns the error of Apply for an entry that can't be decoded: a *FormatError unless it is damaged.
+// Check returns the error of Apply for an entry that can't be decoded: a *FormatError unless it is
+// damaged.
 func (c *Checker) Check(entry []byte) error {
 	defer c.in.reset()
 	return c.in.read(entry)
@@ -39,12 +40,13 @@ func (d *decoded) read(entry []byte) error {
 }
 
 // decoded is an entry whose memory the next entry uses again: Renewals, Commands, what those point
-// to and their Items are valid until then, and a caller that keeps one copies it. Texts are not reused
-// and may be kept.
+// to and their Items are valid until then, and a caller that keeps one copies it. Texts are not
+// reused and may be kept.
 //
-// Commands of clients, of which an entry has hundreds, are in slices by kind; the few of nodes and operators have memory
-// of their own, which events may keep. A slice that must grow moves to a larger array, and earlier pointers keep the old
-// one, which does not change any more: so they stay valid.
+// Commands of clients, of which an entry has hundreds, are in slices by kind; the few of nodes and
+// operators have memory of their own, which events may keep. A slice that must grow moves to a
+// larger array, and earlier pointers keep the old one, which does not change any more: so they stay
+// valid.
 type decoded struct {
 	entry Entry
 
@@ -67,7 +69,8 @@ func decodeEntry(b []byte, d *decoded) (err error) {
 	}()
 	switch {
 	case len(b) > EntryBytesMax:
-		return fmt.Errorf("%d bytes are more than the %d that an entry may have", len(b), EntryBytesMax)
+		return fmt.Errorf("%d bytes are more than the %d that an entry may have", len(b),
+			EntryBytesMax)
 	case len(b) < entryBytesMin:
 		return fmt.Errorf("%d bytes are less than the %d that an entry has", len(b), entryBytesMin)
 	case b[0] != entryVersion:
@@ -83,8 +86,8 @@ func decodeEntry(b []byte, d *decoded) (err error) {
 	return d.coder.End()
 }
 
-// reset empties d and keeps its memory. Texts are cleared, or a slot that is seldom reached would keep a long name or
-// meta alive for as long as the state machine.
+// reset empties d and keeps its memory. Texts are cleared, or a slot that is seldom reached would
+// keep a long name or meta alive for as long as the state machine.
 func (d *decoded) reset() {
 	clear(d.entry.Commands)
 	d.entry = Entry{Renewals: d.entry.Renewals[:0], Commands: d.entry.Commands[:0]}
@@ -145,13 +148,16 @@ func kind[C Command](name string, zero func(*decoded) C) commandKind {
 
 // commandKinds are the commands by op. The numbers are part of the log's format: never reuse one.
 var commandKinds = [...]commandKind{
-	1:  kind("open session", func(d *decoded) *OpenSession { return appendZero(&d.opens) }),
-	2:  kind("attach", func(d *decoded) *Attach { return appendZero(&d.attaches) }),
-	3:  kind("release on disconnect", func(*decoded) *ReleaseOnDisconnect { return new(ReleaseOnDisconnect) }),
-	4:  kind("close session", func(d *decoded) *CloseSession { return appendZero(&d.closes) }),
-	5:  kind("acquire", func(d *decoded) *Acquire { return appendZero(&d.acquires) }),
-	6:  kind("drop", func(d *decoded) *Drop { return appendZero(&d.drops) }),
-	7:  kind("downgrade", func(d *decoded) *Downgrade { return (*Downgrade)(appendZero(&d.drops)) }),
+	1: kind("open session", func(d *decoded) *OpenSession { return appendZero(&d.opens) }),
+	2: kind("attach", func(d *decoded) *Attach { return appendZero(&d.attaches) }),
+	3: kind("release on disconnect",
+		func(*decoded) *ReleaseOnDisconnect { return new(ReleaseOnDisconnect) }),
+	4: kind("close session", func(d *decoded) *CloseSession { return appendZero(&d.closes) }),
+	5: kind("acquire", func(d *decoded) *Acquire { return appendZero(&d.acquires) }),
+	6: kind("drop", func(d *decoded) *Drop { return appendZero(&d.drops) }),
+	7: kind("downgrade", func(d *decoded) *Downgrade {
+		return (*Downgrade)(appendZero(&d.drops))
+	}),
 	8:  kind("force release", func(*decoded) *ForceRelease { return new(ForceRelease) }),
 	9:  kind("expire session", func(*decoded) *ExpireSession { return new(ExpireSession) }),
 	10: kind("leader start", func(*decoded) *LeaderStart { return new(LeaderStart) }),
@@ -160,8 +166,10 @@ var commandKinds = [...]commandKind{
 	13: kind("digest", func(*decoded) *Digest { return new(Digest) }),
 	14: kind("set longest ttl", func(*decoded) *SetLongestTTL { return new(SetLongestTTL) }),
 	15: kind("set quotas", func(*decoded) *SetQuotas { return new(SetQuotas) }),
-	16: kind("unrenewed drop", func(d *decoded) *DropUnrenewed { return (*DropUnrenewed)(appendZero(&d.drops)) }),
-	17: kind("withdraw session", func(d *decoded) *WithdrawSession { return (*WithdrawSession)(appendZero(&d.closes)) }),
+	16: kind("unrenewed drop",
+		func(d *decoded) *DropUnrenewed { return (*DropUnrenewed)(appendZero(&d.drops)) }),
+	17: kind("withdraw session",
+		func(d *decoded) *WithdrawSession { return (*WithdrawSession)(appendZero(&d.closes)) }),
 }
 
 func opOf(c Command) op {

@@ -27,11 +27,13 @@ func TestDecodeErrors(t *testing.T) {
 		{"01 8080808010 05 07 00 00", "version: 4294967296 is above 4294967295"},
 		{"01 8100 05 07 00 00", "version: the number is not in its shortest form"},
 		{"01 01 ffffffffffffffffff02 07 00 00", "epoch: the number has more than 64 bits"},
-		{"01 01 05 80808080808080808001 00 00", "now: 9223372036854775808 is above 9223372036854775807"},
+		{"01 01 05 80808080808080808001 00 00",
+			"now: 9223372036854775808 is above 9223372036854775807"},
 		{"01 01 05 07 ffff", "renewals: the bytes end too early"},
 		{"01 01 05 07 05 01 01", "renewals: 5 are announced and 2 bytes are left"},
 		{"01 01 05 07 02 09 00 00", "renewal 2: session: it is not above the one before"},
-		{"01 01 05 07 02 05 ffffffffffffffffff01 00", "renewal 2: session: it is not above the one before"},
+		{"01 01 05 07 02 05 ffffffffffffffffff01 00",
+			"renewal 2: session: it is not above the one before"},
 		{"01 01 05 07 02 09 80", "renewal 2: session: the bytes end too early"},
 		{"01 01 05 07 01 8000", "renewal 1: session: the number is not in its shortest form"},
 		{"01 01 05 07 01 09", "commands: the bytes end too early"},
@@ -41,30 +43,47 @@ func TestDecodeErrors(t *testing.T) {
 		{entryHead + "00 00", "1 bytes are left over"},
 		{entryHead + "01 00 01", "command 1: op 0: op: no command has this number"},
 		{entryHead + "02 0c 02 12 01", "command 2: op 18: op: no command has this number"},
-		{entryHead + "01 01 010203", "command 1: open session: secret: it has 32 bytes and 3 are left"},
-		{entryHead + "01 01" + strings.Repeat("11", 32) + "00 05 6162", "command 1: open session: label: 5 bytes are announced and 2 are left"},
+		{entryHead + "01 01 010203",
+			"command 1: open session: secret: it has 32 bytes and 3 are left"},
+		{entryHead + "01 01" + strings.Repeat("11", 32) + "00 05 6162",
+			"command 1: open session: label: 5 bytes are announced and 2 are left"},
 		{entryHead + "01 02 01", "command 1: attach: secret: it has 32 bytes and 0 are left"},
-		{entryHead + "01 03 01 02", "command 1: release on disconnect: index: the bytes end too early"},
-		{entryHead + "01 04 8100", "command 1: close session: session: the number is not in its shortest form"},
-		{entryHead + "01 05 01 01 00 46 00000000 00000000", "command 1: acquire: items: 70 are announced and 8 bytes are left"},
-		{entryHead + "01 05 01 01 00 02 0161 01 00 00 0962 01 00 00", "command 1: acquire: item 2: name: 9 bytes are announced and 4 are left"},
-		{entryHead + "01 05 01 01 00 01 0161 03 8080808010 01", "command 1: acquire: item 1: permits: 4294967296 is above 4294967295"},
-		{entryHead + "01 05 01 01 00 01 0161 03 01 8080808010", "command 1: acquire: item 1: of: 4294967296 is above 4294967295"},
-		{entryHead + "01 05 01 01 00 01 0161 01 00 00 8000", "command 1: acquire: wait: the number is not in its shortest form"},
-		{entryHead + "02 0c 02 05 01 01 00 00 00 00 00 01", "command 2: acquire: meta: 1 bytes are announced and 0 are left"},
+		{entryHead + "01 03 01 02",
+			"command 1: release on disconnect: index: the bytes end too early"},
+		{entryHead + "01 04 8100",
+			"command 1: close session: session: the number is not in its shortest form"},
+		{entryHead + "01 05 01 01 00 46 00000000 00000000",
+			"command 1: acquire: items: 70 are announced and 8 bytes are left"},
+		{entryHead + "01 05 01 01 00 02 0161 01 00 00 0962 01 00 00",
+			"command 1: acquire: item 2: name: 9 bytes are announced and 4 are left"},
+		{entryHead + "01 05 01 01 00 01 0161 03 8080808010 01",
+			"command 1: acquire: item 1: permits: 4294967296 is above 4294967295"},
+		{entryHead + "01 05 01 01 00 01 0161 03 01 8080808010",
+			"command 1: acquire: item 1: of: 4294967296 is above 4294967295"},
+		{entryHead + "01 05 01 01 00 01 0161 01 00 00 8000",
+			"command 1: acquire: wait: the number is not in its shortest form"},
+		{entryHead + "02 0c 02 05 01 01 00 00 00 00 00 01",
+			"command 2: acquire: meta: 1 bytes are announced and 0 are left"},
 		{entryHead + "01 06 01 02", "command 1: drop: acked through: the bytes end too early"},
 		{entryHead + "01 07 01", "command 1: downgrade: ticket: the bytes end too early"},
 		{entryHead + "01 10 01", "command 1: unrenewed drop: ticket: the bytes end too early"},
 		{entryHead + "01 11 80", "command 1: withdraw session: session: the bytes end too early"},
 		{entryHead + "01 08 0161 05", "command 1: force release: reason: the bytes end too early"},
-		{entryHead + "01 09 05 ffffffffffffffffff01", "command 1: expire session: reason: 18446744073709551615 bytes are announced and 0 are left"},
-		{entryHead + "01 0a 00 01 aabb", "command 1: leader start: cluster: it has 16 bytes and 2 are left"},
-		{entryHead + "01 0b 00 aabb", "command 1: member: incarnation: it has 16 bytes and 2 are left"},
-		{entryHead + "01 0b 00" + strings.Repeat("22", 16) + "00 00 00 00 8080808010 01 00 00", "command 1: member: version min: 4294967296 is above 4294967295"},
-		{entryHead + "01 0c 8080808010", "command 1: upgrade: version: 4294967296 is above 4294967295"},
+		{entryHead + "01 09 05 ffffffffffffffffff01",
+			"command 1: expire session: reason: 18446744073709551615 bytes are announced and 0 " +
+				"are left"},
+		{entryHead + "01 0a 00 01 aabb",
+			"command 1: leader start: cluster: it has 16 bytes and 2 are left"},
+		{entryHead + "01 0b 00 aabb",
+			"command 1: member: incarnation: it has 16 bytes and 2 are left"},
+		{entryHead + "01 0b 00" + strings.Repeat("22", 16) + "00 00 00 00 8080808010 01 00 00",
+			"command 1: member: version min: 4294967296 is above 4294967295"},
+		{entryHead + "01 0c 8080808010",
+			"command 1: upgrade: version: 4294967296 is above 4294967295"},
 		{entryHead + "01 0d 00 01 80", "command 1: digest: value: the bytes end too early"},
 		{entryHead + "01 0e 80", "command 1: set longest ttl: ttl: the bytes end too early"},
-		{entryHead + "01 0f 01 02 03 8080808010", "command 1: set quotas: share: 4294967296 is above 4294967295"},
+		{entryHead + "01 0f 01 02 03 8080808010",
+			"command 1: set quotas: share: 4294967296 is above 4294967295"},
 	} {
 		b := record.AppendChecksum(unhex(t, c.bytes), 0)
 		e, err := DecodeEntry(b)
@@ -82,7 +101,8 @@ func TestDecodeErrors(t *testing.T) {
 
 func TestEntryLimits(t *testing.T) {
 	largest := Entry{Commands: []Command{&ExpireSession{Session: 1}}}
-	room := EntryBytesMax - len(largest.Append(nil)) - 2 // a long text's length takes two bytes more
+	// a long text's length takes two bytes more
+	room := EntryBytesMax - len(largest.Append(nil)) - 2
 	largest.Commands[0] = &ExpireSession{Session: 1, Reason: strings.Repeat("x", room)}
 	require.Len(t, largest.Append(nil), EntryBytesMax)
 
@@ -110,7 +130,8 @@ func TestEntryLimits(t *testing.T) {
 		{nil, "0 bytes are less than the 10 that an entry has"},
 		{make([]byte, 9), "9 bytes are less than the 10 that an entry has"},
 		{make([]byte, 10), "version 0 is unknown: this binary reads version 1"},
-		{append(unhex(t, entryHead+"00"), 1, 2, 3, 4), "damaged: the checksum is 04030201 and should be 529c871d"},
+		{append(unhex(t, entryHead+"00"), 1, 2, 3, 4),
+			"damaged: the checksum is 04030201 and should be 529c871d"},
 	} {
 		assert.EqualError(t, decodeEntry(c.bytes, new(decoded)), c.fault)
 	}
@@ -122,7 +143,8 @@ func TestUnencodableEntryIsRefused(t *testing.T) {
 		entry Entry
 		fault string
 	}{
-		{Entry{Reading: clock.Reading{Now: -1}}, "now: 18446744073709551615 is above 9223372036854775807"},
+		{Entry{Reading: clock.Reading{Now: -1}},
+			"now: 18446744073709551615 is above 9223372036854775807"},
 		{Entry{Renewals: []session.ID{4, 4}}, "renewal 2: session: it is not above the one before"},
 		{Entry{Renewals: []session.ID{9, 4}}, "renewal 2: session: it is not above the one before"},
 	} {
@@ -188,7 +210,8 @@ func forEachByteChange(b []byte, try func(b []byte, at int)) {
 	}
 }
 
-// FuzzDecodeEntry shows that an entry that can be decoded can be applied. It is given what stands before the checksum, so that it need not guess one.
+// FuzzDecodeEntry shows that an entry that can be decoded can be applied. It is given what stands
+// before the checksum, so that it need not guess one.
 func FuzzDecodeEntry(f *testing.F) {
 	for _, g := range goldenEntries() {
 		b := g.entry.Append(nil)
@@ -210,7 +233,8 @@ func FuzzDecodeEntry(f *testing.F) {
 		}
 		require.NoError(t, again)
 		require.NoError(t, new(Checker).Check(b))
-		if _, err := New().Apply(1, b); err != nil { // what passes the check of the leader ends no node, but for an upgrade
+		// what passes the check of the leader ends no node, but for an upgrade
+		if _, err := New().Apply(1, b); err != nil {
 			require.IsType(t, &VersionError{}, err)
 		}
 		require.Equal(t, b, e.Append(nil))
@@ -319,7 +343,9 @@ func TestDecodeAllocatesOnlyStrings(t *testing.T) {
 // Memory is made for what is there, whatever is announced.
 func TestDecodeMemoryIsProportionalToInput(t *testing.T) {
 	const factor, slack = 64, 16 << 10
-	most := func(c Command) Entry { return Entry{Commands: slices.Repeat([]Command{c}, CommandsMax)} }
+	most := func(c Command) Entry {
+		return Entry{Commands: slices.Repeat([]Command{c}, CommandsMax)}
+	}
 	renewals := Entry{}
 	for i := range RenewalsMax {
 		renewals.Renewals = append(renewals.Renewals, session.ID(i))
@@ -327,15 +353,20 @@ func TestDecodeMemoryIsProportionalToInput(t *testing.T) {
 	inputs := map[string][]byte{
 		"renewals that are not there": record.AppendChecksum(unhex(t, "01 01 05 07 ffff03 00"), 0),
 		"commands that are not there": record.AppendChecksum(unhex(t, entryHead+"8020"), 0),
-		"items that are not there":    record.AppendChecksum(unhex(t, entryHead+"01 05 01 01 00 ffffffff0f"), 0),
-		"a text that is not there":    record.AppendChecksum(unhex(t, entryHead+"01 09 05 ffffffff0f"), 0),
-		"renewals":                    renewals.Append(nil),
+		"items that are not there": record.AppendChecksum(
+			unhex(t, entryHead+"01 05 01 01 00 ffffffff0f"), 0),
+		"a text that is not there": record.AppendChecksum(
+			unhex(t, entryHead+"01 09 05 ffffffff0f"), 0),
+		"renewals": renewals.Append(nil),
 	}
-	manyItems := Entry{Commands: []Command{&Acquire{Items: make([]Item, EntryBytesMax/itemBytesMin-8)}}}
+	manyItems := Entry{
+		Commands: []Command{&Acquire{Items: make([]Item, EntryBytesMax/itemBytesMin-8)}}}
 	inputs["items"] = manyItems.Append(nil)
 	for _, c := range []Command{
-		&OpenSession{}, &Attach{}, &ReleaseOnDisconnect{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
-		&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &Upgrade{}, &Digest{}, &SetLongestTTL{}, &SetQuotas{}, &DropUnrenewed{},
+		&OpenSession{}, &Attach{}, &ReleaseOnDisconnect{}, &CloseSession{}, &Acquire{}, &Drop{},
+		&Downgrade{},
+		&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &Upgrade{}, &Digest{},
+		&SetLongestTTL{}, &SetQuotas{}, &DropUnrenewed{},
 		&WithdrawSession{},
 		&Acquire{Items: make([]Item, 1)}, &Acquire{Items: []Item{{Name: "ab"}, {Name: "cd"}}},
 		&ExpireSession{Reason: "ab"},
@@ -349,7 +380,8 @@ func TestDecodeMemoryIsProportionalToInput(t *testing.T) {
 		e, err := DecodeEntry(b)
 		runtime.ReadMemStats(&after)
 		allocated := after.TotalAlloc - before.TotalAlloc
-		assert.LessOrEqualf(t, allocated, uint64(factor*len(b)+slack), "%s: %d bytes (%v)", name, len(b), err)
+		assert.LessOrEqualf(t, allocated, uint64(factor*len(b)+slack), "%s: %d bytes (%v)", name,
+			len(b), err)
 		runtime.KeepAlive(e)
 	}
 }
@@ -357,7 +389,8 @@ func TestDecodeMemoryIsProportionalToInput(t *testing.T) {
 // The machine copies what it keeps: its state does not change when the memory of the entry does.
 func TestMachineDoesNotAliasDecoder(t *testing.T) {
 	b := newHarness(t)
-	id := b.do(0, &OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Hour}}).Results[0].Session
+	id := b.do(0, &OpenSession{Secret: session.Hash{1},
+		Settings: session.Settings{TTL: clock.Hour}}).Results[0].Session
 	for i := range uint64(8) {
 		b.do(0, &Acquire{
 			Session: id, Ticket: i + 1, Wait: Forever, MaxHold: Forever,

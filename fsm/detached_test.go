@@ -9,8 +9,8 @@ import (
 	"zamok/session"
 )
 
-// A client that has come back on a new stream leaves an old one behind, and the leader may see that one
-// break much later. It is the latest attachment that owns the session.
+// A client that has come back on a new stream leaves an old one behind, and the leader may see that
+// one break much later. It is the latest attachment that owns the session.
 func TestDetachOfOldAttachmentIsIgnored(t *testing.T) {
 	b := newHarness(t)
 	s := b.open(1, clock.Minute)

@@ -12,7 +12,8 @@ import (
 )
 
 // A field that the digest does not cover is a field in which nodes may differ unnoticed. Check
-// can't see that: it computes with the same functions. (The fields of a session are package session's.)
+// can't see that: it computes with the same functions. (The fields of a session are package
+// session's.)
 
 func TestDigestCoversEveryField(t *testing.T) {
 	changes := map[string]func(*Machine){
@@ -59,8 +60,10 @@ func TestDigestCoversEveryTicketField(t *testing.T) {
 		"maxHold":   func(t *ticket) { t.maxHold++ },
 		"owner":     func(t *ticket) { t.owner += "x" },
 		"meta":      func(t *ticket) { t.meta += "x" },
-		"items":     func(t *ticket) { t.items = append(t.items, Item{Name: "another", Mode: Exclusive}) },
-		"slots":     nil, // follow from the items
+		"items": func(t *ticket) {
+			t.items = append(t.items, Item{Name: "another", Mode: Exclusive})
+		},
+		"slots": nil, // follow from the items
 	}
 	requireAllFields(t, reflect.TypeFor[ticket](), changes)
 	waiting := ticket{state: Waiting, enqueued: 3, items: []Item{{"seats", Permits, 2, 5}}}
@@ -91,7 +94,8 @@ func TestDigestCoversEveryTicketField(t *testing.T) {
 }
 
 func TestDigestCoversMembersAndDelays(t *testing.T) {
-	member := MemberRecord{Member: Member{ID: "n1", Client: "c", Peer: "p", HTTP: "h", Version: "v"}, Announced: 7}
+	member := MemberRecord{Member: Member{ID: "n1", Client: "c", Peer: "p", HTTP: "h",
+		Version: "v"}, Announced: 7}
 	sums := map[record.Sum]string{
 		memberSum(&member):    "as it is",
 		delaySum("stock", 1):  "a delay",
@@ -115,7 +119,8 @@ func TestDigestCoversMembersAndDelays(t *testing.T) {
 func requireAllFields[F any](t *testing.T, record reflect.Type, changes map[string]F) {
 	t.Helper()
 	for field := range record.Fields() {
-		require.Contains(t, changes, field.Name, "%v has a field that this test does not know", record)
+		require.Contains(t, changes, field.Name,
+			"%v has a field that this test does not know", record)
 	}
 	require.Len(t, changes, record.NumField())
 }
@@ -180,12 +185,15 @@ func TestChangedIsIndexOfLastTicketChange(t *testing.T) {
 		{"another's lock", 0, &Acquire{Session: other, Ticket: 2, Items: stock}, false},
 		{"a refusal", 0, &Acquire{Session: one, Ticket: 2, Items: stock}, true},
 		{"an invalid command", 0, &Acquire{Session: one, Ticket: 3}, false},
-		{"a timed wait", 0, &Acquire{Session: one, Ticket: 4, Items: stock, Wait: 5 * clock.Second}, true},
+		{"a timed wait", 0, &Acquire{Session: one, Ticket: 4, Items: stock, Wait: 5 * clock.Second},
+			true},
 		{"time passes", 4 * s, nil, false},
 		{"the wait is over", 5 * s, nil, true},
-		{"a timed hold", 5 * s, &Acquire{Session: one, Ticket: 5, Items: exclusive("tea"), MaxHold: clock.Second}, true},
+		{"a timed hold", 5 * s, &Acquire{Session: one, Ticket: 5, Items: exclusive("tea"),
+			MaxHold: clock.Second}, true},
 		{"the hold is over", 6 * s, nil, true},
-		{"a grant at once", 6 * s, &Acquire{Session: one, Ticket: 6, Items: exclusive("tea")}, true},
+		{"a grant at once", 6 * s,
+			&Acquire{Session: one, Ticket: 6, Items: exclusive("tea")}, true},
 		{"a release by force", 6 * s, &ForceRelease{Name: "tea", Token: 0x8b}, true},
 	} {
 		before, _ := b.m.Session(one)

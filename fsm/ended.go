@@ -7,13 +7,15 @@ import (
 
 // # Ended sessions
 //
-// A session that its owner closed, or that held a lock, is remembered with how it ended. So a close that is repeated is not taken
-// for one that comes too late, and a late copy of what opened the session opens no other one, which would hold locks for nobody.
+// A session that its owner closed, or that held a lock, is remembered with how it ended. So a close
+// that is repeated is not taken for one that comes too late, and a late copy of what opened the
+// session opens no other one, which would hold locks for nobody.
 //
-// What is remembered is bounded: EndedSessionsMax sessions, and a sixteenth of the bytes of each quota. It counts as bytes of its
-// identity, and gives way to whatever needs them: nothing is refused because of it. The oldest end of an identity is forgotten
-// first if that has too much, and otherwise the oldest of all. So an identity that has its share forgets its own ends only;
-// what lives may push out the oldest end of all.
+// What is remembered is bounded: EndedSessionsMax sessions, and a sixteenth of the bytes of each
+// quota. It counts as bytes of its identity, and gives way to whatever needs them: nothing is
+// refused because of it. The oldest end of an identity is forgotten first if that has too much, and
+// otherwise the oldest of all. So an identity that has its share forgets its own ends only; what
+// lives may push out the oldest end of all.
 
 // EndedSession is what is remembered of a session.
 type EndedSession struct {
@@ -21,7 +23,8 @@ type EndedSession struct {
 	Secret   session.Hash
 	Identity string
 	Reason   Reason
-	// Ticket is how the only ticket ended, before its session or with it; 0 = there were none, or several.
+	// Ticket is how the only ticket ended, before its session or with it; 0 = there were none, or
+	// several.
 	Ticket Reason
 }
 
@@ -65,24 +68,28 @@ func (m *Machine) forgetEnded(number uint64) {
 	used.ended = used.ended[1:]
 }
 
-// countEnded adds or removes an ended session in the digest and in the usage of its identity, which it returns.
+// countEnded adds or removes an ended session in the digest and in the usage of its identity, which
+// it returns.
 func (m *Machine) countEnded(number uint64, e *EndedSession, sign uint64) *usage {
 	m.sum += record.Sum(sign) * e.sum(number)
 	m.endedBytes += sign * endedBytes(e.Identity)
 	return m.charge(e.Identity, Amounts{Bytes: endedBytes(e.Identity)}, sign)
 }
 
-// makeRoom forgets ended sessions of an identity, and of all, until both have room for what is there.
+// makeRoom forgets ended sessions of an identity, and of all, until both have room for what is
+// there.
 func (m *Machine) makeRoom(identity string) {
 	if m.ended.Len() == 0 {
 		return
 	}
 	if used, most := m.identities[identity], m.quotas.OfIdentity().Bytes; used != nil {
-		for len(used.ended) > 0 && (used.Bytes > most || used.endedBytes(identity) > most/endedDivisor) {
+		for len(used.ended) > 0 &&
+			(used.Bytes > most || used.endedBytes(identity) > most/endedDivisor) {
 			m.forgetEnded(used.ended[0])
 		}
 	}
-	for most := m.quotas.Bytes; m.bytes > most || m.endedBytes > most/endedDivisor || m.ended.Len() > EndedSessionsMax; {
+	for most := m.quotas.Bytes; m.bytes > most || m.endedBytes > most/endedDivisor ||
+		m.ended.Len() > EndedSessionsMax; {
 		oldest, _, some := m.ended.Min()
 		if !some {
 			return

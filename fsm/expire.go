@@ -7,8 +7,8 @@ import (
 	"zamok/session"
 )
 
-// dueKey is a deadline. id is the session's, or for a wait and a hold the index at which the ticket was enqueued; a delay
-// has the lock's name.
+// dueKey is a deadline. id is the session's, or for a wait and a hold the index at which the ticket
+// was enqueued; a delay has the lock's name.
 type dueKey struct {
 	at   clock.Time
 	kind dueKind
@@ -26,8 +26,8 @@ const (
 	dueHold
 )
 
-// due is when the ticket's wait or hold ends; 0 = it has no limit. A waiting ticket has no hold yet, and a granted one's
-// wait is over.
+// due is when the ticket's wait or hold ends; 0 = it has no limit. A waiting ticket has no hold
+// yet, and a granted one's wait is over.
 func (t *ticket) due() dueKey {
 	if t.state == Waiting {
 		return dueKey{t.waitUntil, dueWait, t.enqueued, ""}
@@ -41,7 +41,9 @@ func (k dueKey) compare(l dueKey) int {
 }
 
 // sessionDue is the session's entry in the schedule.
-func sessionDue(s *session.Session) dueKey { return dueKey{s.Scheduled, dueSession, uint64(s.ID), ""} }
+func sessionDue(s *session.Session) dueKey {
+	return dueKey{s.Scheduled, dueSession, uint64(s.ID), ""}
+}
 
 // schedule puts a session into the schedule under its deadline.
 func (m *Machine) schedule(s *session.Session) {
@@ -49,10 +51,11 @@ func (m *Machine) schedule(s *session.Session) {
 	m.due.Set(sessionDue(s), TicketRef{})
 }
 
-// earliest returns the first deadline, with its ticket; one after until may be too early. A renewal changes one record and
-// leaves the session in the schedule under its old deadline, which is too early and never too late; when that comes first
-// and is not after until, the session is scheduled again. Were it scheduled again whenever it comes first, every entry
-// would do so for nearly every session that the one before renewed.
+// earliest returns the first deadline, with its ticket; one after until may be too early. A renewal
+// changes one record and leaves the session in the schedule under its old deadline, which is too
+// early and never too late; when that comes first and is not after until, the session is scheduled
+// again. Were it scheduled again whenever it comes first, every entry would do so for nearly every
+// session that the one before renewed.
 func (m *Machine) earliest(until clock.Time) (key dueKey, ticket TicketRef, some bool) {
 	for {
 		key, ticket, some = m.due.Min()

@@ -10,10 +10,12 @@ import (
 
 // # The format
 //
-// A binary's format is a hash of all that two binaries must have in common to read each other's entries and snapshots in the
-// same way: the commands and records with their fields, as decoding visits them, and the limits and costs, as limits.go and
-// quota.go have them. Nobody has to remember to change it. Nodes of different formats share neither a cluster nor a directory
-// (packages peer and store), so that no entry reaches a binary that does not know it. Apply and Restore still stop at one.
+// A binary's format is a hash of all that two binaries must have in common to read each other's
+// entries and snapshots in the same way: the commands and records with their fields, as decoding
+// visits them, and the limits and costs, as limits.go and quota.go have them. Nobody has to
+// remember to change it. Nodes of different formats share neither a cluster nor a directory
+// (packages peer and store), so that no entry reaches a binary that does not know it. Apply and
+// Restore still stop at one.
 
 //go:embed limits.go
 var limitsSource string
@@ -21,26 +23,33 @@ var limitsSource string
 //go:embed quota.go
 var quotaSource string
 
-var format = fmt.Sprintf("%016x", uint64(record.Sum(0).Text(describeFormat(commandKinds[:], recordReaders[:], limitsSource+quotaSource))))
+var format = fmt.Sprintf("%016x",
+	uint64(record.Sum(0).Text(
+		describeFormat(commandKinds[:], recordReaders[:], limitsSource+quotaSource))))
 
 // Format names the format of this binary.
 func Format() string { return format }
 
-// FormatError means that this binary can't read an entry or an undamaged snapshot. Nothing of it has been applied.
+// FormatError means that this binary can't read an entry or an undamaged snapshot. Nothing of it
+// has been applied.
 type FormatError struct {
 	What  string // it is
 	Fault error
 }
 
 func (e *FormatError) Error() string {
-	return fmt.Sprintf("%s is not of the format of this binary, %s: %v; nothing of it was applied; start the binary that wrote it "+
-		"(\"zamok version\" prints the format of a binary)", e.What, Format(), e.Fault)
+	return fmt.Sprintf(
+		"%s is not of the format of this binary, %s: %v; nothing of it was applied; start the "+
+			"binary that wrote it (\"zamok version\" prints the format of a binary)", e.What,
+		Format(), e.Fault)
 }
 
 func (e *FormatError) Unwrap() error { return e.Fault }
 
-// describeFormat lists what the format is made of. A record is described by the function that reads it, which is given zeros.
-func describeFormat(commands []commandKind, records []func(*snapshotReader, *coder) error, limits string) string {
+// describeFormat lists what the format is made of. A record is described by the function that reads
+// it, which is given zeros.
+func describeFormat(commands []commandKind, records []func(*snapshotReader, *coder) error,
+	limits string) string {
 	c := coder{Coder: record.NewDescriber(nil)}
 	title := func(title string, number int) {
 		c.Coder = record.NewDescriber(fmt.Appendln(c.Bytes(), title, number))
@@ -62,7 +71,8 @@ func describeFormat(commands []commandKind, records []func(*snapshotReader, *cod
 	title("reasons", int(ReasonCount))
 	for line := range strings.Lines(limits) {
 		code, _, _ := strings.Cut(line, "//")
-		if words := strings.Fields(code); len(words) > 0 && words[0][0] != '"' { // a path of an import is where the code is from
+		// a path of an import is where the code is from
+		if words := strings.Fields(code); len(words) > 0 && words[0][0] != '"' {
 			c.Coder = record.NewDescriber(fmt.Appendln(c.Bytes(), strings.Join(words, " ")))
 		}
 	}

@@ -61,8 +61,9 @@ type profile struct {
 	ttls           []clock.Span
 	delays         []clock.Span // lock delays
 	weights        []int        // of the makers
-	nodes          int          // names of nodes: fewNodes, or more than the machine keeps records of
-	quotasRate     int          // of 8 changes of the quotas so many make them low
+	// names of nodes: fewNodes, or more than the machine keeps records of
+	nodes      int
+	quotasRate int // of 8 changes of the quotas so many make them low
 }
 
 const fewNodes = 3
@@ -104,8 +105,11 @@ func newGenerator(pick choice, m *model) *generator {
 		commandsMax:    pickOf(pick, 2, 5, 10, 25),
 		renewalRate:    pick(9),
 		sharedRate:     pick(8),
-		ttls:           pickOf(pick, calmTTLs, calmTTLs, append(calmTTLs, fsm.LongestTTLMin+1, 2*clock.Hour)),
-		delays:         pickOf(pick, []clock.Span{0}, []clock.Span{0, clock.Second}, []clock.Span{0, 1, fsm.DelayMax}, []clock.Span{0, clock.Millisecond, clock.Second, 5 * clock.Second}),
+		ttls: pickOf(pick, calmTTLs, calmTTLs,
+			append(calmTTLs, fsm.LongestTTLMin+1, 2*clock.Hour)),
+		delays: pickOf(pick, []clock.Span{0}, []clock.Span{0, clock.Second},
+			[]clock.Span{0, 1, fsm.DelayMax},
+			[]clock.Span{0, clock.Millisecond, clock.Second, 5 * clock.Second}),
 		timeSteps: pickOf(pick, []clock.Span{0, 1, clock.Millisecond},
 			[]clock.Span{0, 0, 30 * clock.Millisecond, 500 * clock.Millisecond},
 			[]clock.Span{0, 100 * clock.Millisecond, clock.Second, clock.Second, 4 * clock.Second},
@@ -126,7 +130,8 @@ func newGenerator(pick choice, m *model) *generator {
 // lockPrefix begins every name, so that it can be searched for.
 const lockPrefix = "lock:"
 
-var lockNames = []string{lockPrefix, lockPrefix + "b", lockPrefix + "c", lockPrefix + "d/e", lockPrefix + "d/f", lockPrefix + "ж"}
+var lockNames = []string{lockPrefix, lockPrefix + "b", lockPrefix + "c", lockPrefix + "d/e",
+	lockPrefix + "d/f", lockPrefix + "ж"}
 
 // record makes the next entry. The model must have applied those before.
 func (g *generator) record() record {
@@ -333,7 +338,8 @@ func (g *generator) item(at int) fsm.Item {
 }
 
 func (g *generator) wait() clock.Span {
-	return pickOf(g.pick, 0, 0, fsm.Forever, fsm.Forever, fsm.Forever, 1, clock.Second, 8*clock.Second, fsm.SpanMax)
+	return pickOf(g.pick, 0, 0, fsm.Forever, fsm.Forever, fsm.Forever, 1, clock.Second,
+		8*clock.Second, fsm.SpanMax)
 }
 
 func (g *generator) maxHold() clock.Span {
@@ -342,7 +348,8 @@ func (g *generator) maxHold() clock.Span {
 
 func (g *generator) acquire() fsm.Command {
 	c := &fsm.Acquire{
-		Session: g.session(), Items: g.items(), Wait: g.wait(), MaxHold: g.maxHold(), Owner: g.owner(),
+		Session: g.session(), Items: g.items(), Wait: g.wait(), MaxHold: g.maxHold(),
+		Owner: g.owner(),
 	}
 	c.AckedThrough = g.ackedThrough(c.Session)
 	if c.Ticket = g.freshTicket(c.Session); g.pick.oneIn(12) {
@@ -363,10 +370,13 @@ func (g *generator) drop() fsm.Command {
 			ref.Ticket = g.ackedThrough(ref.Session) + fsm.TicketWindow + uint64(g.pick(2))
 		}
 	}
-	return &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket, AckedThrough: g.ackedThrough(ref.Session)}
+	return &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket,
+		AckedThrough: g.ackedThrough(ref.Session)}
 }
 
-func (g *generator) dropUnrenewed() fsm.Command { return (*fsm.DropUnrenewed)(g.drop().(*fsm.Drop)) }
+func (g *generator) dropUnrenewed() fsm.Command {
+	return (*fsm.DropUnrenewed)(g.drop().(*fsm.Drop))
+}
 
 func (g *generator) downgrade() fsm.Command {
 	ref, ok := g.liveTicket()
@@ -374,7 +384,8 @@ func (g *generator) downgrade() fsm.Command {
 		ref.Session = g.session()
 		ref.Ticket = g.oldTicket(ref.Session)
 	}
-	return &fsm.Downgrade{Session: ref.Session, Ticket: ref.Ticket, AckedThrough: g.ackedThrough(ref.Session)}
+	return &fsm.Downgrade{Session: ref.Session, Ticket: ref.Ticket,
+		AckedThrough: g.ackedThrough(ref.Session)}
 }
 
 func secret(n, use int) session.Hash { return session.Hash{byte(n), byte(use), byte(use >> 8)} }
@@ -389,7 +400,11 @@ func (g *generator) secret() session.Hash {
 }
 
 func (g *generator) openSession() fsm.Command {
-	return &fsm.OpenSession{Secret: g.secret(), Settings: session.Settings{Identity: pickOf(g.pick, identities...), Label: pickOf(g.pick, "", "printer"), TTL: pickOf(g.pick, g.ttls...), LockDelay: pickOf(g.pick, g.delays...), ReleaseOnDisconnect: pickOf(g.pick, 0, clock.Second)}}
+	return &fsm.OpenSession{Secret: g.secret(),
+		Settings: session.Settings{Identity: pickOf(g.pick, identities...),
+			Label: pickOf(g.pick, "", "printer"), TTL: pickOf(g.pick, g.ttls...),
+			LockDelay:           pickOf(g.pick, g.delays...),
+			ReleaseOnDisconnect: pickOf(g.pick, 0, clock.Second)}}
 }
 
 func (g *generator) attach() fsm.Command {
@@ -438,7 +453,8 @@ func (g *generator) forceRelease() fsm.Command {
 
 func (g *generator) leaderStart() fsm.Command {
 	return &fsm.LeaderStart{
-		Node: pickOf(g.pick, "n1", "n2"), Nonce: uint64(g.pick(1000)), Cluster: fsm.ClusterID{byte(1 + g.pick(3))},
+		Node: pickOf(g.pick, "n1", "n2"), Nonce: uint64(g.pick(1000)),
+		Cluster:   fsm.ClusterID{byte(1 + g.pick(3))},
 		TokenBase: pickOf[uint64](g.pick, 0, 3, 1000, 1<<40),
 	}
 }
@@ -448,7 +464,9 @@ func (g *generator) node() string { return fmt.Sprintf("n%d", 1+g.pick(g.nodes))
 func (g *generator) member() fsm.Command {
 	return &fsm.Member{
 		ID: g.node(), Incarnation: fsm.Incarnation{byte(1 + g.pick(2))}, Client: "h:5750",
-		Peer: "h:5751", HTTP: "h:5752", Version: "v0", StateVersionMin: 1, StateVersionMax: 1, FreeBytes: uint64(g.pick(1 << 20)), LowSpaceThreshold: 9, ElectionTimeout: 250 * uint32(g.pick(8)), ElectionTimeoutFixed: 500,
+		Peer: "h:5751", HTTP: "h:5752", Version: "v0", StateVersionMin: 1, StateVersionMax: 1,
+		FreeBytes: uint64(g.pick(1 << 20)), LowSpaceThreshold: 9,
+		ElectionTimeout: 250 * uint32(g.pick(8)), ElectionTimeoutFixed: 500,
 	}
 }
 
@@ -458,7 +476,9 @@ func (g *generator) setVersion() fsm.Command {
 }
 
 func (g *generator) setLongestTTL() fsm.Command {
-	return &fsm.SetLongestTTL{TTL: pickOf(g.pick, fsm.LongestTTLMin, fsm.LongestTTLDefault, 3*clock.Hour, fsm.LongestTTLMax)}
+	return &fsm.SetLongestTTL{
+		TTL: pickOf(g.pick, fsm.LongestTTLMin, fsm.LongestTTLDefault, 3*clock.Hour,
+			fsm.LongestTTLMax)}
 }
 
 // identities are those of the sessions.
@@ -471,12 +491,15 @@ func (g *generator) setQuotas() fsm.Command {
 	}
 	up := func(n int) uint64 { return uint64(g.pick(n)) } // 0 leaves it as it is
 	return &fsm.SetQuotas{Quotas: fsm.Quotas{
-		Amounts: fsm.Amounts{Sessions: up(6), Tickets: up(12), Bytes: up(14) * 1000}, Share: uint32(up(5)) * 25,
+		Amounts: fsm.Amounts{Sessions: up(6), Tickets: up(12), Bytes: up(14) * 1000},
+		Share:   uint32(up(5)) * 25,
 	}}
 }
 
 func (g *generator) digest() fsm.Command {
-	return &fsm.Digest{Node: g.node(), Index: pickOf(g.pick, append([]uint64{g.model.index}, g.indexes...)...), Value: uint64(g.pick(1 << 30))}
+	return &fsm.Digest{Node: g.node(),
+		Index: pickOf(g.pick, append([]uint64{g.model.index}, g.indexes...)...),
+		Value: uint64(g.pick(1 << 30))}
 }
 
 // repeated says what was said before, as a client or a network may.

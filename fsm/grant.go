@@ -11,12 +11,12 @@ type grantOrder struct {
 	key      TicketRef
 }
 
-// grantUnblocked ends a step: it grants, once, what the removals of the step made possible, removes the locks that are
-// not in use any more, and emits an event for each queue that changed.
+// grantUnblocked ends a step: it grants, once, what the removals of the step made possible, removes
+// the locks that are not in use any more, and emits an event for each queue that changed.
 //
-// A lock is checked again whenever its holders or the head of its queue changed, so in the end no waiting ticket could be
-// granted (M2). The result does not depend on the order of the checks: two tickets that can be granted never block each
-// other.
+// A lock is checked again whenever its holders or the head of its queue changed, so in the end no
+// waiting ticket could be granted (M2). The result does not depend on the order of the checks: two
+// tickets that can be granted never block each other.
 func (m *Machine) grantUnblocked() {
 	for i := 0; i < len(m.marked); i++ {
 		if lk := m.marked[i]; lk.recheck {
@@ -25,7 +25,8 @@ func (m *Machine) grantUnblocked() {
 		}
 	}
 	if len(m.granted) > 1 {
-		slices.SortFunc(m.granted, func(a, b grantOrder) int { return cmp.Compare(a.enqueued, b.enqueued) })
+		slices.SortFunc(m.granted,
+			func(a, b grantOrder) int { return cmp.Compare(a.enqueued, b.enqueued) })
 	}
 	for _, b := range m.granted {
 		m.emitGranted(b.key, m.tickets.Peek(b.key))
@@ -43,8 +44,8 @@ func (m *Machine) grantUnblocked() {
 	m.marked, m.granted = m.marked[:0], m.granted[:0]
 }
 
-// isUnused reports whether the lock can be removed: it has no holder and no waiter, and no delay but the restore hold-off,
-// which also closes names that are not in use.
+// isUnused reports whether the lock can be removed: it has no holder and no waiter, and no delay
+// but the restore hold-off, which also closes names that are not in use.
 func (m *Machine) isUnused(lk *lock) bool {
 	return !lk.inUse() && (lk.delay == 0 || lk.delay == m.holdOffUntil && m.time < m.holdOffUntil)
 }
@@ -66,8 +67,9 @@ func (m *Machine) grantHeads(lk *lock) {
 	}
 }
 
-// blockedAt is the queue rule: it returns the first slot at which t is not first, the lock has a delay, or the item is not
-// compatible with the holders. Without one a waiting ticket can be granted.
+// blockedAt is the queue rule: it returns the first slot at which t is not first, the lock has a
+// delay, or the item is not compatible with the holders. Without one a waiting ticket can be
+// granted.
 func (t *ticket) blockedAt() *slot {
 	for i := range t.slots {
 		p := &t.slots[i]
@@ -78,7 +80,8 @@ func (t *ticket) blockedAt() *slot {
 	return nil
 }
 
-// grant makes t, which is in no queue, a holder of all its locks. It is the only place where a token is made.
+// grant makes t, which is in no queue, a holder of all its locks. It is the only place where a
+// token is made.
 func (m *Machine) grant(key TicketRef, t *ticket) {
 	t.state, t.token, t.waitUntil = Granted, m.index, 0
 	if t.maxHold > 0 {

@@ -12,9 +12,9 @@ import (
 	"zamok/session"
 )
 
-// The state machine's limits are constants of the format: replicas with different limits would diverge. Changing one is
-// a new state machine version. Limits that an operator may set are checked by the leader before it proposes, and so are
-// most of these.
+// The state machine's limits are constants of the format: replicas with different limits would
+// diverge. Changing one is a new state machine version. Limits that an operator may set are checked
+// by the leader before it proposes, and so are most of these.
 const (
 	NameBytesMax     = 512  // a lock's name: 1 to 512 bytes of UTF-8 without control characters
 	MetaBytesMax     = 4096 // a session's or a ticket's meta
@@ -27,37 +27,40 @@ const (
 	ItemsMax         = 64   // locks in one acquisition
 	PermitsMax       = 1 << 30
 
-	// TicketWindow is how far above its acknowledged-through a session may number tickets. It bounds the ended tickets
-	// that are remembered.
+	// TicketWindow is how far above its acknowledged-through a session may number tickets. It
+	// bounds the ended tickets that are remembered.
 	TicketWindow = 1024
-	// TicketsMax bounds the live tickets (waiting or granted) of one session, and so the cost of ending it.
+	// TicketsMax bounds the live tickets (waiting or granted) of one session, and so the cost of
+	// ending it.
 	TicketsMax = 4096
 	// SessionsMax bounds the sessions alive at one time: it is the highest quota of them.
 	SessionsMax = 1 << 20
 	// EndedSessionsMax bounds the ended sessions that are remembered.
 	EndedSessionsMax = 1 << 16
-	// MembersMax bounds the records of members. It is far more than a cluster has nodes. A new name beyond it is
-	// accepted, and the oldest record is removed.
+	// MembersMax bounds the records of members. It is far more than a cluster has nodes. A new name
+	// beyond it is accepted, and the oldest record is removed.
 	MembersMax = 128
 
-	// DelaysMax bounds the locks that are delayed at one time: above it, a session with a lock delay
-	// gets no more tickets.
+	// DelaysMax bounds the locks that are delayed at one time: above it, a session with a lock
+	// delay gets no more tickets.
 	DelaysMax = 1 << 20
 
-	// ExpirationsMax bounds what one entry expires: many expirations at once must not keep all nodes from applying.
-	// Sessions count with their tickets, ended ones too. A
-	// session is never split, so the expiration of an entry removes at most ExpirationsMax + TicketsMax +
-	// TicketWindow records.
+	// ExpirationsMax bounds what one entry expires: many expirations at once must not keep all
+	// nodes from applying. Sessions count with their tickets, ended ones too. A
+	// session is never split, so the expiration of an entry removes at most ExpirationsMax +
+	// TicketsMax + TicketWindow records.
 	ExpirationsMax = 1024
-	// SearchMax bounds the steps of all searches for a deadlock of one entry. What is not searched is admitted.
+	// SearchMax bounds the steps of all searches for a deadlock of one entry. What is not searched
+	// is admitted.
 	SearchMax = 1000
-	// AttachedMax bounds the tickets in the Attached events of one entry: an Attach that finds its share of them used up
-	// is refused, any other has all tickets of its session.
+	// AttachedMax bounds the tickets in the Attached events of one entry: an Attach that finds its
+	// share of them used up is refused, any other has all tickets of its session.
 	AttachedMax = 1 << 13
-	// EndedMax bounds how many tickets the result of a ForceRelease names. All that it ended have their events.
+	// EndedMax bounds how many tickets the result of a ForceRelease names. All that it ended have
+	// their events.
 	EndedMax = 1024
-	// BlockersMax bounds how many holders and waiters a refusal or a query names, and half the links
-	// of a cycle that is reported.
+	// BlockersMax bounds how many holders and waiters a refusal or a query names, and half the
+	// links of a cycle that is reported.
 	BlockersMax = 16
 
 	// EntryBytesMax, CommandsMax and RenewalsMax bound one entry.
@@ -67,7 +70,8 @@ const (
 
 	// TokenBaseMax keeps tokens exact in a JSON number and leaves room for centuries of counting.
 	TokenBaseMax = 1 << 53
-	// TokenLead is the step by which a history may be ahead of the clock (TokenBase): eight and a half years of it.
+	// TokenLead is the step by which a history may be ahead of the clock (TokenBase): eight and a
+	// half years of it.
 	TokenLead = 1 << 48
 	// indexMax and timeMax bound a snapshot's numbers, far below overflow.
 	indexMax = 1 << 62
@@ -76,7 +80,8 @@ const (
 
 const (
 	TTLMin = 2 * clock.Second
-	// The longest ttl is a setting in the state (SetLongestTTL): LongestTTLDefault at first, and always within these.
+	// The longest ttl is a setting in the state (SetLongestTTL): LongestTTLDefault at first, and
+	// always within these.
 	LongestTTLMin     = clock.Minute
 	LongestTTLDefault = clock.Hour
 	LongestTTLMax     = 7 * 24 * clock.Hour
@@ -105,14 +110,15 @@ func firstBroken(rules ...rule) string {
 	return ""
 }
 
-// The state machine checks every field again after the server, because entries stay in the log. Each check names the
-// first field that is out of its limits, or "".
+// The state machine checks every field again after the server, because entries stay in the log.
+// Each check names the first field that is out of its limits, or "".
 
 func invalidSettings(c *session.Settings) string {
 	return firstBroken(
 		rule{"ttl", c.TTL >= TTLMin && c.TTL <= LongestTTLMax},
 		rule{"lock_delay", c.LockDelay >= 0 && c.LockDelay <= DelayMax},
-		rule{"release_on_disconnect", c.ReleaseOnDisconnect >= 0 && c.ReleaseOnDisconnect <= ReleaseOnDisconnectMax},
+		rule{"release_on_disconnect",
+			c.ReleaseOnDisconnect >= 0 && c.ReleaseOnDisconnect <= ReleaseOnDisconnectMax},
 		rule{"identity", isText(c.Identity, 0, IdentityBytesMax)},
 		rule{"label", isText(c.Label, 0, LabelBytesMax)},
 		rule{"meta", len(c.Meta) <= MetaBytesMax},
@@ -173,5 +179,6 @@ func isName(s string) bool { return isText(s, 1, NameBytesMax) }
 
 // isText reports whether s is UTF-8 of this many bytes without control characters.
 func isText(s string, bytesMin, bytesMax int) bool {
-	return len(s) >= bytesMin && len(s) <= bytesMax && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+	return len(s) >= bytesMin && len(s) <= bytesMax && utf8.ValidString(s) &&
+		!strings.ContainsFunc(s, unicode.IsControl)
 }

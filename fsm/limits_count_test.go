@@ -18,12 +18,16 @@ import (
 func TestTicketWindow(t *testing.T) {
 	w := newReplicaPair(t, 1)
 	items := exclusive("stock")
-	w.requireRefused(&Acquire{Session: firstSession, Ticket: TicketWindow + 1, Items: items}, LimitExceeded, "ticket")
-	w.requireRefused(&Acquire{Session: firstSession, Ticket: 1<<64 - 1, Items: items}, LimitExceeded, "ticket")
-	w.requireRefused(&Drop{Session: firstSession, Ticket: TicketWindow + 1}, LimitExceeded, "ticket")
+	w.requireRefused(&Acquire{Session: firstSession, Ticket: TicketWindow + 1, Items: items},
+		LimitExceeded, "ticket")
+	w.requireRefused(&Acquire{Session: firstSession, Ticket: 1<<64 - 1, Items: items},
+		LimitExceeded, "ticket")
+	w.requireRefused(&Drop{Session: firstSession, Ticket: TicketWindow + 1}, LimitExceeded,
+		"ticket")
 	w.requireAccepted(&Acquire{Session: firstSession, Ticket: TicketWindow, Items: items})
 
-	const top = 1<<64 - 1 // the highest number to acknowledge leaves no ticket, and wraps around nothing
+	// the highest number to acknowledge leaves no ticket, and wraps around nothing
+	const top = 1<<64 - 1
 	r := w.do(&Acquire{Session: firstSession, Ticket: top, AckedThrough: top, Items: items})[0]
 	require.Equal(t, TicketEnded, r.Code)
 	require.Equal(t, Ended, r.State)
@@ -32,14 +36,16 @@ func TestTicketWindow(t *testing.T) {
 	require.NoError(t, w.m.Check())
 }
 
-// pairWithMaxTickets has as many live tickets as one session may, numbered from 1, each with a lock of its own.
+// pairWithMaxTickets has as many live tickets as one session may, numbered from 1, each with a lock
+// of its own.
 func pairWithMaxTickets(t *testing.T) *replicaPair {
 	w := newReplicaPair(t, 2)
 	for number := uint64(1); number <= TicketsMax; {
 		var commands []Command
 		for ; len(commands) < TicketWindow; number++ {
 			commands = append(commands, &Acquire{
-				Session: firstSession, Ticket: number, AckedThrough: number - 1, Items: exclusive(fmt.Sprint(number)),
+				Session: firstSession, Ticket: number, AckedThrough: number - 1,
+				Items: exclusive(fmt.Sprint(number)),
 			})
 		}
 		for _, r := range w.do(commands...) {
@@ -119,11 +125,13 @@ func TestSessionLimit(t *testing.T) {
 	m.index, m.quotas = SessionsMax, noQuotas().Quotas
 	for i := uint64(1); i <= SessionsMax; i++ { // as OpenSession does
 		m.addSession(session.Session{
-			ID: session.ID(i), Secret: secret(i), Settings: session.Settings{TTL: clock.Hour}, Renewed: i, Deadline: clock.Time(clock.Hour),
+			ID: session.ID(i), Secret: secret(i), Settings: session.Settings{TTL: clock.Hour},
+			Renewed: i, Deadline: clock.Time(clock.Hour),
 		})
 	}
 	e := Entry{Version: 1, Commands: []Command{
-		&OpenSession{Secret: secret(0), Settings: session.Settings{TTL: clock.Hour}}, // one too many
+		// one too many
+		&OpenSession{Secret: secret(0), Settings: session.Settings{TTL: clock.Hour}},
 		&OpenSession{Secret: secret(1), Settings: session.Settings{TTL: clock.Hour}}, // is there
 		&CloseSession{Session: 2},
 		&OpenSession{Secret: secret(0), Settings: session.Settings{TTL: clock.Hour}},
@@ -141,10 +149,12 @@ func TestSessionLimit(t *testing.T) {
 func TestBlockersMax(t *testing.T) {
 	w := newReplicaPair(t, 3)
 	for ticket := uint64(1); ticket <= 10; ticket++ { // ten hold, ten wait
-		w.requireAccepted(&Acquire{Session: firstSession, Ticket: ticket, Items: []Item{{Name: "stock", Mode: Shared}}})
+		w.requireAccepted(&Acquire{Session: firstSession, Ticket: ticket,
+			Items: []Item{{Name: "stock", Mode: Shared}}})
 	}
 	for ticket := uint64(1); ticket <= 10; ticket++ {
-		w.requireAccepted(&Acquire{Session: firstSession + 1, Ticket: ticket, Items: exclusive("stock"), Wait: Forever})
+		w.requireAccepted(&Acquire{Session: firstSession + 1, Ticket: ticket,
+			Items: exclusive("stock"), Wait: Forever})
 	}
 	r := w.do(&Acquire{Session: firstSession + 2, Ticket: 1, Items: exclusive("stock")})[0]
 	require.Equal(t, NotAcquired, r.Code)
@@ -178,7 +188,8 @@ func TestNewHistoryLimits(t *testing.T) {
 		m, err := rewrite(valid)
 		require.NoError(t, err)
 		require.NoError(t, m.Check())
-		require.GreaterOrEqual(t, m.HoldOffUntil(), clock.Time(clock.Hour), "a session of the backup has an hour")
+		require.GreaterOrEqual(t, m.HoldOffUntil(), clock.Time(clock.Hour),
+			"a session of the backup has an hour")
 		require.GreaterOrEqual(t, m.index, valid.AboveIndex)
 	}
 	for _, invalidHistory := range []NewHistory{
@@ -196,7 +207,8 @@ func TestNewHistoryLimits(t *testing.T) {
 	}
 }
 
-// Where a history begins: at the clock, or whole leads above it, and never below what it has to exceed.
+// Where a history begins: at the clock, or whole leads above it, and never below what it has to
+// exceed.
 func TestTokenBase(t *testing.T) {
 	for _, c := range []struct{ now, above, base uint64 }{
 		{1000, 0, 1000},
@@ -210,18 +222,21 @@ func TestTokenBase(t *testing.T) {
 	}
 }
 
-// A cycle that is longer than the search, in both directions, is not seen, and the ticket is admitted. Here a reader who holds
-// "end" would stand at the end of the queue of "L". At its front a ticket waits at the end of the queue of "M" as well, at whose
-// front a ticket waits for "end".
+// A cycle that is longer than the search, in both directions, is not seen, and the ticket is
+// admitted. Here a reader who holds "end" would stand at the end of the queue of "L". At its front
+// a ticket waits at the end of the queue of "M" as well, at whose front a ticket waits for "end".
 func TestDeadlockSearchLimit(t *testing.T) {
-	const searched = SearchMax / 4 // another part is for other identities, and one for the other direction
+	// another part is for other identities, and one for the other direction
+	const searched = SearchMax / 4
 	for _, queue := range []int{searched/2 - 10, searched/2 + 10} {
 		w := newReplicaPair(t, 3)
-		w.requireAccepted(&Acquire{Session: firstSession, Ticket: 1, Items: exclusive("end"), Owner: "a"})
+		w.requireAccepted(&Acquire{Session: firstSession, Ticket: 1, Items: exclusive("end"),
+			Owner: "a"})
 		number := uint64(0)
 		ask := func(items ...Item) {
 			number++
-			w.requireAccepted(&Acquire{Session: firstSession + 1, Ticket: number, Items: items, Wait: Forever})
+			w.requireAccepted(&Acquire{Session: firstSession + 1, Ticket: number, Items: items,
+				Wait: Forever})
 		}
 		reading := func(name string) Item { return Item{Name: name, Mode: Shared} }
 		ask(reading("M"), reading("L"))
@@ -233,10 +248,12 @@ func TestDeadlockSearchLimit(t *testing.T) {
 		for range queue - 1 {
 			ask(reading("L"))
 		}
-		r := w.do(&Acquire{Session: firstSession, Ticket: 2, Items: []Item{reading("L")}, Wait: Forever, Owner: "a"})[0]
+		r := w.do(&Acquire{Session: firstSession, Ticket: 2, Items: []Item{reading("L")},
+			Wait: Forever, Owner: "a"})[0]
 		if 2*queue < searched {
 			require.Equal(t, Deadlock, r.Code)
-			// With the newcomer, and its ticket of "end"; of a long cycle only the two ends are reported.
+			// With the newcomer, and its ticket of "end"; of a long cycle only the two ends are
+			// reported.
 			require.Equal(t, 2*queue+2, len(r.Detail.Cycle)+r.Detail.More)
 			require.Len(t, r.Detail.Cycle, 2*BlockersMax)
 		} else {
@@ -250,18 +267,22 @@ func TestDeadlockSearchLimit(t *testing.T) {
 // rawEntry is an entry of raw commands, with a sound checksum.
 func rawEntry(version byte, commands uint64, raw ...byte) []byte {
 	b := []byte{version}
-	for _, v := range []uint64{1, firstSession - 1, 0, 0, commands} { // version, epoch, now, renewals, commands
+	// version, epoch, now, renewals, commands
+	for _, v := range []uint64{1, firstSession - 1, 0, 0, commands} {
 		b = binary.AppendUvarint(b, v)
 	}
 	return record.AppendChecksum(append(b, raw...), 0)
 }
 
-// They change nothing at all, not even the index: another node may know the entry, and this one ends.
+// They change nothing at all, not even the index: another node may know the entry, and this one
+// ends.
 func TestUnreadableEntriesAreNotApplied(t *testing.T) {
 	closing := byte(opOf(&CloseSession{}))
 	whole := rawEntry(1, 1, closing, firstSession)
 	drops := Entry{Version: 1, Commands: []Command{&Drop{Session: firstSession, Ticket: 1}}}
-	big := Entry{Version: 1, Commands: []Command{&OpenSession{Settings: session.Settings{Meta: longText(EntryBytesMax)}}}}
+	big := Entry{Version: 1,
+		Commands: []Command{&OpenSession{
+			Settings: session.Settings{Meta: longText(EntryBytesMax)}}}}
 	manyRenewals, manyCommands := Entry{Version: 1}, Entry{Version: 1}
 	for i := range RenewalsMax + 1 {
 		manyRenewals.Renewals = append(manyRenewals.Renewals, session.ID(i+1))
@@ -313,7 +334,8 @@ func (w *replicaPair) requireUnreadable(entry []byte, name string) {
 	_, err := w.m.Apply(before.Term+1, entry)
 	require.EqualError(w.t, new(Checker).Check(entry), err.Error(), name)
 	if _, damaged := record.VerifyChecksum(entry); damaged == nil {
-		require.Regexp(w.t, "format of this binary, "+Format()+".* nothing of it was applied; start the binary that wrote it", err, name)
+		require.Regexp(w.t, "format of this binary, "+Format()+
+			".* nothing of it was applied; start the binary that wrote it", err, name)
 	} else {
 		require.Regexp(w.t, "^not an entry: .* nothing of it was applied$", err, name)
 	}
@@ -343,7 +365,8 @@ func TestLargestEntriesAreApplied(t *testing.T) {
 	fill.Reason = longText(EntryBytesMax)
 	fill.Reason = longText(2*EntryBytesMax - len(e.Append(nil)))
 	require.Len(t, e.Append(nil), EntryBytesMax)
-	require.Equal(t, Invalid, w.apply(e.Append(nil)).Results[0].Code) // the entry is good, the command is not
+	// the entry is good, the command is not
+	require.Equal(t, Invalid, w.apply(e.Append(nil)).Results[0].Code)
 	fill.Reason += "x"
 	w.requireUnreadable(e.Append(nil), "too many bytes")
 }

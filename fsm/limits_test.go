@@ -12,9 +12,9 @@ import (
 	"zamok/session"
 )
 
-// Bad input, and each limit of limits.go at its edge: at the limit a command is accepted, one above it
-// is refused with a code and the name of the field, on every machine alike, and nothing but the index
-// has changed.
+// Bad input, and each limit of limits.go at its edge: at the limit a command is accepted, one above
+// it is refused with a code and the name of the field, on every machine alike, and nothing but the
+// index has changed.
 
 // replicaPair are two machines that are given the same bytes, and must stay the same.
 type replicaPair struct {
@@ -26,9 +26,12 @@ type replicaPair struct {
 // newReplicaPair returns two machines with an epoch and the sessions 102, 103 and so on.
 func newReplicaPair(t *testing.T, sessions int) *replicaPair {
 	w := &replicaPair{t, New(), New()}
-	commands := []Command{&LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}, TokenBase: firstSession - 1}}
+	commands := []Command{&LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1},
+		TokenBase: firstSession - 1}}
 	for i := range sessions {
-		commands = append(commands, &OpenSession{Secret: session.Hash{byte(i + 1)}, Settings: session.Settings{TTL: clock.Hour}})
+		commands = append(commands,
+			&OpenSession{Secret: session.Hash{byte(i + 1)},
+				Settings: session.Settings{TTL: clock.Hour}})
 	}
 	w.do(commands...)
 	return w
@@ -64,11 +67,12 @@ func (w *replicaPair) comparableState() any {
 		others -= sessions[i].Sum()
 		sessions[i].Renewed = 0
 	}
-	return []any{w.m.Counts(), others, w.m.Time(), w.m.Epoch(), w.m.Version(), w.m.LongestTTL(), w.m.RestoreHoldOff(), sessions}
+	return []any{w.m.Counts(), others, w.m.Time(), w.m.Epoch(), w.m.Version(), w.m.LongestTTL(),
+		w.m.RestoreHoldOff(), sessions}
 }
 
-// requireRefused insists that the command is refused for this field, changes nothing, and does not stop the
-// rest of its entry.
+// requireRefused insists that the command is refused for this field, changes nothing, and does not
+// stop the rest of its entry.
 func (w *replicaPair) requireRefused(c Command, code Code, field string) {
 	w.t.Helper()
 	before, index := w.comparableState(), w.m.index
@@ -99,7 +103,8 @@ type fieldLimit struct {
 
 func TestFieldLimits(t *testing.T) {
 	for kind, limits := range map[string][]fieldLimit{
-		"acquire": acquireLimits(), "open": openLimits(), "operators": operatorLimits(), "nodes": nodeLimits(),
+		"acquire": acquireLimits(), "open": openLimits(), "operators": operatorLimits(),
+		"nodes": nodeLimits(),
 	} {
 		for _, e := range limits {
 			for i, c := range e.valid {
@@ -142,11 +147,14 @@ func acquireLimits() []fieldLimit {
 	return []fieldLimit{
 		{
 			"name",
-			[]Command{named("x"), named(longText(NameBytesMax)), named("замок"), named("a b/c\u2028\U0010ffff")},
+			[]Command{named("x"), named(longText(NameBytesMax)), named("замок"),
+				named("a b/c\u2028\U0010ffff")},
 			[]Command{
-				named(""), named(longText(NameBytesMax + 1)), named("\xff"), named("a\xc3"), named("\xed\xa0\x80"),
+				named(""), named(longText(NameBytesMax + 1)), named("\xff"), named("a\xc3"),
+				named("\xed\xa0\x80"),
 				named("a\x00"), named("a\nb"), named("\x7f"), named("\u0085"),
-				items(Item{Name: "tea", Mode: Exclusive}, Item{Name: "milk", Mode: Shared}, Item{Name: "tea", Mode: Shared}),
+				items(Item{Name: "tea", Mode: Exclusive}, Item{Name: "milk", Mode: Shared},
+					Item{Name: "tea", Mode: Shared}),
 				items(Item{Name: "tea", Mode: Exclusive}, Item{Mode: Exclusive}),
 			},
 		},
@@ -154,7 +162,8 @@ func acquireLimits() []fieldLimit {
 		{
 			"mode",
 			[]Command{items(Item{Name: "x", Mode: Shared})},
-			[]Command{items(Item{Name: "x"}), items(Item{Name: "x", Mode: Permits + 1}), items(Item{Name: "x", Mode: 255})},
+			[]Command{items(Item{Name: "x"}), items(Item{Name: "x", Mode: Permits + 1}),
+				items(Item{Name: "x", Mode: 255})},
 		},
 		{
 			"permits",
@@ -194,7 +203,8 @@ func acquireLimits() []fieldLimit {
 		},
 		{
 			"ticket",
-			[]Command{acquire(func(c *Acquire) { c.Ticket = TicketWindow }), &Drop{Session: firstSession, Ticket: TicketWindow}},
+			[]Command{acquire(func(c *Acquire) { c.Ticket = TicketWindow }),
+				&Drop{Session: firstSession, Ticket: TicketWindow}},
 			[]Command{
 				acquire(func(c *Acquire) { c.Ticket = 0 }),
 				&Drop{Session: firstSession},
@@ -212,17 +222,26 @@ func openLimits() []fieldLimit {
 	}
 	ttl := func(s clock.Span) Command { return open(func(c *OpenSession) { c.TTL = s }) }
 	delay := func(s clock.Span) Command { return open(func(c *OpenSession) { c.LockDelay = s }) }
-	grace := func(s clock.Span) Command { return open(func(c *OpenSession) { c.ReleaseOnDisconnect = s }) }
+	grace := func(s clock.Span) Command {
+		return open(func(c *OpenSession) { c.ReleaseOnDisconnect = s })
+	}
 	identity := func(s string) Command { return open(func(c *OpenSession) { c.Identity = s }) }
 	label := func(s string) Command { return open(func(c *OpenSession) { c.Label = s }) }
 	meta := func(n int) Command { return open(func(c *OpenSession) { c.Meta = longText(n) }) }
 	const most, least = clock.Span(1<<63 - 1), clock.Span(-1 << 63)
 	return []fieldLimit{
-		{"ttl", []Command{ttl(TTLMin), ttl(LongestTTLDefault)}, []Command{ttl(TTLMin - 1), ttl(LongestTTLDefault + 1), ttl(LongestTTLMax + 1), ttl(0), ttl(-1), ttl(most), ttl(least)}},
-		{"lock_delay", []Command{delay(0), delay(DelayMax)}, []Command{delay(-1), delay(DelayMax + 1), delay(most), delay(least)}},
-		{"release_on_disconnect", []Command{grace(0), grace(ReleaseOnDisconnectMax)}, []Command{grace(-1), grace(ReleaseOnDisconnectMax + 1), grace(most), grace(least)}},
-		{"identity", []Command{identity(longText(IdentityBytesMax))}, []Command{identity(longText(IdentityBytesMax + 1)), identity("\xff"), identity("\x1b")}},
-		{"label", []Command{label(longText(LabelBytesMax))}, []Command{label(longText(LabelBytesMax + 1)), label("\xff"), label("\r")}},
+		{"ttl", []Command{ttl(TTLMin), ttl(LongestTTLDefault)},
+			[]Command{ttl(TTLMin - 1), ttl(LongestTTLDefault + 1), ttl(LongestTTLMax + 1), ttl(0),
+				ttl(-1), ttl(most), ttl(least)}},
+		{"lock_delay", []Command{delay(0), delay(DelayMax)},
+			[]Command{delay(-1), delay(DelayMax + 1), delay(most), delay(least)}},
+		{"release_on_disconnect", []Command{grace(0), grace(ReleaseOnDisconnectMax)},
+			[]Command{grace(-1), grace(ReleaseOnDisconnectMax + 1), grace(most), grace(least)}},
+		{"identity", []Command{identity(longText(IdentityBytesMax))},
+			[]Command{identity(longText(IdentityBytesMax + 1)), identity("\xff"),
+				identity("\x1b")}},
+		{"label", []Command{label(longText(LabelBytesMax))},
+			[]Command{label(longText(LabelBytesMax + 1)), label("\xff"), label("\r")}},
 		{"meta", []Command{meta(MetaBytesMax)}, []Command{meta(MetaBytesMax + 1)}},
 	}
 }
@@ -236,10 +255,14 @@ func operatorLimits() []fieldLimit {
 		{
 			"longest_ttl",
 			[]Command{longest(LongestTTLMin), longest(LongestTTLMax)},
-			[]Command{longest(LongestTTLMin - 1), longest(LongestTTLMax + 1), longest(0), longest(-1), longest(1<<63 - 1), longest(-1 << 63)},
+			[]Command{longest(LongestTTLMin - 1), longest(LongestTTLMax + 1), longest(0),
+				longest(-1), longest(1<<63 - 1), longest(-1 << 63)},
 		},
-		{"name", []Command{force("x", 1, ""), force(longText(NameBytesMax), 1, "")}, []Command{force("", 1, ""), force(longText(NameBytesMax+1), 1, ""), force("\xff", 1, "")}},
-		{"token", []Command{force("x", 1, "")}, []Command{force("x", 0, ""), force("x", 1<<64-1, "")}},
+		{"name", []Command{force("x", 1, ""), force(longText(NameBytesMax), 1, "")},
+			[]Command{force("", 1, ""), force(longText(NameBytesMax+1), 1, ""),
+				force("\xff", 1, "")}},
+		{"token", []Command{force("x", 1, "")},
+			[]Command{force("x", 0, ""), force("x", 1<<64-1, "")}},
 		{
 			"reason",
 			[]Command{
@@ -280,16 +303,21 @@ func nodeLimits() []fieldLimit {
 	return []fieldLimit{
 		{
 			"node",
-			[]Command{start("n", 1, 1), start(longText(NodeIDBytesMax), 1, 1), digest(longText(NodeIDBytesMax))},
-			[]Command{start("", 1, 1), start(longText(NodeIDBytesMax+1), 1, 1), start("\xff", 1, 1), digest(""), digest(longText(NodeIDBytesMax + 1)), digest("\x01")},
+			[]Command{start("n", 1, 1), start(longText(NodeIDBytesMax), 1, 1),
+				digest(longText(NodeIDBytesMax))},
+			[]Command{start("", 1, 1), start(longText(NodeIDBytesMax+1), 1, 1), start("\xff", 1, 1),
+				digest(""), digest(longText(NodeIDBytesMax + 1)), digest("\x01")},
 		},
 		{"cluster", []Command{start("n1", 2, 1)}, []Command{start("n1", 0, 1)}},
-		{"token_base", []Command{start("n1", 1, TokenBaseMax)}, []Command{start("n1", 1, TokenBaseMax+1), start("n1", 1, 1<<64-1)}},
-		{"id", []Command{id("n"), id(longText(NodeIDBytesMax))}, []Command{id(""), id(longText(NodeIDBytesMax + 1)), id("\xff")}},
+		{"token_base", []Command{start("n1", 1, TokenBaseMax)},
+			[]Command{start("n1", 1, TokenBaseMax+1), start("n1", 1, 1<<64-1)}},
+		{"id", []Command{id("n"), id(longText(NodeIDBytesMax))},
+			[]Command{id(""), id(longText(NodeIDBytesMax + 1)), id("\xff")}},
 		text("client", func(c *Member, s string) { c.Client = s }),
 		text("peer", func(c *Member, s string) { c.Peer = s }),
 		text("http", func(c *Member, s string) { c.HTTP = s }),
 		text("version", func(c *Member, s string) { c.Version = s }),
-		{"version", []Command{rules(1, 1), rules(1, 1<<32-1)}, []Command{rules(0, 1), rules(2, 1), &Upgrade{0}, &Upgrade{1}, &Upgrade{3}}},
+		{"version", []Command{rules(1, 1), rules(1, 1<<32-1)},
+			[]Command{rules(0, 1), rules(2, 1), &Upgrade{0}, &Upgrade{1}, &Upgrade{3}}},
 	}
 }

@@ -14,15 +14,17 @@ type lock struct {
 	permits   uint32
 	// delay is when a lock delay ends; 0 = none.
 	delay clock.Time
-	// In the current step: it may have a waiter to grant to, or no ticket left; a ticket entered or left its queue.
+	// In the current step: it may have a waiter to grant to, or no ticket left; a ticket entered or
+	// left its queue.
 	recheck, queueChanged bool
 }
 
 // slot is a ticket's position at a lock: among the holders or the waiters.
 type slot struct {
-	lock       *lock
-	key        TicketRef
-	at         uint64 // its number in the list, times ItemsMax, and which of the ticket's items it is
+	lock *lock
+	key  TicketRef
+	// its number in the list, times ItemsMax, and which of the ticket's items it is
+	at         uint64
 	prev, next *slot
 }
 
@@ -34,7 +36,8 @@ func (p *slot) number() uint64 { return p.at / ItemsMax }
 type list struct {
 	first, last *slot
 	len         int
-	lastNumber  uint64 // the number of the latest slot; restored queues are renumbered, so only queries may use it
+	// the number of the latest slot; restored queues are renumbered, so only queries may use it
+	lastNumber uint64
 }
 
 func (l *list) push(p *slot) {
@@ -80,7 +83,8 @@ func (lk *lock) fits(it Item) bool {
 	}
 }
 
-// compatible reports whether one item is compatible with another of the same lock, without other holders.
+// compatible reports whether one item is compatible with another of the same lock, without other
+// holders.
 func (it Item) compatible(other Item) bool {
 	if it.Mode == Permits {
 		return it.Permits+other.Permits <= it.Of

@@ -25,15 +25,16 @@ type Machine struct {
 	canonical
 
 	// Derived: rebuilt by Restore.
-	sum           record.Sum                  // of sessions, tickets, delays, members and ended sessions
+	// of sessions, tickets, delays, members and ended sessions
+	sum           record.Sum
 	bySecret      map[session.Hash]session.ID // only ever looked up, never ranged over
 	endedBySecret map[session.Hash]uint64     // as well
 	locks         *tree.Tree[string, *lock]
 	due           *tree.Tree[dueKey, TicketRef]
 	owned         *tree.Tree[ownedKey, struct{}]
 	live          [Ended]int // how many tickets wait and are granted, by state
-	// Usage that quotas limit: all bytes, those of delays and of ended sessions, and the usage of each identity. Only a query
-	// iterates over the map.
+	// Usage that quotas limit: all bytes, those of delays and of ended sessions, and the usage of
+	// each identity. Only a query iterates over the map.
 	bytes, delayBytes, endedBytes uint64
 	identities                    map[string]*usage
 
@@ -57,37 +58,41 @@ func NewWithVersions(supported VersionRange) *Machine {
 	return &Machine{
 		supported: supported,
 		canonical: canonical{
-			header:   header{version: 1, longestTTL: LongestTTLDefault, highestTTL: LongestTTLDefault, quotas: QuotasDefault()},
+			header: header{version: 1, longestTTL: LongestTTLDefault,
+				highestTTL: LongestTTLDefault, quotas: QuotasDefault()},
 			sessions: tree.New[session.ID, session.Session](cmp.Compare[session.ID]),
 			tickets:  tree.New[TicketRef, ticket](TicketRef.compare),
 			delays:   tree.New[string, clock.Time](cmp.Compare[string]),
 			members:  tree.New[string, MemberRecord](cmp.Compare[string]),
 			ended:    tree.New[uint64, EndedSession](cmp.Compare[uint64]),
 		},
-		bySecret: make(map[session.Hash]session.ID), endedBySecret: make(map[session.Hash]uint64), identities: make(map[string]*usage),
-		searched: budget{most: SearchMax, by: make(map[string]int)},
-		attached: budget{most: AttachedMax, by: make(map[string]int)},
-		locks:    tree.New[string, *lock](cmp.Compare[string]),
-		due:      tree.New[dueKey, TicketRef](dueKey.compare),
-		owned:    tree.New[ownedKey, struct{}](ownedKey.compare),
+		bySecret: make(map[session.Hash]session.ID), endedBySecret: make(map[session.Hash]uint64),
+		identities: make(map[string]*usage),
+		searched:   budget{most: SearchMax, by: make(map[string]int)},
+		attached:   budget{most: AttachedMax, by: make(map[string]int)},
+		locks:      tree.New[string, *lock](cmp.Compare[string]),
+		due:        tree.New[dueKey, TicketRef](dueKey.compare),
+		owned:      tree.New[ownedKey, struct{}](ownedKey.compare),
 	}
 }
 
-// VersionError means that this binary does not know the state machine version that the cluster needs.
-// Nothing has been applied.
+// VersionError means that this binary does not know the state machine version that the cluster
+// needs. Nothing has been applied.
 type VersionError struct {
 	Need  uint32
 	Known VersionRange
 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("the cluster needs state machine version %d and this binary knows %d to %d; nothing was applied: start a binary that knows them",
+	return fmt.Sprintf("the cluster needs state machine version %d and this binary knows %d to "+
+		"%d; nothing was applied: start a binary that knows them",
 		e.Need, e.Known.Min, e.Known.Max)
 }
 
-// Apply applies one entry of the replicated log, which carries term. A bad command is refused, the same on every node. An
-// error is a *VersionError or a *FormatError: nothing was applied, other nodes may apply the entry, and the process must end.
-// The state machine keeps no reference to entry.
+// Apply applies one entry of the replicated log, which carries term. A bad command is refused, the
+// same on every node. An error is a *VersionError or a *FormatError: nothing was applied, other
+// nodes may apply the entry, and the process must end. The state machine keeps no reference to
+// entry.
 func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 	if err := m.in.read(entry); err != nil {
 		return Applied{}, err
@@ -120,7 +125,8 @@ func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 			m.out.Results = append(m.out.Results, r)
 		}
 		if m.nextVersion != 0 {
-			m.version = m.nextVersion // all of an entry is applied under the version that it was encoded for
+			// all of an entry is applied under the version that it was encoded for
+			m.version = m.nextVersion
 		}
 	}
 	m.out.Stamp, m.out.Time = m.Stamp(), m.time
@@ -132,16 +138,17 @@ func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 // unknownVersion returns the version of a Upgrade that this binary does not know.
 func (m *Machine) unknownVersion(commands []Command) error {
 	for _, c := range commands {
-		if set, ok := c.(*Upgrade); ok && set.Version == m.version+1 && set.Version > m.supported.Max {
+		if set, ok := c.(*Upgrade); ok && set.Version == m.version+1 &&
+			set.Version > m.supported.Max {
 			return &VersionError{Need: set.Version, Known: m.supported}
 		}
 	}
 	return nil
 }
 
-// enterTerm ends the epoch with its term. Terms of one log never fall. A reading of that epoch can still arrive in a later
-// term, from a leader that was deposed and elected again; if it counted there, time would leap over renewals in
-// between.
+// enterTerm ends the epoch with its term. Terms of one log never fall. A reading of that epoch can
+// still arrive in a later term, from a leader that was deposed and elected again; if it counted
+// there, time would leap over renewals in between.
 func (m *Machine) enterTerm(term uint64) {
 	if term != m.term {
 		m.term, m.epoch = term, 0
@@ -194,13 +201,14 @@ func (m *Machine) emit(e Event) {
 	m.out.Events = append(m.out.Events, e)
 }
 
-// NextDueExact is how far ahead NextDue looks exactly. An answer that is too early costs one entry that expires nothing,
-// whose time makes the schedule exact: at most one in NextDueExact, however seldom a leader proposes otherwise.
+// NextDueExact is how far ahead NextDue looks exactly. An answer that is too early costs one entry
+// that expires nothing, whose time makes the schedule exact: at most one in NextDueExact, however
+// seldom a leader proposes otherwise.
 const NextDueExact = clock.Second
 
-// NextDue returns when the next expiration is due, which may be in the past if an entry was full; more than NextDueExact
-// ahead it may be too early. False: nothing expires. Unlike a query it changes the schedule: it must not run concurrently
-// with anything else.
+// NextDue returns when the next expiration is due, which may be in the past if an entry was full;
+// more than NextDueExact ahead it may be too early. False: nothing expires. Unlike a query it
+// changes the schedule: it must not run concurrently with anything else.
 func (m *Machine) NextDue() (clock.Time, bool) {
 	key, _, some := m.earliest(m.time.Add(NextDueExact))
 	return key.at, some

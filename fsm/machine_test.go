@@ -24,7 +24,8 @@ func newHarness(t *testing.T) *harness {
 // do applies one entry, stamped now in the present epoch, and returns what it did.
 func (b *harness) do(now clock.Time, commands ...Command) Applied {
 	b.t.Helper()
-	e := Entry{Version: b.m.Version(), Reading: clock.Reading{Epoch: b.m.Epoch(), Now: now}, Commands: commands}
+	e := Entry{Version: b.m.Version(), Reading: clock.Reading{Epoch: b.m.Epoch(), Now: now},
+		Commands: commands}
 	return b.apply(e)
 }
 
@@ -87,18 +88,22 @@ func TestHandOff(t *testing.T) {
 	require.NotEmpty(t, a.Events)
 }
 
-// TestADropUnrenewedProlongsNothing: it releases as a Drop does, in any state of the ticket, and its session keeps its deadline.
+// TestADropUnrenewedProlongsNothing: it releases as a Drop does, in any state of the ticket, and
+// its session keeps its deadline.
 func TestADropUnrenewedProlongsNothing(t *testing.T) {
 	b := newHarness(t)
 	id := b.open(1, 10*clock.Second)
-	b.do(clock.Time(clock.Second), &Acquire{Session: id, Ticket: 1, Items: exclusive("x"), Wait: Forever},
-		&Acquire{Session: id, Ticket: 2, Items: exclusive("x"), Wait: Forever}, &Acquire{Session: id, Ticket: 3, Items: exclusive("y")})
+	b.do(clock.Time(clock.Second),
+		&Acquire{Session: id, Ticket: 1, Items: exclusive("x"), Wait: Forever},
+		&Acquire{Session: id, Ticket: 2, Items: exclusive("x"), Wait: Forever},
+		&Acquire{Session: id, Ticket: 3, Items: exclusive("y")})
 	before, _ := b.m.Session(id)
 	for ticket := range uint64(4) { // waiting, granted and unknown ones, and a repetition
 		a := b.do(clock.Time(5*clock.Second), &DropUnrenewed{Session: id, Ticket: max(ticket, 1)})
 		require.Equal(t, OK, a.Results[0].Code)
 		require.Equal(t, Ended, a.Results[0].State)
-		require.Zero(t, a.Results[0].Session, "its client takes an answer with a session for a renewal")
+		require.Zero(t, a.Results[0].Session,
+			"its client takes an answer with a session for a renewal")
 	}
 	after, _ := b.m.Session(id)
 	require.Equal(t, before.Deadline, after.Deadline)

@@ -8,8 +8,8 @@ import (
 	"zamok/session"
 )
 
-// execute is one command. The index of every result and the session of every speaker are filled in by
-// apply.
+// execute is one command. The index of every result and the session of every speaker are filled in
+// by apply.
 func (m *model) execute(c fsm.Command) fsm.Result {
 	if field := invalidField(c); field != "" {
 		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: field}}
@@ -68,7 +68,8 @@ func (m *model) openSession(c *fsm.OpenSession) fsm.Result {
 		if field := m.overQuota(c.Identity, sessionAmounts(c)); field != "" {
 			return fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: field}}
 		}
-		s = &modelSession{OpenSession: c, id: session.ID(m.index), ended: map[uint64]fsm.TicketState{}}
+		s = &modelSession{OpenSession: c, id: session.ID(m.index),
+			ended: map[uint64]fsm.TicketState{}}
 		m.sessions = append(m.sessions, s)
 		m.renew(s)
 		m.forgetSessions(s.Identity)
@@ -88,11 +89,13 @@ func (m *model) attach(c *fsm.Attach) fsm.Result {
 		return fsm.Result{Code: fsm.Superseded}
 	}
 	if s.attachment > m.out.Index {
-		return fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: "attach"}} // once in an entry
+		// once in an entry
+		return fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: "attach"}}
 	}
 	s.acknowledge(c.AckedThrough)
 	s.attachment, s.attempt = m.index, max(s.attempt, c.Attempt)
-	m.emit(fsm.Event{Kind: fsm.EvAttached, TicketRef: fsm.TicketRef{Session: s.id}, Tickets: m.states(s)})
+	m.emit(fsm.Event{Kind: fsm.EvAttached, TicketRef: fsm.TicketRef{Session: s.id},
+		Tickets: m.states(s)})
 	return fsm.Result{}
 }
 
@@ -104,7 +107,9 @@ func (m *model) states(s *modelSession) (states []fsm.TicketState) {
 	for _, t := range s.ended {
 		states = append(states, t)
 	}
-	slices.SortFunc(states, func(a, b fsm.TicketState) int { return cmp.Compare(a.Ticket, b.Ticket) })
+	slices.SortFunc(states, func(a, b fsm.TicketState) int {
+		return cmp.Compare(a.Ticket, b.Ticket)
+	})
 	return states
 }
 
@@ -126,7 +131,8 @@ func (m *model) releaseOnDisconnect(c *fsm.ReleaseOnDisconnect) fsm.Result {
 	return fsm.Result{}
 }
 
-func (m *model) endSessionByID(id session.ID, reason fsm.Reason, text string, remember bool) fsm.Result {
+func (m *model) endSessionByID(id session.ID, reason fsm.Reason, text string,
+	remember bool) fsm.Result {
 	s := m.session(id)
 	if s == nil {
 		return m.noSession(id)
@@ -172,23 +178,28 @@ func (m *model) acquire(c *fsm.Acquire) fsm.Result {
 		return fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: "ticket"}}
 	}
 	t := &modelTicket{
-		TicketRef: fsm.TicketRef{Session: s.id, Ticket: c.Ticket}, session: s, enqueued: m.index, request: c, items: c.Items,
+		TicketRef: fsm.TicketRef{Session: s.id, Ticket: c.Ticket}, session: s, enqueued: m.index,
+		request: c, items: c.Items,
 	}
 	if field := m.overQuota(s.Identity, ticketAmounts(t)); field != "" {
 		s.refusedThrough, s.changed = max(s.refusedThrough, c.Ticket), m.index
-		m.emit(fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Reason: fsm.TooMany, Items: t.items})
-		return fsm.Result{Code: fsm.LimitExceeded, State: fsm.Ended, Reason: fsm.TooMany, Detail: &fsm.Detail{Field: field}}
+		m.emit(fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Reason: fsm.TooMany,
+			Items: t.items})
+		return fsm.Result{Code: fsm.LimitExceeded, State: fsm.Ended, Reason: fsm.TooMany,
+			Detail: &fsm.Detail{Field: field}}
 	}
 	if len(m.ticketsOf(s)) >= fsm.TicketsMax {
 		return m.refuseTicket(t, fsm.TooMany, fsm.Detail{Field: "tickets"})
 	}
-	if _, delays := m.used(func(*modelSession) bool { return false }); s.LockDelay > 0 && delays > m.quotas.Bytes/4 {
+	if _, delays := m.used(func(*modelSession) bool { return false }); s.LockDelay > 0 &&
+		delays > m.quotas.Bytes/4 {
 		return m.refuseTicket(t, fsm.TooMany, fsm.Detail{Field: "delays"})
 	}
 	for _, item := range t.items {
 		for u := range m.users(item.Name) {
 			if u.item.Of != item.Of {
-				return m.refuseTicket(t, fsm.KindMismatch, fsm.Detail{Field: item.Name, Of: u.item.Of})
+				return m.refuseTicket(t, fsm.KindMismatch,
+					fsm.Detail{Field: item.Name, Of: u.item.Of})
 			}
 		}
 	}
@@ -204,7 +215,10 @@ func (m *model) acquire(c *fsm.Acquire) fsm.Result {
 	}
 	for _, u := range m.tickets {
 		if u.state == fsm.Waiting && u.sameOwner(t) {
-			return m.refuseTicket(t, fsm.OwnerBusy, fsm.Detail{Blockers: []fsm.Blocker{{By: fsm.ByWaiter, TicketRef: u.TicketRef, Owner: c.Owner}}})
+			return m.refuseTicket(t, fsm.OwnerBusy,
+				fsm.Detail{
+					Blockers: []fsm.Blocker{{By: fsm.ByWaiter, TicketRef: u.TicketRef,
+						Owner: c.Owner}}})
 		}
 	}
 	t.state = fsm.Waiting
@@ -221,7 +235,8 @@ func (m *model) acquire(c *fsm.Acquire) fsm.Result {
 	for _, item := range t.items {
 		m.changedQueues[item.Name] = true
 		if m.time < m.holdOffUntil {
-			m.delays[item.Name] = max(m.delays[item.Name], m.holdOffUntil) // the quiet is a delay of every lock
+			// the quiet is a delay of every lock
+			m.delays[item.Name] = max(m.delays[item.Name], m.holdOffUntil)
 		}
 	}
 	m.forgetSessions(s.Identity)
@@ -259,7 +274,8 @@ func (m *model) knownResult(s *modelSession, ticket uint64) (fsm.Result, bool) {
 		return t.result(), true
 	}
 	if ended, known := s.ended[ticket]; known || ticket <= s.ackedThrough {
-		return fsm.Result{Code: codeOf(ended.Reason), State: fsm.Ended, Reason: ended.Reason, Token: ended.Token}, true
+		return fsm.Result{Code: codeOf(ended.Reason), State: fsm.Ended, Reason: ended.Reason,
+			Token: ended.Token}, true
 	}
 	if ticket <= s.refusedThrough {
 		return fsm.Result{Code: fsm.LimitExceeded, State: fsm.Ended, Reason: fsm.TooMany}, true
@@ -318,7 +334,8 @@ func (m *model) downgrade(c *fsm.Downgrade) fsm.Result {
 		}
 		s.changed = m.index
 		m.emit(fsm.Event{
-			Kind: fsm.EvDowngraded, TicketRef: t.TicketRef, Token: t.token, HoldUntil: t.holdUntil, Items: t.items,
+			Kind: fsm.EvDowngraded, TicketRef: t.TicketRef, Token: t.token, HoldUntil: t.holdUntil,
+			Items: t.items,
 		})
 	}
 	return t.result()

@@ -2,8 +2,8 @@ package fsm_test
 
 import "zamok/fsm"
 
-// modelEdge says that from can't continue before to does: it waits for it at the lock name, or, name
-// being empty, it is held by the owner who waits with to.
+// modelEdge says that from can't continue before to does: it waits for it at the lock name, or,
+// name being empty, it is held by the owner who waits with to.
 type modelEdge struct {
 	from, to fsm.TicketRef
 	name     string
@@ -38,8 +38,8 @@ func (m *model) edges() (edges []modelEdge) {
 	return edges
 }
 
-// sameOwner reports whether one logical thread asked for both tickets. Tickets without owner have none
-// in common.
+// sameOwner reports whether one logical thread asked for both tickets. Tickets without owner have
+// none in common.
 func (t *modelTicket) sameOwner(u *modelTicket) bool {
 	return t.session == u.session && t.request.Owner == u.request.Owner && t.request.Owner != ""
 }

@@ -10,10 +10,12 @@ import (
 
 // What is remembered of ended sessions.
 
-// rememberSession remembers a session that its owner closed, or that held something, with its tickets as they stood. Of one that is
-// withdrawn only what had ended counts.
-func (m *model) rememberSession(s *modelSession, tickets []fsm.TicketState, reason fsm.Reason, withdrawn bool) {
-	e, held := fsm.EndedSession{ID: s.id, Secret: s.Secret, Identity: s.Identity, Reason: reason}, s.ackedThrough > 0
+// rememberSession remembers a session that its owner closed, or that held something, with its
+// tickets as they stood. Of one that is withdrawn only what had ended counts.
+func (m *model) rememberSession(s *modelSession, tickets []fsm.TicketState, reason fsm.Reason,
+	withdrawn bool) {
+	e, held := fsm.EndedSession{ID: s.id, Secret: s.Secret, Identity: s.Identity, Reason: reason},
+		s.ackedThrough > 0
 	for _, t := range tickets {
 		held = held || t.Token != 0 && (!withdrawn || t.State == fsm.Ended)
 		if e.Ticket = reason; t.State == fsm.Ended {
@@ -58,10 +60,13 @@ func (m *model) forgetSessions(identity string) {
 		m.outlived++
 	}
 	share := (m.quotas.Bytes*uint64(m.quotas.Share) + 99) / 100
-	for own := m.endedBytes(its); own > 0 && (own > share/16 || m.usedBy(identity).Bytes > share); own = m.endedBytes(its) {
+	for own := m.endedBytes(its); own > 0 &&
+		(own > share/16 || m.usedBy(identity).Bytes > share); own = m.endedBytes(its) {
 		forget(its)
 	}
-	for all := m.endedBytes(everybody); all > 0 && (all > m.quotas.Bytes/16 || m.usedByAll().Bytes > m.quotas.Bytes); all = m.endedBytes(everybody) {
+	for all := m.endedBytes(everybody); all > 0 &&
+		(all > m.quotas.Bytes/16 ||
+			m.usedByAll().Bytes > m.quotas.Bytes); all = m.endedBytes(everybody) {
 		forget(everybody)
 	}
 }

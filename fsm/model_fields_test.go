@@ -24,13 +24,15 @@ func invalidField(c fsm.Command) string {
 		check("meta", len(c.Meta) <= fsm.MetaBytesMax)
 		check("ttl", fsm.TTLMin <= c.TTL && c.TTL <= fsm.LongestTTLMax)
 		check("lock_delay", 0 <= c.LockDelay && c.LockDelay <= fsm.DelayMax)
-		check("release_on_disconnect", 0 <= c.ReleaseOnDisconnect && c.ReleaseOnDisconnect <= fsm.ReleaseOnDisconnectMax)
+		check("release_on_disconnect",
+			0 <= c.ReleaseOnDisconnect && c.ReleaseOnDisconnect <= fsm.ReleaseOnDisconnectMax)
 	case *fsm.Acquire:
 		check("ticket", c.Ticket > 0)
 		check("items", 1 <= len(c.Items) && len(c.Items) <= fsm.ItemsMax)
 		for i, item := range c.Items {
 			check("name", isName(item.Name))
-			check("name", !slices.ContainsFunc(c.Items[:i], func(o fsm.Item) bool { return o.Name == item.Name }))
+			check("name", !slices.ContainsFunc(c.Items[:i],
+				func(o fsm.Item) bool { return o.Name == item.Name }))
 			check("mode", fsm.Exclusive <= item.Mode && item.Mode <= fsm.Permits)
 			if item.Mode == fsm.Permits {
 				check("of", 1 <= item.Of && item.Of <= fsm.PermitsMax)
@@ -80,10 +82,12 @@ func invalidField(c fsm.Command) string {
 	return bad
 }
 
-func isName(s string) bool             { return s != "" && isPlainText(s, fsm.NameBytesMax) }
-func isNode(s string) bool             { return s != "" && isPlainText(s, fsm.NodeIDBytesMax) }
-func isSpan(s clock.Span) bool         { return 0 <= s && s <= fsm.SpanMax }
-func isPlainText(s string, m int) bool { return len(s) <= m && utf8.ValidString(s) && !hasControl(s) }
+func isName(s string) bool     { return s != "" && isPlainText(s, fsm.NameBytesMax) }
+func isNode(s string) bool     { return s != "" && isPlainText(s, fsm.NodeIDBytesMax) }
+func isSpan(s clock.Span) bool { return 0 <= s && s <= fsm.SpanMax }
+func isPlainText(s string, m int) bool {
+	return len(s) <= m && utf8.ValidString(s) && !hasControl(s)
+}
 
 func hasControl(s string) bool {
 	for _, r := range s {

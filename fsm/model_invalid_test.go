@@ -10,7 +10,8 @@ import (
 
 // invalidCommand is a command with one field out of its limits.
 func (g *generator) invalidCommand() fsm.Command {
-	return pickOf(g.pick, g.invalidOpen, g.invalidAcquire, g.invalidItems, g.invalidItems, g.invalidTicket,
+	return pickOf(g.pick, g.invalidOpen, g.invalidAcquire, g.invalidItems, g.invalidItems,
+		g.invalidTicket,
 		g.invalidOperatorCommand, g.invalidNodeCommand)()
 }
 
@@ -18,7 +19,9 @@ func (g *generator) tooLongOr(most int, others ...string) string {
 	return pickOf(g.pick, append(others, strings.Repeat("x", most+1))...)
 }
 
-func (g *generator) badText(most int) string { return g.tooLongOr(most, "a\x07b", "\xc3", "\u0085") }
+func (g *generator) badText(most int) string {
+	return g.tooLongOr(most, "a\x07b", "\xc3", "\u0085")
+}
 func (g *generator) badName(most int) string { return g.tooLongOr(most, "", "a\nb", "\xff") }
 
 func (g *generator) badSpan(most clock.Span) clock.Span {
@@ -72,7 +75,8 @@ func (g *generator) invalidItems() fsm.Command {
 	case 1:
 		item.Mode = pickOf[fsm.Mode](g.pick, 0, 4, 255)
 	case 2:
-		bad := pickOf(g.pick, fsm.Item{Mode: fsm.Exclusive, Permits: 1}, fsm.Item{Mode: fsm.Shared, Of: 1},
+		bad := pickOf(g.pick, fsm.Item{Mode: fsm.Exclusive, Permits: 1},
+			fsm.Item{Mode: fsm.Shared, Of: 1},
 			fsm.Item{Mode: fsm.Permits, Of: 2}, fsm.Item{Mode: fsm.Permits, Permits: 3, Of: 2},
 			fsm.Item{Mode: fsm.Permits, Permits: 1, Of: fsm.PermitsMax + 1})
 		bad.Name = item.Name
@@ -108,7 +112,8 @@ func (g *generator) invalidOperatorCommand() fsm.Command {
 	case 2:
 		force.Reason = g.badText(fsm.ReasonBytesMax)
 	case 3:
-		return &fsm.SetLongestTTL{TTL: pickOf(g.pick, 0, fsm.LongestTTLMin-1, g.badSpan(fsm.LongestTTLMax))}
+		return &fsm.SetLongestTTL{
+			TTL: pickOf(g.pick, 0, fsm.LongestTTLMin-1, g.badSpan(fsm.LongestTTLMax))}
 	case 4:
 		c := &fsm.SetQuotas{}
 		*pickOf(g.pick, &c.Sessions, &c.Tickets, &c.Bytes) = fsm.QuotaBytesMax + 1
@@ -124,7 +129,8 @@ func (g *generator) invalidOperatorCommand() fsm.Command {
 }
 
 func (g *generator) invalidNodeCommand() fsm.Command {
-	start, member, digest := g.leaderStart().(*fsm.LeaderStart), g.member().(*fsm.Member), g.digest().(*fsm.Digest)
+	start, member, digest := g.leaderStart().(*fsm.LeaderStart), g.member().(*fsm.Member),
+		g.digest().(*fsm.Digest)
 	switch g.pick(6) {
 	case 0:
 		start.Node = g.badName(fsm.NodeIDBytesMax)

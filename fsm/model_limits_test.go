@@ -14,7 +14,8 @@ import (
 // The limits that a log of a few sessions never meets.
 
 // applyCommands applies commands in one entry, some time after the last.
-func (p *comparison) applyCommands(t *testing.T, after clock.Span, commands ...fsm.Command) fsm.Applied {
+func (p *comparison) applyCommands(t *testing.T, after clock.Span,
+	commands ...fsm.Command) fsm.Applied {
 	reading := clock.Reading{Epoch: p.model.epoch, Now: p.model.time.Add(after)}
 	a, err := p.apply(newRecord(1, &fsm.Entry{Version: 1, Reading: reading, Commands: commands}))
 	require.NoError(t, err)
@@ -22,10 +23,12 @@ func (p *comparison) applyCommands(t *testing.T, after clock.Span, commands ...f
 }
 
 // openSessions begins an epoch and opens sessions that live for ttl.
-func (p *comparison) openSessions(t *testing.T, sessions int, ttl, delay clock.Span) (ids []session.ID) {
+func (p *comparison) openSessions(t *testing.T, sessions int,
+	ttl, delay clock.Span) (ids []session.ID) {
 	p.applyCommands(t, 0, &fsm.LeaderStart{Node: "n1", Cluster: fsm.ClusterID{1}})
 	for i := range sessions {
-		open := &fsm.OpenSession{Secret: session.Hash{byte(i), byte(i >> 8)}, Settings: session.Settings{TTL: ttl, LockDelay: delay}}
+		open := &fsm.OpenSession{Secret: session.Hash{byte(i), byte(i >> 8)},
+			Settings: session.Settings{TTL: ttl, LockDelay: delay}}
 		ids = append(ids, p.applyCommands(t, 0, open).Results[0].Session)
 	}
 	return ids
@@ -33,12 +36,13 @@ func (p *comparison) openSessions(t *testing.T, sessions int, ttl, delay clock.S
 
 func exclusiveAcquire(id session.ID, ticket uint64, name string) *fsm.Acquire {
 	return &fsm.Acquire{
-		Session: id, Ticket: ticket, Items: []fsm.Item{{Name: lockPrefix + name, Mode: fsm.Exclusive}}, Wait: fsm.Forever,
+		Session: id, Ticket: ticket,
+		Items: []fsm.Item{{Name: lockPrefix + name, Mode: fsm.Exclusive}}, Wait: fsm.Forever,
 	}
 }
 
-// Far more falls due at one time than one entry may expire: sessions with many tickets and with few,
-// waits, holds, and then the delays that the ends leave. Entry by entry the rest follows.
+// Far more falls due at one time than one entry may expire: sessions with many tickets and with
+// few, waits, holds, and then the delays that the ends leave. Entry by entry the rest follows.
 func TestManyExpirationsAtOnce(t *testing.T) {
 	const ttl = 10 * clock.Second
 	p := newComparison()
@@ -98,7 +102,9 @@ func TestLiveTicketLimit(t *testing.T) {
 	refused := next()
 	require.Equal(t, fsm.LimitExceeded, refused.Code)
 	require.Equal(t, fsm.TooMany, refused.Reason)
-	require.Equal(t, fsm.LimitExceeded, p.applyCommands(t, 0, exclusiveAcquire(id, ticket, "shared")).Results[0].Code, "asked again")
+	require.Equal(t, fsm.LimitExceeded,
+		p.applyCommands(t, 0, exclusiveAcquire(id, ticket, "shared")).Results[0].Code,
+		"asked again")
 	p.applyCommands(t, 0, &fsm.Drop{Session: id, Ticket: 17})
 	require.Equal(t, fsm.Granted, next().State)
 	require.NoError(t, p.check())
@@ -119,7 +125,8 @@ func TestForceReleaseOfManyHolders(t *testing.T) {
 		shared = append(shared, c)
 	}
 	token := p.applyCommands(t, 0, shared...).Results[holders-1].Token
-	r := p.applyCommands(t, 0, &fsm.ForceRelease{Name: lockPrefix + "crowd", Token: token}).Results[0]
+	r := p.applyCommands(t, 0,
+		&fsm.ForceRelease{Name: lockPrefix + "crowd", Token: token}).Results[0]
 	require.Len(t, r.Detail.Ended, fsm.EndedMax)
 	require.Equal(t, holders-fsm.EndedMax, r.Detail.More)
 	require.Zero(t, p.machine.Counts().Granted)
@@ -131,7 +138,8 @@ func TestForgottenMemberReturnsAsNew(t *testing.T) {
 	p := newComparison()
 	p.openSessions(t, 0, 0, 0)
 	announce := func(n, incarnation int) fsm.MemberRecord {
-		m := &fsm.Member{ID: fmt.Sprint("n", n), Incarnation: fsm.Incarnation{byte(incarnation)}, StateVersionMin: 1, StateVersionMax: 1}
+		m := &fsm.Member{ID: fmt.Sprint("n", n), Incarnation: fsm.Incarnation{byte(incarnation)},
+			StateVersionMin: 1, StateVersionMax: 1}
 		require.Equal(t, fsm.OK, p.applyCommands(t, clock.Second, m).Results[0].Code)
 		record, known := p.machine.Member(m.ID)
 		require.True(t, known)

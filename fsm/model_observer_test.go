@@ -52,14 +52,17 @@ func newObserver() *observer {
 	}
 }
 
-// startHistory notes that a backup began another history, in which the tokens of this one still count.
+// startHistory notes that a backup began another history, in which the tokens of this one still
+// count.
 func (w *observer) startHistory(m *fsm.Machine) error {
 	if w.stamp.Index > m.Stamp().Index || m.Time() < w.time {
-		return fmt.Errorf("after %v, %v a new history begins at %v, %v", w.stamp, w.time, m.Stamp(), m.Time())
+		return fmt.Errorf("after %v, %v a new history begins at %v, %v", w.stamp, w.time, m.Stamp(),
+			m.Time())
 	}
 	before := w.exclusiveToken
 	*w = *newObserver()
-	w.exclusiveToken, w.stamp, w.time, w.holdOffUntil = before, m.Stamp(), m.Time(), m.HoldOffUntil()
+	w.exclusiveToken, w.stamp, w.time, w.holdOffUntil = before, m.Stamp(), m.Time(),
+		m.HoldOffUntil()
 	return nil
 }
 
@@ -148,13 +151,16 @@ func (w *observer) beforeEvents(c fsm.Command, r *fsm.Result, a *fsm.Applied) {
 	switch c := c.(type) {
 	case *fsm.OpenSession:
 		if r.Code == fsm.OK && w.sessions[r.Session] == nil {
-			w.sessions[r.Session] = &observedSession{settings: c, renewedTime: a.Time, renewedIndex: r.Index}
+			w.sessions[r.Session] = &observedSession{settings: c, renewedTime: a.Time,
+				renewedIndex: r.Index}
 		}
 	case *fsm.Acquire:
 		ref := fsm.TicketRef{Session: c.Session, Ticket: c.Ticket}
-		refusedBefore := r.Reason == fsm.TooMany && r.Detail == nil // its number is below one that a quota refused
+		// its number is below one that a quota refused
+		refusedBefore := r.Reason == fsm.TooMany && r.Detail == nil
 		if r.State != 0 && r.Code != fsm.TicketEnded && !refusedBefore && w.tickets[ref] == nil {
-			t := &observedTicket{TicketRef: ref, enqueued: r.Index, items: slices.Clone(c.Items), state: fsm.Waiting}
+			t := &observedTicket{TicketRef: ref, enqueued: r.Index, items: slices.Clone(c.Items),
+				state: fsm.Waiting}
 			w.tickets[ref], w.live = t, append(w.live, t)
 		}
 	case *fsm.ForceRelease:
@@ -189,7 +195,8 @@ func (w *observer) checkResult(c fsm.Command, r *fsm.Result) error {
 		return fmt.Errorf("ticket %v was refused without an event", ref)
 	}
 	if t.state != r.State || (r.State == fsm.Granted && r.Token != t.token) {
-		return fmt.Errorf("ticket %v is reported as %d with token %d, but is %d with %d", ref, r.State, r.Token, t.state, t.token)
+		return fmt.Errorf("ticket %v is reported as %d with token %d, but is %d with %d", ref,
+			r.State, r.Token, t.state, t.token)
 	}
 	return nil
 }
@@ -238,7 +245,8 @@ func (w *observer) checkAttached(e *fsm.Event) error {
 			return fmt.Errorf("its tickets are not in order")
 		}
 		t := w.tickets[fsm.TicketRef{Session: e.Session, Ticket: state.Ticket}]
-		if t == nil || t.state != state.State || (t.state == fsm.Granted && t.token != state.Token) {
+		if t == nil || t.state != state.State ||
+			(t.state == fsm.Granted && t.token != state.Token) {
 			return fmt.Errorf("ticket %d is reported otherwise than its events", state.Ticket)
 		}
 		reported[state.Ticket] = true
@@ -280,7 +288,8 @@ func (w *observer) checkCompatible(t *observedTicket, item fsm.Item) error {
 		return fmt.Errorf("granted in the quiet after a restore, which ends at %v", w.holdOffUntil)
 	}
 	if w.time < w.delayedUntil[item.Name] {
-		return fmt.Errorf("granted within the lock delay, which ends at %v", w.delayedUntil[item.Name])
+		return fmt.Errorf("granted within the lock delay, which ends at %v",
+			w.delayedUntil[item.Name])
 	}
 	if item.Mode == fsm.Exclusive {
 		if t.token <= w.exclusiveToken[item.Name] {
@@ -297,7 +306,8 @@ func (w *observer) checkCompatible(t *observedTicket, item fsm.Item) error {
 				return fmt.Errorf("it overtook %v", other.TicketRef)
 			case other.state == fsm.Granted && theirs.Of != item.Of:
 				return fmt.Errorf("beside %v, who holds it as another kind", other.TicketRef)
-			case other.state == fsm.Granted && item.Of == 0 && (item.Mode == fsm.Exclusive || theirs.Mode == fsm.Exclusive):
+			case other.state == fsm.Granted && item.Of == 0 &&
+				(item.Mode == fsm.Exclusive || theirs.Mode == fsm.Exclusive):
 				return fmt.Errorf("beside %v, one of the two exclusive", other.TicketRef)
 			case other.state == fsm.Granted:
 				permits += uint64(theirs.Permits)
@@ -316,17 +326,21 @@ func (w *observer) checkEnded(c fsm.Command, e *fsm.Event) error {
 		return fmt.Errorf("it was not alive")
 	}
 	wasHeld := t.state == fsm.Granted
-	if wasHeld != (e.Token != 0) || (wasHeld && e.Kind == fsm.EvRefused) || (!wasHeld && e.Kind == fsm.EvLost) {
+	if wasHeld != (e.Token != 0) || (wasHeld && e.Kind == fsm.EvRefused) ||
+		(!wasHeld && e.Kind == fsm.EvLost) {
 		return fmt.Errorf("it was in state %d", t.state)
 	}
-	if force, ok := c.(*fsm.ForceRelease); ok && (e.Token > force.Token || e.Token >= w.firstSent[force]) {
-		return fmt.Errorf("forced by one who saw tokens up to %d at index %d", force.Token, w.firstSent[force])
+	if force, ok := c.(*fsm.ForceRelease); ok &&
+		(e.Token > force.Token || e.Token >= w.firstSent[force]) {
+		return fmt.Errorf("forced by one who saw tokens up to %d at index %d", force.Token,
+			w.firstSent[force])
 	}
 	t.state = fsm.Ended
 	w.live = slices.DeleteFunc(w.live, func(o *observedTicket) bool { return o == t })
 	if e.Kind == fsm.EvLost && s.settings.LockDelay > 0 {
 		for _, item := range t.items {
-			w.delayedUntil[item.Name] = max(w.delayedUntil[item.Name], w.time.Add(s.settings.LockDelay))
+			w.delayedUntil[item.Name] = max(w.delayedUntil[item.Name],
+				w.time.Add(s.settings.LockDelay))
 		}
 	}
 	return nil
@@ -337,7 +351,8 @@ func (w *observer) checkSessionEnded(c fsm.Command, e *fsm.Event) error {
 	if s == nil {
 		return fmt.Errorf("it was not alive")
 	}
-	if release, ok := c.(*fsm.ReleaseOnDisconnect); ok && (s.attachment != release.Attachment || s.renewedIndex > release.Index) {
+	if release, ok := c.(*fsm.ReleaseOnDisconnect); ok &&
+		(s.attachment != release.Attachment || s.renewedIndex > release.Index) {
 		return fmt.Errorf("attachment %d, heard at %d", s.attachment, s.renewedIndex)
 	}
 	if end := s.renewedTime.Add(s.settings.TTL); e.Reason == fsm.Expired && w.time < end {

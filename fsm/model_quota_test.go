@@ -17,7 +17,8 @@ func (m *model) setQuotas(c *fsm.SetQuotas) fsm.Result {
 }
 
 func sessionAmounts(s *fsm.OpenSession) fsm.Amounts {
-	return fsm.Amounts{Sessions: 1, Bytes: fsm.SessionBytes + uint64(len(s.Identity+s.Label+s.Meta))}
+	return fsm.Amounts{Sessions: 1,
+		Bytes: fsm.SessionBytes + uint64(len(s.Identity+s.Label+s.Meta))}
 }
 
 func ticketAmounts(t *modelTicket) fsm.Amounts {
@@ -25,13 +26,15 @@ func ticketAmounts(t *modelTicket) fsm.Amounts {
 	for _, item := range t.items {
 		texts += item.Name
 	}
-	return fsm.Amounts{Tickets: 1, Bytes: uint64(fsm.TicketBytes + fsm.ItemBytes*len(t.items) + len(texts))}
+	return fsm.Amounts{Tickets: 1,
+		Bytes: uint64(fsm.TicketBytes + fsm.ItemBytes*len(t.items) + len(texts))}
 }
 
 // used is what the sessions that are counted use, and how much of all bytes are those of delays.
 func (m *model) used(counts func(*modelSession) bool) (sum fsm.Amounts, delays uint64) {
 	add := func(a fsm.Amounts) {
-		sum = fsm.Amounts{Sessions: sum.Sessions + a.Sessions, Tickets: sum.Tickets + a.Tickets, Bytes: sum.Bytes + a.Bytes}
+		sum = fsm.Amounts{Sessions: sum.Sessions + a.Sessions, Tickets: sum.Tickets + a.Tickets,
+			Bytes: sum.Bytes + a.Bytes}
 	}
 	for _, s := range m.sessions {
 		if counts(s) {
@@ -88,7 +91,8 @@ func (m *model) overQuota(identity string, more fsm.Amounts) string {
 
 func (m *model) compareQuotas(machine *fsm.Machine) error {
 	if machine.Quotas() != m.quotas || machine.Used() != m.usedByAll() {
-		return fmt.Errorf("want quotas %+v, of which are used %+v; got %+v, %+v", m.quotas, m.usedByAll(), machine.Quotas(), machine.Used())
+		return fmt.Errorf("want quotas %+v, of which are used %+v; got %+v, %+v", m.quotas,
+			m.usedByAll(), machine.Quotas(), machine.Used())
 	}
 	for _, identity := range identities {
 		if want, got := m.usedBy(identity), machine.UsedBy(identity); want != got {
@@ -98,8 +102,8 @@ func (m *model) compareQuotas(machine *fsm.Machine) error {
 	return nil
 }
 
-// checkQuotas: nothing becomes more than the quotas allow, except where they were lowered. During the hold-off waiting
-// adds a delay to its lock, so there the last ticket may exceed them.
+// checkQuotas: nothing becomes more than the quotas allow, except where they were lowered. During
+// the hold-off waiting adds a delay to its lock, so there the last ticket may exceed them.
 func (p *comparison) checkQuotas(r record, before fsm.Amounts) error {
 	if p.machine.HoldOff() > 0 {
 		return nil
@@ -111,7 +115,8 @@ func (p *comparison) checkQuotas(r record, before fsm.Amounts) error {
 		}
 	}
 	after := p.machine.Used()
-	if after.Sessions > max(limit.Sessions, before.Sessions) || after.Tickets > max(limit.Tickets, before.Tickets) ||
+	if after.Sessions > max(limit.Sessions, before.Sessions) ||
+		after.Tickets > max(limit.Tickets, before.Tickets) ||
 		after.Bytes > max(limit.Bytes, before.Bytes) {
 		return fmt.Errorf("of %+v were used %+v, now %+v", limit, before, after)
 	}

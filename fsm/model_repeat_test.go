@@ -62,7 +62,8 @@ func TestCommandsRepeatedAtOnce(t *testing.T) {
 			g.observe(r, &a)
 			repeated := &fsm.Entry{Version: 1}
 			for i, res := range a.Results {
-				if res.Code != fsm.NoSession && res.Code != fsm.NotHeld && (res.Code != fsm.LimitExceeded || res.State != 0) {
+				if res.Code != fsm.NoSession && res.Code != fsm.NotHeld &&
+					(res.Code != fsm.LimitExceeded || res.State != 0) {
 					repeated.Commands = append(repeated.Commands, r.entry.Commands[i])
 				}
 			}
@@ -70,8 +71,10 @@ func TestCommandsRepeatedAtOnce(t *testing.T) {
 			require.NoError(t, err, "log %d, entry %d again", log, entries)
 			for _, e := range a.Events {
 				switch e.Kind {
-				case fsm.EvGranted, fsm.EvRefused, fsm.EvLost, fsm.EvReleased, fsm.EvDowngraded, fsm.EvSessionEnded:
-					t.Fatalf("log %d, entry %d again: %s\n%s", log, entries, show(e), listing(p.log[len(p.log)-2:]))
+				case fsm.EvGranted, fsm.EvRefused, fsm.EvLost, fsm.EvReleased, fsm.EvDowngraded,
+					fsm.EvSessionEnded:
+					t.Fatalf("log %d, entry %d again: %s\n%s", log, entries, show(e),
+						listing(p.log[len(p.log)-2:]))
 				}
 			}
 		}

@@ -105,17 +105,20 @@ func symbolicName(v any) string {
 }
 
 var codeNames = [...]string{
-	"OK", "Invalid", "NoSession", "WrongSecret", "NotAcquired", "Deadlock", "OwnerWaits", "LockKindMismatch", "LimitExceeded",
+	"OK", "Invalid", "NoSession", "WrongSecret", "NotAcquired", "Deadlock", "OwnerWaits",
+	"LockKindMismatch", "LimitExceeded",
 	"NotHeld", "TicketEnded", "Superseded", "OtherVersion",
 }
 
 var eventNames = [...]string{
-	"", "EvAttached", "EvGranted", "EvRefused", "EvLost", "EvReleased", "EvDowngraded", "EvSessionEnded", "EvQueueChanged",
+	"", "EvAttached", "EvGranted", "EvRefused", "EvLost", "EvReleased", "EvDowngraded",
+	"EvSessionEnded", "EvQueueChanged",
 	"EvEpochStarted", "EvUpgraded", "EvDigestReported",
 }
 
 var reasonNames = [...]string{
-	"", "Dropped", "Closed", "Expired", "Disconnected", "ExpiredByOperator", "ForceReleased", "MaxHoldExceeded", "WaitTimeout", "TryFailed",
+	"", "Dropped", "Closed", "Expired", "Disconnected", "ExpiredByOperator", "ForceReleased",
+	"MaxHoldExceeded", "WaitTimeout", "TryFailed",
 	"Deadlocked", "OwnerBusy", "KindMismatch", "TooMany", "Restored",
 }
 

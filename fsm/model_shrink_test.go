@@ -61,8 +61,10 @@ func (p *comparison) restore(h *fsm.NewHistory) error {
 		holdOff = max(holdOff, s.TTL+s.LockDelay)
 	}
 	p.model.startHistory(*h, p.machine.HoldOffUntil())
-	if p.model.index != index || p.machine.HoldOff() != got || p.model.holdOffUntil < p.model.time.Add(holdOff) {
-		return fmt.Errorf("after a restore: want index %d, quiet at least until %v; got %d, %v", p.model.index,
+	if p.model.index != index || p.machine.HoldOff() != got ||
+		p.model.holdOffUntil < p.model.time.Add(holdOff) {
+		return fmt.Errorf("after a restore: want index %d, quiet at least until %v; got %d, %v",
+			p.model.index,
 			p.model.time.Add(holdOff), index, p.model.holdOffUntil)
 	}
 	return p.observer.startHistory(p.machine)
@@ -76,8 +78,8 @@ func (p *comparison) check() error {
 	return p.model.compareState(p.machine)
 }
 
-// failureFinder is a way to look for what is wrong with a log: by what each entry does, or, which takes far
-// longer, by the whole state after each as well.
+// failureFinder is a way to look for what is wrong with a log: by what each entry does, or, which
+// takes far longer, by the whole state after each as well.
 type failureFinder func(p *comparison, r record) error
 
 func findByResults(p *comparison, r record) error {
@@ -225,6 +227,8 @@ func listing(log []record) string {
 }
 
 func isNoop(r record) bool {
-	return r.entry != nil && r.entry.Version == 1 && r.entry.Reading == (clock.Reading{}) && len(r.entry.Renewals) == 0 &&
-		!slices.ContainsFunc(r.entry.Commands, func(c fsm.Command) bool { return show(c) != show(noopCommand()) })
+	return r.entry != nil && r.entry.Version == 1 && r.entry.Reading == (clock.Reading{}) &&
+		len(r.entry.Renewals) == 0 &&
+		!slices.ContainsFunc(r.entry.Commands,
+			func(c fsm.Command) bool { return show(c) != show(noopCommand()) })
 }

@@ -53,17 +53,20 @@ func TestSnapshotsDoNotAffectLog(t *testing.T) {
 		for i, r := range generateLog(logChoice(seed, log), 600) {
 			before := machineSnapshot(replaced)
 			replaced = restored(t, before)
-			require.Equal(t, before, machineSnapshot(replaced), "log %d, entry %d: a restored machine's own snapshot", log, i)
+			require.Equal(t, before, machineSnapshot(replaced),
+				"log %d, entry %d: a restored machine's own snapshot", log, i)
 			next := frozen.Freeze()
 
 			want := applyToJSON(t, plain, r)
 			require.Equal(t, want, applyToJSON(t, frozen, r), "log %d, entry %d: frozen", log, i)
-			require.Equal(t, want, applyToJSON(t, replaced, r), "log %d, entry %d: restored", log, i)
+			require.Equal(t, want, applyToJSON(t, replaced, r),
+				"log %d, entry %d: restored", log, i)
 			require.Equal(t, plain.Digest(), frozen.Digest(), "log %d, entry %d", log, i)
 			require.Equal(t, plain.Digest(), replaced.Digest(), "log %d, entry %d", log, i)
 
 			if previous != nil {
-				require.Equal(t, previousWant, snapshotBytes(previous), "log %d: frozen before entry %d, written after it and the next", log, i-1)
+				require.Equal(t, previousWant, snapshotBytes(previous),
+					"log %d: frozen before entry %d, written after it and the next", log, i-1)
 			}
 			previous, previousWant = next, before
 		}
@@ -86,7 +89,8 @@ func TestRestoreAtAnyEntry(t *testing.T) {
 		}
 		rest := restored(t, machineSnapshot(whole))
 		for i, r := range log[cut:] {
-			require.Equal(t, applyToJSON(t, whole, r), applyToJSON(t, rest, r), "log %d cut at %d: entry %d", n, cut, cut+i)
+			require.Equal(t, applyToJSON(t, whole, r), applyToJSON(t, rest, r),
+				"log %d cut at %d: entry %d", n, cut, cut+i)
 		}
 		require.Equal(t, whole.Digest(), rest.Digest(), "log %d cut at %d", n, cut)
 		require.Equal(t, machineSnapshot(whole), machineSnapshot(rest), "log %d cut at %d", n, cut)

@@ -72,7 +72,8 @@ func (n *tally) add(m *tally) {
 	addCounts(n.cycles[:], m.cycles[:])
 	n.fromQueue += m.fromQueue
 	n.members.add(m.members)
-	n.grantsMax, n.sessionEndsMax = max(n.grantsMax, m.grantsMax), max(n.sessionEndsMax, m.sessionEndsMax)
+	n.grantsMax, n.sessionEndsMax = max(n.grantsMax, m.grantsMax),
+		max(n.sessionEndsMax, m.sessionEndsMax)
 }
 
 func (n *modelCounts) add(m modelCounts) {
@@ -97,7 +98,8 @@ var commandKinds = [17]struct {
 	{"ReleaseOnDisconnect", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession}},
 	{"CloseSession", []fsm.Code{fsm.OK, fsm.NoSession}},
 	{"Acquire", []fsm.Code{
-		fsm.OK, fsm.Invalid, fsm.NoSession, fsm.NotAcquired, fsm.Deadlock, fsm.OwnerWaits, fsm.LockKindMismatch, fsm.LimitExceeded, fsm.TicketEnded,
+		fsm.OK, fsm.Invalid, fsm.NoSession, fsm.NotAcquired, fsm.Deadlock, fsm.OwnerWaits,
+		fsm.LockKindMismatch, fsm.LimitExceeded, fsm.TicketEnded,
 	}},
 	{"Drop", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession, fsm.LimitExceeded}},
 	{"DropUnrenewed", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession, fsm.LimitExceeded}},
@@ -150,7 +152,8 @@ func (n *tally) missing() (missing []string) {
 	require(n.granted[:], modeNames[:])
 	require(n.cycles[2:6], []string{"cycle of 2", "cycle of 3", "cycle of 4", "cycle of 5"})
 	require([]int{n.restores, n.fromQueue, n.grantsMax / 2, n.sessionEndsMax / 2},
-		[]string{"restore", "grant from the queue", "two grants in a step", "two sessions ended in a step"})
+		[]string{"restore", "grant from the queue", "two grants in a step",
+			"two sessions ended in a step"})
 	require([]int{n.members.replaced, n.members.forgotten, n.members.outlived},
 		[]string{"a member replaced", "a member forgotten", "an ended session forgotten"})
 	return missing
@@ -166,8 +169,11 @@ func (n *tally) String() string {
 	writeCounts(&b, "events", n.events[:], eventNames[:])
 	writeCounts(&b, "ends", n.reasons[1:], reasonNames[1:])
 	writeCounts(&b, "granted", n.granted[:], modeNames[:])
-	fmt.Fprintf(&b, "  %d members replaced, %d forgotten; %d ended sessions forgotten\n", n.members.replaced, n.members.forgotten, n.members.outlived)
-	fmt.Fprintf(&b, "  %d grants from the queue, up to %d grants and %d ended sessions in a step; cycles by length %v\n",
+	fmt.Fprintf(&b, "  %d members replaced, %d forgotten; %d ended sessions forgotten\n",
+		n.members.replaced, n.members.forgotten, n.members.outlived)
+	fmt.Fprintf(&b,
+		"  %d grants from the queue, up to %d grants and %d ended sessions in a step; cycles by "+
+			"length %v\n",
 		n.fromQueue, n.grantsMax, n.sessionEndsMax, n.cycles)
 	return b.String()
 }

@@ -15,8 +15,8 @@ import (
 // likes: slices that are walked from end to end for every question, and nothing kept that could be
 // computed. Where the two differ, one of them misread the version.
 //
-// It takes entries as values and knows no codec, no digest, no snapshot and no version but the first.
-// It searches the whole graph for a deadlock, and reports every attachment, so it speaks for
+// It takes entries as values and knows no codec, no digest, no snapshot and no version but the
+// first. It searches the whole graph for a deadlock, and reports every attachment, so it speaks for
 // entries that are far below SearchMax and AttachedMax.
 type model struct {
 	index           uint64
@@ -57,9 +57,10 @@ type modelSession struct {
 	attachment       uint64
 	attempt          uint64
 	ackedThrough     uint64
-	changed          uint64                     // the index of the last change of any of its tickets
-	ended            map[uint64]fsm.TicketState // above acknowledged-through
-	refusedThrough   uint64                     // what is unknown up to here was refused by a quota
+	// the index of the last change of any of its tickets
+	changed        uint64
+	ended          map[uint64]fsm.TicketState // above acknowledged-through
+	refusedThrough uint64                     // what is unknown up to here was refused by a quota
 }
 
 type modelTicket struct {
@@ -84,8 +85,8 @@ func newModel() *model {
 	}
 }
 
-// startHistory makes a backup of the model the beginning of another history. How long that is quiet is
-// left to the machine: it depends on leases and delays that may have been given long ago.
+// startHistory makes a backup of the model the beginning of another history. How long that is quiet
+// is left to the machine: it depends on leases and delays that may have been given long ago.
 func (m *model) startHistory(h fsm.NewHistory, holdOff clock.Time) {
 	index, now, term := max(m.index, h.AboveIndex), max(m.time, h.Time), m.term
 	if h.Clock != 0 {
@@ -98,7 +99,8 @@ func (m *model) startHistory(h fsm.NewHistory, holdOff clock.Time) {
 	counts, longest, highest, quotas := m.modelCounts, m.longestTTL, m.highestTTL, m.quotas
 	*m = *newModel()
 	m.modelCounts, m.longestTTL, m.highestTTL, m.quotas = counts, longest, highest, quotas
-	m.index, m.restoredThrough, m.time, m.holdOffUntil, m.term, m.cluster = index, index, now, holdOff, term, h.Cluster
+	m.index, m.restoredThrough, m.time, m.holdOffUntil, m.term, m.cluster = index, index, now,
+		holdOff, term, h.Cluster
 }
 
 // apply is one entry: advance, hear, expire, act.
@@ -255,13 +257,15 @@ func (m *model) nextDue() (first modelDue, ok bool) {
 		}
 	}
 	for name, until := range m.delays {
-		consider(modelDue{until, dueDelay, 0, name, func() int { delete(m.delays, name); return 1 }})
+		consider(modelDue{until, dueDelay, 0, name,
+			func() int { delete(m.delays, name); return 1 }})
 	}
 	return first, ok
 }
 
 // endSession ends a session with all its tickets and returns how many those were, ended ones too.
-func (m *model) endSession(s *modelSession, reason fsm.Reason, text string, remember bool) (tickets int) {
+func (m *model) endSession(s *modelSession, reason fsm.Reason, text string,
+	remember bool) (tickets int) {
 	tickets = len(m.ticketsOf(s)) + len(s.ended)
 	states := m.states(s)
 	for _, t := range m.ticketsOf(s) {
@@ -270,7 +274,8 @@ func (m *model) endSession(s *modelSession, reason fsm.Reason, text string, reme
 	m.sessions = slices.DeleteFunc(m.sessions, func(o *modelSession) bool { return o == s })
 	m.rememberSession(s, states, reason, !remember)
 	m.emit(fsm.Event{
-		Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: s.id}, Reason: reason, Text: text, Label: s.Label,
+		Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: s.id}, Reason: reason,
+		Text: text, Label: s.Label,
 	})
 	return tickets
 }
@@ -296,10 +301,12 @@ func (m *model) ticketsOf(s *modelSession) (live []*modelTicket) {
 	return live
 }
 
-// endTicket takes a live ticket from its locks. Tickets that this makes room for are granted by settle.
+// endTicket takes a live ticket from its locks. Tickets that this makes room for are granted by
+// settle.
 func (m *model) endTicket(t *modelTicket, reason fsm.Reason, text string) {
 	byClient := reason == fsm.Dropped || reason == fsm.Closed
-	event := fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Token: t.token, Reason: reason, Text: text, Items: t.items}
+	event := fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Token: t.token, Reason: reason,
+		Text: text, Items: t.items}
 	if t.token != 0 {
 		event.Identity = t.session.Identity
 	}
@@ -325,11 +332,13 @@ func (m *model) endTicket(t *modelTicket, reason fsm.Reason, text string) {
 func (m *model) remember(s *modelSession, ticket uint64, reason fsm.Reason, token uint64) {
 	s.changed = m.index
 	if ticket > s.ackedThrough {
-		s.ended[ticket] = fsm.TicketState{Ticket: ticket, State: fsm.Ended, Reason: reason, Token: token}
+		s.ended[ticket] = fsm.TicketState{Ticket: ticket, State: fsm.Ended, Reason: reason,
+			Token: token}
 	}
 }
 
-// grantUnblocked grants what can be granted after a step's removals, and returns which queues moved.
+// grantUnblocked grants what can be granted after a step's removals, and returns which queues
+// moved.
 func (m *model) grantUnblocked() {
 	var granted []*modelTicket
 	for found := true; found; {
@@ -341,7 +350,8 @@ func (m *model) grantUnblocked() {
 			}
 		}
 	}
-	slices.SortFunc(granted, func(t, u *modelTicket) int { return cmp.Compare(t.enqueued, u.enqueued) })
+	slices.SortFunc(granted,
+		func(t, u *modelTicket) int { return cmp.Compare(t.enqueued, u.enqueued) })
 	for _, t := range granted {
 		for _, item := range t.items {
 			m.changedQueues[item.Name] = true
@@ -370,7 +380,8 @@ func (m *model) grant(t *modelTicket) {
 
 func (m *model) emitGranted(t *modelTicket) {
 	m.emit(fsm.Event{
-		Kind: fsm.EvGranted, TicketRef: t.TicketRef, Token: t.token, HoldUntil: t.holdUntil, Items: t.items, Identity: t.session.Identity,
+		Kind: fsm.EvGranted, TicketRef: t.TicketRef, Token: t.token, HoldUntil: t.holdUntil,
+		Items: t.items, Identity: t.session.Identity,
 	})
 }
 
@@ -426,7 +437,8 @@ func (m *model) blockers(t *modelTicket) (found []fsm.Blocker) {
 			}
 		}
 		for u := range m.users(item.Name) {
-			b := fsm.Blocker{Name: item.Name, TicketRef: u.TicketRef, Token: u.token, Owner: u.request.Owner}
+			b := fsm.Blocker{Name: item.Name, TicketRef: u.TicketRef, Token: u.token,
+				Owner: u.request.Owner}
 			if u.state == fsm.Granted && (permits > item.Of || conflict(item, u.item)) {
 				b.By = fsm.ByHolder
 				found = append(found, b)

@@ -33,13 +33,13 @@ type MemberRecord struct {
 	// Announced is the index of that announcement.
 	Announced uint64
 	// Replaced is the cluster time at which the incarnation last changed from one to another, as it
-	// does when a node has lost its data directory. Zero: it has not changed since the record was made,
-	// or it changed while cluster time had not yet begun to advance.
+	// does when a node has lost its data directory. Zero: it has not changed since the record was
+	// made, or it changed while cluster time had not yet begun to advance.
 	Replaced clock.Time
 }
 
-// execute records what a node announces about itself. A known name may come with another incarnation:
-// to raft that is another server, so no promise of the old one depends on this record.
+// execute records what a node announces about itself. A known name may come with another
+// incarnation: to raft that is another server, so no promise of the old one depends on this record.
 func (c *Member) execute(m *Machine) Result {
 	if field := c.invalid(); field != "" {
 		return invalid(field)
@@ -54,8 +54,10 @@ func (c *Member) execute(m *Machine) Result {
 			record.Replaced = m.time
 		}
 	case m.members.Len() >= MembersMax:
-		// If that node is running, it finds itself missing from the records and announces itself again.
-		oldest := slices.MinFunc(m.Members(), func(a, b MemberRecord) int { return cmp.Compare(a.Announced, b.Announced) })
+		// If that node is running, it finds itself missing from the records and announces itself
+		// again.
+		oldest := slices.MinFunc(m.Members(),
+			func(a, b MemberRecord) int { return cmp.Compare(a.Announced, b.Announced) })
 		m.members.Delete(oldest.ID)
 		m.sum -= memberSum(&oldest)
 	}
@@ -84,8 +86,8 @@ func (c *SetLongestTTL) execute(m *Machine) Result {
 	return Result{}
 }
 
-// execute passes the digest of a node on to all nodes. The state machine keeps nothing of it, so the digest does not
-// depend on what was reported.
+// execute passes the digest of a node on to all nodes. The state machine keeps nothing of it, so
+// the digest does not depend on what was reported.
 func (c *Digest) execute(m *Machine) Result {
 	if !isText(c.Node, 1, NodeIDBytesMax) {
 		return invalid("node")
@@ -115,5 +117,6 @@ func (c *ForceRelease) execute(m *Machine) Result {
 		m.endTicket(key, ForceReleased, c.Reason)
 	}
 	named := min(len(keys), EndedMax)
-	return Result{Detail: &Detail{Ended: append([]TicketRef(nil), keys[:named]...), More: len(keys) - named}}
+	return Result{Detail: &Detail{Ended: append([]TicketRef(nil), keys[:named]...),
+		More: len(keys) - named}}
 }

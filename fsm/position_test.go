@@ -20,7 +20,8 @@ func TestQueuePosition(t *testing.T) {
 		return a
 	}
 	apply(&LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}})
-	id := apply(&OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
+	id := apply(&OpenSession{Secret: session.Hash{1},
+		Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	ref := func(ticket uint64) TicketRef { return TicketRef{id, ticket} }
 	ask := func(ticket uint64, names ...string) {
 		c := &Acquire{Session: id, Ticket: ticket, Wait: Forever}
@@ -64,7 +65,8 @@ func TestQueuePosition(t *testing.T) {
 	}
 }
 
-// The reported place is the one that a walk over the queue finds, or above PositionExactMax one that is not too small.
+// The reported place is the one that a walk over the queue finds, or above PositionExactMax one
+// that is not too small.
 func TestQueuePositionMatchesScan(t *testing.T) {
 	const tickets = 900
 	chance := rand.New(rand.NewPCG(1, 2))
@@ -75,7 +77,8 @@ func TestQueuePositionMatchesScan(t *testing.T) {
 		return a
 	}
 	apply(&LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}})
-	id := apply(&OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
+	id := apply(&OpenSession{Secret: session.Hash{1},
+		Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	for ticket := range uint64(tickets) {
 		c := &Acquire{Session: id, Ticket: ticket + 1, Wait: Forever}
 		for _, i := range chance.Perm(4)[:1+chance.IntN(3)] {
@@ -115,8 +118,9 @@ func TestQueuePositionMatchesScan(t *testing.T) {
 	require.Greater(t, above, tickets)
 }
 
-// positionByScan is the place of a ticket, found the long way: the first of its locks in which another ticket is before it,
-// or holds, since all of them are exclusive here. "": it does not wait.
+// positionByScan is the place of a ticket, found the long way: the first of its locks in which
+// another ticket is before it, or holds, since all of them are exclusive here. "": it does not
+// wait.
 func positionByScan(m *Machine, one *ticket, ref TicketRef) (name string, ahead int) {
 	if one.state != Waiting {
 		return "", 0

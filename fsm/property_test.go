@@ -29,7 +29,8 @@ func seedOf(t *testing.T) uint64 {
 // logChoice is the chance of one of a test's logs.
 func logChoice(seed uint64, log int) choice { return rand.New(rand.NewPCG(seed, uint64(log))).IntN }
 
-// sized is how much of something a test does: in .ci/run, which sets ZAMOK_TEST_ALL; in make test; with -short.
+// sized is how much of something a test does: in .ci/run, which sets ZAMOK_TEST_ALL; in make test;
+// with -short.
 func sized(all, quick, short int) int {
 	switch {
 	case testing.Short():
@@ -40,9 +41,9 @@ func sized(all, quick, short int) int {
 	return all
 }
 
-// A million commands in .ci/run, a quarter of that in make test: machine and model do the same, and a witness who knows neither finds nothing
-// wrong. Every log ends with what must always come true: when holders drop, everybody who waits is
-// served; when all are silent, nothing is left.
+// A million commands in .ci/run, a quarter of that in make test: machine and model do the same, and
+// a witness who knows neither finds nothing wrong. Every log ends with what must always come true:
+// when holders drop, everybody who waits is served; when all are silent, nothing is left.
 func TestMachineMatchesModel(t *testing.T) {
 	seed := seedOf(t)
 	logs := sized(400, 100, 60)
@@ -55,7 +56,8 @@ func TestMachineMatchesModel(t *testing.T) {
 			var own tally
 			for log := worker; log < logs && !t.Failed(); log += workers {
 				if p, err := runLog(logChoice(seed, log), log, &own); err != nil {
-					t.Errorf("log %d of ZAMOK_SEED=%d: %v\nthe same with less:\n%s", log, seed, err, shrink(p.log))
+					t.Errorf("log %d of ZAMOK_SEED=%d: %v\nthe same with less:\n%s", log, seed, err,
+						shrink(p.log))
 				}
 			}
 			mu.Lock()
@@ -106,7 +108,8 @@ func runLog(pick choice, log int, counts *tally) (*comparison, error) {
 func TestMachineMatchesModelRapid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := newComparison()
-		g := newGenerator(func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "choice") }, p.model)
+		g := newGenerator(func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "choice") },
+			p.model)
 		for range rapid.IntRange(1, 80).Draw(t, "entries") {
 			r := g.record()
 			a, err := p.apply(r)

@@ -9,8 +9,8 @@ import (
 	"zamok/session"
 )
 
-// Queries return copies, which may be kept, changed and read on any goroutine. Queries may run concurrently, but not with
-// Apply, Freeze or NextDue.
+// Queries return copies, which may be kept, changed and read on any goroutine. Queries may run
+// concurrently, but not with Apply, Freeze or NextDue.
 
 // Stamp is the replicated clock's order: the term and index of what was applied last.
 func (m *Machine) Stamp() clock.Stamp { return clock.Stamp{Term: m.term, Index: m.index} }
@@ -36,9 +36,9 @@ func (m *Machine) HoldOff() clock.Span { return max(m.holdOffUntil.Sub(m.time), 
 // LongestTTL is the longest ttl that a session may be opened with.
 func (m *Machine) LongestTTL() clock.Span { return m.longestTTL }
 
-// RestoreHoldOff is how long a history that begins with this state grants nothing, unless the operator knows a shorter
-// time: the longest lease and delay that a client can have been given, at any time until now. It does not know of what
-// becomes possible after the state was saved.
+// RestoreHoldOff is how long a history that begins with this state grants nothing, unless the
+// operator knows a shorter time: the longest lease and delay that a client can have been given, at
+// any time until now. It does not know of what becomes possible after the state was saved.
 func (m *Machine) RestoreHoldOff() clock.Span { return m.highestTTL + DelayMax }
 
 // Quotas returns the quotas.
@@ -94,7 +94,8 @@ type TicketView struct {
 }
 
 func (t *ticket) stateOf(key TicketRef) TicketState {
-	return TicketState{Ticket: key.Ticket, State: t.state, Reason: t.reason, Token: t.token, HoldUntil: t.holdUntil}
+	return TicketState{Ticket: key.Ticket, State: t.state, Reason: t.reason, Token: t.token,
+		HoldUntil: t.holdUntil}
 }
 
 func (t *ticket) view(key TicketRef) TicketView {
@@ -111,12 +112,14 @@ type LockSummary struct {
 	Of               uint32
 	Holders, Waiters int
 	DelayedUntil     clock.Time // 0 = no delay
-	// ReservedUntil is when the lease of the first holder ends, if its session never attached; otherwise 0.
+	// ReservedUntil is when the lease of the first holder ends, if its session never attached;
+	// otherwise 0.
 	ReservedUntil clock.Time
 }
 
 func (m *Machine) summary(lk *lock) LockSummary {
-	s := LockSummary{Name: lk.name, Holders: lk.holders.len, Waiters: lk.waiters.len, DelayedUntil: lk.delay}
+	s := LockSummary{Name: lk.name, Holders: lk.holders.len, Waiters: lk.waiters.len,
+		DelayedUntil: lk.delay}
 	if lk.inUse() {
 		s.Of = lk.of
 	}
@@ -192,7 +195,8 @@ func (m *Machine) ticketIn(state State, ref TicketRef) *ticket {
 	return &ticket{}
 }
 
-// ticketStates returns the session's tickets, all that are live or above its acknowledged-through, by number.
+// ticketStates returns the session's tickets, all that are live or above its acknowledged-through,
+// by number.
 func (m *Machine) ticketStates(id session.ID) []TicketState {
 	var states []TicketState
 	for key, t := range ticketsOf(m.tickets, TicketRef{Session: id}) {
@@ -201,22 +205,23 @@ func (m *Machine) ticketStates(id session.ID) []TicketState {
 	return states
 }
 
-// Holds reports whether name is held with this token now. A token alone identifies an exclusive grant; others need the
-// ticket, too.
+// Holds reports whether name is held with this token now. A token alone identifies an exclusive
+// grant; others need the ticket, too.
 func (m *Machine) Holds(name string, token uint64, ref TicketRef) bool {
 	if ref == (TicketRef{}) {
 		lk := m.lockOf(name)
 		return lk.exclusive > 0 && m.tickets.Peek(lk.holders.first.key).token == token
 	}
 	t := m.ticketIn(Granted, ref)
-	return t.token == token && slices.ContainsFunc(t.items, func(it Item) bool { return it.Name == name })
+	return t.token == token &&
+		slices.ContainsFunc(t.items, func(it Item) bool { return it.Name == name })
 }
 
 // Blockers names what blocks a waiting ticket at each of its locks, up to BlockersMax.
 func (m *Machine) Blockers(ref TicketRef) []Blocker { return m.blockers(m.ticketIn(Waiting, ref)) }
 
-// LockBlockers names what blocks an exclusive request for a lock, in use or not, beside other requests: a delay or the
-// hold-off, and its holders, up to BlockersMax.
+// LockBlockers names what blocks an exclusive request for a lock, in use or not, beside other
+// requests: a delay or the hold-off, and its holders, up to BlockersMax.
 func (m *Machine) LockBlockers(name string) []Blocker {
 	return m.blockersAt(nil, m.lockOf(name), Item{Mode: Exclusive}, nil)
 }
@@ -233,8 +238,8 @@ func (m *Machine) Members() []MemberRecord {
 // Member returns the record of a node.
 func (m *Machine) Member(id string) (MemberRecord, bool) { return m.members.Get(id) }
 
-// The queries from here on are for the queue positions and contention that a leader reports to clients. Nothing may be
-// applied while a sequence is read.
+// The queries from here on are for the queue positions and contention that a leader reports to
+// clients. Nothing may be applied while a sequence is read.
 
 // Waiters yields the tickets in the queue of a lock, in order.
 func (m *Machine) Waiters(name string) iter.Seq[TicketRef] {
@@ -264,9 +269,10 @@ func (m *Machine) BlockedLock(ref TicketRef) string {
 	return ""
 }
 
-// QueuePosition returns the first of a waiting ticket's locks that is closed to it, and how many tickets wait before it
-// there: exactly up to PositionExactMax. A larger number includes tickets that left the middle of the queue, so it may be
-// too large, never too small. The cost does not depend on the length of the queue. False: the ticket does not wait.
+// QueuePosition returns the first of a waiting ticket's locks that is closed to it, and how many
+// tickets wait before it there: exactly up to PositionExactMax. A larger number includes tickets
+// that left the middle of the queue, so it may be too large, never too small. The cost does not
+// depend on the length of the queue. False: the ticket does not wait.
 func (m *Machine) QueuePosition(ref TicketRef) (name string, ahead int, waits bool) {
 	at := m.ticketIn(Waiting, ref).blockedAt()
 	if at == nil {
@@ -281,7 +287,8 @@ func (m *Machine) QueuePosition(ref TicketRef) (name string, ahead int, waits bo
 	return at.lock.name, ahead, true
 }
 
-// Contention is how many tickets wait for the locks that a ticket holds, and how many locks it holds.
+// Contention is how many tickets wait for the locks that a ticket holds, and how many locks it
+// holds.
 func (m *Machine) Contention(ref TicketRef) (waiting, locks int) {
 	t := m.ticketIn(Granted, ref)
 	for i := range t.slots {

@@ -116,7 +116,8 @@ func TestAppliedIsImmutable(t *testing.T) {
 
 func TestMembersAreSortedByID(t *testing.T) {
 	b := newHarness(t)
-	b.do(0, &Member{ID: "n2", StateVersionMin: 1, StateVersionMax: 1}, &Member{ID: "n1", StateVersionMin: 1, StateVersionMax: 1})
+	b.do(0, &Member{ID: "n2", StateVersionMin: 1, StateVersionMax: 1},
+		&Member{ID: "n1", StateVersionMin: 1, StateVersionMax: 1})
 	require.Equal(t, "n1", b.m.Members()[0].ID)
 	require.Equal(t, "n2", b.m.Members()[1].ID)
 	_, ok := b.m.Member("n3")

@@ -9,16 +9,19 @@ import (
 
 // # Quotas
 //
-// Quotas limit what clients can make every node store: all clients together, and each identity alone. They are a setting in
-// the state (SetQuotas), since replicas must agree on refusals. Usage is counted from the records.
+// Quotas limit what clients can make every node store: all clients together, and each identity
+// alone. They are a setting in the state (SetQuotas), since replicas must agree on refusals. Usage
+// is counted from the records.
 //
-// Only a new session and a new ticket are refused. A drop, a close, an expiration, a forced release and a setting add
-// nothing: what ends becomes smaller or is removed. So a full cluster can always be emptied, and retransmissions for known
-// records are answered as usual, even if a quota was lowered below the usage.
+// Only a new session and a new ticket are refused. A drop, a close, an expiration, a forced release
+// and a setting add nothing: what ends becomes smaller or is removed. So a full cluster can always
+// be emptied, and retransmissions for known records are answered as usual, even if a quota was
+// lowered below the usage.
 //
-// A ticket that a quota refuses has no record, since refusals would fill a full cluster. Instead its session keeps one number,
-// RefusedThrough: every unknown ticket up to it counts as refused. So a late copy of the Acquire is refused like the first one,
-// even if the quota has room by then. The price: a lower ticket of that session whose first copy arrives later is refused, too.
+// A ticket that a quota refuses has no record, since refusals would fill a full cluster. Instead
+// its session keeps one number, RefusedThrough: every unknown ticket up to it counts as refused. So
+// a late copy of the Acquire is refused like the first one, even if the quota has room by then. The
+// price: a lower ticket of that session whose first copy arrives later is refused, too.
 
 // Amounts is a usage or a quota.
 type Amounts struct {
@@ -33,22 +36,25 @@ type Quotas struct {
 	Share   uint32 // percentage of each amount that one identity may use
 }
 
-// QuotasDefault are the quotas of a new cluster. They fit nodes with 400 MB of memory, which hold the state twice while they
-// receive a snapshot; the counts are how many small records fit into the bytes.
+// QuotasDefault are the quotas of a new cluster. They fit nodes with 400 MB of memory, which hold
+// the state twice while they receive a snapshot; the counts are how many small records fit into the
+// bytes.
 func QuotasDefault() Quotas {
 	return Quotas{Amounts{Sessions: 1 << 17, Tickets: 1 << 18, Bytes: 128 << 20}, 50}
 }
 
-// The highest quotas of tickets and of bytes, and the highest share. That of sessions is SessionsMax.
+// The highest quotas of tickets and of bytes, and the highest share. That of sessions is
+// SessionsMax.
 const (
 	QuotaTicketsMax = 1 << 32
 	QuotaBytesMax   = 1 << 40
 	ShareMax        = 100
 )
 
-// The cost of a record in bytes, in addition to its texts. It is part of the format. It approximates the memory of the record:
-// its fields, in a half-full node of a tree, and its entries in derived structures. No record becomes larger when it ends:
-// EndedBytes is at most TicketBytes, DelayBytes at most ItemBytes, and EndedSessionBytes at most SessionBytes.
+// The cost of a record in bytes, in addition to its texts. It is part of the format. It
+// approximates the memory of the record: its fields, in a half-full node of a tree, and its entries
+// in derived structures. No record becomes larger when it ends: EndedBytes is at most TicketBytes,
+// DelayBytes at most ItemBytes, and EndedSessionBytes at most SessionBytes.
 const (
 	SessionBytes = 512
 	TicketBytes  = 256
@@ -59,8 +65,8 @@ const (
 	EndedSessionBytes = 256
 )
 
-// delaysDivisor is the part of the bytes that delays may use: beyond it, sessions with a lock delay get no more tickets.
-// Delays count for no identity.
+// delaysDivisor is the part of the bytes that delays may use: beyond it, sessions with a lock delay
+// get no more tickets. Delays count for no identity.
 const delaysDivisor = 4
 
 // endedDivisor is the part of the bytes that ended sessions may use, of all and of each identity.
@@ -79,7 +85,8 @@ func (q *Quotas) code(c *coder) {
 	c.Number32("share", &q.Share)
 }
 
-// invalid names a quota above its limit, or "". Zero is valid here: in a command it means unchanged.
+// invalid names a quota above its limit, or "". Zero is valid here: in a command it means
+// unchanged.
 func (q *Quotas) invalid() string {
 	return firstBroken(
 		rule{"sessions", q.Sessions <= SessionsMax},
@@ -102,14 +109,16 @@ func (c *SetQuotas) execute(m *Machine) Result {
 	}
 	m.quotas = Quotas{
 		Amounts{
-			cmp.Or(c.Sessions, m.quotas.Sessions), cmp.Or(c.Tickets, m.quotas.Tickets), cmp.Or(c.Bytes, m.quotas.Bytes),
+			cmp.Or(c.Sessions, m.quotas.Sessions), cmp.Or(c.Tickets, m.quotas.Tickets),
+			cmp.Or(c.Bytes, m.quotas.Bytes),
 		},
 		cmp.Or(c.Share, m.quotas.Share),
 	}
 	return Result{}
 }
 
-// overQuota returns the name of the quota that an identity would exceed with more, or "". Ended sessions give way (makeRoom).
+// overQuota returns the name of the quota that an identity would exceed with more, or "". Ended
+// sessions give way (makeRoom).
 func (m *Machine) overQuota(identity string, more Amounts) string {
 	all, own := m.Used(), Amounts{}
 	all.Bytes -= m.endedBytes
@@ -136,8 +145,9 @@ func (a Amounts) exceeds(limit, used Amounts) string {
 	)
 }
 
-// NeedsRoom reports whether the command would add a session or a ticket, and the quota for which it would be refused
-// now, or "". An acquisition that acknowledges tickets that ended may have room by that.
+// NeedsRoom reports whether the command would add a session or a ticket, and the quota for which it
+// would be refused now, or "". An acquisition that acknowledges tickets that ended may have room by
+// that.
 func (m *Machine) NeedsRoom(c Command) (needs bool, quota string) {
 	switch c := c.(type) {
 	case *OpenSession:
@@ -147,7 +157,8 @@ func (m *Machine) NeedsRoom(c Command) (needs bool, quota string) {
 	case *Acquire:
 		s := m.sessions.Peek(c.Session)
 		switch {
-		case s == nil || c.Ticket <= s.AckedThrough || m.known(s, TicketRef{c.Session, c.Ticket}) != nil:
+		case s == nil || c.Ticket <= s.AckedThrough ||
+			m.known(s, TicketRef{c.Session, c.Ticket}) != nil:
 		case m.givesBack(s, c.AckedThrough):
 			return true, ""
 		default:
@@ -170,11 +181,13 @@ func (m *Machine) givesBack(s *session.Session, through uint64) bool {
 // What each record counts.
 
 func sessionAmounts(s *session.Settings) Amounts {
-	return Amounts{Sessions: 1, Bytes: SessionBytes + uint64(len(s.Identity)+len(s.Label)+len(s.Meta))}
+	return Amounts{Sessions: 1,
+		Bytes: SessionBytes + uint64(len(s.Identity)+len(s.Label)+len(s.Meta))}
 }
 
 func (c *Acquire) amounts() Amounts {
-	a := Amounts{Tickets: 1, Bytes: TicketBytes + uint64(len(c.Owner)+len(c.Meta)+len(c.Items)*ItemBytes)}
+	a := Amounts{Tickets: 1,
+		Bytes: TicketBytes + uint64(len(c.Owner)+len(c.Meta)+len(c.Items)*ItemBytes)}
 	for i := range c.Items {
 		a.Bytes += uint64(len(c.Items[i].Name))
 	}
@@ -235,11 +248,13 @@ func (m *Machine) known(s *session.Session, key TicketRef) *ticket {
 
 // refuseThrough refuses a ticket without a record, and with it all unknown tickets below it.
 func (m *Machine) refuseThrough(s *session.Session, key TicketRef) {
-	m.changeSession(s, func() { s.RefusedThrough, s.Changed = max(s.RefusedThrough, key.Ticket), m.index })
+	m.changeSession(s, func() {
+		s.RefusedThrough, s.Changed = max(s.RefusedThrough, key.Ticket), m.index
+	})
 }
 
-// budget is what an entry may cost of one kind. An identity has at most half of what the others left: so one that comes first in
-// every entry does not take all of it.
+// budget is what an entry may cost of one kind. An identity has at most half of what the others
+// left: so one that comes first in every entry does not take all of it.
 type budget struct {
 	most, used int
 	by         map[string]int // of used, by identity
@@ -256,7 +271,8 @@ func (b *budget) left(identity string) int {
 	return (b.most-(b.used-own))/2 - own
 }
 
-// spend charges what an identity used. What exceeds its part is not charged, and so not taken from others.
+// spend charges what an identity used. What exceeds its part is not charged, and so not taken from
+// others.
 func (b *budget) spend(identity string, n int) {
 	n = min(n, b.left(identity))
 	b.used += n

@@ -15,7 +15,8 @@ import (
 
 // openAs opens a session of an identity.
 func (b *harness) openAs(secret byte, identity string) session.ID {
-	open := &OpenSession{Secret: session.Hash{secret}, Settings: session.Settings{Identity: identity, TTL: clock.Hour}}
+	open := &OpenSession{Secret: session.Hash{secret},
+		Settings: session.Settings{Identity: identity, TTL: clock.Hour}}
 	return b.do(0, open).Results[0].Session
 }
 
@@ -78,8 +79,9 @@ func TestQuotas(t *testing.T) {
 	require.NoError(t, b.m.Check())
 }
 
-// A refused ticket stays refused when there is room, whether the same Acquire comes again at once or out of a snapshot.
-// Otherwise a client with the answer "not done" would have a lock that nobody releases.
+// A refused ticket stays refused when there is room, whether the same Acquire comes again at once
+// or out of a snapshot. Otherwise a client with the answer "not done" would have a lock that nobody
+// releases.
 func TestATicketRefusedByAQuotaStaysRefused(t *testing.T) {
 	b := newHarness(t)
 	id := b.openAs(1, "he")
@@ -101,7 +103,8 @@ func TestATicketRefusedByAQuotaStaysRefused(t *testing.T) {
 			require.Equal(t, LimitExceeded, r.Code)
 			require.Equal(t, Ended, r.State)
 			require.Equal(t, TooMany, r.Reason)
-			require.Equal(t, NotHeld, b.do(0, &Downgrade{Session: id, Ticket: ticket}).Results[0].Code)
+			require.Equal(t, NotHeld,
+				b.do(0, &Downgrade{Session: id, Ticket: ticket}).Results[0].Code)
 			require.Equal(t, Ended, b.do(0, &Drop{Session: id, Ticket: ticket}).Results[0].State)
 			view, known := b.m.Ticket(TicketRef{id, ticket})
 			require.True(t, known)
@@ -117,7 +120,8 @@ func TestATicketRefusedByAQuotaStaysRefused(t *testing.T) {
 	require.Equal(t, Granted, b.do(0, acquire(1)).Results[0].State, "and the one before is held")
 }
 
-// A cluster that is above all its quotas takes everything that gives room back, and answers what it knows.
+// A cluster that is above all its quotas takes everything that gives room back, and answers what it
+// knows.
 func TestAFullClusterCanBeEmptied(t *testing.T) {
 	b := newHarness(t)
 	var ids []session.ID
@@ -125,7 +129,8 @@ func TestAFullClusterCanBeEmptied(t *testing.T) {
 		ids = append(ids, b.openAs(secret+1, "he"))
 	}
 	wait := func(id session.ID, ticket uint64) *Acquire {
-		return &Acquire{Session: id, Ticket: ticket, Items: exclusive(fmt.Sprint("lock/", ticket)), Wait: Forever}
+		return &Acquire{Session: id, Ticket: ticket, Items: exclusive(fmt.Sprint("lock/", ticket)),
+			Wait: Forever}
 	}
 	for _, id := range ids {
 		for ticket := uint64(1); ticket <= 4; ticket++ {
@@ -139,11 +144,16 @@ func TestAFullClusterCanBeEmptied(t *testing.T) {
 	attached, _ := b.m.Session(ids[5])
 	before := b.m.Used()
 	for _, c := range []Command{
-		wait(ids[0], 1), &Attach{Session: ids[0], Secret: session.Hash{1}}, &Downgrade{Session: ids[0], Ticket: 1},
-		&Drop{Session: ids[0], Ticket: 2}, &Drop{Session: ids[1], Ticket: 2}, &Drop{Session: ids[0], Ticket: 9},
-		&CloseSession{Session: ids[1]}, &ExpireSession{Session: ids[2]}, &ForceRelease{Name: "lock/1", Token: b.m.Stamp().Index},
-		&ReleaseOnDisconnect{Session: ids[5], Attachment: attached.Attachment, Index: b.m.Stamp().Index},
-		&LeaderStart{Node: "n2", Cluster: ClusterID{1}}, &Member{ID: "n2", StateVersionMin: 1, StateVersionMax: 1}, &Digest{Node: "n1"},
+		wait(ids[0], 1), &Attach{Session: ids[0], Secret: session.Hash{1}},
+		&Downgrade{Session: ids[0], Ticket: 1},
+		&Drop{Session: ids[0], Ticket: 2}, &Drop{Session: ids[1], Ticket: 2},
+		&Drop{Session: ids[0], Ticket: 9},
+		&CloseSession{Session: ids[1]}, &ExpireSession{Session: ids[2]},
+		&ForceRelease{Name: "lock/1", Token: b.m.Stamp().Index},
+		&ReleaseOnDisconnect{Session: ids[5], Attachment: attached.Attachment,
+			Index: b.m.Stamp().Index},
+		&LeaderStart{Node: "n2", Cluster: ClusterID{1}},
+		&Member{ID: "n2", StateVersionMin: 1, StateVersionMax: 1}, &Digest{Node: "n1"},
 		&SetLongestTTL{TTL: 2 * clock.Hour}, &SetQuotas{Quotas{Amounts: Amounts{Bytes: 2}}},
 	} {
 		b.requireKnown(t, c)
@@ -160,7 +170,8 @@ func TestAFullClusterCanBeEmptied(t *testing.T) {
 	require.NoError(t, b.m.Check())
 }
 
-// An acquisition has the room of the tickets that it acknowledges. If it were refused before the log, they would never be forgotten.
+// An acquisition has the room of the tickets that it acknowledges. If it were refused before the
+// log, they would never be forgotten.
 func TestWhatIsAcknowledgedGivesRoom(t *testing.T) {
 	b := newHarness(t)
 	id := b.openAs(1, "he")
@@ -176,29 +187,35 @@ func TestWhatIsAcknowledgedGivesRoom(t *testing.T) {
 	require.True(t, needs)
 	require.Empty(t, quota)
 	require.Equal(t, Granted, b.do(0, acquire(10, 8)).Results[0].State)
-	b.requireOver(t, "total_bytes", &Acquire{Session: id, Ticket: 11, AckedThrough: 9, Meta: strings.Repeat("m", 4000), Items: exclusive("other")})
+	b.requireOver(t, "total_bytes",
+		&Acquire{Session: id, Ticket: 11, AckedThrough: 9, Meta: strings.Repeat("m", 4000),
+			Items: exclusive("other")})
 	require.NoError(t, b.m.Check())
 }
 
-// A session with a lock delay gets no more tickets while delays have a quarter of the bytes: they count for no identity,
-// and one that lets its grants expire again and again would leave no room to others.
+// A session with a lock delay gets no more tickets while delays have a quarter of the bytes: they
+// count for no identity, and one that lets its grants expire again and again would leave no room to
+// others.
 func TestDelaysLeaveRoom(t *testing.T) {
 	b := newHarness(t)
 	b.do(0, &SetQuotas{Quotas{Amounts: Amounts{Bytes: 20_000}}})
 	open := func(secret byte, delay clock.Span) session.ID {
 		settings := session.Settings{TTL: clock.Hour, LockDelay: delay}
-		return b.do(0, &OpenSession{Secret: session.Hash{secret}, Settings: settings}).Results[0].Session
+		return b.do(0, &OpenSession{Secret: session.Hash{secret},
+			Settings: settings}).Results[0].Session
 	}
 	lost := open(1, clock.Minute)
 	for ticket := uint64(1); ticket <= 10; ticket++ {
-		b.do(0, &Acquire{Session: lost, Ticket: ticket, Items: exclusive(fmt.Sprint("lock/", ticket-1))})
+		b.do(0, &Acquire{Session: lost, Ticket: ticket,
+			Items: exclusive(fmt.Sprint("lock/", ticket-1))})
 	}
 	b.do(0, &ExpireSession{Session: lost})
 	require.Equal(t, Amounts{Bytes: 10*(DelayBytes+6) + EndedSessionBytes}, b.m.Used())
 
 	delayed, other := open(2, clock.Minute), open(3, 0)
 	acquire := func(id session.ID, ticket uint64) Result {
-		return b.do(0, &Acquire{Session: id, Ticket: ticket, Items: exclusive(fmt.Sprint(id, ticket))}).Results[0]
+		return b.do(0, &Acquire{Session: id, Ticket: ticket,
+			Items: exclusive(fmt.Sprint(id, ticket))}).Results[0]
 	}
 	require.Equal(t, Granted, acquire(delayed, 1).State, "they have less than a quarter")
 	b.do(0, &SetQuotas{Quotas{Amounts: Amounts{Bytes: 10_000}}})
@@ -210,7 +227,8 @@ func TestDelaysLeaveRoom(t *testing.T) {
 	require.Equal(t, Granted, acquire(delayed, 3).State, "they have passed")
 }
 
-// filled is a machine that is filled with records, a session that has room for a ticket, and its latest.
+// filled is a machine that is filled with records, a session that has room for a ticket, and its
+// latest.
 type filled struct {
 	m       *Machine
 	session session.ID
@@ -225,12 +243,14 @@ func (f *filled) apply(t *testing.T, c Command) Result {
 	return a.Results[0]
 }
 
-// What is counted is about what is used: the largest and the smallest records, until an identity has its share of the
-// bytes by default. 2806 acquisitions of 37 KiB took nodes of 400 MB to their end, and again when they restarted.
+// What is counted is about what is used: the largest and the smallest records, until an identity
+// has its share of the bytes by default. 2806 acquisitions of 37 KiB took nodes of 400 MB to their
+// end, and again when they restarted.
 func TestBytesAreAboutTheMemory(t *testing.T) {
 	open := func(i int, settings session.Settings) *OpenSession {
 		settings.TTL = clock.Hour
-		return &OpenSession{Secret: session.Hash{byte(i), byte(i >> 8), byte(i >> 16), 1}, Settings: settings}
+		return &OpenSession{Secret: session.Hash{byte(i), byte(i >> 8), byte(i >> 16), 1},
+			Settings: settings}
 	}
 	// next is a ticket of a session that has less than TicketsMax.
 	next := func(f *filled, i int) *Acquire {
@@ -245,7 +265,8 @@ func TestBytesAreAboutTheMemory(t *testing.T) {
 			c := next(f, i)
 			c.Meta, c.Owner = strings.Repeat("m", MetaBytesMax), strings.Repeat("o", OwnerBytesMax)
 			for item := range ItemsMax {
-				c.Items = append(c.Items, Item{Name: fmt.Sprintf("%d/%d/%0500d", i, item, 0), Mode: Exclusive})
+				c.Items = append(c.Items,
+					Item{Name: fmt.Sprintf("%d/%d/%0500d", i, item, 0), Mode: Exclusive})
 			}
 			return c
 		},
@@ -256,7 +277,8 @@ func TestBytesAreAboutTheMemory(t *testing.T) {
 		},
 		"waiters with an owner and a limit": func(f *filled, i int) Command {
 			c := next(f, i)
-			c.Items, c.Owner, c.Wait = exclusive("everybody wants this"), fmt.Sprint("thread ", i), clock.Hour
+			c.Items, c.Owner, c.Wait = exclusive("everybody wants this"), fmt.Sprint("thread ", i),
+				clock.Hour
 			return c
 		},
 		"tickets that ended": func(f *filled, i int) Command {
@@ -264,15 +286,19 @@ func TestBytesAreAboutTheMemory(t *testing.T) {
 			return &Drop{Session: c.Session, Ticket: c.Ticket}
 		},
 		"sessions with meta": func(_ *filled, i int) Command {
-			return open(i, session.Settings{Identity: "he", Meta: strings.Repeat("m", MetaBytesMax)})
+			return open(i, session.Settings{Identity: "he",
+				Meta: strings.Repeat("m", MetaBytesMax)})
 		},
-		"small sessions": func(_ *filled, i int) Command { return open(i, session.Settings{Identity: "he"}) },
+		"small sessions": func(_ *filled, i int) Command {
+			return open(i, session.Settings{Identity: "he"})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &filled{m: New()}
 			before := heapInUse()
 			records := 0
-			for over := ""; over == "" && f.m.UsedBy("he").Bytes < QuotasDefault().OfIdentity().Bytes-300; records++ {
+			for over := ""; over == "" &&
+				f.m.UsedBy("he").Bytes < QuotasDefault().OfIdentity().Bytes-300; records++ {
 				c := record(f, records)
 				if _, over = f.m.NeedsRoom(c); over == "" {
 					f.apply(t, c)
@@ -288,14 +314,16 @@ func TestBytesAreAboutTheMemory(t *testing.T) {
 	}
 }
 
-// TestQuotasInARestoreHoldOff: a restored cluster has the quotas of its backup and none of its usage. They are enforced while
-// nothing is granted, waits and the delays of their locks included, and the cluster can be emptied.
+// TestQuotasInARestoreHoldOff: a restored cluster has the quotas of its backup and none of its
+// usage. They are enforced while nothing is granted, waits and the delays of their locks included,
+// and the cluster can be emptied.
 func TestQuotasInARestoreHoldOff(t *testing.T) {
 	old := newHarness(t)
 	quotas := Quotas{Amounts{Sessions: 4, Tickets: 6, Bytes: 20_000}, 50}
 	old.do(0, &SetQuotas{quotas})
 	acquire := func(id session.ID, ticket uint64) *Acquire {
-		return &Acquire{Session: id, Ticket: ticket, Items: exclusive(fmt.Sprint("lock/", ticket)), Wait: Forever}
+		return &Acquire{Session: id, Ticket: ticket, Items: exclusive(fmt.Sprint("lock/", ticket)),
+			Wait: Forever}
 	}
 	for secret, identity := range []string{"he", "he", "she", "she"} {
 		id := old.openAs(byte(secret), identity)
@@ -316,22 +344,28 @@ func TestQuotasInARestoreHoldOff(t *testing.T) {
 	b := &harness{t, m}
 	b.do(0, &LeaderStart{Node: "n1", Cluster: ClusterID{2}})
 	he, other, she := b.openAs(1, "he"), b.openAs(2, "he"), b.openAs(3, "she")
-	b.requireOver(t, "identity_sessions", &OpenSession{Secret: session.Hash{9}, Settings: session.Settings{Identity: "he", TTL: clock.Hour}})
+	b.requireOver(t, "identity_sessions",
+		&OpenSession{Secret: session.Hash{9},
+			Settings: session.Settings{Identity: "he", TTL: clock.Hour}})
 	for ticket := range uint64(3) {
 		require.Equal(t, Waiting, b.do(0, acquire(he, ticket+1)).Results[0].State)
 	}
 	b.requireOver(t, "identity_tickets", acquire(other, 1))
-	require.Equal(t, Waiting, b.do(0, acquire(she, 1)).Results[0].State, "another identity has its own share")
+	require.Equal(t, Waiting, b.do(0, acquire(she, 1)).Results[0].State,
+		"another identity has its own share")
 	require.Positive(t, m.Counts().Delayed)
 
-	for _, c := range []Command{&Drop{Session: he, Ticket: 1}, &CloseSession{Session: he}, &ExpireSession{Session: other}} {
+	for _, c := range []Command{&Drop{Session: he, Ticket: 1}, &CloseSession{Session: he},
+		&ExpireSession{Session: other}} {
 		b.requireKnown(t, c)
 		require.Equal(t, OK, b.do(0, c).Results[0].Code)
 	}
 	again := b.openAs(4, "he")
-	require.Equal(t, Waiting, b.do(0, acquire(again, 1)).Results[0].State, "what was given back is free")
+	require.Equal(t, Waiting, b.do(0, acquire(again, 1)).Results[0].State,
+		"what was given back is free")
 	b.do(b.m.Time().Add(clock.Hour)) // all expire, before the end of the hold-off
 	require.Positive(t, m.HoldOff())
-	require.Equal(t, Amounts{Bytes: EndedSessionBytes + uint64(len("he"))}, m.Used(), "the session that its owner closed is remembered")
+	require.Equal(t, Amounts{Bytes: EndedSessionBytes + uint64(len("he"))}, m.Used(),
+		"the session that its owner closed is remembered")
 	require.NoError(t, m.Check())
 }

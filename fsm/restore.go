@@ -13,10 +13,11 @@ import (
 	"zamok/session"
 )
 
-// Restore builds a state machine from a snapshot. It refuses bytes that are not a complete and undamaged snapshot in its
-// one form. A *VersionError, or a *FormatError, means that the snapshot is undamaged, and that this binary is too old or too new
-// for it. Whether the state is consistent is checked by Check: all nodes restore the same bytes, so refusing an inconsistent state
-// would stop them all.
+// Restore builds a state machine from a snapshot. It refuses bytes that are not a complete and
+// undamaged snapshot in its one form. A *VersionError, or a *FormatError, means that the snapshot
+// is undamaged, and that this binary is too old or too new for it. Whether the state is consistent
+// is checked by Check: all nodes restore the same bytes, so refusing an inconsistent state would
+// stop them all.
 func Restore(r io.Reader) (*Machine, error) { return RestoreWithVersions(r, SupportedVersions()) }
 
 // RestoreWithVersions is Restore for a binary that knows other versions than this one.
@@ -27,7 +28,8 @@ func RestoreWithVersions(r io.Reader, supported VersionRange) (*Machine, error) 
 	case err == nil:
 		return s.m, nil
 	case !s.undamaged():
-		return nil, fmt.Errorf("the snapshot is damaged or incomplete and nothing was restored: record %d: %v", s.records, err)
+		return nil, fmt.Errorf("the snapshot is damaged or incomplete and nothing was restored: "+
+			"record %d: %v", s.records, err)
 	case errors.As(err, &version):
 		return nil, version
 	}
@@ -47,8 +49,10 @@ func (s *snapshotReader) undamaged() bool {
 
 // recordReaders read the fields of a record, by its kind.
 var recordReaders = [recEnd]func(*snapshotReader, *coder) error{
-	recHeader: (*snapshotReader).readHeader, recSession: (*snapshotReader).readSession, recTicket: (*snapshotReader).readTicket,
-	recDelay: (*snapshotReader).readDelay, recMember: (*snapshotReader).readMember, recEnded: (*snapshotReader).readEnded,
+	recHeader: (*snapshotReader).readHeader, recSession: (*snapshotReader).readSession,
+	recTicket: (*snapshotReader).readTicket,
+	recDelay:  (*snapshotReader).readDelay, recMember: (*snapshotReader).readMember,
+	recEnded: (*snapshotReader).readEnded,
 }
 
 // snapshotReader reads records into a state machine.
@@ -120,7 +124,8 @@ func (s *snapshotReader) record() error {
 	// Kinds are in order, but for tickets between sessions.
 	backToSession := kind == recSession && s.lastKind == recTicket
 	once := kind == recHeader || kind == recEnd
-	if kind < s.lastKind && !backToSession || once && kind == s.lastKind || (s.lastKind == 0) != (kind == recHeader) {
+	if kind < s.lastKind && !backToSession || once && kind == s.lastKind ||
+		(s.lastKind == 0) != (kind == recHeader) {
 		return fmt.Errorf("a record of kind %d after one of kind %d", kind, s.lastKind)
 	}
 	if kind != s.lastKind {
@@ -139,7 +144,8 @@ func (s *snapshotReader) record() error {
 		err = recordReaders[kind](s, &s.c)
 	}
 	s.records++
-	return cmp.Or(s.c.End(), err) // what makes no sense may only follow from bytes that can't be read
+	// what makes no sense may only follow from bytes that can't be read
+	return cmp.Or(s.c.End(), err)
 }
 
 func (s *snapshotReader) readHeader(c *coder) error {
@@ -151,13 +157,16 @@ func (s *snapshotReader) readHeader(c *coder) error {
 	if m.index > indexMax || m.time > timeMax {
 		return fmt.Errorf("index: %d at %v is out of bounds", m.index, m.time)
 	}
-	if q := m.quotas; q.invalid() != "" || q.Sessions == 0 || q.Tickets == 0 || q.Bytes == 0 || q.Share == 0 {
+	if q := m.quotas; q.invalid() != "" || q.Sessions == 0 || q.Tickets == 0 || q.Bytes == 0 ||
+		q.Share == 0 {
 		return fmt.Errorf("quotas: %+v are out of bounds", q)
 	}
 	if m.longestTTL < LongestTTLMin || m.longestTTL > m.highestTTL || m.highestTTL > LongestTTLMax {
-		return fmt.Errorf("longest ttl: %v, at most %v so far, is out of bounds", m.longestTTL, m.highestTTL)
+		return fmt.Errorf("longest ttl: %v, at most %v so far, is out of bounds", m.longestTTL,
+			m.highestTTL)
 	}
-	return cmp.Or(s.notAfterIndex("epoch", m.epoch), s.notAfterIndex("restored through", m.restoredThrough))
+	return cmp.Or(s.notAfterIndex("epoch", m.epoch),
+		s.notAfterIndex("restored through", m.restoredThrough))
 }
 
 // notAfterIndex refuses an index that the state machine has not reached.
@@ -194,7 +203,8 @@ func (s *snapshotReader) readTicket(c *coder) error {
 		return fmt.Errorf("ticket %d of session %d is out of order", key.Ticket, key.Session)
 	}
 	if field := t.inconsistent(); field != "" {
-		return fmt.Errorf("ticket %d of session %d, in state %d: %s", key.Ticket, key.Session, t.state, field)
+		return fmt.Errorf("ticket %d of session %d, in state %d: %s", key.Ticket, key.Session,
+			t.state, field)
 	}
 	if t.state != Ended {
 		t.setItems(t.items)
@@ -251,12 +261,14 @@ func (s *snapshotReader) readEnded(c *coder) error {
 	e.code(c, &number)
 	m := s.m
 	if number <= s.ended || number > m.ends {
-		return fmt.Errorf("ended session %d is out of order, or above the %d that there were", number, m.ends)
+		return fmt.Errorf("ended session %d is out of order, or above the %d that there were",
+			number, m.ends)
 	}
 	if m.bySecret[e.Secret] != 0 || m.endedBySecret[e.Secret] != 0 || m.sessions.Peek(e.ID) != nil {
 		return fmt.Errorf("ended session %d has another's id or secret", number)
 	}
-	if !isText(e.Identity, 0, IdentityBytesMax) || e.Reason == 0 || max(e.Reason, e.Ticket) >= ReasonCount {
+	if !isText(e.Identity, 0, IdentityBytesMax) || e.Reason == 0 ||
+		max(e.Reason, e.Ticket) >= ReasonCount {
 		return fmt.Errorf("ended session %d: its identity or reason is out of bounds", number)
 	}
 	s.ended = number
@@ -273,13 +285,16 @@ func (s *snapshotReader) keyOrder(name string) error {
 	return nil
 }
 
-// enqueueTickets puts the live tickets into their lists. In the order of their indexes every list fills up as it was: no
-// ticket ever overtook another.
+// enqueueTickets puts the live tickets into their lists. In the order of their indexes every list
+// fills up as it was: no ticket ever overtook another.
 func (s *snapshotReader) enqueueTickets() error {
-	slices.SortFunc(s.live, func(a, b grantOrder) int { return cmp.Compare(a.enqueued, b.enqueued) })
+	slices.SortFunc(s.live, func(a, b grantOrder) int {
+		return cmp.Compare(a.enqueued, b.enqueued)
+	})
 	for i, b := range s.live {
 		if i > 0 && b.enqueued == s.live[i-1].enqueued {
-			return fmt.Errorf("tickets %v and %v were enqueued at one index", s.live[i-1].key, b.key)
+			return fmt.Errorf("tickets %v and %v were enqueued at one index",
+				s.live[i-1].key, b.key)
 		}
 		t := s.m.tickets.Ref(b.key)
 		s.m.fillSlots(b.key, t)

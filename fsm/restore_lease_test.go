@@ -12,9 +12,9 @@ import (
 	"zamok/session"
 )
 
-// However often a cluster is restored, from backups of any age, and the longest ttl is lowered and raised: no lock is
-// granted while a client of an earlier history can consider its lease valid. Only a longest ttl that no history of the
-// backup had is beyond this.
+// However often a cluster is restored, from backups of any age, and the longest ttl is lowered and
+// raised: no lock is granted while a client of an earlier history can consider its lease valid.
+// Only a longest ttl that no history of the backup had is beyond this.
 func TestARestoreOutlastsEveryLease(t *testing.T) {
 	kept, refused := 0, 0
 	for seed := range uint64(500) {
@@ -24,7 +24,8 @@ func TestARestoreOutlastsEveryLease(t *testing.T) {
 		highest := LongestTTLDefault // of the histories until now, up to their backups
 		m, offset, secrets := New(), clock.Time(0), byte(0)
 		do := func(c Command) Result {
-			e := Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: real - offset}, Commands: []Command{c}}
+			e := Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: real - offset},
+				Commands: []Command{c}}
 			a, err := m.Apply(1, e.Append(nil))
 			require.NoError(t, err)
 			require.Equal(t, OK, a.Refused)
@@ -33,13 +34,15 @@ func TestARestoreOutlastsEveryLease(t *testing.T) {
 		}
 		for history := range byte(4) {
 			var leasesHere clock.Time // of clients of this history
-			do(&LeaderStart{Node: "n1", Nonce: uint64(history) + 1, Cluster: ClusterID{1}, TokenBase: 100})
+			do(&LeaderStart{Node: "n1", Nonce: uint64(history) + 1, Cluster: ClusterID{1},
+				TokenBase: 100})
 			offset = real - m.Time()
 			var backup bytes.Buffer
 			backupAt, pace := random.IntN(40), clock.Span(1+random.IntN(20))*clock.Hour
 			for step := range 40 {
 				real = real.Add(clock.Span(random.Int64N(int64(pace))))
-				switch longest := clock.Span(random.Int64N(int64(LongestTTLMax-LongestTTLMin))) + LongestTTLMin; random.IntN(3) {
+				switch longest := clock.Span(random.Int64N(int64(LongestTTLMax-LongestTTLMin))) +
+					LongestTTLMin; random.IntN(3) {
 				case 0:
 					if step <= backupAt || longest <= highest {
 						highest = max(highest, longest)
@@ -47,14 +50,18 @@ func TestARestoreOutlastsEveryLease(t *testing.T) {
 					}
 				case 1:
 					secrets++
-					settings := session.Settings{TTL: m.LongestTTL(), LockDelay: DelayMax * clock.Span(random.IntN(2))}
-					opened := do(&OpenSession{Secret: session.Hash{secrets, history}, Settings: settings})
+					settings := session.Settings{TTL: m.LongestTTL(),
+						LockDelay: DelayMax * clock.Span(random.IntN(2))}
+					opened := do(&OpenSession{Secret: session.Hash{secrets, history},
+						Settings: settings})
 					require.Equal(t, OK, opened.Code)
 					leasesHere = max(leasesHere, real.Add(settings.TTL+settings.LockDelay))
-					got := do(&Acquire{Session: opened.Session, Ticket: 1, Items: exclusive(fmt.Sprint(step)), Wait: Forever})
+					got := do(&Acquire{Session: opened.Session, Ticket: 1,
+						Items: exclusive(fmt.Sprint(step)), Wait: Forever})
 					require.Equal(t, OK, got.Code)
 					if m.HoldOff() == 0 {
-						require.Greater(t, real, leases, "seed %d: a lock is granted in history %d", seed, history)
+						require.Greater(t, real, leases, "seed %d: a lock is granted in history %d",
+							seed, history)
 						kept++
 					} else {
 						require.Equal(t, Waiting, got.State)
@@ -68,7 +75,8 @@ func TestARestoreOutlastsEveryLease(t *testing.T) {
 			}
 			leases = max(leases, leasesHere)
 			var snapshot bytes.Buffer
-			_, _, err := RewriteBackup(&snapshot, &backup, NewHistory{Cluster: ClusterID{history + 2}})
+			_, _, err := RewriteBackup(&snapshot, &backup,
+				NewHistory{Cluster: ClusterID{history + 2}})
 			require.NoError(t, err)
 			m, err = Restore(&snapshot)
 			require.NoError(t, err)

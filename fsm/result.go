@@ -14,8 +14,8 @@ type Applied struct {
 	// Stamp and Time are the state machine's after the entry.
 	Stamp clock.Stamp
 	Time  clock.Time
-	// Refused is OK, or OtherVersion: then the entry took its index and did nothing else (its term has begun, though), and
-	// there are no Results.
+	// Refused is OK, or OtherVersion: then the entry took its index and did nothing else (its term
+	// has begun, though), and there are no Results.
 	Refused Code
 	// Results has one for each command, in order.
 	Results []Result
@@ -25,16 +25,17 @@ type Applied struct {
 	Events []Event
 }
 
-// Code is the outcome of a command. Every code but OK means that the command itself changed nothing, except that its
-// acknowledged-through was taken and a refused ticket is remembered as ended.
+// Code is the outcome of a command. Every code but OK means that the command itself changed
+// nothing, except that its acknowledged-through was taken and a refused ticket is remembered as
+// ended.
 type Code uint8
 
 const (
 	OK Code = iota
 	// Invalid: a field is out of its limits; Detail.Field names it.
 	Invalid
-	// NoSession: the session is not alive. Reason is Restored if it was of the history before. Of an OpenSession: what its secret has
-	// opened is remembered, and Reason is how that ended.
+	// NoSession: the session is not alive. Reason is Restored if it was of the history before. Of
+	// an OpenSession: what its secret has opened is remembered, and Reason is how that ended.
 	NoSession
 	// WrongSecret: the hash is not the session's.
 	WrongSecret
@@ -45,16 +46,17 @@ const (
 	Deadlock
 	// OwnerWaits: the ticket's owner waits already; Detail.Blockers names that ticket.
 	OwnerWaits
-	// LockKindMismatch: the name Detail.Field is in use as another kind of lock, with Detail.Of permits (0: a
-	// mutex).
+	// LockKindMismatch: the name Detail.Field is in use as another kind of lock, with Detail.Of
+	// permits (0: a mutex).
 	LockKindMismatch
-	// LimitExceeded: Detail.Field names the limit of limits.go that was met, or the quota: total_sessions, total_tickets,
-	// total_bytes, identity_sessions, identity_tickets or identity_bytes. A repeated answer has no Detail.
+	// LimitExceeded: Detail.Field names the limit of limits.go that was met, or the quota:
+	// total_sessions, total_tickets, total_bytes, identity_sessions, identity_tickets or
+	// identity_bytes. A repeated answer has no Detail.
 	LimitExceeded
 	// NotHeld: the ticket is not granted, or has nothing to downgrade.
 	NotHeld
-	// TicketEnded: the ticket ended; Reason is why, and 0 that it is not remembered, because it is at or below the
-	// acknowledged-through.
+	// TicketEnded: the ticket ended; Reason is why, and 0 that it is not remembered, because it is
+	// at or below the acknowledged-through.
 	TicketEnded
 	// Superseded: an Attach with a higher number, or with the same one, took effect before.
 	Superseded
@@ -66,15 +68,16 @@ const (
 type Result struct {
 	Index uint64 // the command's
 	Code  Code
-	// State, Reason, Token and HoldUntil are those of the ticket of Acquire, Drop, DropUnrenewed and Downgrade after the command. State 0:
-	// the state machine has never seen it.
+	// State, Reason, Token and HoldUntil are those of the ticket of Acquire, Drop, DropUnrenewed
+	// and Downgrade after the command. State 0: the state machine has never seen it.
 	State     State
 	Reason    Reason
 	Token     uint64
 	HoldUntil clock.Time // 0 = no maximum
-	// Session and TTL are set for OpenSession, Attach, Acquire, Drop and Downgrade of a living session,
-	// unless they are Invalid or have a WrongSecret. The command renewed it: its lease ends at Applied.Time + TTL or later.
-	// TTL alone is set for an OpenSession that is Invalid because its ttl is longer than the longest, which TTL is then.
+	// Session and TTL are set for OpenSession, Attach, Acquire, Drop and Downgrade of a living
+	// session, unless they are Invalid or have a WrongSecret. The command renewed it: its lease
+	// ends at Applied.Time + TTL or later. TTL alone is set for an OpenSession that is Invalid
+	// because its ttl is longer than the longest, which TTL is then.
 	Session session.ID
 	TTL     clock.Span
 	// Detail is set where the code, or ForceRelease, has more.
@@ -86,7 +89,8 @@ type Detail struct {
 	Field    string
 	Of       uint32
 	Blockers []Blocker
-	// Cycle spells out a deadlock, link by link; of a long one, More links are left out in the middle.
+	// Cycle spells out a deadlock, link by link; of a long one, More links are left out in the
+	// middle.
 	Cycle []Link
 	More  int
 	// Ended are the tickets that a ForceRelease ended, the first EndedMax of them; there were More.
@@ -152,27 +156,30 @@ type Reason uint8
 
 // The numbers are part of the formats: never reuse one.
 const (
-	Dropped           Reason = 1 + iota // its client dropped the ticket
-	Closed                              // its client closed the session
-	Expired                             // the lease ended
-	Disconnected                        // the stream broke and did not come back in time: release on disconnect
-	ExpiredByOperator                   // an operator expired the session
-	ForceReleased                       // an operator force-released the lock
-	MaxHoldExceeded                     // the maximum hold ended
-	WaitTimeout                         // the wait ended
-	TryFailed                           // it would not wait: Code NotAcquired
-	Deadlocked                          // Code Deadlock
-	OwnerBusy                           // Code OwnerWaits
-	KindMismatch                        // Code LockKindMismatch
-	TooMany                             // Code LimitExceeded
-	Restored                            // a backup was restored
-	ReasonCount                         // one more than the last
+	Dropped Reason = 1 + iota // its client dropped the ticket
+	Closed                    // its client closed the session
+	Expired                   // the lease ended
+	// the stream broke and did not come back in time: release on disconnect
+	Disconnected
+	ExpiredByOperator // an operator expired the session
+	ForceReleased     // an operator force-released the lock
+	MaxHoldExceeded   // the maximum hold ended
+	WaitTimeout       // the wait ended
+	TryFailed         // it would not wait: Code NotAcquired
+	Deadlocked        // Code Deadlock
+	OwnerBusy         // Code OwnerWaits
+	KindMismatch      // Code LockKindMismatch
+	TooMany           // Code LimitExceeded
+	Restored          // a backup was restored
+	ReasonCount       // one more than the last
 )
 
-// code is the answer to a repeated Acquire of a ticket that ended for this reason: the same as the first answer.
+// code is the answer to a repeated Acquire of a ticket that ended for this reason: the same as the
+// first answer.
 func (w Reason) code() Code {
 	codes := [ReasonCount]Code{
-		TryFailed: NotAcquired, Deadlocked: Deadlock, OwnerBusy: OwnerWaits, KindMismatch: LockKindMismatch, TooMany: LimitExceeded,
+		TryFailed: NotAcquired, Deadlocked: Deadlock, OwnerBusy: OwnerWaits,
+		KindMismatch: LockKindMismatch, TooMany: LimitExceeded,
 	}
 	return cmp.Or(codes[w], TicketEnded)
 }
@@ -180,9 +187,9 @@ func (w Reason) code() Code {
 // asked reports whether the holder itself asked for this end. Every other end has a lock delay.
 func (w Reason) asked() bool { return w == Dropped || w == Closed }
 
-// Event is something that happened to a ticket, a session, a lock or the cluster. The state machine knows no
-// stream and no client: it lists what happened, in order, and its owner delivers that. A field has one meaning, and is
-// set for the kinds that it names.
+// Event is something that happened to a ticket, a session, a lock or the cluster. The state machine
+// knows no stream and no client: it lists what happened, in order, and its owner delivers that. A
+// field has one meaning, and is set for the kinds that it names.
 type Event struct {
 	// Index is that of the step or command that made it happen.
 	Index uint64
@@ -194,8 +201,9 @@ type Event struct {
 	Reason    Reason     // EvLost, EvReleased, EvRefused, EvSessionEnded
 	Text      string     // EvLost, EvRefused, EvSessionEnded: an operator's reason
 	Label     string     // EvSessionEnded: the session's, whose record is removed
-	Identity  string     // EvGranted, EvLost, EvReleased of a grant: the session's, whose record may be removed
-	Lock      string     // EvQueueChanged: the lock's name
+	// EvGranted, EvLost, EvReleased of a grant: the session's, whose record may be removed
+	Identity string
+	Lock     string // EvQueueChanged: the lock's name
 	// Items are the locks of the ticket. They are shared and must not be changed.
 	Items []Item
 	// Tickets are those of a session that attached: all that are live, and all that ended above its
@@ -218,15 +226,15 @@ const (
 	EvRefused
 	// EvLost: a grant ended and its holder had not asked.
 	EvLost
-	// EvReleased: a ticket ended because its client asked: dropped, or its session closed. Token is 0
-	// if it was never granted.
+	// EvReleased: a ticket ended because its client asked: dropped, or its session closed. Token is
+	// 0 if it was never granted.
 	EvReleased
 	// EvDowngraded: the ticket's exclusive items are shared from now on.
 	EvDowngraded
 	// EvSessionEnded: a session has ended (Reason), after the events of its tickets.
 	EvSessionEnded
-	// EvQueueChanged: a ticket entered or left the queue of a lock, which is still in use. At most once for each lock
-	// and step.
+	// EvQueueChanged: a ticket entered or left the queue of a lock, which is still in use. At most
+	// once for each lock and step.
 	EvQueueChanged
 	// EvEpochStarted: a node opened the epoch Index.
 	EvEpochStarted

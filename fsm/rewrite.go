@@ -13,24 +13,24 @@ import (
 type NewHistory struct {
 	// Cluster is the new history's id; not zero.
 	Cluster ClusterID
-	// AboveIndex is what its index begins above, if that is more than the backup's: the index of the
-	// cluster that runs, or what the operator knows of.
+	// AboveIndex is what its index begins above, if that is more than the backup's: the index of
+	// the cluster that runs, or what the operator knows of.
 	AboveIndex uint64
-	// Clock is now, on the scale of tokens (TokenBase), so that the same backup restored twice never
-	// issues a token twice; 0 = no clock: the index begins at the backup's or at Above.
+	// Clock is now, on the scale of tokens (TokenBase), so that the same backup restored twice
+	// never issues a token twice; 0 = no clock: the index begins at the backup's or at Above.
 	Clock uint64
 	// Time is the running cluster's, if one runs, so that cluster time does not fall either.
 	Time clock.Time
-	// HoldOff is how long nothing is granted; 0 = the backup's RestoreHoldOff, the longest lease and delay that could
-	// have been given after it was taken, unless the longest ttl was raised since. It is never less than what the
-	// sessions and delays in the backup need.
+	// HoldOff is how long nothing is granted; 0 = the backup's RestoreHoldOff, the longest lease
+	// and delay that could have been given after it was taken, unless the longest ttl was raised
+	// since. It is never less than what the sessions and delays in the backup need.
 	HoldOff clock.Span
 }
 
-// RewriteBackup turns a backup into the first snapshot of a new history and returns its index, above which all of its
-// tokens are, and how long it grants nothing. A tool does it, before Raft
-// opens the snapshot: Restore also serves start-up and catching up, where nothing may jump. The token scale is the main
-// value of a lock service's backup, so
+// RewriteBackup turns a backup into the first snapshot of a new history and returns its index,
+// above which all of its tokens are, and how long it grants nothing. A tool does it, before Raft
+// opens the snapshot: Restore also serves start-up and catching up, where nothing may jump. The
+// token scale is the main value of a lock service's backup, so
 //
 //   - the index rises above every token that was ever issued (TokenBase), and time does not fall,
 //   - every session ends (an answer to it says Restored), with its tickets and delays,
@@ -38,28 +38,35 @@ type NewHistory struct {
 //   - no epoch, member or digest of the old history counts.
 //
 // The old cluster must not run any more.
-func RewriteBackup(w io.Writer, backup io.Reader, h NewHistory) (index uint64, holdOff clock.Span, err error) {
-	if h.Cluster == (ClusterID{}) || h.AboveIndex > TokenBaseMax || h.HoldOff < 0 || h.HoldOff > HoldOffMax ||
+func RewriteBackup(w io.Writer, backup io.Reader,
+	h NewHistory) (index uint64, holdOff clock.Span, err error) {
+	if h.Cluster == (ClusterID{}) || h.AboveIndex > TokenBaseMax || h.HoldOff < 0 ||
+		h.HoldOff > HoldOffMax ||
 		h.Time < 0 || h.Time > timeMax {
-		return 0, 0, errors.New("fsm: a new history needs an id, an index and a time within bounds and a quiet period of up to " +
-			HoldOffMax.String() + "; nothing was written")
+		return 0, 0, errors.New(
+			"fsm: a new history needs an id, an index and a time within bounds and a quiet " +
+				"period of up to " +
+				HoldOffMax.String() + "; nothing was written")
 	}
 	if h.Clock > TokenBaseMax {
-		return 0, 0, errors.New("fsm: this machine's clock is beyond 2242, where the scale of tokens ends; nothing was written; set the clock")
+		return 0, 0, errors.New("fsm: this machine's clock is beyond 2242, where the scale of " +
+			"tokens ends; nothing was written; set the clock")
 	}
 	old, err := Restore(backup)
 	if err != nil {
 		return 0, 0, err
 	}
 	m := New()
-	m.version, m.time = old.version, max(old.time, h.Time) // the term is that of the new history's log
+	// the term is that of the new history's log
+	m.version, m.time = old.version, max(old.time, h.Time)
 	m.cluster = h.Cluster
 	m.index = max(old.index, h.AboveIndex)
 	if h.Clock != 0 {
 		m.index = TokenBase(h.Clock, m.index)
 	}
 	if m.index > TokenBaseMax && h.AboveIndex > old.index {
-		return 0, 0, fmt.Errorf("fsm: above %d there is no room for the tokens of a new history, which begin at %d at most; nothing was written",
+		return 0, 0, fmt.Errorf("fsm: above %d there is no room for the tokens of a new history, "+
+			"which begin at %d at most; nothing was written",
 			h.AboveIndex, uint64(TokenBaseMax))
 	}
 	m.restoredThrough = m.index
@@ -72,8 +79,8 @@ func RewriteBackup(w io.Writer, backup io.Reader, h NewHistory) (index uint64, h
 	return m.index, holdOff, nil
 }
 
-// TokenBase is the index at which a history begins: now, by a clock of 2²⁰ numbers a second, or, if that is not above what
-// it has to exceed, that and as many whole leads as it takes. So of two
+// TokenBase is the index at which a history begins: now, by a clock of 2²⁰ numbers a second, or, if
+// that is not above what it has to exceed, that and as many whole leads as it takes. So of two
 // histories that begin with one backup the later one begins above the other by 2²⁰ for each second
 // between them, also where the backup is ahead of the clock: both have the same lead.
 func TokenBase(now, above uint64) uint64 {

@@ -27,7 +27,8 @@ func BenchmarkHandOff(bench *testing.B) {
 			for bench.Loop() {
 				bench.StopTimer()
 				holder := queue[0]
-				entry := b.entry(&Drop{Session: holder.Session, Ticket: holder.Ticket, AckedThrough: 0})
+				entry := b.entry(&Drop{Session: holder.Session, Ticket: holder.Ticket,
+					AckedThrough: 0})
 				bench.StartTimer()
 				b.mustApply(bench, entry)
 				bench.StopTimer()
@@ -49,7 +50,8 @@ func BenchmarkDropMiddleWaiter(bench *testing.B) {
 			for bench.Loop() {
 				bench.StopTimer()
 				dropped := queue[next]
-				entry := b.entry(&Drop{Session: dropped.Session, Ticket: dropped.Ticket, AckedThrough: 0})
+				entry := b.entry(&Drop{Session: dropped.Session, Ticket: dropped.Ticket,
+					AckedThrough: 0})
 				bench.StartTimer()
 				b.mustApply(bench, entry)
 				bench.StopTimer()
@@ -74,8 +76,8 @@ func BenchmarkFreeze(bench *testing.B) {
 	}
 }
 
-// BenchmarkPairsAfterFreeze is the cost of the first entry after a snapshot: 128 pairs, one operation
-// is one pair.
+// BenchmarkPairsAfterFreeze is the cost of the first entry after a snapshot: 128 pairs, one
+// operation is one pair.
 func BenchmarkPairsAfterFreeze(bench *testing.B) {
 	for _, size := range []int{10_000, 100_000, 1_000_000} {
 		bench.Run(fmt.Sprintf("held=%d", size), func(bench *testing.B) {
@@ -95,8 +97,8 @@ func BenchmarkPairsAfterFreeze(bench *testing.B) {
 	}
 }
 
-// BenchmarkExpire is one entry that finds size sessions due, with a lock each: it expires ExpirationsMax or a
-// little less and leaves the rest for the next.
+// BenchmarkExpire is one entry that finds size sessions due, with a lock each: it expires
+// ExpirationsMax or a little less and leaves the rest for the next.
 func BenchmarkExpire(bench *testing.B) {
 	for _, size := range []int{2_000, 20_000, 200_000} {
 		bench.Run(fmt.Sprintf("due=%d", size), func(bench *testing.B) {
@@ -110,7 +112,8 @@ func BenchmarkExpire(bench *testing.B) {
 						b.apply(bench, b.acquire(fmt.Sprintf("lock/%d", b.next)))
 					}
 				}
-				e := Entry{Version: 1, Reading: clock.Reading{Epoch: b.m.Epoch(), Now: clock.Time(2 * clock.Hour)}}
+				e := Entry{Version: 1,
+					Reading: clock.Reading{Epoch: b.m.Epoch(), Now: clock.Time(2 * clock.Hour)}}
 				entry := e.Append(nil)
 				bench.StartTimer()
 				a := b.mustApply(bench, entry)
@@ -154,8 +157,9 @@ func BenchmarkPairsBySessions(bench *testing.B) {
 	}
 }
 
-// BenchmarkMillionLocks is a machine with a million held locks and a hundred thousand sessions: what it takes of
-// memory, for how long a snapshot stops it, and how long it takes to write one and to begin with it.
+// BenchmarkMillionLocks is a machine with a million held locks and a hundred thousand sessions:
+// what it takes of memory, for how long a snapshot stops it, and how long it takes to write one and
+// to begin with it.
 func BenchmarkMillionLocks(bench *testing.B) {
 	before := liveHeapBytes()
 	b := newBenchHarness(bench, 100_000)
@@ -181,7 +185,9 @@ func BenchmarkMillionLocks(bench *testing.B) {
 		require.NoError(bench, m.Check())
 		check += time.Since(start)
 	}
-	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 / float64(rounds) }
+	each := func(d time.Duration) float64 {
+		return float64(d.Microseconds()) / 1e3 / float64(rounds)
+	}
 	bench.ReportMetric(float64(memory)/1e6, "MB")
 	bench.ReportMetric(each(pause), "ms-pause")
 	bench.ReportMetric(each(write), "ms-write")
@@ -189,8 +195,8 @@ func BenchmarkMillionLocks(bench *testing.B) {
 	bench.ReportMetric(each(check), "ms-check")
 }
 
-// TestMemoryPerRecord states what a waiter, a held lock and a session cost. The bounds are loose: the figures
-// are printed.
+// TestMemoryPerRecord states what a waiter, a held lock and a session cost. The bounds are loose:
+// the figures are printed.
 func TestMemoryPerRecord(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures memory with a hundred thousand of each")

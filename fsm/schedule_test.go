@@ -10,11 +10,13 @@ import (
 	"zamok/session"
 )
 
-// A renewal costs the schedule nothing: a session is scheduled again when its old deadline is near, not in each entry.
+// A renewal costs the schedule nothing: a session is scheduled again when its old deadline is near,
+// not in each entry.
 func TestRenewedSessionStaysInTheSchedule(t *testing.T) {
 	m := New()
 	apply := func(now clock.Time, renewals ...session.ID) {
-		e := Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: now}, Renewals: renewals}
+		e := Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: now},
+			Renewals: renewals}
 		_, err := m.Apply(1, e.Append(nil))
 		require.NoError(t, err)
 	}

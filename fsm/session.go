@@ -6,17 +6,19 @@ import (
 	"zamok/session"
 )
 
-// execute opens a session, or answers with the living one of the same secret. The secret of a session that is remembered opens no
-// other one.
+// execute opens a session, or answers with the living one of the same secret. The secret of a
+// session that is remembered opens no other one.
 func (c *OpenSession) execute(m *Machine) Result {
 	if field := invalidSettings(&c.Settings); field != "" {
 		return invalid(field)
 	}
 	if id := m.bySecret[c.Secret]; id != 0 {
-		return Result{}.forSession(m.sessions.Ref(id)) // also if the longest ttl is below its own by now
+		// also if the longest ttl is below its own by now
+		return Result{}.forSession(m.sessions.Ref(id))
 	}
 	if e, ended := m.EndedSession(c.Secret); ended {
-		return Result{Code: NoSession, Reason: e.Reason} // this may be a late copy of what opened that
+		// this may be a late copy of what opened that
+		return Result{Code: NoSession, Reason: e.Reason}
 	}
 	if c.TTL > m.longestTTL {
 		r := invalid("ttl")
@@ -27,7 +29,8 @@ func (c *OpenSession) execute(m *Machine) Result {
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: quota}}
 	}
 	m.addSession(session.Session{
-		ID: session.ID(m.index), Secret: c.Secret, Settings: c.Settings, Opened: m.time, Deadline: m.time.Add(c.TTL), Renewed: m.index,
+		ID: session.ID(m.index), Secret: c.Secret, Settings: c.Settings, Opened: m.time,
+		Deadline: m.time.Add(c.TTL), Renewed: m.index,
 	})
 	m.makeRoom(c.Identity)
 	return Result{}.forSession(m.sessions.Ref(session.ID(m.index)))
@@ -50,7 +53,8 @@ func (m *Machine) changeSession(s *session.Session, change func()) {
 	m.sum += s.Sum()
 }
 
-// recordChange notes that a ticket of the session changed, and by how much the number of live tickets did.
+// recordChange notes that a ticket of the session changed, and by how much the number of live
+// tickets did.
 func (m *Machine) recordChange(s *session.Session, live int) {
 	m.changeSession(s, func() { s.Changed = m.index })
 	s.Live += live
@@ -69,8 +73,8 @@ func (c *Attach) execute(m *Machine) Result {
 		return Result{Code: Superseded}.forSession(s)
 	}
 	if s.Attachment > m.out.Index || m.attached.left(s.Identity) <= 0 {
-		// It attached in this very entry, or others with many tickets did. To send all tickets again and again
-		// would cost too much.
+		// It attached in this very entry, or others with many tickets did. To send all tickets
+		// again and again would cost too much.
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "attach"}}.forSession(s)
 	}
 	m.acknowledge(s, c.AckedThrough)
@@ -122,15 +126,18 @@ func (m *Machine) endLiving(id session.ID, reason Reason, text string, remember 
 }
 
 // endSession ends a session with all its tickets, whose number it returns; waiters behind them are
-// granted by grantUnblocked. One that its owner closed, or that held a lock or may have, is remembered. One that is withdrawn is,
-// if what it held had ended before.
-func (m *Machine) endSession(id session.ID, reason Reason, text string, remember bool) (tickets int) {
+// granted by grantUnblocked. One that its owner closed, or that held a lock or may have, is
+// remembered. One that is withdrawn is, if what it held had ended before.
+func (m *Machine) endSession(id session.ID, reason Reason, text string,
+	remember bool) (tickets int) {
 	s := m.sessions.Ref(id)
-	e, held := EndedSession{ID: id, Secret: s.Secret, Identity: s.Identity, Reason: reason}, s.AckedThrough > 0
+	e, held := EndedSession{ID: id, Secret: s.Secret, Identity: s.Identity, Reason: reason},
+		s.AckedThrough > 0
 	keys := m.keyBuffer[:0]
 	for key, t := range ticketsOf(m.tickets, TicketRef{Session: id}) {
 		keys = append(keys, key)
-		e.Ticket, held = cmp.Or(t.reason, reason), held || t.token != 0 && (remember || t.state == Ended)
+		e.Ticket, held = cmp.Or(t.reason, reason),
+			held || t.token != 0 && (remember || t.state == Ended)
 		m.countTicket(s, key, t, gone)
 	}
 	for _, key := range keys {
@@ -140,7 +147,8 @@ func (m *Machine) endSession(id session.ID, reason Reason, text string, remember
 		m.tickets.Delete(key)
 	}
 	m.keyBuffer = keys
-	if len(keys) > 1 || s.AckedThrough > 0 { // which one a repeated close asks for would not be known
+	// which one a repeated close asks for would not be known
+	if len(keys) > 1 || s.AckedThrough > 0 {
 		e.Ticket = 0
 	}
 	label := s.Label
@@ -152,7 +160,8 @@ func (m *Machine) endSession(id session.ID, reason Reason, text string, remember
 	if held || remember && reason == Closed {
 		m.rememberSession(e)
 	}
-	m.emit(Event{Kind: EvSessionEnded, TicketRef: TicketRef{Session: id}, Reason: reason, Text: text, Label: label})
+	m.emit(Event{Kind: EvSessionEnded, TicketRef: TicketRef{Session: id}, Reason: reason,
+		Text: text, Label: label})
 	return len(keys)
 }
 

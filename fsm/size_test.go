@@ -18,11 +18,13 @@ func TestSizeIsAnUpperBound(t *testing.T) {
 	}
 	commands := everyCommand()
 	commands = append(commands,
-		&OpenSession{Settings: session.Settings{Identity: long, Label: long, Meta: long, TTL: -1 << 63, LockDelay: -1 << 63, ReleaseOnDisconnect: -1 << 63}},
+		&OpenSession{Settings: session.Settings{Identity: long, Label: long, Meta: long,
+			TTL: -1 << 63, LockDelay: -1 << 63, ReleaseOnDisconnect: -1 << 63}},
 		&Attach{Session: session.ID(most), AckedThrough: most, Attempt: most},
 		&ReleaseOnDisconnect{Session: session.ID(most), Attachment: most, Index: most},
 		&Acquire{
-			Session: session.ID(most), Ticket: most, AckedThrough: most, Items: items, Wait: -1 << 63,
+			Session: session.ID(most), Ticket: most, AckedThrough: most, Items: items,
+			Wait:    -1 << 63,
 			MaxHold: -1 << 63, Owner: long, Meta: long,
 		},
 		&Drop{Session: session.ID(most), Ticket: most, AckedThrough: most},
@@ -30,8 +32,10 @@ func TestSizeIsAnUpperBound(t *testing.T) {
 		&ExpireSession{Session: session.ID(most), Reason: long},
 		&LeaderStart{Node: long, Nonce: most, TokenBase: most},
 		&Member{
-			ID: long, Client: long, Peer: long, HTTP: long, Version: long, StateVersionMin: 1<<32 - 1,
-			StateVersionMax: 1<<32 - 1, FreeBytes: most, LowSpaceThreshold: most, ElectionTimeout: 1<<32 - 1, ElectionTimeoutFixed: 1<<32 - 1,
+			ID: long, Client: long, Peer: long, HTTP: long, Version: long,
+			StateVersionMin: 1<<32 - 1,
+			StateVersionMax: 1<<32 - 1, FreeBytes: most, LowSpaceThreshold: most,
+			ElectionTimeout: 1<<32 - 1, ElectionTimeoutFixed: 1<<32 - 1,
 		},
 		&Digest{Node: long, Index: most, Value: most},
 	)

@@ -13,33 +13,36 @@ import (
 
 // # The form of a snapshot
 //
-// This table is the reference. Its parts are those of package record; one without a type is a number.
+// This table is the reference. Its parts are those of package record; one without a type is a
+// number.
 //
 //	magic     "zamok" and the version as a byte, 1
-//	records   each: its kind as a byte, the length of its fields in 2 bytes, the low one first, its fields
+//	records   each: its kind as a byte, the length of its fields in 2 bytes, the low one first,
+//	          its fields
 //	checksum  4 bytes over everything before
 //
 //	kind       fields
 //	1 header   version · term · index · time · epoch · cluster raw 16 · restored · hold-off ·
 //	           longest ttl · highest ttl · quotas, as in an entry · ends
 //	2 session  id · secret raw 32 · identity text · label text · meta text · ttl signed ·
-//	           lock delay signed · release on disconnect signed · opened · deadline · renewed · attachment · attempt ·
-//	           acked through · refused through · changed
-//	3 ticket   number · state · reason, both up to 255 · token; unless ended: enqueued · wait until ·
-//	           hold until · max hold · owner text · meta text · items, as in an entry
+//	           lock delay signed · release on disconnect signed · opened · deadline · renewed ·
+//	           attachment · attempt · acked through · refused through · changed
+//	3 ticket   number · state · reason, both up to 255 · token; unless ended: enqueued · wait
+//	           until · hold until · max hold · owner text · meta text · items, as in an entry
 //	4 delay    name text · until
 //	5 member   as in an entry, then: announced · replaced
 //	6 ended    number · id · secret raw 32 · identity text · reason · ticket, both up to 255
 //	7 end      none
 //
 // The header comes first and the end last; between them sessions in the order of their ids, each
-// followed by its tickets in the order of their numbers; then delays, members and ended sessions, each in
-// the order of its key. So equal states have equal bytes.
+// followed by its tickets in the order of their numbers; then delays, members and ended sessions,
+// each in the order of its key. So equal states have equal bytes.
 
 const (
 	snapshotMagic   = "zamok"
 	snapshotVersion = 1
-	// recordHeadBytes is a record's kind and the length of its fields: the most, of a ticket of 64 items, have under 40 KiB.
+	// recordHeadBytes is a record's kind and the length of its fields: the most, of a ticket of 64
+	// items, have under 40 KiB.
 	recordHeadBytes = 1 + 2
 )
 
@@ -65,24 +68,26 @@ type canonical struct {
 	ended    *tree.Tree[uint64, EndedSession] // by their number, in the order of their ends
 }
 
-// Frozen is the canonical state at one index. It may be written on another goroutine while the state machine
-// continues.
+// Frozen is the canonical state at one index. It may be written on another goroutine while the
+// state machine continues.
 type Frozen struct{ canonical }
 
 // header is the numbers of a state.
 type header struct {
-	version         uint32
-	term            uint64
-	index           uint64
-	time            clock.Time
-	epoch           uint64
-	cluster         ClusterID
-	restoredThrough uint64     // sessions with ids up to this one belong to a history before this one
+	version uint32
+	term    uint64
+	index   uint64
+	time    clock.Time
+	epoch   uint64
+	cluster ClusterID
+	// sessions with ids up to this one belong to a history before this one
+	restoredThrough uint64
 	holdOffUntil    clock.Time // nothing is granted before
 	longestTTL      clock.Span // that a session may be opened with
-	highestTTL      clock.Span // the highest that longestTTL ever was, in the histories before a restore, too
-	quotas          Quotas
-	ends            uint64 // how many sessions ended and were remembered
+	// the highest that longestTTL ever was, in the histories before a restore, too
+	highestTTL clock.Span
+	quotas     Quotas
+	ends       uint64 // how many sessions ended and were remembered
 }
 
 func (h *header) code(c *coder) {
@@ -135,8 +140,8 @@ func (r *MemberRecord) code(c *coder) {
 	c.Time("replaced", &r.Replaced)
 }
 
-// Freeze returns the current state, in constant time. The state machine then copies each node before it first changes
-// it.
+// Freeze returns the current state, in constant time. The state machine then copies each node
+// before it first changes it.
 func (m *Machine) Freeze() *Frozen {
 	return &Frozen{canonical{
 		header:   m.header,
@@ -173,7 +178,8 @@ func (f *Frozen) WriteTo(w io.Writer) (int64, error) {
 	return s.n, s.w.Flush()
 }
 
-// snapshotWriter writes records. After its first failure w writes nothing more, and Flush returns it.
+// snapshotWriter writes records. After its first failure w writes nothing more, and Flush returns
+// it.
 type snapshotWriter struct {
 	w   *bufio.Writer
 	sum uint32

@@ -21,26 +21,37 @@ import (
 func populatedMachine(t testing.TB) *Machine {
 	m := New()
 	apply := func(now clock.Time, commands ...Command) Applied {
-		e := Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: now}, Commands: commands}
+		e := Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: now},
+			Commands: commands}
 		a, err := m.Apply(3, e.Append(nil))
 		require.NoError(t, err)
 		require.Equal(t, OK, a.Refused)
 		return a
 	}
 	apply(0, &LeaderStart{Node: "n1", Nonce: 7, Cluster: ClusterID{0xC1}, TokenBase: 1000})
-	apply(5, &Member{ID: "n1", Incarnation: Incarnation{9}, StateVersionMin: 1, StateVersionMax: 1}, &Member{
-		ID: "n1", Incarnation: Incarnation{1}, Client: "a:1", Peer: "a:2", HTTP: "a:3", Version: "v0",
-		StateVersionMin: 1, StateVersionMax: 1, FreeBytes: 1 << 40, LowSpaceThreshold: 1 << 28, ElectionTimeout: 750, ElectionTimeoutFixed: 500,
-	}, &Digest{Node: "n1", Index: 1001, Value: 0xD1}, &SetLongestTTL{TTL: 48 * clock.Hour}, &SetLongestTTL{TTL: 30 * clock.Minute})
+	apply(5, &Member{ID: "n1", Incarnation: Incarnation{9}, StateVersionMin: 1, StateVersionMax: 1},
+		&Member{
+			ID: "n1", Incarnation: Incarnation{1}, Client: "a:1", Peer: "a:2", HTTP: "a:3",
+			Version:         "v0",
+			StateVersionMin: 1, StateVersionMax: 1, FreeBytes: 1 << 40, LowSpaceThreshold: 1 << 28,
+			ElectionTimeout: 750, ElectionTimeoutFixed: 500,
+		}, &Digest{Node: "n1", Index: 1001, Value: 0xD1}, &SetLongestTTL{TTL: 48 * clock.Hour},
+		&SetLongestTTL{TTL: 30 * clock.Minute})
 	open := func(secret byte, delay clock.Span) session.ID {
-		return apply(m.Time(), &OpenSession{Secret: session.Hash{secret}, Settings: session.Settings{Identity: "i", Label: "l", Meta: "m\x00", TTL: 10 * clock.Second, LockDelay: delay, ReleaseOnDisconnect: clock.Second}}).Results[0].Session
+		return apply(m.Time(), &OpenSession{Secret: session.Hash{secret},
+			Settings: session.Settings{Identity: "i", Label: "l", Meta: "m\x00",
+				TTL: 10 * clock.Second, LockDelay: delay,
+				ReleaseOnDisconnect: clock.Second}}).Results[0].Session
 	}
 	one, two, expired := open(1, 0), open(2, clock.Second), open(3, 20*clock.Second)
 	apply(clock.Time(clock.Second),
 		&Attach{Session: one, Secret: session.Hash{1}, Attempt: 5},
-		&Acquire{Session: one, Ticket: 1, Items: exclusive("a", "b"), Wait: Forever, Owner: "x", Meta: "md"},
-		&Acquire{Session: two, Ticket: 1, Items: exclusive("b"), Wait: 5 * clock.Second, MaxHold: clock.Hour},
-		&Acquire{Session: one, Ticket: 2, Items: []Item{{"p", Permits, 2, 5}}, Wait: 0, MaxHold: clock.Minute},
+		&Acquire{Session: one, Ticket: 1, Items: exclusive("a", "b"), Wait: Forever, Owner: "x",
+			Meta: "md"},
+		&Acquire{Session: two, Ticket: 1, Items: exclusive("b"), Wait: 5 * clock.Second,
+			MaxHold: clock.Hour},
+		&Acquire{Session: one, Ticket: 2, Items: []Item{{"p", Permits, 2, 5}}, Wait: 0,
+			MaxHold: clock.Minute},
 		&Acquire{Session: two, Ticket: 2, Items: []Item{{"s", Shared, 0, 0}}, Wait: 0},
 		&Acquire{Session: one, Ticket: 3, Items: []Item{{"s", Shared, 0, 0}}, Wait: 0},
 		&Acquire{Session: two, Ticket: 3, Items: exclusive("s"), Wait: 0},
@@ -147,7 +158,8 @@ func TestRestoreRefusesUnsupportedVersion(t *testing.T) {
 	require.ErrorAs(t, err, &rules)
 	require.Equal(t, uint32(2), rules.Need)
 
-	again, err := RestoreWithVersions(bytes.NewReader(snapshotOf(t, m)), VersionRange{Min: 2, Max: 2})
+	again, err := RestoreWithVersions(bytes.NewReader(snapshotOf(t, m)),
+		VersionRange{Min: 2, Max: 2})
 	require.NoError(t, err)
 	require.Equal(t, uint32(2), again.Version())
 }
@@ -193,8 +205,8 @@ func hexLines(b []byte) string {
 	return lines.String()
 }
 
-// FuzzRestore hands Restore bytes whose checksum is right, so that it looks at all of them. Whatever
-// it takes comes out as it went in, and the machine works on.
+// FuzzRestore hands Restore bytes whose checksum is right, so that it looks at all of them.
+// Whatever it takes comes out as it went in, and the machine works on.
 func FuzzRestore(f *testing.F) {
 	rich := snapshotOf(f, populatedMachine(f))
 	f.Add(rich[:len(rich)-record.ChecksumBytes])
@@ -208,12 +220,16 @@ func FuzzRestore(f *testing.F) {
 		}
 		require.Equal(t, b, snapshotOf(t, m))
 		_ = m.Check() // may find much, must not panic
-		e := Entry{Version: m.Version(), Reading: clock.Reading{Epoch: m.Epoch(), Now: clock.Time(clock.Hour)}}
-		e.Commands = append(e.Commands, &Member{ID: "of no snapshot", StateVersionMax: 1}, &Digest{Node: "of no snapshot"})
+		e := Entry{Version: m.Version(),
+			Reading: clock.Reading{Epoch: m.Epoch(), Now: clock.Time(clock.Hour)}}
+		e.Commands = append(e.Commands, &Member{ID: "of no snapshot", StateVersionMax: 1},
+			&Digest{Node: "of no snapshot"})
 		for _, s := range m.Sessions(0, 3) {
 			e.Commands = append(e.Commands,
-				&Acquire{Session: s.ID, Ticket: s.AckedThrough + 1, Items: exclusive("a"), Wait: Forever},
-				&Drop{Session: s.ID, Ticket: s.AckedThrough + 1, AckedThrough: s.AckedThrough + 1}, &CloseSession{Session: s.ID})
+				&Acquire{Session: s.ID, Ticket: s.AckedThrough + 1, Items: exclusive("a"),
+					Wait: Forever},
+				&Drop{Session: s.ID, Ticket: s.AckedThrough + 1, AckedThrough: s.AckedThrough + 1},
+				&CloseSession{Session: s.ID})
 		}
 		_, err = m.Apply(1, e.Append(nil))
 		require.NoError(t, err)

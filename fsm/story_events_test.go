@@ -67,9 +67,11 @@ func (t *transcript) describeEvent(e Event) {
 	case EvAttached:
 		t.addf("%s attaches: %s", who, t.describeTickets(e))
 	case EvGranted:
-		t.addf("%s gets %s, token %d%s", t.ownerName(e.TicketRef), what, e.Token, formatUntil(e.HoldUntil, ", until %v at most"))
+		t.addf("%s gets %s, token %d%s", t.ownerName(e.TicketRef), what, e.Token,
+			formatUntil(e.HoldUntil, ", until %v at most"))
 	case EvRefused:
-		t.addf("%s no longer waits for %s: %s", t.ownerName(e.TicketRef), what, reasonText(e.Reason, e.Text))
+		t.addf("%s no longer waits for %s: %s", t.ownerName(e.TicketRef), what,
+			reasonText(e.Reason, e.Text))
 	case EvLost:
 		t.addf("%s loses %s, token %d: %s", who, what, e.Token, reasonText(e.Reason, e.Text))
 	case EvReleased:
@@ -98,11 +100,13 @@ func (t *transcript) describeReleased(e Event) string {
 	who, what := t.clientName(e.Session), t.lockList(e.Items)
 	switch {
 	case e.Token == 0:
-		return fmt.Sprintf("%s no longer waits for %s: %s", t.ownerName(e.TicketRef), what, reasonText(e.Reason, ""))
+		return fmt.Sprintf("%s no longer waits for %s: %s", t.ownerName(e.TicketRef), what,
+			reasonText(e.Reason, ""))
 	case e.Reason == Dropped:
 		return fmt.Sprintf("%s drops %s, token %d", who, what, e.Token)
 	default:
-		return fmt.Sprintf("%s gives back %s, token %d: %s", who, what, e.Token, reasonText(e.Reason, ""))
+		return fmt.Sprintf("%s gives back %s, token %d: %s", who, what, e.Token,
+			reasonText(e.Reason, ""))
 	}
 }
 
@@ -113,12 +117,14 @@ func (t *transcript) describeTickets(e Event) string {
 	}
 	var all []string
 	for _, state := range e.Tickets {
-		what := fmt.Sprintf("#%d %s ", state.Ticket, t.requestedLocks(TicketRef{e.Session, state.Ticket}))
+		what := fmt.Sprintf("#%d %s ", state.Ticket,
+			t.requestedLocks(TicketRef{e.Session, state.Ticket}))
 		switch state.State {
 		case Waiting:
 			what += "waiting"
 		case Granted:
-			what += fmt.Sprintf("held, token %d%s", state.Token, formatUntil(state.HoldUntil, " until %v at most"))
+			what += fmt.Sprintf("held, token %d%s", state.Token,
+				formatUntil(state.HoldUntil, " until %v at most"))
 		default:
 			what += "ended: " + reasonText(state.Reason, "")
 		}
@@ -155,7 +161,8 @@ func (s *story) clientName(id session.ID) string {
 // ownerName is the name of who has a ticket: the session's, or its owner's.
 func (s *story) ownerName(ref TicketRef) string {
 	name := s.clientName(ref.Session)
-	if p := s.clients[name]; p != nil && p.sent[ref.Ticket] != nil && p.sent[ref.Ticket].Owner != "" {
+	if p := s.clients[name]; p != nil && p.sent[ref.Ticket] != nil &&
+		p.sent[ref.Ticket].Owner != "" {
 		return name + "'s " + p.sent[ref.Ticket].Owner
 	}
 	return name

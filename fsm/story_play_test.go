@@ -67,13 +67,16 @@ func (s *story) playLine(d *entryDraft, l *scriptLine) []string {
 	switch word := l.next(); word {
 	case "unwritten":
 		s.now = s.now.Add(l.span(l.next()))
-		output = []string{fmt.Sprintf("the leader's clock is at %v, and the log knows nothing of it", formatTime(s.now))}
+		output = []string{fmt.Sprintf(
+			"the leader's clock is at %v, and the log knows nothing of it", formatTime(s.now))}
 	case "restart":
-		output = s.reload(bytes.NewReader(s.snapshot(s.m)), "every node starts again, from its snapshot")
+		output = s.reload(bytes.NewReader(s.snapshot(s.m)),
+			"every node starts again, from its snapshot")
 	case "binary":
 		s.supported = l.versionRange(l.option("knows", "1-1"))
 		output = s.reload(bytes.NewReader(s.snapshot(s.m)), fmt.Sprintf(
-			"this program knows versions %d to %d; the cluster's are %d", s.supported.Min, s.supported.Max, s.m.Version()))
+			"this program knows versions %d to %d; the cluster's are %d", s.supported.Min,
+			s.supported.Max, s.m.Version()))
 	case "backup":
 		name := l.next()
 		s.backups[name] = s.snapshot(s.m)
@@ -88,8 +91,10 @@ func (s *story) playLine(d *entryDraft, l *scriptLine) []string {
 			l.fail("what is that?")
 		}
 		one, _ := s.m.Session(p.id)
-		p.disconnected = &ReleaseOnDisconnect{Session: p.id, Attachment: one.Attachment, Index: s.m.index}
-		output = []string{fmt.Sprintf("the leader sees %s's stream break, at index %d", p.name, s.m.index)}
+		p.disconnected = &ReleaseOnDisconnect{Session: p.id, Attachment: one.Attachment,
+			Index: s.m.index}
+		output = []string{fmt.Sprintf("the leader sees %s's stream break, at index %d", p.name,
+			s.m.index)}
 	}
 	l.end()
 	return output
@@ -120,7 +125,8 @@ func (s *story) rewrite(l *scriptLine) []string {
 	require.NoError(s.t, err)
 	output := s.reload(&b, fmt.Sprintf("a new history begins from %s, above index %d", name, index))
 	s.now = s.m.Time()
-	return append(output, fmt.Sprintf("it is %v; nothing is granted before %v", formatTime(s.m.Time()), formatTime(s.m.HoldOffUntil())))
+	return append(output, fmt.Sprintf("it is %v; nothing is granted before %v",
+		formatTime(s.m.Time()), formatTime(s.m.HoldOffUntil())))
 }
 
 // repeat plays lines many times and counts what is said. Lines of clients travel together, as they
@@ -172,7 +178,9 @@ func (s *story) applyDraft(d *entryDraft) []string {
 		return []string{"this node stops: " + strings.ReplaceAll(err.Error(), Format(), "F")}
 	}
 	if a.Refused == OtherVersion {
-		return []string{fmt.Sprintf("not done, encode again: the entry is of version %d, the cluster's are %d (it takes index %d)",
+		return []string{fmt.Sprintf(
+			"not done, encode again: the entry is of version %d, the cluster's are %d (it takes "+
+				"index %d)",
 			d.Version, s.m.Version(), a.Index)}
 	}
 	return append(s.describeTime(d, before), s.describe(d, a)...)
@@ -185,9 +193,11 @@ func (s *story) describeTime(d *entryDraft, before clock.Time) []string {
 	case !d.setsTime:
 		return nil
 	case s.m.Time() == before && (s.m.Epoch() == 0 || d.Reading.Epoch != s.m.Epoch()):
-		return []string{fmt.Sprintf("it is still %s: the reading %s is of an epoch that is not in force", now, read)}
+		return []string{fmt.Sprintf(
+			"it is still %s: the reading %s is of an epoch that is not in force", now, read)}
 	case d.Reading.Now < before:
-		return []string{fmt.Sprintf("it is still %s: the reading says %s, and time never goes back", now, read)}
+		return []string{fmt.Sprintf("it is still %s: the reading says %s, and time never goes back",
+			now, read)}
 	case s.m.Time() == before:
 		return []string{"it is still " + now}
 	default:

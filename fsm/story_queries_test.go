@@ -77,7 +77,8 @@ func (s *story) showLocks(prefix string) []string {
 func (s *story) showSession(p *storyClient) []string {
 	one, alive := s.m.Session(p.id)
 	if e, remembered := s.m.EndedSession(p.secret()); !alive && remembered {
-		output := fmt.Sprintf("%s: no session; the last has ended: %s", p.name, reasonText(e.Reason, ""))
+		output := fmt.Sprintf("%s: no session; the last has ended: %s", p.name,
+			reasonText(e.Reason, ""))
 		if e.Ticket != 0 {
 			output += "; its ticket: " + reasonText(e.Ticket, "")
 		}
@@ -94,7 +95,8 @@ func (s *story) showSession(p *storyClient) []string {
 			live++
 		}
 	}
-	return []string{fmt.Sprintf("%s: alive until %v; acknowledged through %d, live tickets %d, ended ones remembered %d",
+	return []string{fmt.Sprintf(
+		"%s: alive until %v; acknowledged through %d, live tickets %d, ended ones remembered %d",
 		p.name, formatTime(one.Deadline), one.AckedThrough, live, ended)}
 }
 
@@ -112,14 +114,16 @@ func (s *story) showMember(name string) []string {
 		return []string{name + ": not on record"}
 	}
 	output := fmt.Sprintf("%s: disk %s, knows versions %d to %d; announced at index %d", name,
-		strings.TrimRight(string(record.Incarnation[:]), "\x00"), record.StateVersionMin, record.StateVersionMax, record.Announced)
+		strings.TrimRight(string(record.Incarnation[:]), "\x00"), record.StateVersionMin,
+		record.StateVersionMax, record.Announced)
 	if record.Replaced != 0 {
 		output += fmt.Sprintf(", on another disk since %v", formatTime(record.Replaced))
 	}
 	return []string{output}
 }
 
-// waitingTicket is the ticket that waits for a client, or for its owner: "alice", "alice's x" as "alice x".
+// waitingTicket is the ticket that waits for a client, or for its owner: "alice", "alice's x" as
+// "alice x".
 func (s *story) waitingTicket(l *scriptLine) TicketRef {
 	s.t.Helper()
 	p, owner := l.storyClient(), ""
@@ -128,7 +132,8 @@ func (s *story) waitingTicket(l *scriptLine) TicketRef {
 	}
 	for _, state := range s.m.ticketStates(p.id) {
 		ref := TicketRef{p.id, state.Ticket}
-		if view, _ := s.m.Ticket(ref); state.State == Waiting && (owner == "" || view.Owner == owner) {
+		if view, _ := s.m.Ticket(ref); state.State == Waiting &&
+			(owner == "" || view.Owner == owner) {
 			return ref
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"zamok/clock"
 )
 
-// describeResult says how a command was answered. What happened at the same index and says the same is
-// taken from the events.
+// describeResult says how a command was answered. What happened at the same index and says the same
+// is taken from the events.
 func (t *transcript) describeResult(c Command, r Result) {
 	t.t.Helper()
 	switch c := c.(type) {
@@ -22,9 +22,11 @@ func (t *transcript) describeResult(c Command, r Result) {
 		t.describeDropped(c, r)
 	case *Downgrade:
 		if r.Code == OK && !t.hasEvent(EvDowngraded, r.Index) {
-			t.addf("%s's ticket %d has nothing left to downgrade", t.clientName(c.Session), c.Ticket)
+			t.addf("%s's ticket %d has nothing left to downgrade", t.clientName(c.Session),
+				c.Ticket)
 		} else if r.Code == NotHeld {
-			t.addf("%s's ticket %d can't be downgraded: %s", t.clientName(c.Session), c.Ticket, stateName(r))
+			t.addf("%s's ticket %d can't be downgraded: %s", t.clientName(c.Session), c.Ticket,
+				stateName(r))
 		} else {
 			t.describeCode(c, r)
 		}
@@ -45,17 +47,21 @@ func (t *transcript) describeResult(c Command, r Result) {
 		t.describeCode(c, r)
 	case *SetLongestTTL:
 		if r.Code == OK {
-			t.addf("the longest ttl is %v now; a restore from now on grants nothing for %v", formatTime(clock.Time(t.m.LongestTTL())), formatTime(clock.Time(t.m.RestoreHoldOff())))
+			t.addf("the longest ttl is %v now; a restore from now on grants nothing for %v",
+				formatTime(clock.Time(t.m.LongestTTL())),
+				formatTime(clock.Time(t.m.RestoreHoldOff())))
 		}
 		t.describeCode(c, r)
 	case *SetQuotas:
 		if r.Code == OK {
-			t.addf("the quotas are %s now, of which an identity may use %d %%", amountsText(t.m.Quotas().Amounts), t.m.Quotas().Share)
+			t.addf("the quotas are %s now, of which an identity may use %d %%",
+				amountsText(t.m.Quotas().Amounts), t.m.Quotas().Share)
 		}
 		t.describeCode(c, r)
 	case *Member:
 		if r.Code == OK {
-			t.addf("%s is known, with disk %s", c.ID, strings.TrimRight(string(c.Incarnation[:]), "\x00"))
+			t.addf("%s is known, with disk %s", c.ID,
+				strings.TrimRight(string(c.Incarnation[:]), "\x00"))
 		} else {
 			t.describeCode(c, r)
 		}
@@ -167,7 +173,8 @@ func (t *transcript) describeAcquired(c *Acquire, r Result) {
 			require.Equal(t.t, c.Items, e.Items)
 			t.describeRefused(c, r)
 		} else {
-			t.addf("%s is answered again: ticket %d was refused (%s)", who, c.Ticket, reasonText(r.Reason, ""))
+			t.addf("%s is answered again: ticket %d was refused (%s)", who, c.Ticket,
+				reasonText(r.Reason, ""))
 		}
 	default:
 		t.describeCode(c, r)
@@ -181,7 +188,8 @@ func (t *transcript) describeWaiting(c *Acquire, r Result) {
 	if view.Enqueued != r.Index {
 		word = "is answered again: it waits"
 	}
-	t.addf("%s %s for %s%s%s", t.ownerName(ref), word, t.lockList(c.Items), formatUntil(view.WaitUntil, ", until %v at most"), t.queuePositions(ref))
+	t.addf("%s %s for %s%s%s", t.ownerName(ref), word, t.lockList(c.Items),
+		formatUntil(view.WaitUntil, ", until %v at most"), t.queuePositions(ref))
 }
 
 // queuePositions says where a waiting ticket stands; nothing if it no longer waits.
@@ -236,9 +244,11 @@ func (t *transcript) describeRefused(c *Acquire, r Result) {
 		t.addf("%s is refused %s: a deadlock", who, what)
 		for i, link := range r.Detail.Cycle[:len(r.Detail.Cycle)-1] {
 			if next := r.Detail.Cycle[i+1]; link.State == Waiting && next.State == Granted {
-				t.addf("  %s would wait for %s, held by %s", t.ownerName(link.TicketRef), link.Name, t.ownerName(next.TicketRef))
+				t.addf("  %s would wait for %s, held by %s", t.ownerName(link.TicketRef), link.Name,
+					t.ownerName(next.TicketRef))
 			} else if link.State == Waiting {
-				t.addf("  %s would wait for %s behind %s", t.ownerName(link.TicketRef), link.Name, t.ownerName(next.TicketRef))
+				t.addf("  %s would wait for %s behind %s", t.ownerName(link.TicketRef), link.Name,
+					t.ownerName(next.TicketRef))
 			}
 		}
 	case LockKindMismatch:
@@ -250,7 +260,8 @@ func (t *transcript) describeRefused(c *Acquire, r Result) {
 	case LimitExceeded:
 		t.addf("%s is refused %s: over the limit (%s)", who, what, r.Detail.Field)
 	default:
-		t.addf("%s is refused %s: %s", who, what, strings.Join(t.describeBlockers(r.Detail.Blockers), "; "))
+		t.addf("%s is refused %s: %s", who, what,
+			strings.Join(t.describeBlockers(r.Detail.Blockers), "; "))
 	}
 }
 
@@ -261,13 +272,17 @@ func (s *story) describeBlockers(all []Blocker) []string {
 		case b.By == ByWaiter && b.Name == "": // the ticket for which an owner waits already
 			output = append(output, s.ownerName(b.TicketRef)+" waits already")
 		case b.By == ByHolder:
-			output = append(output, fmt.Sprintf("%s holds %s (token %d)", s.ownerName(b.TicketRef), b.Name, b.Token))
+			output = append(output, fmt.Sprintf("%s holds %s (token %d)", s.ownerName(b.TicketRef),
+				b.Name, b.Token))
 		case b.By == ByWaiter:
-			output = append(output, fmt.Sprintf("%s waits for %s", s.ownerName(b.TicketRef), b.Name))
+			output = append(output, fmt.Sprintf("%s waits for %s", s.ownerName(b.TicketRef),
+				b.Name))
 		case b.By == ByHoldOff:
-			output = append(output, fmt.Sprintf("nothing is granted before %v", formatTime(b.Until)))
+			output = append(output, fmt.Sprintf("nothing is granted before %v",
+				formatTime(b.Until)))
 		default:
-			output = append(output, fmt.Sprintf("%s is closed until %v", b.Name, formatTime(b.Until)))
+			output = append(output, fmt.Sprintf("%s is closed until %v", b.Name,
+				formatTime(b.Until)))
 		}
 	}
 	return output
@@ -287,7 +302,8 @@ func (t *transcript) describeDropped(c *Drop, r Result) {
 		t.describeEvent(e)
 		return
 	}
-	t.addf("%s's ticket %d has ended (%s)", t.clientName(c.Session), c.Ticket, reasonText(r.Reason, ""))
+	t.addf("%s's ticket %d has ended (%s)", t.clientName(c.Session), c.Ticket,
+		reasonText(r.Reason, ""))
 }
 
 func stateName(r Result) string {
@@ -315,7 +331,8 @@ func formatUntil(at clock.Time, format string) string {
 func formatTime(at clock.Time) string {
 	text := at.String()
 	for _, zero := range []string{"0s", "0m"} {
-		if cut, ok := strings.CutSuffix(text, zero); ok && cut != "" && !strings.ContainsAny(cut[len(cut)-1:], ".0123456789") {
+		if cut, ok := strings.CutSuffix(text, zero); ok && cut != "" &&
+			!strings.ContainsAny(cut[len(cut)-1:], ".0123456789") {
 			text = cut
 		}
 	}

@@ -44,7 +44,8 @@ import (
 //	alice drops|downgrades stock|#1 [acked=1]
 //	alice renews | attaches [secret=…] [acked=1] [attempt=2] | closes | withdraws
 //	alice breaks                   the leader sees her stream break; no entry
-//	disconnected alice             the leader proposes to release what it holds: its stream did not come back
+//	disconnected alice             the leader proposes to release what it holds: its stream did
+//	                               not come back
 //
 // Operators, nodes
 //
@@ -59,7 +60,8 @@ import (
 // Before a line
 //
 //	at 12s …          the leader's clock is at 12s
-//	stamped A 20s …   the entry carries the reading 20s of epoch A (or of this number), whichever node leads
+//	stamped A 20s …   the entry carries the reading 20s of epoch A (or of this number), whichever
+//	                  node leads
 //	term 3 …          the entry comes in term 3, and so do those after it
 //	version 2 …         the entry is encoded under version 2
 //	damaged …  truncated …   its bytes suffer on the way
@@ -205,8 +207,8 @@ func (l *scriptLine) names(text string) []string {
 	return names
 }
 
-// ticket is a person's ticket: #2, or the latest that asked for a lock of this name, if possible one
-// that has not ended.
+// ticket is a person's ticket: #2, or the latest that asked for a lock of this name, if possible
+// one that has not ended.
 func (l *scriptLine) ticket(p *storyClient) uint64 {
 	l.s.t.Helper()
 	word := l.next()
@@ -216,7 +218,8 @@ func (l *scriptLine) ticket(p *storyClient) uint64 {
 	latest := uint64(0)
 	for n := p.lastTicket; n > 0; n-- {
 		c := p.sent[n]
-		if c == nil || !slices.ContainsFunc(c.Items, func(it Item) bool { return it.Name == word }) {
+		if c == nil || !slices.ContainsFunc(c.Items,
+			func(it Item) bool { return it.Name == word }) {
 			continue
 		}
 		if view, _ := l.s.m.Ticket(TicketRef{p.id, n}); view.State != Ended {
@@ -265,7 +268,8 @@ func (s *story) newDraft(l *scriptLine) *entryDraft {
 			l.next()
 			d.corrupt = func([]byte) []byte {
 				head := (&Entry{Version: d.Version, Reading: d.Reading}).Append(nil)
-				end := len(head) - record.ChecksumBytes - 1 // of what stands before the number of commands
+				// of what stands before the number of commands
+				end := len(head) - record.ChecksumBytes - 1
 				return record.AppendChecksum(append(head[:end], 1, 99, 0), 0)
 			}
 		case "truncated":
@@ -320,7 +324,10 @@ func (s *story) write(d *entryDraft, l *scriptLine) bool {
 
 func (s *story) writeOpen(d *entryDraft, l *scriptLine) {
 	l.next()
-	c := OpenSession{Settings: session.Settings{TTL: l.span(l.option("ttl", "10s")), LockDelay: l.span(l.option("delay", "0s")), ReleaseOnDisconnect: l.span(l.option("release_on_disconnect", "0s")), Identity: l.option("identity", ""), Label: l.option("label", "")}}
+	c := OpenSession{Settings: session.Settings{TTL: l.span(l.option("ttl", "10s")),
+		LockDelay:           l.span(l.option("delay", "0s")),
+		ReleaseOnDisconnect: l.span(l.option("release_on_disconnect", "0s")),
+		Identity:            l.option("identity", ""), Label: l.option("label", "")}}
 	old := l.option("secret", "") == "old"
 	for len(l.words) > 0 {
 		name := l.next()
@@ -337,7 +344,8 @@ func (s *story) writeOpen(d *entryDraft, l *scriptLine) {
 	}
 }
 
-// secret is the hash that a client's secret has: its name will do, and for which of its sessions it was drawn.
+// secret is the hash that a client's secret has: its name will do, and for which of its sessions it
+// was drawn.
 func (p *storyClient) secret() session.Hash {
 	if p == nil {
 		return session.Hash{} // of nobody
@@ -353,8 +361,9 @@ func (s *story) writeClient(d *entryDraft, l *scriptLine, p *storyClient) {
 		slices.Sort(d.Renewals)
 	case "attaches":
 		d.Commands = append(d.Commands, &Attach{
-			Session: p.id, Secret: s.clients[l.option("secret", p.name)].secret(), AckedThrough: l.number(l.option("acked", "0")),
-			Attempt: l.number(l.option("attempt", "0")),
+			Session: p.id, Secret: s.clients[l.option("secret", p.name)].secret(),
+			AckedThrough: l.number(l.option("acked", "0")),
+			Attempt:      l.number(l.option("attempt", "0")),
 		})
 	case "closes":
 		d.Commands = append(d.Commands, &CloseSession{Session: p.id})
@@ -407,15 +416,18 @@ func (s *story) operatorCommand(l *scriptLine) Command {
 		s.term = l.number(l.option("term", fmt.Sprint(s.term+1)))
 		s.nonce++
 		return &LeaderStart{
-			Node: l.next(), Nonce: s.nonce, Cluster: ClusterID{1}, TokenBase: l.number(l.option("base", "100")),
+			Node: l.next(), Nonce: s.nonce, Cluster: ClusterID{1},
+			TokenBase: l.number(l.option("base", "100")),
 		}
 	case "force":
-		return &ForceRelease{Name: l.next(), Token: l.number(l.option("token", "0")), Reason: l.option("reason", "")}
+		return &ForceRelease{Name: l.next(), Token: l.number(l.option("token", "0")),
+			Reason: l.option("reason", "")}
 	case "expire":
 		return &ExpireSession{Session: l.storyClient().id, Reason: l.option("reason", "")}
 	case "member":
 		rules := l.versionRange(l.option("version", "1-1"))
-		c := &Member{ID: l.next(), StateVersionMin: rules.Min, StateVersionMax: rules.Max, FreeBytes: l.number(l.option("free", "0"))}
+		c := &Member{ID: l.next(), StateVersionMin: rules.Min, StateVersionMax: rules.Max,
+			FreeBytes: l.number(l.option("free", "0"))}
 		copy(c.Incarnation[:], l.option("disk", "A"))
 		return c
 	case "raise":
@@ -424,8 +436,10 @@ func (s *story) operatorCommand(l *scriptLine) Command {
 		return &SetLongestTTL{TTL: l.span(l.option("ttl", "0s"))}
 	case "quotas":
 		number := func(name string) uint64 { return l.number(l.option(name, "0")) }
-		return &SetQuotas{Quotas{Amounts{number("sessions"), number("tickets"), number("bytes")}, uint32(number("share"))}}
+		return &SetQuotas{Quotas{Amounts{number("sessions"), number("tickets"), number("bytes")},
+			uint32(number("share"))}}
 	default: // report
-		return &Digest{Node: l.next(), Index: l.number(l.option("index", "0")), Value: l.number(l.option("value", "0"))}
+		return &Digest{Node: l.next(), Index: l.number(l.option("index", "0")),
+			Value: l.number(l.option("value", "0"))}
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"zamok/session"
 )
 
-// The stories under testdata/story are the rules of locking, each shown by an example: a script, and
-// under each of its steps what the machine makes of it. They are meant to be read by people who do
-// not read Go; story_script_test.go lists the few words of the script.
+// The stories under testdata/story are the rules of locking, each shown by an example: a script,
+// and under each of its steps what the machine makes of it. They are meant to be read by people who
+// do not read Go; story_script_test.go lists the few words of the script.
 //
 // The transcripts say what *should* happen. After a change
 //
@@ -147,7 +147,8 @@ const unlimited = 1 << 20
 func (s *story) checkEntry(before observation, a Applied) {
 	s.t.Helper()
 	after := s.observe()
-	require.True(s.t, before.stamp.Before(after.stamp), "the stamp went from %v to %v", before.stamp, after.stamp)
+	require.True(s.t, before.stamp.Before(after.stamp), "the stamp went from %v to %v",
+		before.stamp, after.stamp)
 	require.Equal(s.t, after.stamp, a.Stamp)
 	require.GreaterOrEqual(s.t, after.time, before.time, "time went back")
 	require.Equal(s.t, after.time, a.Time)
@@ -155,7 +156,8 @@ func (s *story) checkEntry(before observation, a Applied) {
 		require.Equal(s.t, before.stamp.Index+1, after.stamp.Index)
 		require.Empty(s.t, a.Events)
 		require.Empty(s.t, a.Results)
-		before.stamp, before.epoch = after.stamp, after.epoch // a higher term ends the epoch in any case
+		// a higher term ends the epoch in any case
+		before.stamp, before.epoch = after.stamp, after.epoch
 		require.Equal(s.t, before, after, "a refused entry changed something")
 		return
 	}
@@ -174,19 +176,22 @@ func (s *story) checkEvents(before, after observation, a Applied) {
 		case EvGranted:
 			for _, it := range e.Items {
 				if it.Mode == Exclusive {
-					require.Greater(s.t, e.Token, s.tokens[it.Name], "the tokens of %s do not rise", it.Name)
+					require.Greater(s.t, e.Token, s.tokens[it.Name], "the tokens of %s do not rise",
+						it.Name)
 					s.tokens[it.Name] = e.Token
 				}
 			}
 			require.Equal(s.t, e.Index, e.Token, "a token is the index of the step that granted")
 		case EvQueueChanged:
-			require.NotEqual(s.t, e.Index, moved[e.Lock], "the queue of %s is reported twice in one step", e.Lock)
+			require.NotEqual(s.t, e.Index, moved[e.Lock],
+				"the queue of %s is reported twice in one step", e.Lock)
 			moved[e.Lock] = e.Index
 		}
 	}
 	for name, queue := range after.queues {
 		if moved[name] == 0 {
-			require.Equal(s.t, before.queues[name], queue, "the queue of %s moved without an event", name)
+			require.Equal(s.t, before.queues[name], queue,
+				"the queue of %s moved without an event", name)
 		}
 	}
 }

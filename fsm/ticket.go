@@ -9,7 +9,8 @@ import (
 	"zamok/session"
 )
 
-// ticket is the canonical record of one acquisition. An ended one keeps only state, reason and token.
+// ticket is the canonical record of one acquisition. An ended one keeps only state, reason and
+// token.
 type ticket struct {
 	state     State
 	reason    Reason
@@ -27,7 +28,8 @@ type ticket struct {
 }
 
 // ticketsOf yields the tickets of from's session, beginning with that number.
-func ticketsOf(tickets *tree.Tree[TicketRef, ticket], from TicketRef) iter.Seq2[TicketRef, *ticket] {
+func ticketsOf(tickets *tree.Tree[TicketRef, ticket],
+	from TicketRef) iter.Seq2[TicketRef, *ticket] {
 	return func(yield func(TicketRef, *ticket) bool) {
 		for key, t := range tickets.From(from) {
 			if key.Session != from.Session || !yield(key, t) {
@@ -61,10 +63,13 @@ func (c *Acquire) execute(m *Machine) Result {
 	}
 	if quota := m.overQuota(s.Identity, c.amounts()); quota != "" {
 		m.refuseThrough(s, key)
-		m.emit(Event{Kind: EvRefused, TicketRef: key, Reason: TooMany, Items: slices.Clone(c.Items)})
-		return Result{Code: LimitExceeded, State: Ended, Reason: TooMany, Detail: &Detail{Field: quota}}.forSession(s)
+		m.emit(Event{Kind: EvRefused, TicketRef: key, Reason: TooMany,
+			Items: slices.Clone(c.Items)})
+		return Result{Code: LimitExceeded, State: Ended, Reason: TooMany,
+			Detail: &Detail{Field: quota}}.forSession(s)
 	}
-	asked := ticket{state: Waiting, enqueued: m.index, maxHold: c.MaxHold, owner: c.Owner, meta: c.Meta}
+	asked := ticket{state: Waiting, enqueued: m.index, maxHold: c.MaxHold, owner: c.Owner,
+		meta: c.Meta}
 	asked.setItems(c.Items)
 	m.fillSlots(key, &asked)
 	free := m.HoldOff() == 0 && asked.blockedAt() == nil
@@ -85,9 +90,10 @@ func (c *Acquire) execute(m *Machine) Result {
 	return t.result(s)
 }
 
-// find begins the commands about a ticket: it takes the acknowledged-through and finds the session, if it is alive, and
-// the ticket, for reading, if it is known.
-func (m *Machine) find(id session.ID, number, ackedThrough uint64) (s *session.Session, key TicketRef, t *ticket) {
+// find begins the commands about a ticket: it takes the acknowledged-through and finds the session,
+// if it is alive, and the ticket, for reading, if it is known.
+func (m *Machine) find(id session.ID,
+	number, ackedThrough uint64) (s *session.Session, key TicketRef, t *ticket) {
 	key = TicketRef{id, number}
 	if s = m.sessions.Ref(id); s == nil {
 		return nil, key, nil
@@ -96,12 +102,15 @@ func (m *Machine) find(id session.ID, number, ackedThrough uint64) (s *session.S
 	return s, key, m.known(s, key)
 }
 
-// refusal is why a new ticket is refused: 0 = it is granted if its locks are free, and waits otherwise.
-func (m *Machine) refusal(s *session.Session, key TicketRef, t *ticket, wait clock.Span, free bool) (Reason, *Detail) {
+// refusal is why a new ticket is refused: 0 = it is granted if its locks are free, and waits
+// otherwise.
+func (m *Machine) refusal(s *session.Session, key TicketRef, t *ticket, wait clock.Span,
+	free bool) (Reason, *Detail) {
 	switch mismatch := t.kindMismatch(); {
 	case s.Live >= TicketsMax:
 		return TooMany, &Detail{Field: "tickets"}
-	case s.LockDelay > 0 && (m.delays.Len() >= DelaysMax || m.delayBytes > m.quotas.Bytes/delaysDivisor):
+	case s.LockDelay > 0 && (m.delays.Len() >= DelaysMax ||
+		m.delayBytes > m.quotas.Bytes/delaysDivisor):
 		return TooMany, &Detail{Field: "delays"}
 	case mismatch != nil:
 		return KindMismatch, mismatch
@@ -113,7 +122,8 @@ func (m *Machine) refusal(s *session.Session, key TicketRef, t *ticket, wait clo
 		return 0, nil
 	}
 	if ref, waits := m.waitOf(s.ID, t.owner); waits {
-		return OwnerBusy, &Detail{Blockers: []Blocker{{By: ByWaiter, TicketRef: ref, Owner: t.owner}}}
+		return OwnerBusy, &Detail{
+			Blockers: []Blocker{{By: ByWaiter, TicketRef: ref, Owner: t.owner}}}
 	}
 	if cycle := m.findCycle(s, key, t); cycle != nil {
 		return Deadlocked, cycle
@@ -121,7 +131,8 @@ func (m *Machine) refusal(s *session.Session, key TicketRef, t *ticket, wait clo
 	return 0, nil
 }
 
-// kindMismatch returns the name that is in use as another kind of lock than the ticket asks for, or nil.
+// kindMismatch returns the name that is in use as another kind of lock than the ticket asks for, or
+// nil.
 func (t *ticket) kindMismatch() *Detail {
 	for i := range t.slots {
 		if lk := t.slots[i].lock; lk.inUse() && lk.of != t.items[i].Of {
@@ -157,8 +168,9 @@ func (t *ticket) setItems(items []Item) {
 	t.items, t.slots = slices.Clone(items), make([]slot, len(items))
 }
 
-// fillSlots gives each item of a new ticket its lock, and the position behind all that wait there, although no queue has
-// the slot before enter. So what blocks a ticket is found in one way, before it waits and while it does.
+// fillSlots gives each item of a new ticket its lock, and the position behind all that wait there,
+// although no queue has the slot before enter. So what blocks a ticket is found in one way, before
+// it waits and while it does.
 func (m *Machine) fillSlots(key TicketRef, t *ticket) {
 	for i := range t.slots {
 		lk := m.lockOf(t.items[i].Name)
@@ -166,7 +178,8 @@ func (m *Machine) fillSlots(key TicketRef, t *ticket) {
 	}
 }
 
-// useLocks adds those of t's locks that were not in use, and makes its items share the locks' copies of the names.
+// useLocks adds those of t's locks that were not in use, and makes its items share the locks'
+// copies of the names.
 func (m *Machine) useLocks(t *ticket) {
 	for i := range t.slots {
 		lk := t.slots[i].lock
@@ -195,7 +208,8 @@ func (c *Drop) execute(m *Machine) Result {
 	case t == nil && m.overQuota(s.Identity, Amounts{Bytes: EndedBytes}) != "":
 		m.refuseThrough(s, key)
 	case t == nil:
-		m.rememberEnded(s, key, Dropped) // the Acquire may still arrive, and must then find that the ticket ended
+		// the Acquire may still arrive, and must then find that the ticket ended
+		m.rememberEnded(s, key, Dropped)
 	case t.state == Ended:
 		reason, token = t.reason, t.token
 	default:
@@ -245,15 +259,16 @@ func (c *Downgrade) execute(m *Machine) Result {
 		}
 		m.sum += t.sum(key)
 		m.recordChange(s, 0)
-		m.emit(Event{Kind: EvDowngraded, TicketRef: key, Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
+		m.emit(Event{Kind: EvDowngraded, TicketRef: key, Token: t.token, HoldUntil: t.holdUntil,
+			Items: t.items})
 	}
 	return t.result(s)
 }
 
 func (it Item) isMutex() bool { return it.Mode != Permits }
 
-// endTicket removes a live ticket from all lists, emits an event, and remembers it as ended for as long as a late Acquire
-// could arrive.
+// endTicket removes a live ticket from all lists, emits an event, and remembers it as ended for as
+// long as a late Acquire could arrive.
 func (m *Machine) endTicket(key TicketRef, reason Reason, text string) {
 	s := m.sessions.Ref(key.Session)
 	t := m.tickets.Ref(key)
@@ -268,9 +283,12 @@ func (m *Machine) endTicket(key TicketRef, reason Reason, text string) {
 	m.countTicket(s, key, t, 1)
 }
 
-// releaseSlots removes t, waiting or granted, from its locks, the schedule and the owners, and emits how it ended.
-func (m *Machine) releaseSlots(s *session.Session, key TicketRef, t *ticket, reason Reason, text string) {
-	event := Event{Kind: EvReleased, TicketRef: key, Token: t.token, Reason: reason, Text: text, Items: t.items}
+// releaseSlots removes t, waiting or granted, from its locks, the schedule and the owners, and
+// emits how it ended.
+func (m *Machine) releaseSlots(s *session.Session, key TicketRef, t *ticket, reason Reason,
+	text string) {
+	event := Event{Kind: EvReleased, TicketRef: key, Token: t.token, Reason: reason, Text: text,
+		Items: t.items}
 	if t.state == Granted {
 		event.Identity = s.Identity
 	}
@@ -285,11 +303,13 @@ func (m *Machine) releaseSlots(s *session.Session, key TicketRef, t *ticket, rea
 			m.delayLocks(t, m.time.Add(s.LockDelay))
 		}
 	}
-	clear(t.slots) // they share the memory of items, which events keep, and would keep the locks with it
+	// they share the memory of items, which events keep, and would keep the locks with it
+	clear(t.slots)
 	m.emit(event)
 }
 
-// enter makes a live ticket a waiter or a holder of its locks, and puts it into the schedule and its owner's record.
+// enter makes a live ticket a waiter or a holder of its locks, and puts it into the schedule and
+// its owner's record.
 func (m *Machine) enter(key TicketRef, t *ticket) {
 	for i := range t.slots {
 		p := &t.slots[i]
@@ -309,7 +329,8 @@ func (m *Machine) enter(key TicketRef, t *ticket) {
 	m.live[t.state]++
 }
 
-// leave is the reverse of enter. Others may be first in the queues, or compatible with the holders, now.
+// leave is the reverse of enter. Others may be first in the queues, or compatible with the holders,
+// now.
 func (m *Machine) leave(key TicketRef, t *ticket) {
 	for i := range t.slots {
 		p := &t.slots[i]
@@ -332,15 +353,16 @@ func (m *Machine) leave(key TicketRef, t *ticket) {
 }
 
 // refuseTicket ends a new ticket at once.
-func (m *Machine) refuseTicket(s *session.Session, key TicketRef, t *ticket, reason Reason, detail *Detail) Result {
+func (m *Machine) refuseTicket(s *session.Session, key TicketRef, t *ticket, reason Reason,
+	detail *Detail) Result {
 	m.rememberEnded(s, key, reason)
 	clear(t.slots) // see releaseSlots
 	m.emit(Event{Kind: EvRefused, TicketRef: key, Reason: reason, Items: t.items})
 	return Result{Code: reason.code(), State: Ended, Reason: reason, Detail: detail}.forSession(s)
 }
 
-// rememberEnded records that a ticket ended that never was in a queue. Of a refused one a repeated Acquire must not find
-// the lock free meanwhile and take it.
+// rememberEnded records that a ticket ended that never was in a queue. Of a refused one a repeated
+// Acquire must not find the lock free meanwhile and take it.
 func (m *Machine) rememberEnded(s *session.Session, key TicketRef, reason Reason) {
 	t := m.tickets.Insert(key, ticket{state: Ended, reason: reason})
 	m.countTicket(s, key, t, 1)
@@ -348,8 +370,8 @@ func (m *Machine) rememberEnded(s *session.Session, key TicketRef, reason Reason
 	m.recordChange(s, 0)
 }
 
-// acknowledge removes the ended tickets up to a new acknowledged-through. Above the old one there are at most
-// TicketWindow of them.
+// acknowledge removes the ended tickets up to a new acknowledged-through. Above the old one there
+// are at most TicketWindow of them.
 func (m *Machine) acknowledge(s *session.Session, through uint64) {
 	if through <= s.AckedThrough {
 		return

@@ -19,11 +19,11 @@ const (
 	roundsEach  = 5
 )
 
-// BenchmarkAgainstTheFloor compares a cluster of nodes with the bare stack under it: three processes
-// each on loopback with files on this disk, callers in a fourth process that all use the one way to
-// call (process_call_test.go). A caller acquires its own lock and drops it, in turn; to the floor
-// both are bytes. Rounds of the two are interleaved, so that what else this machine does meets both;
-// the other cluster rests meanwhile. One iteration is the whole comparison.
+// BenchmarkAgainstTheFloor compares a cluster of nodes with the bare stack under it: three
+// processes each on loopback with files on this disk, callers in a fourth process that all use the
+// one way to call (process_call_test.go). A caller acquires its own lock and drops it, in turn; to
+// the floor both are bytes. Rounds of the two are interleaved, so that what else this machine does
+// meets both; the other cluster rests meanwhile. One iteration is the whole comparison.
 //
 //	go test -run '^$' -bench AgainstTheFloor -benchtime 1x ./raftnode
 //
@@ -39,12 +39,14 @@ func BenchmarkAgainstTheFloor(b *testing.B) {
 		c.profiles = os.Getenv("ZAMOK_BENCH_PROFILES")
 		c.start(c.parts...)
 		leaders[i] = c.leader(c.parts...)
-		lines[i] = dialCalls(b, c.do(leaders[i], task{Do: "serve", Workers: callersMost}).Name, callersMost)
+		lines[i] = dialCalls(b, c.do(leaders[i], task{Do: "serve", Workers: callersMost}).Name,
+			callersMost)
 	}
 	tickets := make([]uint64, callersMost)
 	for b.Loop() {
 		table, stages := &strings.Builder{}, &strings.Builder{}
-		fmt.Fprintf(table, "\n%8s  %-28s %-28s %6s   %s\n", "callers", "floor: calls/s (spread)", "node: calls/s (spread)", "ratio", "µs of CPU a call: floor, node")
+		fmt.Fprintf(table, "\n%8s  %-28s %-28s %6s   %s\n", "callers", "floor: calls/s (spread)",
+			"node: calls/s (spread)", "ratio", "µs of CPU a call: floor, node")
 		fmt.Fprintf(stages, "\n%8s  of the node's entries, on average\n", "callers")
 		for _, callers := range []int{1, 16, 64, 256, callersMost} {
 			before := node.do(leaders[1], task{Do: "report"}).State.Led
@@ -57,8 +59,10 @@ func BenchmarkAgainstTheFloor(b *testing.B) {
 			}
 			ratio := median(rates[1]) / median(rates[0])
 			b.ReportMetric(ratio, fmt.Sprintf("x@%d", callers))
-			fmt.Fprintf(table, "%8d  %-28s %-28s %6.2f   %.0f, %.0f\n", callers, spread(rates[0]), spread(rates[1]), ratio, median(costs[0]), median(costs[1]))
-			fmt.Fprintf(stages, "%8d  %v\n", callers, node.do(leaders[1], task{Do: "report"}).State.Led.since(before))
+			fmt.Fprintf(table, "%8d  %-28s %-28s %6.2f   %.0f, %.0f\n", callers, spread(rates[0]),
+				spread(rates[1]), ratio, median(costs[0]), median(costs[1]))
+			fmt.Fprintf(stages, "%8d  %v\n", callers,
+				node.do(leaders[1], task{Do: "report"}).State.Led.since(before))
 		}
 		fmt.Print(table.String(), stages.String()) // b.Log would cut it off
 	}
@@ -73,7 +77,8 @@ func BenchmarkAgainstTheFloor(b *testing.B) {
 
 // measure lets so many callers work for a round, and returns calls a second, and the CPU that one
 // call cost the three processes, in µs.
-func measure(b *testing.B, c *cluster, l *line, callers int, tickets []uint64) (rate, cost float64) {
+func measure(b *testing.B, c *cluster, l *line, callers int,
+	tickets []uint64) (rate, cost float64) {
 	var done atomic.Int64
 	var over atomic.Bool
 	var busy sync.WaitGroup
@@ -99,7 +104,8 @@ func measure(b *testing.B, c *cluster, l *line, callers int, tickets []uint64) (
 	defer end.Stop()
 	busy.Wait()
 	took := time.Since(began)
-	return float64(done.Load()) / took.Seconds(), float64((c.cpu() - before).Microseconds()) / float64(done.Load())
+	return float64(done.Load()) / took.Seconds(), float64((c.cpu() - before).Microseconds()) /
+		float64(done.Load())
 }
 
 // since describes the average entry since before.
@@ -109,7 +115,8 @@ func (l led) since(before led) string {
 		return ((now - then) / time.Duration(n)).Round(time.Microsecond)
 	}
 	return fmt.Sprintf("%5.1f commands, %6d bytes; queue %v, append %v, commit %v, apply %v",
-		float64(l.Commands-before.Commands)/float64(n), (l.Bytes-before.Bytes)/n, each(l.Queue, before.Queue),
+		float64(l.Commands-before.Commands)/float64(n), (l.Bytes-before.Bytes)/n,
+		each(l.Queue, before.Queue),
 		each(l.Append, before.Append), each(l.Commit, before.Commit), each(l.Apply, before.Apply))
 }
 

@@ -28,8 +28,8 @@ func (a *admission) prepare(ctx context.Context) error {
 	var err error
 	switch id := a.store.Identity(); {
 	case a.store.HoldsData() && !id.Bootstrapped && id.Initial != "":
-		// An initial member that wrote its first entry and crashed before the marker. A node that joins writes the marker
-		// when it sees itself in a committed configuration.
+		// An initial member that wrote its first entry and crashed before the marker. A node that
+		// joins writes the marker when it sees itself in a committed configuration.
 		err = a.store.RecordCluster(store.ID{})
 	case a.store.HoldsData():
 	case len(a.cfg.Peers.List.Nodes()) > 0:
@@ -43,8 +43,8 @@ func (a *admission) prepare(ctx context.Context) error {
 	return err
 }
 
-// bootstrapCluster asks the others of the list until this node has written the first entry of a new cluster, or
-// another node answers that the cluster exists already.
+// bootstrapCluster asks the others of the list until this node has written the first entry of a new
+// cluster, or another node answers that the cluster exists already.
 func (a *admission) bootstrapCluster(ctx context.Context) error {
 	logged, agreed := "", false
 	for {
@@ -72,14 +72,16 @@ func (a *admission) bootstrapCluster(ctx context.Context) error {
 			logged = d.Reason
 		}
 		if err := sleep(ctx, askEvery); err != nil {
-			return fmt.Errorf("raftnode: the cluster has not begun, nothing was changed: %s (%w)", d.Reason, err)
+			return fmt.Errorf("raftnode: the cluster has not begun, nothing was changed: %s (%w)",
+				d.Reason, err)
 		}
 	}
 }
 
-// writeConfiguration writes the first entry of a new log. raft.BootstrapCluster refuses a directory that has a term,
-// and leaves one if the process ends between its two writes, or the second fails. A term without an entry is safe to
-// continue from: no node could have requested a vote of this one.
+// writeConfiguration writes the first entry of a new log. raft.BootstrapCluster refuses a directory
+// that has a term, and leaves one if the process ends between its two writes, or the second fails.
+// A term without an entry is safe to continue from: no node could have requested a vote of this
+// one.
 func (a *admission) writeConfiguration(servers raft.Configuration) error {
 	const first = 1 // the index, and the term
 	if a.store.Term() < first {
@@ -87,9 +89,11 @@ func (a *admission) writeConfiguration(servers raft.Configuration) error {
 			return err
 		}
 	}
-	entry := &raft.Log{Index: first, Term: first, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(servers)}
+	entry := &raft.Log{Index: first, Term: first, Type: raft.LogConfiguration,
+		Data: raft.EncodeConfiguration(servers)}
 	if err := a.store.Logs().StoreLog(entry); err != nil {
-		return fmt.Errorf("raftnode: the first entry of the log was not written: %w; the cluster can begin when this node is started again", err)
+		return fmt.Errorf("raftnode: the first entry of the log was not written: %w; the cluster "+
+			"can begin when this node is started again", err)
 	}
 	return a.store.RecordCluster(store.ID{})
 }
@@ -97,12 +101,14 @@ func (a *admission) writeConfiguration(servers raft.Configuration) error {
 // awaitJoin prepares this node to be added to a running cluster.
 func (a *admission) awaitJoin(cluster store.ID) error {
 	if cluster == (store.ID{}) {
-		a.log.Info("no data and no cluster: waiting to be added with \"zamok join\"", "id", a.cfg.ID, "peer", a.network.Addr())
+		a.log.Info("no data and no cluster: waiting to be added with \"zamok join\"", "id",
+			a.cfg.ID, "peer", a.network.Addr())
 		return nil
 	}
 	if err := a.store.Join(cluster); err != nil {
 		return err
 	}
-	a.log.Info("no data: waiting to be added to the cluster", "id", a.cfg.ID, "peer", a.network.Addr(), "cluster", cluster)
+	a.log.Info("no data: waiting to be added to the cluster", "id", a.cfg.ID, "peer",
+		a.network.Addr(), "cluster", cluster)
 	return a.network.SetCluster(peer.ClusterID(cluster))
 }

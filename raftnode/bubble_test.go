@@ -68,7 +68,8 @@ func (d *diary) new() []string {
 	return lines
 }
 
-// inBubble runs a test on three nodes that have begun a cluster, in parallel with others. At its end they are killed.
+// inBubble runs a test on three nodes that have begun a cluster, in parallel with others. At its
+// end they are killed.
 func inBubble(t *testing.T, test func(*bubble)) { inBubbleTuned(t, nil, test) }
 
 func inBubbleTuned(t *testing.T, tune func(*Config), test func(*bubble)) {
@@ -79,9 +80,12 @@ func inBubbleTuned(t *testing.T, tune func(*Config), test func(*bubble)) {
 		require.NoError(t, err)
 		b := &bubble{T: t, network: network{doors: make(map[string]*door)}, tune: tune, list: list}
 		for _, self := range list.Nodes() {
-			b.nodes = append(b.nodes, &bubbleNode{self: self, dir: t.TempDir(), disk: newSickDisk(), ended: make(chan error, 1)})
+			b.nodes = append(b.nodes,
+				&bubbleNode{self: self, dir: t.TempDir(), disk: newSickDisk(),
+					ended: make(chan error, 1)})
 		}
-		defer func() { b.kill(b.nodes...) }() // also after a failure: what is left in a bubble ends all tests
+		// also after a failure: what is left in a bubble ends all tests
+		defer func() { b.kill(b.nodes...) }()
 		b.start(b.nodes...)
 		test(b)
 	})
@@ -130,8 +134,8 @@ func (b *bubble) open(n *bubbleNode) (err error) {
 	if b.tune != nil {
 		b.tune(&cfg)
 	}
-	// A process that another test starts has what was open here until its own program begins. That takes real time, and a
-	// second of a bubble takes none.
+	// A process that another test starts has what was open here until its own program begins. That
+	// takes real time, and a second of a bubble takes none.
 	syscall.ForkLock.RLock()
 	//lint:ignore SA2001 it is only waited for
 	syscall.ForkLock.RUnlock()
@@ -152,7 +156,8 @@ func (b *bubble) leader(nodes ...*bubbleNode) *bubbleNode {
 	return nil
 }
 
-// quietLeader waits until all nodes are announced, so that no node proposes anything by itself any more, and returns the leader.
+// quietLeader waits until all nodes are announced, so that no node proposes anything by itself any
+// more, and returns the leader.
 func (b *bubble) quietLeader() *bubbleNode {
 	require.NoError(b, b.fence(b.leader(b.nodes...)))
 	time.Sleep(3 * maintenanceTick)

@@ -37,23 +37,26 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	held := &heldLog{}
 	n, err := Open(t.Context(), Config{
 		ID: "n1", Peers: peer.Config{List: list, Listener: listener}, Fatal: func(error) {},
-		Store: store.Config{Memory: &store.Memory{}, Wrap: store.Wrap{Logs: func(l raft.LogStore) raft.LogStore {
-			held.LogStore = l
-			return held
-		}}},
+		Store: store.Config{Memory: &store.Memory{},
+			Wrap: store.Wrap{Logs: func(l raft.LogStore) raft.LogStore {
+				held.LogStore = l
+				return held
+			}}},
 	})
 	require.NoError(t, err)
-	until(t, "an epoch opens, and the node has proposed all that it proposes by itself", func() bool {
-		n.proposer.queue.mu.Lock()
-		idle := n.proposer.queue.count() == 0 && n.proposer.queue.batcher.entries == 0
-		n.proposer.queue.mu.Unlock()
-		return idle && n.Status().Leading && !n.announcer.isOutOfDate(n.runs.latest.Load())
-	})
+	until(t, "an epoch opens, and the node has proposed all that it proposes by itself",
+		func() bool {
+			n.proposer.queue.mu.Lock()
+			idle := n.proposer.queue.count() == 0 && n.proposer.queue.batcher.entries == 0
+			n.proposer.queue.mu.Unlock()
+			return idle && n.Status().Leading && !n.announcer.isOutOfDate(n.runs.latest.Load())
+		})
 
 	held.Lock()
 	answers := make(chan error, 2)
 	submit := func() {
-		n.Submit(t.Context(), &fsm.Drop{Session: 1, Ticket: 1}, func(_ Answer, err error) { answers <- err })
+		n.Submit(t.Context(), &fsm.Drop{Session: 1, Ticket: 1},
+			func(_ Answer, err error) { answers <- err })
 	}
 	submit() // raft's main loop takes it and waits for the disk
 	until(t, "it is written", func() bool { _, writing := n.store.Writing(); return writing })

@@ -20,8 +20,8 @@ import (
 	"zamok/session"
 )
 
-// A lock is held, with nine minutes of its lease left. One bit of its acquisition flips on the disk of a
-// follower, which starts again and is made leader. The lock never has two holders.
+// A lock is held, with nine minutes of its lease left. One bit of its acquisition flips on the disk
+// of a follower, which starts again and is made leader. The lock never has two holders.
 func TestAFlippedBitMakesNoSecondHolder(t *testing.T) {
 	t.Parallel()
 	const name = "the lock that is held"
@@ -30,10 +30,13 @@ func TestAFlippedBitMakesNoSecondHolder(t *testing.T) {
 			inBubble(t, func(b *bubble) {
 				leader := b.leader(b.nodes...)
 				lock := func(n *bubbleNode, secret byte) fsm.Result {
-					opened, err := n.Propose(b.Context(), &fsm.OpenSession{Secret: session.Hash{secret}, Settings: session.Settings{TTL: 10 * clock.Minute}})
+					opened, err := n.Propose(b.Context(),
+						&fsm.OpenSession{Secret: session.Hash{secret},
+							Settings: session.Settings{TTL: 10 * clock.Minute}})
 					require.NoError(b, err)
 					a, err := n.Propose(b.Context(), &fsm.Acquire{
-						Session: opened.Result.Session, Ticket: 1, Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
+						Session: opened.Result.Session, Ticket: 1,
+						Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
 					})
 					require.NoError(b, err)
 					return a.Result
@@ -57,7 +60,8 @@ func TestAFlippedBitMakesNoSecondHolder(t *testing.T) {
 				}
 				require.NoError(b, leader.Transfer(b.Context(), bad.self.ID))
 				second := lock(b.leader(bad), 2)
-				assert.NotEqual(b, fsm.Granted, second.State, "two holders, nine minutes before the first one's deadline")
+				assert.NotEqual(b, fsm.Granted, second.State,
+					"two holders, nine minutes before the first one's deadline")
 			})
 		})
 	}
@@ -86,8 +90,8 @@ func flip(t require.TestingT, dir, text string, bit int) {
 	require.Positive(t, flipped)
 }
 
-// An entry that fits its place in the log and not its checksum was changed in memory: the process ends before
-// the machine has it.
+// An entry that fits its place in the log and not its checksum was changed in memory: the process
+// ends before the machine has it.
 func TestAnEntryThatWasChangedInMemoryIsNotApplied(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
@@ -99,14 +103,15 @@ func TestAnEntryThatWasChangedInMemoryIsNotApplied(t *testing.T) {
 		entry.Index, entry.Term = bad.Status().RaftIndex+1, bad.Status().Term
 		entry.Data = bytes.Clone(entry.Data)
 		entry.Data[0] ^= 1
-		go bad.state.ApplyBatch([]*raft.Log{&entry}) // ends with the goroutine, as the process would
+		// ends with the goroutine, as the process would
+		go bad.state.ApplyBatch([]*raft.Log{&entry})
 		require.ErrorIs(b, b.ends(bad), store.ErrChecksum)
 		require.Equal(b, before, bad.Status().Applied)
 	})
 }
 
-// One that was changed before the leader has it is refused there, and on no disk: the leader gives way, and
-// the cluster continues.
+// One that was changed before the leader has it is refused there, and on no disk: the leader gives
+// way, and the cluster continues.
 func TestAProposalThatWasChangedIsStoredNowhere(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
@@ -114,7 +119,8 @@ func TestAProposalThatWasChangedIsStoredNowhere(t *testing.T) {
 		entry := logEntry((&fsm.Entry{Version: 1}).Append(nil))
 		entry.Extensions[0] ^= 1
 		require.Error(b, leader.runs.latest.Load().raft.ApplyLog(entry, 0).Error())
-		goesOn := func() bool { return b.fence(b.leader(b.nodes...)) == nil } // the leader takes a moment to give way
+		// the leader takes a moment to give way
+		goesOn := func() bool { return b.fence(b.leader(b.nodes...)) == nil }
 		for began := time.Now(); !goesOn(); time.Sleep(10 * time.Millisecond) {
 			require.Less(b, time.Since(began), time.Minute)
 		}
@@ -125,4 +131,6 @@ func TestAProposalThatWasChangedIsStoredNowhere(t *testing.T) {
 }
 
 // logEntry is an entry as a leader proposes it.
-func logEntry(entry []byte) raft.Log { return raft.Log{Data: entry, Extensions: store.Checksum(entry)} }
+func logEntry(entry []byte) raft.Log {
+	return raft.Log{Data: entry, Extensions: store.Checksum(entry)}
+}

@@ -14,13 +14,20 @@ func TestWhoStopsWhenDigestsDiffer(t *testing.T) {
 		found    bool
 		outvoted bool
 	}{
-		"all agree":                             {1, map[string]uint64{"n1": 1, "n2": 1, "n3": 1}, false, false},
-		"one has not reported":                  {1, map[string]uint64{"n1": 1, "n2": 2}, false, false},
-		"a majority differs from mine":          {1, map[string]uint64{"n2": 2, "n3": 2}, true, true},
-		"mine and one more against one":         {1, map[string]uint64{"n1": 1, "n2": 1, "n3": 2}, true, false},
-		"all three differ":                      {1, map[string]uint64{"n1": 1, "n2": 2, "n3": 3}, true, false},
-		"who has no vote does not count":        {1, map[string]uint64{"n2": 2, "n4": 2, "n5": 2}, false, false},
-		"not known what mine was, so no answer": {0, map[string]uint64{"n2": 2, "n3": 2}, false, false},
+		"all agree": {1, map[string]uint64{"n1": 1, "n2": 1, "n3": 1},
+			false, false},
+		"one has not reported": {1, map[string]uint64{"n1": 1, "n2": 2},
+			false, false},
+		"a majority differs from mine": {1, map[string]uint64{"n2": 2, "n3": 2},
+			true, true},
+		"mine and one more against one": {1, map[string]uint64{"n1": 1, "n2": 1, "n3": 2},
+			true, false},
+		"all three differ": {1, map[string]uint64{"n1": 1, "n2": 2, "n3": 3},
+			true, false},
+		"who has no vote does not count": {1, map[string]uint64{"n2": 2, "n4": 2, "n5": 2},
+			false, false},
+		"not known what mine was, so no answer": {0, map[string]uint64{"n2": 2, "n3": 2},
+			false, false},
 	} {
 		d := &digests{}
 		if c.mine != 0 {
@@ -47,7 +54,8 @@ func TestPointsAreTheSameOnEveryNode(t *testing.T) {
 	for _, r := range d.todo {
 		points = append(points, r.Index, r.Value)
 	}
-	require.Equal(t, []uint64{digestEvery, digestEvery, 2 * digestEvery, 2*digestEvery + 4, 3 * digestEvery, 3*digestEvery + 3}, points,
+	require.Equal(t, []uint64{digestEvery, digestEvery, 2 * digestEvery, 2*digestEvery + 4,
+		3 * digestEvery, 3*digestEvery + 3}, points,
 		"where an entry passes a multiple")
 }
 

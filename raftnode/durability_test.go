@@ -30,9 +30,9 @@ func durabilityRounds(t *testing.T) int {
 }
 
 // What was acknowledged is there after all processes were killed in the middle of their work: each
-// grant that was not dropped since, with its token, and no grant that was. kill -9 leaves the kernel's
-// cache alone, so this shows that nothing is acknowledged before it was written; that it was flushed
-// is package store's to show.
+// grant that was not dropped since, with its token, and no grant that was. kill -9 leaves the
+// kernel's cache alone, so this shows that nothing is acknowledged before it was written; that it
+// was flushed is package store's to show.
 func TestNothingAcknowledgedIsLostWhenAllAreKilled(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -47,7 +47,8 @@ func TestNothingAcknowledgedIsLostWhenAllAreKilled(t *testing.T) {
 		c.ledger.round()
 		c.load(round, c.parts...)
 		c.work(200 + random.IntN(3000))
-		random.Shuffle(len(c.parts), func(i, j int) { c.parts[i], c.parts[j] = c.parts[j], c.parts[i] })
+		random.Shuffle(len(c.parts),
+			func(i, j int) { c.parts[i], c.parts[j] = c.parts[j], c.parts[i] })
 		c.kill(c.parts...)
 	}
 	c.start(c.parts...)
@@ -57,8 +58,8 @@ func TestNothingAcknowledgedIsLostWhenAllAreKilled(t *testing.T) {
 	c.noAlarms()
 }
 
-// When only the leader dies, its epoch passes on with everything acknowledged, to nodes that continue;
-// and it comes back.
+// When only the leader dies, its epoch passes on with everything acknowledged, to nodes that
+// continue; and it comes back.
 func TestNothingAcknowledgedIsLostWhenTheLeaderIsKilled(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, order{})
@@ -132,8 +133,8 @@ func (c *cluster) rest(parts ...*part) {
 	}
 }
 
-// work waits until so much more was acknowledged. How fast that goes is the machine's affair, as long as it
-// continues.
+// work waits until so much more was acknowledged. How fast that goes is the machine's affair, as
+// long as it continues.
 func (c *cluster) work(more int) {
 	c.t.Helper()
 	for goal, now := c.ledger.acknowledged()+more, 0; now < goal; {

@@ -11,30 +11,33 @@ import (
 )
 
 const (
-	// inFlightMax is how many entries are in flight at once: one is written while the next one gathers requests. More
-	// would only make each of them smaller.
+	// inFlightMax is how many entries are in flight at once: one is written while the next one
+	// gathers requests. More would only make each of them smaller.
 	inFlightMax = 2
-	// epochTick is how often an epoch reads its clock. A stall is cut off at clock.StepMax, so it must be well below
-	// that. It is also how long an entry is in flight before a goroutine waits for its failure (awaitFailures).
+	// epochTick is how often an epoch reads its clock. A stall is cut off at clock.StepMax, so it
+	// must be well below that. It is also how long an entry is in flight before a goroutine waits
+	// for its failure (awaitFailures).
 	epochTick = 25 * time.Millisecond
-	// renewalsWait is how long renewals wait for an entry of their own. A client renews after a third of its lease, and
-	// this is a tenth of the shortest lease.
+	// renewalsWait is how long renewals wait for an entry of their own. A client renews after a
+	// third of its lease, and this is a tenth of the shortest lease.
 	renewalsWait = 200 * time.Millisecond
 	// checkpointEvery bounds the cluster time that a change of leader loses.
 	checkpointEvery = time.Second
-	// versionRetry is how long a leader waits before it proposes LeaderStart again, under another version.
+	// versionRetry is how long a leader waits before it proposes LeaderStart again, under another
+	// version.
 	versionRetry = 10 * time.Millisecond
 )
 
-// supervise runs an epoch each time that raft makes this node leader, one after the other. It waits for raft only to
-// propose: raft's main loop waits until NotifyCh is read.
+// supervise runs an epoch each time that raft makes this node leader, one after the other. It waits
+// for raft only to propose: raft's main loop waits until NotifyCh is read.
 func (run *raftRun) supervise() {
 	defer close(run.supervised)
 	for run.lead() {
 	}
 }
 
-// awaitLeadership waits until raft changes the leadership of this node; false when this run of raft ends instead.
+// awaitLeadership waits until raft changes the leadership of this node; false when this run of raft
+// ends instead.
 func (run *raftRun) awaitLeadership() (running bool) {
 	select {
 	case leads := <-run.notifyCh:
@@ -66,8 +69,8 @@ type epoch struct {
 	checker   fsm.Checker    // of entries before they are proposed
 }
 
-// lead opens an epoch, if raft made this node leader, and runs it until raft ends it; false when this run of raft ends
-// instead. It returns when nothing of the epoch is in flight.
+// lead opens an epoch, if raft made this node leader, and runs it until raft ends it; false when
+// this run of raft ends instead. It returns when nothing of the epoch is in flight.
 func (run *raftRun) lead() (running bool) {
 	e := &epoch{raftRun: run, cutBefore: run.proposer.cut.Load()}
 	if run.ledSince().IsZero() || !e.start() {
@@ -84,8 +87,8 @@ func (run *raftRun) lead() (running bool) {
 	return running
 }
 
-// start proposes LeaderStart and waits until it is applied: then the state machine has everything of earlier terms, and
-// the clock starts from its time.
+// start proposes LeaderStart and waits until it is applied: then the state machine has everything
+// of earlier terms, and the clock starts from its time.
 func (e *epoch) start() bool {
 	log := e.proposer.log
 	for {
@@ -93,7 +96,8 @@ func (e *epoch) start() bool {
 			Node: e.proposer.cfg.ID, Nonce: rand.Uint64(),
 			Cluster: fsm.ClusterID(store.NewID()), TokenBase: e.proposer.cfg.TokenBase,
 		}
-		entry := fsm.Entry{Version: e.proposer.state.version.Load(), Commands: []fsm.Command{command}}
+		entry := fsm.Entry{Version: e.proposer.state.version.Load(),
+			Commands: []fsm.Command{command}}
 		var applied fsm.Applied
 		future, err := e.apply(entry.Append(nil))
 		if err == nil {
@@ -103,10 +107,12 @@ func (e *epoch) start() bool {
 		case err != nil:
 			log.Info("could not start leading", "error", err)
 			return false
-		case applied.Refused == fsm.OtherVersion: // the state machine was behind; it is not any more, or soon
+		case applied.Refused == fsm.OtherVersion:
+			// the state machine was behind; it is not any more, or soon
 			_ = sleep(e.life, versionRetry)
 		case applied.Refused != fsm.OK || applied.Results[0].Code != fsm.OK:
-			log.Error("could not start leading: the state machine refused the first entry of the epoch", "refused", applied.Refused, "results", applied.Results)
+			log.Error("could not start leading: the state machine refused the first entry of "+
+				"the epoch", "refused", applied.Refused, "results", applied.Results)
 			return false
 		default:
 			number := applied.Results[0].Index
@@ -134,14 +140,16 @@ func (e *epoch) run() (running bool) {
 		case <-e.proposer.queue.wake:
 		case <-tick.C:
 		}
-		for e.mustPropose(e.read().Now) { // the clock is read also if nothing is proposed, or the time since would look like a stall
+		// the clock is read also if nothing is proposed, or the time since would look like a stall
+		for e.mustPropose(e.read().Now) {
 			e.propose()
 		}
 		e.proposer.proposals.awaitFailures(epochTick)
 	}
 }
 
-// read reads the clock and publishes what that cut off: after a stall operators look while the epoch continues.
+// read reads the clock and publishes what that cut off: after a stall operators look while the
+// epoch continues.
 func (e *epoch) read() clock.Reading {
 	r := e.clock.Read()
 	e.proposer.cut.Store(e.cutBefore + int64(e.clock.Discarded()))
@@ -152,5 +160,6 @@ func (e *epoch) read() clock.Reading {
 func (e *epoch) mustPropose(now clock.Time) bool {
 	ready, idle := e.proposer.queue.look()
 	due := e.proposer.state.due.Load()
-	return ready || idle && due != never && (clock.Time(due) <= now || time.Since(e.sentAt) >= checkpointEvery)
+	return ready || idle && due != never &&
+		(clock.Time(due) <= now || time.Since(e.sentAt) >= checkpointEvery)
 }

@@ -28,10 +28,12 @@ func TestEpochIsAnnounced(t *testing.T) {
 	var n *Node
 	opened, announced := make(chan struct{}), make(chan bool, 10)
 	n, err = Open(t.Context(), Config{
-		ID: "n1", Store: store.Config{Memory: &store.Memory{}}, Peers: peer.Config{List: list, Listener: listener}, Fatal: func(error) {},
+		ID: "n1", Store: store.Config{Memory: &store.Memory{}},
+		Peers: peer.Config{List: list, Listener: listener}, Fatal: func(error) {},
 		Epoch: func(open bool) {
 			<-opened
-			assert.False(t, n.proposer.leads(), "nothing is taken before the epoch is announced, nor after its end is")
+			assert.False(t, n.proposer.leads(),
+				"nothing is taken before the epoch is announced, nor after its end is")
 			announced <- open
 		},
 	})
@@ -44,8 +46,8 @@ func TestEpochIsAnnounced(t *testing.T) {
 	require.Empty(t, announced)
 }
 
-// One entry expires at most fsm.ExpirationsMax. The rest goes into the next entry at once, not at the epoch's next tick:
-// after a network failure a hundred thousand sessions may expire together.
+// One entry expires at most fsm.ExpirationsMax. The rest goes into the next entry at once, not at
+// the epoch's next tick: after a network failure a hundred thousand sessions may expire together.
 func TestManyExpirationsDoNotWaitForTheTick(t *testing.T) {
 	inLoneBubble(t, func(t *testing.T, n *Node) {
 		const sessions = 4 * fsm.ExpirationsMax
@@ -53,7 +55,8 @@ func TestManyExpirationsDoNotWaitForTheTick(t *testing.T) {
 		for i := range uint64(sessions) {
 			var secret session.Hash
 			binary.BigEndian.PutUint64(secret[:], i+1)
-			n.Submit(t.Context(), &fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: fsm.TTLMin}}, func(a Answer, err error) {
+			n.Submit(t.Context(), &fsm.OpenSession{Secret: secret,
+				Settings: session.Settings{TTL: fsm.TTLMin}}, func(a Answer, err error) {
 				assert.Equal(t, fsm.OK, a.Result.Code)
 				opened <- err
 			})
@@ -76,8 +79,8 @@ func TestManyExpirationsDoNotWaitForTheTick(t *testing.T) {
 	})
 }
 
-// Entries are proposed while refusals of acquisitions that waited for too long are answered: an answer may read the state machine,
-// which an entry that is applied can keep busy.
+// Entries are proposed while refusals of acquisitions that waited for too long are answered: an
+// answer may read the state machine, which an entry that is applied can keep busy.
 func TestEntriesDoNotWaitForRefusals(t *testing.T) {
 	inLoneBubble(t, func(t *testing.T, n *Node) {
 		time.Sleep(2 * maintenanceTick) // the announcement is out, nothing else is written
@@ -90,7 +93,8 @@ func TestEntriesDoNotWaitForRefusals(t *testing.T) {
 				}
 			}
 		})
-		const many = 4 * entryCommandsMax // that an entry leaves some behind which have waited for too long
+		// that an entry leaves some behind which have waited for too long
+		const many = 4 * entryCommandsMax
 		refused, hear := make(chan error, many), make(chan struct{})
 		for range many {
 			n.Submit(t.Context(), acquire(1), func(_ Answer, err error) {
@@ -111,14 +115,17 @@ func TestEntriesDoNotWaitForRefusals(t *testing.T) {
 	})
 }
 
-// Raft reports a failure only through the future of a proposal, and no goroutine waits for that during the first tick.
+// Raft reports a failure only through the future of a proposal, and no goroutine waits for that
+// during the first tick.
 func TestARefusedProposalIsAnsweredSoon(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()
 		down := b.others(leader)[0]
 		b.kill(down)
-		require.NoError(b, b.fence(leader), "what it lacks is sent to it in vain, for as long as a transfer may take")
-		transfer := leader.runs.latest.Load().raft.LeadershipTransferToServer(down.Node.self.ID(), "h:1")
+		require.NoError(b, b.fence(leader),
+			"what it lacks is sent to it in vain, for as long as a transfer may take")
+		transfer := leader.runs.latest.Load().raft.LeadershipTransferToServer(down.Node.self.ID(),
+			"h:1")
 		synctest.Wait()
 		var notLeader *NotLeaderError
 		began := time.Now()

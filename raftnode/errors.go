@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// The outcomes of a command without an answer. Each but ErrUnknown means that it was not done and never will be.
+// The outcomes of a command without an answer. Each but ErrUnknown means that it was not done and
+// never will be.
 var (
 	// ErrUnknown: it was proposed, and its outcome is not known. It may take effect later.
 	ErrUnknown = errors.New("the outcome is unknown: the command was proposed, and leadership or the process ended before it was seen applied; send it again, every command may be repeated")
@@ -14,10 +15,15 @@ var (
 	// ErrClosed: this node is closing.
 	ErrClosed = errors.New("not done: this node is closed")
 	// ErrOtherVersion: the state machine was upgraded meanwhile.
-	ErrOtherVersion = errors.New("not done: the cluster's state machine version changed meanwhile; send it again")
-	// ErrUndecodable: this leader could not decode the entry that it would have proposed. No client can cause that.
-	ErrUndecodable = errors.New("not done: this node made an entry that it cannot decode, and proposed nothing; report this as a bug")
-	// ErrRefused: the cluster can't be changed in this way; the error that wraps it gives the reason.
+	ErrOtherVersion = errors.New(
+		"not done: the cluster's state machine version changed meanwhile; send it again")
+	// ErrUndecodable: this leader could not decode the entry that it would have proposed. No client
+	// can cause that.
+	ErrUndecodable = errors.New(
+		"not done: this node made an entry that it cannot decode, and proposed nothing; report " +
+			"this as a bug")
+	// ErrRefused: the cluster can't be changed in this way; the error that wraps it gives the
+	// reason.
 	ErrRefused = errors.New("nothing was changed")
 	// ErrNotYet: the same, but it may be possible a little later.
 	ErrNotYet = errors.New("nothing was changed yet; try again later")
@@ -41,7 +47,8 @@ func changeError(change string, reason error) error {
 	return &ChangeError{change, reason}
 }
 
-// NotLeaderError is the refusal of a node that does not lead; it names the leader, if that is known.
+// NotLeaderError is the refusal of a node that does not lead; it names the leader, if that is
+// known.
 type NotLeaderError struct {
 	// ID is the leader's, as far as this node knows; "" = no leader is known.
 	ID string

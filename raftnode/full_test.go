@@ -10,8 +10,8 @@ import (
 	"zamok/fsm"
 )
 
-// When every disk is full no node can begin an epoch. The nodes wait for room, without deposing each
-// other all the time, and continue by themselves soon after there is some.
+// When every disk is full no node can begin an epoch. The nodes wait for room, without deposing
+// each other all the time, and continue by themselves soon after there is some.
 func TestFullDisksEverywhereAreWaitedOut(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		require.NoError(b, b.fence(b.leader(b.nodes...)))
@@ -62,8 +62,9 @@ func TestALeaderWithoutRoomGivesWay(t *testing.T) {
 	})
 }
 
-// A follower whose disk is full takes no entries, and its leader does not take that for a log that differs: it would
-// go back in its own, entry by entry, and in the end send a snapshot to one that lacks nothing but the latest.
+// A follower whose disk is full takes no entries, and its leader does not take that for a log that
+// differs: it would go back in its own, entry by entry, and in the end send a snapshot to one that
+// lacks nothing but the latest.
 func TestAFollowerWithoutRoomIsAskedForTheSameAgain(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
@@ -86,9 +87,9 @@ func TestAFollowerWithoutRoomIsAskedForTheSameAgain(t *testing.T) {
 	})
 }
 
-// Before a disk is full there is a mark. Below it the node tells the others, whose leader refuses what
-// only adds if too few have room, and makes a snapshot while there is room for one. Entries continue: renewals and drops are
-// the cure.
+// Before a disk is full there is a mark. Below it the node tells the others, whose leader refuses
+// what only adds if too few have room, and makes a snapshot while there is room for one. Entries
+// continue: renewals and drops are the cure.
 func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
@@ -120,7 +121,8 @@ func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
 // A leader sends its heartbeats as often as its lease demands, however long it would not campaign.
 func TestACautiousLeaderSendsHeartbeats(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		run := &raftRun{runs: &b.leader(b.nodes...).runs, shortest: timeoutMin, cautiousUntil: time.Now().Add(cautious)}
+		run := &raftRun{runs: &b.leader(b.nodes...).runs, shortest: timeoutMin,
+			cautiousUntil: time.Now().Add(cautious)}
 		heartbeat, election := run.raftTimeouts()
 		require.Equal(b, []time.Duration{cautious, cautious}, []time.Duration{heartbeat, election})
 		run.leadership.Store(&leadership{})

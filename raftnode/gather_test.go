@@ -70,7 +70,8 @@ func TestGathering(t *testing.T) {
 	})
 }
 
-// A client that got its answer may send its next request: the one that dropped a lock, and the one that was granted it.
+// A client that got its answer may send its next request: the one that dropped a lock, and the one
+// that was granted it.
 func TestWhoGoesOn(t *testing.T) {
 	const index = 7
 	granted := fsm.Result{Index: index, State: fsm.Granted, Token: index}
@@ -91,8 +92,11 @@ func TestWhoGoesOn(t *testing.T) {
 		"shared by two":            {3, 0, []fsm.Result{dropped}, []fsm.Event{gone, grant, grant}},
 		"what is so already":       {1, 0, []fsm.Result{held}, nil},
 		"fences":                   {3, 2, []fsm.Result{dropped}, []fsm.Event{gone}},
-		"what was refused":         {1, 0, []fsm.Result{{Index: index, Code: fsm.LimitExceeded}}, nil},
+		"what was refused": {1, 0,
+			[]fsm.Result{{Index: index, Code: fsm.LimitExceeded}}, nil},
 	} {
-		assert.Equal(t, c.unblocked, countUnblocked(c.fences+len(c.results), fsm.Applied{Results: c.results, Events: c.events}), name)
+		assert.Equal(t, c.unblocked,
+			countUnblocked(c.fences+len(c.results),
+				fsm.Applied{Results: c.results, Events: c.events}), name)
 	}
 }

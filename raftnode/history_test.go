@@ -21,7 +21,8 @@ import (
 // restored is where the history begins that a backup becomes.
 func restored(t *testing.T, file []byte, above uint64) uint64 {
 	made, err := Restore(bytes.NewReader(file), RestoreConfig{
-		Node: peer.Node{ID: "r1", Address: "127.0.0.1:1"}, Dir: filepath.Join(t.TempDir(), "data"), Above: above,
+		Node: peer.Node{ID: "r1", Address: "127.0.0.1:1"}, Dir: filepath.Join(t.TempDir(), "data"),
+		Above: above,
 	})
 	require.NoError(t, err)
 	return made.Index
@@ -30,7 +31,8 @@ func restored(t *testing.T, file []byte, above uint64) uint64 {
 // moved is the backup of a history that began above an index, and has done nothing since.
 func moved(t *testing.T, file []byte, above uint64) []byte {
 	var b bytes.Buffer
-	_, _, err := fsm.RewriteBackup(&b, bytes.NewReader(file), fsm.NewHistory{Cluster: fsm.ClusterID{1}, AboveIndex: above})
+	_, _, err := fsm.RewriteBackup(&b, bytes.NewReader(file),
+		fsm.NewHistory{Cluster: fsm.ClusterID{1}, AboveIndex: above})
 	require.NoError(t, err)
 	return b.Bytes()
 }
@@ -38,8 +40,8 @@ func moved(t *testing.T, file []byte, above uint64) []byte {
 // farAhead is an index that no clock reaches this century.
 const farAhead = 1<<52 + 1<<51
 
-// One backup is restored again and again. Each history begins so far above the one before that this one can have
-// issued 2²⁰ tokens for each second until then.
+// One backup is restored again and again. Each history begins so far above the one before that this
+// one can have issued 2²⁰ tokens for each second until then.
 func TestEachRestoreOfABackupBeginsAboveTheOneBefore(t *testing.T) {
 	t.Parallel()
 	file, _, _ := backup(t)
@@ -58,7 +60,8 @@ func TestEachRestoreOfABackupBeginsAboveTheOneBefore(t *testing.T) {
 				began := time.Now()
 				index := restored(t, c.file, c.above)
 				if before != 0 {
-					assert.Greater(t, index, before+uint64(began.Sub(at))<<tokenShift/uint64(time.Second))
+					assert.Greater(t, index,
+						before+uint64(began.Sub(at))<<tokenShift/uint64(time.Second))
 				}
 				assert.GreaterOrEqual(t, index, c.above)
 				before, at = index, time.Now()
@@ -70,7 +73,8 @@ func TestEachRestoreOfABackupBeginsAboveTheOneBefore(t *testing.T) {
 // Two machines restore one backup at one moment, by clocks that agree.
 func TestRestoresAtOneMomentBeginApart(t *testing.T) {
 	file, _, _ := backup(t)
-	for name, file := range map[string][]byte{"at the clock": file, "ahead of the clock": moved(t, file, farAhead)} {
+	for name, file := range map[string][]byte{"at the clock": file,
+		"ahead of the clock": moved(t, file, farAhead)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var indexes [2]uint64
@@ -85,10 +89,12 @@ func TestRestoresAtOneMomentBeginApart(t *testing.T) {
 	}
 }
 
-// A restored cluster is backed up and restored, and a new cluster begins before and after it, all in one second.
+// A restored cluster is backed up and restored, and a new cluster begins before and after it, all
+// in one second.
 func TestARestoreOfARestoreAndANewClusterInOneSecond(t *testing.T) {
 	file, _, _ := backup(t)
-	for name, file := range map[string][]byte{"at the clock": file, "ahead of the clock": moved(t, file, farAhead)} {
+	for name, file := range map[string][]byte{"at the clock": file,
+		"ahead of the clock": moved(t, file, farAhead)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
@@ -108,8 +114,9 @@ func TestARestoreOfARestoreAndANewClusterInOneSecond(t *testing.T) {
 	}
 }
 
-// timelineOf plays a clock by which one history after the other begins: new ones, and restores of any backup of any
-// of them. All of them issue tokens as fast as they may. Each begins above all that there was.
+// timelineOf plays a clock by which one history after the other begins: new ones, and restores of
+// any backup of any of them. All of them issue tokens as fast as they may. Each begins above all
+// that there was.
 func timelineOf(t *rapid.T, now time.Time, lead uint64, fresh bool, steps []time.Duration) {
 	type history struct {
 		base  uint64
@@ -125,7 +132,8 @@ func timelineOf(t *rapid.T, now time.Time, lead uint64, fresh bool, steps []time
 		h := history{fsm.TokenBase(tokens, above), begins}
 		for _, other := range all {
 			if h.base <= other.base || h.base < issued(other) {
-				t.Fatalf("a history begins at %d: one before it began at %d and has issued %d", h.base, other.base, issued(other))
+				t.Fatalf("a history begins at %d: one before it began at %d and has issued %d",
+					h.base, other.base, issued(other))
 			}
 		}
 		if h.base < above || h.base >= fsm.TokenBaseMax {
@@ -155,7 +163,9 @@ func TestHistoriesNeverShareTokens(t *testing.T) {
 		}))
 	start := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
 	t.Run("for two centuries", func(t *testing.T) {
-		rapid.Check(t, func(t *rapid.T) { timelineOf(t, start, 0, true, rapid.SliceOfN(step, 1, 50).Draw(t, "steps")) })
+		rapid.Check(t, func(t *rapid.T) {
+			timelineOf(t, start, 0, true, rapid.SliceOfN(step, 1, 50).Draw(t, "steps"))
+		})
 	})
 	t.Run("ahead of the clock, for eight years", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
@@ -192,7 +202,8 @@ func TestANumberThatLeavesNoRoomIsRefused(t *testing.T) {
 	file, _, _ := backup(t)
 	dir := filepath.Join(t.TempDir(), "data")
 	_, err := Restore(bytes.NewReader(file), RestoreConfig{
-		Node: peer.Node{ID: "r1", Address: "127.0.0.1:1"}, Dir: dir, Above: fsm.TokenBaseMax - 1, HoldOff: clock.Second,
+		Node: peer.Node{ID: "r1", Address: "127.0.0.1:1"}, Dir: dir, Above: fsm.TokenBaseMax - 1,
+		HoldOff: clock.Second,
 	})
 	require.ErrorContains(t, err, "no room")
 	require.ErrorContains(t, err, "no cluster was made")

@@ -14,23 +14,25 @@ import (
 	"zamok/raftnode/store"
 )
 
-// A node that is no member yet requests over the peer port to be added. Its certificate proves its name, and with
-// TLS package peer passes the request on only if the called node knows that name, or its operator allows it.
+// A node that is no member yet requests over the peer port to be added. Its certificate proves its
+// name, and with TLS package peer passes the request on only if the called node knows that name, or
+// its operator allows it.
 
 const (
 	// learnTimeout is how long the members may take to name their cluster to a node that joins it.
 	learnTimeout = 10 * time.Second
 	// relearnTimeout is the same for a node that has learned it before.
 	relearnTimeout = 2 * time.Second
-	// addTimeout bounds one attempt of a leader to add a node that requested it. The node requests it again.
+	// addTimeout bounds one attempt of a leader to add a node that requested it. The node requests
+	// it again.
 	addTimeout = 10 * time.Second
-	// addWait is how long a reply waits for that: a call has nodeCallTimeout, and on slow lines its handshake takes most
-	// of it.
+	// addWait is how long a reply waits for that: a call has nodeCallTimeout, and on slow lines its
+	// handshake takes most of it.
 	addWait = 500 * time.Millisecond
 )
 
-// learnCluster asks the nodes of Config.Join for their cluster, until one of them answers. If none does, a node that waited
-// for a cluster before waits for the same.
+// learnCluster asks the nodes of Config.Join for their cluster, until one of them answers. If none
+// does, a node that waited for a cluster before waits for the same.
 func (a *admission) learnCluster(ctx context.Context, before store.ID) (store.ID, error) {
 	if a.cfg.Join == (peer.List{}) {
 		return before, nil
@@ -53,10 +55,13 @@ func (a *admission) learnCluster(ctx context.Context, before store.ID) (store.ID
 		switch ended := sleep(bounded, askEvery); {
 		case ended == nil:
 		case before != (store.ID{}) && ctx.Err() == nil:
-			a.log.Warn("no node of --join answers; waiting to be added to the same cluster as before", "cluster", before, "reason", reason)
+			a.log.Warn("no node of --join answers; waiting to be added to the same cluster "+
+				"as before", "cluster", before, "reason", reason)
 			return before, nil
 		default:
-			return store.ID{}, fmt.Errorf("raftnode: no node of --join has named its cluster: %w; nothing was started", reason)
+			return store.ID{}, fmt.Errorf(
+				"raftnode: no node of --join has named its cluster: %w; nothing was started",
+				reason)
 		}
 	}
 }
@@ -71,29 +76,35 @@ func (a *admission) askCluster(ctx context.Context) (cluster store.ID, failed er
 		case reply.Err != nil:
 			failed = reply.Err
 		case !isMember(reply) || theirs == (store.ID{}):
-			failed = fmt.Errorf("%s at %s is no member of a cluster that has begun", reply.Node.ID, reply.Node.Address)
+			failed = fmt.Errorf("%s at %s is no member of a cluster that has begun", reply.Node.ID,
+				reply.Node.Address)
 		case cluster != (store.ID{}) && cluster != theirs:
-			return store.ID{}, fmt.Errorf("they are nodes of two clusters, %v and %v", cluster, theirs)
+			return store.ID{}, fmt.Errorf("they are nodes of two clusters, %v and %v",
+				cluster, theirs)
 		default:
 			cluster = theirs
 		}
 	}
 	if cluster != (store.ID{}) {
-		a.roster.learnMembers(slices.DeleteFunc(replies, func(r peer.Reply) bool { return !isMember(r) }))
+		a.roster.learnMembers(slices.DeleteFunc(replies,
+			func(r peer.Reply) bool { return !isMember(r) }))
 	}
 	return cluster, failed
 }
 
-// isMember reports whether a reply is of the node that was asked, and that is a member of its cluster.
+// isMember reports whether a reply is of the node that was asked, and that is a member of its
+// cluster.
 func isMember(reply peer.Reply) bool {
-	return reply.Err == nil && reply.Answer.Member && reply.Answer.Name == peer.NameOf(raft.ServerID(reply.Node.ID))
+	return reply.Err == nil && reply.Answer.Member &&
+		reply.Answer.Name == peer.NameOf(raft.ServerID(reply.Node.ID))
 }
 
 // requestAll is Node.RequestJoin.
 func (a *admission) requestAll(ctx context.Context) error {
 	targets := a.roster.others(a.runs.latest.Load())
 	for _, node := range a.cfg.Join.Nodes() {
-		if !slices.ContainsFunc(targets, func(other peer.Node) bool { return other.Address == node.Address }) {
+		if !slices.ContainsFunc(targets,
+			func(other peer.Node) bool { return other.Address == node.Address }) {
 			targets = append(targets, node)
 		}
 	}
@@ -122,7 +133,8 @@ func (a *admission) requestJoin(ctx context.Context, member peer.Reply) error {
 	request := nodeRequest{Join: a.network.Addr().String()}
 	_, err := a.call(ctx, member.Answer.ID(), raft.ServerAddress(member.Node.Address), request)
 	if e, ok := errors.AsType[*nodeError](err); ok && e.Leader != (peer.Node{}) {
-		_, err = a.call(ctx, raft.ServerID(e.Leader.ID), raft.ServerAddress(e.Leader.Address), request)
+		_, err = a.call(ctx, raft.ServerID(e.Leader.ID), raft.ServerAddress(e.Leader.Address),
+			request)
 	}
 	return err
 }

@@ -17,7 +17,8 @@ import (
 
 // joinsUntilVoter has a node request to join until it has a vote, or is refused for good.
 func (b *bubble) joinsUntilVoter(n *bubbleNode) (err error) {
-	for began := time.Now(); !n.Voter() && time.Since(began) < time.Minute; time.Sleep(time.Second) {
+	for began := time.Now(); !n.Voter() &&
+		time.Since(began) < time.Minute; time.Sleep(time.Second) {
 		if err = n.RequestJoin(b.Context()); errors.Is(err, ErrRefused) {
 			break
 		}
@@ -25,14 +26,16 @@ func (b *bubble) joinsUntilVoter(n *bubbleNode) (err error) {
 	return err
 }
 
-// A node joins with nothing but its certificate if the operator named it, calls any member, and finds the leader by that.
+// A node joins with nothing but its certificate if the operator named it, calls any member, and
+// finds the leader by that.
 func TestAnAllowedNodeJoinsByItself(t *testing.T) {
 	a := newAuthority(t)
 	inBubbleTuned(t, func(c *Config) {
 		c.Peers.TLS, c.Peers.AllowedNames = a.names(t, c.ID), []string{"n[1-4]"}
 	}, func(b *bubble) {
 		leader := b.leader(b.nodes...)
-		follower, err := peer.ParseList(b.others(leader)[0].self.ID + "=" + b.others(leader)[0].self.Address)
+		follower, err := peer.ParseList(b.others(leader)[0].self.ID + "=" +
+			b.others(leader)[0].self.Address)
 		require.NoError(b, err)
 		n4 := b.machine("n4", "h4:1")
 		b.waits(n4, follower)
@@ -50,7 +53,8 @@ func TestAnAllowedNodeJoinsByItself(t *testing.T) {
 	})
 }
 
-// A certificate of the peers' authority alone adds no node: it waits for an operator, and learns what that has to do.
+// A certificate of the peers' authority alone adds no node: it waits for an operator, and learns
+// what that has to do.
 func TestANodeThatNobodyVouchesForWaits(t *testing.T) {
 	secured(t, func(b *bubble, _ authority) {
 		leader := b.leader(b.nodes...)
@@ -69,7 +73,8 @@ func TestANodeThatNobodyVouchesForWaits(t *testing.T) {
 	})
 }
 
-// A node joins for itself: not for the node at another address, and not for another data directory of its name.
+// A node joins for itself: not for the node at another address, and not for another data directory
+// of its name.
 func TestANodeAsksToJoinForItselfOnly(t *testing.T) {
 	a := newAuthority(t)
 	inBubbleTuned(t, func(c *Config) {
@@ -87,7 +92,8 @@ func TestANodeAsksToJoinForItselfOnly(t *testing.T) {
 			{n4, b.nodes[0].self.Address, "is the address of n1"},
 			{n4, "h4", "has no host and port"},
 			{second, n4.self.Address, "at h4:1 is another machine of the name n4"},
-			{n4, n5.self.Address, "n4 is being added"}, // the leader's TLS handshake fails there, later
+			// the leader's TLS handshake fails there, later
+			{n4, n5.self.Address, "n4 is being added"},
 		} {
 			assert.Contains(b, b.requestJoinAt(c.by, leader, c.at), c.reason)
 		}
@@ -106,7 +112,8 @@ func TestANodeAsksToJoinForItselfOnly(t *testing.T) {
 func (b *bubble) requestJoinAt(n, leader *bubbleNode, at string) string {
 	body, err := json.Marshal(nodeRequest{Join: at})
 	require.NoError(b, err)
-	reply, err := n.network.Call(b.Context(), peer.Node{ID: leader.Node.self.String(), Address: leader.self.Address}, body)
+	reply, err := n.network.Call(b.Context(),
+		peer.Node{ID: leader.Node.self.String(), Address: leader.self.Address}, body)
 	require.NoError(b, err)
 	return string(reply)
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// loseEntries gives a follower of a leader an older copy of its log, without its last entries. It does not run then.
+// loseEntries gives a follower of a leader an older copy of its log, without its last entries. It
+// does not run then.
 func loseEntries(b *bubble, leader *bubbleNode) (bad *bubbleNode) {
 	require.NoError(b, b.fence(leader))
 	time.Sleep(time.Second)
@@ -46,7 +47,8 @@ func TestAFollowerIsNotifiedThatItLostWhatItAcknowledged(t *testing.T) {
 	})
 }
 
-// The same, but the follower starts once more just when the leader has noticed, before it owes anything.
+// The same, but the follower starts once more just when the leader has noticed, before it owes
+// anything.
 func TestAFollowerThatStartsAgainBeforeItOwes(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)

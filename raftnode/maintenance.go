@@ -15,17 +15,20 @@ import (
 
 const (
 	maintenanceTick = time.Second
-	// leaderlessMax is how long no leader has lasted when a node queries the others, and how long it waits before the next query.
+	// leaderlessMax is how long no leader has lasted when a node queries the others, and how long
+	// it waits before the next query.
 	leaderlessMax = 3 * time.Second
 	// nodeCallTimeout bounds one call to another node.
 	nodeCallTimeout = 2 * time.Second
 	// announceShare: free space is announced again when it has changed by 1/announceShare.
 	announceShare = 10
-	// snapshotWhenLow is how often a node with little disk space takes a snapshot, to compact its log.
+	// snapshotWhenLow is how often a node with little disk space takes a snapshot, to compact its
+	// log.
 	snapshotWhenLow = time.Minute
 )
 
-// maintain is the maintenance loop. It does what needs the disk or other nodes, and must not hold up raft.
+// maintain is the maintenance loop. It does what needs the disk or other nodes, and must not hold
+// up raft.
 func (n *Node) maintain() {
 	ctx := n.life
 	tick := time.NewTicker(maintenanceTick)
@@ -62,8 +65,9 @@ func (n *Node) maintain() {
 		}
 		needsSnapshot := isLow || n.store.WantsSnapshot()
 		if (needsSnapshot || n.store.IsLong()) && truncating.CompareAndSwap(false, true) {
-			// Raft accepts the request when the previous snapshot is complete, which a stalled disk may delay: nothing
-			// waits for that, and the goroutine ends with raft. Raft logs the outcome.
+			// Raft accepts the request when the previous snapshot is complete, which a stalled disk
+			// may delay: nothing waits for that, and the goroutine ends with raft. Raft logs the
+			// outcome.
 			go func() {
 				defer truncating.Store(false)
 				if needsSnapshot && run.raft.Snapshot().Error() != nil {
@@ -79,7 +83,9 @@ func (n *Node) maintain() {
 type leaderWatch struct {
 	term   uint64    // raft's, at the last check
 	looked time.Time // when that was
-	lasted time.Time // when there last was a leader of the same term as at the previous check, or the others were queried
+	// when there last was a leader of the same term as at the previous check, or the others were
+	// queried
+	lasted time.Time
 }
 
 // queryOthers queries the other nodes, while no leader lasts: whether this one was removed, and how
@@ -116,7 +122,8 @@ func (n *Node) recordCluster() {
 		}
 	}
 	id := n.store.Identity()
-	if !n.state.committed.Load().servers.has(n.self.ID()) || id.Bootstrapped && id.Cluster == store.ID(cluster) {
+	if !n.state.committed.Load().servers.has(n.self.ID()) ||
+		id.Bootstrapped && id.Cluster == store.ID(cluster) {
 		return // a node that joins is a member when that is committed
 	}
 	if err := n.store.RecordCluster(store.ID(cluster)); err != nil {
@@ -136,10 +143,12 @@ type announcer struct {
 func (a *announcer) announcement() fsm.Member {
 	return fsm.Member{
 		ID: a.cfg.ID, Incarnation: fsm.Incarnation(a.store.Identity().Incarnation),
-		Client: a.cfg.Client, Peer: a.network.Addr().String(), HTTP: a.cfg.HTTP, Version: a.cfg.Version,
+		Client: a.cfg.Client, Peer: a.network.Addr().String(), HTTP: a.cfg.HTTP,
+		Version:         a.cfg.Version,
 		StateVersionMin: a.cfg.Versions.Min, StateVersionMax: a.cfg.Versions.Max,
 		FreeBytes: a.store.FreeBytes(), LowSpaceThreshold: a.store.LowSpace(),
-		ElectionTimeout: uint32(a.timing.timeout() / time.Millisecond), ElectionTimeoutFixed: uint32(a.cfg.ElectionTimeout / time.Millisecond),
+		ElectionTimeout:      uint32(a.timing.timeout() / time.Millisecond),
+		ElectionTimeoutFixed: uint32(a.cfg.ElectionTimeout / time.Millisecond),
 	}
 }
 
@@ -149,7 +158,8 @@ func (a *announcer) isOutOfDate(run *raftRun) bool {
 	mine, known := a.announcement(), a.state.member(a.cfg.ID).Member
 	low := known.FreeBytes < known.LowSpaceThreshold
 	changed := max(mine.FreeBytes, known.FreeBytes) - min(mine.FreeBytes, known.FreeBytes)
-	if low == (mine.FreeBytes < mine.LowSpaceThreshold) && changed <= known.FreeBytes/announceShare {
+	if low == (mine.FreeBytes < mine.LowSpaceThreshold) &&
+		changed <= known.FreeBytes/announceShare {
 		mine.FreeBytes = known.FreeBytes
 	}
 	return run.leader() != "" && mine != known && run.hasReplayed()

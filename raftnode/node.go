@@ -94,8 +94,8 @@ func compose(cfg Config) *Node {
 	return n
 }
 
-// Open opens a node. With an empty directory and a list of initial members it asks the other nodes of the list, and
-// waits until all of them agree to bootstrap, or ctx ends.
+// Open opens a node. With an empty directory and a list of initial members it asks the other nodes
+// of the list, and waits until all of them agree to bootstrap, or ctx ends.
 func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	cfg, err = cfg.withDefaults()
 	if err != nil {
@@ -115,7 +115,8 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	undo = func() error { return errors.Join(cfg.Peers.Listener.Close(), n.store.Close()) }
 	logs := n.store.Logs()
-	n.proposer.proposals.LogStore, n.proposer.proposals.MonotonicLogStore = logs, logs.(raft.MonotonicLogStore)
+	n.proposer.proposals.LogStore, n.proposer.proposals.MonotonicLogStore = logs,
+		logs.(raft.MonotonicLogStore)
 	n.timing.begin()
 	identity := n.store.Identity()
 	cluster := identity.Cluster
@@ -124,16 +125,20 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	n.self = peer.Server{Name: cfg.ID, Incarnation: peer.Incarnation(identity.Incarnation)}
 	if _, err := peer.ParseInitialMembers(identity.Initial); err != nil {
-		return nil, fmt.Errorf("raftnode: %w: identity.json of %s: %w; nothing was changed; start the release that wrote it", store.ErrLost, cfg.ID, err)
+		return nil, fmt.Errorf("raftnode: %w: identity.json of %s: %w; nothing was changed; "+
+			"start the release that wrote it", store.ErrLost, cfg.ID, err)
 	}
 	if err := n.roster.read(logs, n.store.Snapshots()); err != nil {
 		return nil, err
 	}
 	peers := &cfg.Peers
 	peers.Format = fsm.Format()
-	peers.ID, peers.Incarnation, peers.Cluster, peers.Logger = cfg.ID, n.self.Incarnation, peer.ClusterID(cluster), cfg.Logger
-	peers.Knows, peers.Condition, peers.Term, peers.Handle = n.roster.knows, n.roster.condition, n.store.Term, n.handleRequest
-	peers.WaitWritten, peers.HeartbeatStatus, peers.MayCampaign = n.store.WaitWritten, n.progress.heartbeatStatus, n.progress.mayCampaign
+	peers.ID, peers.Incarnation, peers.Cluster, peers.Logger = cfg.ID, n.self.Incarnation,
+		peer.ClusterID(cluster), cfg.Logger
+	peers.Knows, peers.Condition, peers.Term, peers.Handle = n.roster.knows, n.roster.condition,
+		n.store.Term, n.handleRequest
+	peers.WaitWritten, peers.HeartbeatStatus, peers.MayCampaign = n.store.WaitWritten,
+		n.progress.heartbeatStatus, n.progress.mayCampaign
 	peers.Tail, peers.Owe = n.store.Tail, n.tailDebt.makeOwe
 	n.network, err = peer.New(cfg.Peers)
 	if err != nil {
@@ -177,8 +182,8 @@ func (b *base) fatal(err error) {
 	runtime.Goexit()
 }
 
-// Submit proposes a command, which counts for the identity in ctx (From). done is called once, perhaps before Submit
-// returns. The end of ctx does not cancel the command.
+// Submit proposes a command, which counts for the identity in ctx (From). done is called once,
+// perhaps before Submit returns. The end of ctx does not cancel the command.
 func (n *Node) Submit(ctx context.Context, c fsm.Command, done Done) {
 	n.proposer.submit(ctx, c, done)
 }
@@ -194,8 +199,8 @@ func (n *Node) Renew(id session.ID, done Done) { n.proposer.renew(id, done) }
 // Crowded reports whether more commands wait than the next entry of the log can take.
 func (n *Node) Crowded() bool { return n.proposer.queue.crowded() }
 
-// ReadBarrier returns when everything that was acknowledged anywhere before the call is in this node's state
-// machine (N5), with the state machine's stamp and time.
+// ReadBarrier returns when everything that was acknowledged anywhere before the call is in this
+// node's state machine (N5), with the state machine's stamp and time.
 func (n *Node) ReadBarrier(ctx context.Context) (clock.Stamp, clock.Time, error) {
 	return n.proposer.readBarrier(ctx)
 }
@@ -218,32 +223,34 @@ func (n *Node) Leader() (id, client string) {
 	return id, n.state.member(id).Client
 }
 
-// View lets f read this node's state machine, which may be behind the leader's; after ReadBarrier it is not. f
-// must not keep it, nor call this node.
+// View lets f read this node's state machine, which may be behind the leader's; after ReadBarrier
+// it is not. f must not keep it, nor call this node.
 func (n *Node) View(f func(*fsm.Machine)) { n.state.view(f) }
 
-// Freeze returns this node's current state, in the time that a snapshot takes to begin. After ReadBarrier it has all
-// that was acknowledged before. It may be written while the node continues.
+// Freeze returns this node's current state, in the time that a snapshot takes to begin. After
+// ReadBarrier it has all that was acknowledged before. It may be written while the node continues.
 func (n *Node) Freeze() *fsm.Frozen { return n.state.freeze() }
 
-// Join adds a node to the cluster: first without a vote, then, once it has nearly caught up, with one. A node with
-// another data directory replaces a server of the same name and address that has been silent for replaceSilence.
-// Only the leader can join nodes. Each step is in the log. So if ctx or the leadership ends in between, the next Join
-// continues from there.
+// Join adds a node to the cluster: first without a vote, then, once it has nearly caught up, with
+// one. A node with another data directory replaces a server of the same name and address that has
+// been silent for replaceSilence. Only the leader can join nodes. Each step is in the log. So if
+// ctx or the leadership ends in between, the next Join continues from there.
 func (n *Node) Join(ctx context.Context, node peer.Node) error {
 	return n.changes.join(ctx, node, peer.Server{})
 }
 
-// Remove removes a node from the cluster. A removal after which no majority of the voters would answer is refused: it
-// could not be committed, and the cluster would have no leader from then on. A leader that is to remove itself hands over
-// instead, and its NotLeaderError names the node that can do it: its removal would cost the others an election.
+// Remove removes a node from the cluster. A removal after which no majority of the voters would
+// answer is refused: it could not be committed, and the cluster would have no leader from then on.
+// A leader that is to remove itself hands over instead, and its NotLeaderError names the node that
+// can do it: its removal would cost the others an election.
 func (n *Node) Remove(ctx context.Context, name string) error {
 	return n.changes.removeNamed(ctx, name)
 }
 
-// RequestJoin requests once, of the members of Config.Join and of those that this node knows of, to be added. It returns
-// nil when the leader has given this node a vote. After ErrRefused every further attempt would fail. After any other error
-// one may succeed: when the members can be reached, this node has caught up, or an operator allows it.
+// RequestJoin requests once, of the members of Config.Join and of those that this node knows of, to
+// be added. It returns nil when the leader has given this node a vote. After ErrRefused every
+// further attempt would fail. After any other error one may succeed: when the members can be
+// reached, this node has caught up, or an operator allows it.
 func (n *Node) RequestJoin(ctx context.Context) error { return n.admission.requestAll(ctx) }
 
 // Transfer transfers the leadership to a node, fit or not, or with "" to one that is fit for it.
@@ -251,11 +258,12 @@ func (n *Node) Transfer(ctx context.Context, name string) error {
 	return n.handover.order(ctx, name)
 }
 
-// NoRoom is why this leader admits nothing new, as of the last second; "" = it does, or does not lead.
+// NoRoom is why this leader admits nothing new, as of the last second; "" = it does, or does not
+// lead.
 func (n *Node) NoRoom() string { return n.room.reason() }
 
-// Timeout is the T of a majority of the voters, as they announced it, or this node's if that is longer.
-// A failover takes two to four times as long.
+// Timeout is the T of a majority of the voters, as they announced it, or this node's if that is
+// longer. A failover takes two to four times as long.
 func (n *Node) Timeout() time.Duration { return time.Duration(n.timing.ofMajority.Load()) }
 
 // LeastTTL is a ttl below which most failovers end a session now.
@@ -266,17 +274,19 @@ func (n *Node) ShortTTLs() int { return n.shortTTLs.count(&n.state, n.LeastTTL()
 
 // Status is how a node is doing.
 type Status struct {
-	ID, Leader  string
-	Leading     bool // this node's epoch is open
-	Term        uint64
-	RaftIndex   uint64 // the last of the log
-	Applied     clock.Stamp
-	Cut         clock.Span    // cluster time that stalls of this node, leading, cut off
-	HoldOff     clock.Span    // how long nothing is granted because a backup was restored; 0 = no restore hold-off
-	DiskFree    uint64        // math.MaxUint64 if it is not known
-	Writing     time.Duration // how long the oldest unfinished write to the disk has taken so far; 0 = there is none
-	Refusing    string        // why this node's log takes no entries; "" = it takes them
-	Owes        string        // what a node waits for whose log has lost its end; "" = nothing
+	ID, Leader string
+	Leading    bool // this node's epoch is open
+	Term       uint64
+	RaftIndex  uint64 // the last of the log
+	Applied    clock.Stamp
+	Cut        clock.Span // cluster time that stalls of this node, leading, cut off
+	// how long nothing is granted because a backup was restored; 0 = no restore hold-off
+	HoldOff  clock.Span
+	DiskFree uint64 // math.MaxUint64 if it is not known
+	// how long the oldest unfinished write to the disk has taken so far; 0 = there is none
+	Writing     time.Duration
+	Refusing    string // why this node's log takes no entries; "" = it takes them
+	Owes        string // what a node waits for whose log has lost its end; "" = nothing
 	Incarnation store.ID
 }
 
@@ -284,8 +294,10 @@ type Status struct {
 func (n *Node) Status() Status {
 	run := n.runs.latest.Load()
 	s := Status{
-		ID: n.cfg.ID, Leading: n.proposer.leads(), Term: run.raft.CurrentTerm(), RaftIndex: run.raft.LastIndex(),
-		Cut: clock.Span(n.proposer.cut.Load()), DiskFree: n.store.FreeBytes(), Incarnation: n.store.Identity().Incarnation,
+		ID: n.cfg.ID, Leading: n.proposer.leads(), Term: run.raft.CurrentTerm(),
+		RaftIndex: run.raft.LastIndex(),
+		Cut:       clock.Span(n.proposer.cut.Load()), DiskFree: n.store.FreeBytes(),
+		Incarnation: n.store.Identity().Incarnation,
 	}
 	n.View(func(m *fsm.Machine) { s.Applied, s.HoldOff = m.Stamp(), m.HoldOff() })
 	if err := cmp.Or(n.proposer.proposals.appendFailure(), n.store.CheckSpace()); err != nil {
@@ -304,8 +316,8 @@ func (n *Node) Status() Status {
 // Close ends the node. A leader transfers the leadership first, and waits for about an election.
 func (n *Node) Close() error { return n.close(n.handover.leave) }
 
-// Kill ends the node as a crash would: leadership is not transferred, and the outcome of what is in flight stays
-// unknown. The files are closed all the same.
+// Kill ends the node as a crash would: leadership is not transferred, and the outcome of what is in
+// flight stays unknown. The files are closed all the same.
 func (n *Node) Kill() error { return n.close(func(*raftRun) {}) }
 
 func (n *Node) close(before func(*raftRun)) error {
@@ -322,7 +334,8 @@ func (n *Node) close(before func(*raftRun)) error {
 	return n.closed
 }
 
-// untilClose runs f, which ends with n.life, on a goroutine for which Close waits. It does nothing once the node is being closed.
+// untilClose runs f, which ends with n.life, on a goroutine for which Close waits. It does nothing
+// once the node is being closed.
 func (n *Node) untilClose(f func()) {
 	n.ending.Lock()
 	defer n.ending.Unlock()
@@ -354,11 +367,12 @@ type Server struct {
 	ID, Peer    string // ID is the node's name
 	Incarnation peer.Incarnation
 	Voter       bool
-	// Contact is the age of the latest append to which the server responded, counted from when it was sent. If there
-	// is none in this leadership, it is the age of the leadership. Nil on followers, and of the leader itself: only a
-	// leader has contact with all nodes.
+	// Contact is the age of the latest append to which the server responded, counted from when it
+	// was sent. If there is none in this leadership, it is the age of the leadership. Nil on
+	// followers, and of the leader itself: only a leader has contact with all nodes.
 	Contact *time.Duration
-	// Behind is how many entries of this node's log the server lacked at that response; nil if there was none.
+	// Behind is how many entries of this node's log the server lacked at that response; nil if
+	// there was none.
 	Behind *uint64
 }
 
@@ -368,7 +382,8 @@ func (n *Node) Servers() (all []Server) {
 	led, last := run.ledSince(), run.raft.LastIndex()
 	for _, s := range run.servers() {
 		id, _ := peer.ParseServer(s.ID) // nothing else has written it
-		server := Server{ID: peer.NameOf(s.ID), Peer: string(s.Address), Incarnation: id.Incarnation, Voter: s.Suffrage == raft.Voter}
+		server := Server{ID: peer.NameOf(s.ID), Peer: string(s.Address),
+			Incarnation: id.Incarnation, Voter: s.Suffrage == raft.Voter}
 		if n.proposer.leads() && !led.IsZero() && s.ID != n.self.ID() {
 			contact := run.contact(s.ID, led)
 			server.Contact = new(time.Since(contact.At))

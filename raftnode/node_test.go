@@ -38,7 +38,8 @@ func TestThreeNodesOnLoopback(t *testing.T) {
 		go func() {
 			var err error
 			nodes[i], err = Open(ctx, Config{
-				ID: fmt.Sprintf("n%d", i+1), Store: store.Config{Memory: &store.Memory{}}, Peers: peer.Config{List: list, Listener: listeners[i]},
+				ID: fmt.Sprintf("n%d", i+1), Store: store.Config{Memory: &store.Memory{}},
+				Peers:  peer.Config{List: list, Listener: listeners[i]},
 				Client: "client" + fmt.Sprint(i+1),
 				Fatal:  func(err error) { t.Errorf("fatal: %v", err) },
 				Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
@@ -60,9 +61,11 @@ func TestThreeNodesOnLoopback(t *testing.T) {
 		})
 		return leads
 	}
-	id := done(t, &fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute}}, nodes...).Result.Session
+	id := done(t, &fsm.OpenSession{Secret: session.Hash{1},
+		Settings: session.Settings{TTL: clock.Minute}}, nodes...).Result.Session
 	a := done(t, &fsm.Acquire{
-		Session: id, Ticket: 1, Items: []fsm.Item{{Name: "x", Mode: fsm.Exclusive}}, Wait: fsm.Forever,
+		Session: id, Ticket: 1, Items: []fsm.Item{{Name: "x", Mode: fsm.Exclusive}},
+		Wait: fsm.Forever,
 	}, nodes...)
 	require.Equal(t, fsm.Granted, a.Result.State)
 

@@ -17,18 +17,20 @@ import (
 type nodeRequest struct {
 	// Entry has one Member or Digest of the caller's own.
 	Entry []byte `json:",omitempty"`
-	// Owe is the end of what the called node has acknowledged to its leader, the caller, and has lost.
+	// Owe is the end of what the called node has acknowledged to its leader, the caller, and has
+	// lost.
 	Owe *tail.End `json:",omitempty"`
 	// TailQuery is what the caller owes. The reply has a tailAnswer.
 	TailQuery *tail.End `json:",omitempty"`
 	// Timeout is the leader's, in ms.
 	Timeout uint32 `json:",omitempty"`
-	// Join is the peer address of the caller, which wants to be added to the cluster. Nodes that are no
-	// members may send only this.
+	// Join is the peer address of the caller, which wants to be added to the cluster. Nodes that
+	// are no members may send only this.
 	Join string `json:",omitempty"`
 }
 
-// nodeReply is the reply to a nodeRequest; empty = the request was done, and there is nothing to say.
+// nodeReply is the reply to a nodeRequest; empty = the request was done, and there is nothing to
+// say.
 type nodeReply struct {
 	Error *nodeError  `json:",omitempty"`
 	Tail  *tailAnswer `json:",omitempty"`
@@ -47,7 +49,8 @@ func (e *nodeError) Is(target error) bool { return e.Final && target == ErrRefus
 
 // call sends a request to another node, and returns its reply.
 func (b *base) call(
-	ctx context.Context, id raft.ServerID, address raft.ServerAddress, request nodeRequest) (nodeReply, error) {
+	ctx context.Context, id raft.ServerID, address raft.ServerAddress,
+	request nodeRequest) (nodeReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
 	defer cancel()
 	body, _ := json.Marshal(request) // bytes and numbers
@@ -114,7 +117,8 @@ func nodeErrorOf(err error) *nodeError {
 }
 
 // handleCommand proposes what another node announces of itself, and nothing else.
-func (n *Node) handleCommand(ctx context.Context, run *raftRun, from peer.Server, bytes []byte) error {
+func (n *Node) handleCommand(ctx context.Context, run *raftRun, from peer.Server,
+	bytes []byte) error {
 	entry, err := fsm.DecodeEntry(bytes)
 	if err != nil {
 		return err

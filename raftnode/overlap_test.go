@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A leader does not wait for its disk before it sends a command to the followers, and acknowledges it when its own
-// disk and one of theirs have it.
+// A leader does not wait for its disk before it sends a command to the followers, and acknowledges
+// it when its own disk and one of theirs have it.
 func TestALeaderWritesWhileTheFollowersWrite(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()
@@ -63,7 +63,8 @@ func TestASingleVoterWaitsForItsDisk(t *testing.T) {
 	})
 }
 
-// Raft ends though the disk hangs, and the next run of it begins when what was pending is on the disk.
+// Raft ends though the disk hangs, and the next run of it begins when what was pending is on the
+// disk.
 func TestTheNextRunOfRaftWaitsForWhatIsPending(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
@@ -94,7 +95,8 @@ func TestTheNextRunOfRaftWaitsForWhatIsPending(t *testing.T) {
 	})
 }
 
-// No other node holds a follower's answer back. It is given when the follower's disk has the entries.
+// No other node holds a follower's answer back. It is given when the follower's disk has the
+// entries.
 func TestAFollowerAnswersWhenItsDiskHasTheEntries(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)

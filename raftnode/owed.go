@@ -59,13 +59,15 @@ func (td *tailDebt) regain() {
 			if td.store.Sink(state.Owed, tail.End{}) != nil {
 				return // the process ends
 			}
-			td.log.Info("the log has what it had lost, or what took its place; this node votes and leads "+
-				"like any other", "last_index", state.Log.Index)
+			td.log.Info("the log has what it had lost, or what took its place; this node votes "+
+				"and leads like any other", "last_index", state.Log.Index)
 			continue
 		case state.Owed != logged:
 			logged = state.Owed
-			td.log.Warn("the log has lost its end: until it has that again, or the other voters answer that "+
-				"nothing of it counts, this node does not lead, and votes only for nodes that have it",
+			td.log.Warn(
+				"the log has lost its end: until it has that again, or the other voters answer "+
+					"that nothing of it counts, this node does not lead, and votes only for "+
+					"nodes that have it",
 				"last_index", state.Log.Index, "last_term", state.Log.Term,
 				"owed_index", state.Owed.Index, "owed_term", state.Owed.Term)
 		}
@@ -76,8 +78,8 @@ func (td *tailDebt) regain() {
 	}
 }
 
-// queryVoters queries the leader, or all voters if this node hears none, and lowers what it owes if they
-// have answered.
+// queryVoters queries the leader, or all voters if this node hears none, and lowers what it owes if
+// they have answered.
 func (td *tailDebt) queryVoters(owed tail.End) {
 	run := td.runs.latest.Load()
 	voters, leader := run.servers().voters(), run.leader()
@@ -86,8 +88,10 @@ func (td *tailDebt) queryVoters(owed tail.End) {
 	case len(voters) == 0:
 		return
 	case len(toQuery) == 0:
-		td.log.Error("ALARM: the log of the only voter has lost its end; if its last write was acknowledged, "+
-			"that is lost, and locks may be granted again; unless the power failed, check the disk",
+		td.log.Error(
+			"ALARM: the log of the only voter has lost its end; if its last write was "+
+				"acknowledged, that is lost, and locks may be granted again; unless the power "+
+				"failed, check the disk",
 			"owed_index", owed.Index, "owed_term", owed.Term)
 		_ = td.store.Sink(owed, tail.End{}) // an error ends the process
 		return
@@ -118,8 +122,8 @@ func (td *tailDebt) queryVoters(owed tail.End) {
 	}
 	td.status.Store(nil)
 	if sunk != owed && td.store.Sink(owed, sunk) == nil {
-		td.log.Info("a leader, or all other voters, answered that nothing above this end was committed; this "+
-			"node owes no more than that",
+		td.log.Info("a leader, or all other voters, answered that nothing above this end was "+
+			"committed; this node owes no more than that",
 			"owed_index", sunk.Index, "owed_term", sunk.Term)
 	}
 }
@@ -139,8 +143,8 @@ func (td *tailDebt) publishSilent(missing []raft.ServerID, silent map[raft.Serve
 		}
 	}
 	slices.Sort(each)
-	waits := "the log of this node has lost its end; it waits for a leader, or for the answers of all of these " +
-		"voters, which have to run: " + strings.Join(each, "; ")
+	waits := "the log of this node has lost its end; it waits for a leader, or for the answers " +
+		"of all of these voters, which have to run: " + strings.Join(each, "; ")
 	td.status.Store(&waits)
 	td.rateLimitedLog.Log(slog.LevelWarn, "owes", waits)
 }
@@ -228,8 +232,10 @@ func (td *tailDebt) handleOwe(
 	case state.Log.Reaches(acknowledged) || state.Owed.Reaches(acknowledged):
 		return nil
 	}
-	td.log.Error("ALARM: the disk of this node lost entries that it had acknowledged, and did not notice; the "+
-		"leader sends them again; if this is repeated, replace the disk", "last_index", state.Log.Index,
+	td.log.Error(
+		"ALARM: the disk of this node lost entries that it had acknowledged, and did not notice; "+
+			"the leader sends them again; if this is repeated, replace the disk", "last_index",
+		state.Log.Index,
 		"acknowledged_index", acknowledged.Index, "leader", from.Name)
 	written := make(chan error, 1)
 	go func() {

@@ -61,7 +61,8 @@ func (n *bubbleNode) logged(word string) bool {
 // itself.
 func TestACutTailOnAllNodes(t *testing.T) {
 	t.Parallel()
-	for name, lost := range map[string][3]uint64{"the same": {1, 1, 1}, "different ends": {3, 1, 5}, "two of three": {0, 2, 2}} {
+	for name, lost := range map[string][3]uint64{"the same": {1, 1, 1}, "different ends": {3, 1, 5},
+		"two of three": {0, 2, 2}} {
 		t.Run(name, func(t *testing.T) {
 			inBubbleOnMemory(t, func(b *bubble, d disks) {
 				b.write(b.leader(b.nodes...), 20)
@@ -69,7 +70,8 @@ func TestACutTailOnAllNodes(t *testing.T) {
 				for i, n := range b.nodes {
 					d.cut(b, n, lost[i])
 				}
-				for _, n := range b.nodes { // one after the other: what was answered before does not count
+				// one after the other: what was answered before does not count
+				for _, n := range b.nodes {
 					require.NoError(b, b.open(n))
 					time.Sleep(3 * time.Second)
 				}
@@ -89,7 +91,8 @@ func TestACutTailOnAllNodes(t *testing.T) {
 // the cluster does not wait.
 func TestALostTailWaitsForANodeThatHasIt(t *testing.T) {
 	t.Parallel()
-	for name, others := range map[string]bool{"the other one is away": false, "a third one has it": true} {
+	for name, others := range map[string]bool{"the other one is away": false,
+		"a third one has it": true} {
 		t.Run(name, func(t *testing.T) {
 			inBubbleOnMemory(t, func(b *bubble, d disks) {
 				leader := b.leader(b.nodes...)
@@ -177,15 +180,19 @@ func TestWhoMayAskForWhatIsOwed(t *testing.T) {
 		outsider := peer.Server{Name: "n9", Incarnation: peer.Incarnation{9}}
 		_, err := other.tailDebt.answer(b.Context(), run, outsider, tail.Unknown(term))
 		require.ErrorContains(b, err, "no member")
-		d, err := other.tailDebt.answer(b.Context(), run, leader.Node.self, tail.End{Term: term, Index: 1})
+		d, err := other.tailDebt.answer(b.Context(), run, leader.Node.self,
+			tail.End{Term: term, Index: 1})
 		require.NoError(b, err)
-		require.Equal(b, leader.Node.self.ID(), d.Leader, "it hears a leader, and leaves the answer to that")
+		require.Equal(b, leader.Node.self.ID(), d.Leader,
+			"it hears a leader, and leaves the answer to that")
 		require.Equal(b, term, other.Status().Term)
 
 		end := tail.End{Term: term, Index: leader.store.Tail().Log.Index + 7}
 		before := other.store.Tail().Owed
-		require.NotEmpty(b, other.handleRequest(b.Context(), b.others(leader)[1].Node.self, []byte(`{"Owe":{"Term":1,"Index":99}}`)))
-		require.Error(b, other.tailDebt.handleOwe(b.Context(), run, leader.Node.self, tail.End{Term: term - 1, Index: 99}))
+		require.NotEmpty(b, other.handleRequest(b.Context(), b.others(leader)[1].Node.self,
+			[]byte(`{"Owe":{"Term":1,"Index":99}}`)))
+		require.Error(b, other.tailDebt.handleOwe(b.Context(), run, leader.Node.self,
+			tail.End{Term: term - 1, Index: 99}))
 		require.Equal(b, before, other.store.Tail().Owed)
 		require.NoError(b, other.tailDebt.handleOwe(b.Context(), run, leader.Node.self, end))
 		b.awaitNothingOwed(other)
@@ -219,7 +226,9 @@ func TestTheOnlyVoterOwesNobody(t *testing.T) {
 		memory := new(store.Memory)
 		b := &bubble{
 			T: t, network: network{doors: make(map[string]*door)}, list: list,
-			tune: func(cfg *Config) { cfg.Store = store.Config{Memory: memory, Wrap: cfg.Store.Wrap} },
+			tune: func(cfg *Config) {
+				cfg.Store = store.Config{Memory: memory, Wrap: cfg.Store.Wrap}
+			},
 		}
 		n := &bubbleNode{self: list.Nodes()[0], disk: newSickDisk(), ended: make(chan error, 1)}
 		b.nodes = append(b.nodes, n)
@@ -235,8 +244,9 @@ func TestTheOnlyVoterOwesNobody(t *testing.T) {
 	})
 }
 
-// n4 joined while n3 was away. The power of all nodes fails: n4 has the longest log, n1 and n2 have lost their last entry, and
-// n4 owes an append that was torn. n3, whose answer n4 needs, does not know n4 by itself.
+// n4 joined while n3 was away. The power of all nodes fails: n4 has the longest log, n1 and n2 have
+// lost their last entry, and n4 owes an append that was torn. n3, whose answer n4 needs, does not
+// know n4 by itself.
 func TestAVoterAnswersOneThatJoinedWhileItWasAway(t *testing.T) {
 	inBubbleOnMemory(t, func(b *bubble, d disks) {
 		d["n4"] = new(store.Memory)

@@ -31,16 +31,18 @@ const (
 func (s *served) serve(t *testing.T, callers int) string {
 	sessions := make([]session.ID, callers)
 	for i := range sessions {
-		open := &fsm.OpenSession{Secret: session.Hash{1, byte(i), byte(i >> 8)}, Settings: session.Settings{TTL: fsm.LongestTTLDefault}}
+		open := &fsm.OpenSession{Secret: session.Hash{1, byte(i), byte(i >> 8)},
+			Settings: session.Settings{TTL: fsm.LongestTTLDefault}}
 		a, err := s.node.Propose(context.Background(), open)
 		require.NoError(t, err)
 		sessions[i] = a.Result.Session
 	}
 	return serveCalls(t, func(command []byte, answer func(bool)) {
 		caller, ticket := binary.BigEndian.Uint32(command[1:]), binary.BigEndian.Uint64(command[5:])
-		s.node.Submit(context.Background(), commandOf(command[0], sessions[caller], ticket, caller), func(a Answer, err error) {
-			answer(err == nil && a.Result.Code == fsm.OK)
-		})
+		s.node.Submit(context.Background(), commandOf(command[0], sessions[caller], ticket, caller),
+			func(a Answer, err error) {
+				answer(err == nil && a.Result.Code == fsm.OK)
+			})
 	})
 }
 

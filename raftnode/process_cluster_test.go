@@ -34,7 +34,8 @@ type part struct {
 }
 
 // answerWait is how long a test waits for a process to answer, or to do what it must, looking each
-// lookEvery. It is long for a machine that is busy with other tests, and no test waits that long otherwise.
+// lookEvery. It is long for a machine that is busy with other tests, and no test waits that long
+// otherwise.
 const (
 	answerWait = 40 * time.Second
 	lookEvery  = 10 * time.Millisecond
@@ -62,10 +63,10 @@ func newCluster(t testing.TB, template order) *cluster {
 	return c
 }
 
-// The ports of processes are below those that the kernel hands out to callers: a node that calls a dead one
-// could otherwise be given the dead one's port, and reach itself. They are above those of the tests of
-// cmd/zamok, which may run at the same time, and no two clusters of this process have one in common: a node
-// that is down does not defend its port.
+// The ports of processes are below those that the kernel hands out to callers: a node that calls a
+// dead one could otherwise be given the dead one's port, and reach itself. They are above those of
+// the tests of cmd/zamok, which may run at the same time, and no two clusters of this process have
+// one in common: a node that is down does not defend its port.
 const firstPort, ports = 31_100, 1600
 
 var nextPort atomic.Uint32
@@ -114,7 +115,8 @@ func (c *cluster) spawn(p *part) {
 	defer log.Close()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestNodeProcess$", "-test.timeout=30m")
 	if c.profiles != "" {
-		cmd.Args = append(cmd.Args, "-test.cpuprofile="+filepath.Join(c.profiles, fmt.Sprintf("%d-%s", p.Floor, p.ID)))
+		cmd.Args = append(cmd.Args,
+			"-test.cpuprofile="+filepath.Join(c.profiles, fmt.Sprintf("%d-%s", p.Floor, p.ID)))
 	}
 	cmd.Env = append(os.Environ(), orderVariable+"="+string(text))
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{out}
@@ -122,7 +124,8 @@ func (c *cluster) spawn(p *part) {
 	require.NoError(c.t, err)
 	require.NoError(c.t, cmd.Start())
 	require.NoError(c.t, out.Close())
-	p.process = &process{cmd: cmd, tasks: tasks, answers: make(chan said, 16), ended: make(chan struct{})}
+	p.process = &process{cmd: cmd, tasks: tasks, answers: make(chan said, 16),
+		ended: make(chan struct{})}
 	go p.process.hear(run, p.ID, c.ledger)
 }
 
@@ -222,8 +225,8 @@ func (c *cluster) others(than *part) (others []*part) {
 }
 
 // agree waits until all parts have the same digest at one index that holds everything acknowledged
-// before, and returns how they stand. Who is sent a snapshot of later than the fence never stands at it:
-// then there is another fence.
+// before, and returns how they stand. Who is sent a snapshot of later than the fence never stands
+// at it: then there is another fence.
 func (c *cluster) agree(parts ...*part) (reports map[string]*standing) {
 	c.t.Helper()
 	until(c.t, "all stand at a fence", func() (all bool) {
@@ -250,8 +253,8 @@ func (c *cluster) fence(parts ...*part) (index uint64) {
 	return index
 }
 
-// standAt waits until all parts are at an index or after it, and returns how they stood at it; false: one
-// did not stop there.
+// standAt waits until all parts are at an index or after it, and returns how they stood at it;
+// false: one did not stop there.
 func (c *cluster) standAt(index uint64, parts ...*part) (reports map[string]*standing, all bool) {
 	c.t.Helper()
 	reports, all = make(map[string]*standing), true
@@ -265,7 +268,8 @@ func (c *cluster) standAt(index uint64, parts ...*part) (reports map[string]*sta
 	return reports, all
 }
 
-// until waits for something to be so, on the goroutine of the test: what it looks with may end that.
+// until waits for something to be so, on the goroutine of the test: what it looks with may end
+// that.
 func until(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	tick := time.NewTicker(lookEvery)

@@ -62,7 +62,8 @@ func TestAnOrderlyStopHandsOver(t *testing.T) {
 	c.order(leader, task{Do: "close"})
 	began := time.Now()
 	next := c.leader(others...)
-	until(t, "a fence at the next leader", func() bool { return c.do(next, task{Do: "fence"}).Error == "" })
+	until(t, "a fence at the next leader",
+		func() bool { return c.do(next, task{Do: "fence"}).Error == "" })
 	took := time.Since(began)
 	t.Logf("%s leads and fences %v after %s was told to close", next.ID, took, leader.ID)
 	require.Less(t, took, election)
@@ -86,7 +87,8 @@ func TestLeadershipGoesRound(t *testing.T) {
 	led := make(map[string]int)
 	for range 8 {
 		c.work(100)
-		until(t, "a transfer", func() bool { // on a busy machine one may take too long, and is given up
+		// on a busy machine one may take too long, and is given up
+		until(t, "a transfer", func() bool {
 			leader := c.leader(c.parts...)
 			handed := c.do(leader, task{Do: "transfer"}).Error == ""
 			if handed {
@@ -118,7 +120,8 @@ func TestAFullDiskPassesTheLeadershipOn(t *testing.T) {
 	began := c.do(next, task{Do: "report"}).State.Term
 	c.work(1000)
 	ended := c.do(next, task{Do: "report"}).State
-	until(t, "who is full knows that another leads", func() bool { return !c.do(full, task{Do: "report"}).State.Leads })
+	until(t, "who is full knows that another leads",
+		func() bool { return !c.do(full, task{Do: "report"}).State.Leads })
 	t.Logf("the next epoch opened in term %d, and the work was done in term %d", began, ended.Term)
 	c.do(full, task{Do: "sick", How: "well"})
 	c.rest(c.parts...)
@@ -131,7 +134,8 @@ func TestAFullDiskPassesTheLeadershipOn(t *testing.T) {
 // bubble, up to the end of the process with a write still hanging in it.
 func TestAHangingDiskEndsTheProcess(t *testing.T) {
 	if os.Getenv(roundsVariable) == "" {
-		t.Skipf("takes more than a minute, because a process that has just started is not ended; set %s", roundsVariable)
+		t.Skipf("takes more than a minute, because a process that has just started is not "+
+			"ended; set %s", roundsVariable)
 	}
 	t.Parallel()
 	c := newCluster(t, order{})

@@ -45,7 +45,8 @@ func runFloor(t *testing.T, o order, m *mouth, tasks <-chan task) {
 			f.rest()
 		case "report":
 			answer.State = &standing{
-				Leads: f.raft.State() == raft.Leader, Term: f.raft.CurrentTerm(), Index: f.applied.Load(), Last: f.raft.LastIndex(),
+				Leads: f.raft.State() == raft.Leader, Term: f.raft.CurrentTerm(),
+				Index: f.applied.Load(), Last: f.raft.LastIndex(),
 			}
 		case "sick":
 			answer.Error = text(f.disk.become(a.How))
@@ -65,12 +66,14 @@ func openFloor(t *testing.T, o order) *floor {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	f := &floor{disk: newSickDisk(), cancel: func() {}}
 	self := peer.Server{Name: o.ID, Incarnation: peer.Incarnation{1}}
-	settings := &raftRun{shortest: cmp.Or(o.Election, timeoutMin), runs: &raftRuns{timing: &timing{}, base: &base{log: log, self: self, cfg: Config{
-		ID: o.ID, SnapshotEntries: snapshotEntriesDefault, SnapshotEvery: snapshotEveryDefault,
-	}}}}
-	bolt, err := raftboltdb.New(raftboltdb.Options{Path: filepath.Join(o.Dir, "raft.db"), BoltOptions: &bbolt.Options{
-		NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, InitialMmapSize: 64 << 20,
-	}})
+	settings := &raftRun{shortest: cmp.Or(o.Election, timeoutMin),
+		runs: &raftRuns{timing: &timing{}, base: &base{log: log, self: self, cfg: Config{
+			ID: o.ID, SnapshotEntries: snapshotEntriesDefault, SnapshotEvery: snapshotEveryDefault,
+		}}}}
+	bolt, err := raftboltdb.New(
+		raftboltdb.Options{Path: filepath.Join(o.Dir, "raft.db"), BoltOptions: &bbolt.Options{
+			NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, InitialMmapSize: 64 << 20,
+		}})
 	require.NoError(t, err)
 	logs, err := raft.NewLogCache(store.LogCacheEntries, refusingLog{bolt, f.disk})
 	require.NoError(t, err)
@@ -78,9 +81,11 @@ func openFloor(t *testing.T, o order) *floor {
 	require.NoError(t, err)
 	var transport *raft.NetworkTransport
 	until(t, "a port at "+o.Address, func() bool {
-		transport, err = raft.NewTCPTransportWithConfig(o.Address, nil, &raft.NetworkTransportConfig{
-			MaxPool: 3, MaxRPCsInFlight: o.Floor, Timeout: 2 * time.Second, Logger: raftLogger(log),
-		})
+		transport, err = raft.NewTCPTransportWithConfig(o.Address, nil,
+			&raft.NetworkTransportConfig{
+				MaxPool: 3, MaxRPCsInFlight: o.Floor, Timeout: 2 * time.Second,
+				Logger: raftLogger(log),
+			})
 		return err == nil
 	})
 	list, err := peer.ParseList(o.Cluster)
@@ -92,7 +97,8 @@ func openFloor(t *testing.T, o order) *floor {
 		incarnations[node.ID] = peer.Incarnation{1} // without a handshake nothing looks at it
 	}
 	founders := peer.NewInitialMembers(list, incarnations)
-	require.NoError(t, raft.BootstrapCluster(config, logs, bolt, snapshots, transport, founders.Configuration()))
+	require.NoError(t, raft.BootstrapCluster(config, logs, bolt, snapshots, transport,
+		founders.Configuration()))
 	f.raft, err = raft.NewRaft(config, f, logs, bolt, snapshots, transport)
 	require.NoError(t, err)
 	return f

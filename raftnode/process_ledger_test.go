@@ -63,14 +63,19 @@ func (l *ledger) enter(process string, s said) bool {
 
 func (l *ledger) granted(process string, s said) {
 	if e := l.entries[s.TicketRef]; e != nil {
-		l.wrong = append(l.wrong, fmt.Sprintf("%s: %+v granted twice or after its drop, with %d, %+v", process, s.TicketRef, s.Token, *e))
+		l.wrong = append(l.wrong,
+			fmt.Sprintf("%s: %+v granted twice or after its drop, with %d, %+v", process,
+				s.TicketRef, s.Token, *e))
 	}
 	l.entries[s.TicketRef] = &ledgerEntry{name: s.Name, token: s.Token}
 	if before := l.tokens[process+s.Name]; s.Token <= before {
-		l.wrong = append(l.wrong, fmt.Sprintf("%s: %s granted with %d after %d", process, s.Name, s.Token, before))
+		l.wrong = append(l.wrong,
+			fmt.Sprintf("%s: %s granted with %d after %d", process, s.Name, s.Token, before))
 	}
 	if s.Token <= l.mark {
-		l.wrong = append(l.wrong, fmt.Sprintf("%s: %s granted with %d, and an earlier round got to %d", process, s.Name, s.Token, l.mark))
+		l.wrong = append(l.wrong,
+			fmt.Sprintf("%s: %s granted with %d, and an earlier round got to %d", process, s.Name,
+				s.Token, l.mark))
 	}
 	l.tokens[process+s.Name] = s.Token
 	l.highest = max(l.highest, s.Token)
@@ -99,7 +104,8 @@ func (l *ledger) compare(t *testing.T, node string, s *standing) {
 	defer l.mu.Unlock()
 	held, faults := l.faults(s)
 	require.Empty(t, faults, node)
-	t.Logf("%s at %d: %d grants and %d drops acknowledged, %d held; %d tickets live", node, s.Index, l.grants, l.count-l.grants, held, len(s.Live))
+	t.Logf("%s at %d: %d grants and %d drops acknowledged, %d held; %d tickets live", node, s.Index,
+		l.grants, l.count-l.grants, held, len(s.Live))
 }
 
 // faults are what is wrong with what a node has, or with what was reported; held is how many
@@ -120,14 +126,17 @@ func (l *ledger) faults(s *standing) (held int, faults []string) {
 		switch {
 		case e.dropped:
 			if there {
-				faults = append(faults, fmt.Sprintf("%+v was acknowledged as dropped, and is there", ticket))
+				faults = append(faults, fmt.Sprintf("%+v was acknowledged as dropped, and is there",
+					ticket))
 			}
 		case !there:
 			if !e.dropping {
-				faults = append(faults, fmt.Sprintf("%+v was granted %s with %d, and is not there", ref, e.name, e.token))
+				faults = append(faults, fmt.Sprintf("%+v was granted %s with %d, and is not there",
+					ref, e.name, e.token))
 			}
 		case ticket != liveTicket{ref, e.name, e.token}:
-			faults = append(faults, fmt.Sprintf("%+v was granted %s with %d, and is %+v", ref, e.name, e.token, ticket))
+			faults = append(faults, fmt.Sprintf("%+v was granted %s with %d, and is %+v", ref,
+				e.name, e.token, ticket))
 		default:
 			held++
 		}
@@ -153,15 +162,22 @@ func TestLedgerNamesWhatIsLost(t *testing.T) {
 		{"lost", []said{granted(a, "x", 7)}, nil, "is not there"},
 		{"waits again", []said{granted(a, "x", 7)}, []liveTicket{{a, "x", 0}}, "and is"},
 		{"with another token", []said{granted(a, "x", 6)}, held, "and is"},
-		{"dropped", []said{granted(a, "x", 7), reported("dropping", a), reported("dropped", a)}, nil, ""},
-		{"a drop is undone", []said{granted(a, "x", 7), reported("dropping", a), reported("dropped", a)}, held, "as dropped"},
-		{"a cancelled wait is back", []said{reported("dropping", a), reported("dropped", a)}, held, "as dropped"},
-		{"a drop of unknown outcome, done", []said{granted(a, "x", 7), reported("dropping", a)}, nil, ""},
-		{"a drop of unknown outcome, not done", []said{granted(a, "x", 7), reported("dropping", a)}, held, ""},
+		{"dropped", []said{granted(a, "x", 7), reported("dropping", a), reported("dropped", a)},
+			nil, ""},
+		{"a drop is undone", []said{granted(a, "x", 7), reported("dropping", a),
+			reported("dropped", a)}, held, "as dropped"},
+		{"a cancelled wait is back", []said{reported("dropping", a), reported("dropped", a)}, held,
+			"as dropped"},
+		{"a drop of unknown outcome, done", []said{granted(a, "x", 7), reported("dropping", a)},
+			nil, ""},
+		{"a drop of unknown outcome, not done", []said{granted(a, "x", 7), reported("dropping", a)},
+			held, ""},
 		{"a grant never reported", nil, held, ""},
 		{"one token twice", nil, []liveTicket{{a, "x", 7}, {b, "y", 7}}, "one token"},
-		{"a token that fell", []said{granted(a, "x", 7), granted(b, "x", 6)}, append(held, liveTicket{b, "x", 6}), "after"},
-		{"granted twice", []said{granted(a, "x", 7), granted(a, "x", 8)}, []liveTicket{{a, "x", 8}}, "twice"},
+		{"a token that fell", []said{granted(a, "x", 7), granted(b, "x", 6)},
+			append(held, liveTicket{b, "x", 6}), "after"},
+		{"granted twice", []said{granted(a, "x", 7), granted(a, "x", 8)}, []liveTicket{{a, "x", 8}},
+			"twice"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLedger()

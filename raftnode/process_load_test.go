@@ -56,7 +56,8 @@ func (l *load) start(n *Node, workers, round int) {
 	var ctx context.Context
 	ctx, l.cancel = context.WithCancel(context.Background())
 	for i := range workers {
-		w := &worker{load: l, node: n, name: fmt.Sprintf("%s/%d/%d", n.cfg.ID, round, i), shared: fmt.Sprintf("shared/%s/%d", n.cfg.ID, round)}
+		w := &worker{load: l, node: n, name: fmt.Sprintf("%s/%d/%d", n.cfg.ID, round, i),
+			shared: fmt.Sprintf("shared/%s/%d", n.cfg.ID, round)}
 		l.busy.Go(func() { w.work(ctx) })
 	}
 }
@@ -149,11 +150,13 @@ func (w *worker) acquire(ctx context.Context, name string, wait clock.Span) (fsm
 
 func (w *worker) drop(ctx context.Context, ref fsm.TicketRef) {
 	w.mouth.say(said{Of: "dropping", TicketRef: ref})
-	a, ok := w.insist(ctx, &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket, AckedThrough: w.last})
+	a, ok := w.insist(ctx, &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket,
+		AckedThrough: w.last})
 	switch {
 	case !ok:
 	case a.Result.Code != fsm.OK:
-		w.mouth.say(said{Of: "wrong", TicketRef: ref, Error: fmt.Sprintf("not dropped: %+v", a.Result)})
+		w.mouth.say(said{Of: "wrong", TicketRef: ref,
+			Error: fmt.Sprintf("not dropped: %+v", a.Result)})
 	default:
 		w.mouth.say(said{Of: "dropped", TicketRef: ref})
 	}

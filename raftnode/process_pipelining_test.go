@@ -9,15 +9,15 @@ import (
 
 const (
 	// refusalsMost is how often a follower refuses an append before it counts as unharmed. With
-	// pipelining every second refusal wedges: raft continues with whichever of two channels it looks at
-	// first.
+	// pipelining every second refusal wedges: raft continues with whichever of two channels it
+	// looks at first.
 	refusalsMost      = 30
 	refusalsMostShort = 6
-	// wedgedAfter is how long a follower must have stood still under load to count as wedged: longer than a
-	// busy machine lets a process stand still that continues then.
+	// wedgedAfter is how long a follower must have stood still under load to count as wedged:
+	// longer than a busy machine lets a process stand still that continues then.
 	wedgedAfter = 10 * time.Second
-	// steady is a timeout of elections after which a busy machine seldom changes its leader, which would end
-	// what is wedged.
+	// steady is a timeout of elections after which a busy machine seldom changes its leader, which
+	// would end what is wedged.
 	steady = 4 * time.Second
 )
 
@@ -70,7 +70,8 @@ func TestAFollowerThatRefusesAnAppendGoesOn(t *testing.T) {
 // refuseUntilWedged lets the followers in turn refuse one append each time, as a full disk does,
 // until one of them gets nothing any more.
 func (c *cluster) refuseUntilWedged() (refusals int, wedged bool) {
-	for _, p := range c.parts { // raft waits longer and longer for one that was not there when it began
+	// raft waits longer and longer for one that was not there when it began
+	for _, p := range c.parts {
 		until(c.t, p.ID+" follows", func() bool {
 			led := c.do(c.leader(c.parts...), task{Do: "report"}).State.Last
 			return c.do(p, task{Do: "report"}).State.Last >= led
@@ -91,8 +92,8 @@ func (c *cluster) refuseUntilWedged() (refusals int, wedged bool) {
 	return most, false
 }
 
-// standsStill reports whether a follower does not come to hold more than its leader's log holds already,
-// though that continues to lead.
+// standsStill reports whether a follower does not come to hold more than its leader's log holds
+// already, though that continues to lead.
 func (c *cluster) standsStill(follower, leader *part) bool {
 	before := c.do(leader, task{Do: "report"}).State
 	for began := time.Now(); time.Since(began) < wedgedAfter; {

@@ -23,9 +23,9 @@ import (
 )
 
 // What must survive a kill -9, and what would leave a goroutine behind that never ends, is tested
-// in processes of their own: the test binary started again, one process for each node. They are controlled
-// what to do by lines of JSON on their standard input and answer through a pipe, descriptor 3. A
-// process whose standard input ends has lost its test, and ends too.
+// in processes of their own: the test binary started again, one process for each node. They are
+// controlled what to do by lines of JSON on their standard input and answer through a pipe,
+// descriptor 3. A process whose standard input ends has lost its test, and ends too.
 
 // orderVariable makes the test binary a process of a cluster; it holds an order.
 const orderVariable = "ZAMOK_TEST_NODE"
@@ -153,7 +153,8 @@ func TestNodeProcess(t *testing.T) {
 	runNode(t, o, m, tasks)
 }
 
-// listen opens the port that the test chose. A connection of a dead process may hold it for a moment.
+// listen opens the port that the test chose. A connection of a dead process may hold it for a
+// moment.
 func listen(t *testing.T, address string) net.Listener {
 	var l net.Listener
 	until(t, "a port at "+address, func() bool {
@@ -182,7 +183,8 @@ func runNode(t *testing.T, o order, m *mouth, tasks <-chan task) {
 		ID: o.ID, Store: store.Config{Dir: o.Dir, Wrap: s.disk.wrap()},
 		Peers: peer.Config{List: list, Listener: listen(t, o.Address)}, Client: "client of " + o.ID,
 		TokenBase: 1 << 20, SnapshotEntries: o.SnapshotEntries, SnapshotEvery: time.Second,
-		ElectionTimeout: cmp.Or(o.Election, timeoutMin), // on a busy machine what is measured would change it in the middle of a story
+		// on a busy machine what is measured would change it in the middle of a story
+		ElectionTimeout: cmp.Or(o.Election, timeoutMin),
 		Applied: func(m *fsm.Machine, a fsm.Applied) {
 			s.noteDigest(m)
 			s.load.hear(a.Events)
@@ -250,7 +252,8 @@ func (s *served) report(index uint64) *standing {
 	s.node.View(func(m *fsm.Machine) {
 		r.Index, r.Check = m.Stamp().Index, text(m.Check())
 		for _, l := range m.Locks("", "", 1<<20) {
-			for _, ref := range slices.AppendSeq(slices.Collect(m.Holders(l.Name)), m.Waiters(l.Name)) {
+			for _, ref := range slices.AppendSeq(slices.Collect(m.Holders(l.Name)),
+				m.Waiters(l.Name)) {
 				t, _ := m.Ticket(ref)
 				r.Live = append(r.Live, liveTicket{ref, l.Name, t.Token})
 			}

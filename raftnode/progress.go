@@ -26,12 +26,12 @@ import (
 
 const (
 	progressTick = 250 * time.Millisecond
-	// moveInterval is how long no leader gives way by itself after one has, as far as its voters know.
-	// It bounds how often the leadership moves when disks get slow, or fill up and are emptied, in
-	// turn.
+	// moveInterval is how long no leader gives way by itself after one has, as far as its voters
+	// know. It bounds how often the leadership moves when disks get slow, or fill up and are
+	// emptied, in turn.
 	moveInterval = time.Minute
-	// yieldTimeouts is for how many election timeouts without a leader a node that gave way recently
-	// does not campaign. The others do after one to two, so they have several tries.
+	// yieldTimeouts is for how many election timeouts without a leader a node that gave way
+	// recently does not campaign. The others do after one to two, so they have several tries.
 	yieldTimeouts = 6
 	// A leader makes no progress when that shows for progressSpell of the latest progressWindow.
 	// Ticks are counted, so a pause of the process counts as one.
@@ -131,7 +131,8 @@ func (s *spell) add(now time.Time, holds bool) bool {
 	return holds && len(*s) >= int(progressSpell/progressTick)
 }
 
-// moves is when a leader last gave way by itself, as far as this node knows, and when this node did.
+// moves is when a leader last gave way by itself, as far as this node knows, and when this node
+// did.
 type moves struct {
 	mu          sync.Mutex // guards what follows
 	latest, own time.Time
@@ -193,7 +194,8 @@ func (p *progress) watch() {
 			return
 		case <-tick.C:
 		}
-		if latest := p.runs.latest.Load(); latest != run || run.ledSince().IsZero() || p.state.restoring.Load() > 0 {
+		if latest := p.runs.latest.Load(); latest != run || run.ledSince().IsZero() ||
+			p.state.restoring.Load() > 0 {
 			run, late, slow, stays = latest, nil, nil, ""
 			continue
 		}
@@ -232,7 +234,8 @@ func (p *progress) check(run *raftRun, now time.Time, late, slow *spell) (stays 
 		stays = p.giveWay(p.life, run, quickest, figures...)
 	}
 	if stays != "" {
-		p.rateLimitedLog.Log(slog.LevelWarn, "stays "+stays, "this leader makes no progress, and stays",
+		p.rateLimitedLog.Log(slog.LevelWarn, "stays "+stays,
+			"this leader makes no progress, and stays",
 			append(figures, "because", stays)...)
 	}
 	return stays
@@ -256,7 +259,8 @@ func standstill(
 	case isSlow:
 		return "its writes are much slower than those of the others", quick(others, own/slowFactor)
 	case isLate:
-		return "its entries are not committed in time", quick(others, max(own, commitBound)/slowFactor)
+		return "its entries are not committed in time", quick(others,
+			max(own, commitBound)/slowFactor)
 	}
 	return "", nil
 }
@@ -316,10 +320,11 @@ func (p *progress) giveWay(ctx context.Context, run *raftRun,
 	}
 	p.moves.begin(time.Now())
 	p.cfg.GaveWay(Moved)
-	p.log.Warn("this leader gives way to another node", append(figures, "to", peer.NameOf(to.ID))...)
+	p.log.Warn("this leader gives way to another node",
+		append(figures, "to", peer.NameOf(to.ID))...)
 	if err := p.handover.transferTo(ctx, run, to); err != nil {
-		p.log.Warn("the leadership transfer failed or is unconfirmed; this node has ceased to lead, and "+
-			"the others elect", "error", err)
+		p.log.Warn("the leadership transfer failed or is unconfirmed; this node has ceased to "+
+			"lead, and the others elect", "error", err)
 	}
 	return ""
 }

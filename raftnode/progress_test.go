@@ -48,7 +48,8 @@ func (b *bubble) work(parallel, bytes int) *work {
 				for _, n := range b.nodes {
 					if n.Status().Leading {
 						bounded, done := context.WithTimeout(ctx, 500*time.Millisecond)
-						if _, err := n.Propose(bounded, b.opening(serial.Add(1), bytes)); err == nil {
+						if _, err := n.Propose(bounded,
+							b.opening(serial.Add(1), bytes)); err == nil {
 							before := w.since.Swap(new(time.Now()))
 							w.longest.Store(max(w.longest.Load(), int64(time.Since(*before))))
 						}
@@ -68,7 +69,8 @@ func (b *bubble) work(parallel, bytes int) *work {
 
 // opening is a command of so many bytes.
 func (b *bubble) opening(serial uint64, bytes int) fsm.Command {
-	c := &fsm.OpenSession{Settings: session.Settings{TTL: fsm.TTLMin, Meta: strings.Repeat("m", bytes)}}
+	c := &fsm.OpenSession{Settings: session.Settings{TTL: fsm.TTLMin,
+		Meta: strings.Repeat("m", bytes)}}
 	binary.LittleEndian.PutUint64(c.Secret[:], serial)
 	return c
 }
@@ -97,11 +99,17 @@ func (b *bubble) moved() (times int) {
 func TestALeaderWithoutProgressGivesWay(t *testing.T) {
 	t.Parallel()
 	for name, ail := range map[string]func(*bubbleNode){
-		"flushes take 1 s longer":    func(n *bubbleNode) { n.disk.slower.Store(int64(time.Second)) },
-		"flushes take 2 s longer":    func(n *bubbleNode) { n.disk.slower.Store(int64(2 * time.Second)) },
-		"flushes take half a second": func(n *bubbleNode) { n.disk.slower.Store(int64(time.Second / 2)) },
-		"the disk hangs":             func(n *bubbleNode) { n.disk.hang() },
-		"a black hole":               func(n *bubbleNode) { n.door.blackHole.Store(true) },
+		"flushes take 1 s longer": func(n *bubbleNode) {
+			n.disk.slower.Store(int64(time.Second))
+		},
+		"flushes take 2 s longer": func(n *bubbleNode) {
+			n.disk.slower.Store(int64(2 * time.Second))
+		},
+		"flushes take half a second": func(n *bubbleNode) {
+			n.disk.slower.Store(int64(time.Second / 2))
+		},
+		"the disk hangs": func(n *bubbleNode) { n.disk.hang() },
+		"a black hole":   func(n *bubbleNode) { n.door.blackHole.Store(true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
@@ -185,8 +193,8 @@ func TestALeaderThatOthersCannotReplaceStays(t *testing.T) {
 	}
 }
 
-// Of two large entries in flight the second may take what both take on a slow line, also when the first
-// is committed.
+// Of two large entries in flight the second may take what both take on a slow line, also when the
+// first is committed.
 func TestAnEntryMayTakeWhatIsBeforeItOnTheLine(t *testing.T) {
 	t.Parallel()
 	ps := &proposals{byBytes: map[*byte]*proposal{}}
@@ -220,11 +228,13 @@ func TestALeaderThatIsBusyStays(t *testing.T) {
 				var answered sync.WaitGroup
 				for i := range uint64(80) {
 					answered.Add(1)
-					leader.Submit(b.Context(), b.opening(i, entryMax), func(Answer, error) { answered.Done() })
+					leader.Submit(b.Context(), b.opening(i, entryMax),
+						func(Answer, error) { answered.Done() })
 				}
 				began := time.Now()
 				answered.Wait()
-				require.Greater(b, time.Since(began), 3*time.Second, "longer than a small entry may take")
+				require.Greater(b, time.Since(began), 3*time.Second,
+					"longer than a small entry may take")
 			}
 			leader.door.bytesPerSecond.Store(0)
 		},
@@ -288,7 +298,8 @@ func TestWhoGaveWayLetsOthersLead(t *testing.T) {
 		w.end()
 		for range 6 { // all within a minute
 			time.Sleep(2 * time.Second)
-			third := slices.DeleteFunc(b.others(slow), func(n *bubbleNode) bool { return n == next })[0]
+			third := slices.DeleteFunc(b.others(slow),
+				func(n *bubbleNode) bool { return n == next })[0]
 			b.kill(next)
 			require.Equal(b, third.self.ID, b.leader(slow, third).self.ID)
 			b.start(next)
@@ -344,7 +355,8 @@ func TestTheLeadershipGoesToTheQuickest(t *testing.T) {
 				}
 				slow.diary.new()
 				b.leader(others...)
-				assert.Contains(b, strings.Join(slow.diary.new(), ""), "to="+want, "though the transfer need not end in time")
+				assert.Contains(b, strings.Join(slow.diary.new(), ""), "to="+want,
+					"though the transfer need not end in time")
 				w.end()
 			})
 		})
@@ -371,7 +383,8 @@ func TestWritesOfLate(t *testing.T) {
 	assert.Zero(t, slowest, "forgotten")
 }
 
-// A leader gave way a moment ago, and says so in each answer to a heartbeat. The next one, whose disk is nearly full, heeds that.
+// A leader gave way a moment ago, and says so in each answer to a heartbeat. The next one, whose
+// disk is nearly full, heeds that.
 func TestALeaderWithALowDiskHeedsTheLatestMove(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
@@ -382,7 +395,9 @@ func TestALeaderWithALowDiskHeedsTheLatestMove(t *testing.T) {
 			b.write(leader, 1)
 		}
 		run := leader.runs.latest.Load()
-		require.Equal(b, StayedRecent, leader.progress.giveWay(b.Context(), run, leader.handover.successor, "cause", "its disk is nearly full"))
+		require.Equal(b, StayedRecent,
+			leader.progress.giveWay(b.Context(), run, leader.handover.successor, "cause",
+				"its disk is nearly full"))
 	})
 }
 

@@ -17,9 +17,10 @@ import (
 // ProposalTiming is how long one entry took on its leader, stage by stage.
 type ProposalTiming struct {
 	Commands, Renewals, Bytes int
-	// Queue is how long its oldest request waited. Append and Commit both begin when the entry is proposed, and overlap:
-	// Append ends when the leader's disk has it, Commit when a majority has it and the state machine begins with it.
-	// Apply ends when it is applied, with those of the same batch, just before its requests are answered.
+	// Queue is how long its oldest request waited. Append and Commit both begin when the entry is
+	// proposed, and overlap: Append ends when the leader's disk has it, Commit when a majority has
+	// it and the state machine begins with it. Apply ends when it is applied, with those of the
+	// same batch, just before its requests are answered.
 	Queue, Append, Commit, Apply time.Duration
 }
 
@@ -39,8 +40,8 @@ type proposal struct {
 	seen                time.Time // when the watchdog first saw it committed
 }
 
-// propose makes an entry of what waits and proposes it. The clock is read last, after everything in the entry was
-// handed in.
+// propose makes an entry of what waits and proposes it. The clock is read last, after everything in
+// the entry was handed in.
 func (e *epoch) propose() {
 	b, late := e.proposer.queue.take()
 	entry := fsm.Entry{Version: e.proposer.state.version.Load()}
@@ -65,7 +66,8 @@ func (e *epoch) propose() {
 	if p.future, err = e.apply(p.bytes); err != nil {
 		p.finish(fsm.Applied{}, err)
 	}
-	if len(late) > 0 { // their callers may read the state machine, which an entry that is applied can keep busy
+	// their callers may read the state machine, which an entry that is applied can keep busy
+	if len(late) > 0 {
 		e.inFlight.Go(func() {
 			for _, r := range late {
 				r.done(Answer{}, ErrOverloaded)
@@ -74,13 +76,15 @@ func (e *epoch) propose() {
 	}
 }
 
-// apply hands an entry to raft, with its checksum. By that every node can tell it from one that was changed on its way
-// (S13 of package store). After an error raft has not got the entry: this node could not decode it (N11). The checksum is
-// taken first, so that it is of the bytes that were decoded.
+// apply hands an entry to raft, with its checksum. By that every node can tell it from one that was
+// changed on its way (S13 of package store). After an error raft has not got the entry: this node
+// could not decode it (N11). The checksum is taken first, so that it is of the bytes that were
+// decoded.
 func (e *epoch) apply(entry []byte) (raft.ApplyFuture, error) {
 	l := raft.Log{Data: entry, Extensions: store.Checksum(entry)}
 	if err := e.checker.Check(entry); err != nil {
-		e.proposer.log.Error("could not decode an entry of this node's own; it was not proposed: report this as a bug", "error", err)
+		e.proposer.log.Error("could not decode an entry of this node's own; it was not proposed: "+
+			"report this as a bug", "error", err)
 		return nil, fmt.Errorf("%w: %w", ErrUndecodable, err)
 	}
 	return e.raft.ApplyLog(l, 0), nil
@@ -94,8 +98,9 @@ func (run *raftRun) wait(future raft.ApplyFuture) (applied fsm.Applied, err erro
 	return applied, err
 }
 
-// finish answers a proposal, unless it was answered already. Usually the goroutine that applied the entry calls it; if the
-// entry has been in flight for a tick, so does a goroutine that waits for raft's future (awaitFailures).
+// finish answers a proposal, unless it was answered already. Usually the goroutine that applied the
+// entry calls it; if the entry has been in flight for a tick, so does a goroutine that waits for
+// raft's future (awaitFailures).
 func (p *proposal) finish(applied fsm.Applied, err error) {
 	by := p.epoch.proposer
 	timing, first := by.proposals.complete(p, time.Now())
@@ -113,20 +118,23 @@ func (p *proposal) finish(applied fsm.Applied, err error) {
 		p.batch.fail(err)
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress),
 		errors.Is(err, store.ErrDiskFull):
-		// Raft never took it. Or this node's log did not: then no other node was sent it, and raft steps down.
+		// Raft never took it. Or this node's log did not: then no other node was sent it, and raft
+		// steps down.
 		p.batch.fail(by.notLeader())
 	default:
 		p.batch.fail(ErrUnknown)
 	}
 	by.queue.completed(requests, unblocked, p.sent)
-	// One entry expires a limited number of sessions and tickets. If more are due, they go into the next entry at once.
+	// One entry expires a limited number of sessions and tickets. If more are due, they go into the
+	// next entry at once.
 	if err == nil && clock.Time(by.state.due.Load()) <= applied.Time {
 		offer(by.queue.wake, struct{}{})
 	}
 }
 
-// proposals are the entries in flight, by the first of their bytes: on the leader, raft hands the very slice that was
-// proposed to the log and to the state machine. They are also raft's log, to see when an entry is appended.
+// proposals are the entries in flight, by the first of their bytes: on the leader, raft hands the
+// very slice that was proposed to the log and to the state machine. They are also raft's log, to
+// see when an entry is appended.
 type proposals struct {
 	raft.LogStore          // of the store
 	raft.MonotonicLogStore // the same log, which can't have gaps: raft checks for that
@@ -163,8 +171,8 @@ func (ps *proposals) complete(p *proposal, now time.Time) (timing ProposalTiming
 	}, true
 }
 
-// awaitFailures starts a goroutine for each proposal that has been in flight for at least that long. The goroutine waits
-// for raft's future, because raft reports failures only there.
+// awaitFailures starts a goroutine for each proposal that has been in flight for at least that
+// long. The goroutine waits for raft's future, because raft reports failures only there.
 func (ps *proposals) awaitFailures(after time.Duration) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -209,8 +217,9 @@ func (ps *proposals) applied(l *raft.Log, a fsm.Applied) {
 	}
 }
 
-// stalled is since when the oldest entry has been waiting for this node itself: it is not in this node's log yet, or it
-// is committed and not applied. An entry that waits for other nodes does not count. Zero = there is none.
+// stalled is since when the oldest entry has been waiting for this node itself: it is not in this
+// node's log yet, or it is committed and not applied. An entry that waits for other nodes does not
+// count. Zero = there is none.
 func (ps *proposals) stalled(committed uint64, now time.Time) (oldest time.Time) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -232,8 +241,9 @@ func (ps *proposals) stalled(committed uint64, now time.Time) (oldest time.Time)
 	return oldest
 }
 
-// uncommitted is since when the oldest entry has been waiting to be committed, and the bytes that were
-// in flight when the latest was sent: lines carry what is committed meanwhile, too. Zero = none waits.
+// uncommitted is since when the oldest entry has been waiting to be committed, and the bytes that
+// were in flight when the latest was sent: lines carry what is committed meanwhile, too. Zero =
+// none waits.
 func (ps *proposals) uncommitted(committed uint64) (oldest time.Time, bytes int) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -252,12 +262,15 @@ func (ps *proposals) uncommitted(committed uint64) (oldest time.Time, bytes int)
 // StoreLog implements raft.LogStore.
 func (ps *proposals) StoreLog(l *raft.Log) error { return ps.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs implements raft.LogStore. It records which proposals are in the log, and whether the append failed. The process ends
-// before an entry that it could not apply is in the log, and so before this node acknowledges it (N11).
+// StoreLogs implements raft.LogStore. It records which proposals are in the log, and whether the
+// append failed. The process ends before an entry that it could not apply is in the log, and so
+// before this node acknowledges it (N11).
 func (ps *proposals) StoreLogs(logs []*raft.Log) error {
 	for _, l := range logs {
 		if err := ps.check(l); err != nil {
-			ps.fatal(fmt.Errorf("raftnode: entry %d of term %d was rejected, and is not in the log of this node: %w", l.Index, l.Term, err))
+			ps.fatal(
+				fmt.Errorf("raftnode: entry %d of term %d was rejected, and is not in the log of "+
+					"this node: %w", l.Index, l.Term, err))
 		}
 	}
 	err := ps.LogStore.StoreLogs(logs)
@@ -274,8 +287,8 @@ func (ps *proposals) StoreLogs(logs []*raft.Log) error {
 	return nil
 }
 
-// check returns why this node can't apply an entry that fits its checksum; the log refuses one that does not. An entry of this
-// node's own was checked when it was proposed.
+// check returns why this node can't apply an entry that fits its checksum; the log refuses one that
+// does not. An entry of this node's own was checked when it was proposed.
 func (ps *proposals) check(l *raft.Log) error {
 	ps.mu.Lock()
 	own := ps.find(l) != nil
@@ -300,10 +313,11 @@ func (ps *proposals) written(logs []*raft.Log) {
 	}
 }
 
-// failWhenOver makes a future of raft fail with raft.ErrRaftShutdown once over is closed. Raft never completes the futures
-// that it has not looked at when it ends (hashicorp/raft#498), so a caller would wait for them forever. Against that
-// the futures have a field ShutdownCh, which raft sets for restores only. The field is exported and its type is not, so
-// it is set by reflection, before Error reads it. A future without the field is returned as it is.
+// failWhenOver makes a future of raft fail with raft.ErrRaftShutdown once over is closed. Raft
+// never completes the futures that it has not looked at when it ends (hashicorp/raft#498), so a
+// caller would wait for them forever. Against that the futures have a field ShutdownCh, which raft
+// sets for restores only. The field is exported and its type is not, so it is set by reflection,
+// before Error reads it. A future without the field is returned as it is.
 func failWhenOver[F raft.Future](over chan struct{}, future F) F {
 	v := reflect.ValueOf(future)
 	if v.Kind() != reflect.Pointer { // one that was complete from the beginning

@@ -17,25 +17,27 @@ import (
 )
 
 const (
-	// queueMax bounds the requests of a class that wait to be proposed, queueBytesMax their bytes: as many as they have in the log,
-	// and requestBytes for each, which is about what a small one takes in memory. The fair queue compares callers by the sum of both.
+	// queueMax bounds the requests of a class that wait to be proposed, queueBytesMax their bytes:
+	// as many as they have in the log, and requestBytes for each, which is about what a small one
+	// takes in memory. The fair queue compares callers by the sum of both.
 	queueMax      = 1 << 15
 	queueBytesMax = 64 << 20
 	requestBytes  = 512
 	// renewalsMax bounds the renewals of one session that wait: one would do.
 	renewalsMax = 8
-	// queueWaitMax is how long an acquisition may wait. One that was left behind by an entry and has waited for longer is refused:
-	// more arrive than are proposed, and waiting on would only add latency.
+	// queueWaitMax is how long an acquisition may wait. One that was left behind by an entry and
+	// has waited for longer is refused: more arrive than are proposed, and waiting on would only
+	// add latency.
 	queueWaitMax = 90 * time.Millisecond
 	// An entry takes at most this many commands, and stops growing at this many bytes.
 	entryCommandsMax = 1024
 	entryBytesMax    = 256 << 10
-	// Urgent commands take at most so much of that if others wait: more than the half that releases need, so that they never lag
-	// behind the acquisitions.
+	// Urgent commands take at most so much of that if others wait: more than the half that releases
+	// need, so that they never lag behind the acquisitions.
 	urgentCommandsMax = entryCommandsMax * 7 / 8
 	urgentBytesMax    = entryBytesMax * 7 / 8
-	// After an entry is applied the batcher waits for the callers that it unblocked: for as long as the entry took, and at
-	// most for batchWaitMax.
+	// After an entry is applied the batcher waits for the callers that it unblocked: for as long as
+	// the entry took, and at most for batchWaitMax.
 	batchWaitMax = 2 * time.Millisecond
 )
 
@@ -50,11 +52,13 @@ type Answer struct {
 	Time  clock.Time
 }
 
-// Done receives an answer, or the reason why there is none. It is called exactly once, on the goroutine that has the
-// answer: usually the one that applies entries, or one that submits another command. So it must not block.
+// Done receives an answer, or the reason why there is none. It is called exactly once, on the
+// goroutine that has the answer: usually the one that applies entries, or one that submits another
+// command. So it must not block.
 type Done func(Answer, error)
 
-// request is a command that waits to be proposed, or with nil a read barrier, or the renewal of a session.
+// request is a command that waits to be proposed, or with nil a read barrier, or the renewal of a
+// session.
 type request struct {
 	from    string // the identity of the caller; "" = this node
 	command fsm.Command
@@ -65,8 +69,9 @@ type request struct {
 	bytes   int // of the command in an entry; set by the queue
 }
 
-// orderOf returns the session under which a command is ordered, and its class. Ends, attachments, reads, and commands of operators
-// and nodes are urgent: they do not wait for acquisitions of other sessions. Each opening of a session is ordered by itself.
+// orderOf returns the session under which a command is ordered, and its class. Ends, attachments,
+// reads, and commands of operators and nodes are urgent: they do not wait for acquisitions of other
+// sessions. Each opening of a session is ordered by itself.
 func orderOf(c fsm.Command) (order uint64, class fair.Class) {
 	switch c := c.(type) {
 	case *fsm.OpenSession:
@@ -102,7 +107,8 @@ type queue struct {
 	wake     chan struct{} // capacity 1: there may be an entry to propose
 	gathered *time.Timer   // the callers that the last entry unblocked have been waited for
 
-	open atomic.Bool // this node leads; set to false only with mu held, so that nothing is added after end
+	// this node leads; set to false only with mu held, so that nothing is added after end
+	open atomic.Bool
 
 	mu       sync.Mutex // guards what follows
 	batcher  batcher
@@ -114,16 +120,18 @@ type queue struct {
 }
 
 func newQueue() *queue {
-	return &queue{wake: make(chan struct{}, 1), gathered: time.NewTimer(0), renewals: make(map[session.ID][]Done)}
+	return &queue{wake: make(chan struct{}, 1), gathered: time.NewTimer(0),
+		renewals: make(map[session.ID][]Done)}
 }
 
-// put adds a request, and returns the requests that it refuses, with the reason. It refuses the request itself if this node
-// does not lead (errNotLeading). If the queue is full, it refuses (ErrOverloaded) the last request of the same class in the
-// session where these cost most, in the identity where they do: acquisitions never take the room of what is urgent.
+// put adds a request, and returns the requests that it refuses, with the reason. It refuses the
+// request itself if this node does not lead (errNotLeading). If the queue is full, it refuses
+// (ErrOverloaded) the last request of the same class in the session where these cost most, in the
+// identity where they do: acquisitions never take the room of what is urgent.
 //
-// Renewals have a limit of their own: at most renewalsMax per session. A refused renewal has others of its session in front
-// of it, which have the same effect. A renewal is part of the next entry; the epoch proposes one at its tick if
-// there is no other reason.
+// Renewals have a limit of their own: at most renewalsMax per session. A refused renewal has others
+// of its session in front of it, which have the same effect. A renewal is part of the next entry;
+// the epoch proposes one at its tick if there is no other reason.
 func (q *queue) put(r request) (refused []request, err error) {
 	from, class := fair.From{Identity: r.from}, fair.Urgent
 	if r.command != nil {
@@ -161,10 +169,13 @@ func (q *queue) count() int { return q.waiting.Len(fair.Normal) + q.waiting.Len(
 func (q *queue) crowded() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.count() > entryCommandsMax || q.waiting.Cost(fair.Normal)+q.waiting.Cost(fair.Urgent) > entryBytesMax+entryCommandsMax*requestBytes
+	return q.count() > entryCommandsMax ||
+		q.waiting.Cost(fair.Normal)+q.waiting.Cost(fair.Urgent) >
+			entryBytesMax+entryCommandsMax*requestBytes
 }
 
-// completed records that an entry with so many requests was answered, and how many callers that unblocked.
+// completed records that an entry with so many requests was answered, and how many callers that
+// unblocked.
 func (q *queue) completed(requests, unblocked int, sent time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -184,10 +195,11 @@ type batch struct {
 	renewals []renewal
 }
 
-// take moves as much into a batch as an entry holds, all renewals, then requests, and counts it as in flight. Urgent requests
-// come first, and take a bounded part of the entry (urgentCommandsMax) if others wait. It also returns the acquisitions that have
-// waited too long: longer than queueWaitMax, and since before the last entry was taken. So after a slow entry those that
-// arrived during it are proposed.
+// take moves as much into a batch as an entry holds, all renewals, then requests, and counts it as
+// in flight. Urgent requests come first, and take a bounded part of the entry (urgentCommandsMax)
+// if others wait. It also returns the acquisitions that have waited too long: longer than
+// queueWaitMax, and since before the last entry was taken. So after a slow entry those that arrived
+// during it are proposed.
 func (q *queue) take() (b batch, late []request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -197,7 +209,8 @@ func (q *queue) take() (b batch, late []request) {
 		before = q.lastTake
 	}
 	q.lastTake = now
-	for oldest := q.waiting.Oldest(); oldest != nil && oldest.Value.since.Before(before); oldest = q.waiting.Oldest() {
+	for oldest := q.waiting.Oldest(); oldest != nil &&
+		oldest.Value.since.Before(before); oldest = q.waiting.Oldest() {
 		late = append(late, q.waiting.TakeOldest().Value)
 	}
 	bytes := q.fill(fair.Urgent, urgentCommandsMax, 0, urgentBytesMax)
@@ -233,7 +246,8 @@ func (q *queue) end() batch {
 		q.fill(fair.Urgent, math.MaxInt, 0, math.MaxInt)
 	}
 	b := q.batch(len(q.renewals))
-	q.waiting, q.taken, q.renewals = fair.Queue[request]{}, nil, map[session.ID][]Done{} // a node that does not lead needs no room
+	// a node that does not lead needs no room
+	q.waiting, q.taken, q.renewals = fair.Queue[request]{}, nil, map[session.ID][]Done{}
 	return b
 }
 
@@ -256,10 +270,11 @@ func (q *queue) batch(renewals int) batch {
 	return b
 }
 
-// look reports whether enough requests or renewals wait for an entry now, and whether no entry is in flight. What is due
-// waits for that: an entry in flight carries the time already. An entry that raft rejects counts as in flight until
-// awaitFailures has seen it fail. Raft rejects everything while it transfers the leadership, and otherwise the epoch would
-// propose what is due in a hot loop until then.
+// look reports whether enough requests or renewals wait for an entry now, and whether no entry is
+// in flight. What is due waits for that: an entry in flight carries the time already. An entry that
+// raft rejects counts as in flight until awaitFailures has seen it fail. Raft rejects everything
+// while it transfers the leadership, and otherwise the epoch would propose what is due in a hot
+// loop until then.
 func (q *queue) look() (ready, idle bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -295,13 +310,15 @@ func (b *batch) answer(a fsm.Applied, err error) {
 // fail answers everything in a batch with an error.
 func (b *batch) fail(err error) { b.answer(fsm.Applied{}, err) }
 
-// batcher decides how many requests share an entry. The cost of an entry, mostly a disk flush on the leader and on a
-// follower at the same time, hardly depends on its size. So requests that arrive at about the same time should share
-// one, and a request that has none to share with should not wait.
+// batcher decides how many requests share an entry. The cost of an entry, mostly a disk flush on
+// the leader and on a follower at the same time, hardly depends on its size. So requests that
+// arrive at about the same time should share one, and a request that has none to share with should
+// not wait.
 //
-// A client often sends its next request as soon as it is answered. If the first such request were proposed alone,
-// the others would wait for it, and again the next time: the clients would split into groups, one behind the
-// other. So after an entry is applied the batcher waits briefly for the requests of the callers that it unblocked.
+// A client often sends its next request as soon as it is answered. If the first such request were
+// proposed alone, the others would wait for it, and again the next time: the clients would split
+// into groups, one behind the other. So after an entry is applied the batcher waits briefly for the
+// requests of the callers that it unblocked.
 type batcher struct {
 	entries  int       // in flight
 	inFlight int       // requests in them
@@ -315,8 +332,8 @@ func (g *batcher) sent(requests int) {
 	g.expected = 0
 }
 
-// completed records that an entry was answered and how many callers it unblocked, and returns for how long to wait for
-// their requests.
+// completed records that an entry was answered and how many callers it unblocked, and returns for
+// how long to wait for their requests.
 func (g *batcher) completed(requests, unblocked int, sent, now time.Time) time.Duration {
 	g.entries--
 	g.inFlight -= requests
@@ -326,8 +343,9 @@ func (g *batcher) completed(requests, unblocked int, sent, now time.Time) time.D
 	return wait
 }
 
-// ready reports whether so many waiting requests are enough for an entry beside those in flight. A second one is not
-// proposed before it is as large as the first, because two small entries cost as much as two large ones.
+// ready reports whether so many waiting requests are enough for an entry beside those in flight. A
+// second one is not proposed before it is as large as the first, because two small entries cost as
+// much as two large ones.
 func (g *batcher) ready(waiting int, now time.Time) bool {
 	switch {
 	case waiting == 0, g.entries == inFlightMax:
@@ -338,12 +356,14 @@ func (g *batcher) ready(waiting int, now time.Time) bool {
 	return waiting >= g.expected || !now.Before(g.until)
 }
 
-// countUnblocked is how many waiting callers an entry unblocks: those that are answered, unless the answer is to wait, and
-// those that were granted what others held.
+// countUnblocked is how many waiting callers an entry unblocks: those that are answered, unless the
+// answer is to wait, and those that were granted what others held.
 func countUnblocked(requests int, a fsm.Applied) int {
 	n := requests
 	for i := range a.Results {
-		if r := &a.Results[i]; r.State == fsm.Waiting || r.State == fsm.Granted && r.Token == r.Index { // its event is counted
+		// its event is counted
+		if r := &a.Results[i]; r.State == fsm.Waiting ||
+			r.State == fsm.Granted && r.Token == r.Index {
 			n--
 		}
 	}

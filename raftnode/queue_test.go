@@ -40,7 +40,8 @@ func TestAQueueIsOpenOnlyDuringAnEpoch(t *testing.T) {
 	q := newQueue()
 	now := time.Now()
 	require.ErrorIs(t, put(q, request{since: now, done: ignored}), errNotLeading)
-	require.ErrorIs(t, put(q, request{renews: true, session: 1, since: now, done: ignored}), errNotLeading)
+	require.ErrorIs(t, put(q, request{renews: true, session: 1, since: now, done: ignored}),
+		errNotLeading)
 
 	q.open.Store(true)
 	var refused []error
@@ -57,13 +58,15 @@ func TestAQueueIsOpenOnlyDuringAnEpoch(t *testing.T) {
 	require.Empty(t, take(q).requests)
 }
 
-// An acquisition that an entry has left behind is refused once it has waited for queueWaitMax. What ends something, attaches or
-// reads waits on.
+// An acquisition that an entry has left behind is refused once it has waited for queueWaitMax. What
+// ends something, attaches or reads waits on.
 func TestAnAcquisitionThatWaitsTooLongIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
 		q.open.Store(true)
-		put := func(c fsm.Command) { require.NoError(t, put(q, request{command: c, since: time.Now(), done: ignored})) }
+		put := func(c fsm.Command) {
+			require.NoError(t, put(q, request{command: c, since: time.Now(), done: ignored}))
+		}
 		const left = 10
 		for range entryCommandsMax + left {
 			put(acquire(1))
@@ -77,7 +80,8 @@ func TestAnAcquisitionThatWaitsTooLongIsRefused(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		b, late = q.take()
 		require.Len(t, late, left)
-		require.Equal(t, []fsm.Command{&fsm.Drop{Session: 1}, acquire(2)}, []fsm.Command{b.requests[0].command, b.requests[1].command})
+		require.Equal(t, []fsm.Command{&fsm.Drop{Session: 1}, acquire(2)},
+			[]fsm.Command{b.requests[0].command, b.requests[1].command})
 
 		put(acquire(1))
 		put(acquire(1))
@@ -86,8 +90,10 @@ func TestAnAcquisitionThatWaitsTooLongIsRefused(t *testing.T) {
 		require.Len(t, b.requests, 2, "they came after the last entry was taken")
 		require.Empty(t, late)
 		for _, c := range []fsm.Command{
-			nil, &fsm.Drop{Session: 1}, &fsm.DropUnrenewed{Session: 1}, &fsm.Downgrade{Session: 1}, &fsm.Attach{Session: 2}, &fsm.ReleaseOnDisconnect{Session: 2},
-			&fsm.CloseSession{Session: 2}, &fsm.WithdrawSession{Session: 2}, &fsm.ExpireSession{Session: 1}, &fsm.ForceRelease{}, &fsm.Member{},
+			nil, &fsm.Drop{Session: 1}, &fsm.DropUnrenewed{Session: 1}, &fsm.Downgrade{Session: 1},
+			&fsm.Attach{Session: 2}, &fsm.ReleaseOnDisconnect{Session: 2},
+			&fsm.CloseSession{Session: 2}, &fsm.WithdrawSession{Session: 2},
+			&fsm.ExpireSession{Session: 1}, &fsm.ForceRelease{}, &fsm.Member{},
 		} {
 			for range entryCommandsMax + 1 {
 				put(c)
@@ -106,8 +112,11 @@ func TestClassesHaveRoomOfTheirOwn(t *testing.T) {
 	q := newQueue()
 	q.open.Store(true)
 	for i := range queueMax {
-		require.NoError(t, put(q, request{command: acquire(session.ID(i + 1)), since: time.Now(), done: ignored}))
-		require.NoError(t, put(q, request{command: &fsm.Drop{Session: session.ID(queueMax + i + 1)}, since: time.Now(), done: ignored}))
+		require.NoError(t, put(q,
+			request{command: acquire(session.ID(i + 1)), since: time.Now(), done: ignored}))
+		require.NoError(t, put(q,
+			request{command: &fsm.Drop{Session: session.ID(queueMax + i + 1)}, since: time.Now(),
+				done: ignored}))
 	}
 	newest, release := acquire(1<<40), &fsm.Drop{Session: 1 << 41}
 	for _, c := range []fsm.Command{newest, release} {
@@ -118,11 +127,13 @@ func TestClassesHaveRoomOfTheirOwn(t *testing.T) {
 	}
 }
 
-// A client has 4096 acquisitions of the largest kind waiting, and more come as these are taken. A bystander locks and
-// unlocks, one after the other: each of its commands is in the next entry, where it was behind all that the queue takes
-// of such, in the 274th. So is the opening of a newcomer's session, also of the same identity.
+// A client has 4096 acquisitions of the largest kind waiting, and more come as these are taken. A
+// bystander locks and unlocks, one after the other: each of its commands is in the next entry,
+// where it was behind all that the queue takes of such, in the 274th. So is the opening of a
+// newcomer's session, also of the same identity.
 func TestAFloodDelaysItsOwnClientOnly(t *testing.T) {
-	for name, from := range map[string]string{"another identity": "bystander", "a session of the same identity": "flood"} {
+	for name, from := range map[string]string{"another identity": "bystander",
+		"a session of the same identity": "flood"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // no time passes: none waits too long
 				q := newQueue()
@@ -130,7 +141,8 @@ func TestAFloodDelaysItsOwnClientOnly(t *testing.T) {
 				large := largest(0)
 				nothingOfOthers := func(refused []request) {
 					for _, r := range refused {
-						require.EqualValues(t, 1, r.command.(*fsm.Acquire).Session, "nothing of others is refused")
+						require.EqualValues(t, 1, r.command.(*fsm.Acquire).Session,
+							"nothing of others is refused")
 					}
 				}
 				flood := func() { // until the queue is full to the last byte
@@ -139,18 +151,23 @@ func TestAFloodDelaysItsOwnClientOnly(t *testing.T) {
 						if i < 4096 {
 							c = large
 						}
-						refused, _ := q.put(request{from: "flood", command: c, since: time.Now(), done: ignored})
+						refused, _ := q.put(request{from: "flood", command: c, since: time.Now(),
+							done: ignored})
 						nothingOfOthers(refused)
 					}
 				}
 				flood()
 				for i, c := range []fsm.Command{
-					&fsm.OpenSession{}, &fsm.Attach{Session: 2}, acquire(2), &fsm.Drop{Session: 2}, acquire(2), nil, &fsm.ExpireSession{Session: 1},
+					&fsm.OpenSession{}, &fsm.Attach{Session: 2}, acquire(2), &fsm.Drop{Session: 2},
+					acquire(2), nil, &fsm.ExpireSession{Session: 1},
 				} {
-					refused, _ := q.put(request{from: from, command: c, since: time.Now(), done: ignored})
+					refused, _ := q.put(request{from: from, command: c, since: time.Now(),
+						done: ignored})
 					nothingOfOthers(refused)
 					next := take(q)
-					require.True(t, slices.ContainsFunc(next.requests, func(r request) bool { return r.command == c }), "%d: %T is in the next entry", i, c)
+					require.True(t, slices.ContainsFunc(next.requests, func(r request) bool {
+						return r.command == c
+					}), "%d: %T is in the next entry", i, c)
 					require.Greater(t, len(next.requests), 1, "the flood goes on")
 					flood()
 				}
@@ -164,12 +181,14 @@ func TestTheQueueKeepsTheOrderOfASession(t *testing.T) {
 	q := newQueue()
 	q.open.Store(true)
 	own := []fsm.Command{
-		acquire(1), &fsm.Drop{Session: 1}, acquire(1), acquire(1), &fsm.Downgrade{Session: 1}, &fsm.Attach{Session: 1}, acquire(1),
+		acquire(1), &fsm.Drop{Session: 1}, acquire(1), acquire(1), &fsm.Downgrade{Session: 1},
+		&fsm.Attach{Session: 1}, acquire(1),
 		&fsm.ReleaseOnDisconnect{Session: 1}, &fsm.CloseSession{Session: 1},
 	}
 	for i, c := range own {
 		require.NoError(t, put(q, request{command: acquire(2), done: ignored}))
-		require.NoError(t, put(q, request{from: []string{"", "also"}[i%2], command: c, done: ignored}))
+		require.NoError(t, put(q,
+			request{from: []string{"", "also"}[i%2], command: c, done: ignored}))
 	}
 	require.NoError(t, put(q, request{command: &fsm.Drop{Session: 3}, done: ignored}))
 	got := []fsm.Command{}
@@ -188,28 +207,34 @@ func TestAFloodOfReleasesLeavesRoom(t *testing.T) {
 	q := newQueue()
 	q.open.Store(true)
 	for range 3 * entryCommandsMax {
-		require.NoError(t, put(q, request{command: &fsm.Drop{Session: 1}, since: time.Now(), done: ignored}))
+		require.NoError(t, put(q,
+			request{command: &fsm.Drop{Session: 1}, since: time.Now(), done: ignored}))
 	}
 	require.NoError(t, put(q, request{command: acquire(2), since: time.Now(), done: ignored}))
 	b := take(q)
 	require.Len(t, b.requests, entryCommandsMax)
-	require.Equal(t, urgentCommandsMax, slices.IndexFunc(b.requests, func(r request) bool { _, is := r.command.(*fsm.Acquire); return is }))
+	require.Equal(t, urgentCommandsMax,
+		slices.IndexFunc(b.requests,
+			func(r request) bool { _, is := r.command.(*fsm.Acquire); return is }))
 }
 
 // largest is as large as an Acquire can be.
 func largest(ticket int) *fsm.Acquire {
 	c := &fsm.Acquire{
-		Session: 1, Ticket: uint64(ticket) + 1, Owner: strings.Repeat("o", fsm.OwnerBytesMax), Meta: strings.Repeat("m", fsm.MetaBytesMax),
+		Session: 1, Ticket: uint64(ticket) + 1, Owner: strings.Repeat("o", fsm.OwnerBytesMax),
+		Meta: strings.Repeat("m", fsm.MetaBytesMax),
 	}
 	for i := range fsm.ItemsMax {
 		name := fmt.Sprint(ticket, "/", i, "/")
-		c.Items = append(c.Items, fsm.Item{Name: name + strings.Repeat("n", fsm.NameBytesMax-len(name)), Mode: fsm.Exclusive})
+		c.Items = append(c.Items,
+			fsm.Item{Name: name + strings.Repeat("n", fsm.NameBytesMax-len(name)),
+				Mode: fsm.Exclusive})
 	}
 	return c
 }
 
-// However large commands are, the queue takes no more bytes than it says: then it refuses, and continues when there is
-// room again. Renewals have their own.
+// However large commands are, the queue takes no more bytes than it says: then it refuses, and
+// continues when there is room again. Renewals have their own.
 func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	q := newQueue()
 	q.open.Store(true)
@@ -217,22 +242,27 @@ func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	before := heapInUse()
 	taken := 0
 	for ; taken < queueMax; taken++ {
-		if err := put(q, request{command: largest(taken), since: now, done: func(Answer, error) {}}); err != nil {
+		if err := put(q, request{command: largest(taken), since: now,
+			done: func(Answer, error) {}}); err != nil {
 			require.ErrorIs(t, err, ErrOverloaded)
 			break
 		}
 	}
 	grown := int64(heapInUse()) - int64(before)
-	t.Logf("%d of the largest commands, %d bytes by count and %d of the heap", taken, q.waiting.Cost(fair.Normal), grown)
+	t.Logf("%d of the largest commands, %d bytes by count and %d of the heap", taken,
+		q.waiting.Cost(fair.Normal), grown)
 	require.Less(t, taken, queueMax)
 	require.LessOrEqual(t, q.waiting.Cost(fair.Normal), queueBytesMax)
 	require.Greater(t, q.waiting.Cost(fair.Normal), queueBytesMax-64<<10, "it is full")
 	require.Less(t, grown, int64(queueBytesMax+queueBytesMax/4))
-	require.ErrorIs(t, put(q, request{command: largest(0), since: now, done: ignored}), ErrOverloaded)
-	require.NoError(t, put(q, request{renews: true, session: 1, since: now, done: ignored}), "a renewal has room")
+	require.ErrorIs(t, put(q, request{command: largest(0), since: now, done: ignored}),
+		ErrOverloaded)
+	require.NoError(t, put(q, request{renews: true, session: 1, since: now, done: ignored}),
+		"a renewal has room")
 
 	q.take()
-	require.NoError(t, put(q, request{command: largest(0), since: now, done: ignored}), "there is room again")
+	require.NoError(t, put(q, request{command: largest(0), since: now, done: ignored}),
+		"there is room again")
 	for q.count() > 0 {
 		q.take()
 	}
@@ -255,10 +285,12 @@ func TestSmallCommandsFillTheQueueByCount(t *testing.T) {
 	q.open.Store(true)
 	now := time.Now()
 	for i := range uint64(queueMax) {
-		c := &fsm.Acquire{Session: 1 << 40, Ticket: i, Items: []fsm.Item{{Name: strings.Repeat("n", 100), Mode: fsm.Exclusive}}}
+		c := &fsm.Acquire{Session: 1 << 40, Ticket: i,
+			Items: []fsm.Item{{Name: strings.Repeat("n", 100), Mode: fsm.Exclusive}}}
 		require.NoError(t, put(q, request{command: c, since: now, done: ignored}))
 	}
-	require.ErrorIs(t, put(q, request{command: acquire(1), since: now, done: ignored}), ErrOverloaded)
+	require.ErrorIs(t, put(q, request{command: acquire(1), since: now, done: ignored}),
+		ErrOverloaded)
 	require.NoError(t, put(q, request{since: now, done: ignored}), "a read has room")
 }
 
@@ -266,10 +298,13 @@ func TestRenewalsOfASessionAreBounded(t *testing.T) {
 	q := newQueue()
 	q.open.Store(true)
 	for range renewalsMax {
-		require.NoError(t, put(q, request{renews: true, session: 1, since: time.Now(), done: ignored}))
+		require.NoError(t, put(q,
+			request{renews: true, session: 1, since: time.Now(), done: ignored}))
 	}
-	require.ErrorIs(t, put(q, request{renews: true, session: 1, since: time.Now(), done: ignored}), ErrOverloaded)
-	require.NoError(t, put(q, request{renews: true, session: 2, since: time.Now(), done: ignored}), "others are not concerned")
+	require.ErrorIs(t, put(q, request{renews: true, session: 1, since: time.Now(), done: ignored}),
+		ErrOverloaded)
+	require.NoError(t, put(q, request{renews: true, session: 2, since: time.Now(), done: ignored}),
+		"others are not concerned")
 	require.Len(t, take(q).renewals, 2)
 }
 
@@ -317,14 +352,15 @@ func TestRenewalsRideInOrderAndOnce(t *testing.T) {
 	require.Equal(t, now, q.oldest)
 	b := take(q)
 	require.Len(t, b.renewals, 3)
-	require.Equal(t, []session.ID{3, 7, 9}, []session.ID{b.renewals[0].id, b.renewals[1].id, b.renewals[2].id})
+	require.Equal(t, []session.ID{3, 7, 9},
+		[]session.ID{b.renewals[0].id, b.renewals[1].id, b.renewals[2].id})
 	require.Len(t, b.renewals[0].done, 2)
 	require.Zero(t, q.oldest)
 }
 
-// The epoch is woken once enough waits for an entry: by the request that makes it enough, or when the entry that was in the
-// way is applied or has failed, or when the callers that it unblocked have been waited for. There is nothing else before the
-// next tick.
+// The epoch is woken once enough waits for an entry: by the request that makes it enough, or when
+// the entry that was in the way is applied or has failed, or when the callers that it unblocked
+// have been waited for. There is nothing else before the next tick.
 func TestTheQueueWakesTheEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
@@ -380,12 +416,14 @@ func TestAnswersGoToWhoAsked(t *testing.T) {
 	say := func(who string) Done {
 		return func(a Answer, err error) {
 			require.NoError(t, err)
-			got = append(got, who+":"+strings.Repeat("!", int(a.Result.Code))+strings.Repeat("t", int(a.Result.Token)))
+			got = append(got, who+":"+strings.Repeat("!", int(a.Result.Code))+
+				strings.Repeat("t", int(a.Result.Token)))
 		}
 	}
 	b := batch{
 		requests: []request{
-			{command: &fsm.Drop{}, done: say("drop")}, {done: say("fence")}, {command: &fsm.Acquire{}, done: say("acquire")},
+			{command: &fsm.Drop{}, done: say("drop")}, {done: say("fence")},
+			{command: &fsm.Acquire{}, done: say("acquire")},
 		},
 		renewals: []renewal{{3, []Done{say("three")}}, {4, []Done{say("four"), say("four too")}}},
 	}
@@ -393,12 +431,15 @@ func TestAnswersGoToWhoAsked(t *testing.T) {
 		Results: []fsm.Result{{Token: 1}, {Token: 2}}, Unrenewed: []session.ID{4},
 	}, nil)
 	dead := strings.Repeat("!", int(fsm.NoSession))
-	require.Equal(t, []string{"drop:t", "fence:", "acquire:tt", "three:", "four:" + dead, "four too:" + dead}, got)
+	require.Equal(t, []string{"drop:t", "fence:", "acquire:tt", "three:", "four:" + dead,
+		"four too:" + dead}, got)
 }
 
 func TestAnEntryOfOtherRulesWasNotDone(t *testing.T) {
 	var got []error
-	b := batch{requests: []request{{command: &fsm.Drop{}, done: func(_ Answer, err error) { got = append(got, err) }}}}
+	b := batch{
+		requests: []request{{command: &fsm.Drop{},
+			done: func(_ Answer, err error) { got = append(got, err) }}}}
 	b.answer(fsm.Applied{Refused: fsm.OtherVersion}, nil)
 	require.Equal(t, []error{ErrOtherVersion}, got)
 }

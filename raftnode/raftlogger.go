@@ -16,10 +16,11 @@ import (
 	"zamok/raftnode/peer"
 )
 
-// raftLogger is a logger for raft that writes to log. Raft logs each call that fails, dozens of times a second. So each of
-// its messages, about one peer, is rate-limited (peer.RateLimitedLog).
+// raftLogger is a logger for raft that writes to log. Raft logs each call that fails, dozens of
+// times a second. So each of its messages, about one peer, is rate-limited (peer.RateLimitedLog).
 func raftLogger(log *slog.Logger) hclog.Logger {
-	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Level: hclog.Info, Output: io.Discard})
+	logger := hclog.NewInterceptLogger(
+		&hclog.LoggerOptions{Name: "raft", Level: hclog.Info, Output: io.Discard})
 	logger.RegisterSink(slogSink{log, peer.NewRateLimitedLog(log)})
 	return logger
 }
@@ -30,8 +31,8 @@ type slogSink struct {
 	quiet *peer.RateLimitedLog
 }
 
-// raftLevels are the levels of messages that raft logs at another one. What another node or the network causes is no
-// error of this node.
+// raftLevels are the levels of messages that raft logs at another one. What another node or the
+// network causes is no error of this node.
 var raftLevels = map[string]slog.Level{
 	// The transport logs once that a follower does not answer, or accepts nothing.
 	"failed to heartbeat to":     slog.LevelDebug,
@@ -57,7 +58,8 @@ func (s slogSink) Accept(name string, level hclog.Level, msg string, args ...any
 	}
 	to, other := raftLevels[msg]
 	if !other {
-		to = slog.Level(level-hclog.Info) * (slog.LevelWarn - slog.LevelInfo) // both count info, warning, error
+		// both count info, warning, error
+		to = slog.Level(level-hclog.Info) * (slog.LevelWarn - slog.LevelInfo)
 	}
 	key := msg
 	for i, a := range args {
@@ -85,9 +87,12 @@ func (s slogSink) Accept(name string, level hclog.Level, msg string, args ...any
 	s.quiet.Log(to, key, name+": "+msg, args...)
 }
 
-// isEnd reports whether an error means that this node closed the connection itself, mostly because it ends.
+// isEnd reports whether an error means that this node closed the connection itself, mostly because
+// it ends.
 func isEnd(err error) bool {
-	return slices.ContainsFunc([]error{net.ErrClosed, peer.ErrClosed, raft.ErrTransportShutdown}, func(end error) bool {
-		return errors.Is(err, end) || strings.HasSuffix(err.Error(), end.Error()) // raft's decoder does not wrap
-	})
+	return slices.ContainsFunc([]error{net.ErrClosed, peer.ErrClosed, raft.ErrTransportShutdown},
+		func(end error) bool {
+			// raft's decoder does not wrap
+			return errors.Is(err, end) || strings.HasSuffix(err.Error(), end.Error())
+		})
 }

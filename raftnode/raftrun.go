@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// notifyChSize is how many changes of leadership may be unread before raft's main loop has to wait; the supervisor reads them
-	// without calling raft.
+	// notifyChSize is how many changes of leadership may be unread before raft's main loop has to
+	// wait; the supervisor reads them without calling raft.
 	notifyChSize = 64
 	// transferWait is how long an orderly stop waits for another leader, beyond an election.
 	transferWait = 200 * time.Millisecond
@@ -39,8 +39,9 @@ type raftRuns struct {
 	reloadMu   sync.Mutex // held while raft takes the timeouts
 }
 
-// raftRun is one run of hashicorp/raft. A node has one at a time, and a new one after a transfer: raft was
-// seen to reject everything when a leader that transferred its leadership is elected again (hashicorp/raft#696).
+// raftRun is one run of hashicorp/raft. A node has one at a time, and a new one after a transfer:
+// raft was seen to reject everything when a leader that transferred its leadership is elected again
+// (hashicorp/raft#696).
 type raftRun struct {
 	runs       *raftRuns
 	proposer   *proposer
@@ -53,12 +54,14 @@ type raftRun struct {
 	supervised chan struct{} // closed when the supervisor has ended
 	over       chan struct{} // closed when raft has ended: futures that it has not completed fail
 	stop       func() error  // end, once
-	// shortest is the T that raft leads with, and the least that it can follow with (timeout.go). Never changed.
+	// shortest is the T that raft leads with, and the least that it can follow with (timeout.go).
+	// Never changed.
 	shortest time.Duration
-	// cautiousUntil is until when this node does not campaign, because its watchdog ended the previous process.
-	// Never changed; zero = the watchdog did not.
+	// cautiousUntil is until when this node does not campaign, because its watchdog ended the
+	// previous process. Never changed; zero = the watchdog did not.
 	cautiousUntil time.Time
-	// leadership is that of this node; nil = it does not lead. It changes before the queue is closed.
+	// leadership is that of this node; nil = it does not lead. It changes before the queue is
+	// closed.
 	leadership atomic.Pointer[leadership]
 }
 
@@ -91,7 +94,8 @@ func (rs *raftRuns) start() error {
 	if err := rs.store.DropStale(); err != nil {
 		return errors.Join(err, transport.Close())
 	}
-	if run.raft, err = raft.NewRaft(cfg, rs.state, &rs.proposer.proposals, rs.store.Votes(), rs.store.Snapshots(), transport); err != nil {
+	if run.raft, err = raft.NewRaft(cfg, rs.state, &rs.proposer.proposals, rs.store.Votes(),
+		rs.store.Snapshots(), transport); err != nil {
 		return errors.Join(fmt.Errorf("raftnode: raft did not start: %w", err), transport.Close())
 	}
 	run.stop = sync.OnceValue(run.end)
@@ -111,9 +115,10 @@ func shortestTimeout(fixed time.Duration) time.Duration {
 	return timeoutMin
 }
 
-// raftTimeouts are raft's timeouts now. A leader keeps the short one for its heartbeats. A node does not campaign for a
-// while after a restart by the watchdog, or while its disk is full. A leader with a full disk could not even open an
-// epoch, and if all disks were full, the nodes would depose each other forever.
+// raftTimeouts are raft's timeouts now. A leader keeps the short one for its heartbeats. A node
+// does not campaign for a while after a restart by the watchdog, or while its disk is full. A
+// leader with a full disk could not even open an epoch, and if all disks were full, the nodes would
+// depose each other forever.
 func (run *raftRun) raftTimeouts() (heartbeat, election time.Duration) {
 	t := max(run.runs.timing.timeout(), run.shortest)
 	switch {
@@ -139,7 +144,8 @@ func (run *raftRun) reloadTimeout() {
 	rs.log.Debug("reloading raft's timeouts", "heartbeat", heartbeat, "election", election)
 	c.HeartbeatTimeout, c.ElectionTimeout = heartbeat, election
 	if err := run.raft.ReloadConfig(c); err != nil {
-		rs.log.Error("could not change the election timeout; the previous one stays in force", "error", err)
+		rs.log.Error("could not change the election timeout; the previous one stays in force",
+			"error", err)
 	}
 }
 
@@ -204,16 +210,18 @@ func (rs *raftRuns) leading() (*raftRun, error) {
 // servers are those of raft's latest configuration, which may not be committed.
 func (run *raftRun) servers() servers { return run.raft.GetConfiguration().Configuration().Servers }
 
-// mayPostpone reports whether this node may send entries to the followers before they are on its own disk (W2): they
-// are commands of the term in which it leads, and no majority is complete without a follower. Raft calls the log
-// on the goroutine that changes the configuration, so this one does not change meanwhile.
+// mayPostpone reports whether this node may send entries to the followers before they are on its
+// own disk (W2): they are commands of the term in which it leads, and no majority is complete
+// without a follower. Raft calls the log on the goroutine that changes the configuration, so this
+// one does not change meanwhile.
 func (rs *raftRuns) mayPostpone(entries []*raft.Log) bool {
 	run := rs.latest.Load()
 	if run == nil || run.raft.State() != raft.Leader {
 		return false
 	}
 	term := run.raft.CurrentTerm()
-	if slices.ContainsFunc(entries, func(e *raft.Log) bool { return e.Type != raft.LogCommand || e.Term != term }) {
+	if slices.ContainsFunc(entries,
+		func(e *raft.Log) bool { return e.Type != raft.LogCommand || e.Term != term }) {
 		return false
 	}
 	voters := 0
@@ -225,8 +233,8 @@ func (rs *raftRuns) mayPostpone(entries []*raft.Log) bool {
 	return voters > 1
 }
 
-// contact is this leader's contact with another server. A server that has not responded in this leadership counts as if
-// it had responded when that began, with an unknown log.
+// contact is this leader's contact with another server. A server that has not responded in this
+// leadership counts as if it had responded when that began, with an unknown log.
 func (run *raftRun) contact(id raft.ServerID, led time.Time) peer.Contact {
 	c := run.transport.Contact(id)
 	if !c.At.After(led) {
@@ -250,7 +258,8 @@ func (run *raftRun) oldestWait(now time.Time) (waits, may time.Duration) {
 	if !since.IsZero() {
 		waits = now.Sub(since)
 	}
-	return waits, max(run.runs.timing.timeout(), commitBound) + time.Duration(bytes)*time.Second/peer.RateMin
+	return waits, max(run.runs.timing.timeout(), commitBound) +
+		time.Duration(bytes)*time.Second/peer.RateMin
 }
 
 // waitFor waits for a future of raft, or until ctx ends: then the outcome is unknown.
@@ -265,9 +274,10 @@ func (run *raftRun) waitFor(ctx context.Context, future raft.Future) error {
 	}
 }
 
-// end ends raft. First it closes the streams, so that this node responds to nothing more, and ceases to lead for want of
-// responses. When raft has completed what is in flight, it shuts raft down. The wait is bounded: raft was seen to
-// leave futures incomplete (hashicorp/raft#498), above all when it has ended already.
+// end ends raft. First it closes the streams, so that this node responds to nothing more, and
+// ceases to lead for want of responses. When raft has completed what is in flight, it shuts raft
+// down. The wait is bounded: raft was seen to leave futures incomplete (hashicorp/raft#498), above
+// all when it has ended already.
 func (run *raftRun) end() error {
 	err := run.transport.Close()
 	run.endLife()

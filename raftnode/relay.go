@@ -12,7 +12,8 @@ import (
 
 // LeaderServer is the server that leads, as far as this node knows; zero = none.
 func (n *Node) LeaderServer() peer.Server {
-	leader, _ := peer.ParseServer(n.runs.latest.Load().leader()) // raft has it from a configuration, or it is ""
+	// raft has it from a configuration, or it is ""
+	leader, _ := peer.ParseServer(n.runs.latest.Load().leader())
 	return leader
 }
 
@@ -26,7 +27,8 @@ func (n *Node) DialRelay(ctx context.Context, to peer.Server) (net.Conn, error) 
 			return n.network.DialRelay(ctx, s.ID, s.Address)
 		}
 	}
-	return nil, fmt.Errorf("raftnode: %v is not a server of this cluster, as far as this node knows", to)
+	return nil, fmt.Errorf(
+		"raftnode: %v is not a server of this cluster, as far as this node knows", to)
 }
 
 // Relays returns a listener for the connections of other nodes, each a peer.RelayConn.

@@ -16,8 +16,9 @@ import (
 	"zamok/session"
 )
 
-// Sessions that only live share entries: an entry costs the same whatever is in it, so what a cluster at rest
-// does must not grow with who is connected. All of them live on, and none waits for long.
+// Sessions that only live share entries: an entry costs the same whatever is in it, so what a
+// cluster at rest does must not grow with who is connected. All of them live on, and none waits for
+// long.
 func TestRenewalsShareEntries(t *testing.T) {
 	const sessions, ttl = 200, 10 * time.Second
 	watched := time.Minute
@@ -35,7 +36,9 @@ func TestRenewalsShareEntries(t *testing.T) {
 		for i := range uint64(sessions) {
 			var secret session.Hash
 			binary.BigEndian.PutUint64(secret[:], i+1)
-			a, err := leader.Propose(b.Context(), &fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.FromDuration(ttl)}})
+			a, err := leader.Propose(b.Context(),
+				&fsm.OpenSession{Secret: secret,
+					Settings: session.Settings{TTL: clock.FromDuration(ttl)}})
 			require.NoError(b, err)
 			renewing.Go(func() {
 				random := rand.New(rand.NewPCG(seed, i))
@@ -64,7 +67,8 @@ func TestRenewalsShareEntries(t *testing.T) {
 		entries, answered := leader.Status().RaftIndex-before, renewals.Load()-asked
 		close(over)
 		renewing.Wait()
-		b.Logf("%d entries for %d renewals in %v; the longest took %v", entries, answered, watched, time.Duration(longest.Load()))
+		b.Logf("%d entries for %d renewals in %v; the longest took %v", entries, answered, watched,
+			time.Duration(longest.Load()))
 		assert.Greater(b, answered, int64(watched/ttl)*sessions)
 		assert.Less(b, entries, uint64(watched/(200*time.Millisecond)))
 		assert.Less(b, time.Duration(longest.Load()), 400*time.Millisecond)

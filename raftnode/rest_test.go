@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAClusterAtRestIsQuiet: its leader sends each follower a heartbeat every 50 to 100 ms, and once a second what it knows
-// already. The others send next to nothing but answers.
+// TestAClusterAtRestIsQuiet: its leader sends each follower a heartbeat every 50 to 100 ms, and
+// once a second what it knows already. The others send next to nothing but answers.
 func TestAClusterAtRestIsQuiet(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()
@@ -51,7 +51,8 @@ func TestAFollowerHearsWhatIsCommitted(t *testing.T) {
 	})
 }
 
-// TestALeaderWithoutAnswersGivesUp: also when no connection breaks, and nothing that it sends is new.
+// TestALeaderWithoutAnswersGivesUp: also when no connection breaks, and nothing that it sends is
+// new.
 func TestALeaderWithoutAnswersGivesUp(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()
@@ -71,8 +72,10 @@ func TestALeaderHearsOfALaterTermAtRest(t *testing.T) {
 			time.Sleep(300 * time.Millisecond) // until it has sent what it knows
 			run, next, voter := leader.runs.latest.Load(), b.others(leader)[0], b.others(leader)[1]
 			leader.door.deaf.Store(true)
-			from := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(voter.Node.self.ID()), Addr: []byte(voter.self.Address)}
-			require.NoError(b, voter.runs.latest.Load().transport.TimeoutNow(next.Node.self.ID(), raft.ServerAddress(next.self.Address),
+			from := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(voter.Node.self.ID()),
+				Addr: []byte(voter.self.Address)}
+			require.NoError(b, voter.runs.latest.Load().transport.TimeoutNow(next.Node.self.ID(),
+				raft.ServerAddress(next.self.Address),
 				&raft.TimeoutNowRequest{RPCHeader: from}, &raft.TimeoutNowResponse{}))
 			for next.runs.latest.Load().raft.State() != raft.Leader {
 				time.Sleep(time.Millisecond)
@@ -88,8 +91,8 @@ func TestALeaderHearsOfALaterTermAtRest(t *testing.T) {
 	})
 }
 
-// TestTheShortestTimeoutLasts: also with the shortest timeout that an operator may choose, no follower of a cluster at rest
-// campaigns.
+// TestTheShortestTimeoutLasts: also with the shortest timeout that an operator may choose, no
+// follower of a cluster at rest campaigns.
 func TestTheShortestTimeoutLasts(t *testing.T) {
 	inBubbleTuned(t, func(c *Config) { c.ElectionTimeout = electionMin }, func(b *bubble) {
 		leader := b.quietLeader()
@@ -103,7 +106,8 @@ func TestTheShortestTimeoutLasts(t *testing.T) {
 	})
 }
 
-// TestALostPacketStartsNoElection: a heartbeat that comes late is not all that a follower hears meanwhile.
+// TestALostPacketStartsNoElection: a heartbeat that comes late is not all that a follower hears
+// meanwhile.
 func TestALostPacketStartsNoElection(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// stepAsideAfter is how long a leader leads before it does: the voters that answer have done so by then.
+// stepAsideAfter is how long a leader leads before it does: the voters that answer have done so by
+// then.
 const stepAsideAfter = 5 * time.Second
 
 // room is whether the nodes have room on their disks for new sessions and acquisitions.
@@ -37,9 +38,9 @@ func (r *room) check(ctx context.Context) {
 	r.progress.giveWay(ctx, run, r.handover.successor, "cause", "its disk is nearly full")
 }
 
-// noRoom is why nothing new is admitted; "" = it is. What is admitted has to be renewed and ended, by entries that a
-// majority accepts. So the voters that have room and respond must be a majority: then entries are committed even when
-// the others reject them.
+// noRoom is why nothing new is admitted; "" = it is. What is admitted has to be renewed and ended,
+// by entries that a majority accepts. So the voters that have room and respond must be a majority:
+// then entries are committed even when the others reject them.
 func noRoom(all []voter) string {
 	able, low := 0, false
 	var without []string
@@ -47,7 +48,8 @@ func noRoom(all []voter) string {
 		switch {
 		case v.low():
 			low = true
-			without = append(without, fmt.Sprintf("%s has %d MiB left", v.name(), v.announced.FreeBytes>>20))
+			without = append(without,
+				fmt.Sprintf("%s has %d MiB left", v.name(), v.announced.FreeBytes>>20))
 		case v.silent > 0:
 			without = append(without, v.name()+" does not answer")
 		default:
@@ -57,7 +59,8 @@ func noRoom(all []voter) string {
 	if !low || 2*able > len(all) {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d nodes have room on their disks: %s", able, len(all), strings.Join(without, ", "))
+	return fmt.Sprintf("%d of %d nodes have room on their disks: %s", able, len(all),
+		strings.Join(without, ", "))
 }
 
 // reason is why this leader admits nothing new, as of the last check; "" = it does, or does not

@@ -21,15 +21,19 @@ import (
 
 // What raft is run with. Each line was learned, most of them from an outage.
 func TestRaftsSettings(t *testing.T) {
-	cfg := Config{ID: "n1", Peers: peer.Config{Listener: (&network{doors: map[string]*door{}}).listen("h1:1")}, Fatal: func(error) {}}
+	cfg := Config{ID: "n1",
+		Peers: peer.Config{Listener: (&network{doors: map[string]*door{}}).listen("h1:1")},
+		Fatal: func(error) {}}
 	cfg, err := cfg.withDefaults()
 	require.NoError(t, err)
-	run := &raftRun{shortest: timeoutMin, runs: &compose(cfg).runs, notifyCh: make(chan bool, notifyChSize)}
+	run := &raftRun{shortest: timeoutMin, runs: &compose(cfg).runs,
+		notifyCh: make(chan bool, notifyChSize)}
 	c := run.raftConfig()
 	require.NoError(t, raft.ValidateConfig(c))
 	assert.Equal(t, 250*time.Millisecond, c.HeartbeatTimeout)
 	assert.Equal(t, 250*time.Millisecond, c.ElectionTimeout)
-	assert.Equal(t, 250*time.Millisecond, c.LeaderLeaseTimeout, "the longest that there may be; the transport makes it longer")
+	assert.Equal(t, 250*time.Millisecond, c.LeaderLeaseTimeout,
+		"the longest that there may be; the transport makes it longer")
 	assert.Equal(t, 50*time.Millisecond, c.CommitTimeout)
 	assert.Equal(t, 64, c.MaxAppendEntries)
 	assert.True(t, c.BatchApplyCh)
@@ -40,8 +44,8 @@ func TestRaftsSettings(t *testing.T) {
 	assert.Equal(t, 20*time.Second, c.SnapshotInterval)
 	assert.Greater(t, cap(c.NotifyCh), 1, "raft's main loop waits until it is read")
 	assert.False(t, c.NoSnapshotRestoreOnStart)
-	// It makes NewRaft hang on a long log. The raft that go.mod names has no such setting; a later one
-	// has.
+	// It makes NewRaft hang on a long log. The raft that go.mod names has no such setting; a later
+	// one has.
 	if restore := reflect.ValueOf(*c).FieldByName("RestoreCommittedLogs"); restore.IsValid() {
 		assert.False(t, restore.Bool())
 	}
@@ -64,14 +68,16 @@ func TestAWrongSettingIsNamed(t *testing.T) {
 		require.NoError(t, err)
 		cfg := Config{
 			ID: "n1", Fatal: func(error) {}, Store: store.Config{Memory: &store.Memory{}},
-			Peers: peer.Config{List: list, Listener: (&network{doors: map[string]*door{}}).listen("h1:1")},
+			Peers: peer.Config{List: list,
+				Listener: (&network{doors: map[string]*door{}}).listen("h1:1")},
 		}
 		spoil(&cfg)
 		_, err = Open(t.Context(), cfg)
 		wrong, ok := errors.AsType[*ConfigError](err)
 		require.True(t, ok, "%s: %v", field, err)
 		assert.Equal(t, field, wrong.Field)
-		assert.EqualError(t, wrong, "configuration: "+field+": "+wrong.Reason.Error()+"; nothing was started")
+		assert.EqualError(t, wrong,
+			"configuration: "+field+": "+wrong.Reason.Error()+"; nothing was started")
 	}
 }
 
@@ -91,7 +97,8 @@ func inLoneBubble(t *testing.T, test func(t *testing.T, n *Node)) {
 		w := &network{doors: make(map[string]*door)}
 		d := w.listen("h1:1")
 		n, err := Open(t.Context(), Config{
-			ID: "n1", Store: store.Config{Memory: &store.Memory{}}, Peers: peer.Config{List: list, Listener: d, Dial: w.dialer(d)}, Source: clock.Runtime(),
+			ID: "n1", Store: store.Config{Memory: &store.Memory{}},
+			Peers: peer.Config{List: list, Listener: d, Dial: w.dialer(d)}, Source: clock.Runtime(),
 			Fatal:  func(err error) { t.Error(err) },
 			Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})
@@ -104,8 +111,8 @@ func inLoneBubble(t *testing.T, test func(t *testing.T, n *Node)) {
 	})
 }
 
-// A plain machine does not see entries of configuration, and raft can't make a snapshot right behind
-// one: it would have to wait for the next command, on a quiet cluster forever.
+// A plain machine does not see entries of configuration, and raft can't make a snapshot right
+// behind one: it would have to wait for the next command, on a quiet cluster forever.
 func TestASnapshotRightBehindAChangeOfMembers(t *testing.T) {
 	inLoneBubble(t, func(t *testing.T, n *Node) {
 		time.Sleep(2 * maintenanceTick) // the announcement is out, nothing else is written
@@ -125,8 +132,8 @@ func TestASnapshotRightBehindAChangeOfMembers(t *testing.T) {
 	})
 }
 
-// Raft may end when the leader's snapshot is complete and the log that it takes the place of is not deleted yet. The
-// raft that follows in this process must not append behind that log.
+// Raft may end when the leader's snapshot is complete and the log that it takes the place of is not
+// deleted yet. The raft that follows in this process must not append behind that log.
 func TestRaftStartsAgainBehindALeadersSnapshot(t *testing.T) {
 	n := alone(t)
 	run := n.runs.latest.Load()
@@ -135,7 +142,8 @@ func TestRaftStartsAgainBehindALeadersSnapshot(t *testing.T) {
 	meta, state, err := taken.Open()
 	require.NoError(t, err)
 	defer state.Close()
-	sink, err := n.store.Snapshots().Create(meta.Version, run.raft.LastIndex()+10, meta.Term, meta.Configuration, meta.ConfigurationIndex, nil)
+	sink, err := n.store.Snapshots().Create(meta.Version, run.raft.LastIndex()+10, meta.Term,
+		meta.Configuration, meta.ConfigurationIndex, nil)
 	require.NoError(t, err)
 	_, err = io.Copy(sink, state)
 	require.NoError(t, err)

@@ -21,12 +21,12 @@ type state struct {
 	proposals *proposals // of this node, which it answers
 	wake      func()     // the maintenance loop
 
-	// committed is the latest committed configuration that this node has seen: applied, or in a snapshot. Never nil.
-	// Raft itself returns only its latest one, which may never be committed.
+	// committed is the latest committed configuration that this node has seen: applied, or in a
+	// snapshot. Never nil. Raft itself returns only its latest one, which may never be committed.
 	committed atomic.Pointer[configuration]
 
-	// applied is raft's index of the latest entry that was applied or restored since raft started. Raft's own
-	// AppliedIndex is ahead of it by the entries that raft has queued.
+	// applied is raft's index of the latest entry that was applied or restored since raft started.
+	// Raft's own AppliedIndex is ahead of it by the entries that raft has queued.
 	applied atomic.Uint64
 
 	// restoring is above 0 while a snapshot is read: raft's main loop may wait for that.
@@ -36,8 +36,9 @@ type state struct {
 	machine *fsm.Machine
 	digests digests
 
-	// The epoch reads these in each round, without waiting for a batch to be applied: the version that an entry must be
-	// encoded for, and the state machine's earliest deadline, a clock.Time; never = there is none.
+	// The epoch reads these in each round, without waiting for a batch to be applied: the version
+	// that an entry must be encoded for, and the state machine's earliest deadline, a clock.Time;
+	// never = there is none.
 	version atomic.Uint32
 	due     atomic.Int64
 }
@@ -101,12 +102,13 @@ func (s *state) logHoldOff() {
 	var left clock.Span
 	s.view(func(m *fsm.Machine) { left = m.HoldOff() })
 	if left > 0 {
-		s.log.Warn("restore hold-off: no lock is granted yet, because clients of the old cluster may still hold valid leases", "left", left)
+		s.log.Warn("restore hold-off: no lock is granted yet, because clients of the old cluster "+
+			"may still hold valid leases", "left", left)
 	}
 }
 
-// ApplyBatch implements raft.BatchingFSM. A plain FSM gets no configuration entries, and raft could then not make a
-// snapshot right behind one.
+// ApplyBatch implements raft.BatchingFSM. A plain FSM gets no configuration entries, and raft could
+// then not make a snapshot right behind one.
 func (s *state) ApplyBatch(logs []*raft.Log) []any {
 	answers := s.applyAll(logs)
 	for i, l := range logs { // after the lock is released, because a Done may call View
@@ -141,10 +143,13 @@ func (s *state) Apply(l *raft.Log) any { return s.ApplyBatch([]*raft.Log{l})[0] 
 
 func (s *state) apply(l *raft.Log) fsm.Applied {
 	s.proposals.committed(l)
-	// An entry that does not match its checksum was changed after it was in this node's log: the others apply
-	// another one. One that matches and can't be decoded is of another binary, which may have acknowledged it.
+	// An entry that does not match its checksum was changed after it was in this node's log: the
+	// others apply another one. One that matches and can't be decoded is of another binary, which
+	// may have acknowledged it.
 	if err := store.Verify(l); err != nil {
-		s.fatal(fmt.Errorf("raftnode: %w; it was not applied here; start the node again: its log is read anew", err))
+		s.fatal(
+			fmt.Errorf("raftnode: %w; it was not applied here; start the node again: its log is "+
+				"read anew", err))
 	}
 	before := s.machine.Stamp().Index
 	a, err := s.machine.Apply(l.Term, l.Data)
@@ -181,9 +186,9 @@ func (f frozen) Persist(sink raft.SnapshotSink) error {
 
 func (frozen) Release() {}
 
-// Restore implements raft.FSM: at start-up, and when the leader sends a snapshot. A snapshot that can't be
-// restored ends the process: raft would continue from an older one, without noticing the gap between that and the log. If it is
-// undamaged, another binary can continue here.
+// Restore implements raft.FSM: at start-up, and when the leader sends a snapshot. A snapshot that
+// can't be restored ends the process: raft would continue from an older one, without noticing the
+// gap between that and the log. If it is undamaged, another binary can continue here.
 func (s *state) Restore(snapshot io.ReadCloser) error {
 	s.restoring.Add(1)
 	defer s.restoring.Add(-1)
@@ -198,7 +203,8 @@ func (s *state) Restore(snapshot io.ReadCloser) error {
 	}
 	if err := machine.Check(); err != nil {
 		// Every node restores these bytes: refusing them would stop all nodes.
-		s.log.Error("ALARM: the restored state violates an invariant; continuing with it", "error", err)
+		s.log.Error("ALARM: the restored state violates an invariant; continuing with it",
+			"error", err)
 	}
 	s.replace(machine)
 	s.logHoldOff()

@@ -33,8 +33,10 @@ type authority struct {
 func newAuthority(t *testing.T) authority {
 	a := authority{}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<32, 0), // the clock of a bubble begins in 2000
+		SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign,
+		// the clock of a bubble begins in 2000
+		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<32, 0),
 	}
 	der, key := a.sign(t, template, nil)
 	cert, err := x509.ParseCertificate(der)
@@ -42,7 +44,8 @@ func newAuthority(t *testing.T) authority {
 	return authority{cert, key}
 }
 
-func (a authority) sign(t *testing.T, template, parent *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
+func (a authority) sign(t *testing.T,
+	template, parent *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	signer := key
@@ -59,19 +62,22 @@ func (a authority) sign(t *testing.T, template, parent *x509.Certificate) ([]byt
 // names returns what shows a certificate with this name.
 func (a authority) names(t *testing.T, name string) func() *tls.Config {
 	der, key := a.sign(t, &x509.Certificate{
-		SerialNumber: big.NewInt(2), DNSNames: []string{name}, NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter,
+		SerialNumber: big.NewInt(2), DNSNames: []string{name}, NotBefore: a.cert.NotBefore,
+		NotAfter:    a.cert.NotAfter,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, a.cert)
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
-	c := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool}
+	c := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		RootCAs: pool}
 	return func() *tls.Config { return c }
 }
 
 // secured runs a test on three nodes whose peers have TLS.
 func secured(t *testing.T, test func(*bubble, authority)) {
 	a := newAuthority(t)
-	inBubbleTuned(t, func(c *Config) { c.Peers.TLS = a.names(t, c.ID) }, func(b *bubble) { test(b, a) })
+	inBubbleTuned(t, func(c *Config) { c.Peers.TLS = a.names(t, c.ID) },
+		func(b *bubble) { test(b, a) })
 }
 
 // joins takes a new machine into the cluster.
@@ -84,7 +90,8 @@ func (b *bubble) joins(name string, leader *bubbleNode) *bubbleNode {
 
 // machine is one with an empty disk.
 func (b *bubble) machine(name, address string) *bubbleNode {
-	return &bubbleNode{self: peer.Node{ID: name, Address: address}, dir: b.TempDir(), disk: newSickDisk(), ended: make(chan error, 1)}
+	return &bubbleNode{self: peer.Node{ID: name, Address: address}, dir: b.TempDir(),
+		disk: newSickDisk(), ended: make(chan error, 1)}
 }
 
 // waits starts a node that is to be added to the cluster of these nodes.
@@ -109,8 +116,8 @@ func (b *bubble) applies(n *bubbleNode, index uint64) bool {
 	return false
 }
 
-// A node returns whose cluster consists of others by now. It takes them for its own if a server that it knows vouches
-// for them, or its operator does.
+// A node returns whose cluster consists of others by now. It takes them for its own if a server
+// that it knows vouches for them, or its operator does.
 func TestAReturningNodeFollowsReplacedNodes(t *testing.T) {
 	for name, c := range map[string]struct {
 		all     bool // both others were replaced, otherwise one
@@ -150,7 +157,8 @@ func TestAReturningNodeFollowsReplacedNodes(t *testing.T) {
 				usual := b.tune
 				b.tune = func(cfg *Config) { usual(cfg); cfg.Peers.AllowedNames = c.allowed }
 				b.start(away)
-				assert.Equal(b, c.follows, b.applies(away, want), "it has %d of %d", away.Status().Applied.Index, want)
+				assert.Equal(b, c.follows, b.applies(away, want), "it has %d of %d",
+					away.Status().Applied.Index, want)
 				logs := strings.Join(n4.diary.new(), "")
 				if !c.follows {
 					assert.Contains(b, logs, "not known")
@@ -162,8 +170,8 @@ func TestAReturningNodeFollowsReplacedNodes(t *testing.T) {
 	}
 }
 
-// A node without a configuration knows the nodes of its list, or those that the cluster had when it began to wait. A node that
-// has joined since then may lead; it follows that one, too.
+// A node without a configuration knows the nodes of its list, or those that the cluster had when it
+// began to wait. A node that has joined since then may lead; it follows that one, too.
 func TestAWaitingNodeFollowsANewLeader(t *testing.T) {
 	for name, emptied := range map[string]bool{
 		"it lost its data, and has the list of its first start": true,
@@ -195,7 +203,8 @@ func TestAWaitingNodeFollowsANewLeader(t *testing.T) {
 				ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 				defer cancel()
 				assert.NoError(b, n4.Join(ctx, waiting.self))
-				for began := time.Now(); !waiting.Voter() && time.Since(began) < time.Minute; time.Sleep(100 * time.Millisecond) {
+				for began := time.Now(); !waiting.Voter() &&
+					time.Since(began) < time.Minute; time.Sleep(100 * time.Millisecond) {
 				}
 				assert.True(b, waiting.Voter())
 				b.nodes = append(b.nodes, n4, waiting)
@@ -204,7 +213,8 @@ func TestAWaitingNodeFollowsANewLeader(t *testing.T) {
 	}
 }
 
-// A certificate of the peers' authority does not make a node: a client that has one can do nothing to the cluster.
+// A certificate of the peers' authority does not make a node: a client that has one can do nothing
+// to the cluster.
 func TestAStrangerWithACertificate(t *testing.T) {
 	secured(t, func(b *bubble, a authority) {
 		leader := b.leader(b.nodes...)
@@ -214,9 +224,12 @@ func TestAStrangerWithACertificate(t *testing.T) {
 		door := b.listen("h9:1")
 		network, err := peer.New(peer.Config{
 			Format: fsm.Format(),
-			ID:     "client", Incarnation: peer.Incarnation{9}, Cluster: cluster, Listener: door, Dial: b.dialer(door), TLS: a.names(b.T, "client"),
-			Knows: func(peer.Server) bool { return true }, Condition: func(peer.Server) peer.Condition { return peer.Condition{} },
-			Term: func() uint64 { return math.MaxUint64 }, Tail: func() tail.State { return tail.State{} }, Logger: leader.log,
+			ID:     "client", Incarnation: peer.Incarnation{9}, Cluster: cluster, Listener: door,
+			Dial: b.dialer(door), TLS: a.names(b.T, "client"),
+			Knows:     func(peer.Server) bool { return true },
+			Condition: func(peer.Server) peer.Condition { return peer.Condition{} },
+			Term:      func() uint64 { return math.MaxUint64 },
+			Tail:      func() tail.State { return tail.State{} }, Logger: leader.log,
 		})
 		require.NoError(b, err)
 		defer network.Close()
@@ -224,22 +237,29 @@ func TestAStrangerWithACertificate(t *testing.T) {
 		require.NoError(b, err)
 		known := leader.Status().Applied.Index
 		for _, n := range b.nodes {
-			require.True(b, b.applies(n, known), "a follower knows its cluster once it has applied it")
+			require.True(b, b.applies(n, known),
+				"a follower knows its cluster once it has applied it")
 			id, at := n.Node.self.ID(), raft.ServerAddress(n.self.Address)
 			as := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(id), Addr: []byte(at)}
 			last := uint64(math.MaxUint64)
-			_, call := network.Call(b.Context(), peer.Node{ID: string(id), Address: n.self.Address}, []byte("{}"))
+			_, call := network.Call(b.Context(), peer.Node{ID: string(id), Address: n.self.Address},
+				[]byte("{}"))
 			for kind, err := range map[string]error{
 				"vote": transport.RequestVote(id, at, &raft.RequestVoteRequest{
-					RPCHeader: as, Term: last, LastLogTerm: last, LastLogIndex: 1 << 40, LeadershipTransfer: true}, &raft.RequestVoteResponse{}),
-				"append":   transport.AppendEntries(id, at, &raft.AppendEntriesRequest{RPCHeader: as, Term: last}, &raft.AppendEntriesResponse{}),
-				"transfer": transport.TimeoutNow(id, at, &raft.TimeoutNowRequest{RPCHeader: as}, &raft.TimeoutNowResponse{}),
-				"call":     call,
+					RPCHeader: as, Term: last, LastLogTerm: last, LastLogIndex: 1 << 40,
+					LeadershipTransfer: true}, &raft.RequestVoteResponse{}),
+				"append": transport.AppendEntries(id, at,
+					&raft.AppendEntriesRequest{RPCHeader: as, Term: last},
+					&raft.AppendEntriesResponse{}),
+				"transfer": transport.TimeoutNow(id, at, &raft.TimeoutNowRequest{RPCHeader: as},
+					&raft.TimeoutNowResponse{}),
+				"call": call,
 			} {
 				assert.ErrorContains(b, err, "knows no node of the name client", kind)
 			}
 			answer, err := network.Ask(b.Context(), n.self)
-			require.NoError(b, err, "whoever asks is answered, since a node that was removed asks too")
+			require.NoError(b, err,
+				"whoever asks is answered, since a node that was removed asks too")
 			assert.Equal(b, cluster, answer.Cluster)
 		}
 		require.NoError(b, b.fence(leader))
@@ -247,12 +267,13 @@ func TestAStrangerWithACertificate(t *testing.T) {
 	})
 }
 
-// After a start raft says which configuration is the latest in the log, and not whether it is committed; if it is not,
-// a node that it lacks may lead. The one before is committed.
+// After a start raft says which configuration is the latest in the log, and not whether it is
+// committed; if it is not, a node that it lacks may lead. The one before is committed.
 func TestTheLastTwoConfigurationsAreKnownAtFirst(t *testing.T) {
 	configurationOf := func(names ...string) (c raft.Configuration) {
 		for _, name := range names {
-			c.Servers = append(c.Servers, raft.Server{ID: (peer.Server{Name: name, Incarnation: peer.Incarnation{1}}).ID()})
+			c.Servers = append(c.Servers,
+				raft.Server{ID: (peer.Server{Name: name, Incarnation: peer.Incarnation{1}}).ID()})
 		}
 		return c
 	}
@@ -262,17 +283,24 @@ func TestTheLastTwoConfigurationsAreKnownAtFirst(t *testing.T) {
 		opened   configuration
 		listedAt uint64
 	}{
-		"nothing":                {nil, nil, configuration{}, 0},
-		"the first":              {nil, map[uint64][]string{1: {"n1", "n2"}}, configuration{1, configurationOf("n1", "n2").Servers}, 1},
-		"two of three":           {nil, map[uint64][]string{1: {"n1", "n3"}, 4: {"n1", "n2"}, 6: {"n1"}}, configuration{6, configurationOf("n1", "n1", "n2").Servers}, 6},
-		"one is in the snapshot": {[]string{"n1", "n2"}, map[uint64][]string{6: {"n2"}}, configuration{6, configurationOf("n2", "n1", "n2").Servers}, 3},
-		"removed long ago":       {[]string{"n1", "n2"}, map[uint64][]string{5: {"n2"}, 6: {"n2", "n4"}}, configuration{6, configurationOf("n2", "n4", "n2").Servers}, 3},
+		"nothing": {nil, nil, configuration{}, 0},
+		"the first": {nil, map[uint64][]string{1: {"n1", "n2"}},
+			configuration{1, configurationOf("n1", "n2").Servers}, 1},
+		"two of three": {nil,
+			map[uint64][]string{1: {"n1", "n3"}, 4: {"n1", "n2"}, 6: {"n1"}},
+			configuration{6, configurationOf("n1", "n1", "n2").Servers}, 6},
+		"one is in the snapshot": {[]string{"n1", "n2"}, map[uint64][]string{6: {"n2"}},
+			configuration{6, configurationOf("n2", "n1", "n2").Servers}, 3},
+		"removed long ago": {[]string{"n1", "n2"},
+			map[uint64][]string{5: {"n2"}, 6: {"n2", "n4"}},
+			configuration{6, configurationOf("n2", "n4", "n2").Servers}, 3},
 	} {
 		logs, snapshots := raft.NewInmemStore(), raft.NewInmemSnapshotStore()
 		for i := uint64(1); i <= 7 && len(c.log) > 0; i++ {
 			entry := &raft.Log{Index: i, Type: raft.LogCommand}
 			if names := c.log[i]; names != nil {
-				entry.Type, entry.Data = raft.LogConfiguration, raft.EncodeConfiguration(configurationOf(names...))
+				entry.Type, entry.Data = raft.LogConfiguration,
+					raft.EncodeConfiguration(configurationOf(names...))
 			}
 			require.NoError(t, logs.StoreLog(entry))
 		}
@@ -289,32 +317,44 @@ func TestTheLastTwoConfigurationsAreKnownAtFirst(t *testing.T) {
 	}
 }
 
-// What is announced is about the node that announces it, and only a server of the configuration does: so a name that never
-// was a node's has no record, also without TLS. There, 1 021 such records once took the place of those of the nodes.
+// What is announced is about the node that announces it, and only a server of the configuration
+// does: so a name that never was a node's has no record, also without TLS. There, 1 021 such
+// records once took the place of those of the nodes.
 func TestOnlyServersAnnounceThemselves(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
-		for began := time.Now(); len(announced(leader)) < len(b.nodes) && time.Since(began) < time.Minute; time.Sleep(time.Second) {
+		for began := time.Now(); len(announced(leader)) < len(b.nodes) &&
+			time.Since(began) < time.Minute; time.Sleep(time.Second) {
 		}
 		before := announced(leader)
 		require.Len(b, before, len(b.nodes))
 		var cluster peer.ClusterID
 		leader.View(func(m *fsm.Machine) { cluster = peer.ClusterID(m.Cluster()) })
 		door := b.listen("h9:1")
-		for i, self := range []peer.Server{{Name: "ghost", Incarnation: peer.Incarnation{9}}, {Name: "n1", Incarnation: peer.Incarnation{9}}} {
+		for i, self := range []peer.Server{{Name: "ghost", Incarnation: peer.Incarnation{9}},
+			{Name: "n1", Incarnation: peer.Incarnation{9}}} {
 			network, err := peer.New(peer.Config{
 				Format: fsm.Format(),
-				ID:     self.Name, Incarnation: self.Incarnation, Cluster: cluster, Listener: b.listen("h9:" + string(rune('2'+i))), Dial: b.dialer(door),
-				Condition: func(peer.Server) peer.Condition { return peer.Condition{} }, Logger: leader.log,
+				ID:     self.Name, Incarnation: self.Incarnation, Cluster: cluster,
+				Listener: b.listen("h9:" + string(rune('2'+i))), Dial: b.dialer(door),
+				Condition: func(peer.Server) peer.Condition { return peer.Condition{} },
+				Logger:    leader.log,
 			})
 			require.NoError(b, err)
-			for name, incarnation := range map[string]peer.Incarnation{self.Name: self.Incarnation, "other": self.Incarnation, "n1": b.nodes[0].Node.self.Incarnation} {
-				entry := fsm.Entry{Commands: []fsm.Command{&fsm.Member{ID: name, Incarnation: fsm.Incarnation(incarnation), Peer: "h9:1", StateVersionMax: 1}}}
+			for name, incarnation := range map[string]peer.Incarnation{self.Name: self.Incarnation,
+				"other": self.Incarnation, "n1": b.nodes[0].Node.self.Incarnation} {
+				entry := fsm.Entry{
+					Commands: []fsm.Command{&fsm.Member{ID: name,
+						Incarnation: fsm.Incarnation(incarnation), Peer: "h9:1",
+						StateVersionMax: 1}}}
 				body, err := json.Marshal(nodeRequest{Entry: entry.Append(nil)})
 				require.NoError(b, err)
-				refusal, err := network.Call(b.Context(), peer.Node{ID: string(leader.Node.self.ID()), Address: leader.self.Address}, body)
+				refusal, err := network.Call(b.Context(),
+					peer.Node{ID: string(leader.Node.self.ID()), Address: leader.self.Address},
+					body)
 				require.NoError(b, err, "without TLS the call is taken")
-				assert.Contains(b, string(refusal), "may only announce itself", "%v announces %s", self, name)
+				assert.Contains(b, string(refusal), "may only announce itself", "%v announces %s",
+					self, name)
 			}
 			require.NoError(b, network.Close())
 		}

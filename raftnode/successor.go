@@ -15,8 +15,8 @@ import (
 const (
 	// votedPollEvery is how often a leader that hands over checks for the next one.
 	votedPollEvery = 5 * time.Millisecond
-	// contactMin is the shortest time after which a voter that has not answered this leader counts as silent. The
-	// leader sends something many times within it.
+	// contactMin is the shortest time after which a voter that has not answered this leader counts
+	// as silent. The leader sends something many times within it.
 	contactMin = time.Second
 )
 
@@ -40,14 +40,18 @@ type voter struct {
 	status       peer.HeartbeatStatus // its latest
 }
 
-func (v voter) name() string            { return peer.NameOf(v.ID) }
-func (v voter) timeout() time.Duration  { return timeoutOf(v.announced.ElectionTimeout) } // 0 = not announced
+func (v voter) name() string { return peer.NameOf(v.ID) }
+
+// 0 = not announced
+func (v voter) timeout() time.Duration  { return timeoutOf(v.announced.ElectionTimeout) }
 func (v voter) distance() time.Duration { return v.trip }
 func (v voter) slowness() time.Duration { return v.slow }
-func (v voter) low() bool               { return v.announced.FreeBytes < v.announced.LowSpaceThreshold }
+func (v voter) low() bool {
+	return v.announced.FreeBytes < v.announced.LowSpaceThreshold
+}
 
-// voters are the voters as this leader knows them: what they announced, their latest response, and how far their logs are.
-// The others are all but this node.
+// voters are the voters as this leader knows them: what they announced, their latest response, and
+// how far their logs are. The others are all but this node.
 func (h *handover) voters(run *raftRun) (all, others []voter) {
 	led := run.ledSince()
 	for _, s := range run.servers().voters() {
@@ -56,7 +60,8 @@ func (h *handover) voters(run *raftRun) (all, others []voter) {
 			v.acknowledged, v.announced = run.raft.LastIndex(), h.announcer.announcement()
 		} else {
 			contact := run.contact(s.ID, led)
-			v.acknowledged, v.trip, v.slow, v.status = contact.Acknowledged, contact.Trip, contact.Slow, contact.Status
+			v.acknowledged, v.trip, v.slow, v.status = contact.Acknowledged, contact.Trip,
+				contact.Slow, contact.Status
 			if silent := time.Since(contact.At); silent > max(contactMin, h.timing.timeout()) {
 				v.silent = silent
 			}
@@ -73,18 +78,22 @@ func (v voter) unfitReason(last uint64) string {
 	case v.silent > 0:
 		return fmt.Sprintf("%s has not answered for %v", v.name(), v.silent.Round(time.Second))
 	case v.low():
-		return fmt.Sprintf("%s has a disk that is nearly full: %d MiB are free", v.name(), v.announced.FreeBytes>>20)
+		return fmt.Sprintf("%s has a disk that is nearly full: %d MiB are free", v.name(),
+			v.announced.FreeBytes>>20)
 	case v.acknowledged == 0 || v.acknowledged+joinLagMax < last:
-		return fmt.Sprintf("%s is far behind: it has %d of %d entries", v.name(), v.acknowledged, last)
+		return fmt.Sprintf("%s is far behind: it has %d of %d entries", v.name(),
+			v.acknowledged, last)
 	}
 	return ""
 }
 
-// successor picks the next leader: a voter that responds, has free disk space, is not far behind and has replayed its
-// log. Of several it picks the one whose log is longest. It takes a round trip, or as long as an election.
+// successor picks the next leader: a voter that responds, has free disk space, is not far behind
+// and has replayed its log. Of several it picks the one whose log is longest. It takes a round
+// trip, or as long as an election.
 func (h *handover) successor(run *raftRun) (raft.Server, error) {
 	_, others := h.voters(run)
-	return h.fittest(run, others, func(v, than voter) bool { return v.acknowledged > than.acknowledged })
+	return h.fittest(run, others,
+		func(v, than voter) bool { return v.acknowledged > than.acknowledged })
 }
 
 // fittest picks the best of these voters that are fit to lead.
@@ -124,11 +133,13 @@ func chooseSuccessor(able []voter, against []string, unready map[raft.ServerID]s
 	case len(against) == 0:
 		return best.Server, fmt.Errorf("this is the only voter; %w", ErrRefused)
 	}
-	return best.Server, fmt.Errorf("no other node is fit to lead: %s; %w; name one to hand over all the same", strings.Join(against, "; "), ErrRefused)
+	return best.Server, fmt.Errorf(
+		"no other node is fit to lead: %s; %w; name one to hand over all the same",
+		strings.Join(against, "; "), ErrRefused)
 }
 
-// unready queries voters why they could not lead at once: a node that was restarted acknowledges entries long before it has
-// replayed its log. A voter that does not answer counts as ready.
+// unready queries voters why they could not lead at once: a node that was restarted acknowledges
+// entries long before it has replayed its log. A voter that does not answer counts as ready.
 func (h *handover) unready(voters []voter) map[raft.ServerID]string {
 	ctx, cancel := context.WithTimeout(h.life, h.timing.timeout())
 	defer cancel()
@@ -168,12 +179,14 @@ func (h *handover) order(ctx context.Context, name string) error {
 	return changeError("transfer", h.transferTo(ctx, run, to))
 }
 
-// transfer transfers the leadership to a server, or without one to any, and waits for that, for about an election. First
-// it proposes an entry, so that the change of leader loses no cluster time. The entry has a time limit of its own: a slow
-// entry leaves the transfer as much time as a fast one.
+// transfer transfers the leadership to a server, or without one to any, and waits for that, for
+// about an election. First it proposes an entry, so that the change of leader loses no cluster
+// time. The entry has a time limit of its own: a slow entry leaves the transfer as much time as a
+// fast one.
 func (h *handover) transfer(ctx context.Context, run *raftRun, to raft.Server) error {
 	limit := h.timing.timeout()
-	if waits, _ := run.oldestWait(time.Now()); waits < limit { // else it would not be committed in time
+	// else it would not be committed in time
+	if waits, _ := run.oldestWait(time.Now()); waits < limit {
 		checkpoint, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
 		if _, _, err := h.proposer.readBarrier(checkpoint); err != nil {
@@ -188,16 +201,17 @@ func (h *handover) transfer(ctx context.Context, run *raftRun, to raft.Server) e
 	return run.waitFor(ctx, run.raft.LeadershipTransferToServer(to.ID, to.Address))
 }
 
-// transferTo transfers the leadership to a server. Raft then restarts on this node, whatever the result
-// (hashicorp/raft#696).
+// transferTo transfers the leadership to a server. Raft then restarts on this node, whatever the
+// result (hashicorp/raft#696).
 func (h *handover) transferTo(ctx context.Context, run *raftRun, to raft.Server) error {
 	defer h.runs.restart(run)
 	if err := h.transfer(ctx, run, to); err != nil {
 		return err
 	}
-	// Wait, for about an election, until this node knows the next leader, which may need its vote: raft closes its
-	// connections when it ends.
-	for began := time.Now(); sleep(h.life, votedPollEvery) == nil && run.leader() == "" && time.Since(began) < h.timing.timeout(); {
+	// Wait, for about an election, until this node knows the next leader, which may need its vote:
+	// raft closes its connections when it ends.
+	for began := time.Now(); sleep(h.life, votedPollEvery) == nil && run.leader() == "" &&
+		time.Since(began) < h.timing.timeout(); {
 	}
 	return nil
 }
@@ -211,12 +225,14 @@ func (h *handover) beforeRemoval(ctx context.Context, run *raftRun) error {
 	}
 	name := peer.NameOf(to.ID)
 	if err := h.transferTo(ctx, run, to); err != nil {
-		return fmt.Errorf("%s leads, and its hand-over to %s failed or is unconfirmed: %v; it was not removed: %w", h.self.Name, name, err, ErrNotYet)
+		return fmt.Errorf("%s leads, and its hand-over to %s failed or is unconfirmed: %v; it "+
+			"was not removed: %w", h.self.Name, name, err, ErrNotYet)
 	}
 	return &NotLeaderError{ID: name, Client: h.state.member(name).Client}
 }
 
-// leave transfers the leadership, if this node has it, to another node, preferably a fit one. Raft must end afterwards.
+// leave transfers the leadership, if this node has it, to another node, preferably a fit one. Raft
+// must end afterwards.
 func (h *handover) leave(run *raftRun) {
 	if run.raft.State() != raft.Leader {
 		return

@@ -43,7 +43,8 @@ func TestTheLeadershipGoesWhereThereIsRoom(t *testing.T) {
 	}
 }
 
-// A node whose process was restarted has its log at once, and can lead only when it has replayed that.
+// A node whose process was restarted has its log at once, and can lead only when it has replayed
+// that.
 func TestTheLeadershipGoesToNoNodeThatReplays(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		for range 2 * joinLagMax {
@@ -52,7 +53,8 @@ func TestTheLeadershipGoesToNoNodeThatReplays(t *testing.T) {
 		leader := b.leader(b.nodes...)
 		others := b.others(leader)
 		time.Sleep(10 * time.Second)
-		replays := func(n *bubbleNode) { n.state.applied.Store(1) } // as after its start, until it applies the next entry
+		// as after its start, until it applies the next entry
+		replays := func(n *bubbleNode) { n.state.applied.Store(1) }
 		replays(others[0])
 		replays(others[1])
 		err := leader.Transfer(b.Context(), "")
@@ -67,8 +69,8 @@ func TestTheLeadershipGoesToNoNodeThatReplays(t *testing.T) {
 	})
 }
 
-// If no other node is healthy a transfer without a name is refused, and says why of each; a name is obeyed,
-// and a leader that stops takes what there is.
+// If no other node is healthy a transfer without a name is refused, and says why of each; a name is
+// obeyed, and a leader that stops takes what there is.
 func TestWithoutAHealthyNodeATransferNamesOne(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
@@ -142,7 +144,8 @@ func TestHandingOverIsRare(t *testing.T) {
 	})
 }
 
-// A leader whose disk gets low while the members are being changed hands over as soon as that change has ended.
+// A leader whose disk gets low while the members are being changed hands over as soon as that
+// change has ended.
 func TestALeaderWithALowDiskWaitsForAChangeOfTheMembers(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		low := b.leader(b.nodes...)
@@ -157,7 +160,8 @@ func TestALeaderWithALowDiskWaitsForAChangeOfTheMembers(t *testing.T) {
 	})
 }
 
-// New things are refused when the voters that answer and have room are no majority, and by the leader only.
+// New things are refused when the voters that answer and have room are no majority, and by the
+// leader only.
 func TestRoomIsAMajoritysMatter(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
@@ -173,7 +177,8 @@ func TestRoomIsAMajoritysMatter(t *testing.T) {
 
 		b.kill(others[1])
 		time.Sleep(10 * time.Second)
-		require.Contains(b, leader.NoRoom(), others[1].self.ID, "entries go only with the one that has no room")
+		require.Contains(b, leader.NoRoom(), others[1].self.ID,
+			"entries go only with the one that has no room")
 		others[0].disk.heal()
 		time.Sleep(3 * maintenanceTick)
 		require.Empty(b, leader.NoRoom(), "no disk is low")
@@ -187,7 +192,8 @@ func TestARefusedAppendShows(t *testing.T) {
 		leader := b.leader(b.nodes...)
 		full := b.others(leader)[0]
 		require.Empty(b, full.Status().Refusing)
-		for _, free := range []uint64{0, store.DefaultReservedSpace} { // with the second there is room until an entry comes
+		// with the second there is room until an entry comes
+		for _, free := range []uint64{0, store.DefaultReservedSpace} {
 			full.disk.free.Store(free)
 			require.NoError(b, b.fence(leader))
 			time.Sleep(time.Second)
@@ -211,7 +217,8 @@ func TestTheChoiceOfASuccessor(t *testing.T) {
 	silent := named("silent", voter{acknowledged: 1000, silent: time.Minute})
 	full := named("full", voter{acknowledged: 1000, announced: fsm.Member{LowSpaceThreshold: 1}})
 	far := named("far", voter{acknowledged: 1000 - joinLagMax - 1})
-	near, equal := named("near", voter{acknowledged: 1000 - joinLagMax}), named("equal", voter{acknowledged: 1000})
+	near, equal := named("near", voter{acknowledged: 1000 - joinLagMax}),
+		named("equal", voter{acknowledged: 1000})
 	unready := map[raft.ServerID]string{equal.ID: "replays its log"}
 	longest := func(v, than voter) bool { return v.acknowledged > than.acknowledged }
 	choose := func(unready map[raft.ServerID]string, voters ...voter) (string, error) {
@@ -228,7 +235,8 @@ func TestTheChoiceOfASuccessor(t *testing.T) {
 	assert.Equal(t, "near", to)
 	_, err = choose(unready, silent, full, far, equal)
 	require.ErrorIs(t, err, ErrRefused)
-	for _, reason := range []string{"silent has not", "full has a disk", "far is far behind", "equal replays"} {
+	for _, reason := range []string{"silent has not", "full has a disk", "far is far behind",
+		"equal replays"} {
 		assert.ErrorContains(t, err, reason)
 	}
 	_, err = choose(nil)

@@ -20,9 +20,10 @@ import (
 	"zamok/session"
 )
 
-// The power of all nodes fails, and the end of one log is damaged. The node that has the same entries is away at first, so
-// the damaged one could elect a third that never had them. However it is damaged, no grant that was acknowledged is lost;
-// and when all are back the cluster goes on by itself, unless the damaged node knows that it has to be replaced.
+// The power of all nodes fails, and the end of one log is damaged. The node that has the same
+// entries is away at first, so the damaged one could elect a third that never had them. However it
+// is damaged, no grant that was acknowledged is lost; and when all are back the cluster goes on by
+// itself, unless the damaged node knows that it has to be replaced.
 func TestNothingAcknowledgedIsLostWithADamagedTail(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -47,10 +48,12 @@ func damagedTail(b *bubble, random *rand.Rand, round int, became map[string]int)
 		for i := range secret {
 			secret[i] = byte(random.Uint32())
 		}
-		opened, err := n.Propose(b.Context(), &fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: ttl}})
+		opened, err := n.Propose(b.Context(),
+			&fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: ttl}})
 		require.NoError(b, err)
 		a, err := n.Propose(b.Context(), &fsm.Acquire{
-			Session: opened.Result.Session, Ticket: 1, Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
+			Session: opened.Result.Session, Ticket: 1,
+			Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
 		})
 		require.NoError(b, err)
 		return a.Result.State
@@ -98,7 +101,8 @@ func damagedTail(b *bubble, random *rand.Rand, round int, became map[string]int)
 	require.NoError(b, b.open(away))
 	next := b.leader(b.nodes...)
 	for _, name := range names {
-		assert.NotEqual(b, fsm.Granted, lock(next, name, 5*clock.Second), "round %d, %s: %s was held", round, what, name)
+		assert.NotEqual(b, fsm.Granted, lock(next, name, 5*clock.Second),
+			"round %d, %s: %s was held", round, what, name)
 	}
 	b.awaitNothingOwed(b.nodes...)
 	for _, n := range b.nodes {

@@ -17,25 +17,28 @@ import (
 
 // # Adaptive election timeouts
 //
-// All nodes have one timeout T: after T to 2T without a leader a follower campaigns, and a leader to which no majority
-// has responded for 2T steps down. Where messages are slow, a short T causes needless elections, until no node can lead.
-// Elsewhere a long T only makes a failover longer. So the leader measures round trips, and T follows.
+// All nodes have one timeout T: after T to 2T without a leader a follower campaigns, and a leader
+// to which no majority has responded for 2T steps down. Where messages are slow, a short T causes
+// needless elections, until no node can lead. Elsewhere a long T only makes a failover longer. So
+// the leader measures round trips, and T follows.
 //
-// A change takes effect while raft runs: it restarts no raft, moves no leadership and ends no stream. Raft reloads the
-// timeouts of a follower and a candidate. It can't reload the lease of a leader, which may not exceed the heartbeat
-// timeout of the same node. So raft always leads with the lease and the heartbeats of a short T, and the Transport
-// makes the lease longer (peer.Transport.SetLeaseExtension).
+// A change takes effect while raft runs: it restarts no raft, moves no leadership and ends no
+// stream. Raft reloads the timeouts of a follower and a candidate. It can't reload the lease of a
+// leader, which may not exceed the heartbeat timeout of the same node. So raft always leads with
+// the lease and the heartbeats of a short T, and the Transport makes the lease longer
+// (peer.Transport.SetLeaseExtension).
 //
-// The leader calls the nodes that have announced another T, and each then announces its new one. There is no other
-// agreement, and the next leader continues. For a moment the nodes have different timeouts, which affects only when
-// a node campaigns. T is recorded on each node's disk.
+// The leader calls the nodes that have announced another T, and each then announces its new one.
+// There is no other agreement, and the next leader continues. For a moment the nodes have different
+// timeouts, which affects only when a node campaigns. T is recorded on each node's disk.
 
 const (
-	// timeoutMin and timeoutMax bound a measured T, which is a multiple of timeoutStep. An operator may choose another
-	// one.
-	timeoutMin, timeoutMax, timeoutStep = 250 * time.Millisecond, 2 * time.Second, 250 * time.Millisecond
-	// timeoutFactor is how many round trips, with a pause of the leader each, fit into T: a new leader needs two to be
-	// elected, each with a new connection.
+	// timeoutMin and timeoutMax bound a measured T, which is a multiple of timeoutStep. An operator
+	// may choose another one.
+	timeoutMin, timeoutMax, timeoutStep = 250 * time.Millisecond, 2 * time.Second,
+		250 * time.Millisecond
+	// timeoutFactor is how many round trips, with a pause of the leader each, fit into T: a new
+	// leader needs two to be elected, each with a new connection.
 	timeoutFactor = 5
 	// pauseCheckInterval is how often a node checks whether it was kept from running.
 	pauseCheckInterval = 50 * time.Millisecond
@@ -69,11 +72,13 @@ func timeoutFor(need time.Duration) time.Duration {
 	return min(max(steps*timeoutStep, timeoutMin), timeoutMax)
 }
 
-// leaseFor is how long a leader with this T continues without an answer from a majority: until all others must have
-// begun to elect another one. To give up earlier helps nobody, and a leader that only reads their answers late leads on.
+// leaseFor is how long a leader with this T continues without an answer from a majority: until all
+// others must have begun to elect another one. To give up earlier helps nobody, and a leader that
+// only reads their answers late leads on.
 func leaseFor(t time.Duration) time.Duration { return 2 * t }
 
-// ofMajority is the T of a majority of the voters: the longest of them after leaving out a minority.
+// ofMajority is the T of a majority of the voters: the longest of them after leaving out a
+// minority.
 func ofMajority(voters []voter) time.Duration {
 	var known []time.Duration
 	for _, v := range voters {
@@ -104,7 +109,8 @@ func (tm *timing) set(run *raftRun, t time.Duration) {
 func (tm *timing) record() {
 	t, tried := tm.timeout(), tm.recorded
 	tm.recorded = t
-	if tm.cfg.ElectionTimeout != 0 || t == tried || tried == 0 && t == max(timeoutOf(tm.store.Identity().Timeout), timeoutMin) {
+	if tm.cfg.ElectionTimeout != 0 || t == tried ||
+		tried == 0 && t == max(timeoutOf(tm.store.Identity().Timeout), timeoutMin) {
 		return
 	}
 	if err := tm.store.RecordTimeout(uint32(t / time.Millisecond)); err != nil {
@@ -133,7 +139,8 @@ func (tm *timing) tune(ctx context.Context, run *raftRun, all, others []voter, l
 		l.calmSince = now
 	}
 	if t != before {
-		tm.log.Info("changing the election timeout of the cluster", "to", t, "before", before, "because", reason)
+		tm.log.Info("changing the election timeout of the cluster", "to", t, "before", before,
+			"because", reason)
 		tm.set(run, t)
 	}
 	var calls sync.WaitGroup
@@ -142,7 +149,8 @@ func (tm *timing) tune(ctx context.Context, run *raftRun, all, others []voter, l
 			calls.Go(func() {
 				request := nodeRequest{Timeout: uint32(t / time.Millisecond)}
 				if _, err := tm.call(ctx, v.ID, v.Address, request); err != nil {
-					tm.log.Debug("a node did not confirm the new election timeout", "node", v.name(), "timeout", t, "error", err)
+					tm.log.Debug("a node did not confirm the new election timeout", "node",
+						v.name(), "timeout", t, "error", err)
 				}
 			})
 		}
@@ -171,12 +179,14 @@ type timeoutSamples struct {
 func chooseTimeout(s timeoutSamples) (t time.Duration, reason string, needed bool) {
 	// Load counts half: a repeated round trip is at most a fifth of the lease.
 	need := timeoutFactor * max(s.trip+s.pause, s.slow/2)
-	reason = fmt.Sprintf("round trips of %v, repeatedly of %v, and pauses of this process of %v", s.trip.Round(time.Millisecond),
+	reason = fmt.Sprintf("round trips of %v, repeatedly of %v, and pauses of this process of %v",
+		s.trip.Round(time.Millisecond),
 		s.slow.Round(time.Millisecond), s.pause.Round(time.Millisecond))
 	switch {
 	case s.fixed != 0: // of several the longest
 		return s.fixed, fmt.Sprintf("--election-timeout is %v", s.fixed), false
-	case s.led < calm && s.ofMajority > s.t: // of an earlier leader: this one has not lowered it yet
+	case s.led < calm && s.ofMajority > s.t:
+		// of an earlier leader: this one has not lowered it yet
 		return s.ofMajority, "a majority has it", false
 	case s.others == 0: // a single voter needs no answer
 	case timeoutFor(need) > s.t:
@@ -260,15 +270,16 @@ func (tm *timing) lengthen(run *raftRun, others []voter, rounds ...[]peer.Reply)
 	}
 	pause := tm.pauses.Now(time.Now())
 	if t := timeoutFor(timeoutFactor * (trip + pause)); trip > 0 && t > tm.timeout() {
-		tm.log.Warn("leaders keep failing although a majority answers slowly; raising the election timeout of this node", "timeout", t,
+		tm.log.Warn("leaders keep failing although a majority answers slowly; raising the "+
+			"election timeout of this node", "timeout", t,
 			"before", tm.timeout(), "round_trip", trip, "pause", pause)
 		tm.set(run, t)
 	}
 }
 
 const (
-	// ttlTimeouts is a ttl of a session, in T. A failover takes two to four, and a session that renews each third has 0.6 of its
-	// ttl left: below this, most failovers end it.
+	// ttlTimeouts is a ttl of a session, in T. A failover takes two to four, and a session that
+	// renews each third has 0.6 of its ttl left: below this, most failovers end it.
 	ttlTimeouts = 4
 	// shortTTLsRound is how many sessions are looked at in one read of the state machine.
 	shortTTLsRound = 1000

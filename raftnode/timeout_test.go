@@ -47,8 +47,8 @@ func (b *bubble) timeouts(nodes ...*bubbleNode) (all []time.Duration) {
 	return all
 }
 
-// unmoved checks, at its end, that a test has restarted no raft and changed no leader, and that each command was answered
-// in time meanwhile.
+// unmoved checks, at its end, that a test has restarted no raft and changed no leader, and that
+// each command was answered in time meanwhile.
 func (b *bubble) unmoved() (check func()) {
 	leader := b.leader(b.nodes...)
 	require.NoError(b, b.fence(leader))
@@ -76,10 +76,12 @@ func (b *bubble) unmoved() (check func()) {
 	}
 }
 
-// fitted waits until these nodes run with a timeout, one of them leads, and each knows that they do.
+// fitted waits until these nodes run with a timeout, one of them leads, and each knows that they
+// do.
 func (b *bubble) fitted(want, within time.Duration, nodes ...*bubbleNode) (took time.Duration) {
 	for began := time.Now(); time.Since(began) < within; time.Sleep(100 * time.Millisecond) {
-		fit := !slices.ContainsFunc(b.timeouts(nodes...), func(t time.Duration) bool { return t != want })
+		fit := !slices.ContainsFunc(b.timeouts(nodes...),
+			func(t time.Duration) bool { return t != want })
 		for _, n := range nodes {
 			fit = fit && n.Timeout() == want
 		}
@@ -102,8 +104,9 @@ func inBubbleHeld(t *testing.T, test func(*bubble, *held)) {
 	inBubbleSerially(t, tune, func(b *bubble) { test(b, clocks) })
 }
 
-// A leader that is kept from running again and again lengthens the timeouts of all nodes. They are kept over a restart
-// of all, and become shorter again when it has been calm for a while. Neither costs anything.
+// A leader that is kept from running again and again lengthens the timeouts of all nodes. They are
+// kept over a restart of all, and become shorter again when it has been calm for a while. Neither
+// costs anything.
 func TestTheTimeoutsFollowTheStallsOfALeader(t *testing.T) {
 	inBubbleHeld(t, func(b *bubble, clocks *held) {
 		b.fitted(timeoutMin, time.Minute, b.nodes...)
@@ -126,16 +129,19 @@ func TestTheTimeoutsFollowTheStallsOfALeader(t *testing.T) {
 	})
 }
 
-// So does the distance between nodes, and a leader whose raft was opened with the shortest lease leads on.
+// So does the distance between nodes, and a leader whose raft was opened with the shortest lease
+// leads on.
 func TestTheTimeoutsFollowTheDistance(t *testing.T) {
 	t.Parallel()
 	for trip, want := range map[time.Duration]time.Duration{
-		90 * time.Millisecond: 500 * time.Millisecond, 140 * time.Millisecond: 750 * time.Millisecond, 370 * time.Millisecond: timeoutMax,
+		90 * time.Millisecond:  500 * time.Millisecond,
+		140 * time.Millisecond: 750 * time.Millisecond, 370 * time.Millisecond: timeoutMax,
 	} {
 		t.Run(trip.String(), func(t *testing.T) {
 			inBubbleSerially(t, nil, func(b *bubble) {
 				b.fitted(timeoutMin, time.Minute, b.nodes...)
-				for step := 10 * time.Millisecond; time.Duration(b.trip.Load()) < trip; time.Sleep(2 * time.Second) {
+				for step := 10 * time.Millisecond; time.Duration(b.trip.Load()) <
+					trip; time.Sleep(2 * time.Second) {
 					b.trip.Add(int64(step)) // so slowly that the leader is never lost
 				}
 				check := b.unmoved()
@@ -164,11 +170,13 @@ func TestLoadIsNoDistance(t *testing.T) {
 			time.Sleep(103 * time.Millisecond)
 		}
 		check()
-		require.Equal(b, []time.Duration{timeoutMin, timeoutMin, timeoutMin}, b.timeouts(b.nodes...))
+		require.Equal(b, []time.Duration{timeoutMin, timeoutMin, timeoutMin},
+			b.timeouts(b.nodes...))
 	})
 }
 
-// A leader gives up when no majority has answered it for twice its timeout, whatever raft was opened with.
+// A leader gives up when no majority has answered it for twice its timeout, whatever raft was
+// opened with.
 func TestALeaderWithoutAMajorityGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, timeout := range []time.Duration{timeoutMin, time.Second, timeoutMax} {
@@ -190,7 +198,8 @@ func TestALeaderWithoutAMajorityGivesUp(t *testing.T) {
 	}
 }
 
-// givesUp waits until a leader without answers gives up: a lease after the last one, which may be a tenth of a second old.
+// givesUp waits until a leader without answers gives up: a lease after the last one, which may be a
+// tenth of a second old.
 func (b *bubble) givesUp(leader *bubbleNode, timeout time.Duration) {
 	began := time.Now()
 	for leader.Status().Leading {
@@ -199,7 +208,8 @@ func (b *bubble) givesUp(leader *bubbleNode, timeout time.Duration) {
 	require.InDelta(b, leaseFor(timeout), time.Since(began), float64(150*time.Millisecond))
 }
 
-// A burst of load, and one after it, moves the timeout up once. It stays until all has been calm for a while.
+// A burst of load, and one after it, moves the timeout up once. It stays until all has been calm
+// for a while.
 func TestABurstMovesTheTimeoutOnce(t *testing.T) {
 	inBubbleHeld(t, func(b *bubble, clocks *held) {
 		b.fitted(timeoutMin, time.Minute, b.nodes...)
@@ -225,13 +235,15 @@ func TestABurstMovesTheTimeoutOnce(t *testing.T) {
 	})
 }
 
-// A node that has another timeout takes that of the others when it leads, and they theirs from no newcomer.
+// A node that has another timeout takes that of the others when it leads, and they theirs from no
+// newcomer.
 func TestANewLeaderKeepsTheTimeout(t *testing.T) {
 	inBubbleHeld(t, func(b *bubble, clocks *held) {
 		end := clocks.stall(190 * time.Millisecond)
 		b.fitted(time.Second, time.Minute, b.nodes...)
 		end()
-		time.Sleep(15 * time.Second) // until the stalls are forgotten, which would be a reason to lengthen it again
+		// until the stalls are forgotten, which would be a reason to lengthen it again
+		time.Sleep(15 * time.Second)
 		next := b.others(b.leader(b.nodes...))[0]
 		next.timing.set(next.runs.latest.Load(), timeoutMin)
 		require.NoError(b, b.leader(b.nodes...).Transfer(b.Context(), next.self.ID))
@@ -267,10 +279,12 @@ func TestANodeThatReplaysAnnouncesNothing(t *testing.T) {
 	})
 }
 
-// A pause of a machine, or of all nodes together, says nothing about where they are, however often it happens.
+// A pause of a machine, or of all nodes together, says nothing about where they are, however often
+// it happens.
 func TestAPauseIsNoReason(t *testing.T) {
 	t.Parallel()
-	for pause, every := range map[time.Duration]time.Duration{220 * time.Millisecond: time.Second, time.Hour: 31 * time.Second} {
+	for pause, every := range map[time.Duration]time.Duration{220 * time.Millisecond: time.Second,
+		time.Hour: 31 * time.Second} {
 		t.Run(pause.String(), func(t *testing.T) {
 			inBubbleHeld(t, func(b *bubble, clocks *held) {
 				check := b.unmoved()
@@ -279,14 +293,15 @@ func TestAPauseIsNoReason(t *testing.T) {
 					time.Sleep(every)
 				}
 				check()
-				require.Equal(b, []time.Duration{timeoutMin, timeoutMin, timeoutMin}, b.timeouts(b.nodes...))
+				require.Equal(b, []time.Duration{timeoutMin, timeoutMin, timeoutMin},
+					b.timeouts(b.nodes...))
 			})
 		})
 	}
 }
 
-// A node whose disk takes nothing runs with the new timeout, and one that was dead takes it when it is back; the others
-// wait for neither.
+// A node whose disk takes nothing runs with the new timeout, and one that was dead takes it when it
+// is back; the others wait for neither.
 func TestASickNodeKeepsNoOtherFromANewTimeout(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*bubble, *bubbleNode){
@@ -312,7 +327,8 @@ func TestASickNodeKeepsNoOtherFromANewTimeout(t *testing.T) {
 	}
 }
 
-// A node that died with a longer timeout does not count, and takes that of the others when it is back.
+// A node that died with a longer timeout does not count, and takes that of the others when it is
+// back.
 func TestADeadNodeKeepsItsTimeoutToItself(t *testing.T) {
 	inBubbleHeld(t, func(b *bubble, clocks *held) {
 		end := clocks.stall(90 * time.Millisecond)
@@ -328,16 +344,19 @@ func TestADeadNodeKeepsItsTimeoutToItself(t *testing.T) {
 	})
 }
 
-// What an operator has chosen is not changed by what is measured; of several values the longest holds for all.
+// What an operator has chosen is not changed by what is measured; of several values the longest
+// holds for all.
 func TestAChosenTimeoutStays(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		chosen [3]time.Duration
 		want   time.Duration
 	}{
-		"one":       {[3]time.Duration{300 * time.Millisecond, 300 * time.Millisecond, 300 * time.Millisecond}, 300 * time.Millisecond},
-		"different": {[3]time.Duration{300 * time.Millisecond, time.Second, 400 * time.Millisecond}, time.Second},
-		"at one":    {[3]time.Duration{0, 700 * time.Millisecond, 0}, 700 * time.Millisecond},
+		"one": {[3]time.Duration{300 * time.Millisecond, 300 * time.Millisecond,
+			300 * time.Millisecond}, 300 * time.Millisecond},
+		"different": {[3]time.Duration{300 * time.Millisecond, time.Second, 400 * time.Millisecond},
+			time.Second},
+		"at one": {[3]time.Duration{0, 700 * time.Millisecond, 0}, 700 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var clocks *held
@@ -352,7 +371,8 @@ func TestAChosenTimeoutStays(t *testing.T) {
 				b.fitted(test.want, 5*time.Minute, b.nodes...)
 				term := b.leader(b.nodes...).Status().Term
 				time.Sleep(10 * time.Minute)
-				require.Equal(b, term, b.leader(b.nodes...).Status().Term, "the leadership does not wander")
+				require.Equal(b, term, b.leader(b.nodes...).Status().Term,
+					"the leadership does not wander")
 				b.fitted(test.want, time.Second, b.nodes...)
 			})
 		})
@@ -377,7 +397,8 @@ func TestAShorterChoiceIsReached(t *testing.T) {
 func TestFitting(t *testing.T) {
 	for need, want := range map[time.Duration]time.Duration{
 		0: timeoutMin, timeoutMin: timeoutMin, timeoutMin + 1: 500 * time.Millisecond,
-		800 * time.Millisecond: time.Second, 1500 * time.Millisecond: 1500 * time.Millisecond, time.Hour: timeoutMax,
+		800 * time.Millisecond: time.Second, 1500 * time.Millisecond: 1500 * time.Millisecond,
+		time.Hour: timeoutMax,
 	} {
 		assert.Equal(t, want, timeoutFor(need), need)
 	}
@@ -391,15 +412,22 @@ func TestTheChoiceOfATimeout(t *testing.T) {
 		want    time.Duration
 		needed  bool
 	}{
-		"an operator's choice":             {timeoutSamples{fixed: 3 * s, trip: time.Hour, led: calm}, 3 * s, false},
-		"a new leader follows a majority":  {timeoutSamples{led: calm - 1, ofMajority: 2 * s}, 2 * s, false},
-		"an old one does not":              {timeoutSamples{led: calm, ofMajority: 2 * s}, s, false},
-		"nor to a shorter one":             {timeoutSamples{ofMajority: timeoutMin}, s, false},
-		"it rises at once":                 {timeoutSamples{trip: 150 * ms, pause: 60 * ms}, 1250 * ms, true},
-		"load counts half":                 {timeoutSamples{slow: 500 * ms}, 1250 * ms, true},
-		"it is needed":                     {timeoutSamples{trip: 151 * ms, calm: time.Hour}, s, true},
-		"less is needed":                   {timeoutSamples{trip: 100 * ms, calm: calm - 1}, s, false},
-		"it falls when it has been calm":   {timeoutSamples{trip: 100 * ms, calm: calm}, 750 * ms, false},
+		"an operator's choice": {
+			timeoutSamples{fixed: 3 * s, trip: time.Hour, led: calm}, 3 * s, false},
+		"a new leader follows a majority": {timeoutSamples{led: calm - 1, ofMajority: 2 * s},
+			2 * s, false},
+		"an old one does not": {timeoutSamples{led: calm, ofMajority: 2 * s},
+			s, false},
+		"nor to a shorter one": {timeoutSamples{ofMajority: timeoutMin}, s, false},
+		"it rises at once": {timeoutSamples{trip: 150 * ms, pause: 60 * ms},
+			1250 * ms, true},
+		"load counts half": {timeoutSamples{slow: 500 * ms}, 1250 * ms, true},
+		"it is needed": {timeoutSamples{trip: 151 * ms, calm: time.Hour},
+			s, true},
+		"less is needed": {timeoutSamples{trip: 100 * ms, calm: calm - 1},
+			s, false},
+		"it falls when it has been calm": {timeoutSamples{trip: 100 * ms, calm: calm},
+			750 * ms, false},
 		"a shorter one needs calm as well": {timeoutSamples{calm: calm}, timeoutMin, false},
 	} {
 		c.samples.t, c.samples.others = s, 2
@@ -425,9 +453,11 @@ func TestTheTripOfAQuorum(t *testing.T) {
 		return others
 	}
 	for want, others := range map[int][]voter{
-		0: ms(), 7: ms(7), 3: ms(90, 3), 9: ms(9, -1), 20: ms(80, 10, 20, 90), 80: ms(-1, -1, 80, 9),
+		0: ms(), 7: ms(7), 3: ms(90, 3), 9: ms(9, -1), 20: ms(80, 10, 20, 90),
+		80: ms(-1, -1, 80, 9),
 	} {
-		assert.Equal(t, time.Duration(want)*time.Millisecond, quorumTrip(others, voter.distance), others)
+		assert.Equal(t, time.Duration(want)*time.Millisecond,
+			quorumTrip(others, voter.distance), others)
 	}
 	assert.Zero(t, quorumTrip(ms(-1, -1), voter.distance))
 	assert.Zero(t, quorumTrip(ms(-1, -1, -1, 9), voter.distance))

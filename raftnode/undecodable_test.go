@@ -26,14 +26,15 @@ func ofAnotherBinary() []byte {
 	return record.AppendChecksum(append(b, 200), 0)
 }
 
-// An entry that a follower can't decode is not in its log, and so not acknowledged, and the follower ends. What a majority does
-// not know is never committed, although the leader knows it.
+// An entry that a follower can't decode is not in its log, and so not acknowledged, and the
+// follower ends. What a majority does not know is never committed, although the leader knows it.
 func TestAFollowerEndsBeforeItAcknowledgesAnEntryOfAnotherBinary(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()
 		before := leader.Status()
 		entry := ofAnotherBinary()
-		leader.proposer.proposals.add(&proposal{bytes: entry, awaited: true, sent: time.Now()}) // so the leader takes it for its own
+		// so the leader takes it for its own
+		leader.proposer.proposals.add(&proposal{bytes: entry, awaited: true, sent: time.Now()})
 		future := leader.runs.latest.Load().raft.ApplyLog(logEntry(entry), 0)
 		for _, n := range b.others(leader) {
 			var format *fsm.FormatError
@@ -51,7 +52,8 @@ func TestAFollowerEndsBeforeItAcknowledgesAnEntryOfAnotherBinary(t *testing.T) {
 	})
 }
 
-// One that is damaged on its way ends no follower: the leader sends it again (S13 of package store).
+// One that is damaged on its way ends no follower: the leader sends it again (S13 of package
+// store).
 func TestADamagedEntryIsNotTakenForOneOfAnotherBinary(t *testing.T) {
 	ps := &proposals{byBytes: map[*byte]*proposal{}}
 	l := logEntry(ofAnotherBinary())
@@ -73,7 +75,8 @@ func TestACommittedEntryOfAnotherBinaryEndsTheNode(t *testing.T) {
 		before := bad.Status().Applied
 		entry := logEntry(ofAnotherBinary())
 		entry.Index, entry.Term = bad.Status().RaftIndex+1, bad.Status().Term
-		go bad.state.ApplyBatch([]*raft.Log{&entry}) // ends with the goroutine, as the process would
+		// ends with the goroutine, as the process would
+		go bad.state.ApplyBatch([]*raft.Log{&entry})
 		var format *fsm.FormatError
 		require.ErrorAs(b, b.ends(bad), &format)
 		require.Equal(b, before, bad.Status().Applied)
@@ -91,7 +94,8 @@ func TestASnapshotOfAnotherBinaryIsNotCalledDamaged(t *testing.T) {
 		ended := make(chan error, 1)
 		cfg := Config{Versions: fsm.SupportedVersions(), Fatal: func(err error) { ended <- err }}
 		s := &state{base: &base{log: slog.New(slog.DiscardHandler), cfg: cfg}}
-		go s.Restore(io.NopCloser(bytes.NewReader(snapshot))) // ends with the goroutine, as the process would
+		// ends with the goroutine, as the process would
+		go s.Restore(io.NopCloser(bytes.NewReader(snapshot)))
 		return <-ended
 	}
 	err = restore(record.AppendChecksum(body, 0))
@@ -102,13 +106,15 @@ func TestASnapshotOfAnotherBinaryIsNotCalledDamaged(t *testing.T) {
 	require.ErrorContains(t, restore(b.Bytes()[:b.Len()-1]), "replace the node")
 }
 
-// What a leader can't decode is refused, not done, and the leader continues. A command that is too large for an entry does not
-// pass package api; here it stands for any mistake.
+// What a leader can't decode is refused, not done, and the leader continues. A command that is too
+// large for an entry does not pass package api; here it stands for any mistake.
 func TestALeaderRefusesWhatItCannotDecode(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()
 		before := leader.Status().RaftIndex
-		large := &fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute, Meta: strings.Repeat("m", fsm.EntryBytesMax)}}
+		large := &fsm.OpenSession{Secret: session.Hash{1},
+			Settings: session.Settings{TTL: clock.Minute,
+				Meta: strings.Repeat("m", fsm.EntryBytesMax)}}
 		_, err := leader.Propose(b.Context(), large)
 		require.ErrorIs(b, err, ErrUndecodable)
 		require.ErrorContains(b, err, "not done")

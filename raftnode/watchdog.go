@@ -15,32 +15,33 @@ import (
 	"zamok/raftnode/store"
 )
 
-// A leader whose disk or main loop stalls stays leader forever: its heartbeats run on other goroutines
-// (hashicorp/raft#503, #666). No other node can depose it. If it could not give way either
-// (progress.go), it ends its own process. The end of a follower would not help: it only shows
-// that it is not ready.
+// A leader whose disk or main loop stalls stays leader forever: its heartbeats run on other
+// goroutines (hashicorp/raft#503, #666). No other node can depose it. If it could not give way
+// either (progress.go), it ends its own process. The end of a follower would not help: it only
+// shows that it is not ready.
 const (
 	watchTick = 500 * time.Millisecond
-	// A write may take writeMax, and up to writeSpread more, by the node's id: a disk that three nodes share must not end
-	// all of them at one moment.
+	// A write may take writeMax, and up to writeSpread more, by the node's id: a disk that three
+	// nodes share must not end all of them at one moment.
 	writeMax    = 3 * time.Second
 	writeSpread = 2 * time.Second
 	// loopMax is how long raft's main loop, or the state machine, may leave a proposal waiting.
 	loopMax = 5 * time.Second
 	// epochMax is how long an epoch may take to open after raft has made this node leader.
 	epochMax = 5 * time.Second
-	// watchdogInterval is how long a process must run before the watchdog may end it, so that it restarts at most once a
-	// minute.
+	// watchdogInterval is how long a process must run before the watchdog may end it, so that it
+	// restarts at most once a minute.
 	watchdogInterval = time.Minute
-	// cautious is the election timeout of a node after its watchdog ended it, or while its disk is full: it campaigns
-	// only if there is no leader for one to two times as long.
+	// cautious is the election timeout of a node after its watchdog ended it, or while its disk is
+	// full: it campaigns only if there is no leader for one to two times as long.
 	cautious = 10 * time.Second
 	// stuckFileMax bounds the write of the file which says that the watchdog ends the process.
 	stuckFileMax = 200 * time.Millisecond
 )
 
 // ErrStuck ends the process of a leader that can't lead.
-var ErrStuck = errors.New("raftnode: this leader stalls; the process exits so that another node can lead")
+var ErrStuck = errors.New(
+	"raftnode: this leader stalls; the process exits so that another node can lead")
 
 // watchdog ends the process of a leader that stalls.
 type watchdog struct {
@@ -72,8 +73,8 @@ func (wd *watchdog) watch() {
 	}
 }
 
-// awakeTracker tracks since when the process has run without a pause. While it is paused (SIGSTOP, a virtual machine
-// that is moved) nothing in it continues, whatever its disk does.
+// awakeTracker tracks since when the process has run without a pause. While it is paused (SIGSTOP,
+// a virtual machine that is moved) nothing in it continues, whatever its disk does.
 type awakeTracker struct{ looked, since time.Time }
 
 // observe is called at every tick. One that is late by another tick was delayed by a pause.
@@ -125,24 +126,29 @@ func (s stallSamples) stuck(awake awakeTracker, now time.Time, limit time.Durati
 		return !since.IsZero() && awake.awakeSince(since, now) > limit
 	}
 	if exceeds(s.write.Since, limit) {
-		return fmt.Errorf("%w: a write (%v) has been going on for %v", ErrStuck, s.write.Op, now.Sub(s.write.Since))
+		return fmt.Errorf("%w: a write (%v) has been going on for %v", ErrStuck, s.write.Op,
+			now.Sub(s.write.Since))
 	}
 	if exceeds(s.opening, epochMax) {
-		return fmt.Errorf("%w: raft made it leader and its epoch did not open for %v", ErrStuck, now.Sub(s.opening))
+		return fmt.Errorf("%w: raft made it leader and its epoch did not open for %v", ErrStuck,
+			now.Sub(s.opening))
 	}
 	if waiting := s.proposal(); exceeds(waiting, loopMax) {
-		return fmt.Errorf("%w: a proposal has been waiting for local I/O for %v", ErrStuck, now.Sub(waiting))
+		return fmt.Errorf("%w: a proposal has been waiting for local I/O for %v", ErrStuck,
+			now.Sub(waiting))
 	}
 	return nil
 }
 
-// writeLimit is how long a write of a node may take. Ids that differ in their last digit have limits far apart.
+// writeLimit is how long a write of a node may take. Ids that differ in their last digit have
+// limits far apart.
 func writeLimit(id string) time.Duration {
 	sum := sha256.Sum256([]byte(id))
 	return writeMax + time.Duration(binary.BigEndian.Uint32(sum[:]))%writeSpread
 }
 
-// stuckFilePath is the file that the watchdog leaves for the next start; "" = none, all data is in memory.
+// stuckFilePath is the file that the watchdog leaves for the next start; "" = none, all data is in
+// memory.
 func (wd *watchdog) stuckFilePath() string {
 	if wd.cfg.Store.Dir == "" {
 		return ""

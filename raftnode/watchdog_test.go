@@ -22,8 +22,8 @@ func (b *bubble) noMoves() {
 	}
 }
 
-// A leader whose disk hangs stays leader: its heartbeats continue. So it ends its own process, within
-// five seconds and a little, and another leads.
+// A leader whose disk hangs stays leader: its heartbeats continue. So it ends its own process,
+// within five seconds and a little, and another leads.
 func TestALeaderWhoseDiskHangsMakesRoom(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		time.Sleep(watchdogArmed)
@@ -44,8 +44,8 @@ func TestALeaderWhoseDiskHangsMakesRoom(t *testing.T) {
 	})
 }
 
-// A process that stood still as a whole is no leader with a hanging disk: what was continuing when it stopped is
-// given its time anew.
+// A process that stood still as a whole is no leader with a hanging disk: what was continuing when
+// it stopped is given its time anew.
 func TestAStandstillIsNoHangingDisk(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		time.Sleep(watchdogArmed)
@@ -71,8 +71,8 @@ func TestAStandstillIsNoHangingDisk(t *testing.T) {
 	})
 }
 
-// Nodes that share a slow disk have names like these: with one limit, each leader in turn would end at the same age of the
-// same stall.
+// Nodes that share a slow disk have names like these: with one limit, each leader in turn would end
+// at the same age of the same stall.
 func TestNodesOfOneDiskHaveDifferentWriteLimits(t *testing.T) {
 	var limits []time.Duration
 	for i := range 9 {
@@ -83,7 +83,8 @@ func TestNodesOfOneDiskHaveDifferentWriteLimits(t *testing.T) {
 	assert.Less(t, slices.Max(limits), writeMax+writeSpread)
 }
 
-// A process that has just started is not ended again at once: a sick machine would restart in circles.
+// A process that has just started is not ended again at once: a sick machine would restart in
+// circles.
 func TestAYoungLeaderIsNotEnded(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.noMoves()
@@ -176,8 +177,8 @@ func TestWhoWasStuckLetsOthersLead(t *testing.T) {
 	})
 }
 
-// The watchdog looks at a run of raft that has ended until the next one begins. It must not count as one whose epoch
-// does not open.
+// The watchdog looks at a run of raft that has ended until the next one begins. It must not count
+// as one whose epoch does not open.
 func TestAnEndedRunDoesNotLead(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
@@ -199,11 +200,14 @@ func TestWhatStallsALeader(t *testing.T) {
 		samples stallSamples
 		want    string // "" = it does not stall
 	}{
-		"nothing":               {stallSamples{proposal: none}, ""},
-		"a slow write":          {stallSamples{write: store.InProgress{Since: ago(limit)}, proposal: none}, ""},
-		"a write that hangs":    {stallSamples{write: store.InProgress{Since: ago(limit + 1)}}, "a write"},
-		"a slow opening":        {stallSamples{opening: ago(epochMax), proposal: none}, ""},
-		"no opening":            {stallSamples{opening: ago(epochMax + 1)}, "its epoch did not open"},
+		"nothing": {stallSamples{proposal: none}, ""},
+		"a slow write": {
+			stallSamples{write: store.InProgress{Since: ago(limit)}, proposal: none}, ""},
+		"a write that hangs": {stallSamples{write: store.InProgress{Since: ago(limit + 1)}},
+			"a write"},
+		"a slow opening": {stallSamples{opening: ago(epochMax), proposal: none}, ""},
+		"no opening": {stallSamples{opening: ago(epochMax + 1)},
+			"its epoch did not open"},
 		"a slow proposal":       {stallSamples{proposal: proposal(ago(loopMax))}, ""},
 		"a proposal that hangs": {stallSamples{proposal: proposal(ago(loopMax + 1))}, "local I/O"},
 	} {

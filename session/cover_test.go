@@ -9,8 +9,8 @@ import (
 	"zamok/fsm/record"
 )
 
-// A field that the sum does not cover is a field in which nodes may differ unnoticed. The invariant M12
-// of package fsm does not show that: it computes with the same functions.
+// A field that the sum does not cover is a field in which nodes may differ unnoticed. The invariant
+// M12 of package fsm does not show that: it computes with the same functions.
 func TestSumCoversEveryField(t *testing.T) {
 	sumOf := func(s Session) record.Sum {
 		s.Seal()
@@ -19,7 +19,9 @@ func TestSumCoversEveryField(t *testing.T) {
 	var zero Session
 	sums := map[record.Sum]string{sumOf(zero): "as it is"}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[Session]()) {
-		if !field.IsExported() || field.Anonymous || field.Name == "Live" || field.Name == "Scheduled" { // which are derived
+		// which are derived
+		if !field.IsExported() || field.Anonymous || field.Name == "Live" ||
+			field.Name == "Scheduled" {
 			continue
 		}
 		changed := zero

@@ -7,12 +7,12 @@
 // A command opens a session, whose id is that command's index in the replicated sequence. So ids
 // rise, and none is used twice. All times are cluster time, which stands still without a leader.
 //
-//   - Renewal: an entry of the log lists the sessions that it renews, and each command of the client
-//     itself renews its session, too. [Session.Renew] moves the deadline to the present cluster time
-//     plus the ttl, never back.
+//   - Renewal: an entry of the log lists the sessions that it renews, and each command of the
+//     client itself renews its session, too. [Session.Renew] moves the deadline to the present
+//     cluster time plus the ttl, never back.
 //   - Expiry: a session ends in the entry whose time reaches its deadline, unless that entry renews
-//     it. Package fsm has the schedule (expire.go) and the three other ends (session.go): the client
-//     closes it, an operator expires it, or its stream broke (release on disconnect).
+//     it. Package fsm has the schedule (expire.go) and the three other ends (session.go): the
+//     client closes it, an operator expires it, or its stream broke (release on disconnect).
 //
 // When a client sends renewals, and until when it may consider its lease valid: package client
 // (renewal.go), package clock, and docs/proofs/time.md.

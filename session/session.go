@@ -18,8 +18,8 @@ type Settings struct {
 	Meta      string
 	TTL       clock.Span
 	LockDelay clock.Span // 0 = none
-	// ReleaseOnDisconnect is release on disconnect: how long after a broken stream the leader reports ReleaseOnDisconnect; 0 = off. The state
-	// machine only stores it.
+	// ReleaseOnDisconnect is release on disconnect: how long after a broken stream the leader
+	// reports ReleaseOnDisconnect; 0 = off. The state machine only stores it.
 	ReleaseOnDisconnect clock.Span
 }
 
@@ -52,11 +52,12 @@ type Session struct {
 	RefusedThrough uint64
 	// Changed is the index of the last change of any of its tickets.
 	Changed uint64
-	// Live counts its waiting and granted tickets. It follows from the tickets, and is neither stored nor in a sum.
+	// Live counts its waiting and granted tickets. It follows from the tickets, and is neither
+	// stored nor in a sum.
 	Live int
 
-	// Scheduled is the deadline under which the state machine's schedule has it: at or before Deadline. It follows from
-	// the schedule, and is neither stored nor in a sum.
+	// Scheduled is the deadline under which the state machine's schedule has it: at or before
+	// Deadline. It follows from the schedule, and is neither stored nor in a sum.
 	Scheduled clock.Time
 
 	// fixedFieldsSum is the sum of the fields that never change, taken by Seal.

@@ -26,9 +26,10 @@ type Counter[K comparable, V any] struct {
 	stopped bool
 }
 
-// New makes a counter. The counts of at most so many keys, beside those for the rest, are emitted once the first of them is so
-// old; then counting starts over.
-func New[K comparable, V any](every time.Duration, most int, emit func(K, Count[V])) *Counter[K, V] {
+// New makes a counter. The counts of at most so many keys, beside those for the rest, are emitted
+// once the first of them is so old; then counting starts over.
+func New[K comparable, V any](every time.Duration, most int,
+	emit func(K, Count[V])) *Counter[K, V] {
 	return &Counter[K, V]{every: every, most: most, emit: emit, counts: make(map[K]*Count[V])}
 }
 

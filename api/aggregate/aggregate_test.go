@@ -32,7 +32,8 @@ func emitted(most int) (*Counter[string, int], func() []string) {
 	}
 }
 
-// TestEachIsEmittedOnce: nothing is emitted before its time, and each addition is in exactly one count.
+// TestEachIsEmittedOnce: nothing is emitted before its time, and each addition is in exactly one
+// count.
 func TestEachIsEmittedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts, taken := emitted(2)
@@ -40,7 +41,8 @@ func TestEachIsEmittedOnce(t *testing.T) {
 			counts.Add([]string{"b", "a"}[i%2], "rest", i)
 			time.Sleep(time.Second)
 		}
-		assert.Equal(t, []string{"b 5 0-8", "a 5 1-9", "b 5 10-18", "a 5 11-19", "b 5 20-28", "a 5 21-29"}, taken())
+		assert.Equal(t, []string{"b 5 0-8", "a 5 1-9", "b 5 10-18", "a 5 11-19", "b 5 20-28",
+			"a 5 21-29"}, taken())
 		time.Sleep(time.Hour)
 		assert.Empty(t, taken())
 		counts.Add("a", "rest", 7)

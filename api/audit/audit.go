@@ -13,16 +13,18 @@ import (
 	"zamok/api/visible"
 )
 
-// Event is one line. Record sets Node. A line with Omitted is the last of so many denials since then that have no other line.
+// Event is one line. Record sets Node. A line with Omitted is the last of so many denials since
+// then that have no other line.
 type Event struct {
-	Time    time.Time         `json:"time"`
-	Node    string            `json:"node"`
-	Who     string            `json:"who"`            // the caller's identity
-	From    string            `json:"from,omitempty"` // its address; that of a grant is not known
-	Via     string            `json:"via,omitempty"`  // the node that relayed the call
-	Call    string            `json:"call"`           // as in zamok.proto; or granted, released, lost
-	On      map[string]string `json:"on,omitempty"`   // what it is about
-	Outcome string            `json:"outcome"`        // done, not done, unknown
+	Time time.Time `json:"time"`
+	Node string    `json:"node"`
+	Who  string    `json:"who"`            // the caller's identity
+	From string    `json:"from,omitempty"` // its address; that of a grant is not known
+	Via  string    `json:"via,omitempty"`  // the node that relayed the call
+	// as in zamok.proto; or granted, released, lost
+	Call    string            `json:"call"`
+	On      map[string]string `json:"on,omitempty"` // what it is about
+	Outcome string            `json:"outcome"`      // done, not done, unknown
 	Code    string            `json:"code,omitempty"`
 	Message string            `json:"message,omitempty"`
 	Omitted int               `json:"omitted,omitempty"`
@@ -33,17 +35,19 @@ type Event struct {
 type Config struct {
 	Out  io.Writer // gets each line in one write
 	Node string
-	// Allow reports whether a denial of a principal may have a line of its own; Omitted is called if not. Anonymous principals are
-	// those of callers without an identity.
+	// Allow reports whether a denial of a principal may have a line of its own; Omitted is called
+	// if not. Anonymous principals are those of callers without an identity.
 	Allow   func(principal string, anonymous bool) bool
 	Omitted func()
-	// Failed is called with the error of each line that could not be written; the call is answered nevertheless.
+	// Failed is called with the error of each line that could not be written; the call is answered
+	// nevertheless.
 	Failed func(error)
 }
 
 const (
-	// omittedEvery is how often denials without a line of their own are logged, in one line for each of at most omittedMax
-	// principals and one for the others; likewise for anonymous principals, so that they do not hide an identity.
+	// omittedEvery is how often denials without a line of their own are logged, in one line for
+	// each of at most omittedMax principals and one for the others; likewise for anonymous
+	// principals, so that they do not hide an identity.
 	omittedEvery = 10 * time.Second
 	omittedMax   = 50
 	others       = "others"
@@ -67,7 +71,8 @@ func New(config Config) *Log {
 	return l
 }
 
-// RecordDenial writes a line, unless the principal has too many; then the denial is counted, and a line for all of them follows.
+// RecordDenial writes a line, unless the principal has too many; then the denial is counted, and a
+// line for all of them follows.
 func (l *Log) RecordDenial(principal string, e Event) {
 	anonymous := strings.HasPrefix(principal, anonymousPrefix)
 	if l.Allow(principal, anonymous) {
@@ -88,7 +93,8 @@ func (l *Log) recordOmitted(principal string, c aggregate.Count[Event]) {
 	l.Record(e)
 }
 
-// Stop writes the lines that denials wait for. Denials without a line of their own are only counted after that.
+// Stop writes the lines that denials wait for. Denials without a line of their own are only counted
+// after that.
 func (l *Log) Stop() {
 	l.omitted.Stop()
 	l.anonymous.Stop()
@@ -101,7 +107,8 @@ func (l *Log) Record(e Event) {
 	if err == nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		_, err = l.Out.Write(append([]byte(visible.JSON(string(line))), '\n')) // one write, so that lines do not mix
+		// one write, so that lines do not mix
+		_, err = l.Out.Write(append([]byte(visible.JSON(string(line))), '\n'))
 	}
 	if err != nil {
 		l.Failed(fmt.Errorf("a line of the audit log was not written: %w", err))

@@ -19,7 +19,8 @@ func TestALineEscapesTextOfOthers(t *testing.T) {
 	var out bytes.Buffer
 	l := New(Config{Out: &out, Node: "n1", Failed: func(err error) { require.NoError(t, err) }})
 	sent := Event{
-		Time: time.Unix(1, 0), Who: "al\u202eice\u200b", From: "[::1]:7", Call: "ForceRelease", Outcome: "not done", Code: "DENIED",
+		Time: time.Unix(1, 0), Who: "al\u202eice\u200b", From: "[::1]:7", Call: "ForceRelease",
+		Outcome: "not done", Code: "DENIED",
 		On: map[string]string{"lock": "a\nb\x7f\u0085\u2028𝄞\U000e0041\xff<"}, Message: "\x1b[2J",
 	}
 	l.Record(sent)

@@ -26,17 +26,20 @@ type flooded struct {
 }
 
 func newFlooded(t *testing.T) *flooded {
-	rates := limits.New(limits.Config{Clock: clock.Runtime(), Logger: slog.New(slog.DiscardHandler)})
+	rates := limits.New(limits.Config{Clock: clock.Runtime(),
+		Logger: slog.New(slog.DiscardHandler)})
 	l := &flooded{}
 	l.Log = New(Config{
-		Out: &l.out, Node: "n1", Failed: func(err error) { t.Error(err) }, Omitted: func() { l.omitted++ },
-		Allow: rates.AllowDenialLine,
+		Out: &l.out, Node: "n1", Failed: func(err error) { t.Error(err) },
+		Omitted: func() { l.omitted++ },
+		Allow:   rates.AllowDenialLine,
 	})
 	return l
 }
 
 func (l *flooded) deny(who string) {
-	l.RecordDenial(who, Event{Time: time.Now(), Who: who, From: "10.0.0.7:1", Call: "Get", Outcome: "not done", Code: "DENIED", Message: "no"})
+	l.RecordDenial(who, Event{Time: time.Now(), Who: who, From: "10.0.0.7:1", Call: "Get",
+		Outcome: "not done", Code: "DENIED", Message: "no"})
 }
 
 // lines are the events by caller, and how many of them are in each second.
@@ -61,8 +64,9 @@ func denials(lines []Event) (n int) {
 	return n
 }
 
-// TestAFloodOfDenialsIsBounded: a caller that is denied a thousand times a second gets ten lines a second and the number of the
-// rest every ten seconds. The denials of another caller and all acts of operators are written.
+// TestAFloodOfDenialsIsBounded: a caller that is denied a thousand times a second gets ten lines a
+// second and the number of the rest every ten seconds. The denials of another caller and all acts
+// of operators are written.
 func TestAFloodOfDenialsIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFlooded(t)
@@ -75,7 +79,8 @@ func TestAFloodOfDenialsIsBounded(t *testing.T) {
 			}
 			l.deny("modest")
 			for range 30 {
-				l.Record(Event{Time: time.Now(), Who: "operator", On: map[string]string{"n": fmt.Sprint(second)}})
+				l.Record(Event{Time: time.Now(), Who: "operator",
+					On: map[string]string{"n": fmt.Sprint(second)}})
 			}
 		}
 		l.Stop()
@@ -109,8 +114,8 @@ func TestAFloodOfDenialsIsBounded(t *testing.T) {
 	})
 }
 
-// TestAnonymousCallersHideNoIdentity: however many callers without an identity there are, one that has it keeps its lines, and its
-// number among what is omitted.
+// TestAnonymousCallersHideNoIdentity: however many callers without an identity there are, one that
+// has it keeps its lines, and its number among what is omitted.
 func TestAnonymousCallersHideNoIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFlooded(t)
@@ -132,7 +137,8 @@ func TestAnonymousCallersHideNoIdentity(t *testing.T) {
 	})
 }
 
-// TestAFloodByManyIsBounded: fifty lines a second for all callers, and at most so many with the numbers of the rest.
+// TestAFloodByManyIsBounded: fifty lines a second for all callers, and at most so many with the
+// numbers of the rest.
 func TestAFloodByManyIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFlooded(t)

@@ -25,10 +25,12 @@ type Budget struct {
 	from  map[string]*network // by its name; without a connection there is none
 }
 
-// NewBudget returns a budget of a number of bytes. It calls refused for each connection that is closed because of a limit.
+// NewBudget returns a budget of a number of bytes. It calls refused for each connection that is
+// closed because of a limit.
 func NewBudget(bytes int64, refused func(limit string, from net.Addr)) *Budget {
 	return &Budget{
-		bytes: bytes, refused: refused, conns: make(map[*Conn]struct{}), from: make(map[string]*network),
+		bytes: bytes, refused: refused, conns: make(map[*Conn]struct{}),
+		from: make(map[string]*network),
 	}
 }
 

@@ -21,8 +21,9 @@ import (
 	"zamok/api/gate/limits"
 )
 
-// bystander sends requests again and again while others do something, and reads large answers: it is always answered. They are smaller
-// than what each of the others has in flight, should all of them fill the budget together: the largest is cut.
+// bystander sends requests again and again while others do something, and reads large answers: it
+// is always answered. They are smaller than what each of the others has in flight, should all of
+// them fill the budget together: the largest is cut.
 func bystander(t *testing.T, s *server, others func()) {
 	const answer = 4 * window
 	c, done := s.dial(t), make(chan struct{})
@@ -102,7 +103,8 @@ func TestConnectionsWithoutACallGiveWay(t *testing.T) {
 	require.ErrorContains(t, request(t, s.dial(t), 100), limits.AllConnections)
 }
 
-// Messages that are never completed keep no more than the budget, whatever the size of their frames.
+// Messages that are never completed keep no more than the budget, whatever the size of their
+// frames.
 func TestUnfinishedMessagesAreBounded(t *testing.T) {
 	for name, one := range map[string]struct{ conns, streams, bytes, frame int }{
 		"large frames": {10, 50, window, 16 << 10},
@@ -116,7 +118,8 @@ func TestUnfinishedMessagesAreBounded(t *testing.T) {
 					c := s.raw(t)
 					c.discard()
 					for range one.streams {
-						if c.open("held") != nil || c.send(message(messageMax, one.bytes), one.frame) != nil {
+						if c.open("held") != nil ||
+							c.send(message(messageMax, one.bytes), one.frame) != nil {
 							break // it was closed
 						}
 						most = max(most, s.used.Load())
@@ -126,7 +129,8 @@ func TestUnfinishedMessagesAreBounded(t *testing.T) {
 			assert.LessOrEqual(t, s.used.Load(), int64(budget))
 			assert.Greater(t, most, int64(budget/4), "that much was in flight")
 			grown := grownLess(t, before, 4*budget)
-			t.Logf("%d unfinished messages: the heap grew by %d KiB, the budget has %d KiB", one.conns*one.streams, grown>>10, s.used.Load()>>10)
+			t.Logf("%d unfinished messages: the heap grew by %d KiB, the budget has %d KiB",
+				one.conns*one.streams, grown>>10, s.used.Load()>>10)
 		})
 	}
 }
@@ -144,14 +148,17 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 				}
 			}
 		}
-		require.Eventually(t, func() bool { return s.used.Load() > budget/4 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return s.used.Load() > budget/4 }, patience,
+			time.Millisecond)
 	})
 	assert.Eventually(t, func() bool { return s.used.Load() <= budget }, patience, time.Millisecond)
 	grown := grownLess(t, before, 3*budget)
-	t.Logf("50 unread answers of 1 MiB: the heap grew by %d KiB, the budget has %d KiB", grown>>10, s.used.Load()>>10)
+	t.Logf("50 unread answers of 1 MiB: the heap grew by %d KiB, the budget has %d KiB", grown>>10,
+		s.used.Load()>>10)
 }
 
-// Nothing counts any more when calls have ended, however they ended, while their connection lives on.
+// Nothing counts any more when calls have ended, however they ended, while their connection lives
+// on.
 func TestWhatEndedDoesNotCount(t *testing.T) {
 	s := serve(t, math.MaxInt64, 10)
 	c := s.dial(t)
@@ -164,13 +171,18 @@ func TestWhatEndedDoesNotCount(t *testing.T) {
 			case 0:
 				assert.NoError(t, request(t, c, i<<14))
 			case 1: // cancelled while it sends or receives
-				_ = c.Invoke(ctx, "/test/big", wrapperspb.Bytes(append(bytesOf(i<<16).Value, make([]byte, 100<<10)...)), &wrapperspb.BytesValue{})
+				_ = c.Invoke(ctx, "/test/big",
+					wrapperspb.Bytes(append(bytesOf(i<<16).Value, make([]byte, 100<<10)...)),
+					&wrapperspb.BytesValue{})
 			case 2:
-				_ = c.Invoke(ctx, "/test/held", wrapperspb.Bytes(make([]byte, 150<<10)), &wrapperspb.BytesValue{})
+				_ = c.Invoke(ctx, "/test/held", wrapperspb.Bytes(make([]byte, 150<<10)),
+					&wrapperspb.BytesValue{})
 			case 3:
-				echo, err := c.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/test/echo")
+				echo, err := c.NewStream(ctx,
+					&grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/test/echo")
 				for err == nil {
-					if err = echo.SendMsg(wrapperspb.Bytes(make([]byte, i<<10))); err == nil && i > 32 {
+					if err = echo.SendMsg(wrapperspb.Bytes(make([]byte, i<<10))); err == nil &&
+						i > 32 {
 						err = echo.RecvMsg(&wrapperspb.BytesValue{})
 					}
 				}
@@ -185,7 +197,8 @@ func TestWhatEndedDoesNotCount(t *testing.T) {
 		require.NoError(t, raw.WriteDataPadded(raw.last, false, encoded(1), make([]byte, 200)))
 	}
 	require.NoError(t, request(t, c, 1))
-	require.Eventually(t, func() bool { return s.used.Load() == 0 && s.calls() == 1 }, patience, time.Millisecond,
+	require.Eventually(t, func() bool { return s.used.Load() == 0 && s.calls() == 1 }, patience,
+		time.Millisecond,
 		"what is left is the padded stream, without bytes")
 }
 
@@ -233,7 +246,8 @@ func TestRequestsOfHTTPAreBounded(t *testing.T) {
 	go func() { _ = of.Serve(b.Listen(l, 100, nil)) }()
 	defer of.Close()
 	for _, request := range []string{
-		"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", 100<<10),
+		"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" +
+			strings.Repeat("x", 100<<10),
 		"GET /big HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
 		for range 30 {

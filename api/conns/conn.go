@@ -15,7 +15,8 @@ import (
 	"zamok/api/gate/limits"
 )
 
-// Conn is a client's connection. It records which end broke it: gRPC reports to its streams only the break.
+// Conn is a client's connection. It records which end broke it: gRPC reports to its streams only
+// the break.
 type Conn struct {
 	net.Conn
 
@@ -35,12 +36,13 @@ type Conn struct {
 
 	// For the Listener.
 	from       *network
-	class      class     // changes under Budget.mu as well
-	identified bool      // the caller of an admitted call was authenticated
-	busy       int       // admitted calls in flight
-	since      time.Time // when the first began or the last ended; of a new connection: when it came
-	full       string    // the limit for which it found no room
-	fullSince  time.Time
+	class      class // changes under Budget.mu as well
+	identified bool  // the caller of an admitted call was authenticated
+	busy       int   // admitted calls in flight
+	// when the first began or the last ended; of a new connection: when it came
+	since     time.Time
+	full      string // the limit for which it found no room
+	fullSince time.Time
 }
 
 func newConn(conn net.Conn, budget *Budget, listener *Listener) *Conn {
@@ -52,7 +54,8 @@ func newConn(conn net.Conn, budget *Budget, listener *Listener) *Conn {
 
 func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if errors.Is(err, io.EOF) { // a concurrent Write may be getting the real error of the connection
+	// a concurrent Write may be getting the real error of the connection
+	if errors.Is(err, io.EOF) {
 		c.writing.Lock()
 		defer c.writing.Unlock()
 	}
@@ -69,9 +72,10 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return n, c.recordBreak(err)
 }
 
-// recordBreak records which end broke the connection, and returns the error. An error other than EOF or a reset, such as a timeout of
-// this node or its kernel, is a decision of this node. The kernel reports it once, to a reader or to a writer; the other one
-// gets EOF or EPIPE although the client did not close the connection.
+// recordBreak records which end broke the connection, and returns the error. An error other than
+// EOF or a reset, such as a timeout of this node or its kernel, is a decision of this node. The
+// kernel reports it once, to a reader or to a writer; the other one gets EOF or EPIPE although the
+// client did not close the connection.
 func (c *Conn) recordBreak(err error) error {
 	switch {
 	case err == nil:
@@ -139,9 +143,9 @@ func Of(ctx context.Context) *Conn {
 	return nil
 }
 
-// ClosedByPeer reports, for a call whose stream broke, whether the client caused it: it reset the stream, or
-// closed the connection, which may be nil. Breaks that this node caused, as when pings stay unanswered, are not the
-// client's.
+// ClosedByPeer reports, for a call whose stream broke, whether the client caused it: it reset the
+// stream, or closed the connection, which may be nil. Breaks that this node caused, as when pings
+// stay unanswered, are not the client's.
 func ClosedByPeer(c *Conn) bool {
 	return c != nil && (c.hungUp.Load() || !c.closed.Load())
 }
@@ -165,7 +169,8 @@ type flow struct {
 // weight is the approximate memory of a flow.
 func (f *flow) weight() int64 { return int64(f.bytes + f.frames*frameBytes) }
 
-// moveBytes, or all bytes if these are fewer, must go for a flow to make progress: so reading byte by byte is none.
+// moveBytes, or all bytes if these are fewer, must go for a flow to make progress: so reading byte
+// by byte is none.
 const moveBytes = 64 << 10
 
 // add counts bytes.
@@ -198,10 +203,12 @@ func (c *call) change(f *flow, how func(*flow)) {
 	c.conn.budget.grow(grown)
 }
 
-func (c *call) receive(bytes, frames int) { c.change(&c.in, func(f *flow) { f.add(bytes, frames) }) }
-func (c *call) received(bytes int)        { c.change(&c.in, func(f *flow) { f.take(bytes) }) }
-func (c *call) send(bytes int)            { c.change(&c.out, func(f *flow) { f.add(bytes, 0) }) }
-func (c *call) sent(bytes int)            { c.change(&c.out, func(f *flow) { f.take(bytes) }) }
+func (c *call) receive(bytes, frames int) {
+	c.change(&c.in, func(f *flow) { f.add(bytes, frames) })
+}
+func (c *call) received(bytes int) { c.change(&c.in, func(f *flow) { f.take(bytes) }) }
+func (c *call) send(bytes int)     { c.change(&c.out, func(f *flow) { f.add(bytes, 0) }) }
+func (c *call) sent(bytes int)     { c.change(&c.out, func(f *flow) { f.take(bytes) }) }
 
 // begin counts a call.
 func (c *Conn) begin(id uint32, waiting *time.Timer) *call {
@@ -216,7 +223,8 @@ func (c *Conn) begin(id uint32, waiting *time.Timer) *call {
 	return begun
 }
 
-// stopWaiting stops the timer, which keeps the context and with it the metadata of a call that has ended.
+// stopWaiting stops the timer, which keeps the context and with it the metadata of a call that has
+// ended.
 func (c *call) stopWaiting() {
 	if c.waiting != nil {
 		c.waiting.Stop()
@@ -246,19 +254,22 @@ func (c *Conn) remove(id uint32) {
 	}
 }
 
-// stillMost is for how long what does not move counts more and more. Beyond that the bytes decide: a call that lasts for days
-// may keep a few, of a message that its client encoded longer than it had to.
+// stillMost is for how long what does not move counts more and more. Beyond that the bytes decide:
+// a call that lasts for days may keep a few, of a message that its client encoded longer than it
+// had to.
 const stillMost = time.Minute
 
-// load is what the calls of the connection keep, and that times the seconds for which it has not moved, at least one:
-// among clients that have just sent a request, those count that requested most.
+// load is what the calls of the connection keep, and that times the seconds for which it has not
+// moved, at least one: among clients that have just sent a request, those count that requested
+// most.
 func (c *Conn) load(now time.Time) (bytes int64, byteSeconds float64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, call := range c.calls {
 		for _, f := range []*flow{&call.in, &call.out} {
 			bytes += f.weight()
-			byteSeconds += float64(f.weight()) * min(max(now.Sub(f.since), time.Second), stillMost).Seconds()
+			byteSeconds += float64(f.weight()) *
+				min(max(now.Sub(f.since), time.Second), stillMost).Seconds()
 		}
 	}
 	return bytes, byteSeconds

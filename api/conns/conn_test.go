@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// givenUp is a connection that the kernel gave up: Write waits, and then has the one error, and Read has the other.
+// givenUp is a connection that the kernel gave up: Write waits, and then has the one error, and
+// Read has the other.
 type givenUp struct {
 	net.Conn
 	writing     chan struct{} // closed when Write has begun
@@ -28,11 +29,12 @@ func (g *givenUp) Write([]byte) (int, error) {
 	return 0, g.wrote
 }
 
-// Of a connection that the kernel gave up, a reader or a writer gets that reason, and the other finds an end, perhaps
-// before: no client has closed it.
+// Of a connection that the kernel gave up, a reader or a writer gets that reason, and the other
+// finds an end, perhaps before: no client has closed it.
 func TestTheEndOfAGivenUpConnectionIsNotTheClients(t *testing.T) {
 	t.Run("the reader finds an end first", func(t *testing.T) {
-		conn := &givenUp{writing: make(chan struct{}), write: make(chan struct{}), read: io.EOF, wrote: syscall.ETIMEDOUT}
+		conn := &givenUp{writing: make(chan struct{}), write: make(chan struct{}), read: io.EOF,
+			wrote: syscall.ETIMEDOUT}
 		tracked := &Conn{Conn: conn}
 		var both sync.WaitGroup
 		both.Go(func() { _, _ = tracked.Write(nil) })
@@ -45,7 +47,8 @@ func TestTheEndOfAGivenUpConnectionIsNotTheClients(t *testing.T) {
 		assert.False(t, tracked.hungUp.Load())
 	})
 	t.Run("the writer finds an end first", func(t *testing.T) {
-		conn := &givenUp{writing: make(chan struct{}), write: make(chan struct{}), read: syscall.ETIMEDOUT, wrote: syscall.EPIPE}
+		conn := &givenUp{writing: make(chan struct{}), write: make(chan struct{}),
+			read: syscall.ETIMEDOUT, wrote: syscall.EPIPE}
 		close(conn.write)
 		tracked := &Conn{Conn: conn}
 		_, err := tracked.Write(nil)

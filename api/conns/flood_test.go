@@ -21,7 +21,8 @@ func (c *rawClient) flood(frames int, frame func(i int) error) {
 	out := bufio.NewWriterSize(c.Conn, 64<<10)
 	c.Framer = http2.NewFramer(out, c.Conn)
 	c.AllowIllegalWrites = true
-	assert.NoError(c, c.SetWriteDeadline(time.Now().Add(time.Second))) // the server may stop to read, which is its defence
+	// the server may stop to read, which is its defence
+	assert.NoError(c, c.SetWriteDeadline(time.Now().Add(time.Second)))
 	for i := range frames {
 		if frame(i) != nil {
 			return
@@ -30,8 +31,8 @@ func (c *rawClient) flood(frames int, frame func(i int) error) {
 	_ = out.Flush()
 }
 
-// Floods of frames that gRPC answers, or keeps until it has written what is before them, take little memory, and others
-// are served. The client reads nothing.
+// Floods of frames that gRPC answers, or keeps until it has written what is before them, take
+// little memory, and others are served. The client reads nothing.
 func TestFloodsOfFramesAreBounded(t *testing.T) {
 	const (
 		frames = 100_000
@@ -44,9 +45,13 @@ func TestFloodsOfFramesAreBounded(t *testing.T) {
 		"PING":          func(c *rawClient, _ int) error { return c.WritePing(false, [8]byte{}) },
 		"PING ack":      func(c *rawClient, _ int) error { return c.WritePing(true, [8]byte{}) },
 		"WINDOW_UPDATE": func(c *rawClient, _ int) error { return c.WriteWindowUpdate(0, 1) },
-		"PRIORITY":      func(c *rawClient, _ int) error { return c.WritePriority(1, http2.PriorityParam{StreamDep: 3}) },
-		"empty DATA":    func(c *rawClient, _ int) error { return c.WriteData(c.last, false, nil) },
-		"RST_STREAM":    func(c *rawClient, _ int) error { return c.WriteRSTStream(c.last, http2.ErrCodeCancel) },
+		"PRIORITY": func(c *rawClient, _ int) error {
+			return c.WritePriority(1, http2.PriorityParam{StreamDep: 3})
+		},
+		"empty DATA": func(c *rawClient, _ int) error { return c.WriteData(c.last, false, nil) },
+		"RST_STREAM": func(c *rawClient, _ int) error {
+			return c.WriteRSTStream(c.last, http2.ErrCodeCancel)
+		},
 		"rapid reset": func(c *rawClient, i int) error {
 			if i%2 == 0 {
 				return c.open("held")
@@ -76,11 +81,14 @@ func TestFloodsOfFramesAreBounded(t *testing.T) {
 				require.NoError(t, request(t, other, 1))
 				c := s.raw(t)
 				if blocked {
-					require.NoError(t, c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30}))
+					require.NoError(t,
+						c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize,
+							Val: 1 << 30}))
 					require.NoError(t, c.WriteWindowUpdate(0, 1<<30))
 					require.NoError(t, c.request("big", 16<<20))
 					before := int64(0)
-					require.Eventually(t, func() bool { // it writes until the buffers of the kernel are full
+					// it writes until the buffers of the kernel are full
+					require.Eventually(t, func() bool {
 						now := s.used.Load()
 						defer func() { before = now }()
 						return now > 0 && now == before
@@ -101,8 +109,9 @@ func TestFloodsOfFramesAreBounded(t *testing.T) {
 	}
 }
 
-// A client that opens calls and resets them at once (rapid reset) has no more handlers at a time than a connection may have
-// calls: the server reads the next ones as the handlers end. Nothing of them remains.
+// A client that opens calls and resets them at once (rapid reset) has no more handlers at a time
+// than a connection may have calls: the server reads the next ones as the handlers end. Nothing of
+// them remains.
 func TestRapidResetsLeaveNothing(t *testing.T) {
 	const resets = 30_000
 	s := serve(t, math.MaxInt64, 10)
@@ -122,8 +131,11 @@ func TestRapidResetsLeaveNothing(t *testing.T) {
 	assert.Positive(t, s.most.Load())
 	assert.LessOrEqual(t, s.most.Load(), int32(callsMax))
 	require.NoError(t, request(t, other, 1), "others are served meanwhile")
-	assert.Eventually(t, func() bool { return s.running.Load() == 0 && s.calls() == 0 && s.used.Load() == 0 }, patience, 10*time.Millisecond,
-		"the connection is open, and has nothing: %d handlers, %d calls, %d bytes", s.running.Load(), s.calls(), s.used.Load())
+	assert.Eventually(t, func() bool {
+		return s.running.Load() == 0 && s.calls() == 0 && s.used.Load() == 0
+	}, patience, 10*time.Millisecond,
+		"the connection is open, and has nothing: %d handlers, %d calls, %d bytes",
+		s.running.Load(), s.calls(), s.used.Load())
 	assert.Less(t, grownLess(t, before, 8<<20), int64(8<<20))
 }
 

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// FuzzConnection sends bytes as a client does, behind the preface of HTTP/2, and ends its half of the connection. Whatever
-// it sent, nothing remains of the connection: no slot, no call and no byte of the budget.
+// FuzzConnection sends bytes as a client does, behind the preface of HTTP/2, and ends its half of
+// the connection. Whatever it sent, nothing remains of the connection: no slot, no call and no byte
+// of the budget.
 func FuzzConnection(f *testing.F) {
 	frames := func(write func(c *rawClient)) {
 		var sent bytes.Buffer
@@ -34,13 +35,15 @@ func FuzzConnection(f *testing.F) {
 		_ = c.WritePing(false, [8]byte{1})
 	})
 	frames(func(c *rawClient) {
-		_ = c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}, http2.Setting{ID: http2.SettingMaxFrameSize, Val: 1 << 24})
+		_ = c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1},
+			http2.Setting{ID: http2.SettingMaxFrameSize, Val: 1 << 24})
 		_ = c.request("big", 70_000)
 		_ = c.WriteWindowUpdate(c.last, 1<<31-1)
 		_ = c.WriteGoAway(c.last, http2.ErrCodeNo, []byte("x"))
 	})
 	frames(func(c *rawClient) {
-		_ = c.open("none", hpack.HeaderField{Name: "grpc-timeout", Value: "1n"}, hpack.HeaderField{Name: "x-bin", Value: "A"})
+		_ = c.open("none", hpack.HeaderField{Name: "grpc-timeout", Value: "1n"},
+			hpack.HeaderField{Name: "x-bin", Value: "A"})
 		_ = c.WriteHeaders(http2.HeadersFrameParam{StreamID: 9})
 		_ = c.WriteContinuation(9, true, []byte("\x40\x01a\x7f\x00"))
 	})
@@ -61,7 +64,8 @@ func FuzzConnection(f *testing.F) {
 			_ = conn.CloseWrite()
 		}
 		if err := <-read; err != nil {
-			require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the server did not close the connection")
+			require.NotErrorIs(t, err, os.ErrDeadlineExceeded,
+				"the server did not close the connection")
 		}
 		nothing := func() bool { return s.used.Load() == 0 && s.calls() == 0 && s.open() == 0 }
 		require.True(t, nothing() || assert.Eventually(t, nothing, patience, time.Millisecond),

@@ -20,8 +20,8 @@ import (
 const (
 	// receiveWait is the time limit for the request, or first message, of a call.
 	receiveWait = 10 * time.Second
-	// openFrames is the cost of a call without a request, in frames: with its headers and its goroutine it takes about
-	// 16 KiB.
+	// openFrames is the cost of a call without a request, in frames: with its headers and its
+	// goroutine it takes about 16 KiB.
 	openFrames = 16 << 10 / frameBytes
 	// readBytes is the buffer of a connection, instead of gRPC's.
 	readBytes = 4 << 10
@@ -34,7 +34,8 @@ func (b *Budget) Options(creds credentials.TransportCredentials) []grpc.ServerOp
 	return []grpc.ServerOption{
 		grpc.Creds(framing{creds}),
 		grpc.ReadBufferSize(0), // a framed connection has its own, and is read a frame at a time
-		grpc.InTapHandle(begin), grpc.ChainUnaryInterceptor(unary), grpc.ChainStreamInterceptor(stream),
+		grpc.InTapHandle(begin), grpc.ChainUnaryInterceptor(unary),
+		grpc.ChainStreamInterceptor(stream),
 	}
 }
 
@@ -49,12 +50,14 @@ func (f framing) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 		return nil, nil, err
 	}
 	own := raw.(*Conn)
-	in := &framed{Conn: conn, own: own, in: bufio.NewReaderSize(conn, readBytes), left: prefaceBytes}
+	in := &framed{Conn: conn, own: own, in: bufio.NewReaderSize(conn, readBytes),
+		left: prefaceBytes}
 	own.framed = in
 	return in, info, nil
 }
 
-// framed is a connection that parses the passing HTTP/2 frames in both directions. Each direction has one goroutine.
+// framed is a connection that parses the passing HTTP/2 frames in both directions. Each direction
+// has one goroutine.
 type framed struct {
 	net.Conn
 	own *Conn
@@ -68,11 +71,13 @@ type framed struct {
 	leftToWrite int
 }
 
-// HTTP/2 (RFC 9113): a client begins with a preface. A frame has a head of 9 bytes: its length, type, flags and stream.
+// HTTP/2 (RFC 9113): a client begins with a preface. A frame has a head of 9 bytes: its length,
+// type, flags and stream.
 const (
 	prefaceBytes = 24
 	frameHead    = 9
-	frameMost    = 16 << 10 // of the bytes behind a head: gRPC takes no more, and ends the connection
+	// of the bytes behind a head: gRPC takes no more, and ends the connection
+	frameMost = 16 << 10
 
 	frameData    = 0
 	frameHeaders = 1
@@ -95,10 +100,12 @@ func parseFrame(head []byte) frame {
 	}
 }
 
-// Read reads at most to the end of a frame. So when gRPC begins a call, the last frame that was read is its HEADERS frame.
+// Read reads at most to the end of a frame. So when gRPC begins a call, the last frame that was
+// read is its HEADERS frame.
 func (f *framed) Read(b []byte) (int, error) {
 	n, err := f.read(b)
-	if errors.Is(err, io.EOF) { // with TLS it is a message (close_notify), which Conn.Read does not see
+	// with TLS it is a message (close_notify), which Conn.Read does not see
+	if errors.Is(err, io.EOF) {
 		_ = f.own.recordBreak(err)
 	}
 	return n, err
@@ -169,8 +176,8 @@ func (f *framed) written(b []byte) {
 
 type callKey struct{}
 
-// begin adds a call when gRPC has read its headers, on the goroutine that reads the connection. A call without a request ends
-// after receiveWait.
+// begin adds a call when gRPC has read its headers, on the goroutine that reads the connection. A
+// call without a request ends after receiveWait.
 func begin(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	conn := Of(ctx)
 	ctx, cancel := context.WithCancel(ctx) // gRPC cancels its parent when the call ends
@@ -195,7 +202,8 @@ func (c *call) failed(err error) {
 	}
 }
 
-func unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo,
+	handle grpc.UnaryHandler) (any, error) {
 	call := ctx.Value(callKey{}).(*call)
 	call.message(request)
 	answer, err := handle(ctx, request)
@@ -207,7 +215,8 @@ func unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grp
 	return answer, err
 }
 
-func stream(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+func stream(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo,
+	handle grpc.StreamHandler) error {
 	call := s.Context().Value(callKey{}).(*call)
 	err := handle(srv, counted{s, call})
 	call.failed(err)

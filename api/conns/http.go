@@ -5,7 +5,8 @@ import (
 	"net/http"
 )
 
-// Handler counts the bytes of HTTP requests: a body until all of it was read, and each write of an answer.
+// Handler counts the bytes of HTTP requests: a body until all of it was read, and each write of an
+// answer.
 func (b *Budget) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn := Of(r.Context())

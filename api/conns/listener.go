@@ -7,8 +7,9 @@ import (
 	"zamok/api/gate/limits"
 )
 
-// ConnBytes is the most memory of a connection without a call, beside what the budget counts: its buffers, its tables of headers
-// and its goroutines. Most take 20 KiB, and 30 with TLS; frames and records of 16 KiB make the buffers larger.
+// ConnBytes is the most memory of a connection without a call, beside what the budget counts: its
+// buffers, its tables of headers and its goroutines. Most take 20 KiB, and 30 with TLS; frames and
+// records of 16 KiB make the buffers larger.
 const ConnBytes = 64 << 10
 
 // class is what a connection is to its Listener. The package comment has the table.

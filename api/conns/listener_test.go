@@ -118,15 +118,16 @@ func TestWhichConnectionGivesWay(t *testing.T) {
 		p[0].open(true, lone, next)
 		p[0].open(false, of...)
 	})
-	inBubble(t, "none with an admitted call to a new one", 1, noShare, func(t *testing.T, p []port) {
-		holders, _ := p[0].calls(admittedMost, one, known)
-		for range 10 * places {
-			require.NotNil(t, p[0].comes(one))
-			require.NotNil(t, p[0].comes(other))
-		}
-		p[0].open(true, holders...)
-		assert.Equal(t, places-admittedMost, p[0].in[fresh])
-	})
+	inBubble(t, "none with an admitted call to a new one", 1, noShare,
+		func(t *testing.T, p []port) {
+			holders, _ := p[0].calls(admittedMost, one, known)
+			for range 10 * places {
+				require.NotNil(t, p[0].comes(one))
+				require.NotNil(t, p[0].comes(other))
+			}
+			p[0].open(true, holders...)
+			assert.Equal(t, places-admittedMost, p[0].in[fresh])
+		})
 	inBubble(t, "the one without a call for longest", 1, noShare, func(t *testing.T, p []port) {
 		all, ends := p[0].calls(admittedMost, one, known)
 		ends[3]()
@@ -163,21 +164,22 @@ func TestWhichConnectionGivesWay(t *testing.T) {
 		p[0].open(true, all[0])
 		p[0].open(false, all[1:]...)
 	})
-	inBubble(t, "the reserve is for those who may operate", 1, noShare, func(t *testing.T, p []port) {
-		all, _ := p[0].calls(admittedMost, one, known)
-		_, limit := by(known, p[0].comes(one))
-		assert.Equal(t, limits.AllConnections, limit)
-		first, ends := p[0].calls(1, one, operator)
-		_, limit = by(operator, p[0].comes(one))
-		assert.Equal(t, limits.AllConnections, limit)
-		ends[0]()
-		_, limit = by(known, p[0].comes(one))
-		assert.Equal(t, limits.AllConnections, limit)
-		p[0].open(true, first[0])
-		_, _ = p[0].calls(1, other, operator)
-		p[0].open(false, first[0])
-		p[0].open(true, all...)
-	})
+	inBubble(t, "the reserve is for those who may operate", 1, noShare,
+		func(t *testing.T, p []port) {
+			all, _ := p[0].calls(admittedMost, one, known)
+			_, limit := by(known, p[0].comes(one))
+			assert.Equal(t, limits.AllConnections, limit)
+			first, ends := p[0].calls(1, one, operator)
+			_, limit = by(operator, p[0].comes(one))
+			assert.Equal(t, limits.AllConnections, limit)
+			ends[0]()
+			_, limit = by(known, p[0].comes(one))
+			assert.Equal(t, limits.AllConnections, limit)
+			p[0].open(true, first[0])
+			_, _ = p[0].calls(1, other, operator)
+			p[0].open(false, first[0])
+			p[0].open(true, all...)
+		})
 	perAddress := limits.Set{limits.AddressConnections: 20}
 	inBubble(t, "one of the address, on either port", 2, perAddress, func(t *testing.T, p []port) {
 		web, ends := p[1].calls(10, one, known)
@@ -196,7 +198,8 @@ func TestWhichConnectionGivesWay(t *testing.T) {
 		require.NoError(t, web[0].Close())
 		_, _ = p[0].calls(1, one, known)
 		assert.Equal(t, map[string]*network{
-			one: {[classes]int{fresh: 1, admitted: 20}}, other: {[classes]int{admitted: admittedMost - 12}},
+			one:   {[classes]int{fresh: 1, admitted: 20}},
+			other: {[classes]int{admitted: admittedMost - 12}},
 		}, p[0].budget.from)
 	})
 }

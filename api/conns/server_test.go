@@ -31,43 +31,51 @@ const (
 	callsMax   = 1024 // of a connection
 )
 
-// The service of these tests: big answers a number with so many bytes, held answers when the test ends or the call is
-// cancelled, echo answers each message with itself.
+// The service of these tests: big answers a number with so many bytes, held answers when the test
+// ends or the call is cancelled, echo answers each message with itself.
 func service(stop <-chan struct{}) *grpc.ServiceDesc {
-	unaryHandler := func(answer func(context.Context, *wrapperspb.BytesValue) (any, error)) grpc.MethodHandler {
-		return func(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-			in := &wrapperspb.BytesValue{}
-			if err := decode(in); err != nil {
-				return nil, err
+	unaryHandler :=
+		func(answer func(context.Context, *wrapperspb.BytesValue) (any, error)) grpc.MethodHandler {
+			return func(_ any, ctx context.Context, decode func(any) error,
+				interceptor grpc.UnaryServerInterceptor) (any, error) {
+				in := &wrapperspb.BytesValue{}
+				if err := decode(in); err != nil {
+					return nil, err
+				}
+				return interceptor(ctx, in, &grpc.UnaryServerInfo{},
+					func(ctx context.Context, _ any) (any, error) { return answer(ctx, in) })
 			}
-			return interceptor(ctx, in, &grpc.UnaryServerInfo{}, func(ctx context.Context, _ any) (any, error) { return answer(ctx, in) })
 		}
-	}
 	return &grpc.ServiceDesc{
 		ServiceName: "test", HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{
-			{MethodName: "big", Handler: unaryHandler(func(_ context.Context, in *wrapperspb.BytesValue) (any, error) {
-				return wrapperspb.Bytes(make([]byte, number(in))), nil
-			})},
-			{MethodName: "held", Handler: unaryHandler(func(ctx context.Context, in *wrapperspb.BytesValue) (any, error) {
-				select {
-				case <-stop:
-				case <-ctx.Done():
-				}
-				return in, ctx.Err()
-			})},
+			{MethodName: "big",
+				Handler: unaryHandler(func(_ context.Context, in *wrapperspb.BytesValue) (any,
+					error) {
+					return wrapperspb.Bytes(make([]byte, number(in))), nil
+				})},
+			{MethodName: "held",
+				Handler: unaryHandler(func(ctx context.Context, in *wrapperspb.BytesValue) (any,
+					error) {
+					select {
+					case <-stop:
+					case <-ctx.Done():
+					}
+					return in, ctx.Err()
+				})},
 		},
-		Streams: []grpc.StreamDesc{{StreamName: "echo", ClientStreams: true, ServerStreams: true, Handler: func(_ any, s grpc.ServerStream) error {
-			for {
-				m := &wrapperspb.BytesValue{}
-				if err := s.RecvMsg(m); err != nil {
-					return err
+		Streams: []grpc.StreamDesc{{StreamName: "echo", ClientStreams: true, ServerStreams: true,
+			Handler: func(_ any, s grpc.ServerStream) error {
+				for {
+					m := &wrapperspb.BytesValue{}
+					if err := s.RecvMsg(m); err != nil {
+						return err
+					}
+					if err := s.SendMsg(m); err != nil {
+						return err
+					}
 				}
-				if err := s.SendMsg(m); err != nil {
-					return err
-				}
-			}
-		}}},
+			}}},
 	}
 }
 
@@ -96,8 +104,10 @@ func serve(t testing.TB, bytes int64, conns int) *server {
 	require.NoError(t, err)
 	s.address = l.Addr().String()
 	of := grpc.NewServer(append(s.Options(insecure.NewCredentials()),
-		grpc.MaxRecvMsgSize(messageMax), grpc.MaxHeaderListSize(16<<10), grpc.WriteBufferSize(4<<10),
-		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(1<<20), grpc.MaxConcurrentStreams(callsMax), grpc.ChainUnaryInterceptor(s.count))...)
+		grpc.MaxRecvMsgSize(messageMax), grpc.MaxHeaderListSize(16<<10),
+		grpc.WriteBufferSize(4<<10),
+		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(1<<20),
+		grpc.MaxConcurrentStreams(callsMax), grpc.ChainUnaryInterceptor(s.count))...)
 	stop := make(chan struct{})
 	of.RegisterService(service(stop), nil)
 	served := make(chan error, 1)
@@ -116,7 +126,8 @@ func serve(t testing.TB, bytes int64, conns int) *server {
 }
 
 // count admits each call whose connection has room, and counts the handlers that run at a time.
-func (s *server) count(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (s *server) count(ctx context.Context, request any, _ *grpc.UnaryServerInfo,
+	handle grpc.UnaryHandler) (any, error) {
 	end, limit := Of(ctx).Admitted(false, func() bool { return false })
 	if limit != "" {
 		return nil, status.Error(codes.ResourceExhausted, limit)
@@ -124,7 +135,8 @@ func (s *server) count(ctx context.Context, request any, _ *grpc.UnaryServerInfo
 	defer end()
 	running := s.running.Add(1)
 	defer s.running.Add(-1)
-	for most := s.most.Load(); running > most && !s.most.CompareAndSwap(most, running); most = s.most.Load() {
+	for most := s.most.Load(); running > most &&
+		!s.most.CompareAndSwap(most, running); most = s.most.Load() {
 	}
 	return handle(ctx, request)
 }
@@ -142,7 +154,8 @@ func (s *server) calls() (n int) {
 }
 
 func (s *server) dial(t testing.TB) *grpc.ClientConn {
-	c, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	c, err := grpc.NewClient("passthrough:///"+s.address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
@@ -187,12 +200,15 @@ func (c *rawClient) open(method string, more ...hpack.HeaderField) error {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	for _, f := range append([]hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: "/test/" + method},
-		{Name: ":authority", Value: "x"}, {Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"},
+		{Name: ":path", Value: "/test/" + method},
+		{Name: ":authority", Value: "x"}, {Name: "content-type", Value: "application/grpc"},
+		{Name: "te", Value: "trailers"},
 	}, more...) {
 		_ = encoder.WriteField(f)
 	}
-	return c.WriteHeaders(http2.HeadersFrameParam{StreamID: c.last, BlockFragment: block.Bytes(), EndHeaders: true})
+	return c.WriteHeaders(http2.HeadersFrameParam{StreamID: c.last, BlockFragment: block.Bytes(),
+		EndHeaders: true})
 }
 
 // message is a message of so many bytes, of which the client sends fewer.
@@ -233,7 +249,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// grownLess is by how much it has grown, once that is less than most: connections that were closed end soon.
+// grownLess is by how much it has grown, once that is less than most: connections that were closed
+// end soon.
 func grownLess(t *testing.T, before, most int64) (grown int64) {
 	assert.Eventually(t, func() bool {
 		grown = heap() - before

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A client that reads nothing, as a process that is paused, is given up by the kernel. Of the reader and the writer of
-// its connection one gets that error, and the other finds a connection that has ended: neither is the client's doing.
+// A client that reads nothing, as a process that is paused, is given up by the kernel. Of the
+// reader and the writer of its connection one gets that error, and the other finds a connection
+// that has ended: neither is the client's doing.
 func TestATimeoutOfTheKernelIsNoBreakOfTheClients(t *testing.T) {
 	t.Parallel()
 	brief := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {

@@ -16,13 +16,13 @@ type Arrival struct {
 	// Certificate is the one that the client has proved to own; nil: none.
 	Certificate *x509.Certificate
 
-	// Via is the node that relays the call, as the handshake of peers has authenticated it. Nil: the call
-	// came here. Caller is its caller, as that node has authenticated it (Caller.Values).
+	// Via is the node that relays the call, as the handshake of peers has authenticated it. Nil:
+	// the call came here. Caller is its caller, as that node has authenticated it (Caller.Values).
 	Via    *peer.Server
 	Caller []string
 
-	// First: the sender says that this is the first transmission of the request, or that every earlier
-	// one was refused as not done.
+	// First: the sender says that this is the first transmission of the request, or that every
+	// earlier one was refused as not done.
 	First bool
 	// Relay: a node that does not lead passes the call on to the leader.
 	Relay bool

@@ -32,7 +32,8 @@ func (g *Gate) authorize(ctx context.Context, d *Request, in Stream, request pro
 func (g *Gate) Operate(ctx context.Context, call string) (a Admission, err error) {
 	c := CallerOf(ctx)
 	if set := g.Rules(); set != nil && !set.Some(c.forRules(), rules.Operate) {
-		err := wire.Errorf(zamokpb.Code_CODE_DENIED, "not done: %s", mayNot(c, set, rules.Operate, ""))
+		err := wire.Errorf(zamokpb.Code_CODE_DENIED, "not done: %s",
+			mayNot(c, set, rules.Operate, ""))
 		g.deny(ctx, rules.Operate, auditEvent(ctx, call, nil, err))
 		return a, err
 	}
@@ -43,8 +44,9 @@ func (g *Gate) Operate(ctx context.Context, call string) (a Admission, err error
 	return a, nil
 }
 
-// denial is why the access rules deny a request, and the verb that its caller would need; "": they allow it. Without names, the
-// verb must be allowed for at least one name, with the prefix of the request if it has one.
+// denial is why the access rules deny a request, and the verb that its caller would need; "": they
+// allow it. Without names, the verb must be allowed for at least one name, with the prefix of the
+// request if it has one.
 func (g *Gate) denial(c Caller, d *Request, request proto.Message) (verb rules.Verb, why string) {
 	set := g.Rules()
 	if set == nil || d.Needs == nil {
@@ -54,8 +56,11 @@ func (g *Gate) denial(c Caller, d *Request, request proto.Message) (verb rules.V
 	if len(names) == 0 && !set.Some(c.forRules(), verb) {
 		return verb, mayNot(c, set, verb, "")
 	}
-	if r, ok := request.(interface{ GetPrefix() string }); ok && len(set.Readable(c.forRules(), verb, r.GetPrefix())) == 0 {
-		return verb, fmt.Sprintf("%s may not %s any lock whose name begins with %q: no rule allows it", c, verb, r.GetPrefix())
+	if r, ok := request.(interface{ GetPrefix() string }); ok &&
+		len(set.Readable(c.forRules(), verb, r.GetPrefix())) == 0 {
+		return verb, fmt.Sprintf(
+			"%s may not %s any lock whose name begins with %q: no rule allows it", c, verb,
+			r.GetPrefix())
 	}
 	for _, name := range names {
 		if !set.May(c.forRules(), verb, name) {
@@ -74,7 +79,8 @@ func mayNot(c Caller, set *rules.Set, verb rules.Verb, name string) string {
 	return fmt.Sprintf("%s may not %s: %s", c, what, set.Why(c.forRules(), verb, name))
 }
 
-// mayLock reports whether a caller may hold sessions: without that, it can end what it has and prolong nothing.
+// mayLock reports whether a caller may hold sessions: without that, it can end what it has and
+// prolong nothing.
 func (g *Gate) mayLock(c Caller) bool { return g.Rules().Some(c.forRules(), rules.Lock) }
 
 // mayOperate reports whether a caller may operate.

@@ -33,8 +33,8 @@ func (c Caller) via() string {
 	return c.Via.Name
 }
 
-// anonymous is the identity of callers without a token or a certificate. Those of one network are one, since a machine may have
-// any number of addresses.
+// anonymous is the identity of callers without a token or a certificate. Those of one network are
+// one, since a machine may have any number of addresses.
 func anonymous(address string) string {
 	return identity.AnonymousPrefix + limits.Network(limits.HostOf(address))
 }
@@ -64,13 +64,16 @@ func (c Caller) Key() string {
 }
 
 // isAnonymous reports whether an identity is not authenticated.
-func isAnonymous(id string) bool { return id == "" || strings.HasPrefix(id, identity.AnonymousPrefix) }
+func isAnonymous(id string) bool {
+	return id == "" || strings.HasPrefix(id, identity.AnonymousPrefix)
+}
 
 // IsAuthenticated reports whether the caller has shown a token or a certificate.
 func (c Caller) IsAuthenticated() bool { return !isAnonymous(c.Identity) }
 
-// MayUse reports whether a caller may use a session that was opened with an identity, if it has the secret as well. For a
-// session of an anonymous caller the secret is enough, so that authentication can be introduced while sessions live.
+// MayUse reports whether a caller may use a session that was opened with an identity, if it has the
+// secret as well. For a session of an anonymous caller the secret is enough, so that authentication
+// can be introduced while sessions live.
 func (c Caller) MayUse(opened string) bool { return isAnonymous(opened) || opened == c.Identity }
 
 // Values encodes a caller as metadata of a relayed call; relayed decodes it.
@@ -125,7 +128,8 @@ func unauthenticated(err error) error {
 	if err == nil {
 		return nil
 	}
-	return wire.Errorf(zamokpb.Code_CODE_UNAUTHENTICATED, "not done: the caller is not authenticated: %v", err)
+	return wire.Errorf(zamokpb.Code_CODE_UNAUTHENTICATED,
+		"not done: the caller is not authenticated: %v", err)
 }
 
 // bearer returns the token in the values of Authorization.

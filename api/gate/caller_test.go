@@ -13,8 +13,9 @@ import (
 	"zamok/session"
 )
 
-// TestAnonymousCallersOfANetworkAreOne: a machine with IPv6 has as many addresses as it likes. Whatever counts for each
-// identity counts the network: the limits of a node, the shares of the queue, and the quotas in the state machine.
+// TestAnonymousCallersOfANetworkAreOne: a machine with IPv6 has as many addresses as it likes.
+// Whatever counts for each identity counts the network: the limits of a node, the shares of the
+// queue, and the quotas in the state machine.
 func TestAnonymousCallersOfANetworkAreOne(t *testing.T) {
 	m, apply := sessionsOf(t)
 	opened := map[string]uint64{}
@@ -33,11 +34,14 @@ func TestAnonymousCallersOfANetworkAreOne(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, c.identity, caller.Identity)
 		assert.Equal(t, c.address, caller.Address, "the audit log has all of it")
-		for _, known := range []Caller{CallerOf(callerContext(t.Context(), caller)), relayed(nil, caller.Values())} {
+		for _, known := range []Caller{CallerOf(callerContext(t.Context(), caller)),
+			relayed(nil, caller.Values())} {
 			assert.Equal(t, c.identity, known.Principal())
 		}
-		assert.Equal(t, c.identity, Caller{Address: c.address}.Principal(), "also of one whose credentials are wrong")
-		apply(wire.OpenCommand(session.Hash{byte(i + 1)}, caller.Identity, &zamokpb.SessionSettings{Ttl: int64(clock.Minute)}))
+		assert.Equal(t, c.identity, Caller{Address: c.address}.Principal(),
+			"also of one whose credentials are wrong")
+		apply(wire.OpenCommand(session.Hash{byte(i + 1)}, caller.Identity,
+			&zamokpb.SessionSettings{Ttl: int64(clock.Minute)}))
 		opened[c.identity]++
 		assert.Equal(t, opened[c.identity], m.UsedBy(c.identity).Sessions)
 	}

@@ -37,8 +37,8 @@ func (c client) Probe() {
 
 func (c client) HungUp() bool { return c.caller.Via == nil && conns.ClosedByPeer(c.from.Conn) }
 
-// newContext returns a context with the caller of a call. Its commands and reads are queued in turn with those of
-// other principals.
+// newContext returns a context with the caller of a call. Its commands and reads are queued in turn
+// with those of other principals.
 func newContext(ctx context.Context, c client) context.Context {
 	return service.NewContext(raftnode.From(ctx, c.Principal()), c)
 }
@@ -53,5 +53,6 @@ func CallerOf(ctx context.Context) Caller { return clientOf(ctx).caller }
 
 func arrivalOf(ctx context.Context) Arrival { return clientOf(ctx).from }
 
-// IsFirst reports whether the sender of a call says that it is the first transmission of its request.
+// IsFirst reports whether the sender of a call says that it is the first transmission of its
+// request.
 func IsFirst(ctx context.Context) bool { return arrivalOf(ctx).First }

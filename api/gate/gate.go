@@ -49,11 +49,13 @@ type Node interface {
 	ReadBarrier(context.Context) (clock.Stamp, clock.Time, error)
 }
 
-// Gate lets requests through to the service, and their responses back. It is safe for concurrent use.
+// Gate lets requests through to the service, and their responses back. It is safe for concurrent
+// use.
 type Gate struct {
 	Config
-	rows     map[reflect.Type]*Request // byType
-	node     Node                      // set by Start; before, only operators' calls beside the wire come
+	rows map[reflect.Type]*Request // byType
+	// set by Start; before, only operators' calls beside the wire come
+	node     Node
 	cluster  atomic.Pointer[string]    // the id of this node's cluster; nil: not known yet
 	limitMet atomic.Pointer[time.Time] // when a request was refused because of a limit; nil: never
 }
@@ -64,9 +66,11 @@ func New(c Config) *Gate { return &Gate{Config: c, rows: byType} }
 // Start gives the gate its node. No request of the wire may come before.
 func (g *Gate) Start(node Node) { g.node = node }
 
-// Do is the way of a call: who calls, where it is carried out, what admit checks, the service, and what its caller
-// may learn of the result. Of a call that this node relays, the leader's gate checks and hides the most.
-func (g *Gate) Do(ctx context.Context, from Arrival, request proto.Message) (response proto.Message, err error) {
+// Do is the way of a call: who calls, where it is carried out, what admit checks, the service, and
+// what its caller may learn of the result. Of a call that this node relays, the leader's gate
+// checks and hides the most.
+func (g *Gate) Do(ctx context.Context, from Arrival,
+	request proto.Message) (response proto.Message, err error) {
 	d := g.row(request)
 	if d == nil || d.call == nil {
 		return nil, errNoRow(fmt.Sprintf("%T", request))
@@ -124,9 +128,10 @@ func (in Stream) session(m *fsm.Machine) session.ID {
 	return living.ID
 }
 
-// admitMessage lets a request of the caller of ctx through, or says why not. Nothing was done if it returns an error,
-// unless the error has another outcome.
-func (g *Gate) admitMessage(ctx context.Context, in Stream, request proto.Message) (Admission, error) {
+// admitMessage lets a request of the caller of ctx through, or says why not. Nothing was done if it
+// returns an error, unless the error has another outcome.
+func (g *Gate) admitMessage(ctx context.Context, in Stream,
+	request proto.Message) (Admission, error) {
 	d := g.row(request)
 	if d == nil {
 		return Admission{}, errNoRow(fmt.Sprintf("%T", request))
@@ -138,16 +143,20 @@ func (g *Gate) admitMessage(ctx context.Context, in Stream, request proto.Messag
 func (g *Gate) row(request proto.Message) *Request { return g.rows[reflect.TypeOf(request)] }
 
 func errNoRow(request string) error {
-	return wire.Errorf(zamokpb.Code_CODE_INTERNAL, "not done: this node has no rule for %s", request)
+	return wire.Errorf(zamokpb.Code_CODE_INTERNAL, "not done: this node has no rule for %s",
+		request)
 }
 
-// admit is all that happens to a request before the service, in this order. The limits of the caller come first:
-// they are cheap, and what a flood meets. A connection counts as used from its first admitted call on, so its
-// place comes behind the rules. Room is checked last, because that may read the state.
+// admit is all that happens to a request before the service, in this order. The limits of the
+// caller come first: they are cheap, and what a flood meets. A connection counts as used from its
+// first admitted call on, so its place comes behind the rules. Room is checked last, because that
+// may read the state.
 //
-// What comes behind it is the queue in front of the log, which is fair to callers (raftnode/fair). A stream that
-// sends more than the queue takes is slowed down before its messages come here (package service, Overload).
-func (g *Gate) admit(ctx context.Context, d *Request, in Stream, request proto.Message, relayed bool) (a Admission, err error) {
+// What comes behind it is the queue in front of the log, which is fair to callers (raftnode/fair).
+// A stream that sends more than the queue takes is slowed down before its messages come here
+// (package service, Overload).
+func (g *Gate) admit(ctx context.Context, d *Request, in Stream, request proto.Message,
+	relayed bool) (a Admission, err error) {
 	defer func() {
 		if err != nil {
 			a.End()

@@ -11,12 +11,13 @@ import (
 	"zamok/fsm"
 )
 
-// limit counts a request of a caller until end is called, which may be nil. It never refuses an essential request, nor a
-// retransmission of what the state machine has.
+// limit counts a request of a caller until end is called, which may be nil. It never refuses an
+// essential request, nor a retransmission of what the state machine has.
 //
-// A relayed call counts at the leader as well, for the same caller. What may be a retransmission counts only there, unless it
-// lasts: only the leader surely has what was requested.
-func (g *Gate) limit(c Caller, d *Request, in Stream, request proto.Message, relayed bool) (end func(), err error) {
+// A relayed call counts at the leader as well, for the same caller. What may be a retransmission
+// counts only there, unless it lasts: only the leader surely has what was requested.
+func (g *Gate) limit(c Caller, d *Request, in Stream, request proto.Message,
+	relayed bool) (end func(), err error) {
 	who := c.Principal()
 	switch {
 	case relayed && d.Lasts:
@@ -38,8 +39,10 @@ func (g *Gate) limit(c Caller, d *Request, in Stream, request proto.Message, rel
 	if end, err = g.Limits.Open(d.Counts, who); err != nil {
 		if known() { // it would wait beside the earlier call
 			e := wire.Explain(err)
-			e.Info.Code, e.Info.Outcome = zamokpb.Code_CODE_OVERLOADED, zamokpb.Outcome_OUTCOME_UNKNOWN
-			e.Info.Message = "the earlier request stays in effect, but this call cannot wait for it: " + e.Info.Message
+			e.Info.Code, e.Info.Outcome = zamokpb.Code_CODE_OVERLOADED,
+				zamokpb.Outcome_OUTCOME_UNKNOWN
+			e.Info.Message = "the earlier request stays in effect, but this call cannot wait " +
+				"for it: " + e.Info.Message
 		}
 		return nil, err
 	}
@@ -49,9 +52,11 @@ func (g *Gate) limit(c Caller, d *Request, in Stream, request proto.Message, rel
 	return end, err
 }
 
-// occupy counts an admitted call on its connection until leave is called, which may be nil. An essential call needs no room
-// there, unless it lasts. A message of a stream has the place of the stream.
-func (g *Gate) occupy(ctx context.Context, c Caller, d *Request, request proto.Message) (leave func(), err error) {
+// occupy counts an admitted call on its connection until leave is called, which may be nil. An
+// essential call needs no room there, unless it lasts. A message of a stream has the place of the
+// stream.
+func (g *Gate) occupy(ctx context.Context, c Caller, d *Request,
+	request proto.Message) (leave func(), err error) {
 	if d.Method == "" {
 		return nil, nil
 	}
@@ -62,12 +67,14 @@ func (g *Gate) occupy(ctx context.Context, c Caller, d *Request, request proto.M
 	if d.Counts == limits.HeldCalls {
 		g.Probe(conn)
 	}
-	leave, limit := conn.Admitted(c.Via != nil || c.IsAuthenticated(), func() bool { return g.mayOperate(c) })
+	leave, limit := conn.Admitted(c.Via != nil || c.IsAuthenticated(),
+		func() bool { return g.mayOperate(c) })
 	if limit == "" || !d.Lasts && d.isEssential(request) {
 		return leave, nil
 	}
-	e := wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: the limit %s of this node is reached, "+
-		"and no other connection gives way; use another node", limit)
+	e := wire.Errorf(zamokpb.Code_CODE_OVERLOADED,
+		"not done: the limit %s of this node is reached, and no other connection gives way; use "+
+			"another node", limit)
 	e.Info.Field = limit
 	return nil, e
 }

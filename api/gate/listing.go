@@ -9,10 +9,12 @@ import (
 // partMax is how many sessions, or names and prefixes of the rules, one part of a listing looks at.
 const partMax = 1000
 
-// Locks returns a function that adds to a page of the locks behind after, with a prefix, that a caller may read. Other locks
-// do not count, so a page does not reveal how many there are between them. Each call looks at a part of the state machine,
-// and reports whether more calls are needed, between which entries may be applied.
-func (c client) Locks(prefix, after string, limit int, page *[]fsm.LockSummary) (part func(m *fsm.Machine) (more bool)) {
+// Locks returns a function that adds to a page of the locks behind after, with a prefix, that a
+// caller may read. Other locks do not count, so a page does not reveal how many there are between
+// them. Each call looks at a part of the state machine, and reports whether more calls are needed,
+// between which entries may be applied.
+func (c client) Locks(prefix, after string, limit int,
+	page *[]fsm.LockSummary) (part func(m *fsm.Machine) (more bool)) {
 	ranges := c.gate.Rules().Readable(c.caller.forRules(), rules.Read, prefix)
 	return func(m *fsm.Machine) (more bool) {
 		some := ranges[:min(len(ranges), partMax)]
@@ -24,7 +26,8 @@ func (c client) Locks(prefix, after string, limit int, page *[]fsm.LockSummary) 
 			}
 			if r.Name == "" {
 				*page = append(*page, m.Locks(r.Prefix, after, left)...)
-			} else if found := m.Locks(r.Name, after, 1); len(found) > 0 && found[0].Name == r.Name {
+			} else if found := m.Locks(r.Name, after, 1); len(found) > 0 &&
+				found[0].Name == r.Name {
 				*page = append(*page, found...)
 			}
 		}
@@ -32,8 +35,10 @@ func (c client) Locks(prefix, after string, limit int, page *[]fsm.LockSummary) 
 	}
 }
 
-// Sessions is Locks for the sessions that a caller may see: those of its identity; an operator sees all.
-func (c client) Sessions(after session.ID, limit int, page *[]session.Session) (part func(m *fsm.Machine) (more bool)) {
+// Sessions is Locks for the sessions that a caller may see: those of its identity; an operator sees
+// all.
+func (c client) Sessions(after session.ID, limit int,
+	page *[]session.Session) (part func(m *fsm.Machine) (more bool)) {
 	v := view{c.gate.Rules(), c.caller}
 	all := v.operates()
 	return func(m *fsm.Machine) (more bool) {
@@ -51,8 +56,8 @@ func (c client) Sessions(after session.ID, limit int, page *[]session.Session) (
 	}
 }
 
-// Watches returns a function that reports whether a caller may get events of a lock, and with "" whether it may get the ends of
-// sessions; and the rules in force, by which it decides.
+// Watches returns a function that reports whether a caller may get events of a lock, and with ""
+// whether it may get the ends of sessions; and the rules in force, by which it decides.
 func (c client) Watches() (inForce any, may func(name string) bool) {
 	v := view{c.gate.Rules(), c.caller}
 	return v.set, func(name string) bool {

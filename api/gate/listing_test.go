@@ -15,11 +15,14 @@ import (
 	"zamok/session"
 )
 
-// sessionsOf returns a machine with a session of each of these identities, and what applies a command there.
-func sessionsOf(t *testing.T, identities ...string) (m *fsm.Machine, apply func(c fsm.Command) fsm.Result) {
+// sessionsOf returns a machine with a session of each of these identities, and what applies a
+// command there.
+func sessionsOf(t *testing.T,
+	identities ...string) (m *fsm.Machine, apply func(c fsm.Command) fsm.Result) {
 	m = fsm.New()
 	apply = func(c fsm.Command) fsm.Result {
-		a, err := m.Apply(1, (&fsm.Entry{Version: m.Version(), Commands: []fsm.Command{c}}).Append(nil))
+		a, err := m.Apply(1,
+			(&fsm.Entry{Version: m.Version(), Commands: []fsm.Command{c}}).Append(nil))
 		require.NoError(t, err)
 		require.Equal(t, fsm.OK, a.Results[0].Code)
 		return a.Results[0]
@@ -33,8 +36,9 @@ func sessionsOf(t *testing.T, identities ...string) (m *fsm.Machine, apply func(
 	return m, apply
 }
 
-// TestAListingLooksAtAPartAtATime: while one part is read, nothing is applied. So how many sessions, or names of the rules, a
-// part looks at does not depend on how many the caller may not see.
+// TestAListingLooksAtAPartAtATime: while one part is read, nothing is applied. So how many
+// sessions, or names of the rules, a part looks at does not depend on how many the caller may not
+// see.
 func TestAListingLooksAtAPartAtATime(t *testing.T) {
 	const parts = 4
 	crowd := make([]string, parts*partMax)
@@ -49,8 +53,10 @@ func TestAListingLooksAtAPartAtATime(t *testing.T) {
 	}
 	first := m.Sessions(0, 1)[0].ID
 	last := names[len(names)-1]
-	apply(&fsm.Acquire{Session: first, Ticket: 1, Items: []fsm.Item{{Name: "00000", Mode: fsm.Exclusive}}})
-	apply(&fsm.Acquire{Session: first, Ticket: 2, Items: []fsm.Item{{Name: last, Mode: fsm.Exclusive}}})
+	apply(&fsm.Acquire{Session: first, Ticket: 1,
+		Items: []fsm.Item{{Name: "00000", Mode: fsm.Exclusive}}})
+	apply(&fsm.Acquire{Session: first, Ticket: 2,
+		Items: []fsm.Item{{Name: last, Mode: fsm.Exclusive}}})
 	g := testGate(t, `
 rules:
   - {identities: [alice, mallory], names: ["`+strings.Join(names, `", "`)+`"], may: [read]}

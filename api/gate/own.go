@@ -12,8 +12,8 @@ import (
 	"zamok/session"
 )
 
-// own refuses a request about a session that its caller does not own. The commands of a session carry
-// neither the secret nor the identity: neither ever changes.
+// own refuses a request about a session that its caller does not own. The commands of a session
+// carry neither the secret nor the identity: neither ever changes.
 func (g *Gate) own(ctx context.Context, c Caller, d *Request, request proto.Message) error {
 	if d.session == nil {
 		return nil
@@ -37,8 +37,8 @@ func (g *Gate) own(ctx context.Context, c Caller, d *Request, request proto.Mess
 		case code == fsm.OK, d.repeats && ended.Reason == fsm.Closed:
 			return nil
 		case code == fsm.NoSession && behind:
-			// This node may be behind: then it must not deny that there is such a session. And a session
-			// that will be opened has an id which others could guess.
+			// This node may be behind: then it must not deny that there is such a session. And a
+			// session that will be opened has an id which others could guess.
 			if _, _, err := g.node.ReadBarrier(ctx); err != nil {
 				return wire.Explain(err)
 			}
@@ -48,15 +48,17 @@ func (g *Gate) own(ctx context.Context, c Caller, d *Request, request proto.Mess
 		if code == fsm.NoSession {
 			e.Info.Reason = zamokpb.Reason(ended.Reason)
 		} else {
-			e.Info.Message = fmt.Sprintf("the secret or the identity is not that of session %d; nothing was done", id)
+			e.Info.Message = fmt.Sprintf(
+				"the secret or the identity is not that of session %d; nothing was done", id)
 		}
 		return e
 	}
 }
 
-// Ownership returns a session, and OK if the caller owns it: it knows the secret, and the session was opened with its
-// identity.
-func Ownership(m *fsm.Machine, c Caller, id uint64, secret []byte) (s session.Session, code fsm.Code) {
+// Ownership returns a session, and OK if the caller owns it: it knows the secret, and the session
+// was opened with its identity.
+func Ownership(m *fsm.Machine, c Caller, id uint64,
+	secret []byte) (s session.Session, code fsm.Code) {
 	living, found := m.Session(session.ID(id))
 	switch {
 	case !found:

@@ -20,8 +20,8 @@ import (
 // subjectsMax bounds the locks that a line of the audit log names.
 const subjectsMax = 16
 
-// record writes a line of the audit log with the outcome of an operator's act, or the denial of a caller that does not own the
-// session that it named.
+// record writes a line of the audit log with the outcome of an operator's act, or the denial of a
+// caller that does not own the session that it named.
 func (g *Gate) record(ctx context.Context, d *Request, request proto.Message, err error) {
 	if d.Acts != nil && d.Acts(request) {
 		g.Audit.Record(auditEvent(ctx, "", request, err))
@@ -56,11 +56,13 @@ func (g *Gate) recordDenial(ctx context.Context, e audit.Event) {
 func auditEvent(ctx context.Context, call string, request proto.Message, err error) audit.Event {
 	caller := CallerOf(ctx)
 	e := audit.Event{
-		Time: time.Now(), Who: caller.Identity, From: caller.Address, Via: caller.via(), Outcome: "done",
-		Call: call[strings.LastIndexByte(call, '/')+1:],
+		Time: time.Now(), Who: caller.Identity, From: caller.Address, Via: caller.via(),
+		Outcome: "done",
+		Call:    call[strings.LastIndexByte(call, '/')+1:],
 	}
 	if request != nil {
-		e.Call, e.On = strings.TrimSuffix(string(request.ProtoReflect().Descriptor().Name()), "Request"), subject(request)
+		e.Call, e.On = strings.TrimSuffix(string(request.ProtoReflect().Descriptor().Name()),
+			"Request"), subject(request)
 	}
 	if err != nil {
 		info := wire.Explain(err).Info
@@ -70,8 +72,8 @@ func auditEvent(ctx context.Context, call string, request proto.Message, err err
 	return e
 }
 
-// subject is what a request is about: its texts, numbers and spans, those of the messages in it, and the locks of an
-// acquisition. Secrets are bytes.
+// subject is what a request is about: its texts, numbers and spans, those of the messages in it,
+// and the locks of an acquisition. Secrets are bytes.
 func subject(request proto.Message) map[string]string {
 	on := make(map[string]string)
 	addSubject(on, "", request.ProtoReflect())
@@ -85,13 +87,15 @@ func addSubject(on map[string]string, prefix string, m protoreflect.Message) {
 		case f.IsList() && f.Kind() == protoreflect.MessageKind:
 			for i := range min(v.List().Len(), subjectsMax) {
 				item := v.List().Get(i).Message()
-				on[fmt.Sprintf("lock %d", i+1)] = item.Get(item.Descriptor().Fields().ByName("name")).String()
+				on[fmt.Sprintf("lock %d", i+1)] =
+					item.Get(item.Descriptor().Fields().ByName("name")).String()
 			}
 		case f.Kind() == protoreflect.MessageKind && f.Name() == "acquire":
 			addSubject(on, "", v.Message())
 		case f.Kind() == protoreflect.MessageKind:
 			addSubject(on, name+".", v.Message())
-		case f.Kind() == protoreflect.StringKind, f.Kind() == protoreflect.Uint64Kind, f.Kind() == protoreflect.Uint32Kind:
+		case f.Kind() == protoreflect.StringKind, f.Kind() == protoreflect.Uint64Kind,
+			f.Kind() == protoreflect.Uint32Kind:
 			on[name] = fmt.Sprint(v.Interface())
 		case f.Kind() == protoreflect.Int64Kind: // of requests, all of these are spans
 			on[name] = spanText(clock.Span(v.Int()))

@@ -12,8 +12,9 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// redact removes from the response to a request, or from its error, what the caller may not see: tickets and sessions of
-// others, and the sessions that block an acquisition. A hidden blocker keeps its kind and duration.
+// redact removes from the response to a request, or from its error, what the caller may not see:
+// tickets and sessions of others, and the sessions that block an acquisition. A hidden blocker
+// keeps its kind and duration.
 func (g *Gate) redact(ctx context.Context, d *Request, response proto.Message, err error) {
 	set := g.Rules()
 	if set == nil {
@@ -38,12 +39,14 @@ func hideGet(v view, response proto.Message) {
 
 func hideList(v view, response proto.Message) {
 	r := response.(*zamokpb.ListResponse)
-	r.Locks = slices.DeleteFunc(r.Locks, func(l *zamokpb.LockSummary) bool { return !v.may(rules.Read, l.Name) })
+	r.Locks = slices.DeleteFunc(r.Locks,
+		func(l *zamokpb.LockSummary) bool { return !v.may(rules.Read, l.Name) })
 }
 
 func hideSessions(v view, response proto.Message) {
 	r := response.(*zamokpb.ListSessionsResponse)
-	r.Sessions = slices.DeleteFunc(r.Sessions, func(s *zamokpb.SessionInfo) bool { return !v.isOwn(s.Identity) && !v.operates() })
+	r.Sessions = slices.DeleteFunc(r.Sessions,
+		func(s *zamokpb.SessionInfo) bool { return !v.isOwn(s.Identity) && !v.operates() })
 }
 
 func hideSettings(v view, response proto.Message) {
@@ -75,15 +78,17 @@ func (v view) may(verb rules.Verb, name string) bool {
 func (v view) operates() bool { return v.may(rules.Operate, "") }
 
 // isOwn reports whether the caller opened a session; never for an anonymous one.
-func (v view) isOwn(opened string) bool { return !isAnonymous(opened) && opened == v.caller.Identity }
+func (v view) isOwn(opened string) bool {
+	return !isAnonymous(opened) && opened == v.caller.Identity
+}
 
 // items returns those for which the caller has a verb.
 func (v view) items(verb rules.Verb, items []*zamokpb.Item) []*zamokpb.Item {
 	return slices.DeleteFunc(items, func(it *zamokpb.Item) bool { return !v.may(verb, it.Name) })
 }
 
-// tickets removes from tickets of a lock that the caller may read what it may not: locks of others' tickets, and what blocks
-// any ticket. The caller's own ticket keeps all of its locks.
+// tickets removes from tickets of a lock that the caller may read what it may not: locks of others'
+// tickets, and what blocks any ticket. The caller's own ticket keeps all of its locks.
 func (v view) tickets(tickets []*zamokpb.Ticket) []*zamokpb.Ticket {
 	for _, t := range tickets {
 		if !v.isOwn(t.Identity) {
@@ -94,9 +99,10 @@ func (v view) tickets(tickets []*zamokpb.Ticket) []*zamokpb.Ticket {
 	return tickets
 }
 
-// blockers hides session and owner of blockers at locks that the caller may not read, and the name as well unless the caller
-// may lock it, since then it can find out. A blocker without a name has no lock: it is a restore, or the caller's own owner.
-// The blockers may be shared with messages to other callers, so they are cloned.
+// blockers hides session and owner of blockers at locks that the caller may not read, and the name
+// as well unless the caller may lock it, since then it can find out. A blocker without a name has
+// no lock: it is a restore, or the caller's own owner. The blockers may be shared with messages to
+// other callers, so they are cloned.
 func (v view) blockers(all []*zamokpb.Blocker) (seen []*zamokpb.Blocker) {
 	for _, b := range all {
 		if b.Name != "" && !v.may(rules.Read, b.Name) {

@@ -11,14 +11,16 @@ import (
 	"zamok/fsm"
 )
 
-// quotaWatch is how long after a refusal by a limit the leader checks requests against the quotas before it proposes them.
-// Reading the state for each request would slow down a cluster that is within its quotas.
+// quotaWatch is how long after a refusal by a limit the leader checks requests against the quotas
+// before it proposes them. Reading the state for each request would slow down a cluster that is
+// within its quotas.
 const quotaWatch = time.Second
 
-// checkRoom refuses a new session or ticket if too few nodes have disk space, or a quota is reached. Only the leader checks
-// quotas; other nodes do not propose. Retransmissions of what the state machine has, and commands that end locks, are not
-// refused.
-func (g *Gate) checkRoom(ctx context.Context, c Caller, d *Request, in Stream, request proto.Message) error {
+// checkRoom refuses a new session or ticket if too few nodes have disk space, or a quota is
+// reached. Only the leader checks quotas; other nodes do not propose. Retransmissions of what the
+// state machine has, and commands that end locks, are not refused.
+func (g *Gate) checkRoom(ctx context.Context, c Caller, d *Request, in Stream,
+	request proto.Message) error {
 	if d.adds == nil {
 		return nil
 	}
@@ -35,8 +37,9 @@ func (g *Gate) checkRoom(ctx context.Context, c Caller, d *Request, in Stream, r
 	var e *wire.Error
 	switch leader, _ := g.node.Leader(); {
 	case needs && reason != "":
-		e = wire.Errorf(zamokpb.Code_CODE_DISK_LOW, "not done: the cluster is low on disk space: %s; new sessions and acquisitions are refused until "+
-			"a majority of the nodes has space; held locks stay held", reason)
+		e = wire.Errorf(zamokpb.Code_CODE_DISK_LOW,
+			"not done: the cluster is low on disk space: %s; new sessions and acquisitions are "+
+				"refused until a majority of the nodes has space; held locks stay held", reason)
 	case quota != "" && leader == g.ID:
 		e = wire.QuotaMet(quota)
 	default:

@@ -16,12 +16,13 @@ import (
 
 // Relay passes calls on to the leader.
 type Relay interface {
-	Call(ctx context.Context, leader peer.Server, d *Request, request proto.Message) (proto.Message, error)
+	Call(ctx context.Context, leader peer.Server, d *Request,
+		request proto.Message) (proto.Message, error)
 	Stream(ctx context.Context, leader peer.Server, d *Request, messages Messages) error
 }
 
-// route refuses a call for another cluster. It returns the leader if the call is to be relayed. Nil: the
-// call is this node's own to answer.
+// route refuses a call for another cluster. It returns the leader if the call is to be relayed.
+// Nil: the call is this node's own to answer.
 func (g *Gate) route(ctx context.Context, d *Request) (leader *peer.Server, err error) {
 	from := arrivalOf(ctx)
 	if err := g.checkCluster(from.Clusters); err != nil {
@@ -29,8 +30,9 @@ func (g *Gate) route(ctx context.Context, d *Request) (leader *peer.Server, err 
 	}
 	if from.Via != nil {
 		if !g.node.HasServer(*from.Via) {
-			return nil, wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: %s, which relayed this, is no node of this "+
-				"cluster as far as %s knows; use another node", from.Via.Name, g.ID)
+			return nil, wire.Errorf(zamokpb.Code_CODE_NOT_LEADER,
+				"not done: %s, which relayed this, is no node of this cluster as far as %s "+
+					"knows; use another node", from.Via.Name, g.ID)
 		}
 		return nil, nil
 	}
@@ -44,9 +46,9 @@ func (g *Gate) route(ctx context.Context, d *Request) (leader *peer.Server, err 
 	return &led, nil
 }
 
-// LearnCluster keeps the id of this node's cluster, once the state machine has it. A state machine that starts
-// over, because raft was closed and opened, does not have it for a while: the cluster is the same. The caller
-// holds the lock of the state machine.
+// LearnCluster keeps the id of this node's cluster, once the state machine has it. A state machine
+// that starts over, because raft was closed and opened, does not have it for a while: the cluster
+// is the same. The caller holds the lock of the state machine.
 func (g *Gate) LearnCluster(m *fsm.Machine) {
 	if id := m.Cluster(); g.cluster.Load() == nil && id != (fsm.ClusterID{}) {
 		text := hex.EncodeToString(id[:])
@@ -62,19 +64,21 @@ func (g *Gate) Cluster() string {
 	return ""
 }
 
-// checkCluster refuses a request that names another cluster than this node's, before it is relayed or
-// carried out.
+// checkCluster refuses a request that names another cluster than this node's, before it is relayed
+// or carried out.
 func (g *Gate) checkCluster(named []string) error {
 	own := g.Cluster()
 	if own == "" && len(named) > 0 {
 		return wire.Errorf(zamokpb.Code_CODE_NOT_LEADER,
-			"not done: %s does not know yet which cluster it belongs to: no leader has reached it since it started", g.ID)
+			"not done: %s does not know yet which cluster it belongs to: no leader has reached "+
+				"it since it started", g.ID)
 	}
 	if !slices.ContainsFunc(named, func(cluster string) bool { return cluster != own }) {
 		return nil
 	}
 	e := wire.Errorf(zamokpb.Code_CODE_WRONG_CLUSTER,
-		"not done: %s belongs to cluster %s, and the request is for cluster %s", g.ID, own, strings.Join(named, ", "))
+		"not done: %s belongs to cluster %s, and the request is for cluster %s", g.ID, own,
+		strings.Join(named, ", "))
 	e.Info.Cluster = own
 	return e
 }

@@ -14,15 +14,17 @@ import (
 
 // Messages are both directions of a stream, as a front has them.
 type Messages interface {
-	// RecvMsg receives the next message; io.EOF: the client sends no more. It ends with an error soon after
-	// Gate.Stream has returned.
+	// RecvMsg receives the next message; io.EOF: the client sends no more. It ends with an error
+	// soon after Gate.Stream has returned.
 	RecvMsg(any) error
 	SendMsg(any) error
 }
 
-// Stream is the way of a call whose response is a stream, and perhaps its requests: who calls, where it is carried
-// out, what admit checks for each of its messages, and what its caller may see of each message to it.
-func (g *Gate) Stream(ctx context.Context, from Arrival, method string, messages Messages) (err error) {
+// Stream is the way of a call whose response is a stream, and perhaps its requests: who calls,
+// where it is carried out, what admit checks for each of its messages, and what its caller may see
+// of each message to it.
+func (g *Gate) Stream(ctx context.Context, from Arrival, method string,
+	messages Messages) (err error) {
 	d := OfMethod(method)
 	if d == nil || d.stream == nil {
 		return errNoRow(method)
@@ -36,7 +38,8 @@ func (g *Gate) Stream(ctx context.Context, from Arrival, method string, messages
 	if err != nil {
 		return err
 	}
-	s := &stream{Messages: messages, gate: g, ctx: ctx, d: d, relayed: leader != nil, began: time.Now()}
+	s := &stream{Messages: messages, gate: g, ctx: ctx, d: d, relayed: leader != nil,
+		began: time.Now()}
 	if leader != nil {
 		admission, err := g.admit(ctx, d, Stream{}, nil, true)
 		if err != nil {
@@ -130,8 +133,8 @@ func serveBackup(ctx context.Context, g *Gate, s *stream) (err error) {
 	return err
 }
 
-// serveSession gives the service the frames of a session's stream, and admits each message. The stream counts as open as long as the service
-// serves it.
+// serveSession gives the service the frames of a session's stream, and admits each message. The
+// stream counts as open as long as the service serves it.
 func serveSession(ctx context.Context, g *Gate, s *stream) error {
 	frames := &frames{stream: s}
 	defer frames.end()
@@ -159,7 +162,8 @@ func (f *frames) Recv() (*zamokpb.ClientFrame, error) {
 	return p, checkFrame(p)
 }
 
-// Admit is called by the same goroutine, when the message has room in the queue: what has none meets no limit.
+// Admit is called by the same goroutine, when the message has room in the queue: what has none
+// meets no limit.
 func (f *frames) Admit(p *zamokpb.ClientFrame, message int) error {
 	request := p.Messages[message].Request()
 	if open, begins := request.(*zamokpb.OpenStream); begins {
@@ -170,8 +174,8 @@ func (f *frames) Admit(p *zamokpb.ClientFrame, message int) error {
 	return err
 }
 
-// open admits the message that begins the stream, which may take a while. If the stream has ended meanwhile, it
-// counts no more.
+// open admits the message that begins the stream, which may take a while. If the stream has ended
+// meanwhile, it counts no more.
 func (f *frames) open(m *zamokpb.OpenStream) error {
 	if f.in.Secret != nil {
 		return nil // the service refuses a second one

@@ -17,8 +17,8 @@ import (
 	"zamok/raftnode/peer"
 )
 
-// What the state machine limits (fsm/limits.go) is checked here first, so that the answer names the field.
-// These limits are the server's own.
+// What the state machine limits (fsm/limits.go) is checked here first, so that the answer names the
+// field. These limits are the server's own.
 const (
 	secretBytes      = 16
 	sentBytesMax     = 32   // the client's clock, opaque to the server
@@ -79,9 +79,11 @@ func checkFrame(p *zamokpb.ClientFrame) error {
 func checkSessionSettings(p *zamokpb.SessionSettings) error {
 	return cmp.Or(
 		invalidIf(p == nil, "settings", "are missing: ttl is required"),
-		checkRange("ttl", clock.Span(p.GetTtl()), fsm.TTLMin, fsm.LongestTTLMax), // the state machine knows the longest in force
+		// the state machine knows the longest in force
+		checkRange("ttl", clock.Span(p.GetTtl()), fsm.TTLMin, fsm.LongestTTLMax),
 		checkRange("lock_delay", clock.Span(p.GetLockDelay()), 0, fsm.DelayMax),
-		checkRange("release_on_disconnect", clock.Span(p.GetReleaseOnDisconnect()), 0, fsm.ReleaseOnDisconnectMax),
+		checkRange("release_on_disconnect", clock.Span(p.GetReleaseOnDisconnect()), 0,
+			fsm.ReleaseOnDisconnectMax),
 		checkBytes("meta", p.GetMeta(), fsm.MetaBytesMax, "kept"),
 		checkText("label", p.GetLabel(), 0, fsm.LabelBytesMax))
 }
@@ -94,13 +96,14 @@ func checkOpenStream(r *zamokpb.OpenStream) error {
 	return checkSessionSettings(r.GetSettings())
 }
 
-// checkAcquireRequest checks an acquisition, and what it has beside its locks: a session of its own has settings and one
-// ticket, since it ends with that.
+// checkAcquireRequest checks an acquisition, and what it has beside its locks: a session of its own
+// has settings and one ticket, since it ends with that.
 func checkAcquireRequest(r *zamokpb.AcquireRequest) error {
 	err := checkRange("poll", clock.Span(r.GetPoll()), 0, fsm.SpanMax)
 	if ticket := r.GetAcquire().GetTicket(); r.GetSession() == 0 {
 		err = cmp.Or(err, checkSessionSettings(r.GetSettings()),
-			invalidIf(ticket > 1, "ticket", "is %d: a session of its own has ticket 1 only, and ends with it", ticket))
+			invalidIf(ticket > 1, "ticket",
+				"is %d: a session of its own has ticket 1 only, and ends with it", ticket))
 	}
 	return cmp.Or(err, checkAcquire(r.GetAcquire()))
 }
@@ -114,7 +117,8 @@ func checkRange[T cmp.Ordered](field string, v, least, most T) error {
 
 // checkSettings checks a change of settings: of the longest ttl, or of quotas.
 func checkSettings(r *zamokpb.SettingsRequest) error {
-	if err := checkRange("identities", r.GetIdentities(), 0, service.ListMax); err != nil || !changes(r) {
+	if err := checkRange("identities", r.GetIdentities(), 0, service.ListMax); err != nil ||
+		!changes(r) {
 		return err
 	}
 	atMost := func(field string, value, limit uint64) error {
@@ -123,10 +127,13 @@ func checkSettings(r *zamokpb.SettingsRequest) error {
 	q := quotasOf(r)
 	switch {
 	case r.LongestTtl == 0:
-		return cmp.Or(atMost("sessions", q.Sessions, fsm.SessionsMax), atMost("tickets", q.Tickets, fsm.QuotaTicketsMax),
-			atMost("bytes", q.Bytes, fsm.QuotaBytesMax), atMost("share", uint64(q.Share), fsm.ShareMax))
+		return cmp.Or(atMost("sessions", q.Sessions, fsm.SessionsMax),
+			atMost("tickets", q.Tickets, fsm.QuotaTicketsMax),
+			atMost("bytes", q.Bytes, fsm.QuotaBytesMax),
+			atMost("share", uint64(q.Share), fsm.ShareMax))
 	case q != (fsm.Quotas{}):
-		return wire.Invalid("quotas", "can't be changed together with longest_ttl: change one after the other")
+		return wire.Invalid("quotas",
+			"can't be changed together with longest_ttl: change one after the other")
 	}
 	return checkRange("longest_ttl", clock.Span(r.LongestTtl), fsm.LongestTTLMin, fsm.LongestTTLMax)
 }
@@ -140,7 +147,8 @@ func checkAcquire(p *zamokpb.Acquire) error {
 	case len(items) == 0 || len(items) > fsm.ItemsMax:
 		return wire.Invalid("items", "are %d, not 1 to %d locks", len(items), fsm.ItemsMax)
 	case wait != fsm.Forever && (wait < 0 || wait > fsm.SpanMax):
-		return wire.Invalid("wait", "is %v, which is neither -1 (forever) nor between 0 and %v", wait, fsm.SpanMax)
+		return wire.Invalid("wait", "is %v, which is neither -1 (forever) nor between 0 and %v",
+			wait, fsm.SpanMax)
 	}
 	if err := cmp.Or(
 		checkRange("max_hold", clock.Span(p.MaxHold), 0, fsm.SpanMax),
@@ -168,9 +176,11 @@ func checkItem(it *zamokpb.Item) error {
 		checkRange("mode", it.GetMode(), zamokpb.Mode_MODE_EXCLUSIVE, zamokpb.Mode_MODE_PERMITS))
 	of, permits := it.GetOf(), it.GetPermits()
 	if it.GetMode() == zamokpb.Mode_MODE_PERMITS {
-		return cmp.Or(err, checkRange("of", of, 1, fsm.PermitsMax), checkRange("permits", permits, 1, of))
+		return cmp.Or(err, checkRange("of", of, 1, fsm.PermitsMax),
+			checkRange("permits", permits, 1, of))
 	}
-	return cmp.Or(err, invalidIf(permits != 0 || of != 0, "permits", "is set, and the mode is not permits"))
+	return cmp.Or(err, invalidIf(permits != 0 || of != 0, "permits",
+		"is set, and the mode is not permits"))
 }
 
 func checkTicket[M interface{ GetTicket() uint64 }](r M) error {
@@ -184,12 +194,14 @@ func checkName[M interface{ GetName() string }](r M) error {
 func checkCheck(r *zamokpb.CheckRequest) error {
 	return cmp.Or(checkName(r),
 		invalidIf(r.GetToken() == 0, "token", "is 0, which no grant has"),
-		invalidIf((r.GetSession() == 0) != (r.GetTicket() == 0), "ticket", "session and ticket name a grant together: give both or none"))
+		invalidIf((r.GetSession() == 0) != (r.GetTicket() == 0), "ticket",
+			"session and ticket name a grant together: give both or none"))
 }
 
 func checkForceRelease(r *zamokpb.ForceReleaseRequest) error {
 	return cmp.Or(checkName(r),
-		invalidIf(r.GetToken() == 0, "token", "is 0: give the token that you saw, so that no grant ends that you did not see"),
+		invalidIf(r.GetToken() == 0, "token",
+			"is 0: give the token that you saw, so that no grant ends that you did not see"),
 		checkText("reason", r.GetReason(), 0, fsm.ReasonBytesMax))
 }
 
@@ -234,7 +246,8 @@ func (g *Gate) checkSuccessor(id string) error {
 
 // checkMember checks that the cluster has a node, as far as this one knows.
 func (g *Gate) checkMember(id string) error {
-	known := slices.ContainsFunc(g.node.Servers(), func(s raftnode.Server) bool { return s.ID == id })
+	known := slices.ContainsFunc(g.node.Servers(),
+		func(s raftnode.Server) bool { return s.ID == id })
 	return invalidIf(!known, "id", "%q is no node of this cluster, as far as this node knows", id)
 }
 

@@ -16,7 +16,8 @@ import (
 	"zamok/session"
 )
 
-// refuseMany applies so many refused acquisitions of the largest kind, one in each entry, to a machine and the ring.
+// refuseMany applies so many refused acquisitions of the largest kind, one in each entry, to a
+// machine and the ring.
 func refuseMany(t *testing.T, r *History, count int) {
 	m := fsm.New()
 	apply := func(c fsm.Command) fsm.Applied {
@@ -27,7 +28,8 @@ func refuseMany(t *testing.T, r *History, count int) {
 		return a
 	}
 	apply(&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}})
-	id := apply(&fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Hour}}).Results[0].Session
+	id := apply(&fsm.OpenSession{Secret: session.Hash{1},
+		Settings: session.Settings{TTL: clock.Hour}}).Results[0].Session
 	for i := range uint64(count) + 1 {
 		c := widest(id, i+1, "held") // all but one of its names are new each time
 		c.Wait, c.AckedThrough = 0, i
@@ -46,7 +48,8 @@ func TestTheHistoryIsBoundedInBytes(t *testing.T) {
 	const count = 2000 // of 40 KB each: more than twice what the ring takes
 	refuseMany(t, r, count)
 	grown := int64(memory()) - int64(before)
-	t.Logf("%d events of %d are left, %d bytes by count and %d of the heap", r.end-r.first, count, r.bytes, grown)
+	t.Logf("%d events of %d are left, %d bytes by count and %d of the heap", r.end-r.first, count,
+		r.bytes, grown)
 	assert.LessOrEqual(t, r.bytes, bytesMax)
 	assert.Greater(t, r.bytes, bytesMax-100<<10, "it is full")
 	assert.Less(t, grown, int64(bytesMax+bytesMax/4))
@@ -83,7 +86,8 @@ func TestSmallEventsFitIntoTheRing(t *testing.T) {
 	runtime.KeepAlive(r)
 }
 
-// The events of one index are in one frame, or the watch ends: then its client lists again and continues behind it.
+// The events of one index are in one frame, or the watch ends: then its client lists again and
+// continues behind it.
 func TestMoreThanAFrameEndsTheWatch(t *testing.T) {
 	r := New()
 	w, other := mustWatch(t, r, "", 0), mustWatch(t, r, "other", 0)
@@ -104,14 +108,18 @@ func TestMoreThanAFrameEndsTheWatch(t *testing.T) {
 
 // large is a batch whose frame has so many bytes, and a few more.
 func large(bytes int) *batch {
-	return &batch{bytes: bytes, frame: &zamokpb.WatchFrame{Events: []*zamokpb.LockEvent{{Text: strings.Repeat("x", bytes)}}}}
+	return &batch{bytes: bytes,
+		frame: &zamokpb.WatchFrame{
+			Events: []*zamokpb.LockEvent{{Text: strings.Repeat("x", bytes)}}}}
 }
 
-// What all watches together are sending is bounded, and small frames find room while large ones do not.
+// What all watches together are sending is bounded, and small frames find room while large ones do
+// not.
 func TestWhatWatchesSendIsBounded(t *testing.T) {
 	r := New()
 	w := mustWatch(t, r, "", 0)
-	// send sends as many batches of a size at once as there is room for, up to most; then runs the rest.
+	// send sends as many batches of a size at once as there is room for, up to most; then runs the
+	// rest.
 	send := func(bytes, most int, then func(sent int)) error {
 		sent := 0
 		var next func(any) error
@@ -136,13 +144,16 @@ func TestWhatWatchesSendIsBounded(t *testing.T) {
 func widest(id session.ID, ticket uint64, names ...string) *fsm.Acquire {
 	c := &fsm.Acquire{
 		Session: id, Ticket: ticket, Wait: fsm.Forever,
-		Owner: long(fmt.Sprint("owner", ticket), fsm.OwnerBytesMax), Meta: long("", fsm.MetaBytesMax),
+		Owner: long(fmt.Sprint("owner", ticket), fsm.OwnerBytesMax),
+		Meta:  long("", fsm.MetaBytesMax),
 	}
 	for _, name := range names {
 		c.Items = append(c.Items, fsm.Item{Name: long(name, fsm.NameBytesMax), Mode: fsm.Exclusive})
 	}
 	for i := len(names); i < fsm.ItemsMax; i++ {
-		c.Items = append(c.Items, fsm.Item{Name: long(fmt.Sprint(id, "/", ticket, "/", i, "/"), fsm.NameBytesMax), Mode: fsm.Exclusive})
+		c.Items = append(c.Items,
+			fsm.Item{Name: long(fmt.Sprint(id, "/", ticket, "/", i, "/"), fsm.NameBytesMax),
+				Mode: fsm.Exclusive})
 	}
 	return c
 }

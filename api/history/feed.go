@@ -20,42 +20,46 @@ import (
 )
 
 const (
-	// beatEvery is how often each watch is sent its index, so that it can come back there and need not list again. The beat
-	// is the same whatever happens, so it hides that there are events which a watch may not see.
+	// beatEvery is how often each watch is sent its index, so that it can come back there and need
+	// not list again. The beat is the same whatever happens, so it hides that there are events
+	// which a watch may not see.
 	beatEvery = 15 * time.Second
 	// Run rests restRatio times as long as it worked, but for restMax at most: watches take a part
 	// of one processor. What is applied meanwhile is sent in one frame.
 	restRatio = 3
 	restMax   = 100 * time.Millisecond
-	// frameBytesMax bounds the events of several indexes in one frame, and the frames that watches share.
+	// frameBytesMax bounds the events of several indexes in one frame, and the frames that watches
+	// share.
 	frameBytesMax = 64 << 10
-	// keptMax and keptBytesMax bound the frames that a feed keeps for watches that are a little behind, and those that all
-	// feeds keep beside the latest one of each.
+	// keptMax and keptBytesMax bound the frames that a feed keeps for watches that are a little
+	// behind, and those that all feeds keep beside the latest one of each.
 	keptMax      = 16
 	keptBytesMax = 16 << 20
-	// indexBytesMax bounds the events of one index that a watch sends, and sendingBytesMax what all watches
-	// are sending: a watch that needs more than half of what is left of that ends with COMPACTED, as if the
-	// events had been forgotten.
+	// indexBytesMax bounds the events of one index that a watch sends, and sendingBytesMax what all
+	// watches are sending: a watch that needs more than half of what is left of that ends with
+	// COMPACTED, as if the events had been forgotten.
 	indexBytesMax   = 1 << 20
 	sendingBytesMax = 64 << 20
 	// step is how many events are looked at before the lock of the history is released.
 	step = 256
 )
 
-// View returns what may be watched: the events of a lock if may is true of its name, with "" the ends of sessions. What
-// decides that is rules, which can be compared. It is called without locks, since it may read files.
+// View returns what may be watched: the events of a lock if may is true of its name, with "" the
+// ends of sessions. What decides that is rules, which can be compared. It is called without locks,
+// since it may read files.
 type View func() (rules any, may func(name string) bool)
 
 // prefix is one that is watched.
 type prefix struct {
-	text  string
-	up    *prefix          // the longest other one with which it begins
-	first uint64           // the number of the first event under it that its feeds were not given; 0: none
+	text string
+	up   *prefix // the longest other one with which it begins
+	// the number of the first event under it that its feeds were not given; 0: none
+	first uint64
 	feeds map[string]*feed // by who watches
 }
 
-// touchAll records that an event is for the feeds of all prefixes of its names. The end of a session has no name, so it is
-// under the empty prefix only. The caller holds the lock.
+// touchAll records that an event is for the feeds of all prefixes of its names. The end of a
+// session has no name, so it is under the empty prefix only. The caller holds the lock.
 func (h *History) touchAll(e *fsm.Event) {
 	if len(h.prefixes) == 0 {
 		return
@@ -68,8 +72,9 @@ func (h *History) touchAll(e *fsm.Event) {
 	}
 }
 
-// touch costs a search, and nothing for what is touched already: all prefixes of a name are among the last one that is not
-// behind the name in order, and those above it; and above one that is touched all are. The caller holds the lock.
+// touch costs a search, and nothing for what is touched already: all prefixes of a name are among
+// the last one that is not behind the name in order, and those above it; and above one that is
+// touched all are. The caller holds the lock.
 func (h *History) touch(name string) {
 	i := sort.Search(len(h.prefixes), func(i int) bool { return h.prefixes[i].text > name })
 	if i == 0 {
@@ -105,16 +110,19 @@ type feed struct {
 	view  View
 	due   uint64 // the number of the event that it reads next; 0: there is none. Used by Run only
 
-	mu      sync.Mutex // guards what follows, and next and seen of its watches; taken under the lock of the history
-	given   uint64     // behind the last event that was put into a batch
-	kept    []*batch   // the latest ones, for watches that are a little behind
-	taken   bool       // a watch has come as far as the last of them: the next is needed
+	// guards what follows, and next and seen of its watches; taken under the lock of the history
+	mu      sync.Mutex
+	given   uint64   // behind the last event that was put into a batch
+	kept    []*batch // the latest ones, for watches that are a little behind
+	taken   bool     // a watch has come as far as the last of them: the next is needed
 	watches map[*Watch]struct{}
 }
 
-// batch is what a watch sends at once: the events of some indexes; or, without events, an index up to which there was none.
+// batch is what a watch sends at once: the events of some indexes; or, without events, an index up
+// to which there was none.
 type batch struct {
-	after, from, next uint64 // numbers: nothing from after to from is for the feed; the watch continues at next
+	// numbers: nothing from after to from is for the feed; the watch continues at next
+	after, from, next uint64
 	index             uint64
 	bytes             int // of the events
 	rules             any // with which it was made
@@ -125,7 +133,8 @@ type batch struct {
 	err     error
 }
 
-// follows reports whether a watch that continues at a number misses nothing if it is sent the batch.
+// follows reports whether a watch that continues at a number misses nothing if it is sent the
+// batch.
 func (b *batch) follows(next uint64) bool { return b.after <= next && next <= b.from }
 
 // keeps is how much a feed keeps with the batch.
@@ -196,8 +205,8 @@ func (h *History) deliver() {
 	h.due = slices.DeleteFunc(h.due, func(f *feed) bool { return !h.feed(f, end) })
 }
 
-// feed gives a feed up to one frame of the events before end, and reports whether there are more. The next one is
-// read once a watch has come so far, which wakes Run.
+// feed gives a feed up to one frame of the events before end, and reports whether there are more.
+// The next one is read once a watch has come so far, which wakes Run.
 func (h *History) feed(f *feed, end uint64) (more bool) {
 	f.mu.Lock()
 	taken, watched := f.taken, len(f.watches) > 0
@@ -260,7 +269,8 @@ func (h *History) beat() {
 				index = h.at(at).Index - 1
 			}
 			feeds = append(feeds, f)
-			beats = append(beats, &batch{from: at, next: at, index: index, frame: &zamokpb.WatchFrame{Index: index}})
+			beats = append(beats, &batch{from: at, next: at, index: index,
+				frame: &zamokpb.WatchFrame{Index: index}})
 		}
 	}
 	first, compacted := h.first, h.compacted
@@ -270,7 +280,8 @@ func (h *History) beat() {
 	}
 }
 
-// put wakes the watches to send a batch. A watch behind the batches that are kept reads for itself. It ends if its events are forgotten.
+// put wakes the watches to send a batch. A watch behind the batches that are kept reads for itself.
+// It ends if its events are forgotten.
 func (h *History) put(f *feed, b *batch, first, compacted uint64) {
 	f.mu.Lock()
 	b.after = f.given
@@ -299,8 +310,8 @@ func (h *History) put(f *feed, b *batch, first, compacted uint64) {
 	}
 }
 
-// drop drops the oldest batch that a feed keeps. A watch that was to send it reads for itself, from there. The caller holds
-// the lock of the feed.
+// drop drops the oldest batch that a feed keeps. A watch that was to send it reads for itself, from
+// there. The caller holds the lock of the feed.
 func (h *History) drop(f *feed) {
 	old := f.kept[0]
 	f.kept = slices.Delete(f.kept, 0, 1)
@@ -327,8 +338,8 @@ func (f *feed) cut(before, compacted uint64) {
 // errForgotten: the events that were to be read are forgotten.
 var errForgotten = errors.New("forgotten")
 
-// collect reads the events under a prefix, from a number up to end, that one frame takes: those of as many indexes as have
-// frameBytesMax together, or of one that has more.
+// collect reads the events under a prefix, from a number up to end, that one frame takes: those of
+// as many indexes as have frameBytesMax together, or of one that has more.
 func (h *History) collect(prefix string, may func(string) bool, from, end uint64) (*batch, error) {
 	b := &batch{from: from, next: from, frame: &zamokpb.WatchFrame{}}
 	var whole batch // b, without the events of the last index
@@ -345,7 +356,8 @@ func (h *History) collect(prefix string, may func(string) bool, from, end uint64
 				continue
 			}
 			if e.Index != b.index {
-				whole.next, whole.index, whole.bytes, before = numbers[i], b.index, b.bytes, len(b.frame.Events)
+				whole.next, whole.index, whole.bytes, before = numbers[i], b.index, b.bytes,
+					len(b.frame.Events)
 			}
 			b.index, b.bytes = e.Index, b.bytes+size(e)
 			b.frame.Index, b.frame.Events = e.Index, append(b.frame.Events, sent)
@@ -363,9 +375,10 @@ func (h *History) collect(prefix string, may func(string) bool, from, end uint64
 	return b, nil
 }
 
-// page collects what is under a prefix of the next events, with their numbers. It returns the number of the event behind them:
-// the same if they are forgotten.
-func (h *History) page(prefix string, from, end uint64) (events []fsm.Event, numbers []uint64, next uint64) {
+// page collects what is under a prefix of the next events, with their numbers. It returns the
+// number of the event behind them: the same if they are forgotten.
+func (h *History) page(prefix string,
+	from, end uint64) (events []fsm.Event, numbers []uint64, next uint64) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	if from < h.first {
@@ -373,15 +386,16 @@ func (h *History) page(prefix string, from, end uint64) (events []fsm.Event, num
 	}
 	for next = from; next < min(end, from+step); next++ {
 		e := h.at(next)
-		if prefix == "" || slices.ContainsFunc(e.Items, func(it fsm.Item) bool { return strings.HasPrefix(it.Name, prefix) }) {
+		if prefix == "" || slices.ContainsFunc(e.Items,
+			func(it fsm.Item) bool { return strings.HasPrefix(it.Name, prefix) }) {
 			events, numbers = append(events, *e), append(numbers, next)
 		}
 	}
 	return events, numbers, next
 }
 
-// lockEvent is the message for an event, with those of its locks that are under the prefix and may be seen. Nil: there are
-// none.
+// lockEvent is the message for an event, with those of its locks that are under the prefix and may
+// be seen. Nil: there are none.
 func lockEvent(e *fsm.Event, prefix string, may func(string) bool) *zamokpb.LockEvent {
 	sent := &zamokpb.LockEvent{
 		Index: e.Index, Kind: kindOf(e), Session: uint64(e.Session), Ticket: e.Ticket,
@@ -393,7 +407,8 @@ func lockEvent(e *fsm.Event, prefix string, may func(string) bool) *zamokpb.Lock
 			items = append(items, it)
 		}
 	}
-	if sent.Items = wire.Items(items); len(items) > 0 || e.Kind == fsm.EvSessionEnded && prefix == "" && may("") {
+	if sent.Items = wire.Items(items); len(items) > 0 ||
+		e.Kind == fsm.EvSessionEnded && prefix == "" && may("") {
 		return sent
 	}
 	return nil
@@ -403,7 +418,8 @@ func lockEvent(e *fsm.Event, prefix string, may func(string) bool) *zamokpb.Lock
 var kinds = map[fsm.EventKind]zamokpb.EventKind{
 	fsm.EvGranted: zamokpb.EventKind_EVENT_GRANTED, fsm.EvRefused: zamokpb.EventKind_EVENT_REFUSED,
 	fsm.EvLost: zamokpb.EventKind_EVENT_LOST, fsm.EvReleased: zamokpb.EventKind_EVENT_RELEASED,
-	fsm.EvDowngraded: zamokpb.EventKind_EVENT_DOWNGRADED, fsm.EvSessionEnded: zamokpb.EventKind_EVENT_ENDED,
+	fsm.EvDowngraded:   zamokpb.EventKind_EVENT_DOWNGRADED,
+	fsm.EvSessionEnded: zamokpb.EventKind_EVENT_ENDED,
 }
 
 // kindOf is the kind of an event on the wire; unspecified: watches are not sent it.
@@ -416,14 +432,17 @@ func kindOf(e *fsm.Event) zamokpb.EventKind {
 
 // tooManyBytes ends a watch whose next index has more bytes than may be sent at once.
 func tooManyBytes(b *batch) error {
-	return wire.Errorf(zamokpb.Code_CODE_COMPACTED, "what happened at index %d takes %d bytes or more; at most %d are sent at once, and fewer "+
-		"while other watches do not read: list again, and watch from the list's index", b.index, b.bytes, indexBytesMax)
+	return wire.Errorf(zamokpb.Code_CODE_COMPACTED,
+		"what happened at index %d takes %d bytes or more; at most %d are sent at once, and "+
+			"fewer while other watches do not read: list again, and watch from the list's index",
+		b.index, b.bytes, indexBytesMax)
 }
 
 // compactedError ends a watch that would omit events.
 func compactedError(from, remembered uint64) error {
-	return wire.Errorf(zamokpb.Code_CODE_COMPACTED, "what happened after index %d is not remembered here any more, only what happened after %d: "+
-		"list again, and watch from the list's index", from, remembered)
+	return wire.Errorf(zamokpb.Code_CODE_COMPACTED,
+		"what happened after index %d is not remembered here any more, only what happened after "+
+			"%d: list again, and watch from the list's index", from, remembered)
 }
 
 func signal(wake chan struct{}) {

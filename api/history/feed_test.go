@@ -23,7 +23,8 @@ import (
 // An entry wakes the watches whose prefix it touches, and no others.
 func TestAnEntryWakesOnlyItsWatches(t *testing.T) {
 	r := New()
-	touched, others := []string{"", "a", "a/", "a/1", "ab", "abc"}, []string{"a/1/", "a/2", "a0", "abb", "abcd", "b", "\xff"}
+	touched, others := []string{"", "a", "a/", "a/1", "ab", "abc"},
+		[]string{"a/1/", "a/2", "a0", "abb", "abcd", "b", "\xff"}
 	var woken, asleep []*Watch
 	for _, prefix := range others {
 		asleep = append(asleep, mustWatch(t, r, prefix, 0), mustWatch(t, r, prefix, 0))
@@ -42,7 +43,8 @@ func TestAnEntryWakesOnlyItsWatches(t *testing.T) {
 	}
 }
 
-// However prefixes nest, come and go while names are touched: all prefixes of a name are found, and only these.
+// However prefixes nest, come and go while names are touched: all prefixes of a name are found, and
+// only these.
 func TestTouchedAreThePrefixesOfAName(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -96,7 +98,8 @@ func TestWatchesShareWhatTheySend(t *testing.T) {
 	r := New()
 	entry(r, 1, "a")
 	entry(r, 2, "a")
-	one, two, behind, slow := mustWatch(t, r, "", 0), mustWatch(t, r, "", 0), mustWatch(t, r, "", 1), mustWatch(t, r, "", 0)
+	one, two, behind, slow := mustWatch(t, r, "", 0), mustWatch(t, r, "", 0),
+		mustWatch(t, r, "", 1), mustWatch(t, r, "", 0)
 	other, err := r.Watch(t.Context(), "", 0, "alice", everything)
 	require.NoError(t, err)
 	defer other.End()
@@ -160,7 +163,8 @@ func TestFramesGrowUnderLoad(t *testing.T) {
 	assert.Equal(t, 2000, events)
 }
 
-// A watch is sent its index every 15 seconds, whatever happens under other prefixes, or that it may not see.
+// A watch is sent its index every 15 seconds, whatever happens under other prefixes, or that it may
+// not see.
 func TestAQuietWatchIsSentItsIndexAtABeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		times := func(apply func(r *History, index uint64)) (at []time.Duration) {
@@ -195,8 +199,10 @@ func TestAQuietWatchIsSentItsIndexAtABeat(t *testing.T) {
 			idle = append(idle, time.Duration(beat)*beatEvery)
 		}
 		assert.Equal(t, idle, times(func(*History, uint64) {})[:6])
-		assert.Equal(t, idle, times(func(r *History, index uint64) { entry(r, index, strings.Repeat("b", 500)) })[:6])
-		assert.Equal(t, idle, times(func(r *History, index uint64) { entry(r, index, "a/secret", "x") })[:6])
+		assert.Equal(t, idle,
+			times(func(r *History, index uint64) { entry(r, index, strings.Repeat("b", 500)) })[:6])
+		assert.Equal(t, idle,
+			times(func(r *History, index uint64) { entry(r, index, "a/secret", "x") })[:6])
 	})
 }
 
@@ -242,8 +248,8 @@ func (w *checkedWatch) send(t *testing.T) bool {
 	return true
 }
 
-// In whatever order entries, watches and their sending come: each event that a watch may see is sent once, in order, and no
-// index is sent before its events.
+// In whatever order entries, watches and their sending come: each event that a watch may see is
+// sent once, in order, and no index is sent before its events.
 func TestWatchesMissNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // so no reading takes time, and nothing rests
 		seed := rand.Uint64()
@@ -260,13 +266,16 @@ func checkWatches(t *testing.T, random *rand.Rand) {
 	rules, index := 1, uint64(0)
 	var watches []*checkedWatch
 	begin := func() {
-		prefix, who := []string{"", "a/", "b/", "a/1"}[random.IntN(4)], []string{"", "root"}[random.IntN(2)]
+		prefix, who := []string{"", "a/", "b/", "a/1"}[random.IntN(4)],
+			[]string{"", "root"}[random.IntN(2)]
 		from := random.Uint64N(index + 1)
 		w := &checkedWatch{sees: func(name string) bool {
-			return strings.HasPrefix(name, prefix) && (who == "root" || !strings.Contains(name, "secret"))
+			return strings.HasPrefix(name, prefix) &&
+				(who == "root" || !strings.Contains(name, "secret"))
 		}}
 		var err error
-		w.Watch, err = r.Watch(t.Context(), prefix, from, who, func() (any, func(string) bool) { return rules, w.sees })
+		w.Watch, err = r.Watch(t.Context(), prefix, from, who,
+			func() (any, func(string) bool) { return rules, w.sees })
 		require.NoError(t, err)
 		for _, e := range all {
 			if from != 0 && e.index > from {
@@ -279,7 +288,8 @@ func checkWatches(t *testing.T, random *rand.Rand) {
 		index += 1 + random.Uint64N(2)
 		var names []string
 		for range random.IntN(3) {
-			names = append(names, []string{"a/1", "a/2", "b/1", "b/secret", strings.Repeat("a/long", 70)}[random.IntN(5)])
+			names = append(names, []string{"a/1", "a/2", "b/1", "b/secret",
+				strings.Repeat("a/long", 70)}[random.IntN(5)])
 		}
 		if random.IntN(20) == 0 {
 			names = append(names, slices.Repeat([]string{"a/many"}, 300)...)
@@ -330,7 +340,8 @@ func checkWatches(t *testing.T, random *rand.Rand) {
 	require.Zero(t, r.kept.Load())
 }
 
-// What feeds keep is bounded together, however many prefixes are watched; a watch that needs more reads for itself.
+// What feeds keep is bounded together, however many prefixes are watched; a watch that needs more
+// reads for itself.
 func TestWhatFeedsKeepIsBounded(t *testing.T) {
 	r := New()
 	name := strings.Repeat("x", fsm.NameBytesMax)
@@ -363,7 +374,8 @@ func processTime(b *testing.B) time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// BenchmarkWatches is what an entry costs beside watches: under the state machine's lock, and all of it.
+// BenchmarkWatches is what an entry costs beside watches: under the state machine's lock, and all
+// of it.
 func BenchmarkWatches(b *testing.B) {
 	for _, watched := range []struct {
 		name, prefix string
@@ -379,12 +391,15 @@ func BenchmarkWatches(b *testing.B) {
 				require.NoError(b, err)
 				running.Go(func() {
 					defer w.End()
-					if err := w.Send(func(any) error { return nil }); wire.Explain(err).Code() == zamokpb.Code_CODE_COMPACTED {
+					if err := w.Send(func(any) error { return nil }); wire.Explain(err).Code() ==
+						zamokpb.Code_CODE_COMPACTED {
 						b.Error(err)
 					}
 				})
 			}
-			applied := fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvGranted, Items: []fsm.Item{{Name: "a/1", Mode: fsm.Exclusive}}}}}
+			applied := fsm.Applied{
+				Events: []fsm.Event{{Kind: fsm.EvGranted,
+					Items: []fsm.Item{{Name: "a/1", Mode: fsm.Exclusive}}}}}
 			var locked []time.Duration
 			used := processTime(b)
 			index := uint64(0)

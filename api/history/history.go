@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// eventsMax and bytesMax bound the events that a node remembers: so many if they are small, fewer if they
-	// are large. A typical one, of one lock, takes some 300 bytes, the largest 40 KiB.
+	// eventsMax and bytesMax bound the events that a node remembers: so many if they are small,
+	// fewer if they are large. A typical one, of one lock, takes some 300 bytes, the largest 40
+	// KiB.
 	eventsMax = 65_536
 	bytesMax  = 32 << 20
 	// awaitEvery is how often Await looks.
@@ -39,8 +40,9 @@ type History struct {
 	index     uint64    // of what was applied last
 	prefixes  []*prefix // that are watched, in order
 	touched   []*prefix // with a first event
-	// times are rising by index and time. The state machine keeps indexes only, and people are shown for how long a ticket
-	// has held or waited. It knows what this node saw applied, and nothing from before the snapshot with which it began.
+	// times are rising by index and time. The state machine keeps indexes only, and people are
+	// shown for how long a ticket has held or waited. It knows what this node saw applied, and
+	// nothing from before the snapshot with which it began.
 	times []appliedTime
 }
 
@@ -55,7 +57,8 @@ const (
 	itemBytes  = 96
 )
 
-// size is what the event keeps from being collected. Its texts may be shared with the state machine.
+// size is what the event keeps from being collected. Its texts may be shared with the state
+// machine.
 func size(e *fsm.Event) int {
 	n := eventBytes + len(e.Text) + len(e.Label) + len(e.Identity)
 	for i := range e.Items {
@@ -112,14 +115,15 @@ func (h *History) add(e fsm.Event) {
 // at is where the event with a number is kept. The caller holds the lock.
 func (h *History) at(number uint64) *fsm.Event { return &h.events[number%uint64(len(h.events))] }
 
-// Restored forgets everything if the state is a later one: the events in between are not known. A node that
-// begins anew with an earlier state, as it does when it opens Raft again, applies the same entries once more,
-// and nothing is forgotten.
+// Restored forgets everything if the state is a later one: the events in between are not known. A
+// node that begins anew with an earlier state, as it does when it opens Raft again, applies the
+// same entries once more, and nothing is forgotten.
 func (h *History) Restored(m *fsm.Machine) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if m.Stamp().Index <= h.index {
-		for n := h.first; n < h.end; n++ { // the items lie beside pointers into the machine that is not used any more
+		// the items lie beside pointers into the machine that is not used any more
+		for n := h.first; n < h.end; n++ {
 			h.at(n).Items = slices.Clone(h.at(n).Items)
 		}
 		return
@@ -142,7 +146,8 @@ func (h *History) Reached(index uint64) bool {
 	return h.index >= index
 }
 
-// Await waits until everything up to an index was applied here, and reports whether that came before ctx ended.
+// Await waits until everything up to an index was applied here, and reports whether that came
+// before ctx ended.
 func (h *History) Await(ctx context.Context, index uint64) bool {
 	look := time.NewTicker(awaitEvery) // so that nobody has to be woken under the lock
 	defer look.Stop()
@@ -159,13 +164,15 @@ func (h *History) Await(ctx context.Context, index uint64) bool {
 const (
 	// timesStep is the least distance of the latest records.
 	timesStep = clock.Second / 10
-	// timesMax is how many records there are at most: 64 KiB. When there are as many, those are dropped
-	// without which an age is still known to one part in timesPart: at most 3500 are left after ten years.
+	// timesMax is how many records there are at most: 64 KiB. When there are as many, those are
+	// dropped without which an age is still known to one part in timesPart: at most 3500 are left
+	// after ten years.
 	timesMax  = 4096
 	timesPart = 100
 )
 
-// appliedTime: indexes from this one up to that of the next record were applied at time or little later.
+// appliedTime: indexes from this one up to that of the next record were applied at time or little
+// later.
 type appliedTime struct {
 	index uint64
 	time  clock.Time

@@ -11,7 +11,8 @@ import (
 	"zamok/fsm"
 )
 
-// The time of an index is not after the true one, and before it by no more than a step or a hundredth of its age.
+// The time of an index is not after the true one, and before it by no more than a step or a
+// hundredth of its age.
 func TestAgesAreExactToAHundredth(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -21,7 +22,8 @@ func TestAgesAreExactToAHundredth(t *testing.T) {
 	truth := []appliedTime{}
 	at, now := uint64(1), clock.Time(1)
 	for range 30_000 {
-		now = now.Add(clock.Span(random.Int64N(int64([]clock.Span{2 * clock.Second, clock.Hour}[random.IntN(50)/49]))))
+		now = now.Add(clock.Span(
+			random.Int64N(int64([]clock.Span{2 * clock.Second, clock.Hour}[random.IntN(50)/49]))))
 		truth = append(truth, appliedTime{at, now})
 		l.Applied(fsm.Applied{Index: at, Stamp: clock.Stamp{Index: at}, Time: now})
 		at += 1 + random.Uint64N(5)
@@ -38,7 +40,8 @@ func TestAgesAreExactToAHundredth(t *testing.T) {
 func TestTimesStartOverAfterRestored(t *testing.T) {
 	l := New()
 	require.Zero(t, l.At(1))
-	l.Applied(fsm.Applied{Index: 10, Stamp: clock.Stamp{Index: 10}, Time: 5 * clock.Time(clock.Second)})
+	l.Applied(fsm.Applied{Index: 10, Stamp: clock.Stamp{Index: 10},
+		Time: 5 * clock.Time(clock.Second)})
 	require.Zero(t, l.At(9))
 	require.Equal(t, 5*clock.Time(clock.Second), l.At(10))
 	require.Equal(t, 5*clock.Time(clock.Second), l.At(11))

@@ -12,8 +12,9 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// Watch sends what a feed reads. A watch that is behind reads for itself until it has caught up. It keeps no events of its own:
-// it ends if it is so slow that an event is forgotten before it has read it.
+// Watch sends what a feed reads. A watch that is behind reads for itself until it has caught up. It
+// keeps no events of its own: it ends if it is so slow that an event is forgotten before it has
+// read it.
 type Watch struct {
 	history *History
 	feed    *feed
@@ -26,9 +27,10 @@ type Watch struct {
 	seen *batch // of the feed, that it has sent or needs not
 }
 
-// Watch begins to watch after index from, or from now on with 0. The caller calls End. Watches of one prefix with the same who
-// have the same view.
-func (h *History) Watch(ctx context.Context, prefix string, from uint64, who string, view View) (*Watch, error) {
+// Watch begins to watch after index from, or from now on with 0. The caller calls End. Watches of
+// one prefix with the same who have the same view.
+func (h *History) Watch(ctx context.Context, prefix string, from uint64, who string,
+	view View) (*Watch, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if from != 0 && from < h.compacted {
@@ -38,7 +40,8 @@ func (h *History) Watch(ctx context.Context, prefix string, from uint64, who str
 	if from == 0 {
 		w.index = h.index
 	} else {
-		w.next -= uint64(sort.Search(int(h.end-h.first), func(n int) bool { return h.at(h.end-1-uint64(n)).Index <= from }))
+		w.next -= uint64(sort.Search(int(h.end-h.first),
+			func(n int) bool { return h.at(h.end-1-uint64(n)).Index <= from }))
 	}
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	w.feed = h.feedOf(prefix, who, view)
@@ -53,9 +56,11 @@ func (h *History) Watch(ctx context.Context, prefix string, from uint64, who str
 
 // feedOf returns the feed for a watch. The caller holds the lock.
 func (h *History) feedOf(text, who string, view View) *feed {
-	i, found := slices.BinarySearchFunc(h.prefixes, text, func(p *prefix, text string) int { return strings.Compare(p.text, text) })
+	i, found := slices.BinarySearchFunc(h.prefixes, text,
+		func(p *prefix, text string) int { return strings.Compare(p.text, text) })
 	if !found {
-		h.prefixes = slices.Insert(h.prefixes, i, &prefix{text: text, feeds: make(map[string]*feed)})
+		h.prefixes = slices.Insert(h.prefixes, i,
+			&prefix{text: text, feeds: make(map[string]*feed)})
 		h.link()
 		for _, below := range h.prefixes[i+1:] {
 			if strings.HasPrefix(below.text, text) && below.first != 0 {
@@ -66,7 +71,8 @@ func (h *History) feedOf(text, who string, view View) *feed {
 	}
 	p := h.prefixes[i]
 	if p.feeds[who] == nil {
-		p.feeds[who] = &feed{under: p, who: who, view: view, given: h.end, taken: true, watches: make(map[*Watch]struct{})}
+		p.feeds[who] = &feed{under: p, who: who, view: view, given: h.end, taken: true,
+			watches: make(map[*Watch]struct{})}
 	}
 	return p.feeds[who]
 }
@@ -99,7 +105,8 @@ func (w *Watch) End() {
 	}
 }
 
-// Send sends encoded frames until it fails or the watch is done: first one with the index at which the watch begins.
+// Send sends encoded frames until it fails or the watch is done: first one with the index at which
+// the watch begins.
 func (w *Watch) Send(send func(message any) error) error {
 	err := w.send(send, &batch{frame: &zamokpb.WatchFrame{Index: w.index}})
 	for err == nil {
@@ -146,12 +153,15 @@ func (w *Watch) take() *batch {
 	return nil
 }
 
-// look returns the next batch that the feed keeps, or which events the watch has to read for itself before.
+// look returns the next batch that the feed keeps, or which events the watch has to read for itself
+// before.
 func (w *Watch) look(rules any) (kept *batch, from, end uint64) {
 	f := w.feed
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	i := slices.IndexFunc(f.kept, func(b *batch) bool { return b.next > w.next || b.isBeat() && b.next == w.next && b != w.seen })
+	i := slices.IndexFunc(f.kept, func(b *batch) bool {
+		return b.next > w.next || b.isBeat() && b.next == w.next && b != w.seen
+	})
 	if i < 0 && w.next < f.given {
 		return nil, w.next, f.given
 	}
@@ -176,7 +186,8 @@ func (w *Watch) look(rules any) (kept *batch, from, end uint64) {
 	}
 }
 
-// read reads for this watch alone, up to a number. Watches do that in turn, and rest as Run does. Nil: there is nothing.
+// read reads for this watch alone, up to a number. Watches do that in turn, and rest as Run does.
+// Nil: there is nothing.
 func (w *Watch) read(may func(string) bool, from, end uint64) *batch {
 	h, f := w.history, w.feed
 	select {

@@ -20,14 +20,17 @@ func entry(r *History, index uint64, names ...string) {
 	a := fsm.Applied{Index: index, Stamp: clock.Stamp{Term: 1, Index: index}}
 	for _, name := range names {
 		a.Events = append(a.Events, fsm.Event{
-			Index: index, Kind: fsm.EvGranted, Token: index, Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
+			Index: index, Kind: fsm.EvGranted, Token: index,
+			Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
 		}, fsm.Event{Index: index, Kind: fsm.EvQueueChanged, Lock: name})
 	}
 	r.Applied(a)
 }
 
 // everything is the view of a watch that may be sent all there is.
-func everything() (rules any, may func(string) bool) { return nil, func(string) bool { return true } }
+func everything() (rules any, may func(string) bool) {
+	return nil, func(string) bool { return true }
+}
 
 func mustWatch(t *testing.T, r *History, prefix string, from uint64) *Watch {
 	t.Helper()
@@ -93,7 +96,8 @@ func TestAWatchBeginsAfterItsIndex(t *testing.T) {
 	now, ahead := mustWatch(t, r, "", 0), mustWatch(t, r, "", 8)
 	assert.EqualValues(t, 8, now.index)
 	assert.Equal(t, []string{"5: a/1", "6: a/1 b/1 a/2", "8: b/1"}, readAll(all))
-	assert.Equal(t, []string{"6: a/1 a/2"}, readAll(after5), "from is exclusive, one index is one frame")
+	assert.Equal(t, []string{"6: a/1 a/2"}, readAll(after5),
+		"from is exclusive, one index is one frame")
 	assert.Empty(t, readAll(now))
 	entry(r, 9, "a/3")
 	for _, w := range []*Watch{all, after5, now, ahead} {
@@ -107,7 +111,8 @@ func TestAWatchSeesNoOtherNames(t *testing.T) {
 	r := New()
 	w := mustWatch(t, r, "a/", 0)
 	r.Applied(fsm.Applied{Stamp: clock.Stamp{Index: 3}, Events: []fsm.Event{{
-		Index: 3, Kind: fsm.EvGranted, Items: []fsm.Item{{Name: "b/secret", Mode: fsm.Shared}, {Name: "a/1", Mode: fsm.Shared}},
+		Index: 3, Kind: fsm.EvGranted,
+		Items: []fsm.Item{{Name: "b/secret", Mode: fsm.Shared}, {Name: "a/1", Mode: fsm.Shared}},
 	}}})
 	assert.Equal(t, []string{"3: a/1"}, readAll(w))
 }
@@ -117,14 +122,17 @@ func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 	r := New()
 	all, some := mustWatch(t, r, "", 0), mustWatch(t, r, "a/", 0)
 	r.Applied(fsm.Applied{Stamp: clock.Stamp{Index: 3}, Events: []fsm.Event{{
-		Index: 3, Kind: fsm.EvLost, TicketRef: fsm.TicketRef{Session: 2, Ticket: 1}, Token: 2, Reason: fsm.ExpiredByOperator, Text: "enough",
+		Index: 3, Kind: fsm.EvLost, TicketRef: fsm.TicketRef{Session: 2, Ticket: 1}, Token: 2,
+		Reason: fsm.ExpiredByOperator, Text: "enough",
 		Items: []fsm.Item{{Name: "a/1", Mode: fsm.Exclusive}},
 	}, {
-		Index: 3, Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: 2}, Reason: fsm.ExpiredByOperator, Text: "enough", Label: "till",
+		Index: 3, Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: 2},
+		Reason: fsm.ExpiredByOperator, Text: "enough", Label: "till",
 	}}})
 	for _, reason := range []fsm.Reason{fsm.Closed, fsm.Expired, fsm.Disconnected} {
 		r.Applied(fsm.Applied{Stamp: clock.Stamp{Index: 10 + uint64(reason)}, Events: []fsm.Event{{
-			Index: 10 + uint64(reason), Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: 3}, Reason: reason,
+			Index: 10 + uint64(reason), Kind: fsm.EvSessionEnded,
+			TicketRef: fsm.TicketRef{Session: 3}, Reason: reason,
 		}}})
 	}
 	frames := takeAll(all)
@@ -133,9 +141,11 @@ func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 	require.Len(t, events, 5)
 	assert.Equal(t, zamokpb.EventKind_EVENT_LOST, events[0].Kind, "its tickets come first")
 	assert.True(t, proto.Equal(&zamokpb.LockEvent{
-		Index: 3, Kind: zamokpb.EventKind_EVENT_ENDED, Session: 2, Reason: zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR, Text: "enough", Label: "till",
+		Index: 3, Kind: zamokpb.EventKind_EVENT_ENDED, Session: 2,
+		Reason: zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR, Text: "enough", Label: "till",
 	}, events[1]), events[1])
-	for i, reason := range []zamokpb.Reason{zamokpb.Reason_REASON_CLOSED, zamokpb.Reason_REASON_EXPIRED, zamokpb.Reason_REASON_DISCONNECTED} {
+	for i, reason := range []zamokpb.Reason{zamokpb.Reason_REASON_CLOSED,
+		zamokpb.Reason_REASON_EXPIRED, zamokpb.Reason_REASON_DISCONNECTED} {
 		assert.Equal(t, reason, events[2+i].Reason)
 	}
 	assert.Equal(t, []string{"3: a/1"}, readAll(some))
@@ -162,7 +172,8 @@ func TestTheHistoryDropsTheOldest(t *testing.T) {
 	assert.Equal(t, "11: x", readAll(mustWatch(t, r, "", 10))[0])
 	assert.Empty(t, readAll(quiet))
 	r.beat()
-	assert.Equal(t, []string{fmt.Sprint(10+eventsMax, ":")}, readAll(quiet), "its index, though nothing was for it")
+	assert.Equal(t, []string{fmt.Sprint(10+eventsMax, ":")}, readAll(quiet),
+		"its index, though nothing was for it")
 	assert.Len(t, readAll(early), 2, "a watch that keeps up is not cut")
 }
 
@@ -184,7 +195,8 @@ func machineAt(t *testing.T, index uint64) *fsm.Machine {
 	return m
 }
 
-// A snapshot of a leader replaces entries that this node has not seen: a watch ends rather than leave them out.
+// A snapshot of a leader replaces entries that this node has not seen: a watch ends rather than
+// leave them out.
 func TestALaterStateEndsWatches(t *testing.T) {
 	r := New()
 	entry(r, 5, "x")
@@ -200,8 +212,8 @@ func TestALaterStateEndsWatches(t *testing.T) {
 	assert.Error(t, err, "what is between 5 and 40 was never seen")
 }
 
-// A node that opens Raft again begins with its own snapshot, and applies the entries after it once more: a watch
-// misses nothing, sees nothing twice, and a later one still reads from before.
+// A node that opens Raft again begins with its own snapshot, and applies the entries after it once
+// more: a watch misses nothing, sees nothing twice, and a later one still reads from before.
 func TestAnEarlierStateEndsNoWatch(t *testing.T) {
 	r := New()
 	for index := range uint64(30) {
@@ -221,7 +233,8 @@ func TestAnEarlierStateEndsNoWatch(t *testing.T) {
 	assert.Len(t, readAll(mustWatch(t, r, "", 4)), 28)
 }
 
-// A node that lags a little is waited for; one that does not come that far is not waited for without end.
+// A node that lags a little is waited for; one that does not come that far is not waited for
+// without end.
 func TestAnIndexIsAwaited(t *testing.T) {
 	r := New()
 	entry(r, 5, "x")

@@ -18,21 +18,23 @@ import (
 // releaseEvery is how long the hub waits before it proposes a release on disconnect again.
 const releaseEvery = 100 * time.Millisecond
 
-// Hub delivers events to the streams of the sessions that are attached here, and to the unary calls that wait
-// for a ticket.
+// Hub delivers events to the streams of the sessions that are attached here, and to the unary calls
+// that wait for a ticket.
 type Hub struct {
 	node    Node // set by Start
 	metrics *metrics.Metrics
 	moved   chan struct{} // capacity 1: a queue of waiters changed
 
-	// mu guards what follows, and every Queue. It is taken under the state machine's lock, so its holder
-	// never reads the state machine.
+	// mu guards what follows, and every Queue. It is taken under the state machine's lock, so its
+	// holder never reads the state machine.
 	mu       sync.Mutex
 	leading  bool
 	attached map[session.ID]*Queue       // those that ended, until their streams know it, too
 	waiting  map[fsm.TicketRef][]*Waiter // until each is cancelled
-	broken   map[session.ID]*time.Timer  // until the release on disconnect of sessions whose client broke their stream
-	bytes    int                         // of all queues that a stream claimed, with what they are sending
+	// until the release on disconnect of sessions whose client broke their stream
+	broken map[session.ID]*time.Timer
+	// of all queues that a stream claimed, with what they are sending
+	bytes int
 
 	positions int                 // the sum of all Queue.positions
 	dirty     map[string]struct{} // locks whose queue changed
@@ -56,8 +58,8 @@ func NewHub(metrics *metrics.Metrics) *Hub {
 // Start gives the hub its node, before the first stream.
 func (h *Hub) Start(node Node) { h.node = node }
 
-// Run sends queue positions until stopping is closed: positionFirst after a queue changed, and then every
-// positionEvery until none has changed.
+// Run sends queue positions until stopping is closed: positionFirst after a queue changed, and then
+// every positionEvery until none has changed.
 func (h *Hub) Run(stopping <-chan struct{}) {
 	timer := time.NewTimer(positionFirst)
 	defer timer.Stop()
@@ -104,9 +106,10 @@ func (h *Hub) event(m *fsm.Machine, e *fsm.Event) {
 	case fsm.EvSessionEnded:
 		h.cancelRelease(e.Session)
 		if q := h.attached[e.Session]; q != nil {
-			q.add(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
-				Reason: zamokpb.Reason(e.Reason), Text: e.Text,
-			}}}, true)
+			q.add(&zamokpb.ServerMessage{
+				Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
+					Reason: zamokpb.Reason(e.Reason), Text: e.Text,
+				}}}, true)
 			h.end(q, nil)
 		}
 	case fsm.EvQueueChanged:
@@ -129,9 +132,10 @@ func (h *Hub) event(m *fsm.Machine, e *fsm.Event) {
 	}
 }
 
-// attach gives a session the queue of its new stream, and ends the one before. While this node leads, each attachment
-// that is applied was proposed by a stream here: an epoch begins when all entries of earlier ones are applied. Should the
-// stream never claim the queue, because leadership was lost before the answer, the end of the epoch removes it.
+// attach gives a session the queue of its new stream, and ends the one before. While this node
+// leads, each attachment that is applied was proposed by a stream here: an epoch begins when all
+// entries of earlier ones are applied. Should the stream never claim the queue, because leadership
+// was lost before the answer, the end of the epoch removes it.
 func (h *Hub) attach(m *fsm.Machine, e *fsm.Event) {
 	if old := h.attached[e.Session]; old != nil {
 		h.end(old, superseded(e.Session))
@@ -142,19 +146,24 @@ func (h *Hub) attach(m *fsm.Machine, e *fsm.Event) {
 	s, _ := m.Session(e.Session) // absent if it ended later in the same entry
 	wake := make(chan struct{}, 1)
 	h.attached[e.Session] = &Queue{
-		Session: e.Session, ReleaseOnDisconnect: s.ReleaseOnDisconnect, number: e.Index, hub: h, wake: wake, done: make(chan struct{}),
-		state: state, messages: []*zamokpb.ServerMessage{first}, bytes: size(first), queued: time.Now(),
-		flushTimer:  time.AfterFunc(lazyWait, func() { signal(wake) }), // the first time for nothing
-		waitersSent: make(map[uint64]uint32), requested: make(map[uint64]time.Time), positions: make(map[uint64]*positionRequest),
+		Session: e.Session, ReleaseOnDisconnect: s.ReleaseOnDisconnect, number: e.Index, hub: h,
+		wake: wake, done: make(chan struct{}),
+		state: state, messages: []*zamokpb.ServerMessage{first}, bytes: size(first),
+		queued: time.Now(),
+		// the first time for nothing
+		flushTimer:  time.AfterFunc(lazyWait, func() { signal(wake) }),
+		waitersSent: make(map[uint64]uint32), requested: make(map[uint64]time.Time),
+		positions: make(map[uint64]*positionRequest),
 	}
 }
 
 func superseded(id session.ID) *wire.Error {
-	return wire.StreamEnded(zamokpb.Code_CODE_SUPERSEDED, "a newer stream of session %d took over", id)
+	return wire.StreamEnded(zamokpb.Code_CODE_SUPERSEDED,
+		"a newer stream of session %d took over", id)
 }
 
-// Claim returns the queue of an attachment to its stream, which calls Leave in the end. Its first message is
-// state, to which the hub adds the tickets.
+// Claim returns the queue of an attachment to its stream, which calls Leave in the end. Its first
+// message is state, to which the hub adds the tickets.
 func (h *Hub) Claim(state *zamokpb.SessionState) (*Queue, *wire.Error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -162,7 +171,8 @@ func (h *Hub) Claim(state *zamokpb.SessionState) (*Queue, *wire.Error) {
 	q := h.attached[id]
 	switch {
 	case q == nil || q.number < state.Attachment:
-		return nil, wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "this node's leadership ended meanwhile; attach anew")
+		return nil, wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER,
+			"this node's leadership ended meanwhile; attach anew")
 	case q.number > state.Attachment:
 		return nil, superseded(id)
 	case q.ended:
@@ -187,8 +197,8 @@ func (h *Hub) Leave(q *Queue) {
 	q.clear()
 }
 
-// end ends a stream after what is queued was sent; that of a slow reader at once. With reason nil it ends
-// without an error. The caller holds the lock.
+// end ends a stream after what is queued was sent; that of a slow reader at once. With reason nil
+// it ends without an error. The caller holds the lock.
 func (h *Hub) end(q *Queue, reason *wire.Error) {
 	if q.ended {
 		return
@@ -215,7 +225,8 @@ func (h *Hub) Broken(q *Queue) {
 		if s, _ := m.Session(id); s.Attachment != q.number || !h.leading {
 			return // another stream has the session, or it has ended
 		}
-		command := &fsm.ReleaseOnDisconnect{Session: id, Attachment: q.number, Index: m.Stamp().Index}
+		command := &fsm.ReleaseOnDisconnect{Session: id, Attachment: q.number,
+			Index: m.Stamp().Index}
 		var timer *time.Timer // with the hub's lock, as broken
 		timer = time.AfterFunc(q.ReleaseOnDisconnect.Duration(), func() {
 			h.node.Submit(context.Background(), command, func(_ raftnode.Answer, err error) {
@@ -266,7 +277,9 @@ func (h *Hub) endAll(reason string) {
 	}
 	clear(h.attached)
 	for ref := range h.waiting {
-		h.resolve(ref, Waited{Err: wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "%s; request the same ticket from the leader", reason)})
+		h.resolve(ref,
+			Waited{Err: wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER,
+				"%s; request the same ticket from the leader", reason)})
 	}
 	for id := range h.broken {
 		h.cancelRelease(id)
@@ -295,22 +308,24 @@ func (h *Hub) Counts() Counts {
 
 // Waiter is a unary call that waits until a ticket is granted or ended.
 type Waiter struct {
-	ref      fsm.TicketRef
-	hub      *Hub
-	done     chan Waited // capacity 1
-	answered bool        // another call for the ticket was answered, or may have been; guarded by hub.mu
+	ref  fsm.TicketRef
+	hub  *Hub
+	done chan Waited // capacity 1
+	// another call for the ticket was answered, or may have been; guarded by hub.mu
+	answered bool
 }
 
-// Waited is what a call waited for: a ticket that was granted or ended, or why it can't be waited for here
-// any more.
+// Waited is what a call waited for: a ticket that was granted or ended, or why it can't be waited
+// for here any more.
 type Waited struct {
 	State fsm.TicketState
 	Err   *wire.Error
 }
 
-// Await registers a call, before its Acquire is proposed: the event comes before the answer. It is called under the state
-// machine's lock, with whether the ticket is granted already: then a call before this one may have been answered. Only
-// the leader knows that. Answered or Cancel follows, also after the end of the wait.
+// Await registers a call, before its Acquire is proposed: the event comes before the answer. It is
+// called under the state machine's lock, with whether the ticket is granted already: then a call
+// before this one may have been answered. Only the leader knows that. Answered or Cancel follows,
+// also after the end of the wait.
 func (h *Hub) Await(ref fsm.TicketRef, granted bool) *Waiter {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -322,15 +337,17 @@ func (h *Hub) Await(ref fsm.TicketRef, granted bool) *Waiter {
 // Done receives the end of the wait.
 func (w *Waiter) Done() <-chan Waited { return w.done }
 
-// IsOnly reports whether the ticket belongs to this call alone: no other call for it is here, and none was answered. Else
-// its client has the answer of another call, or waits for it, in whatever order the calls arrived.
+// IsOnly reports whether the ticket belongs to this call alone: no other call for it is here, and
+// none was answered. Else its client has the answer of another call, or waits for it, in whatever
+// order the calls arrived.
 func (w *Waiter) IsOnly() bool {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
 	return !w.answered && len(w.hub.waiting[w.ref]) == 1
 }
 
-// Answered removes a call whose client has the ticket now. The other calls for it must not end it any more.
+// Answered removes a call whose client has the ticket now. The other calls for it must not end it
+// any more.
 func (w *Waiter) Answered() {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()

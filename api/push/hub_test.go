@@ -19,7 +19,8 @@ import (
 
 // stateOf is what the stream knows after its Attach.
 func stateOf(id session.ID, a fsm.Applied) *zamokpb.SessionState {
-	return &zamokpb.SessionState{Session: uint64(id), Attachment: a.Results[0].Index, Ttl: int64(a.Results[0].TTL)}
+	return &zamokpb.SessionState{Session: uint64(id), Attachment: a.Results[0].Index,
+		Ttl: int64(a.Results[0].TTL)}
 }
 
 // leading is a hub with a state machine, and what applies an entry there.
@@ -41,11 +42,13 @@ func leading(t *testing.T) (*Hub, *fsm.Machine, func(...fsm.Command) fsm.Applied
 // A queue with many messages is sent no further position of a ticket, but the first one.
 func TestTheFirstPositionIsSentToAFullQueue(t *testing.T) {
 	h, m, apply := leading(t)
-	id := apply(&fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
+	id := apply(&fsm.OpenSession{Secret: session.Hash{1},
+		Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	q, refused := h.Claim(stateOf(id, apply(&fsm.Attach{Session: id, Secret: session.Hash{1}})))
 	require.Nil(t, refused)
 	for ticket := range uint64(2) {
-		apply(&fsm.Acquire{Session: id, Ticket: ticket + 1, Items: []fsm.Item{{Name: "a", Mode: fsm.Exclusive}}, Wait: fsm.Forever})
+		apply(&fsm.Acquire{Session: id, Ticket: ticket + 1,
+			Items: []fsm.Item{{Name: "a", Mode: fsm.Exclusive}}, Wait: fsm.Forever})
 	}
 	h.request(q, 2, 1)
 	for q.hasRoom() {
@@ -65,7 +68,8 @@ func TestTheFirstPositionIsSentToAFullQueue(t *testing.T) {
 func TestEndedAsItAttached(t *testing.T) {
 	h, _, apply := leading(t)
 	secret := session.Hash{1}
-	id := apply(&fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
+	id := apply(&fsm.OpenSession{Secret: secret,
+		Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	a := apply(&fsm.Attach{Session: id, Secret: secret}, &fsm.ExpireSession{Session: id})
 	box, f := h.Claim(stateOf(id, a))
 	require.Nil(t, f)
@@ -80,7 +84,8 @@ func TestEndedAsItAttached(t *testing.T) {
 	assert.Empty(t, h.attached)
 
 	// It was applied, and is not served: so the error must not promise that nothing was done.
-	id = apply(&fsm.OpenSession{Secret: session.Hash{2}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
+	id = apply(&fsm.OpenSession{Secret: session.Hash{2},
+		Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	h.SetLeading(false)
 	a = apply(&fsm.Attach{Session: id, Secret: session.Hash{2}})
 	_, f = h.Claim(stateOf(id, a))
@@ -98,7 +103,8 @@ func TestPushingAllocatesLittle(t *testing.T) {
 	var a fsm.Applied
 	for i := range uint64(grants) {
 		a.Events = append(a.Events, fsm.Event{
-			Kind: fsm.EvGranted, TicketRef: fsm.TicketRef{Session: 1, Ticket: i + 1}, Index: i + 1, Token: i + 1,
+			Kind: fsm.EvGranted, TicketRef: fsm.TicketRef{Session: 1, Ticket: i + 1}, Index: i + 1,
+			Token: i + 1,
 		})
 	}
 	var frame *zamokpb.ServerFrame
@@ -124,7 +130,8 @@ func TestTheFirstFrameIsMeasured(t *testing.T) {
 	require.NotNil(t, frame)
 	q.Sent()
 	page := httptest.NewRecorder()
-	counted.Serve(page, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil), nil, 0, "", nil, nil)
+	counted.Serve(page, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil), nil, 0,
+		"", nil, nil)
 	assert.Contains(t, page.Body.String(), `zamok_commit_stage_seconds_count{stage="push"} 1`)
 }
 
@@ -138,27 +145,33 @@ func TestRequestTimesAreRemoved(t *testing.T) {
 	}
 	require.Len(t, q.requested, 4)
 	for ticket, kind := range []fsm.EventKind{fsm.EvGranted, fsm.EvRefused} {
-		h.Applied(nil, fsm.Applied{Events: []fsm.Event{{Kind: kind, TicketRef: fsm.TicketRef{Session: 1, Ticket: uint64(ticket)}}}})
+		h.Applied(nil,
+			fsm.Applied{
+				Events: []fsm.Event{{Kind: kind,
+					TicketRef: fsm.TicketRef{Session: 1, Ticket: uint64(ticket)}}}})
 	}
 	acquire := Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: 2}
 	q.Answer(acquire, &raftnode.Answer{Result: fsm.Result{State: fsm.Waiting}}, nil)
 	require.Len(t, q.requested, 2, "it waits")
-	q.Answer(acquire, &raftnode.Answer{Result: fsm.Result{State: fsm.Granted, Token: 1, Index: 2}}, nil)
+	q.Answer(acquire, &raftnode.Answer{Result: fsm.Result{State: fsm.Granted, Token: 1, Index: 2}},
+		nil)
 	acquire.Ticket = 3
 	q.Answer(acquire, &raftnode.Answer{}, superseded(1))
 	assert.Empty(t, q.requested)
 }
 
-// A call knows whether another one has requested its ticket, also if the ticket was granted in between: its drop would
-// end what the other one is answered with.
+// A call knows whether another one has requested its ticket, also if the ticket was granted in
+// between: its drop would end what the other one is answered with.
 func TestALaterCallOwnsAGrantedTicket(t *testing.T) {
 	h, ref := NewHub(metrics.New()), fsm.TicketRef{Session: 1, Ticket: 1}
 	h.SetLeading(true)
 	earlier := h.Await(ref, false)
 	assert.True(t, earlier.IsOnly())
-	h.Applied(nil, fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvGranted, TicketRef: ref, Token: 7}}})
+	h.Applied(nil,
+		fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvGranted, TicketRef: ref, Token: 7}}})
 	later := h.Await(ref, false)
-	h.Applied(nil, fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvReleased, TicketRef: ref, Token: 7}}})
+	h.Applied(nil,
+		fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvReleased, TicketRef: ref, Token: 7}}})
 	assert.Equal(t, fsm.Granted, (<-earlier.Done()).State.State)
 	assert.Equal(t, fsm.Ended, (<-later.Done()).State.State)
 	assert.False(t, earlier.IsOnly())
@@ -197,8 +210,8 @@ func (r *refusing) Submit(_ context.Context, c fsm.Command, done raftnode.Done) 
 	r.taken <- c
 }
 
-// While a leadership transfer is tried, a node takes no command. If it leads on, the session of a broken stream is
-// released all the same.
+// While a leadership transfer is tried, a node takes no command. If it leads on, the session of a
+// broken stream is released all the same.
 func TestAReleaseOnDisconnectIsProposedUntilItIsTaken(t *testing.T) {
 	h, m := NewHub(metrics.New()), fsm.New()
 	h.SetLeading(true)
@@ -208,7 +221,8 @@ func TestAReleaseOnDisconnectIsProposedUntilItIsTaken(t *testing.T) {
 	secret := session.Hash{1}
 	entry := fsm.Entry{Version: m.Version(), Commands: []fsm.Command{
 		&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}},
-		&fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.Minute, ReleaseOnDisconnect: 1}},
+		&fsm.OpenSession{Secret: secret,
+			Settings: session.Settings{TTL: clock.Minute, ReleaseOnDisconnect: 1}},
 	}}
 	a, err := m.Apply(1, entry.Append(nil))
 	require.NoError(t, err)
@@ -218,6 +232,7 @@ func TestAReleaseOnDisconnectIsProposedUntilItIsTaken(t *testing.T) {
 	require.NoError(t, err)
 	h.Applied(m, a)
 	h.Broken(h.attached[id])
-	assert.Equal(t, &fsm.ReleaseOnDisconnect{Session: id, Attachment: a.Results[0].Index, Index: m.Stamp().Index}, <-node.taken)
+	assert.Equal(t, &fsm.ReleaseOnDisconnect{Session: id, Attachment: a.Results[0].Index,
+		Index: m.Stamp().Index}, <-node.taken)
 	assert.Zero(t, h.Counts().Broken)
 }

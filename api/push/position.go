@@ -9,34 +9,35 @@ import (
 )
 
 const (
-	// positionEvery is the least time between two positions that a ticket is sent, after the first one; positionFirst, how
-	// long the first change after a rest waits for others.
+	// positionEvery is the least time between two positions that a ticket is sent, after the first
+	// one; positionFirst, how long the first change after a rest waits for others.
 	positionEvery = time.Second
 	positionFirst = 20 * time.Millisecond
-	// What is sent in one read of the state machine, during which nothing is applied: locks until they have come to
-	// positionSteps (a lock counts positionLock, a waiter one, a holder one for each lock it has), or
-	// positionRoundFar single tickets. There are at most positionRounds of the first and positionRoundsFar of
-	// the second in a second; the rest waits for the next one.
+	// What is sent in one read of the state machine, during which nothing is applied: locks until
+	// they have come to positionSteps (a lock counts positionLock, a waiter one, a holder one for
+	// each lock it has), or positionRoundFar single tickets. There are at most positionRounds of
+	// the first and positionRoundsFar of the second in a second; the rest waits for the next one.
 	positionSteps     = 8192
 	positionLock      = positionSteps / 256
 	positionRounds    = 64
 	positionRoundFar  = 128
 	positionRoundsFar = 16
-	// positionDirtyMax bounds the locks that are remembered to have changed. Of more, the waiters are sent their
-	// positions when the queue changes again, or by chance.
+	// positionDirtyMax bounds the locks that are remembered to have changed. Of more, the waiters
+	// are sent their positions when the queue changes again, or by chance.
 	positionDirtyMax = 1 << 16
-	// positionNear is how many at the head of each queue are sent their position each time; the others
-	// in turn.
+	// positionNear is how many at the head of each queue are sent their position each time; the
+	// others in turn.
 	positionNear = fsm.PositionExactMax + 1
-	// positionBlockersMax is how many holders a position names, positionHoldersMax how many are sent the
-	// number of waiters.
+	// positionBlockersMax is how many holders a position names, positionHoldersMax how many are
+	// sent the number of waiters.
 	positionBlockersMax = 4
 	positionHoldersMax  = 64
 )
 
 // positionRequest is a waiting ticket whose client wants its positions, and what it was sent last.
 type positionRequest struct {
-	// wide: it waits for several locks, so which of them its position names depends on their holders too, not only on the queue.
+	// wide: it waits for several locks, so which of them its position names depends on their
+	// holders too, not only on the queue.
 	wide  bool
 	name  string // "": it was not sent its position yet
 	ahead int
@@ -75,8 +76,9 @@ func (h *Hub) cancelRequest(q *Queue, ticket uint64) {
 	}
 }
 
-// sendPositions sends their positions to waiters that want them, and to holders how many wait for them. False: no
-// queue had changed. Where there is more than one call sends, the iteration of the maps picks some by chance.
+// sendPositions sends their positions to waiters that want them, and to holders how many wait for
+// them. False: no queue had changed. Where there is more than one call sends, the iteration of the
+// maps picks some by chance.
 func (h *Hub) sendPositions() bool {
 	changed := false
 	for more, round := true, 0; more && round < positionRounds; round++ {
@@ -100,7 +102,8 @@ func (h *Hub) sendPositions() bool {
 	return changed
 }
 
-// positionRound sends positions during one read of the state machine. State machine and hub are locked.
+// positionRound sends positions during one read of the state machine. State machine and hub are
+// locked.
 type positionRound struct {
 	*Hub
 	machine *fsm.Machine
@@ -158,9 +161,10 @@ func (r *positionRound) contention(ref fsm.TicketRef) {
 		return
 	}
 	q.waitersSent[ref.Ticket] = waiting
-	q.add(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Contended{Contended: &zamokpb.Contended{
-		Ticket: ref.Ticket, Waiting: waiting,
-	}}}, true)
+	q.add(&zamokpb.ServerMessage{
+		Message: &zamokpb.ServerMessage_Contended{Contended: &zamokpb.Contended{
+			Ticket: ref.Ticket, Waiting: waiting,
+		}}}, true)
 }
 
 // tickets sends their positions to some of the tickets that want them.
@@ -198,7 +202,8 @@ func (r *positionRound) requestOf(ref fsm.TicketRef) (*Queue, *positionRequest) 
 }
 
 // position sends a ticket its position at a lock, if that changed. The first one is always sent.
-func (r *positionRound) position(q *Queue, a *positionRequest, ref fsm.TicketRef, name string, ahead int) {
+func (r *positionRound) position(q *Queue, a *positionRequest, ref fsm.TicketRef, name string,
+	ahead int) {
 	if a.name != "" && !q.hasRoom() {
 		return
 	}
@@ -211,9 +216,10 @@ func (r *positionRound) position(q *Queue, a *positionRequest, ref fsm.TicketRef
 		return
 	}
 	*a = now
-	q.add(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{
-		Ticket: ref.Ticket, Name: name, Ahead: uint32(ahead), Blockers: by,
-	}}}, true)
+	q.add(&zamokpb.ServerMessage{
+		Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{
+			Ticket: ref.Ticket, Name: name, Ahead: uint32(ahead), Blockers: by,
+		}}}, true)
 }
 
 // blockersOf names what blocks a lock: a delay, and its first holders.

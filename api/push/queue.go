@@ -15,46 +15,50 @@ import (
 )
 
 const (
-	// queueMessagesMax and queueBytesMax bound what a stream has waiting for its reader. Every ticket of a
-	// session can end in one entry, and its repeated commands be answered beside that; a reader further
-	// behind than twice as much is slow.
+	// queueMessagesMax and queueBytesMax bound what a stream has waiting for its reader. Every
+	// ticket of a session can end in one entry, and its repeated commands be answered beside that;
+	// a reader further behind than twice as much is slow.
 	queueMessagesMax = 4 * fsm.TicketsMax
 	queueBytesMax    = 15 << 18 // 3.75 MiB, below what gRPC clients accept in one frame
-	// queuesBytesMax bounds all queues of a node, with the frames that are being sent: a stream may have no
-	// more than is left of it. So many streams that are not read leave each other little, and nothing is
-	// taken from one that is.
+	// queuesBytesMax bounds all queues of a node, with the frames that are being sent: a stream may
+	// have no more than is left of it. So many streams that are not read leave each other little,
+	// and nothing is taken from one that is.
 	queuesBytesMax = 128 << 20
-	// sendingBytesMin is the size from which a frame counts until it is sent: less than what gRPC keeps for a
-	// stream.
+	// sendingBytesMin is the size from which a frame counts until it is sent: less than what gRPC
+	// keeps for a stream.
 	sendingBytesMin = 16 << 10
 	// messageBytes is about what a message takes in memory, beside its texts.
 	messageBytes = 232
 	// queueCapacity is the first capacity of a queue.
 	queueCapacity = 16
-	// lazyWait is how long the confirmation of a command, or an answer that no caller waits for, may stay for others to
-	// share its frame: longer than a busy client takes to its next command, and well below the 166 ms without a
-	// confirmation after which a client probes the stream at the earliest.
+	// lazyWait is how long the confirmation of a command, or an answer that no caller waits for,
+	// may stay for others to share its frame: longer than a busy client takes to its next command,
+	// and well below the 166 ms without a confirmation after which a client probes the stream at
+	// the earliest.
 	lazyWait = 50 * time.Millisecond
 )
 
-// Queue is the send queue of one attachment of a stream to a session: what its stream has not sent yet. The hub's lock
-// guards it.
+// Queue is the send queue of one attachment of a stream to a session: what its stream has not sent
+// yet. The hub's lock guards it.
 type Queue struct {
-	Session             session.ID
-	ReleaseOnDisconnect clock.Span // for how long the session lives on after its stream broke; 0: until its ttl
-	number              uint64     // the index of the event of the attachment
+	Session session.ID
+	// for how long the session lives on after its stream broke; 0: until its ttl
+	ReleaseOnDisconnect clock.Span
+	number              uint64 // the index of the event of the attachment
 	hub                 *Hub
 
 	wake chan struct{} // capacity 1: there is something to take
 	done chan struct{} // closed when the stream is to end
 
-	state      *zamokpb.SessionState // the first message, until the stream claims the queue; nil since then
-	messages   []*zamokpb.ServerMessage
-	lookups    []*zamokpb.Answer // those of messages for which the writer looks into the state machine
-	bytes      int               // of messages
-	queued     time.Time         // when the first of messages was
-	ackDue     bool              // a confirmation was not sent yet
-	ack        Frame             // of the client, that was confirmed last
+	// the first message, until the stream claims the queue; nil since then
+	state    *zamokpb.SessionState
+	messages []*zamokpb.ServerMessage
+	// those of messages for which the writer looks into the state machine
+	lookups    []*zamokpb.Answer
+	bytes      int       // of messages
+	queued     time.Time // when the first of messages was
+	ackDue     bool      // a confirmation was not sent yet
+	ack        Frame     // of the client, that was confirmed last
 	ackTime    clock.Time
 	changed    uint64      // the index of the last change that was queued
 	changes    uint64      // how many were queued
@@ -67,7 +71,8 @@ type Queue struct {
 	waitersSent map[uint64]uint32
 	// requested is when tickets were requested that are not granted yet.
 	requested map[uint64]time.Time
-	positions map[uint64]*positionRequest // of the waiting tickets whose clients want their positions
+	// of the waiting tickets whose clients want their positions
+	positions map[uint64]*positionRequest
 
 	sending     int       // of the frame that is being sent, if it is large; set by the writer
 	sendingFrom time.Time // when the first of its messages was queued; the writer's own
@@ -105,7 +110,8 @@ func size(m *zamokpb.ServerMessage) int {
 	if c := m.GetChange(); c != nil { // nearly all are changes
 		return messageBytes + len(c.Text)
 	}
-	return messageBytes*(1+len(m.GetPosition().GetBlockers())) + wire.BlockerBytesMax*len(m.GetAnswer().GetError().GetBlockers()) + proto.Size(m)
+	return messageBytes*(1+len(m.GetPosition().GetBlockers())) +
+		wire.BlockerBytesMax*len(m.GetAnswer().GetError().GetBlockers()) + proto.Size(m)
 }
 
 // change queues what happened to a ticket.
@@ -127,7 +133,8 @@ func (q *Queue) change(e *fsm.Event, state fsm.TicketState) {
 // claimed reports whether a stream has the queue: only then its bytes count in the hub.
 func (q *Queue) claimed() bool { return q.state == nil }
 
-// add queues a message and wakes the stream, at once or in lazyWait; false: the stream ended, perhaps because of it.
+// add queues a message and wakes the stream, at once or in lazyWait; false: the stream ended,
+// perhaps because of it.
 func (q *Queue) add(m *zamokpb.ServerMessage, urgent bool) bool {
 	if q.ended {
 		return false
@@ -137,7 +144,8 @@ func (q *Queue) add(m *zamokpb.ServerMessage, urgent bool) bool {
 	if len(q.messages) >= queueMessagesMax || q.bytes+q.sending+bytes > room {
 		q.clear()
 		q.hub.end(q, wire.StreamEnded(zamokpb.Code_CODE_SLOW_READER,
-			"the stream was cut: more than %d messages or %d bytes waited for its reader; attach anew", queueMessagesMax, room))
+			"the stream was cut: more than %d messages or %d bytes waited for its reader; "+
+				"attach anew", queueMessagesMax, room))
 		return false
 	}
 	if q.bytes += bytes; q.claimed() {
@@ -187,9 +195,9 @@ func (q *Queue) acknowledge(f Frame, now clock.Time) {
 	}
 }
 
-// Answer queues the answer of a command, with the confirmation of its frame. Its events were queued before:
-// if the command made a change, that is its answer. With a refusal because this node does not lead, the
-// stream ends.
+// Answer queues the answer of a command, with the confirmation of its frame. Its events were queued
+// before: if the command made a change, that is its answer. With a refusal because this node does
+// not lead, the stream ends.
 func (q *Queue) Answer(c Command, a *raftnode.Answer, refusal *wire.Error) {
 	q.hub.mu.Lock()
 	defer q.hub.mu.Unlock()
@@ -214,7 +222,8 @@ func (q *Queue) Answer(c Command, a *raftnode.Answer, refusal *wire.Error) {
 	}
 	m := wire.Answer(c.Kind, wire.ResultState(c.Ticket, r), refusal)
 	repeated := r.State == fsm.Ended && refusal == nil // its result was sent before
-	if answer := m.GetAnswer(); q.add(m, !repeated) && (q.positions[c.Ticket] != nil || len(answer.Error.GetBlockers()) > 0) {
+	if answer := m.GetAnswer(); q.add(m, !repeated) &&
+		(q.positions[c.Ticket] != nil || len(answer.Error.GetBlockers()) > 0) {
 		q.lookups = append(q.lookups, answer)
 	}
 	q.endUnlessLeading(refusal)
@@ -231,8 +240,8 @@ func (q *Queue) Refuse(first, last uint64, refusal *wire.Error) {
 	q.add(m, true)
 }
 
-// Renewed sends the confirmation of a frame that renewed the session, which has waited for company in the log, or ends the
-// stream if this node does not lead.
+// Renewed sends the confirmation of a frame that renewed the session, which has waited for company
+// in the log, or ends the stream if this node does not lead.
 func (q *Queue) Renewed(f Frame, a *raftnode.Answer, refusal *wire.Error) {
 	q.hub.mu.Lock()
 	defer q.hub.mu.Unlock()
@@ -254,7 +263,8 @@ func (q *Queue) Received() {
 }
 
 func (q *Queue) endUnlessLeading(refusal *wire.Error) {
-	if code := refusal.Code(); code == zamokpb.Code_CODE_NOT_LEADER || code == zamokpb.Code_CODE_STOPPING {
+	if code := refusal.Code(); code == zamokpb.Code_CODE_NOT_LEADER ||
+		code == zamokpb.Code_CODE_STOPPING {
 		q.hub.end(q, wire.StreamEnded(code, "%v", refusal))
 	}
 }
@@ -268,14 +278,15 @@ func (q *Queue) End(reason *wire.Error) {
 
 // hasRoom reports whether there is room for messages that may be left out.
 func (q *Queue) hasRoom() bool {
-	return !q.ended && len(q.messages) < queueMessagesMax/4 && q.bytes+q.sending < min(queueBytesMax, queuesBytesMax-q.hub.bytes)/4
+	return !q.ended && len(q.messages) < queueMessagesMax/4 &&
+		q.bytes+q.sending < min(queueBytesMax, queuesBytesMax-q.hub.bytes)/4
 }
 
 // lookupRound is how many answers are looked up in one read of the state machine.
 const lookupRound = 16
 
-// Take returns everything that is queued as one frame, or nil. After the last one the stream ends. Only the
-// stream's writer calls Take and Sent.
+// Take returns everything that is queued as one frame, or nil. After the last one the stream ends.
+// Only the stream's writer calls Take and Sent.
 func (q *Queue) Take() (frame *zamokpb.ServerFrame, last bool) {
 	q.hub.mu.Lock()
 	messages, lookups, last := q.messages, q.lookups, q.ended

@@ -24,28 +24,31 @@ func boxed(t *testing.T, h *Hub, id session.ID) *Queue {
 	return o
 }
 
-// wideRefusal is the largest answer that there is: it names as many holders as an answer may, all with names, owners, labels
-// and metadata of the greatest length.
+// wideRefusal is the largest answer that there is: it names as many holders as an answer may, all
+// with names, owners, labels and metadata of the greatest length.
 func wideRefusal(number int) *zamokpb.ServerMessage {
 	d := &fsm.Detail{}
 	for i := range fsm.BlockersMax {
 		d.Blockers = append(d.Blockers, fsm.Blocker{
 			Name: long(fmt.Sprint(number, "/", i, "/"), fsm.NameBytesMax), By: fsm.ByHolder,
-			TicketRef: fsm.TicketRef{Session: 1 << 60, Ticket: 1 << 60}, Token: 1 << 60, Owner: long(fmt.Sprint(number), fsm.OwnerBytesMax),
+			TicketRef: fsm.TicketRef{Session: 1 << 60, Ticket: 1 << 60}, Token: 1 << 60,
+			Owner: long(fmt.Sprint(number), fsm.OwnerBytesMax),
 		})
 	}
 	for range 2 * fsm.BlockersMax {
-		d.Cycle = append(d.Cycle, fsm.Link{Name: d.Blockers[0].Name, Owner: d.Blockers[0].Owner, State: fsm.Waiting})
+		d.Cycle = append(d.Cycle,
+			fsm.Link{Name: d.Blockers[0].Name, Owner: d.Blockers[0].Owner, State: fsm.Waiting})
 	}
 	f := wire.FromResult(&fsm.Result{Code: fsm.NotAcquired, Detail: d})
 	for _, b := range f.Info.Blockers { // as describe does
-		b.Label, b.Meta = long(fmt.Sprint(number), fsm.LabelBytesMax), []byte(long(fmt.Sprint(number), wire.BlockerBytesMax-fsm.LabelBytesMax))
+		b.Label, b.Meta = long(fmt.Sprint(number), fsm.LabelBytesMax),
+			[]byte(long(fmt.Sprint(number), wire.BlockerBytesMax-fsm.LabelBytesMax))
 	}
 	return wire.Answer(zamokpb.Command_COMMAND_ACQUIRE, fsm.TicketState{}, f)
 }
 
-// Streams that are not read take so much together and not more, whatever is queued for them; and a stream that is
-// read continues.
+// Streams that are not read take so much together and not more, whatever is queued for them; and a
+// stream that is read continues.
 func TestQueuesAreBoundedInBytes(t *testing.T) {
 	h := NewHub(metrics.New())
 	h.SetLeading(true)
@@ -69,12 +72,15 @@ func TestQueuesAreBoundedInBytes(t *testing.T) {
 			require.True(t, o.add(wideRefusal(number), true))
 			require.LessOrEqual(t, h.bytes, queuesBytesMax)
 			// The stream that is read is sent something all the time.
-			require.True(t, read.add(wire.Change(&fsm.Event{Text: "an operator's reason"}, fsm.TicketState{}, 1), true))
+			require.True(t,
+				read.add(wire.Change(&fsm.Event{Text: "an operator's reason"}, fsm.TicketState{},
+					1), true))
 			read.Take()
 		}
 	}
 	grown := int64(memory()) - int64(before)
-	t.Logf("%d of the largest answers to %d streams: %d bytes by count, %d of the heap", number, streams, h.bytes, grown)
+	t.Logf("%d of the largest answers to %d streams: %d bytes by count, %d of the heap", number,
+		streams, h.bytes, grown)
 	assert.Greater(t, h.bytes, queuesBytesMax*9/10)
 	assert.Less(t, grown, int64(2*queuesBytesMax))
 	more := wideRefusal(number)
@@ -119,9 +125,10 @@ func TestHintsAreLeftOut(t *testing.T) {
 	h := NewHub(metrics.New())
 	h.SetLeading(true)
 	o := boxed(t, h, 1)
-	position := &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{
-		Blockers: wideRefusal(1).GetAnswer().Error.Blockers[:positionBlockersMax],
-	}}}
+	position := &zamokpb.ServerMessage{
+		Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{
+			Blockers: wideRefusal(1).GetAnswer().Error.Blockers[:positionBlockersMax],
+		}}}
 	sent := 0
 	for ; o.hasRoom(); sent++ {
 		require.True(t, o.add(position, true))

@@ -17,19 +17,20 @@ import (
 )
 
 const (
-	// relayedMin is the least that a relayed message counts: gRPC reports the end of a buffer only if that is larger than
-	// mem.BufferPoolingThreshold.
+	// relayedMin is the least that a relayed message counts: gRPC reports the end of a buffer only
+	// if that is larger than mem.BufferPoolingThreshold.
 	relayedMin = 1<<10 + 1
-	// relayedCallBytes is about what a relayed call takes beside its request. Held calls and streams do not count it, since
-	// limits bound their number.
+	// relayedCallBytes is about what a relayed call takes beside its request. Held calls and
+	// streams do not count it, since limits bound their number.
 	relayedCallBytes = 16 << 10
-	// itemBytes is what a decoded lock of an acquisition takes beside its name. Encoded it may be two bytes.
+	// itemBytes is what a decoded lock of an acquisition takes beside its name. Encoded it may be
+	// two bytes.
 	itemBytes = 128
 )
 
-// relayed is a message that is passed on to another node. Its bytes count for their caller until gRPC has written them, or has
-// dropped them with the stream or the connection. A connection that ends drops some without a report: then they
-// count until the garbage collector has them.
+// relayed is a message that is passed on to another node. Its bytes count for their caller until
+// gRPC has written them, or has dropped them with the stream or the connection. A connection that
+// ends drops some without a report: then they count until the garbage collector has them.
 type relayed struct {
 	proto.Message
 	end func()
@@ -46,8 +47,10 @@ func relay(l *limits.Limits, who string, m proto.Message, beside int) (*relayed,
 	return r, nil
 }
 
-// relayedRequest is the request of a unary call. The call ends it: until then the request is kept, whether it was sent or not.
-func (r *Relay) relayedRequest(ctx context.Context, d *gate.Request, request proto.Message) (*relayed, error) {
+// relayedRequest is the request of a unary call. The call ends it: until then the request is kept,
+// whether it was sent or not.
+func (r *Relay) relayedRequest(ctx context.Context, d *gate.Request,
+	request proto.Message) (*relayed, error) {
 	beside := relayedCallBytes
 	if d.Lasts {
 		beside = d.Items(request) * itemBytes
@@ -65,8 +68,10 @@ type relayedFrames struct {
 func (f relayedFrames) SendMsg(m any) error {
 	r, err := relay(f.limits, f.who, m.(proto.Message), 0)
 	if err != nil {
-		return wire.StreamEnded(zamokpb.Code_CODE_OVERLOADED, "the stream ends, because the leader does not take what this node passes on to it: "+
-			"the last frame was not passed on, and of those before it the outcome is unknown: %v", err)
+		return wire.StreamEnded(zamokpb.Code_CODE_OVERLOADED,
+			"the stream ends, because the leader does not take what this node passes on to it: "+
+				"the last frame was not passed on, and of those before it the outcome is "+
+				"unknown: %v", err)
 	}
 	return f.ClientStream.SendMsg(frame{r})
 }
@@ -74,7 +79,8 @@ func (f relayedFrames) SendMsg(m any) error {
 // frame is a message of a stream, which ends when its buffer does.
 type frame struct{ *relayed }
 
-// Get implements mem.BufferPool. gRPC calls Put with the buffer that Marshal has made, when it needs it no more.
+// Get implements mem.BufferPool. gRPC calls Put with the buffer that Marshal has made, when it
+// needs it no more.
 func (frame) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
 // Put implements mem.BufferPool.
@@ -95,7 +101,8 @@ func (relayCodec) Marshal(v any) (mem.BufferSlice, error) {
 		}
 		return encoding.GetCodecV2(grpcproto.Name).Marshal(v)
 	}
-	b, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 0, max(proto.Size(f.Message), relayedMin)), f.Message)
+	b, err := proto.MarshalOptions{}.MarshalAppend(
+		make([]byte, 0, max(proto.Size(f.Message), relayedMin)), f.Message)
 	if err != nil {
 		return nil, err
 	}

@@ -30,11 +30,12 @@ import (
 )
 
 const (
-	// bytesMax bounds a leader's answer that is relayed, or a frame of its streams: more than a send
-	// queue of package push holds.
+	// bytesMax bounds a leader's answer that is relayed, or a frame of its streams: more than a
+	// send queue of package push holds.
 	bytesMax = 4 << 20
-	// connsMax is how many connections there are to one node. Each takes conns.StreamsPerConn calls. Calls that may be
-	// held open leave the last one free: renewals and releases have room whatever waits.
+	// connsMax is how many connections there are to one node. Each takes conns.StreamsPerConn
+	// calls. Calls that may be held open leave the last one free: renewals and releases have room
+	// whatever waits.
 	connsMax = 1 + conns.MaxDefault/conns.StreamsPerConn
 	// ConnsMax is how many connections of other nodes there are: more than a cluster has nodes for.
 	ConnsMax = 32 * connsMax
@@ -42,8 +43,9 @@ const (
 	idle = time.Minute
 )
 
-// conn is a connection to another node for relayed calls. It is a connection between peers, whose handshake authenticates
-// both nodes, so the leader trusts the identity that a relayed call contains.
+// conn is a connection to another node for relayed calls. It is a connection between peers, whose
+// handshake authenticates both nodes, so the leader trusts the identity that a relayed call
+// contains.
 type conn struct {
 	*grpc.ClientConn
 	calls int // in flight, guarded by Relay.mu
@@ -102,8 +104,8 @@ func (r *Relay) isStopping() bool {
 	}
 }
 
-// connTo returns a connection to a node for one call, which endCall follows: the first that has room, so
-// that those which are needed no more have no calls and are closed.
+// connTo returns a connection to a node for one call, which endCall follows: the first that has
+// room, so that those which are needed no more have no calls and are closed.
 func (r *Relay) connTo(ctx context.Context, node raftpeer.Server, held bool) (*conn, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,8 +123,10 @@ func (r *Relay) connTo(ctx context.Context, node raftpeer.Server, held bool) (*c
 	switch {
 	case i >= most && held:
 		r.Limits.CountRefusal(limits.RelayedCalls, gate.CallerOf(ctx).Principal())
-		e := wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: this node relays %d calls that wait, and that is the most (%s); "+
-			"use the leader, %s, or send it again when some have ended", most*conns.StreamsPerConn, limits.RelayedCalls, node.Name)
+		e := wire.Errorf(zamokpb.Code_CODE_OVERLOADED,
+			"not done: this node relays %d calls that wait, and that is the most (%s); use the "+
+				"leader, %s, or send it again when some have ended", most*conns.StreamsPerConn,
+			limits.RelayedCalls, node.Name)
 		e.Info.Field, e.Info.RetryAfter = limits.RelayedCalls, int64(clock.Second)
 		return nil, e
 	case i >= most:
@@ -130,7 +134,9 @@ func (r *Relay) connTo(ctx context.Context, node raftpeer.Server, held bool) (*c
 	case i == len(open):
 		dialled, err := r.dial(node)
 		if err != nil {
-			return nil, wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: it can't be relayed to the leader, %s: %v; use that node", node.Name, err)
+			return nil, wire.Errorf(zamokpb.Code_CODE_NOT_LEADER,
+				"not done: it can't be relayed to the leader, %s: %v; use that node",
+				node.Name, err)
 		}
 		open = append(open, &conn{ClientConn: dialled})
 		r.conns[node] = open
@@ -148,21 +154,29 @@ func (r *Relay) endCall(conn *conn) {
 
 // dial connects to a node, when the first call needs it.
 func (r *Relay) dial(node raftpeer.Server) (*grpc.ClientConn, error) {
-	return newConn(node.Name, func(ctx context.Context, _ string) (net.Conn, error) { return r.node.DialRelay(ctx, node) })
+	return newConn(node.Name, func(ctx context.Context, _ string) (net.Conn, error) {
+		return r.node.DialRelay(ctx, node)
+	})
 }
 
-func newConn(name string, dial func(context.Context, string) (net.Conn, error)) (*grpc.ClientConn, error) {
+func newConn(name string,
+	dial func(context.Context, string) (net.Conn, error)) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+name,
 		grpc.WithContextDialer(dial), grpc.WithDisableServiceConfig(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // the connection has peer TLS, if there is any
+		// the connection has peer TLS, if there is any
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithReadBufferSize(conns.BufferBytes), grpc.WithWriteBufferSize(conns.BufferBytes),
-		grpc.WithStaticStreamWindowSize(conns.WindowBytes), grpc.WithStaticConnWindowSize(conns.ConnWindowBytes),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(bytesMax), grpc.ForceCodecV2(relayCodec{})), grpc.WithIdleTimeout(idle),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: conns.PingIdle, Timeout: conns.VanishedAfter}))
+		grpc.WithStaticStreamWindowSize(conns.WindowBytes),
+		grpc.WithStaticConnWindowSize(conns.ConnWindowBytes),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(bytesMax),
+			grpc.ForceCodecV2(relayCodec{})), grpc.WithIdleTimeout(idle),
+		grpc.WithKeepaliveParams(
+			keepalive.ClientParameters{Time: conns.PingIdle, Timeout: conns.VanishedAfter}))
 }
 
 // Call relays a call with one response to the leader.
-func (r *Relay) Call(ctx context.Context, leader raftpeer.Server, d *gate.Request, request proto.Message) (proto.Message, error) {
+func (r *Relay) Call(ctx context.Context, leader raftpeer.Server, d *gate.Request,
+	request proto.Message) (proto.Message, error) {
 	conn, err := r.connTo(ctx, leader, d.Lasts)
 	if err != nil {
 		return nil, err
@@ -185,9 +199,10 @@ func (r *Relay) Call(ctx context.Context, leader raftpeer.Server, d *gate.Reques
 	return nil, r.failed(at.AuthInfo != nil, err)
 }
 
-// outgoing is the context of a relayed call. Its metadata are the authenticated caller, this node's cluster, and that the call is
-// the first of its request, if it is: it is passed on once. What else the client sends stays here: the leader needs no secret, and
-// the client's metadata may be as long as this node accepts.
+// outgoing is the context of a relayed call. Its metadata are the authenticated caller, this node's
+// cluster, and that the call is the first of its request, if it is: it is passed on once. What else
+// the client sends stays here: the leader needs no secret, and the client's metadata may be as long
+// as this node accepts.
 func (r *Relay) outgoing(ctx context.Context) context.Context {
 	md := metadata.MD{zamokpb.CallerKey: gate.CallerOf(ctx).Values()}
 	if own := r.Cluster(); own != "" {
@@ -200,7 +215,8 @@ func (r *Relay) outgoing(ctx context.Context) context.Context {
 }
 
 // Stream relays a stream to the leader, frame by frame.
-func (r *Relay) Stream(ctx context.Context, leader raftpeer.Server, d *gate.Request, in gate.Messages) error {
+func (r *Relay) Stream(ctx context.Context, leader raftpeer.Server, d *gate.Request,
+	in gate.Messages) error {
 	conn, err := r.connTo(ctx, leader, d.Lasts)
 	if err != nil {
 		return err
@@ -208,7 +224,8 @@ func (r *Relay) Stream(ctx context.Context, leader raftpeer.Server, d *gate.Requ
 	defer r.endCall(conn)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	out, err := conn.NewStream(r.outgoing(ctx), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, d.Method)
+	out, err := conn.NewStream(r.outgoing(ctx),
+		&grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, d.Method)
 	if err != nil {
 		return r.failed(false, err)
 	}
@@ -242,33 +259,39 @@ func pass(from interface{ RecvMsg(any) error }, to interface{ SendMsg(any) error
 		if err := to.SendMsg(frame); errors.As(err, new(*wire.Error)) {
 			return err
 		} else if err != nil {
-			return fmt.Errorf("sending: %w", context.Canceled) // the reason comes from the other side's reading
+			// the reason comes from the other side's reading
+			return fmt.Errorf("sending: %w", context.Canceled)
 		}
 	}
 }
 
-// failed is the error of the leader, or the reason for which it did not answer. Sent: something was put on a connection to
-// it. Then what gRPC answers in its place does not say what took effect.
+// failed is the error of the leader, or the reason for which it did not answer. Sent: something was
+// put on a connection to it. Then what gRPC answers in its place does not say what took effect.
 func (r *Relay) failed(sent bool, err error) error {
 	if r.isStopping() {
-		return wire.StreamEnded(zamokpb.Code_CODE_STOPPING, "the node that relayed this is stopping; use another node")
+		return wire.StreamEnded(zamokpb.Code_CODE_STOPPING,
+			"the node that relayed this is stopping; use another node")
 	}
 	st, _ := status.FromError(err)
 	for _, d := range st.Details() {
 		switch info, ok := d.(*zamokpb.ErrorInfo); {
 		case ok && info.Code == zamokpb.Code_CODE_WRONG_CLUSTER:
-			return wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: at the leader's address is a node of another cluster: %s", info.Message)
+			return wire.Errorf(zamokpb.Code_CODE_NOT_LEADER,
+				"not done: at the leader's address is a node of another cluster: %s", info.Message)
 		case ok:
 			return wire.OfLeader(info)
 		}
 	}
 	if st.Code() == codes.Unimplemented {
-		return wire.Errorf(zamokpb.Code_CODE_REFUSED, "not done: the leader does not know this call; upgrade it: %v", err)
+		return wire.Errorf(zamokpb.Code_CODE_REFUSED,
+			"not done: the leader does not know this call; upgrade it: %v", err)
 	}
 	if !sent {
-		return wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: there is no connection from here to the leader; "+
-			"send it again, or to another node: %v", err)
+		return wire.Errorf(zamokpb.Code_CODE_NOT_LEADER,
+			"not done: there is no connection from here to the leader; send it again, or to "+
+				"another node: %v", err)
 	}
-	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the leader's answer did not come, so this may be done; look, "+
-		"or send it again as it was: %v", err)
+	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN,
+		"the leader's answer did not come, so this may be done; look, or send it again as "+
+			"it was: %v", err)
 }

@@ -22,12 +22,14 @@ import (
 	"zamok/raftnode/peer"
 )
 
-// TestRelayedCallsAreBounded: those that may be held open leave room for the others, and the first connection with room is
-// used.
+// TestRelayedCallsAreBounded: those that may be held open leave room for the others, and the first
+// connection with room is used.
 func TestRelayedCallsAreBounded(t *testing.T) {
-	all := limits.New(limits.Config{Logger: slog.New(slog.DiscardHandler), Clock: clock.System(), LimitReached: func(string) {}})
+	all := limits.New(limits.Config{Logger: slog.New(slog.DiscardHandler), Clock: clock.System(),
+		LimitReached: func(string) {}})
 	defer all.Stop()
-	r := New(Config{Limits: all, Cluster: func() string { return "" }, Stopping: make(chan struct{})})
+	r := New(Config{Limits: all, Cluster: func() string { return "" },
+		Stopping: make(chan struct{})})
 	defer r.Close()
 	open := func(to peer.Server, held bool) *conn {
 		conn, err := r.connTo(t.Context(), to, held)
@@ -56,13 +58,15 @@ func TestRelayedCallsAreBounded(t *testing.T) {
 	require.Same(t, first, open(leader, true))
 }
 
-// TestWhatALeaderLeavesUnexplained has an outcome nevertheless: what gRPC itself answers for a leader says nothing of it.
+// TestWhatALeaderLeavesUnexplained has an outcome nevertheless: what gRPC itself answers for a
+// leader says nothing of it.
 func TestWhatALeaderLeavesUnexplained(t *testing.T) {
 	r := New(Config{Stopping: make(chan struct{})})
 	for code, outcome := range map[codes.Code]zamokpb.Outcome{
-		codes.Unavailable:       zamokpb.Outcome_OUTCOME_UNKNOWN,
-		codes.Canceled:          zamokpb.Outcome_OUTCOME_UNKNOWN,
-		codes.ResourceExhausted: zamokpb.Outcome_OUTCOME_UNKNOWN, // a longer message than is relayed
+		codes.Unavailable: zamokpb.Outcome_OUTCOME_UNKNOWN,
+		codes.Canceled:    zamokpb.Outcome_OUTCOME_UNKNOWN,
+		// a longer message than is relayed
+		codes.ResourceExhausted: zamokpb.Outcome_OUTCOME_UNKNOWN,
 		codes.Internal:          zamokpb.Outcome_OUTCOME_UNKNOWN, // a stream that was reset
 		codes.Unimplemented:     zamokpb.Outcome_OUTCOME_NOT_DONE,
 	} {
@@ -72,7 +76,8 @@ func TestWhatALeaderLeavesUnexplained(t *testing.T) {
 		assert.Regexp(t, "; look, or send it again|; upgrade", info.Message, "it says what to do")
 	}
 	refused := wire.Errorf(zamokpb.Code_CODE_REFUSED, "not done")
-	assert.True(t, proto.Equal(refused.Info, wire.Explain(r.failed(true, refused)).Info), "what the leader explains is passed on")
+	assert.True(t, proto.Equal(refused.Info, wire.Explain(r.failed(true, refused)).Info),
+		"what the leader explains is passed on")
 }
 
 // unreachable is a node without a connection to any other.
@@ -84,13 +89,16 @@ func (unreachable) DialRelay(context.Context, peer.Server) (net.Conn, error) {
 
 // TestWhatCouldNotBeSentIsNotDone: nodes name a leader that is gone until they have another one.
 func TestWhatCouldNotBeSentIsNotDone(t *testing.T) {
-	all := limits.New(limits.Config{Logger: slog.New(slog.DiscardHandler), Clock: clock.System(), LimitReached: func(string) {}})
+	all := limits.New(limits.Config{Logger: slog.New(slog.DiscardHandler), Clock: clock.System(),
+		LimitReached: func(string) {}})
 	defer all.Stop()
-	r := New(Config{Limits: all, Cluster: func() string { return "" }, Stopping: make(chan struct{})})
+	r := New(Config{Limits: all, Cluster: func() string { return "" },
+		Stopping: make(chan struct{})})
 	r.Start(unreachable{})
 	defer r.Close()
 	request := &zamokpb.ExpireSessionRequest{Session: 1}
-	_, err := r.Call(t.Context(), peer.Server{Name: "n2"}, gate.OfMethod(zamokpb.Admin_ExpireSession_FullMethodName), request)
+	_, err := r.Call(t.Context(), peer.Server{Name: "n2"},
+		gate.OfMethod(zamokpb.Admin_ExpireSession_FullMethodName), request)
 	e := wire.Explain(err)
 	require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, e.Code())
 	require.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, e.Info.Outcome)

@@ -13,12 +13,14 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// TestADecodedFrameIsBounded: what a client sends is checked once it is decoded, and takes a multiple of its length then. Of the
-// largest frames, those of empty messages and those of empty locks take most.
+// TestADecodedFrameIsBounded: what a client sends is checked once it is decoded, and takes a
+// multiple of its length then. Of the largest frames, those of empty messages and those of empty
+// locks take most.
 func TestADecodedFrameIsBounded(t *testing.T) {
 	const most = 4 << 20
 	fill := func(field protowire.Number, bytes int) (frame []byte) {
-		for empty := protowire.AppendBytes(protowire.AppendTag(nil, field, protowire.BytesType), nil); len(frame)+len(empty) <= bytes; {
+		for empty := protowire.AppendBytes(protowire.AppendTag(nil, field, protowire.BytesType),
+			nil); len(frame)+len(empty) <= bytes; {
 			frame = append(frame, empty...)
 		}
 		return frame
@@ -36,7 +38,8 @@ func TestADecodedFrameIsBounded(t *testing.T) {
 		require.NoError(t, proto.Unmarshal(frame, &zamokpb.ClientFrame{}))
 		runtime.ReadMemStats(&after)
 		allocated := int(after.TotalAlloc - before.TotalAlloc)
-		t.Logf("%d bytes with empty %s: %d bytes were allocated, %d times as many", len(frame), name, allocated, allocated/len(frame))
+		t.Logf("%d bytes with empty %s: %d bytes were allocated, %d times as many", len(frame),
+			name, allocated, allocated/len(frame))
 		assert.Less(t, allocated, most+most/8, name)
 	}
 }

@@ -1,5 +1,5 @@
-// Package rpc is the front of a node for gRPC: it turns calls into requests for the gate, and nothing
-// else.
+// Package rpc is the front of a node for gRPC: it turns calls into requests for the gate, and
+// nothing else.
 //
 //	f := rpc.New(rpc.Config{Gate: gate, Limits: limits, Logger: logger, …})
 //	f.ServeClients(listener, budget, credentials)

@@ -27,14 +27,14 @@ import (
 )
 
 const (
-	// receiveBytesMax bounds one message or frame from a client; the largest Acquire has 39 KB. A frame of empty messages takes
-	// sixty times as much once it is decoded.
+	// receiveBytesMax bounds one message or frame from a client; the largest Acquire has 39 KB. A
+	// frame of empty messages takes sixty times as much once it is decoded.
 	receiveBytesMax = 64 << 10
 	// HeaderBytesMax bounds the metadata of a call.
 	HeaderBytesMax = 16 << 10
-	// relayedHeaderBytesMax bounds the metadata of a relayed call. The longest caller has 38 KiB: 256 groups (package identity) of
-	// 18 KiB, since bytes of its token that are not UTF-8 become three each, in base64, and gRPC counts 32 bytes and the key for
-	// each.
+	// relayedHeaderBytesMax bounds the metadata of a relayed call. The longest caller has 38 KiB:
+	// 256 groups (package identity) of 18 KiB, since bytes of its token that are not UTF-8 become
+	// three each, in base64, and gRPC counts 32 bytes and the key for each.
 	relayedHeaderBytesMax = 64 << 10
 	// openTimeout is how long a new connection may take for its handshake.
 	openTimeout = 10 * time.Second
@@ -65,26 +65,33 @@ type Front struct {
 // New makes a front without a listener.
 func New(c Config) *Front { return &Front{Config: c} }
 
-// ServeClients begins to serve the connections of clients, and ServeNodes those of other nodes. Both come before Stop.
-func (f *Front) ServeClients(l net.Listener, budget *conns.Budget, creds credentials.TransportCredentials) {
+// ServeClients begins to serve the connections of clients, and ServeNodes those of other nodes.
+// Both come before Stop.
+func (f *Front) ServeClients(l net.Listener, budget *conns.Budget,
+	creds credentials.TransportCredentials) {
 	f.serve(l, budget, creds, HeaderBytesMax)
 }
 
-// ServeNodes begins to serve the connections of nodes that relay calls, which the handshake of peers has
-// authenticated.
+// ServeNodes begins to serve the connections of nodes that relay calls, which the handshake of
+// peers has authenticated.
 func (f *Front) ServeNodes(l net.Listener, budget *conns.Budget) {
 	f.serve(l, budget, relayCredentials{insecure.NewCredentials()}, relayedHeaderBytesMax)
 }
 
-func (f *Front) serve(l net.Listener, budget *conns.Budget, creds credentials.TransportCredentials, headerBytes uint32) {
+func (f *Front) serve(l net.Listener, budget *conns.Budget, creds credentials.TransportCredentials,
+	headerBytes uint32) {
 	server := grpc.NewServer(append(budget.Options(creds),
 		grpc.WriteBufferSize(conns.BufferBytes),
 		grpc.MaxRecvMsgSize(receiveBytesMax), grpc.MaxHeaderListSize(headerBytes),
-		grpc.StaticStreamWindowSize(conns.WindowBytes), grpc.StaticConnWindowSize(conns.ConnWindowBytes),
+		grpc.StaticStreamWindowSize(conns.WindowBytes),
+		grpc.StaticConnWindowSize(conns.ConnWindowBytes),
 		grpc.MaxConcurrentStreams(conns.StreamsPerConn), grpc.ConnectionTimeout(openTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: conns.PingIdle, Timeout: pingTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingMin, PermitWithoutStream: true}),
-		grpc.WaitForHandlers(true), grpc.ChainUnaryInterceptor(f.unary), grpc.ChainStreamInterceptor(f.stream),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: conns.PingIdle,
+			Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(
+			keepalive.EnforcementPolicy{MinTime: pingMin, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true), grpc.ChainUnaryInterceptor(f.unary),
+		grpc.ChainStreamInterceptor(f.stream),
 	)...)
 	// The interceptors carry out the calls: none reaches these handlers.
 	zamokpb.RegisterZamokServer(server, zamokpb.UnimplementedZamokServer{})
@@ -95,7 +102,8 @@ func (f *Front) serve(l net.Listener, budget *conns.Budget, creds credentials.Tr
 	f.serving.Go(func() {
 		err := server.Serve(l)
 		if err != nil && !errors.Is(err, raftpeer.ErrClosed) {
-			f.Logger.Error("a listener failed; this node answers no calls there until it is restarted", "address", l.Addr(), "error", err)
+			f.Logger.Error("a listener failed; this node answers no calls there until it is "+
+				"restarted", "address", l.Addr(), "error", err)
 		}
 	})
 }
@@ -123,22 +131,27 @@ func (f *Front) each(end func(*grpc.Server)) {
 	ending.Wait()
 }
 
-// isOurs reports whether a method belongs to zamok's own services, not to those of gRPC: health and reflection.
+// isOurs reports whether a method belongs to zamok's own services, not to those of gRPC: health and
+// reflection.
 func isOurs(method string) bool { return strings.HasPrefix(method, "/zamok.v1.") }
 
 // unary passes a call of ours through the gate.
-func (f *Front) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (f *Front) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handle grpc.UnaryHandler) (any, error) {
 	if !isOurs(info.FullMethod) {
 		return handle(ctx, req)
 	}
-	if err := f.nameCluster(func(md metadata.MD) error { return grpc.SetHeader(ctx, md) }); err != nil {
+	if err := f.nameCluster(func(md metadata.MD) error {
+		return grpc.SetHeader(ctx, md)
+	}); err != nil {
 		return nil, err
 	}
 	return f.Gate.Do(ctx, arrival(ctx), req.(proto.Message))
 }
 
 // stream passes a stream of ours through the gate.
-func (f *Front) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+func (f *Front) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handle grpc.StreamHandler) error {
 	if !isOurs(info.FullMethod) {
 		return f.publicStream(srv, stream, handle)
 	}
@@ -173,8 +186,10 @@ func arrival(ctx context.Context) gate.Arrival {
 		return len(values) == 1 && values[0] == "1"
 	}
 	from := gate.Arrival{
-		Conn: conns.Of(ctx), Tokens: metadata.ValueFromIncomingContext(ctx, zamokpb.AuthorizationKey),
-		First: is(zamokpb.FirstKey), Relay: is(zamokpb.RelayKey), Clusters: metadata.ValueFromIncomingContext(ctx, zamokpb.ClusterKey),
+		Conn:   conns.Of(ctx),
+		Tokens: metadata.ValueFromIncomingContext(ctx, zamokpb.AuthorizationKey),
+		First:  is(zamokpb.FirstKey), Relay: is(zamokpb.RelayKey),
+		Clusters: metadata.ValueFromIncomingContext(ctx, zamokpb.ClusterKey),
 	}
 	at, ok := peer.FromContext(ctx)
 	if !ok || at.Addr == nil {
@@ -183,7 +198,8 @@ func arrival(ctx context.Context) gate.Arrival {
 	from.Address = at.Addr.String()
 	switch info := at.AuthInfo.(type) {
 	case relayInfo:
-		from.Via, from.Caller = &info.node, metadata.ValueFromIncomingContext(ctx, zamokpb.CallerKey)
+		from.Via, from.Caller = &info.node,
+			metadata.ValueFromIncomingContext(ctx, zamokpb.CallerKey)
 	case credentials.TLSInfo:
 		if len(info.State.VerifiedChains) > 0 {
 			from.Certificate = info.State.VerifiedChains[0][0]
@@ -201,7 +217,8 @@ type relayInfo struct {
 // AuthType implements credentials.AuthInfo.
 func (relayInfo) AuthType() string { return "zamok-peer" }
 
-// relayCredentials are the credentials of connections of other nodes, which the handshake of peers has authenticated.
+// relayCredentials are the credentials of connections of other nodes, which the handshake of peers
+// has authenticated.
 type relayCredentials struct {
 	credentials.TransportCredentials
 }

@@ -24,7 +24,8 @@ type health struct {
 const healthEvery = time.Second
 
 // services are those whose health may be queried; "" is the node.
-var services = []string{"", zamokpb.Zamok_ServiceDesc.ServiceName, zamokpb.Admin_ServiceDesc.ServiceName}
+var services = []string{"", zamokpb.Zamok_ServiceDesc.ServiceName,
+	zamokpb.Admin_ServiceDesc.ServiceName}
 
 func (h health) status(service string) healthpb.HealthCheckResponse_ServingStatus {
 	if !slices.Contains(services, service) {
@@ -36,7 +37,8 @@ func (h health) status(service string) healthpb.HealthCheckResponse_ServingStatu
 	return healthpb.HealthCheckResponse_SERVING
 }
 
-func (h health) Check(_ context.Context, req *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+func (h health) Check(_ context.Context,
+	req *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 	now := h.status(req.Service)
 	if now == healthpb.HealthCheckResponse_SERVICE_UNKNOWN {
 		return nil, status.Errorf(codes.NotFound, "there is no service %q here", req.Service)
@@ -44,7 +46,8 @@ func (h health) Check(_ context.Context, req *healthpb.HealthCheckRequest) (*hea
 	return &healthpb.HealthCheckResponse{Status: now}, nil
 }
 
-func (h health) List(context.Context, *healthpb.HealthListRequest) (*healthpb.HealthListResponse, error) {
+func (h health) List(context.Context,
+	*healthpb.HealthListRequest) (*healthpb.HealthListResponse, error) {
 	all := make(map[string]*healthpb.HealthCheckResponse)
 	for _, service := range services {
 		all[service] = &healthpb.HealthCheckResponse{Status: h.status(service)}
@@ -52,7 +55,8 @@ func (h health) List(context.Context, *healthpb.HealthListRequest) (*healthpb.He
 	return &healthpb.HealthListResponse{Statuses: all}, nil
 }
 
-func (h health) Watch(req *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
+func (h health) Watch(req *healthpb.HealthCheckRequest,
+	stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
 	tick := time.NewTicker(healthEvery)
 	defer tick.Stop()
 	sent := healthpb.HealthCheckResponse_UNKNOWN

@@ -15,8 +15,9 @@ import (
 	"zamok/fsm"
 )
 
-// A stream that this node cuts in the moment in which its client breaks it was broken by its client, whichever is seen
-// first. One that is superseded was not, for the session continues on another stream.
+// A stream that this node cuts in the moment in which its client breaks it was broken by its
+// client, whichever is seen first. One that is superseded was not, for the session continues on
+// another stream.
 func TestABreakBesideAnEndCounts(t *testing.T) {
 	n := startAlone(t)
 	for number, one := range []struct {
@@ -67,17 +68,21 @@ func (o *opening) Recv() (*zamokpb.ClientFrame, error) {
 	return frame, nil
 }
 
-// A client that dies while its Attach is on its way has broken the stream as well: no other part would report it.
+// A client that dies while its Attach is on its way has broken the stream as well: no other part
+// would report it.
 func TestABreakBeforeTheStateCounts(t *testing.T) {
 	n := startAlone(t)
 	ctx, cancel := context.WithCancel(soon(t, testCaller{hungUp: true}))
 	defer cancel()
 	secret := make([]byte, 16)
 	opened, err := n.OpenSession(ctx, &zamokpb.OpenSessionRequest{
-		Secret: secret, Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute), ReleaseOnDisconnect: int64(clock.Minute)},
+		Secret: secret,
+		Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute),
+			ReleaseOnDisconnect: int64(clock.Minute)},
 	})
 	require.NoError(t, err)
-	conn := &opening{ctx: ctx, taken: make(chan struct{}), first: &zamokpb.OpenStream{Session: opened.Session, Secret: secret}}
+	conn := &opening{ctx: ctx, taken: make(chan struct{}),
+		first: &zamokpb.OpenStream{Session: opened.Session, Secret: secret}}
 	ended := make(chan error, 1)
 	n.raft.View(func(*fsm.Machine) { // nothing is applied meanwhile
 		go func() { ended <- n.Session(ctx, conn) }()
@@ -89,7 +94,8 @@ func TestABreakBeforeTheStateCounts(t *testing.T) {
 		case <-time.After(20 * time.Millisecond): // it is waited for
 		}
 	})
-	require.Eventually(t, func() bool { return n.Hub.Counts().Broken == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return n.Hub.Counts().Broken == 1 }, patience,
+		time.Millisecond)
 }
 
 // slowAdmission is a stream whose first message is admitted when its context ends.
@@ -106,7 +112,9 @@ func TestASlowAdmissionIsNotTheClientsFault(t *testing.T) {
 		ctx, cancel := context.WithCancel(NewContext(t.Context(), testCaller{}))
 		defer cancel()
 		s := New(Config{Stopping: make(chan struct{})})
-		e := wire.Explain(s.Session(ctx, &slowAdmission{opening{ctx: ctx, taken: make(chan struct{}), first: &zamokpb.OpenStream{}}}))
+		e := wire.Explain(s.Session(ctx,
+			&slowAdmission{opening{ctx: ctx, taken: make(chan struct{}),
+				first: &zamokpb.OpenStream{}}}))
 		require.Equal(t, zamokpb.Code_CODE_UNKNOWN, e.Code())
 		require.ErrorContains(t, e, "was not answered within")
 		cancel()

@@ -1,5 +1,6 @@
 // Package service carries out the requests of the wire on one node, as plain methods: it knows no
-// protocol, and the caller only through an interface of the gate. Requests come through package gate only.
+// protocol, and the caller only through an interface of the gate. Requests come through package
+// gate only.
 //
 //	s := service.New(service.Config{ID: "n1", Hub: hub, History: history, …})
 //	s.Start(node) // before the first request

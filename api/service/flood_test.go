@@ -17,7 +17,8 @@ import (
 	"zamok/raftnode"
 )
 
-// A client that sends more than is carried out fills neither this node's memory nor the queue that all clients share.
+// A client that sends more than is carried out fills neither this node's memory nor the queue that
+// all clients share.
 func TestAFloodIsBounded(t *testing.T) {
 	const perFrame = 1024
 	keepAlive := (&zamokpb.KeepAlive{}).Message()
@@ -37,16 +38,18 @@ func TestAFloodIsBounded(t *testing.T) {
 		for range 64 {
 			require.NoError(t, st.handle(frameOf(ends...)))
 		}
-		n.raft.Submit(t.Context(), &fsm.ExpireSession{Session: 1 << 60}, func(_ raftnode.Answer, err error) { answered <- err })
+		n.raft.Submit(t.Context(), &fsm.ExpireSession{Session: 1 << 60},
+			func(_ raftnode.Answer, err error) { answered <- err })
 	})
 	assert.NoError(t, <-answered, "there was room for others")
 	<-st.queue.Done()
 	assert.NoError(t, st.queue.Err().Err(), "the one Close was carried out, and no other refused")
-	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
+	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience,
+		clock.Millisecond.Duration())
 }
 
-// While more waits than the next entry can take, a stream has few acquisitions of it. Those that find no room in time are refused,
-// with one answer for each run of tickets.
+// While more waits than the next entry can take, a stream has few acquisitions of it. Those that
+// find no room in time are refused, with one answer for each run of tickets.
 func TestAnAcquisitionWithoutRoomIsRefused(t *testing.T) {
 	const sent, gap, again = 200, 100, 150
 	n := startAlone(t)
@@ -54,7 +57,9 @@ func TestAnAcquisitionWithoutRoomIsRefused(t *testing.T) {
 	var frame zamokpb.ClientFrame
 	for ticket := uint64(1); ticket <= sent; ticket++ {
 		if ticket != gap {
-			p := &zamokpb.Acquire{Ticket: ticket, First: ticket != again, Wait: -1, Items: []*zamokpb.Item{{Name: fmt.Sprint(ticket), Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}
+			p := &zamokpb.Acquire{Ticket: ticket, First: ticket != again, Wait: -1,
+				Items: []*zamokpb.Item{{Name: fmt.Sprint(ticket),
+					Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}
 			frame.Messages = append(frame.Messages, p.Message())
 		}
 	}
@@ -77,12 +82,15 @@ func TestAnAcquisitionWithoutRoomIsRefused(t *testing.T) {
 			refused = append(refused, [2]uint64{a.State.Ticket, a.Through})
 		}
 	}
-	assert.Equal(t, [][2]uint64{{crowdedMax + 1, gap - 1}, {gap + 1, again - 1}, {again, 0}, {again + 1, sent}}, refused)
-	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
+	assert.Equal(t, [][2]uint64{{crowdedMax + 1, gap - 1}, {gap + 1, again - 1}, {again, 0},
+		{again + 1, sent}}, refused)
+	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience,
+		clock.Millisecond.Duration())
 	var known []uint64
 	n.raft.View(func(m *fsm.Machine) {
 		for ticket := uint64(1); ticket <= sent; ticket++ {
-			if _, found := m.Ticket(fsm.TicketRef{Session: st.queue.Session, Ticket: ticket}); found {
+			if _, found := m.Ticket(fsm.TicketRef{Session: st.queue.Session,
+				Ticket: ticket}); found {
 				known = append(known, ticket)
 			}
 		}
@@ -108,7 +116,8 @@ func (r *refusing) Recv() (*zamokpb.ClientFrame, error) {
 	return frameOf(), nil
 }
 
-// A stream that ended does not wait for room, nor does it look again and again whether there is some.
+// A stream that ended does not wait for room, nor does it look again and again whether there is
+// some.
 func TestAStreamThatEndedWaitsForNoRoom(t *testing.T) {
 	n := startAlone(t)
 	st, other := attachDirectly(t, n, 1), attachDirectly(t, n, 2)
@@ -133,7 +142,8 @@ func TestRefusalsPauseTheReader(t *testing.T) {
 		for i := range wire.counts {
 			delays = append(delays, wire.read[i+1].Sub(wire.read[i]))
 		}
-		assert.Equal(t, []time.Duration{0, refusalDelay, 0, 20 * refusalDelay, refusalDelayMax}, delays)
+		assert.Equal(t, []time.Duration{0, refusalDelay, 0, 20 * refusalDelay, refusalDelayMax},
+			delays)
 
 		wire.counts, wire.read = []int64{1 << 40}, nil
 		close(st.ended)
@@ -142,7 +152,8 @@ func TestRefusalsPauseTheReader(t *testing.T) {
 	})
 }
 
-// A silent stream ends with an error that names that; one that sent OpenStream never ends with NOT_DONE.
+// A silent stream ends with an error that names that; one that sent OpenStream never ends with
+// NOT_DONE.
 func TestSilence(t *testing.T) {
 	st := &stream{}
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, st.openTimedOut().Info.Outcome)
@@ -151,8 +162,8 @@ func TestSilence(t *testing.T) {
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, st.openTimedOut().Info.Outcome)
 }
 
-// The largest commands of one stream take a small part of what the node takes from all, and are refused beyond that;
-// when some have their answers there is room again.
+// The largest commands of one stream take a small part of what the node takes from all, and are
+// refused beyond that; when some have their answers there is room again.
 func TestAStreamsCommandsAreBoundedInBytes(t *testing.T) {
 	const some = pendingBytesMax / (64 << 10)
 	n := startAlone(t)
@@ -171,11 +182,13 @@ func TestAStreamsCommandsAreBoundedInBytes(t *testing.T) {
 	release := stall(t, n)
 	for ; !refused(); taken++ {
 		c := widest(st.queue.Session, uint64(taken)+1)
-		st.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: c.Ticket, First: true}, c)
+		st.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: c.Ticket,
+			First: true}, c)
 		assert.LessOrEqual(t, st.pendingBytes.Load(), int64(pendingBytesMax))
 	}
 	release()
-	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
+	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience,
+		clock.Millisecond.Duration())
 	assert.Zero(t, st.pendingBytes.Load())
 	assert.Greater(t, taken, some)
 }

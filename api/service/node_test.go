@@ -42,17 +42,19 @@ func startAlone(t testing.TB) *node {
 	require.NoError(t, err)
 	list, err := peer.ParseList("n1=" + l.Addr().String())
 	require.NoError(t, err)
-	hub, remembered, counted, stopping := push.NewHub(metrics.New()), history.New(), metrics.New(), make(chan struct{})
+	hub, remembered, counted, stopping := push.NewHub(metrics.New()), history.New(), metrics.New(),
+		make(chan struct{})
 	s := New(Config{
 		ID: "n1", Hub: hub, History: remembered, Metrics: counted, Stopping: stopping,
 		Answered: func(context.Context, time.Time, *wire.Error) {},
 	})
 	raft, err := raftnode.Open(t.Context(), raftnode.Config{
-		ID: "n1", Store: store.Config{Memory: &store.Memory{}}, TokenBase: 1 << 40, ElectionTimeout: 50 * time.Millisecond,
-		Peers:  peer.Config{List: list, Listener: l, Advertise: l.Addr().String()},
-		Logger: slog.New(slog.DiscardHandler),
-		Fatal:  func(err error) { t.Errorf("fatal: %v", err) },
-		Epoch:  hub.SetLeading,
+		ID: "n1", Store: store.Config{Memory: &store.Memory{}}, TokenBase: 1 << 40,
+		ElectionTimeout: 50 * time.Millisecond,
+		Peers:           peer.Config{List: list, Listener: l, Advertise: l.Addr().String()},
+		Logger:          slog.New(slog.DiscardHandler),
+		Fatal:           func(err error) { t.Errorf("fatal: %v", err) },
+		Epoch:           hub.SetLeading,
 		Applied: func(m *fsm.Machine, a fsm.Applied) {
 			hub.Applied(m, a)
 			remembered.Applied(a)
@@ -100,19 +102,25 @@ func soon(t testing.TB, c testCaller) context.Context {
 }
 
 // attachDirectly is a stream without a connection.
-func attachDirectly(t testing.TB, n *node, number uint64) *stream { return attachFor(t, n, number, 0) }
+func attachDirectly(t testing.TB, n *node, number uint64) *stream {
+	return attachFor(t, n, number, 0)
+}
 
 // attachFor is a stream of a session with release on disconnect.
 func attachFor(t testing.TB, n *node, number uint64, release clock.Span) *stream {
 	ctx := NewContext(context.Background(), testCaller{})
 	secret := wire.Hash(binary.BigEndian.AppendUint64(nil, number))
-	a, err := n.raft.Propose(ctx, &fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.Minute, ReleaseOnDisconnect: release}})
+	a, err := n.raft.Propose(ctx,
+		&fsm.OpenSession{Secret: secret,
+			Settings: session.Settings{TTL: clock.Minute, ReleaseOnDisconnect: release}})
 	require.NoError(t, err)
 	claimed := make(chan *push.Queue, 1)
-	n.raft.Submit(ctx, &fsm.Attach{Session: a.Result.Session, Secret: secret}, func(a raftnode.Answer, err error) {
-		queue, _ := n.Hub.Claim(&zamokpb.SessionState{Session: uint64(a.Result.Session), Attachment: a.Result.Index})
-		claimed <- queue
-	})
+	n.raft.Submit(ctx, &fsm.Attach{Session: a.Result.Session, Secret: secret},
+		func(a raftnode.Answer, err error) {
+			queue, _ := n.Hub.Claim(&zamokpb.SessionState{Session: uint64(a.Result.Session),
+				Attachment: a.Result.Index})
+			claimed <- queue
+		})
 	queue := <-claimed
 	require.NotNil(t, queue)
 	return &stream{server: n.Service, ctx: ctx, queue: queue, frames: noFrames{}}
@@ -134,14 +142,15 @@ func stall(t *testing.T, n *node) (release func()) {
 // until has a command carried out, however busy the node is.
 func until(n *node, c fsm.Command) {
 	for {
-		if _, err := n.raft.Propose(context.Background(), c); err == nil || !errors.Is(err, raftnode.ErrOverloaded) {
+		if _, err := n.raft.Propose(context.Background(), c); err == nil ||
+			!errors.Is(err, raftnode.ErrOverloaded) {
 			return
 		}
 	}
 }
 
-// lockRepeatedly acquires and drops a lock again and again, until stop is closed. It sends how long one
-// round has taken at most since it was last received.
+// lockRepeatedly acquires and drops a lock again and again, until stop is closed. It sends how long
+// one round has taken at most since it was last received.
 func lockRepeatedly(n *node, id session.ID, stop <-chan struct{}, worst chan<- time.Duration) {
 	var most time.Duration
 	for ticket := uint64(1); ; ticket++ {
@@ -154,7 +163,8 @@ func lockRepeatedly(n *node, id session.ID, stop <-chan struct{}, worst chan<- t
 		}
 		began := time.Now()
 		until(n, &fsm.Acquire{
-			Session: id, Ticket: ticket, AckedThrough: ticket - 1, Items: []fsm.Item{{Name: "bystander", Mode: fsm.Exclusive}},
+			Session: id, Ticket: ticket, AckedThrough: ticket - 1,
+			Items: []fsm.Item{{Name: "bystander", Mode: fsm.Exclusive}},
 		})
 		until(n, &fsm.Drop{Session: id, Ticket: ticket})
 		most = max(most, time.Since(began))
@@ -163,20 +173,26 @@ func lockRepeatedly(n *node, id session.ID, stop <-chan struct{}, worst chan<- t
 
 // widest is the largest acquisition there is.
 func widest(id session.ID, ticket uint64) *fsm.Acquire {
-	long := func(begin string, bytes int) string { return begin + strings.Repeat("<", bytes-len(begin)) }
+	long := func(begin string, bytes int) string {
+		return begin + strings.Repeat("<", bytes-len(begin))
+	}
 	c := &fsm.Acquire{
 		Session: id, Ticket: ticket, Wait: fsm.Forever,
-		Owner: long(fmt.Sprint("owner", ticket), fsm.OwnerBytesMax), Meta: long("", fsm.MetaBytesMax),
+		Owner: long(fmt.Sprint("owner", ticket), fsm.OwnerBytesMax),
+		Meta:  long("", fsm.MetaBytesMax),
 	}
 	for i := range fsm.ItemsMax {
-		c.Items = append(c.Items, fsm.Item{Name: long(fmt.Sprint(id, "/", ticket, "/", i, "/"), fsm.NameBytesMax), Mode: fsm.Exclusive})
+		c.Items = append(c.Items,
+			fsm.Item{Name: long(fmt.Sprint(id, "/", ticket, "/", i, "/"), fsm.NameBytesMax),
+				Mode: fsm.Exclusive})
 	}
 	return c
 }
 
 // exclusive requests one lock; wait 0 or -1.
 func exclusive(ticket uint64, name string, wait int64) *zamokpb.Acquire {
-	return &zamokpb.Acquire{Ticket: ticket, Wait: wait, Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}
+	return &zamokpb.Acquire{Ticket: ticket, Wait: wait,
+		Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}
 }
 
 func acquire(a *zamokpb.Acquire) *zamokpb.ClientMessage {
@@ -187,7 +203,8 @@ func frameOf(messages ...*zamokpb.ClientMessage) *zamokpb.ClientFrame {
 	return &zamokpb.ClientFrame{Messages: messages}
 }
 
-// noFrames are the frames of a stream without a connection, whose messages are admitted, or all denied.
+// noFrames are the frames of a stream without a connection, whose messages are admitted, or all
+// denied.
 type noFrames struct {
 	Frames
 	denied  *bool

@@ -18,12 +18,14 @@ import (
 )
 
 // Many wait for two locks and want their positions, and then the queue drains as fast as it can.
-// Another session, which has nothing to do with them, continues all the time. ZAMOK_CROWD=200000: so many.
+// Another session, which has nothing to do with them, continues all the time. ZAMOK_CROWD=200000:
+// so many.
 func TestOthersContinueWhilePositionsAreSent(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it waits for spans of time: left out with -short")
 	}
-	const longest = 3 * time.Second // what it takes is some hundredths of that, and what it took was more
+	// what it takes is some hundredths of that, and what it took was more
+	const longest = 3 * time.Second
 	waiters, _ := strconv.Atoi(os.Getenv("ZAMOK_CROWD"))
 	if waiters == 0 {
 		waiters = 40_000
@@ -37,7 +39,8 @@ func TestOthersContinueWhilePositionsAreSent(t *testing.T) {
 		began := time.Now()
 		play()
 		took, most := time.Since(began), <-others
-		t.Logf("%d waiters %s in %v; the longest round of another session took %v", waiters, name, took, most)
+		t.Logf("%d waiters %s in %v; the longest round of another session took %v", waiters, name,
+			took, most)
 		assert.Less(t, most, longest, name)
 	}
 	var queue []fsm.TicketRef
@@ -45,25 +48,32 @@ func TestOthersContinueWhilePositionsAreSent(t *testing.T) {
 	phase("come", func() { queue = crowd(t, n, waiters, &sent) })
 	phase("are sent positions", func() { // what happens at most once a second
 		before := sent.Load()
-		until(n, &fsm.Drop{Session: queue[1].Session, Ticket: queue[1].Ticket}) // all others move up
-		require.Eventually(t, func() bool { return sent.Load() > before+50 }, patience, time.Millisecond)
+		// all others move up
+		until(n, &fsm.Drop{Session: queue[1].Session, Ticket: queue[1].Ticket})
+		require.Eventually(t, func() bool { return sent.Load() > before+50 }, patience,
+			time.Millisecond)
 	})
 	phase("drain", func() { drain(t, n, queue) })
 }
 
-// crowd has so many tickets wait behind one that holds, and returns them in order, that one first. The streams'
-// readers and wires are left out: commands are submitted as streams do, and what is sent is made into frames. For what waited
-// too long on a busy machine, and was refused, another ticket comes.
+// crowd has so many tickets wait behind one that holds, and returns them in order, that one first.
+// The streams' readers and wires are left out: commands are submitted as streams do, and what is
+// sent is made into frames. For what waited too long on a busy machine, and was refused, another
+// ticket comes.
 func crowd(t *testing.T, n *node, waiters int, sent *atomic.Int64) []fsm.TicketRef {
 	const each = 4000 // tickets of a session
-	items := []fsm.Item{{Name: "crowd/a", Mode: fsm.Exclusive}, {Name: "crowd/b", Mode: fsm.Exclusive}}
+	items := []fsm.Item{{Name: "crowd/a", Mode: fsm.Exclusive},
+		{Name: "crowd/b", Mode: fsm.Exclusive}}
 	var queue []fsm.TicketRef
 	refused := make(chan fsm.TicketRef, waiters)
 	var st *stream
 	submit := func(ticket uint64) {
-		c := &fsm.Acquire{Session: st.queue.Session, Ticket: ticket, AckedThrough: ticket - 1, Items: items, Wait: fsm.Forever}
-		require.Eventually(t, func() bool { return st.pending.Load() < 512 }, patience, time.Millisecond/10)
-		st.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: ticket, Positions: len(items)}, c)
+		c := &fsm.Acquire{Session: st.queue.Session, Ticket: ticket, AckedThrough: ticket - 1,
+			Items: items, Wait: fsm.Forever}
+		require.Eventually(t, func() bool { return st.pending.Load() < 512 }, patience,
+			time.Millisecond/10)
+		st.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: ticket,
+			Positions: len(items)}, c)
 		queue = append(queue, fsm.TicketRef{Session: c.Session, Ticket: ticket})
 	}
 	for i := range waiters + 1 {
@@ -90,7 +100,8 @@ func waitingAt(n *node) (waiting int) {
 	return waiting
 }
 
-func writeNowhere(ctx context.Context, st *stream, positions *atomic.Int64, refused chan<- fsm.TicketRef) {
+func writeNowhere(ctx context.Context, st *stream, positions *atomic.Int64,
+	refused chan<- fsm.TicketRef) {
 	for {
 		select {
 		case <-st.queue.Wake():

@@ -17,8 +17,8 @@ import (
 	"zamok/fsm"
 )
 
-// Calls that read much of the machine read one at a time, and of each connection one call at a time waits for that: a
-// client is not behind everything that another one requested.
+// Calls that read much of the machine read one at a time, and of each connection one call at a time
+// waits for that: a client is not behind everything that another one requested.
 func TestReadersReadInTurn(t *testing.T) {
 	const calls = 20
 	s := startAlone(t)
@@ -70,7 +70,8 @@ func waitForReaders(t *testing.T, s *node, of reader, calls int) {
 	}, patience, time.Millisecond)
 }
 
-// TestReadersOfAnIdentityShareASlot: connections give a client no more of the reading than others have.
+// TestReadersOfAnIdentityShareASlot: connections give a client no more of the reading than others
+// have.
 func TestReadersOfAnIdentityShareASlot(t *testing.T) {
 	const calls = 20
 	s := startAlone(t)
@@ -81,7 +82,9 @@ func TestReadersOfAnIdentityShareASlot(t *testing.T) {
 	}
 	read := func(who string) {
 		ctx := from(who)
-		all.Go(func() { assert.NoError(t, s.read(ctx, func(*fsm.Machine) { order = append(order, who) })) })
+		all.Go(func() {
+			assert.NoError(t, s.read(ctx, func(*fsm.Machine) { order = append(order, who) }))
+		})
 	}
 	waiting := func(who string, calls int) { waitForReaders(t, s, reader{principal: who}, calls) }
 	s.reading <- struct{}{}
@@ -96,11 +99,12 @@ func TestReadersOfAnIdentityShareASlot(t *testing.T) {
 	require.Len(t, order, calls+1)
 	assert.Less(t, slices.Index(order, "other"), calls/2)
 	waiting("greedy", 0)
-	assert.NoError(t, s.read(from("greedy"), func(*fsm.Machine) {}), "none of its calls waits any more")
+	assert.NoError(t, s.read(from("greedy"), func(*fsm.Machine) {}),
+		"none of its calls waits any more")
 }
 
-// TestReadersOnOneConnectionReadInTurn: a connection may carry calls of several clients, as that of a node which relays does. A
-// client with many calls on it does not delay those of the others.
+// TestReadersOnOneConnectionReadInTurn: a connection may carry calls of several clients, as that of
+// a node which relays does. A client with many calls on it does not delay those of the others.
 func TestReadersOnOneConnectionReadInTurn(t *testing.T) {
 	const calls = 20
 	s := startAlone(t)
@@ -109,7 +113,9 @@ func TestReadersOnOneConnectionReadInTurn(t *testing.T) {
 	var all sync.WaitGroup
 	read := func(who string) {
 		ctx := soon(t, testCaller{name: who, conn: shared})
-		all.Go(func() { assert.NoError(t, s.read(ctx, func(*fsm.Machine) { order = append(order, who) })) })
+		all.Go(func() {
+			assert.NoError(t, s.read(ctx, func(*fsm.Machine) { order = append(order, who) }))
+		})
 	}
 	s.reading <- struct{}{}
 	for range calls {

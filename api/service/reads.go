@@ -17,8 +17,9 @@ import (
 	"zamok/session"
 )
 
-// answerBytesMax: a listing, and what Get returns, ends with the element that brings it above this. In JSON a byte takes up to
-// six, as <, a control character in metadata, so no answer over HTTP has more than 4 MiB.
+// answerBytesMax: a listing, and what Get returns, ends with the element that brings it above this.
+// In JSON a byte takes up to six, as <, a control character in metadata, so no answer over HTTP has
+// more than 4 MiB.
 const answerBytesMax = 512 << 10
 
 const (
@@ -29,8 +30,8 @@ const (
 // showDefault is how many holders, and waiters, Get returns if the request has no limit.
 const showDefault = 100
 
-// read lets f read much of the state, behind a read barrier: the state has everything that was acknowledged
-// anywhere before the call. Nothing is applied while f runs.
+// read lets f read much of the state, behind a read barrier: the state has everything that was
+// acknowledged anywhere before the call. Nothing is applied while f runs.
 func (s *Service) read(ctx context.Context, f func(*fsm.Machine)) error {
 	return s.readInParts(ctx, func(m *fsm.Machine) (more bool) {
 		f(m)
@@ -38,8 +39,8 @@ func (s *Service) read(ctx context.Context, f func(*fsm.Machine)) error {
 	})
 }
 
-// readInParts is read for more than may be read at once: part is called until it reports that there is no more, and between
-// two parts entries are applied, and other calls read.
+// readInParts is read for more than may be read at once: part is called until it reports that there
+// is no more, and between two parts entries are applied, and other calls read.
 func (s *Service) readInParts(ctx context.Context, part func(*fsm.Machine) (more bool)) error {
 	if _, _, err := s.node.ReadBarrier(ctx); err != nil {
 		return wire.Explain(err)
@@ -52,9 +53,9 @@ func (s *Service) readInParts(ctx context.Context, part func(*fsm.Machine) (more
 	return nil
 }
 
-// readPart lets f read when the call has its slots: one call reads at a time, one of each caller waits for that, and one of each
-// connection waits for the slot of its caller. Callers on one connection do not wait for each other: a node relays all its calls
-// over one.
+// readPart lets f read when the call has its slots: one call reads at a time, one of each caller
+// waits for that, and one of each connection waits for the slot of its caller. Callers on one
+// connection do not wait for each other: a node relays all its calls over one.
 func (s *Service) readPart(ctx context.Context, f func(*fsm.Machine)) error {
 	by := CallerOf(ctx)
 	caller := reader{principal: by.Principal()}
@@ -124,15 +125,19 @@ func (s *Service) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.Ge
 	return answer, s.read(ctx, func(m *fsm.Machine) {
 		lock, _ := m.Lock(req.Name)
 		answer.Lock, answer.Stamp = wire.LockSummary(lock, wire.HoldOffUntil(m)), wire.StampOf(m)
-		ticket := func(ref fsm.TicketRef) *zamokpb.Ticket { return wire.Ticket(m, ref, s.History.At) }
+		ticket := func(ref fsm.TicketRef) *zamokpb.Ticket {
+			return wire.Ticket(m, ref, s.History.At)
+		}
 		bytes := 0
 		answer.Holders = describe(m.Holders(req.Name), ticket, limit, &bytes)
 		answer.Queue = describe(m.Waiters(req.Name), ticket, limit, &bytes)
 	})
 }
 
-// describe converts up to limit elements, or fewer: until bytes, to which it adds, are more than answerBytesMax.
-func describe[From any, To proto.Message](list iter.Seq[From], convert func(From) To, limit int, bytes *int) (converted []To) {
+// describe converts up to limit elements, or fewer: until bytes, to which it adds, are more than
+// answerBytesMax.
+func describe[From any, To proto.Message](list iter.Seq[From], convert func(From) To, limit int,
+	bytes *int) (converted []To) {
 	for from := range list {
 		if len(converted) == limit || *bytes > answerBytesMax {
 			break
@@ -145,7 +150,8 @@ func describe[From any, To proto.Message](list iter.Seq[From], convert func(From
 }
 
 // List lists locks in use.
-func (s *Service) List(ctx context.Context, req *zamokpb.ListRequest) (*zamokpb.ListResponse, error) {
+func (s *Service) List(ctx context.Context,
+	req *zamokpb.ListRequest) (*zamokpb.ListResponse, error) {
 	answer := &zamokpb.ListResponse{}
 	var locks []fsm.LockSummary // converted after the read, when entries are applied again
 	var holdOff clock.Time
@@ -163,7 +169,8 @@ func (s *Service) List(ctx context.Context, req *zamokpb.ListRequest) (*zamokpb.
 }
 
 // ListSessions lists live sessions.
-func (s *Service) ListSessions(ctx context.Context, req *zamokpb.ListSessionsRequest) (*zamokpb.ListSessionsResponse, error) {
+func (s *Service) ListSessions(ctx context.Context,
+	req *zamokpb.ListSessionsRequest) (*zamokpb.ListSessionsResponse, error) {
 	answer := &zamokpb.ListSessionsResponse{}
 	var living []session.Session
 	part := CallerOf(ctx).Sessions(session.ID(req.After), cmp.Or(int(req.Limit), ListMax), &living)
@@ -178,7 +185,8 @@ func (s *Service) ListSessions(ctx context.Context, req *zamokpb.ListSessionsReq
 }
 
 // Check reports whether a grant is held.
-func (s *Service) Check(ctx context.Context, req *zamokpb.CheckRequest) (*zamokpb.CheckResponse, error) {
+func (s *Service) Check(ctx context.Context,
+	req *zamokpb.CheckRequest) (*zamokpb.CheckResponse, error) {
 	if _, _, err := s.node.ReadBarrier(ctx); err != nil {
 		return nil, wire.Explain(err)
 	}
@@ -193,7 +201,8 @@ func (s *Service) Check(ctx context.Context, req *zamokpb.CheckRequest) (*zamokp
 	return answer, nil
 }
 
-// Now reads the replicated clock after a read barrier of its own, so that it rises from call to call.
+// Now reads the replicated clock after a read barrier of its own, so that it rises from call to
+// call.
 func (s *Service) Now(ctx context.Context, _ *zamokpb.NowRequest) (*zamokpb.NowResponse, error) {
 	stamp, now, err := s.node.ReadBarrier(ctx)
 	if err != nil {
@@ -202,12 +211,13 @@ func (s *Service) Now(ctx context.Context, _ *zamokpb.NowRequest) (*zamokpb.NowR
 	return &zamokpb.NowResponse{Stamp: wire.Stamp(stamp, now)}, nil
 }
 
-// reachedWait is how long a follower waits until it has applied the index from which it is to watch: usually it lags
-// behind the answer of a leader, by milliseconds.
+// reachedWait is how long a follower waits until it has applied the index from which it is to
+// watch: usually it lags behind the answer of a leader, by milliseconds.
 const reachedWait = time.Second
 
-// checkReached refuses an index of the future, such as one of another cluster: a watch from there would skip events. To a
-// follower it looks like one that it will apply soon, so it names the leader.
+// checkReached refuses an index of the future, such as one of another cluster: a watch from there
+// would skip events. To a follower it looks like one that it will apply soon, so it names the
+// leader.
 func (s *Service) checkReached(ctx context.Context, from uint64) error {
 	if s.History.Reached(from) {
 		return nil
@@ -222,16 +232,18 @@ func (s *Service) checkReached(ctx context.Context, from uint64) error {
 		}
 		return wire.Explain(err)
 	case from > stamp.Index:
-		return wire.Invalid("from", "is index %d, and this cluster has reached %d only: is it of another cluster? "+
-			"List again, and watch from the list's index", from, stamp.Index)
+		return wire.Invalid("from",
+			"is index %d, and this cluster has reached %d only: is it of another cluster? List "+
+				"again, and watch from the list's index", from, stamp.Index)
 	}
 	return nil
 }
 
-// Watch sends the events of locks under a prefix, and with the prefix "" also those of sessions, from this
-// node's history. Sending runs on a goroutine of its own: a client that reads nothing would hold it forever,
-// and is cut when an event that it has not read is forgotten.
-func (s *Service) Watch(ctx context.Context, req *zamokpb.WatchRequest, send func(any) error) error {
+// Watch sends the events of locks under a prefix, and with the prefix "" also those of sessions,
+// from this node's history. Sending runs on a goroutine of its own: a client that reads nothing
+// would hold it forever, and is cut when an event that it has not read is forgotten.
+func (s *Service) Watch(ctx context.Context, req *zamokpb.WatchRequest,
+	send func(any) error) error {
 	if err := s.checkReached(ctx, req.From); err != nil {
 		return err
 	}
@@ -249,6 +261,7 @@ func (s *Service) Watch(ctx context.Context, req *zamokpb.WatchRequest, send fun
 	case <-w.Done():
 		return w.Err()
 	case <-s.Stopping:
-		return wire.Errorf(zamokpb.Code_CODE_STOPPING, "this node is stopping; watch at another one, from the last index")
+		return wire.Errorf(zamokpb.Code_CODE_STOPPING,
+			"this node is stopping; watch at another one, from the last index")
 	}
 }

@@ -17,15 +17,18 @@ import (
 	"zamok/session"
 )
 
-// fillQueue fills the queue in front of a log that stands still: two entries are in flight, and more than one waits.
+// fillQueue fills the queue in front of a log that stands still: two entries are in flight, and
+// more than one waits.
 func fillQueue(t *testing.T, n *node, other session.ID) {
 	for ticket := uint64(1); ticket <= 4096; ticket++ {
-		c := &fsm.Acquire{Session: other, Ticket: ticket, Items: []fsm.Item{{Name: "other", Mode: fsm.Exclusive}}}
+		c := &fsm.Acquire{Session: other, Ticket: ticket,
+			Items: []fsm.Item{{Name: "other", Mode: fsm.Exclusive}}}
 		n.raft.Submit(t.Context(), c, func(raftnode.Answer, error) {})
 	}
 }
 
-// refusals are the outcomes of the refused acquisitions among what a stream is about to send, by ticket.
+// refusals are the outcomes of the refused acquisitions among what a stream is about to send, by
+// ticket.
 func refusals(st *stream) map[uint64]zamokpb.Outcome {
 	outcomes := make(map[uint64]zamokpb.Outcome)
 	frame, _ := st.queue.Take()
@@ -39,8 +42,8 @@ func refusals(st *stream) map[uint64]zamokpb.Outcome {
 	return outcomes
 }
 
-// TestARefusedRetransmissionIsInDoubt: a stream answers "not done" to an acquisition only if that is marked as the first
-// transmission, whatever the refusal is for.
+// TestARefusedRetransmissionIsInDoubt: a stream answers "not done" to an acquisition only if that
+// is marked as the first transmission, whatever the refusal is for.
 func TestARefusedRetransmissionIsInDoubt(t *testing.T) {
 	t.Parallel()
 	denied := false
@@ -65,7 +68,8 @@ func TestARefusedRetransmissionIsInDoubt(t *testing.T) {
 			return func() { st.pendingBytes.Add(-pendingBytesMax) }
 		},
 		"by the full queue": func(st *stream) func() {
-			c := &fsm.Acquire{Session: st.queue.Session, Ticket: 1 << 40, Items: []fsm.Item{{Name: "full", Mode: fsm.Exclusive}}}
+			c := &fsm.Acquire{Session: st.queue.Session, Ticket: 1 << 40,
+				Items: []fsm.Item{{Name: "full", Mode: fsm.Exclusive}}}
 			for range 1<<15 + 4096 {
 				n.raft.Submit(t.Context(), c, func(raftnode.Answer, error) {})
 			}
@@ -101,13 +105,15 @@ func TestARefusedRetransmissionIsInDoubt(t *testing.T) {
 			st.queue.Take()
 			unknown, not := zamokpb.Outcome_OUTCOME_UNKNOWN, zamokpb.Outcome_OUTCOME_NOT_DONE
 			send(done, inFlight, first)
-			assert.Equal(t, map[uint64]zamokpb.Outcome{done: unknown, inFlight: unknown, first: not}, refusals(st))
+			assert.Equal(t, map[uint64]zamokpb.Outcome{done: unknown, inFlight: unknown,
+				first: not}, refusals(st))
 			end()
 			release()
 			require.Eventually(t, drained, patience, clock.Millisecond.Duration())
 			assert.True(t, known(inFlight))
 			assert.False(t, known(first))
-			for began := time.Now(); !known(first) && time.Since(began) < patience; { // again while the queue is full
+			// again while the queue is full
+			for began := time.Now(); !known(first) && time.Since(began) < patience; {
 				send(first)
 				require.Eventually(t, drained, patience, clock.Millisecond.Duration())
 			}
@@ -116,22 +122,29 @@ func TestARefusedRetransmissionIsInDoubt(t *testing.T) {
 	}
 }
 
-// TestAnAcquisitionOutlivesTheNodeThatRelaysIt: a node that was removed, and ends, breaks a call while its acquisition is on its way
-// through the log. That is not its caller's doing, who requests the same ticket from another node.
+// TestAnAcquisitionOutlivesTheNodeThatRelaysIt: a node that was removed, and ends, breaks a call
+// while its acquisition is on its way through the log. That is not its caller's doing, who requests
+// the same ticket from another node.
 func TestAnAcquisitionOutlivesTheNodeThatRelaysIt(t *testing.T) {
 	t.Parallel()
 	n := startAlone(t)
-	ctx, cancel := context.WithCancel(soon(t, testCaller{removed: "n2, which relays it, was removed"}))
+	ctx, cancel := context.WithCancel(
+		soon(t, testCaller{removed: "n2, which relays it, was removed"}))
 	secret := make([]byte, 16)
-	opened, err := n.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: secret, Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute)}})
+	opened, err := n.OpenSession(ctx,
+		&zamokpb.OpenSessionRequest{Secret: secret,
+			Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute)}})
 	require.NoError(t, err)
 	ref := fsm.TicketRef{Session: session.ID(opened.Session), Ticket: 1}
 	release, done := stall(t, n), make(chan error)
 	go func() {
-		_, err := n.Acquire(ctx, &zamokpb.AcquireRequest{Session: opened.Session, Secret: secret, Acquire: exclusive(1, "x", -1)})
+		_, err := n.Acquire(ctx,
+			&zamokpb.AcquireRequest{Session: opened.Session, Secret: secret,
+				Acquire: exclusive(1, "x", -1)})
 		done <- err
 	}()
-	require.Eventually(t, func() bool { return n.Hub.Counts().Calls == 1 }, patience, clock.Millisecond.Duration())
+	require.Eventually(t, func() bool { return n.Hub.Counts().Calls == 1 }, patience,
+		clock.Millisecond.Duration())
 	cancel()
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, wire.Explain(<-done).Info.Outcome)
 	release()
@@ -143,15 +156,19 @@ func TestAnAcquisitionOutlivesTheNodeThatRelaysIt(t *testing.T) {
 	})
 }
 
-// A drop that was refused while the node was overloaded is submitted again, but not after a later call.
+// A drop that was refused while the node was overloaded is submitted again, but not after a later
+// call.
 func TestALateDropOfABrokenCallIsLeftOut(t *testing.T) {
 	n, secret := startAlone(t), make([]byte, 16)
 	ctx := soon(t, testCaller{})
-	opened, err := n.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: secret, Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute)}})
+	opened, err := n.OpenSession(ctx,
+		&zamokpb.OpenSessionRequest{Secret: secret,
+			Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute)}})
 	require.NoError(t, err)
 	ref := fsm.TicketRef{Session: session.ID(opened.Session), Ticket: 1}
 	earlier := n.Hub.Await(ref, false)
-	_, err = n.Acquire(ctx, &zamokpb.AcquireRequest{Session: opened.Session, Secret: secret, Acquire: exclusive(1, "x", 0)})
+	_, err = n.Acquire(ctx, &zamokpb.AcquireRequest{Session: opened.Session, Secret: secret,
+		Acquire: exclusive(1, "x", 0)})
 	require.NoError(t, err)
 	n.dropFor(ctx, earlier, &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket}, dropTries)
 	_, _, err = n.raft.ReadBarrier(ctx)

@@ -31,7 +31,8 @@ type Service struct {
 	Config
 	node *raftnode.Node // set by Start
 
-	dropping  sync.Mutex     // held to submit the drop of a call that broke; taken by a call that begins to wait
+	// held to submit the drop of a call that broke; taken by a call that begins to wait
+	dropping  sync.Mutex
 	reading   chan struct{}  // capacity 1: full while a call reads much of the state
 	readSlots readSlots      // of callers and their connections, for reading
 	backingUp chan struct{}  // its capacity is how many there may be
@@ -41,7 +42,8 @@ type Service struct {
 // New makes a service, and Start gives it its node. No request may come before.
 func New(c Config) *Service {
 	return &Service{
-		Config: c, reading: make(chan struct{}, 1), readSlots: readSlots{of: make(map[reader]*readSlot)},
+		Config: c, reading: make(chan struct{}, 1),
+		readSlots: readSlots{of: make(map[reader]*readSlot)},
 		backingUp: make(chan struct{}, backupsMax),
 	}
 }
@@ -54,8 +56,8 @@ func (s *Service) Start(node *raftnode.Node) {
 	s.busy.Go(func() { s.History.Run(s.Stopping) })
 }
 
-// Wait waits until nothing of the service runs any more, after Stopping was closed and the fronts have
-// ended their calls.
+// Wait waits until nothing of the service runs any more, after Stopping was closed and the fronts
+// have ended their calls.
 func (s *Service) Wait() { s.busy.Wait() }
 
 // Caller is what the service knows of who sends a request. The gate has authenticated it, and knows
@@ -63,30 +65,32 @@ func (s *Service) Wait() { s.busy.Wait() }
 type Caller interface {
 	// Identity is what a session is opened with.
 	Identity() string
-	// Owns reports whether the caller may use a session that was opened with an identity, if it knows
-	// the secret.
+	// Owns reports whether the caller may use a session that was opened with an identity, if it
+	// knows the secret.
 	Owns(identity string) bool
 	// MayLock reports whether the caller may hold sessions. One that may not can release.
 	MayLock() bool
 
 	// Locks and Sessions return functions that add what the caller may see to a page, in parts. See
 	// Service.readInParts.
-	Locks(prefix, after string, limit int, page *[]fsm.LockSummary) (part func(*fsm.Machine) (more bool))
-	Sessions(after session.ID, limit int, page *[]session.Session) (part func(*fsm.Machine) (more bool))
-	// Watches returns a function that reports whether the caller may get events of a lock, and with ""
-	// whether it may get the ends of sessions; and the rules by which it decides.
+	Locks(prefix, after string, limit int,
+		page *[]fsm.LockSummary) (part func(*fsm.Machine) (more bool))
+	Sessions(after session.ID, limit int,
+		page *[]session.Session) (part func(*fsm.Machine) (more bool))
+	// Watches returns a function that reports whether the caller may get events of a lock, and with
+	// "" whether it may get the ends of sessions; and the rules by which it decides.
 	Watches() (inForce any, may func(name string) bool)
 	// Key is the same for callers that may see the same, whatever the rules are.
 	Key() string
 
-	// Principal is the name under which the caller is served in turn with others, Connection what it
-	// calls on; nil: none that is known.
+	// Principal is the name under which the caller is served in turn with others, Connection what
+	// it calls on; nil: none that is known.
 	Principal() string
 	Connection() any
 	// Probe finds out soon if the caller's computer is gone.
 	Probe()
-	// HungUp reports, of a call that broke, whether the caller itself did that, on a connection to this
-	// node.
+	// HungUp reports, of a call that broke, whether the caller itself did that, on a connection to
+	// this node.
 	HungUp() bool
 	// RelayRemoved says that the node that relays the call was removed; "": it was not.
 	RelayRemoved() string

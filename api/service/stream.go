@@ -21,16 +21,17 @@ const (
 	openStreamWait = 10 * time.Second
 	// flushWait is how long a stream that ends may take to send what is queued.
 	flushWait = time.Second
-	// pendingMax is how many commands and renewals of one stream may be without an answer: more than a
-	// session can have, and much less than the node takes from all together.
+	// pendingMax is how many commands and renewals of one stream may be without an answer: more
+	// than a session can have, and much less than the node takes from all together.
 	pendingMax = 2 * fsm.TicketsMax
-	// pendingBytesMax bounds their bytes in the log: a sixteenth of what the node takes from all together.
+	// pendingBytesMax bounds their bytes in the log: a sixteenth of what the node takes from all
+	// together.
 	pendingBytesMax = 4 << 20
 )
 
-// stream serves one session. Three goroutines share it: the handler, which waits for the end, since in gRPC
-// only its return ends a stream; the reader; and the writer. The last two end with the handler, and
-// Service.busy waits for them.
+// stream serves one session. Three goroutines share it: the handler, which waits for the end, since
+// in gRPC only its return ends a stream; the reader; and the writer. The last two end with the
+// handler, and Service.busy waits for them.
 type stream struct {
 	server *Service
 	ctx    context.Context
@@ -47,27 +48,30 @@ type stream struct {
 	pending      atomic.Int64  // commands and renewals that have no answer yet
 	acquiring    atomic.Int64  // acquisitions of these
 	pendingBytes atomic.Int64  // of those commands
-	drained      chan struct{} // capacity 1: the last command had its answer, or half of crowdedMax acquisitions are left
-	overloads    atomic.Int64  // refusals because of overload since the reader last slept
-	mayWait      time.Duration // the reader's: for how long it may wait for room
-	closing      bool          // the reader's: the client closed the session
+	// capacity 1: the last command had its answer, or half of crowdedMax acquisitions are left
+	drained   chan struct{}
+	overloads atomic.Int64  // refusals because of overload since the reader last slept
+	mayWait   time.Duration // the reader's: for how long it may wait for room
+	closing   bool          // the reader's: the client closed the session
 }
 
 // Frames are both directions of a session's stream.
 type Frames interface {
 	// Recv returns the next frame; io.EOF: the client sends no more.
 	Recv() (*zamokpb.ClientFrame, error)
-	// Admit says why a message of the frame that was received last is not to be carried out; nil: it is.
+	// Admit says why a message of the frame that was received last is not to be carried out; nil:
+	// it is.
 	Admit(frame *zamokpb.ClientFrame, message int) error
 	Send(*zamokpb.ServerFrame) error
 }
 
-// Session serves the stream of one session. Recv and Send of frames must end with an error soon after it
-// returns.
+// Session serves the stream of one session. Recv and Send of frames must end with an error soon
+// after it returns.
 func (s *Service) Session(ctx context.Context, frames Frames) error {
 	st := &stream{
 		server: s, ctx: ctx, frames: frames,
-		attached: make(chan struct{}), failed: make(chan struct{}), written: make(chan struct{}), ended: make(chan struct{}),
+		attached: make(chan struct{}), failed: make(chan struct{}), written: make(chan struct{}),
+		ended:   make(chan struct{}),
 		drained: make(chan struct{}, 1),
 	}
 	defer close(st.ended)
@@ -96,13 +100,15 @@ func (s *Service) Session(ctx context.Context, frames Frames) error {
 // openTimedOut is why a stream ends that was not attached in time.
 func (st *stream) openTimedOut() *wire.Error {
 	if st.received.Load() > 0 {
-		return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the OpenStream was not answered within %v, and may still take effect; send it again", openStreamWait)
+		return wire.Errorf(zamokpb.Code_CODE_UNKNOWN,
+			"the OpenStream was not answered within %v, and may still take effect; send it again",
+			openStreamWait)
 	}
 	return wire.Invalid("messages", "the first frame did not come within %v", openStreamWait)
 }
 
-// serve waits for the end of an attached stream, and returns the reason. If the client broke the stream at
-// the moment at which this node ended it, the break counts as well.
+// serve waits for the end of an attached stream, and returns the reason. If the client broke the
+// stream at the moment at which this node ended it, the break counts as well.
 func (st *stream) serve() error {
 	select {
 	case <-st.queue.Done():
@@ -136,7 +142,8 @@ func (st *stream) flush() error {
 	return reason.Err()
 }
 
-// broken is the end of the reader: the client violated the protocol, or its end of the stream broke.
+// broken is the end of the reader: the client violated the protocol, or its end of the stream
+// broke.
 func (st *stream) broken() error {
 	if e := (*wire.Error)(nil); errors.As(st.err, &e) {
 		return e
@@ -163,8 +170,8 @@ func (st *stream) signalDrained() {
 	}
 }
 
-// awaitAnswers waits until the last command has its answer: a command that was in flight when the stream broke must
-// not count as a renewal after that.
+// awaitAnswers waits until the last command has its answer: a command that was in flight when the
+// stream broke must not count as a renewal after that.
 func (st *stream) awaitAnswers() {
 	for st.pending.Load() > 0 {
 		select {
@@ -198,8 +205,8 @@ func (st *stream) write() {
 	}
 }
 
-// read takes frames until the stream ends. A queue that it attached is left once the handler has ended, perhaps before it
-// saw the queue.
+// read takes frames until the stream ends. A queue that it attached is left once the handler has
+// ended, perhaps before it saw the queue.
 func (st *stream) read() {
 	defer func() {
 		if <-st.ended; isClosed(st.attached) {
@@ -228,14 +235,16 @@ func (st *stream) readOpen() error {
 	}
 	st.received.Add(1)
 	if len(p.Messages) != 1 || p.Messages[0].GetOpen() == nil {
-		return wire.Invalid("messages", "the first frame of a stream has an OpenStream and nothing else")
+		return wire.Invalid("messages",
+			"the first frame of a stream has an OpenStream and nothing else")
 	}
 	first := p.Messages[0].GetOpen()
 	if err := st.frames.Admit(p, 0); err != nil {
 		return err
 	}
 	attach := &fsm.Attach{
-		Session: session.ID(first.Session), Secret: wire.Hash(first.Secret), AckedThrough: p.AckedThrough, Attempt: first.Attempt,
+		Session: session.ID(first.Session), Secret: wire.Hash(first.Secret),
+		AckedThrough: p.AckedThrough, Attempt: first.Attempt,
 	}
 	if attach.Session == 0 {
 		a, err := st.server.openSession(st.ctx, attach.Secret, first.Settings)
@@ -251,21 +260,24 @@ func (st *stream) readOpen() error {
 	return err
 }
 
-// attach makes this the stream of the session. If the client breaks it meanwhile, attach continues to wait:
-// the break of an attached stream counts.
+// attach makes this the stream of the session. If the client breaks it meanwhile, attach continues
+// to wait: the break of an attached stream counts.
 func (st *stream) attach(command *fsm.Attach, sent []byte) error {
 	s, id := st.server, command.Session
 	attached := make(chan error, 1)
 	s.node.Submit(st.ctx, command, func(a raftnode.Answer, err error) {
 		e := refusal(&a, err)
-		if a.Result.Code == fsm.LimitExceeded { // that of attachments in one entry: nothing is wrong with the session
-			e = wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: another stream of session %d, or too many others, attached at the same moment; "+
-				"attach anew", id)
+		// that of attachments in one entry: nothing is wrong with the session
+		if a.Result.Code == fsm.LimitExceeded {
+			e = wire.Errorf(zamokpb.Code_CODE_OVERLOADED,
+				"not done: another stream of session %d, or too many others, attached at the "+
+					"same moment; attach anew", id)
 		}
 		if e == nil {
 			st.queue, e = s.Hub.Claim(&zamokpb.SessionState{
-				Session: uint64(id), Attachment: a.Result.Index, Ttl: int64(a.Result.TTL), TtlMin: int64(s.node.LeastTTL()),
-				Sent: sent, Time: int64(a.Time), Node: s.ID,
+				Session: uint64(id), Attachment: a.Result.Index, Ttl: int64(a.Result.TTL),
+				TtlMin: int64(s.node.LeastTTL()),
+				Sent:   sent, Time: int64(a.Time), Node: s.ID,
 			})
 		}
 		if e == nil {
@@ -287,7 +299,8 @@ func (st *stream) attach(command *fsm.Attach, sent []byte) error {
 	}
 }
 
-// handle carries out a frame. An error ends the stream; what is wrong with one command is its answer.
+// handle carries out a frame. An error ends the stream; what is wrong with one command is its
+// answer.
 func (st *stream) handle(p *zamokpb.ClientFrame) error {
 	if isClosed(st.queue.Done()) {
 		return nil
@@ -304,22 +317,30 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 				unqueued = append(unqueued, m.Acquire)
 			}
 		case *zamokpb.ClientMessage_Drop:
-			c := push.Command{Kind: zamokpb.Command_COMMAND_DROP, Ticket: m.Drop.GetTicket(), Frame: frame}
-			st.command(c, st.frames.Admit(p, i), st.server.dropCommand(st.ctx, fsm.Drop{Session: id, Ticket: c.Ticket, AckedThrough: p.AckedThrough}))
+			c := push.Command{Kind: zamokpb.Command_COMMAND_DROP, Ticket: m.Drop.GetTicket(),
+				Frame: frame}
+			st.command(c, st.frames.Admit(p, i),
+				st.server.dropCommand(st.ctx,
+					fsm.Drop{Session: id, Ticket: c.Ticket, AckedThrough: p.AckedThrough}))
 		case *zamokpb.ClientMessage_Downgrade:
-			c := push.Command{Kind: zamokpb.Command_COMMAND_DOWNGRADE, Ticket: m.Downgrade.GetTicket(), Frame: frame}
-			st.command(c, st.frames.Admit(p, i), &fsm.Downgrade{Session: id, Ticket: c.Ticket, AckedThrough: p.AckedThrough})
+			c := push.Command{Kind: zamokpb.Command_COMMAND_DOWNGRADE,
+				Ticket: m.Downgrade.GetTicket(), Frame: frame}
+			st.command(c, st.frames.Admit(p, i),
+				&fsm.Downgrade{Session: id, Ticket: c.Ticket, AckedThrough: p.AckedThrough})
 		case *zamokpb.ClientMessage_KeepAlive:
 			if err := st.frames.Admit(p, i); err != nil { // the rules have changed
-				return wire.StreamEnded(wire.Explain(err).Code(), "the session is not renewed, and its stream ends: %v", err)
+				return wire.StreamEnded(wire.Explain(err).Code(),
+					"the session is not renewed, and its stream ends: %v", err)
 			}
 			st.renew(frame)
 		case *zamokpb.ClientMessage_Close:
 			st.close()
 		case *zamokpb.ClientMessage_Open:
-			return wire.Invalid(fmt.Sprintf("messages[%d]", i), "is an OpenStream, which only the first frame has")
+			return wire.Invalid(fmt.Sprintf("messages[%d]", i),
+				"is an OpenStream, which only the first frame has")
 		default:
-			return wire.Invalid(fmt.Sprintf("messages[%d]", i), "is empty, or of a kind that this server does not know")
+			return wire.Invalid(fmt.Sprintf("messages[%d]", i),
+				"is empty, or of a kind that this server does not know")
 		}
 	}
 	st.refuseUnqueued(frame, unqueued)
@@ -327,8 +348,10 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 }
 
 // acquire requests locks.
-func (st *stream) acquire(frame push.Frame, refused error, ackedThrough uint64, p *zamokpb.Acquire) {
-	c := push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: p.GetTicket(), First: p.GetFirst(), Frame: frame}
+func (st *stream) acquire(frame push.Frame, refused error, ackedThrough uint64,
+	p *zamokpb.Acquire) {
+	c := push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: p.GetTicket(),
+		First: p.GetFirst(), Frame: frame}
 	if refused != nil {
 		st.refuse(c, refused)
 		return
@@ -362,10 +385,12 @@ func (st *stream) refuse(c push.Command, err error) {
 func (st *stream) submit(c push.Command, command fsm.Command) {
 	bytes := int64(fsm.Size(command))
 	count, sum := st.pending.Add(1), st.pendingBytes.Add(bytes)
-	if count > pendingMax || sum > pendingBytesMax && c.Kind == zamokpb.Command_COMMAND_ACQUIRE { // commands that end locks are not limited by bytes
+	// commands that end locks are not limited by bytes
+	if count > pendingMax || sum > pendingBytesMax && c.Kind == zamokpb.Command_COMMAND_ACQUIRE {
 		st.answered(bytes)
-		st.refuse(c, wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: %d commands of this stream wait for their answers, or "+
-			"%d bytes of them; send it again when some have come", pendingMax, pendingBytesMax))
+		st.refuse(c, wire.Errorf(zamokpb.Code_CODE_OVERLOADED,
+			"not done: %d commands of this stream wait for their answers, or %d bytes of them; "+
+				"send it again when some have come", pendingMax, pendingBytesMax))
 		return
 	}
 	acquires := c.Kind == zamokpb.Command_COMMAND_ACQUIRE
@@ -394,8 +419,8 @@ func (st *stream) answer(c push.Command, a *raftnode.Answer, refusal *wire.Error
 	st.queue.Answer(c, a, refusal)
 }
 
-// renew submits the renewal of a frame, unless too many commands wait for their answers: a frame before it
-// confirms nearly as much. If anything waits, the client learns that the stream stands.
+// renew submits the renewal of a frame, unless too many commands wait for their answers: a frame
+// before it confirms nearly as much. If anything waits, the client learns that the stream stands.
 func (st *stream) renew(frame push.Frame) {
 	pending := st.pending.Add(1)
 	if pending > 1 {
@@ -417,14 +442,15 @@ func (st *stream) close() {
 		return
 	}
 	st.closing = true
-	st.server.node.Submit(st.ctx, &fsm.CloseSession{Session: st.queue.Session}, func(_ raftnode.Answer, err error) {
-		if err == nil {
-			return
-		}
-		e := wire.Explain(err)
-		if errors.Is(err, raftnode.ErrOverloaded) {
-			e = wire.Errorf(e.Code(), "the session was not closed: %v", e)
-		}
-		st.queue.End(e)
-	})
+	st.server.node.Submit(st.ctx, &fsm.CloseSession{Session: st.queue.Session},
+		func(_ raftnode.Answer, err error) {
+			if err == nil {
+				return
+			}
+			e := wire.Explain(err)
+			if errors.Is(err, raftnode.ErrOverloaded) {
+				e = wire.Errorf(e.Code(), "the session was not closed: %v", e)
+			}
+			st.queue.End(e)
+		})
 }

@@ -10,7 +10,8 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// Number is a number of 64 bits: a text in JSON, since many languages would round it; a number is read as well.
+// Number is a number of 64 bits: a text in JSON, since many languages would round it; a number is
+// read as well.
 type Number uint64
 
 // MarshalText implements encoding.TextMarshaler.
@@ -20,7 +21,8 @@ func (n Number) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, u
 func (n *Number) UnmarshalText(text []byte) error {
 	v, err := strconv.ParseUint(string(text), 10, 64)
 	if err != nil {
-		return errors.New("must be a number from 0 to 2^64-1") // without the value: it may be a misplaced secret
+		// without the value: it may be a misplaced secret
+		return errors.New("must be a number from 0 to 2^64-1")
 	}
 	*n = Number(v)
 	return nil
@@ -84,7 +86,8 @@ func meta(data []byte) string {
 type Mode string
 
 var modes = map[Mode]zamokpb.Mode{
-	"exclusive": zamokpb.Mode_MODE_EXCLUSIVE, "shared": zamokpb.Mode_MODE_SHARED, "permits": zamokpb.Mode_MODE_PERMITS,
+	"exclusive": zamokpb.Mode_MODE_EXCLUSIVE, "shared": zamokpb.Mode_MODE_SHARED,
+	"permits": zamokpb.Mode_MODE_PERMITS,
 }
 
 // UnmarshalText implements encoding.TextUnmarshaler.

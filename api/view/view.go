@@ -30,8 +30,10 @@ type LockBrief struct {
 }
 
 func newLockBrief(l *zamokpb.LockSummary, now int64) LockBrief {
-	b := LockBrief{Name: l.GetName(), Kind: "mutex", Of: l.GetOf(), Holders: l.GetHolders(), Waiters: l.GetWaiters(),
-		ReservedLeft: left(l.GetReservedUntil(), now), Delay: left(l.GetDelayedUntil(), now), HoldOff: left(l.GetHoldOffUntil(), now)}
+	b := LockBrief{Name: l.GetName(), Kind: "mutex", Of: l.GetOf(), Holders: l.GetHolders(),
+		Waiters:      l.GetWaiters(),
+		ReservedLeft: left(l.GetReservedUntil(), now), Delay: left(l.GetDelayedUntil(), now),
+		HoldOff: left(l.GetHoldOffUntil(), now)}
 	if b.Of > 0 {
 		b.Kind = "permits"
 	}
@@ -53,7 +55,8 @@ type Blocker struct {
 
 // NewBlocker shows a blocker.
 func NewBlocker(b *zamokpb.Blocker) Blocker {
-	return Blocker{b.Name, wire.JSONName(b.By), Number(b.Session), Number(b.Ticket), Number(b.Token), b.Owner, b.Label,
+	return Blocker{b.Name, wire.JSONName(b.By), Number(b.Session), Number(b.Ticket),
+		Number(b.Token), b.Owner, b.Label,
 		meta(b.Meta), rounded(b.Left)}
 }
 
@@ -82,8 +85,10 @@ func newTicket(t *zamokpb.Ticket, now int64) Ticket {
 		waited = t.GrantedAt
 	}
 	return Ticket{
-		Session: Number(t.Session), Ticket: Number(state.GetTicket()), Token: Number(state.GetToken()), Label: t.Label,
-		Identity: t.Identity, Owner: t.Owner, Meta: meta(t.Meta), Waited: since(t.EnqueuedAt, waited), Held: since(t.GrantedAt, now),
+		Session: Number(t.Session), Ticket: Number(state.GetTicket()),
+		Token: Number(state.GetToken()), Label: t.Label,
+		Identity: t.Identity, Owner: t.Owner, Meta: meta(t.Meta),
+		Waited: since(t.EnqueuedAt, waited), Held: since(t.GrantedAt, now),
 		LeaseLeft: rounded(max(t.LeaseUntil-now, 0)), Reserved: t.Reserved,
 		HoldLeft: left(state.GetHoldUntil(), now), WaitLeft: left(t.WaitUntil, now),
 		Items: wire.Each(t.Items, newItem), Blockers: wire.Each(t.Blockers, NewBlocker),
@@ -102,7 +107,8 @@ type Lock struct {
 func NewLock(r *zamokpb.GetResponse) *Lock {
 	now := r.GetStamp().GetTime()
 	ticket := func(t *zamokpb.Ticket) Ticket { return newTicket(t, now) }
-	return &Lock{newLockBrief(r.GetLock(), now), wire.Each(r.GetHolders(), ticket), wire.Each(r.GetQueue(), ticket), NewStamp(r.GetStamp())}
+	return &Lock{newLockBrief(r.GetLock(), now), wire.Each(r.GetHolders(), ticket),
+		wire.Each(r.GetQueue(), ticket), NewStamp(r.GetStamp())}
 }
 
 // Locks is a page of a list of locks.
@@ -146,14 +152,18 @@ type Sessions struct {
 // NewSessions shows sessions as of a stamp.
 func NewSessions(list []*zamokpb.SessionInfo, at *zamokpb.Stamp, more bool) *Sessions {
 	now := at.GetTime()
-	page := &Sessions{Stamp: NewStamp(at), Sessions: wire.Each(list, func(s *zamokpb.SessionInfo) Session {
-		settings := s.GetSettings()
-		return Session{
-			Session: Number(s.Session), Label: settings.GetLabel(), Identity: s.Identity, Meta: meta(settings.GetMeta()),
-			Age: rounded(max(now-s.Opened, 0)), TTL: Duration(settings.GetTtl()), LeaseLeft: rounded(max(s.LeaseUntil-now, 0)),
-			LockDelay: Duration(settings.GetLockDelay()), Tickets: s.Tickets, Reserved: s.Reserved,
-		}
-	})}
+	page := &Sessions{Stamp: NewStamp(at),
+		Sessions: wire.Each(list, func(s *zamokpb.SessionInfo) Session {
+			settings := s.GetSettings()
+			return Session{
+				Session: Number(s.Session), Label: settings.GetLabel(), Identity: s.Identity,
+				Meta: meta(settings.GetMeta()),
+				Age:  rounded(max(now-s.Opened, 0)), TTL: Duration(settings.GetTtl()),
+				LeaseLeft: rounded(max(s.LeaseUntil-now, 0)),
+				LockDelay: Duration(settings.GetLockDelay()), Tickets: s.Tickets,
+				Reserved: s.Reserved,
+			}
+		})}
 	if more {
 		page.Next = Number(list[len(list)-1].Session)
 	}
@@ -189,8 +199,10 @@ type Member struct {
 
 func newMember(m *zamokpb.Member) Member {
 	shown := Member{
-		ID: m.Id, Client: m.Client, Peer: m.Peer, HTTP: m.Http, Version: m.Version, Voter: m.Voter, Leader: m.Leader,
-		FreeBytes: Number(m.FreeBytes), DiskLow: m.DiskLow, Incarnation: m.Incarnation, Behind: (*Number)(m.Behind),
+		ID: m.Id, Client: m.Client, Peer: m.Peer, HTTP: m.Http, Version: m.Version, Voter: m.Voter,
+		Leader:    m.Leader,
+		FreeBytes: Number(m.FreeBytes), DiskLow: m.DiskLow, Incarnation: m.Incarnation,
+		Behind: (*Number)(m.Behind),
 	}
 	if m.LastContact != nil {
 		shown.LastContact = new(rounded(*m.LastContact))
@@ -212,8 +224,10 @@ type Members struct {
 // NewMembers shows the cluster with its nodes.
 func NewMembers(r *zamokpb.MembersResponse) *Members {
 	return &Members{
-		Members: wire.Each(r.GetMembers(), newMember), Leader: r.GetLeader(), Cluster: r.GetCluster(), Stamp: NewStamp(r.GetStamp()),
-		HoldOff: rounded(r.GetHoldOff()), ElectionTimeout: Duration(r.GetElectionTimeout()), ShortTTLs: Number(r.GetShortTtls()),
+		Members: wire.Each(r.GetMembers(), newMember), Leader: r.GetLeader(),
+		Cluster: r.GetCluster(), Stamp: NewStamp(r.GetStamp()),
+		HoldOff: rounded(r.GetHoldOff()), ElectionTimeout: Duration(r.GetElectionTimeout()),
+		ShortTTLs: Number(r.GetShortTtls()),
 	}
 }
 
@@ -232,8 +246,10 @@ type Event struct {
 // NewEvent shows an event.
 func NewEvent(e *zamokpb.LockEvent) Event {
 	return Event{
-		Index: Number(e.Index), Session: Number(e.Session), Ticket: Number(e.Ticket), Token: Number(e.Token),
-		Reason: wire.JSONName(e.Reason), Text: e.Text, Label: e.Label, Items: wire.Each(e.Items, newItem),
+		Index: Number(e.Index), Session: Number(e.Session), Ticket: Number(e.Ticket),
+		Token:  Number(e.Token),
+		Reason: wire.JSONName(e.Reason), Text: e.Text, Label: e.Label,
+		Items: wire.Each(e.Items, newItem),
 	}
 }
 
@@ -258,7 +274,8 @@ type Forced struct {
 
 // NewForced shows what a forced release has ended.
 func NewForced(r *zamokpb.ForceReleaseResponse) *Forced {
-	return &Forced{More: r.GetMore(), Ended: wire.Each(r.GetEnded(), func(t *zamokpb.TicketRef) TicketRef {
-		return TicketRef{Number(t.Session), Number(t.Ticket)}
-	})}
+	return &Forced{More: r.GetMore(),
+		Ended: wire.Each(r.GetEnded(), func(t *zamokpb.TicketRef) TicketRef {
+			return TicketRef{Number(t.Session), Number(t.Ticket)}
+		})}
 }

@@ -41,10 +41,12 @@ func Cell(text string) string {
 // Lines escapes text of several lines, which end with \n.
 func Lines(text string) string { return escape(text, "\n", inText) }
 
-// JSON escapes invisible characters in the strings of JSON documents, without changing their values.
+// JSON escapes invisible characters in the strings of JSON documents, without changing their
+// values.
 func JSON(text string) string { return escape(text, "\n\t\r", inJSON) }
 
-// escape replaces invisible characters that are not in kept. It calls escaped with -b for a byte b that is not UTF-8.
+// escape replaces invisible characters that are not in kept. It calls escaped with -b for a byte b
+// that is not UTF-8.
 func escape(text, kept string, escaped func(r rune) string) string {
 	if isPlain(text, kept) {
 		return text
@@ -88,7 +90,8 @@ func isPlain(text, kept string) bool {
 
 // isVisible reports whether a character is visible where it is drawn.
 func isVisible(r rune) bool {
-	return unicode.IsPrint(r) && !unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector) &&
+	return unicode.IsPrint(r) &&
+		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector) &&
 		r != '\u2800' // the pattern of Braille without a dot
 }
 

@@ -33,9 +33,10 @@ func TestLineShowsWhatIsSeenAndEscapesTheRest(t *testing.T) {
 		"\u0301a":                                           `\u0301a`,
 		" \u0301\u0302":                                     ` \u0301\u0302`,
 		"\u202e\u0301":                                      `\u202e\u0301`,
-		"a" + strings.Repeat("\u0301", 6):                   "a" + strings.Repeat("\u0301", 4) + `\u0301\u0301`,
-		"\xff\xc3(\xed\xa0\x80":                             `\xff\xc3(\xed\xa0\x80`,
-		"\ufffd\ue000\U0010ffff\ufdd0":                      "\ufffd" + `\ue000\U0010ffff\ufdd0`,
+		"a" + strings.Repeat("\u0301", 6): "a" + strings.Repeat("\u0301", 4) +
+			`\u0301\u0301`,
+		"\xff\xc3(\xed\xa0\x80":        `\xff\xc3(\xed\xa0\x80`,
+		"\ufffd\ue000\U0010ffff\ufdd0": "\ufffd" + `\ue000\U0010ffff\ufdd0`,
 	} {
 		assert.Equal(t, want, Line(text), "%+q", text)
 	}
@@ -45,17 +46,18 @@ func TestLineShowsWhatIsSeenAndEscapesTheRest(t *testing.T) {
 func TestWordAndCellShowWhereTextEnds(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]struct{ word, cell string }{
-		"account/200":                {"account/200", "account/200"},
-		"my lock":                    {"my lock", "my lock"},
-		"":                           {"", ""},
-		" ":                          {`" "`, `\x20`},
-		"stock ":                     {`"stock "`, `stock\x20`},
-		" stock":                     {`" stock"`, `\x20stock`},
-		"a   mutex":                  {`"a   mutex"`, `a\x20\x20 mutex`},
-		"a (shared), b":              {`"a (shared), b"`, "a (shared), b"},
-		"x) token 9: force-released": {`"x) token 9: force-released"`, "x) token 9: force-released"},
-		`say "a"` + "\u202e":         {`"say \"a\"\u202e"`, `say "a"\u202e`},
-		"a, \U000e0100\u0301":        {`"a, \U000e0100\u0301"`, `a, \U000e0100\u0301`},
+		"account/200":   {"account/200", "account/200"},
+		"my lock":       {"my lock", "my lock"},
+		"":              {"", ""},
+		" ":             {`" "`, `\x20`},
+		"stock ":        {`"stock "`, `stock\x20`},
+		" stock":        {`" stock"`, `\x20stock`},
+		"a   mutex":     {`"a   mutex"`, `a\x20\x20 mutex`},
+		"a (shared), b": {`"a (shared), b"`, "a (shared), b"},
+		"x) token 9: force-released": {`"x) token 9: force-released"`,
+			"x) token 9: force-released"},
+		`say "a"` + "\u202e":  {`"say \"a\"\u202e"`, `say "a"\u202e`},
+		"a, \U000e0100\u0301": {`"a, \U000e0100\u0301"`, `a, \U000e0100\u0301`},
 	} {
 		assert.Equal(t, want.word, Word(text), "%+q", text)
 		assert.Equal(t, want.cell, Cell(text), "%+q", text)
@@ -66,7 +68,8 @@ func TestJSONMeansTheSame(t *testing.T) {
 	t.Parallel()
 	document := "{\n\t\"name\": \"a\x7f\u0085\u202e\u200b\u0301\U000e0041ż\"}\n"
 	shown := JSON(document)
-	require.Equal(t, "{\n\t\"name\": \"a"+`\u007f\u0085\u202e\u200b\u0301\udb40\udc41`+"ż\"}\n", shown)
+	require.Equal(t, "{\n\t\"name\": \"a"+`\u007f\u0085\u202e\u200b\u0301\udb40\udc41`+"ż\"}\n",
+		shown)
 	var want, got map[string]string
 	require.NoError(t, json.Unmarshal([]byte(document), &want))
 	require.NoError(t, json.Unmarshal([]byte(shown), &got))
@@ -76,7 +79,8 @@ func TestJSONMeansTheSame(t *testing.T) {
 
 func TestCutCountsColumns(t *testing.T) {
 	t.Parallel()
-	for text, columns := range map[string]int{"": 0, "stock": 5, "東京": 4, "e\u0301": 1, "ｱ": 1, "Ａ": 2, "🔒x": 3} {
+	for text, columns := range map[string]int{"": 0, "stock": 5, "東京": 4, "e\u0301": 1, "ｱ": 1,
+		"Ａ": 2, "🔒x": 3} {
 		assert.Equal(t, columns, Columns(text), text)
 		assert.Equal(t, text, Cut(text, columns), text)
 	}
@@ -88,7 +92,8 @@ func TestCutCountsColumns(t *testing.T) {
 
 // What is shown is valid, in one line, made of what can be seen, and shown again as it is.
 func FuzzVisible(f *testing.F) {
-	for _, text := range []string{"a", "\x1b[2J", "\u202e\u0301\xff", "e\u0301\u0301\u0301\u0301\u0301", "東\U000e0041\n"} {
+	for _, text := range []string{"a", "\x1b[2J", "\u202e\u0301\xff",
+		"e\u0301\u0301\u0301\u0301\u0301", "東\U000e0041\n"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -21,8 +21,9 @@ type Gate interface {
 // Arrival is what a request shows of its caller.
 func Arrival(r *http.Request) gate.Arrival {
 	from := gate.Arrival{
-		Conn: conns.Of(r.Context()), Address: r.RemoteAddr, Tokens: r.Header.Values(zamokpb.AuthorizationKey),
-		Relay: true, Clusters: r.Header.Values(zamokpb.ClusterKey),
+		Conn: conns.Of(r.Context()), Address: r.RemoteAddr,
+		Tokens: r.Header.Values(zamokpb.AuthorizationKey),
+		Relay:  true, Clusters: r.Header.Values(zamokpb.ClusterKey),
 	}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		from.Certificate = r.TLS.VerifiedChains[0][0]
@@ -41,7 +42,8 @@ func arrivalOf(ctx context.Context) gate.Arrival {
 	return from
 }
 
-// forCluster is the context of calls for the cluster that a request names, beside that of its header; "": it names none.
+// forCluster is the context of calls for the cluster that a request names, beside that of its
+// header; "": it names none.
 func forCluster(ctx context.Context, cluster string) context.Context {
 	if cluster == "" {
 		return ctx
@@ -51,8 +53,8 @@ func forCluster(ctx context.Context, cluster string) context.Context {
 	return withArrival(ctx, from)
 }
 
-// apart runs a call on a goroutine of its own: net/http would recover from a panic, and continue with what the
-// service has locked.
+// apart runs a call on a goroutine of its own: net/http would recover from a panic, and continue
+// with what the service has locked.
 func (h *handler) apart(call func() error) error {
 	end, err := h.config.Begin()
 	if err != nil {
@@ -69,7 +71,8 @@ func (h *handler) apart(call func() error) error {
 }
 
 // do carries out a call.
-func do[Response proto.Message](ctx context.Context, h *handler, request proto.Message) (response Response, err error) {
+func do[Response proto.Message](ctx context.Context, h *handler,
+	request proto.Message) (response Response, err error) {
 	var answer proto.Message
 	err = h.apart(func() (err error) {
 		answer, err = h.config.Gate.Do(ctx, arrivalOf(ctx), request)
@@ -87,7 +90,8 @@ func do[Response proto.Message](ctx context.Context, h *handler, request proto.M
 }
 
 // retried makes a call, again while there is no leader.
-func retried[Response proto.Message](ctx context.Context, h *handler, request proto.Message) (response Response, err error) {
+func retried[Response proto.Message](ctx context.Context, h *handler,
+	request proto.Message) (response Response, err error) {
 	err = h.retry(ctx, func() (err error) {
 		response, err = do[Response](ctx, h, request)
 		return err
@@ -95,7 +99,8 @@ func retried[Response proto.Message](ctx context.Context, h *handler, request pr
 	return response, err
 }
 
-// carry merges a message into another one, perhaps of another type with the same encoding, as in a relayed answer.
+// carry merges a message into another one, perhaps of another type with the same encoding, as in a
+// relayed answer.
 func carry(from, to proto.Message) error {
 	if from.ProtoReflect().Descriptor() == to.ProtoReflect().Descriptor() {
 		proto.Merge(to, from)

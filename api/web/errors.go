@@ -41,7 +41,8 @@ var statuses = map[zamokpb.Code]int{
 	zamokpb.Code_CODE_UNKNOWN:         http.StatusServiceUnavailable,
 }
 
-// retryAfter is what Retry-After advises, in seconds, with 429 and 503. A leader is elected in about that time.
+// retryAfter is what Retry-After advises, in seconds, with 429 and 503. A leader is elected in
+// about that time.
 const retryAfter = 1
 
 // failure is an error with a status of its own.
@@ -85,10 +86,13 @@ type link struct {
 
 func newErrorBody(info *zamokpb.ErrorInfo) errorBody {
 	return errorBody{
-		Code: wire.JSONName(info.Code), Field: info.Field, Message: info.Message, Outcome: wire.JSONName(info.Outcome),
-		Reason: wire.JSONName(info.Reason), Blockers: wire.Each(info.Blockers, view.NewBlocker), Leader: info.Leader,
+		Code: wire.JSONName(info.Code), Field: info.Field, Message: info.Message,
+		Outcome: wire.JSONName(info.Outcome),
+		Reason:  wire.JSONName(info.Reason), Blockers: wire.Each(info.Blockers, view.NewBlocker),
+		Leader: info.Leader,
 		Cycle: wire.Each(info.Cycle, func(l *zamokpb.Link) link {
-			return link{view.Number(l.Session), view.Number(l.Ticket), l.Owner, wire.JSONName(l.State), l.Name}
+			return link{view.Number(l.Session), view.Number(l.Ticket), l.Owner,
+				wire.JSONName(l.State), l.Name}
 		}),
 	}
 }
@@ -131,9 +135,11 @@ func marshal(body any) string {
 // reply answers with JSON.
 func reply(w http.ResponseWriter, code int, body any) {
 	text := visible.JSON(marshal(body))
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeWait)) // a recorder in a test has none
+	// a recorder in a test has none
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeWait))
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)+1))
 	w.WriteHeader(code)
-	_, _ = io.WriteString(w, text+"\n") // the connection has ended if that fails, and nothing else can be done
+	// the connection has ended if that fails, and nothing else can be done
+	_, _ = io.WriteString(w, text+"\n")
 }

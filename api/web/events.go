@@ -55,8 +55,8 @@ func (e *events) write(bytes []byte) error {
 	return e.connection.Flush()
 }
 
-// end ends the events because of an error: with an event, or with a status if none was sent. The end of an event stream
-// is not reported to a browser otherwise.
+// end ends the events because of an error: with an event, or with a status if none was sent. The
+// end of an event stream is not reported to a browser otherwise.
 func (e *events) end(err error) error {
 	if err == nil || !e.begun {
 		return err
@@ -65,8 +65,8 @@ func (e *events) end(err error) error {
 	return nil
 }
 
-// quietFor is how long a stream of events is silent before a comment is sent: proxies end connections that are silent
-// for 30 s or more.
+// quietFor is how long a stream of events is silent before a comment is sent: proxies end
+// connections that are silent for 30 s or more.
 const quietFor = 10 * time.Second
 
 // lastEventHeader is what a browser that reconnects sends.
@@ -97,7 +97,9 @@ func watchEvents() map[string]any {
 
 func (h *handler) watchRoute() route {
 	return route{
-		method: "GET", path: "/v1/watch", summary: "Stream what happens to locks: granted, refused, lost, released, downgraded, cancelled, ended.",
+		method: "GET", path: "/v1/watch",
+		summary: "Stream what happens to locks: granted, refused, lost, released, downgraded, " +
+			"cancelled, ended.",
 		request: reflect.TypeFor[watchRequest](), stream: true, events: watchEvents(),
 		serve: func(w http.ResponseWriter, r *http.Request) error {
 			request := new(watchRequest)
@@ -119,7 +121,8 @@ func (h *handler) watchRoute() route {
 func (h *handler) watch(ctx context.Context, r *watchRequest, out *events) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := newPipe[*zamokpb.WatchRequest, *zamokpb.WatchFrame](ctx, h, zamokpb.Zamok_Watch_FullMethodName)
+	stream, err := newPipe[*zamokpb.WatchRequest, *zamokpb.WatchFrame](ctx, h,
+		zamokpb.Zamok_Watch_FullMethodName)
 	if err != nil {
 		return err
 	}
@@ -141,11 +144,12 @@ func (h *handler) watch(ctx context.Context, r *watchRequest, out *events) error
 	}
 }
 
-// sendFrame sends the events of a frame. Only the last of an index has that as its id: a client that has received some of them
-// is sent all of them again.
+// sendFrame sends the events of a frame. Only the last of an index has that as its id: a client
+// that has received some of them is sent all of them again.
 func sendFrame(out *events, frame *zamokpb.WatchFrame) error {
 	if len(frame.Events) == 0 {
-		return out.send("index", strconv.FormatUint(frame.Index, 10), place{view.Number(frame.Index)})
+		return out.send("index", strconv.FormatUint(frame.Index, 10),
+			place{view.Number(frame.Index)})
 	}
 	for i, e := range frame.Events {
 		id := ""

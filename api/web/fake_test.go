@@ -20,11 +20,14 @@ type fakeConn struct {
 	stream func(s *fakeStream) error // serves a stream until it returns
 }
 
-func (f *fakeConn) Do(ctx context.Context, _ gate.Arrival, request proto.Message) (proto.Message, error) {
-	return f.invoke(ctx, strings.TrimSuffix(string(request.ProtoReflect().Descriptor().Name()), "Request"), request)
+func (f *fakeConn) Do(ctx context.Context, _ gate.Arrival,
+	request proto.Message) (proto.Message, error) {
+	return f.invoke(ctx, strings.TrimSuffix(string(request.ProtoReflect().Descriptor().Name()),
+		"Request"), request)
 }
 
-func (f *fakeConn) Stream(ctx context.Context, _ gate.Arrival, _ string, messages gate.Messages) error {
+func (f *fakeConn) Stream(ctx context.Context, _ gate.Arrival, _ string,
+	messages gate.Messages) error {
 	return f.stream(&fakeStream{ctx, messages})
 }
 
@@ -56,16 +59,18 @@ func (s *fakeStream) opens() { s.opensFor(time.Duration(ttlDefault)) }
 func (s *fakeStream) opensFor(ttl time.Duration) {
 	frame := new(zamokpb.ClientFrame)
 	if s.RecvMsg(frame) == nil {
-		s.sends(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: &zamokpb.SessionState{
-			Session: 7, Ttl: int64(ttl), Sent: frame.Sent,
-		}}})
+		s.sends(&zamokpb.ServerMessage{
+			Message: &zamokpb.ServerMessage_Session{Session: &zamokpb.SessionState{
+				Session: 7, Ttl: int64(ttl), Sent: frame.Sent,
+			}}})
 	}
 	s.received()
 }
 
 func granting() *zamokpb.ServerMessage {
 	return &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Change{Change: &zamokpb.Change{
-		State: &zamokpb.TicketState{Ticket: ownTicket, State: zamokpb.State_STATE_GRANTED, Token: 9},
+		State: &zamokpb.TicketState{Ticket: ownTicket, State: zamokpb.State_STATE_GRANTED,
+			Token: 9},
 	}}}
 }
 

@@ -14,13 +14,16 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// FuzzRequest reads a request of any bytes, as a body and as a query. What is accepted is the same when it is written and
-// read again; what is refused names a field, and has changed nothing.
+// FuzzRequest reads a request of any bytes, as a body and as a query. What is accepted is the same
+// when it is written and read again; what is refused names a field, and has changed nothing.
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
-		`{"name":"a/b","ttl":"15s","wait":"forever","session":"18446744073709551615"}`, `{"items":[{"name":"a","mode":"shared"},{"permits":1,"of":2}]}`,
-		`{"name":null,"secret":"00112233445566778899aabbccddeeff"}`, `{"name":"\ud800"}`, "{\"name\":\"\xff\"}", `{"name":"a","name":"b"}`, `[]`, ``, `{"a":`,
-		"name=a&name=b&wait=1h&permits=3&of=4", "name=%ff", "a;b", `{"ttl":"1e400h","wait":-1}`, "\x1a0",
+		`{"name":"a/b","ttl":"15s","wait":"forever","session":"18446744073709551615"}`,
+		`{"items":[{"name":"a","mode":"shared"},{"permits":1,"of":2}]}`,
+		`{"name":null,"secret":"00112233445566778899aabbccddeeff"}`, `{"name":"\ud800"}`,
+		"{\"name\":\"\xff\"}", `{"name":"a","name":"b"}`, `[]`, ``, `{"a":`,
+		"name=a&name=b&wait=1h&permits=3&of=4", "name=%ff", "a;b", `{"ttl":"1e400h","wait":-1}`,
+		"\x1a0",
 	} {
 		f.Add(seed)
 	}

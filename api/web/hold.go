@@ -35,9 +35,12 @@ type holdRequest struct {
 
 func (h *handler) holdRoute() route {
 	return route{
-		method: "GET", path: "/v1/hold", summary: "Hold locks for as long as the connection lives: queued, granted, heartbeat, lost.",
+		method: "GET", path: "/v1/hold",
+		summary: "Hold locks for as long as the connection lives: queued, granted, " +
+			"heartbeat, lost.",
 		request: reflect.TypeFor[holdRequest](), takesLock: true, stream: true,
-		events: map[string]any{"queued": queued{}, "granted": granted{}, "heartbeat": heartbeat{}, "lost": lost{}, "error": errorBody{}},
+		events: map[string]any{"queued": queued{}, "granted": granted{}, "heartbeat": heartbeat{},
+			"lost": lost{}, "error": errorBody{}},
 		serve: func(w http.ResponseWriter, r *http.Request) error {
 			request := new(holdRequest)
 			if err := receive(w, r, request); err != nil {
@@ -51,21 +54,25 @@ func (h *handler) holdRoute() route {
 				wait = *request.Wait
 			}
 			o := &hold{handler: h, out: newEvents(w), began: h.clock.Now(), names: request.Name,
-				attacher: zamokpb.Attacher{Secret: newSecret(), Settings: settings(request.TTL, request.LockDelay, request.Label, "")},
+				attacher: zamokpb.Attacher{Secret: newSecret(),
+					Settings: settings(request.TTL, request.LockDelay, request.Label, "")},
 				acquire: &zamokpb.Acquire{
-					Ticket: ownTicket, Wait: int64(wait), MaxHold: request.MaxHold.Nanoseconds(), Owner: request.Owner,
-					Meta: []byte(request.Meta), Positions: true,
+					Ticket: ownTicket, Wait: int64(wait), MaxHold: request.MaxHold.Nanoseconds(),
+					Owner: request.Owner,
+					Meta:  []byte(request.Meta), Positions: true,
 				}}
 			for _, name := range request.Name {
-				o.acquire.Items = append(o.acquire.Items, view.Item{Name: name, Mode: request.Mode, Permits: request.Permits, Of: request.Of}.Wire())
+				o.acquire.Items = append(o.acquire.Items,
+					view.Item{Name: name, Mode: request.Mode, Permits: request.Permits,
+						Of: request.Of}.Wire())
 			}
 			return o.out.end(o.run(forCluster(r.Context(), request.Cluster)))
 		},
 	}
 }
 
-// hold is a session that this node keeps alive for a connection. It is a client of the gRPC protocol, which attaches
-// its session to the next leader when the stream breaks.
+// hold is a session that this node keeps alive for a connection. It is a client of the gRPC
+// protocol, which attaches its session to the next leader when the stream breaks.
 type hold struct {
 	*handler
 	out      *events
@@ -87,8 +94,8 @@ type hold struct {
 // openWait is how long a stream may take to open the session; more than the server takes.
 const openWait = 15 * clock.Second
 
-// lastTry is what must be left of a lease for one more stream: more than retryEvery. A hold says that it is lost by so much early,
-// and not late.
+// lastTry is what must be left of a lease for one more stream: more than retryEvery. A hold says
+// that it is lost by so much early, and not late.
 const lastTry = 2 * clock.Span(retryEvery)
 
 // heartbeatEvery is how often a session is renewed, or each third of its ttl if that is shorter.
@@ -130,7 +137,8 @@ var errOver = errors.New("the last event has been sent")
 func (o *hold) run(ctx context.Context) error {
 	defer func() {
 		if o.attacher.Session != 0 && !o.ended {
-			_ = o.closeLater(ctx, o.attacher.Session, o.attacher.Secret) // if that fails, its ttl ends it
+			// if that fails, its ttl ends it
+			_ = o.closeLater(ctx, o.attacher.Session, o.attacher.Secret)
 		}
 	}()
 	for {
@@ -149,7 +157,8 @@ func (o *hold) run(ctx context.Context) error {
 			return o.over("session_ended", sessionEnded(infoOf(err).Reason))
 		case o.left() <= lastTry:
 			return o.over("unconfirmed", wire.Errorf(zamokpb.Code_CODE_UNKNOWN,
-				"not acquired: no leader has confirmed the session for %v; it is closed as soon as there is one", o.ttl))
+				"not acquired: no leader has confirmed the session for %v; it is closed as soon "+
+					"as there is one", o.ttl))
 		}
 		if !o.waitToRetry(ctx) && ctx.Err() == nil {
 			return o.over("node_stopping", err)
@@ -157,7 +166,8 @@ func (o *hold) run(ctx context.Context) error {
 	}
 }
 
-// over ends a hold for a reason that is not the session's: a lock that is held is lost, and one that is not was refused.
+// over ends a hold for a reason that is not the session's: a lock that is held is lost, and one
+// that is not was refused.
 func (o *hold) over(reason string, refusal error) error {
 	if !o.granted {
 		return refusal
@@ -201,7 +211,8 @@ func (o *hold) sent() []byte {
 
 func (o *hold) confirm(sent []byte, at int64) {
 	if len(sent) == 16 {
-		instant := clock.DecodeInstant(binary.BigEndian.Uint64(sent), binary.BigEndian.Uint64(sent[8:]))
+		instant := clock.DecodeInstant(binary.BigEndian.Uint64(sent),
+			binary.BigEndian.Uint64(sent[8:]))
 		o.lease.Confirm(clock.Confirmation{Sent: instant, At: clock.Time(at)})
 	}
 }
@@ -210,9 +221,11 @@ func (o *hold) confirm(sent []byte, at int64) {
 func (o *hold) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	expired := time.AfterFunc(o.left().Timer(), cancel) // interrupts a Send as well, which may take as long as an unreachable leader
+	// interrupts a Send as well, which may take as long as an unreachable leader
+	expired := time.AfterFunc(o.left().Timer(), cancel)
 	defer expired.Stop()
-	stream, err := newPipe[*zamokpb.ClientFrame, *zamokpb.ServerFrame](ctx, o.handler, zamokpb.Zamok_Session_FullMethodName)
+	stream, err := newPipe[*zamokpb.ClientFrame, *zamokpb.ServerFrame](ctx, o.handler,
+		zamokpb.Zamok_Session_FullMethodName)
 	if err != nil {
 		return err
 	}
@@ -235,7 +248,9 @@ func (o *hold) stream(ctx context.Context) error {
 		case <-renew.C:
 			send((&zamokpb.KeepAlive{}).Message())
 		case <-ctx.Done():
-			return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "not acquired: no session was opened in time") // or it has ended
+			// or it has ended
+			return wire.Errorf(zamokpb.Code_CODE_UNKNOWN,
+				"not acquired: no session was opened in time")
 		case <-stream.ended:
 			return stream.err
 		}
@@ -271,7 +286,9 @@ func (o *hold) receive(message *zamokpb.ServerMessage, send func(*zamokpb.Client
 		}
 		return o.update(m.Answer.State, "", false)
 	case *zamokpb.ServerMessage_Position:
-		return o.out.send("queued", "", queued{m.Position.Ahead, m.Position.Name, wire.Each(m.Position.Blockers, view.NewBlocker)})
+		return o.out.send("queued", "",
+			queued{m.Position.Ahead, m.Position.Name,
+				wire.Each(m.Position.Blockers, view.NewBlocker)})
 	case *zamokpb.ServerMessage_KeepAliveAck:
 		if o.confirm(m.KeepAliveAck.Sent, m.KeepAliveAck.Time); !o.granted {
 			return o.waits()
@@ -295,18 +312,22 @@ func (o *hold) waits() error {
 	return o.out.comment()
 }
 
-// update passes on the state of the ticket. Attached: it is that of a new stream, so no Answer follows.
+// update passes on the state of the ticket. Attached: it is that of a new stream, so no Answer
+// follows.
 func (o *hold) update(t *zamokpb.TicketState, text string, attached bool) error {
 	switch {
 	case t.GetState() == zamokpb.State_STATE_GRANTED && !o.granted:
 		o.granted, o.holdUntil = true, clock.Time(t.HoldUntil)
-		return o.out.send("granted", "", granted{o.names, o.config.Gate.Cluster(), view.Number(t.Token), view.Number(o.attacher.Session), view.Duration(o.ttl), o.notice, o.heartbeat()})
+		return o.out.send("granted", "",
+			granted{o.names, o.config.Gate.Cluster(), view.Number(t.Token),
+				view.Number(o.attacher.Session), view.Duration(o.ttl), o.notice, o.heartbeat()})
 	case t.GetState() != zamokpb.State_STATE_ENDED:
 		return nil
 	case o.granted:
 		return o.lost(wire.JSONName(t.Reason), text)
 	case attached || t.Reason == zamokpb.Reason_REASON_WAIT_TIMEOUT:
-		e := wire.Errorf(zamokpb.Code_CODE_NOT_ACQUIRED, "not acquired: %s", wire.JSONName(t.Reason))
+		e := wire.Errorf(zamokpb.Code_CODE_NOT_ACQUIRED, "not acquired: %s",
+			wire.JSONName(t.Reason))
 		e.Info.Reason = t.Reason
 		return e
 	}

@@ -13,7 +13,8 @@ type lockRequest struct {
 }
 
 func (h *handler) showLock(ctx context.Context, r *lockRequest) (*view.Lock, error) {
-	response, err := retried[*zamokpb.GetResponse](ctx, h, &zamokpb.GetRequest{Name: r.Name, Limit: r.Limit})
+	response, err := retried[*zamokpb.GetResponse](ctx, h,
+		&zamokpb.GetRequest{Name: r.Name, Limit: r.Limit})
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +34,8 @@ func (h *handler) listLocks(ctx context.Context, r *listRequest) (*view.Locks, e
 	if r.Limit == 0 {
 		r.Limit = listDefault
 	}
-	response, err := retried[*zamokpb.ListResponse](ctx, h, &zamokpb.ListRequest{Prefix: r.Prefix, After: r.After, Limit: r.Limit})
+	response, err := retried[*zamokpb.ListResponse](ctx, h,
+		&zamokpb.ListRequest{Prefix: r.Prefix, After: r.After, Limit: r.Limit})
 	if err != nil {
 		return nil, err
 	}
@@ -45,8 +47,10 @@ type listSessionsRequest struct {
 	Limit uint32      `json:"limit,omitempty" doc:"default and maximum 1000"`
 }
 
-func (h *handler) listSessions(ctx context.Context, r *listSessionsRequest) (*view.Sessions, error) {
-	response, err := retried[*zamokpb.ListSessionsResponse](ctx, h, &zamokpb.ListSessionsRequest{After: uint64(r.After), Limit: r.Limit})
+func (h *handler) listSessions(ctx context.Context,
+	r *listSessionsRequest) (*view.Sessions, error) {
+	response, err := retried[*zamokpb.ListSessionsResponse](ctx, h,
+		&zamokpb.ListSessionsRequest{After: uint64(r.After), Limit: r.Limit})
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +66,8 @@ type checkRequest struct {
 }
 
 func (h *handler) check(ctx context.Context, r *checkRequest) (*view.Checked, error) {
-	request := &zamokpb.CheckRequest{Name: r.Name, Token: uint64(r.Token), Session: uint64(r.Session), Ticket: uint64(r.Ticket)}
+	request := &zamokpb.CheckRequest{Name: r.Name, Token: uint64(r.Token),
+		Session: uint64(r.Session), Ticket: uint64(r.Ticket)}
 	if r.Session != 0 {
 		request.Ticket = uint64(ticketOf(r.Ticket))
 	}

@@ -35,14 +35,15 @@ func (s secret) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, s),
 func (s *secret) UnmarshalText(text []byte) error {
 	b, err := hex.DecodeString(string(text))
 	if err != nil || len(b) != secretBytes {
-		return fmt.Errorf("has not %d hexadecimal digits", 2*secretBytes) // without the text: it may be a secret
+		// without the text: it may be a secret
+		return fmt.Errorf("has not %d hexadecimal digits", 2*secretBytes)
 	}
 	*s = b
 	return nil
 }
 
-// acquireRequest is an acquisition: of one lock, or of several at once. With a session it is one of its tickets; else
-// it has a session of its own.
+// acquireRequest is an acquisition: of one lock, or of several at once. With a session it is one of
+// its tickets; else it has a session of its own.
 type acquireRequest struct {
 	view.Item
 	Items   []view.Item   `json:"items,omitempty" doc:"several locks at once, all or none, instead of name"`
@@ -68,7 +69,8 @@ const ttlDefault = view.Duration(15 * time.Second)
 // acquire converts an acquisition.
 func (r *acquireRequest) acquire(ticket uint64) (*zamokpb.Acquire, error) {
 	a := &zamokpb.Acquire{
-		Ticket: ticket, Wait: int64(r.Wait), MaxHold: r.MaxHold.Nanoseconds(), Owner: r.Owner, Meta: []byte(r.Meta),
+		Ticket: ticket, Wait: int64(r.Wait), MaxHold: r.MaxHold.Nanoseconds(), Owner: r.Owner,
+		Meta: []byte(r.Meta),
 	}
 	switch {
 	case len(r.Items) == 0:
@@ -95,8 +97,8 @@ type held struct {
 	Deadline view.Duration  `json:"deadline,omitempty" doc:"cluster time (see /v1/now) at which the session ends unless it is renewed"`
 }
 
-// ticket is the number of the acquisition; that of a session of its own is not in the answer that has its token. 0: this
-// is a session, not an acquisition.
+// ticket is the number of the acquisition; that of a session of its own is not in the answer that
+// has its token. 0: this is a session, not an acquisition.
 func (a *held) ticket() uint64 {
 	if a.Ticket == 0 && a.Token != 0 {
 		return ownTicket
@@ -104,16 +106,19 @@ func (a *held) ticket() uint64 {
 	return uint64(a.Ticket)
 }
 
-// confirm fills in what a confirmation of a session, and of a ticket whose maximum hold ends at holdUntil, says. 0: it has none.
+// confirm fills in what a confirmation of a session, and of a ticket whose maximum hold ends at
+// holdUntil, says. 0: it has none.
 func (a *held) confirm(ttl, ttlMin, now, holdUntil int64) {
 	left := ttl
 	if holdUntil > 0 {
 		left = min(left, holdUntil-now)
 	}
-	a.TTL, a.TTLMin, a.ValidFor, a.Deadline = view.Duration(ttl), noticeOf(ttl, ttlMin), new(validFor(left)), view.Duration(now+ttl)
+	a.TTL, a.TTLMin, a.ValidFor, a.Deadline = view.Duration(ttl), noticeOf(ttl, ttlMin),
+		new(validFor(left)), view.Duration(now+ttl)
 }
 
-// noticeOf is the ttl below which most failovers end a session, for a session that has a shorter one; else 0.
+// noticeOf is the ttl below which most failovers end a session, for a session that has a shorter
+// one; else 0.
 func noticeOf(ttl, ttlMin int64) view.Duration {
 	if ttl < ttlMin {
 		return view.Duration(ttlMin)
@@ -121,10 +126,12 @@ func noticeOf(ttl, ttlMin int64) view.Duration {
 	return 0
 }
 
-// acquireRoute is not like the others: an acquisition that still waits is answered 202, and a key is a header.
+// acquireRoute is not like the others: an acquisition that still waits is answered 202, and a key
+// is a header.
 func (h *handler) acquireRoute() route {
 	return route{
-		method: "POST", path: "/v1/acquire", summary: "Acquire locks, with a session of their own or in an open one.",
+		method: "POST", path: "/v1/acquire",
+		summary: "Acquire locks, with a session of their own or in an open one.",
 		request: reflect.TypeFor[acquireRequest](), response: reflect.TypeFor[held](),
 		serve: func(w http.ResponseWriter, r *http.Request) error {
 			request := new(acquireRequest)
@@ -135,7 +142,9 @@ func (h *handler) acquireRoute() route {
 				return h.acquireOnce(w, r, request)
 			}
 			if len(r.Header.Values(keyHeader)) > 0 {
-				return invalid(keyHeader, "is for an acquisition with a session of its own; in a session the ticket has that part")
+				return invalid(keyHeader,
+					"is for an acquisition with a session of its own; in a session the ticket "+
+						"has that part")
 			}
 			answer, err := h.acquireIn(r.Context(), request)
 			if err != nil {
@@ -159,14 +168,16 @@ func replyHeld(w http.ResponseWriter, answer *held) {
 // acquireIn acquires in an open session.
 func (h *handler) acquireIn(ctx context.Context, r *acquireRequest) (*held, error) {
 	if r.TTL != 0 || r.LockDelay != 0 || r.Label != "" {
-		return nil, invalid("session", "is given beside ttl, lock_delay or label, which belong to a session of its own")
+		return nil, invalid("session",
+			"is given beside ttl, lock_delay or label, which belong to a session of its own")
 	}
 	acquire, err := r.acquire(uint64(r.Ticket))
 	if err != nil {
 		return nil, err
 	}
 	return h.request(ctx, &zamokpb.AcquireRequest{
-		Session: uint64(r.Session), Secret: r.Secret, Acquire: acquire, AckedThrough: uint64(r.AckedThrough), Poll: r.Poll.Nanoseconds(),
+		Session: uint64(r.Session), Secret: r.Secret, Acquire: acquire,
+		AckedThrough: uint64(r.AckedThrough), Poll: r.Poll.Nanoseconds(),
 	})
 }
 
@@ -177,7 +188,8 @@ func (h *handler) request(ctx context.Context, request *zamokpb.AcquireRequest) 
 		return nil, err
 	}
 	answer := &held{
-		State: wire.JSONName(response.State.State), Cluster: h.config.Gate.Cluster(), Session: view.Number(response.Session), Ticket: view.Number(request.Acquire.Ticket),
+		State: wire.JSONName(response.State.State), Cluster: h.config.Gate.Cluster(),
+		Session: view.Number(response.Session), Ticket: view.Number(request.Acquire.Ticket),
 		Token: view.Number(response.State.Token),
 	}
 	answer.confirm(response.Ttl, response.TtlMin, response.Time, response.State.HoldUntil)
@@ -186,7 +198,9 @@ func (h *handler) request(ctx context.Context, request *zamokpb.AcquireRequest) 
 
 // renew renews the session of an acquisition, which must not have ended.
 func (h *handler) renew(ctx context.Context, r *held) (*held, error) {
-	response, err := retried[*zamokpb.RenewSessionResponse](forCluster(ctx, r.Cluster), h, &zamokpb.RenewSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
+	response, err := retried[*zamokpb.RenewSessionResponse](forCluster(ctx, r.Cluster), h,
+		&zamokpb.RenewSessionRequest{Session: uint64(r.Session), Secret: r.Secret,
+			Ticket: r.ticket()})
 	if err != nil {
 		return nil, err
 	}
@@ -200,12 +214,15 @@ func (h *handler) release(ctx context.Context, r *held) (*view.Ended, error) {
 	if r.Ticket == 0 {
 		return h.closeSession(ctx, r)
 	}
-	response, err := retried[*zamokpb.DropResponse](forCluster(ctx, r.Cluster), h, &zamokpb.DropRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(r.Ticket)})
+	response, err := retried[*zamokpb.DropResponse](forCluster(ctx, r.Cluster), h,
+		&zamokpb.DropRequest{Session: uint64(r.Session), Secret: r.Secret,
+			Ticket: uint64(r.Ticket)})
 	if err != nil {
 		return nil, err
 	}
 	s := response.State
-	return &view.Ended{State: wire.JSONName(s.State), Reason: wire.JSONName(s.Reason), Token: view.Number(s.Token)}, nil
+	return &view.Ended{State: wire.JSONName(s.State), Reason: wire.JSONName(s.Reason),
+		Token: view.Number(s.Token)}, nil
 }
 
 // sessionRef is a session and the right to it.
@@ -220,7 +237,9 @@ func (h *handler) deleteSession(ctx context.Context, r *sessionRef) (*view.Ended
 
 // closeSession closes a session.
 func (h *handler) closeSession(ctx context.Context, r *held) (*view.Ended, error) {
-	response, err := retried[*zamokpb.CloseSessionResponse](forCluster(ctx, r.Cluster), h, &zamokpb.CloseSessionRequest{Session: uint64(r.Session), Secret: r.Secret, Ticket: r.ticket()})
+	response, err := retried[*zamokpb.CloseSessionResponse](forCluster(ctx, r.Cluster), h,
+		&zamokpb.CloseSessionRequest{Session: uint64(r.Session), Secret: r.Secret,
+			Ticket: r.ticket()})
 	answer := &view.Ended{State: "ended"}
 	switch s := response.GetState(); {
 	case s != nil:
@@ -231,21 +250,23 @@ func (h *handler) closeSession(ctx context.Context, r *held) (*view.Ended, error
 	return answer, err
 }
 
-// downgrade makes exclusive locks shared. It is repeated only while it is not done: of a repetition, "nothing to downgrade" may
-// be the success of the first.
+// downgrade makes exclusive locks shared. It is repeated only while it is not done: of a
+// repetition, "nothing to downgrade" may be the success of the first.
 func (h *handler) downgrade(ctx context.Context, r *held) (*held, error) {
 	var response *zamokpb.DowngradeResponse
 	err := h.retryNotDone(ctx, func() (err error) {
-		response, err = do[*zamokpb.DowngradeResponse](forCluster(ctx, r.Cluster), h, &zamokpb.DowngradeRequest{
-			Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(ticketOf(r.Ticket)),
-		})
+		response, err = do[*zamokpb.DowngradeResponse](forCluster(ctx, r.Cluster), h,
+			&zamokpb.DowngradeRequest{
+				Session: uint64(r.Session), Secret: r.Secret, Ticket: uint64(ticketOf(r.Ticket)),
+			})
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	s := response.State
-	return &held{State: wire.JSONName(s.State), Cluster: h.config.Gate.Cluster(), Session: r.Session, Ticket: r.Ticket, Token: view.Number(s.Token)}, nil
+	return &held{State: wire.JSONName(s.State), Cluster: h.config.Gate.Cluster(),
+		Session: r.Session, Ticket: r.Ticket, Token: view.Number(s.Token)}, nil
 }
 
 // ownTicket is the ticket of a session that is a lock's own.
@@ -272,7 +293,8 @@ func settings(ttl, lockDelay view.Duration, label, meta string) *zamokpb.Session
 	if ttl == 0 {
 		ttl = ttlDefault
 	}
-	return &zamokpb.SessionSettings{Ttl: ttl.Nanoseconds(), LockDelay: lockDelay.Nanoseconds(), Label: label, Meta: []byte(meta)}
+	return &zamokpb.SessionSettings{Ttl: ttl.Nanoseconds(), LockDelay: lockDelay.Nanoseconds(),
+		Label: label, Meta: []byte(meta)}
 }
 
 // openSession opens a session.
@@ -286,7 +308,8 @@ func (h *handler) openSession(ctx context.Context, r *sessionRequest) (*held, er
 	if err != nil {
 		return nil, err
 	}
-	answer := &held{Cluster: h.config.Gate.Cluster(), Session: view.Number(response.Session), Secret: r.Secret}
+	answer := &held{Cluster: h.config.Gate.Cluster(), Session: view.Number(response.Session),
+		Secret: r.Secret}
 	answer.confirm(response.Ttl, response.TtlMin, response.Time, 0)
 	return answer, nil
 }

@@ -18,14 +18,16 @@ import (
 const (
 	// keyHeader names an acquisition that may be sent again.
 	keyHeader = "Idempotency-Key"
-	// keyBits is how many random bits a key has at least: the secret of the session derives from it.
+	// keyBits is how many random bits a key has at least: the secret of the session derives from
+	// it.
 	keyBits = 128
 	// keyBytesMax bounds a key.
 	keyBytesMax = 256
-	// keyCharsMin is how many different characters a key has at least; one of 128 random bits has fewer once in ten
-	// million.
+	// keyCharsMin is how many different characters a key has at least; one of 128 random bits has
+	// fewer once in ten million.
 	keyCharsMin = 8
-	// onceTries is how often an acquisition with a session of its own is begun while that is being closed.
+	// onceTries is how often an acquisition with a session of its own is begun while that is being
+	// closed.
 	onceTries = 3
 )
 
@@ -47,11 +49,16 @@ func checkKey(key string) error {
 	}
 	switch {
 	case len(key) > keyBytesMax || !base64Key.MatchString(key):
-		return invalid(keyHeader, "has more than %d characters, or others than letters, digits and +/=_.~-"+advice, keyBytesMax)
+		return invalid(keyHeader,
+			"has more than %d characters, or others than letters, digits and +/=_.~-"+advice,
+			keyBytesMax)
 	case uuidKey.MatchString(key):
-		return invalid(keyHeader, "is a UUID, which has 122 random bits at most; %d are needed, since the key is the right to the lock"+advice, keyBits)
+		return invalid(keyHeader,
+			"is a UUID, which has 122 random bits at most; %d are needed, since the key is the "+
+				"right to the lock"+advice, keyBits)
 	case bits < keyBits || len(slices.Compact(chars)) < keyCharsMin:
-		return invalid(keyHeader, "has fewer than %d random bits, and the key is the right to the lock"+advice, keyBits)
+		return invalid(keyHeader,
+			"has fewer than %d random bits, and the key is the right to the lock"+advice, keyBits)
 	}
 	return nil
 }
@@ -62,8 +69,8 @@ func keySecret(key string) secret {
 	return sum[:secretBytes]
 }
 
-// digest identifies what a request acquires. It is the metadata of the session that the request opens, so that every
-// node can compare.
+// digest identifies what a request acquires. It is the metadata of the session that the request
+// opens, so that every node can compare.
 func (r acquireRequest) digest() string {
 	r.Poll = 0 // how long one answer may take changes nothing
 	text, err := json.Marshal(r)
@@ -75,7 +82,8 @@ func (r acquireRequest) digest() string {
 }
 
 // acquireOnce acquires with a session of its own.
-func (h *handler) acquireOnce(w http.ResponseWriter, r *http.Request, request *acquireRequest) error {
+func (h *handler) acquireOnce(w http.ResponseWriter, r *http.Request,
+	request *acquireRequest) error {
 	if request.Secret != nil || request.Ticket != 0 || request.AckedThrough != 0 {
 		return invalid("session", "is missing beside a secret, a ticket or acked_through")
 	}
@@ -94,7 +102,9 @@ func (h *handler) acquireOnce(w http.ResponseWriter, r *http.Request, request *a
 		}
 		s, digest = keySecret(key), request.digest()
 	case request.Poll != 0:
-		return invalid("poll", "is given without a session or an %s, so a repetition would be another acquisition", keyHeader)
+		return invalid("poll",
+			"is given without a session or an %s, so a repetition would be another acquisition",
+			keyHeader)
 	}
 	ctx := r.Context()
 	answer, err := h.requestOnce(ctx, &zamokpb.AcquireRequest{
@@ -103,21 +113,26 @@ func (h *handler) acquireOnce(w http.ResponseWriter, r *http.Request, request *a
 	})
 	switch {
 	case isCode(err, zamokpb.Code_CODE_REFUSED):
-		return &failure{status: http.StatusConflict, word: "key_reused", cause: wire.Errorf(zamokpb.Code_CODE_REFUSED,
-			"not done: this %s was sent with another request, whose session is alive; take a new key for a new acquisition", keyHeader)}
+		return &failure{status: http.StatusConflict, word: "key_reused",
+			cause: wire.Errorf(zamokpb.Code_CODE_REFUSED,
+				"not done: this %s was sent with another request, whose session is alive; "+
+					"take a new "+
+					"key for a new acquisition", keyHeader)}
 	case err != nil:
 		return err
 	case ctx.Err() != nil && key == "":
-		return h.closeLater(ctx, uint64(answer.Session), s) // the connection broke before this answer
+		// the connection broke before this answer
+		return h.closeLater(ctx, uint64(answer.Session), s)
 	}
 	answer.Secret, answer.Ticket = s, 0
 	replyHeld(w, answer)
 	return nil
 }
 
-// requestOnce requests a ticket with a session of its own. If that session is just being closed, because an earlier
-// call with its secret broke, it is done again.
-func (h *handler) requestOnce(ctx context.Context, request *zamokpb.AcquireRequest) (answer *held, err error) {
+// requestOnce requests a ticket with a session of its own. If that session is just being closed,
+// because an earlier call with its secret broke, it is done again.
+func (h *handler) requestOnce(ctx context.Context,
+	request *zamokpb.AcquireRequest) (answer *held, err error) {
 	for range onceTries {
 		if answer, err = h.request(ctx, request); !isCode(err, zamokpb.Code_CODE_NO_SESSION) {
 			break

@@ -92,7 +92,8 @@ func made(t *testing.T, r route) []proto.Message {
 			if f.Anonymous || isOptional(f) && !slices.Contains(also, name) {
 				continue
 			}
-			value := map[bool]string{true: "7", false: "a"}[f.Type == reflect.TypeFor[view.Number]()]
+			value := map[bool]string{true: "7",
+				false: "a"}[f.Type == reflect.TypeFor[view.Number]()]
 			switch {
 			case name == "secret":
 				fields[name] = strings.Repeat("0", 2*secretBytes)
@@ -122,7 +123,8 @@ func made(t *testing.T, r route) []proto.Message {
 		answer := httptest.NewRecorder()
 		handler.ServeHTTP(answer, request)
 		cancel()
-		require.NotEqual(t, http.StatusBadRequest, answer.Code, "%s %s: %s", r.method, path, answer.Body)
+		require.NotEqual(t, http.StatusBadRequest, answer.Code, "%s %s: %s", r.method, path,
+			answer.Body)
 	}
 	require.NotEmpty(t, conn.requests, "%s %s", r.method, r.path)
 	return conn.requests
@@ -149,9 +151,11 @@ func rowText(requests []proto.Message) string {
 		case verb == rules.Operate:
 			sentences = append(sentences, "It needs the verb operate.")
 		case ofEach[verb]:
-			sentences = append(sentences, "It needs the verb "+string(verb)+" for each lock that it names.")
+			sentences = append(sentences,
+				"It needs the verb "+string(verb)+" for each lock that it names.")
 		default:
-			sentences = append(sentences, "It needs the verb "+string(verb)+" for at least one name.")
+			sentences = append(sentences,
+				"It needs the verb "+string(verb)+" for at least one name.")
 		}
 	}
 	if acts {
@@ -175,32 +179,39 @@ func describe(t *testing.T) object {
 	paths := object{}
 	for _, r := range new(handler).routes() {
 		needs := rowText(made(t, r))
-		if r.path == "/v1/status" { // it is the only one that answers, too, when its request is refused
+		// it is the only one that answers, too, when its request is refused
+		if r.path == "/v1/status" {
 			needs += " Without that the field cluster is absent."
 		}
-		operation := object{"summary": r.summary, "description": needs, "operationId": operationID(r), "responses": d.responses(r, failed)}
+		operation := object{"summary": r.summary, "description": needs,
+			"operationId": operationID(r), "responses": d.responses(r, failed)}
 		if parameters := d.parameters(r); len(parameters) > 0 {
 			operation["parameters"] = parameters
 		}
 		if r.method == http.MethodPost {
-			operation["requestBody"] = object{"content": object{"application/json": object{"schema": d.schema(r.request)}}}
+			operation["requestBody"] = object{
+				"content": object{"application/json": object{"schema": d.schema(r.request)}}}
 		}
 		path, _ := paths[r.path].(object)
 		if path == nil {
 			path = object{}
 			paths[r.path] = path
 		}
-		if r.method == "LOCK" || r.method == "UNLOCK" { // OpenAPI has no place for other methods than HTTP's own
+		// OpenAPI has no place for other methods than HTTP's own
+		if r.method == "LOCK" || r.method == "UNLOCK" {
 			text, _ := path["description"].(string)
-			path["description"], path["parameters"] = text+r.method+": "+r.summary+" "+needs+" ", d.parameters(r)
+			path["description"], path["parameters"] = text+r.method+": "+r.summary+" "+needs+" ",
+				d.parameters(r)
 			continue
 		}
 		path[strings.ToLower(r.method)] = operation
 	}
 	return object{
 		"openapi": "3.1.0",
-		"info": object{"title": "zamok", "version": "v1", "description": "Locks over HTTP. Numbers of 64 bits are strings, durations are " +
-			"texts such as \"30s\". Any node answers; one that does not lead relays the request to the leader."},
+		"info": object{"title": "zamok", "version": "v1",
+			"description": "Locks over HTTP. Numbers of 64 bits are strings, durations are texts " +
+				"such as \"30s\". Any node answers; one that does not lead relays the request to " +
+				"the leader."},
 		"paths":      paths,
 		"components": object{"schemas": d.schemas},
 	}
@@ -209,7 +220,8 @@ func describe(t *testing.T) object {
 var notWords = regexp.MustCompile(`[^a-z]+`)
 
 func operationID(r route) string {
-	return strings.Trim(strings.ToLower(r.method)+notWords.ReplaceAllString(strings.TrimPrefix(r.path, "/v1"), "_"), "_")
+	return strings.Trim(strings.ToLower(r.method)+
+		notWords.ReplaceAllString(strings.TrimPrefix(r.path, "/v1"), "_"), "_")
 }
 
 // description collects the schemas of the types that have names.
@@ -223,8 +235,11 @@ func (d *description) responses(r route, failed object) object {
 		for name, data := range r.events {
 			all[name] = d.schema(reflect.TypeOf(data))
 		}
-		answer["content"] = object{"text/event-stream": object{"schema": object{"type": "string", "description": "Server-Sent Events. " +
-			"x-events has the schema of the data of each"}, "x-events": all}}
+		answer["content"] = object{
+			"text/event-stream": object{
+				"schema": object{"type": "string",
+					"description": "Server-Sent Events. x-events has the schema of the " +
+						"data of each"}, "x-events": all}}
 	case r.stream:
 		answer["content"] = object{"application/octet-stream": object{}}
 	case r.response != nil:
@@ -232,7 +247,8 @@ func (d *description) responses(r route, failed object) object {
 	}
 	all := object{"200": answer, "default": failed}
 	if r.path == "/v1/acquire" {
-		all["202"] = object{"description": "it still waits: repeat the request", "content": answer["content"]}
+		all["202"] = object{"description": "it still waits: repeat the request",
+			"content": answer["content"]}
 	}
 	return all
 }
@@ -255,29 +271,41 @@ func (d *description) parameters(r route) []object {
 		default:
 			continue
 		}
-		list = append(list, object{"name": name, "in": in, "required": in == "path" || in == "query" && !isOptional(f),
+		list = append(list, object{"name": name, "in": in,
+			"required":    in == "path" || in == "query" && !isOptional(f),
 			"description": f.Tag.Get("doc"), "schema": d.schema(f.Type)})
 	}
 	if r.path == "/v1/acquire" {
-		list = append(list, object{"name": keyHeader, "in": "header", "schema": object{"type": "string"}, "description": "at least 128 " +
-			"random bits: a repetition with the same key and body has the same lock. The key is the right to the lock"})
+		list = append(list, object{"name": keyHeader, "in": "header",
+			"schema": object{"type": "string"},
+			"description": "at least 128 random bits: a repetition with the same key and body " +
+				"has the same lock. The key is the right to the lock"})
 	}
-	list = append(list, object{"name": "Zamok-Cluster", "in": "header", "schema": object{"type": "string"}, "description": "the id of the " +
-		"cluster that the request is for, as every answer has it in this header: a node of another one refuses the request"})
+	list = append(list, object{"name": "Zamok-Cluster", "in": "header",
+		"schema": object{"type": "string"},
+		"description": "the id of the cluster that the request is for, as every answer has it in " +
+			"this header: a node of another one refuses the request"})
 	if r.path == "/v1/watch" {
-		list = append(list, object{"name": lastEventHeader, "in": "header", "schema": d.schema(reflect.TypeFor[view.Number]())})
+		list = append(list, object{"name": lastEventHeader, "in": "header",
+			"schema": d.schema(reflect.TypeFor[view.Number]())})
 	}
 	return list
 }
 
-func isOptional(f reflect.StructField) bool { return strings.Contains(f.Tag.Get("json"), ",omitempty") }
+func isOptional(f reflect.StructField) bool {
+	return strings.Contains(f.Tag.Get("json"), ",omitempty")
+}
 
 var formats = map[reflect.Type]object{
-	reflect.TypeFor[view.Number]():   {"type": "string", "pattern": "^[0-9]+$"},
-	reflect.TypeFor[view.Duration](): {"type": "string", "pattern": `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`, "examples": []string{"30s", "1h30m"}},
-	reflect.TypeFor[patience]():      {"type": "string", "pattern": `^(forever|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$`, "examples": []string{"30s", "forever"}},
-	reflect.TypeFor[secret]():        {"type": "string", "pattern": "^[0-9a-f]{32}$"},
-	reflect.TypeFor[view.Mode]():     {"enum": []string{"exclusive", "shared", "permits"}},
+	reflect.TypeFor[view.Number](): {"type": "string", "pattern": "^[0-9]+$"},
+	reflect.TypeFor[view.Duration](): {"type": "string",
+		"pattern":  `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`,
+		"examples": []string{"30s", "1h30m"}},
+	reflect.TypeFor[patience](): {"type": "string",
+		"pattern":  `^(forever|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$`,
+		"examples": []string{"30s", "forever"}},
+	reflect.TypeFor[secret]():    {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+	reflect.TypeFor[view.Mode](): {"enum": []string{"exclusive", "shared", "permits"}},
 }
 
 // schema describes a type.

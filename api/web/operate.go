@@ -23,7 +23,8 @@ type forceRequest struct {
 }
 
 func (h *handler) forceRelease(ctx context.Context, r *forceRequest) (*view.Forced, error) {
-	response, err := do[*zamokpb.ForceReleaseResponse](ctx, h, &zamokpb.ForceReleaseRequest{Name: r.Name, Token: uint64(r.Token), Reason: r.Reason})
+	response, err := do[*zamokpb.ForceReleaseResponse](ctx, h,
+		&zamokpb.ForceReleaseRequest{Name: r.Name, Token: uint64(r.Token), Reason: r.Reason})
 	if err != nil {
 		return nil, err
 	}
@@ -36,8 +37,10 @@ type expireRequest struct {
 }
 
 func (h *handler) expire(ctx context.Context, r *expireRequest) (*view.Ended, error) {
-	_, err := do[*zamokpb.ExpireSessionResponse](ctx, h, &zamokpb.ExpireSessionRequest{Session: uint64(r.Session), Reason: r.Reason})
-	return &view.Ended{State: "ended", Reason: wire.JSONName(zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR)}, err
+	_, err := do[*zamokpb.ExpireSessionResponse](ctx, h,
+		&zamokpb.ExpireSessionRequest{Session: uint64(r.Session), Reason: r.Reason})
+	return &view.Ended{State: "ended",
+		Reason: wire.JSONName(zamokpb.Reason_REASON_EXPIRED_BY_OPERATOR)}, err
 }
 
 type transferRequest struct {
@@ -74,7 +77,8 @@ func (h *handler) remove(ctx context.Context, r *removeRequest) (*none, error) {
 // backupRoute streams a backup.
 func (h *handler) backupRoute() route {
 	return route{
-		method: "GET", path: "/v1/admin/backup", summary: "Stream a backup; one that was interrupted is refused by restore.",
+		method: "GET", path: "/v1/admin/backup",
+		summary: "Stream a backup; one that was interrupted is refused by restore.",
 		request: reflect.TypeFor[none](), stream: true,
 		serve: func(w http.ResponseWriter, r *http.Request) error {
 			if err := receive(w, r, new(none)); err != nil {
@@ -82,10 +86,13 @@ func (h *handler) backupRoute() route {
 			}
 			out := &backup{w: w, connection: http.NewResponseController(w)}
 			err := h.apart(func() error {
-				return h.config.Gate.Stream(r.Context(), arrivalOf(r.Context()), zamokpb.Admin_Backup_FullMethodName, out)
+				return h.config.Gate.Stream(r.Context(), arrivalOf(r.Context()),
+					zamokpb.Admin_Backup_FullMethodName, out)
 			})
 			if err != nil && out.begun {
-				panic(http.ErrAbortHandler) // the connection ends without the end of the body: the client sees that it lacks some
+				// the connection ends without the end of the body: the client sees that it lacks
+				// some
+				panic(http.ErrAbortHandler)
 			}
 			return err // a refusal has a status of its own
 		},

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// pipe is a stream of the wire whose client is this front. Its two ends share the messages, which neither
-// changes.
+// pipe is a stream of the wire whose client is this front. Its two ends share the messages, which
+// neither changes.
 type pipe[Out, In proto.Message] struct {
 	ctx   context.Context
 	out   chan Out // to the service
@@ -19,16 +19,19 @@ type pipe[Out, In proto.Message] struct {
 }
 
 // newPipe begins a stream, which ends with ctx.
-func newPipe[Out, In proto.Message](ctx context.Context, h *handler, method string) (*pipe[Out, In], error) {
+func newPipe[Out, In proto.Message](ctx context.Context, h *handler,
+	method string) (*pipe[Out, In], error) {
 	end, err := h.config.Begin()
 	if err != nil {
 		return nil, err
 	}
-	p := &pipe[Out, In]{ctx: ctx, out: make(chan Out), in: make(chan In), ended: make(chan struct{})}
+	p := &pipe[Out, In]{ctx: ctx, out: make(chan Out), in: make(chan In),
+		ended: make(chan struct{})}
 	go func() {
 		defer end()
 		defer close(p.ended)
-		if p.err = h.config.Gate.Stream(ctx, arrivalOf(ctx), method, service[Out, In]{p}); p.err == nil {
+		if p.err = h.config.Gate.Stream(ctx, arrivalOf(ctx), method,
+			service[Out, In]{p}); p.err == nil {
 			p.err = io.EOF
 		}
 	}()

@@ -48,8 +48,8 @@ func (p *patience) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// validFor is for how long it is certain that a deadline has not passed which was left ahead of a confirmation, from the moment
-// at which the request for that was sent. Rounded down.
+// validFor is for how long it is certain that a deadline has not passed which was left ahead of a
+// confirmation, from the moment at which the request for that was sent. Rounded down.
 func validFor(left int64) view.Duration {
 	certain := time.Duration(left - int64(clock.Margin(clock.Span(left))))
 	return view.Duration(max(certain, 0).Truncate(time.Millisecond))
@@ -62,15 +62,16 @@ const (
 	secretHeader = "Zamok-Secret"
 )
 
-// read fills in a request: from the path, from the query if the method has no body, and else from the JSON of the body.
-// The secret may come as a header.
+// read fills in a request: from the path, from the query if the method has no body, and else from
+// the JSON of the body. The secret may come as a header.
 func read(w http.ResponseWriter, r *http.Request, into any) error {
 	if r.Method == http.MethodPost {
 		if len(r.URL.RawQuery) > 0 {
 			if err := checkNoSecret(r.URL.Query()); err != nil {
 				return err
 			}
-			return invalid("query", "is not read: the fields of this request are in its body, as JSON")
+			return invalid("query",
+				"is not read: the fields of this request are in its body, as JSON")
 		}
 		if err := readBody(w, r, into); err != nil {
 			return err
@@ -111,19 +112,22 @@ func body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, &failure{status: http.StatusRequestEntityTooLarge, cause: wire.Invalid("body", "has more than %d bytes", large.Limit)}
+		return nil, &failure{status: http.StatusRequestEntityTooLarge,
+			cause: wire.Invalid("body", "has more than %d bytes", large.Limit)}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, &failure{status: http.StatusRequestTimeout, cause: wire.Invalid("body", "did not arrive in time")}
+		return nil, &failure{status: http.StatusRequestTimeout,
+			cause: wire.Invalid("body", "did not arrive in time")}
 	case err != nil:
 		return nil, invalid("body", "did not arrive: %v", err)
 	case !utf8.Valid(text):
-		return nil, invalid("body", "is not UTF-8") // package json would replace what is not: another name
+		// package json would replace what is not: another name
+		return nil, invalid("body", "is not UTF-8")
 	}
 	return bytes.TrimSpace(text), nil
 }
 
-// readObject fills in a struct from a JSON object, whose syntax is right. Other than package json it names the field that
-// is wrong, and refuses a field that is given twice.
+// readObject fills in a struct from a JSON object, whose syntax is right. Other than package json
+// it names the field that is wrong, and refuses a field that is given twice.
 func readObject(prefix string, text []byte, into any) error {
 	in := json.NewDecoder(bytes.NewReader(text))
 	if begin, _ := in.Token(); begin != json.Delim('{') {
@@ -145,7 +149,8 @@ func readObject(prefix string, text []byte, into any) error {
 		field, found := known[name]
 		switch {
 		case !found:
-			return invalid(prefix+name, "is not known here; known are: %s", strings.Join(names, ", "))
+			return invalid(prefix+name, "is not known here; known are: %s",
+				strings.Join(names, ", "))
 		case seen[name]:
 			return invalid(prefix+name, "is given more than once")
 		}
@@ -169,7 +174,8 @@ func readValue(name string, text json.RawMessage, into reflect.Value) error {
 		}
 		into.Set(reflect.MakeSlice(t, len(list), len(list)))
 		for i, element := range list {
-			if err := readObject(fmt.Sprintf("%s[%d].", name, i), element, into.Index(i).Addr().Interface()); err != nil {
+			if err := readObject(fmt.Sprintf("%s[%d].", name, i), element,
+				into.Index(i).Addr().Interface()); err != nil {
 				return err
 			}
 		}
@@ -183,7 +189,8 @@ func readValue(name string, text json.RawMessage, into reflect.Value) error {
 	case err != nil:
 		return invalid(name, "%v", err)
 	case into.Kind() == reflect.String && strings.ContainsRune(into.String(), utf8.RuneError) &&
-		!bytes.ContainsRune(text, utf8.RuneError) && !bytes.Contains(bytes.ToLower(text), []byte(`\ufffd`)):
+		!bytes.ContainsRune(text, utf8.RuneError) &&
+		!bytes.Contains(bytes.ToLower(text), []byte(`\ufffd`)):
 		return invalid(name, `has half of a character, written as \ud800 to \udfff`)
 	}
 	return nil
@@ -238,7 +245,8 @@ func readQuery(raw string, into any) error {
 
 // secretFields are names of secrets in a query, with the header to use instead.
 var secretFields = map[string]string{
-	"secret": secretHeader, "zamok-secret": secretHeader, "authorization": "Authorization", "bearer": "Authorization",
+	"secret": secretHeader, "zamok-secret": secretHeader, "authorization": "Authorization",
+	"bearer":       "Authorization",
 	"access_token": "Authorization", "idempotency-key": keyHeader, "idempotency_key": keyHeader,
 }
 
@@ -246,7 +254,9 @@ var secretFields = map[string]string{
 func checkNoSecret(query url.Values) error {
 	for name := range query {
 		if header, is := secretFields[strings.ToLower(name)]; is {
-			return invalid(name, "is a secret, and URLs are logged: send it in the header %s, and replace this one", header)
+			return invalid(name,
+				"is a secret, and URLs are logged: send it in the header %s, and replace this one",
+				header)
 		}
 	}
 	return nil

@@ -13,14 +13,16 @@ import (
 func Hash(secret []byte) session.Hash { return sha256.Sum256(secret) }
 
 // OpenCommand converts settings that were admitted.
-func OpenCommand(secret session.Hash, identity string, p *zamokpb.SessionSettings) *fsm.OpenSession {
+func OpenCommand(secret session.Hash, identity string,
+	p *zamokpb.SessionSettings) *fsm.OpenSession {
 	return &fsm.OpenSession{Secret: secret, Settings: session.Settings{
 		Identity: identity, Label: p.Label, Meta: string(p.Meta), TTL: clock.Span(p.Ttl),
 		LockDelay: clock.Span(p.LockDelay), ReleaseOnDisconnect: clock.Span(p.ReleaseOnDisconnect),
 	}}
 }
 
-// AcquireCommand converts an acquisition that was admitted; one of a single lock in one piece of memory.
+// AcquireCommand converts an acquisition that was admitted; one of a single lock in one piece of
+// memory.
 func AcquireCommand(id session.ID, ackedThrough uint64, p *zamokpb.Acquire) *fsm.Acquire {
 	a := new(struct {
 		fsm.Acquire
@@ -32,7 +34,8 @@ func AcquireCommand(id session.ID, ackedThrough uint64, p *zamokpb.Acquire) *fsm
 		Owner: p.GetOwner(), Meta: string(p.GetMeta()), Items: a.one[:0],
 	}
 	for _, it := range p.GetItems() {
-		a.Items = append(a.Items, fsm.Item{Name: it.Name, Mode: fsm.Mode(it.Mode), Permits: it.Permits, Of: it.Of})
+		a.Items = append(a.Items,
+			fsm.Item{Name: it.Name, Mode: fsm.Mode(it.Mode), Permits: it.Permits, Of: it.Of})
 	}
 	return &a.Acquire
 }

@@ -12,8 +12,8 @@ import (
 	"zamok/session"
 )
 
-// The enums of the wire have the numbers of the state machine (a test compares them), so they are converted
-// by a cast.
+// The enums of the wire have the numbers of the state machine (a test compares them), so they are
+// converted by a cast.
 
 // Enum is a value of an enum of the wire.
 type Enum = protoreflect.Enum
@@ -60,7 +60,8 @@ func setTicketState(p *zamokpb.TicketState, t fsm.TicketState) {
 
 // ResultState is the state of the ticket after the command with the result r.
 func ResultState(ticket uint64, r *fsm.Result) fsm.TicketState {
-	return fsm.TicketState{Ticket: ticket, State: r.State, Reason: r.Reason, Token: r.Token, HoldUntil: r.HoldUntil}
+	return fsm.TicketState{Ticket: ticket, State: r.State, Reason: r.Reason, Token: r.Token,
+		HoldUntil: r.HoldUntil}
 }
 
 // EventState is the state of the ticket after the event; false: the event is not about a ticket.
@@ -75,8 +76,8 @@ func EventState(e *fsm.Event) (fsm.TicketState, bool) {
 	return t, t.State != 0
 }
 
-// Change is the message for an event of a ticket, in one piece of memory. Number counts the changes of a
-// stream.
+// Change is the message for an event of a ticket, in one piece of memory. Number counts the changes
+// of a stream.
 func Change(e *fsm.Event, state fsm.TicketState, number uint64) *zamokpb.ServerMessage {
 	m := new(struct {
 		message zamokpb.ServerMessage
@@ -85,15 +86,16 @@ func Change(e *fsm.Event, state fsm.TicketState, number uint64) *zamokpb.ServerM
 		state   zamokpb.TicketState
 	})
 	setTicketState(&m.state, state)
-	m.change.State, m.change.Index, m.change.Text, m.change.Number = &m.state, e.Index, e.Text, number
+	m.change.State, m.change.Index, m.change.Text, m.change.Number = &m.state, e.Index,
+		e.Text, number
 	m.change.Downgraded = e.Kind == fsm.EvDowngraded
 	m.kind.Change = &m.change
 	m.message.Message = &m.kind
 	return &m.message
 }
 
-// Answer is the message for the result of a command, in one piece of memory. Refusal is nil if it was carried
-// out.
+// Answer is the message for the result of a command, in one piece of memory. Refusal is nil if it
+// was carried out.
 func Answer(command zamokpb.Command, state fsm.TicketState, refusal *Error) *zamokpb.ServerMessage {
 	m := new(struct {
 		message zamokpb.ServerMessage
@@ -127,7 +129,8 @@ func KeepAliveAck(sent []byte, now clock.Time, changes uint64) *zamokpb.ServerMe
 // Items converts the locks of an acquisition.
 func Items(items []fsm.Item) []*zamokpb.Item {
 	return Each(items, func(it fsm.Item) *zamokpb.Item {
-		return &zamokpb.Item{Name: it.Name, Mode: zamokpb.Mode(it.Mode), Permits: it.Permits, Of: it.Of}
+		return &zamokpb.Item{Name: it.Name, Mode: zamokpb.Mode(it.Mode), Permits: it.Permits,
+			Of: it.Of}
 	})
 }
 
@@ -147,7 +150,8 @@ func Quotas(q fsm.Quotas) *zamokpb.Quotas {
 // FromQuotas converts the quotas of a request.
 func FromQuotas(q *zamokpb.Quotas) fsm.Quotas {
 	return fsm.Quotas{
-		Amounts: fsm.Amounts{Sessions: q.GetSessions(), Tickets: q.GetTickets(), Bytes: q.GetBytes()}, Share: q.GetShare(),
+		Amounts: fsm.Amounts{Sessions: q.GetSessions(), Tickets: q.GetTickets(),
+			Bytes: q.GetBytes()}, Share: q.GetShare(),
 	}
 }
 
@@ -192,8 +196,9 @@ func Ticket(m *fsm.Machine, ref fsm.TicketRef, at func(index uint64) clock.Time)
 // SessionInfo describes a live session.
 func SessionInfo(s session.Session) *zamokpb.SessionInfo {
 	return &zamokpb.SessionInfo{
-		Session: uint64(s.ID), Identity: s.Identity, LeaseUntil: int64(s.Deadline), Reserved: s.Attachment == 0,
-		Opened: int64(s.Opened), Tickets: uint32(s.Live),
+		Session: uint64(s.ID), Identity: s.Identity, LeaseUntil: int64(s.Deadline),
+		Reserved: s.Attachment == 0,
+		Opened:   int64(s.Opened), Tickets: uint32(s.Live),
 		Settings: &zamokpb.SessionSettings{
 			Ttl: int64(s.TTL), Label: s.Label, Meta: []byte(s.Meta),
 			LockDelay: int64(s.LockDelay), ReleaseOnDisconnect: int64(s.ReleaseOnDisconnect),
@@ -209,7 +214,8 @@ func TicketRef(r fsm.TicketRef) *zamokpb.TicketRef {
 func links(cycle []fsm.Link) []*zamokpb.Link {
 	return Each(cycle, func(l fsm.Link) *zamokpb.Link {
 		return &zamokpb.Link{
-			Session: uint64(l.Session), Ticket: l.Ticket, Owner: l.Owner, State: zamokpb.State(l.State), Name: l.Name,
+			Session: uint64(l.Session), Ticket: l.Ticket, Owner: l.Owner,
+			State: zamokpb.State(l.State), Name: l.Name,
 		}
 	})
 }
@@ -225,15 +231,15 @@ func Blockers(blockers []fsm.Blocker) []*zamokpb.Blocker {
 }
 
 const (
-	// blockerMetaMax is how much of a blocker's metadata is sent: many gRPC clients would not accept
-	// sixteen times all of it in the headers of an error.
+	// blockerMetaMax is how much of a blocker's metadata is sent: many gRPC clients would not
+	// accept sixteen times all of it in the headers of an error.
 	blockerMetaMax = 128
 	// BlockerBytesMax is what Describe may add to a blocker.
 	BlockerBytesMax = fsm.LabelBytesMax + blockerMetaMax
 )
 
-// Describe adds the labels of sessions and the metadata of tickets, for people, and how long a delay
-// continues.
+// Describe adds the labels of sessions and the metadata of tickets, for people, and how long a
+// delay continues.
 func Describe(m *fsm.Machine, blockers []*zamokpb.Blocker) {
 	for _, b := range blockers {
 		if b.Until != 0 {

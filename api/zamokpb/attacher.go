@@ -1,7 +1,7 @@
 package zamokpb
 
-// Attacher makes the frames with which a client attaches a session to one stream after the other, and
-// keeps it. It is the whole protocol of a stream but for the tickets.
+// Attacher makes the frames with which a client attaches a session to one stream after the other,
+// and keeps it. It is the whole protocol of a stream but for the tickets.
 type Attacher struct {
 	Secret   []byte
 	Settings *SessionSettings
@@ -13,7 +13,8 @@ type Attacher struct {
 	attempt uint64
 }
 
-// Open makes the first frame of a stream. The server attaches the latest attempt, whatever arrives last.
+// Open makes the first frame of a stream. The server attaches the latest attempt, whatever arrives
+// last.
 func (a *Attacher) Open(sent []byte) *ClientFrame {
 	a.attempt++
 	open := &OpenStream{Secret: a.Secret, Session: a.Session, Attempt: a.attempt}

@@ -30,7 +30,8 @@ type echoServer struct {
 	zamokpb.UnimplementedZamokServer
 }
 
-func (*echoServer) Session(stream grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]) error {
+func (*echoServer) Session(
+	stream grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]) error {
 	for {
 		frame, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -41,9 +42,11 @@ func (*echoServer) Session(stream grpc.BidiStreamingServer[zamokpb.ClientFrame, 
 		}
 		reply := &zamokpb.ServerFrame{}
 		for _, m := range frame.GetMessages() {
-			state := &zamokpb.TicketState{State: zamokpb.State_STATE_GRANTED, Ticket: m.GetAcquire().GetTicket(), Token: 1}
-			reply.Messages = append(reply.Messages, &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Change{
-				Change: &zamokpb.Change{State: state, Index: 1}}})
+			state := &zamokpb.TicketState{State: zamokpb.State_STATE_GRANTED,
+				Ticket: m.GetAcquire().GetTicket(), Token: 1}
+			reply.Messages = append(reply.Messages,
+				&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Change{
+					Change: &zamokpb.Change{State: state, Index: 1}}})
 		}
 		if err := stream.Send(reply); err != nil {
 			return err
@@ -53,7 +56,8 @@ func (*echoServer) Session(stream grpc.BidiStreamingServer[zamokpb.ClientFrame, 
 
 // openEcho opens one connection and a stream for each goroutine that uses it.
 func openEcho(ctx context.Context, s Session) (Client, error) {
-	conn, err := grpc.NewClient(s.Endpoints[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(s.Endpoints[0],
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return Client{}, err
 	}
@@ -73,7 +77,8 @@ func openEcho(ctx context.Context, s Session) (Client, error) {
 	roundTrip := func(m *zamokpb.ClientMessage) error {
 		stream := <-unused
 		defer func() { unused <- stream }()
-		if err := stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{m}, AckedThrough: 1}); err != nil {
+		if err := stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{m},
+			AckedThrough: 1}); err != nil {
 			return err
 		}
 		_, err := stream.Recv()

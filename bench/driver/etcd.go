@@ -12,7 +12,8 @@ import (
 
 // etcdSession is a connection with a lease, which is kept alive.
 func etcdSession(ctx context.Context, s Session) (*concurrency.Session, error) {
-	conn, err := etcd.New(etcd.Config{Endpoints: s.Endpoints, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
+	conn, err := etcd.New(etcd.Config{Endpoints: s.Endpoints, DialTimeout: 10 * time.Second,
+		Logger: zap.NewNop()})
 	if err != nil {
 		return nil, err
 	}
@@ -21,7 +22,8 @@ func etcdSession(ctx context.Context, s Session) (*concurrency.Session, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	session, err := concurrency.NewSession(conn, concurrency.WithTTL(int(s.TTL/time.Second)), concurrency.WithLease(lease.ID))
+	session, err := concurrency.NewSession(conn, concurrency.WithTTL(int(s.TTL/time.Second)),
+		concurrency.WithLease(lease.ID))
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}

@@ -7,11 +7,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// openPostgres opens a pool: an advisory lock belongs to the connection that took it, so each goroutine
-// keeps one while it holds a lock. A client of one goroutine has one connection, which may hold any
-// number of locks.
+// openPostgres opens a pool: an advisory lock belongs to the connection that took it, so each
+// goroutine keeps one while it holds a lock. A client of one goroutine has one connection, which
+// may hold any number of locks.
 func openPostgres(ctx context.Context, s Session) (Client, error) {
-	config, err := pgxpool.ParseConfig("postgres://bench@" + s.Endpoints[0] + "/postgres?sslmode=disable")
+	config, err := pgxpool.ParseConfig("postgres://bench@" + s.Endpoints[0] +
+		"/postgres?sslmode=disable")
 	if err != nil {
 		return Client{}, err
 	}
@@ -30,7 +31,8 @@ func openPostgres(ctx context.Context, s Session) (Client, error) {
 		only = nil
 	}
 	// acquire acquires a lock on a connection, which it keeps while the lock is held.
-	acquire := func(ctx context.Context, name string, lock func(*pgxpool.Conn, int64) error) (Unlock, error) {
+	acquire := func(ctx context.Context, name string,
+		lock func(*pgxpool.Conn, int64) error) (Unlock, error) {
 		conn, release := only, func() {}
 		if conn == nil {
 			var err error

@@ -26,7 +26,8 @@ func openRedsync(ctx context.Context, s Session) (Client, error) {
 		return Client{}, err
 	}
 	locks := redsync.New(goredis.NewPool(conn))
-	acquire := func(ctx context.Context, key string, lock func(*redsync.Mutex, context.Context) error) (Unlock, error) {
+	acquire := func(ctx context.Context, key string,
+		lock func(*redsync.Mutex, context.Context) error) (Unlock, error) {
 		m := locks.NewMutex(key, redsync.WithExpiry(s.TTL))
 		err := lock(m, ctx)
 		if taken := new(redsync.ErrTaken); errors.As(err, &taken) {
@@ -44,7 +45,8 @@ func openRedsync(ctx context.Context, s Session) (Client, error) {
 		Lock: func(ctx context.Context, key string) (Unlock, error) {
 			for {
 				unlock, err := acquire(ctx, key, (*redsync.Mutex).LockContext)
-				if errors.Is(err, redsync.ErrFailed) && ctx.Err() == nil || errors.Is(err, ErrHeld) {
+				if errors.Is(err, redsync.ErrFailed) && ctx.Err() == nil ||
+					errors.Is(err, ErrHeld) {
 					continue // its tries are used up; call again
 				}
 				return unlock, err
@@ -76,7 +78,8 @@ func openSetNX(ctx context.Context, s Session) (Client, error) {
 		}
 		before, err := conn.Get(ctx, key).Result()
 		if errors.Is(err, redis.Nil) {
-			return nil, ErrHeld // it was released between the two calls; the next poll will find it free
+			// it was released between the two calls; the next poll will find it free
+			return nil, ErrHeld
 		}
 		if err != nil {
 			return nil, err

@@ -18,8 +18,10 @@ import (
 // was Cassandra; etcd is faster and more consistent, so they do better here.
 
 const (
-	retrySleepMax     = time.Second           // the longest sleep of the retry lock after it found a holder
-	collisionBackoff  = 50 * time.Millisecond // times the attempt, after a collision with another client
+	// the longest sleep of the retry lock after it found a holder
+	retrySleepMax = time.Second
+	// times the attempt, after a collision with another client
+	collisionBackoff  = 50 * time.Millisecond
 	queuePollInterval = 50 * time.Millisecond // how often the queue lock polls
 )
 
@@ -27,7 +29,8 @@ type rowStore struct{ *concurrency.Session }
 
 // columns returns the keys of a row, oldest first.
 func (c rowStore) columns(ctx context.Context, row string, limit int64) ([]string, error) {
-	response, err := c.Client().Get(ctx, row, etcd.WithPrefix(), etcd.WithKeysOnly(), etcd.WithLimit(limit),
+	response, err := c.Client().Get(ctx, row, etcd.WithPrefix(), etcd.WithKeysOnly(),
+		etcd.WithLimit(limit),
 		etcd.WithSort(etcd.SortByKey, etcd.SortAscend))
 	if err != nil {
 		return nil, err
@@ -67,7 +70,8 @@ func openShadowRow(ctx context.Context, s Session) (Client, error) {
 		TryLock: func(ctx context.Context, key string) (Unlock, error) {
 			unlock, err := rows.tryShadowRow(ctx, key)
 			if errors.Is(err, errCollision) {
-				err = ErrHeld // TryLock may fail although the lock is free: one of the report's complaints
+				// TryLock may fail although the lock is free: one of the report's complaints
+				err = ErrHeld
 			}
 			return unlock, err
 		},
@@ -157,7 +161,8 @@ func openRowQueue(ctx context.Context, s Session) (Client, error) {
 }
 
 // enqueue adds a column to the row. first reports whether it is the first column.
-func (c rowStore) enqueue(ctx context.Context, key string) (first func(context.Context) (bool, error), unlock Unlock, err error) {
+func (c rowStore) enqueue(ctx context.Context,
+	key string) (first func(context.Context) (bool, error), unlock Unlock, err error) {
 	row := "/queue/" + key + "/"
 	mine := fmt.Sprintf("%s%020d-%s", row, time.Now().UnixNano(), rand.Text())
 	first = func(ctx context.Context) (bool, error) {

@@ -10,14 +10,16 @@ import (
 )
 
 func openZamok(ctx context.Context, s Session) (Client, error) {
-	c, err := client.New(client.Config{Endpoints: s.Endpoints, TTL: s.TTL, ReleaseOnDisconnect: s.Release,
-		Logger: slog.New(slog.DiscardHandler)})
+	c, err := client.New(client.Config{Endpoints: s.Endpoints, TTL: s.TTL,
+		ReleaseOnDisconnect: s.Release,
+		Logger:              slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return Client{}, err
 	}
 	// The first lock opens the session. The clients of other systems have one as soon as they are
 	// open, and opening must not be measured as locking.
-	if err := c.Do(ctx, "open-"+rand.Text(), func(context.Context, *client.Lock) error { return nil }); err != nil {
+	if err := c.Do(ctx, "open-"+rand.Text(),
+		func(context.Context, *client.Lock) error { return nil }); err != nil {
 		return Client{}, errors.Join(err, c.Close())
 	}
 	held := func(lock *client.Lock, err error) (Unlock, error) {
@@ -27,7 +29,9 @@ func openZamok(ctx context.Context, s Session) (Client, error) {
 		return lock.Unlock, nil
 	}
 	return Client{
-		Lock: func(ctx context.Context, key string) (Unlock, error) { return held(c.Lock(ctx, key)) },
+		Lock: func(ctx context.Context, key string) (Unlock, error) {
+			return held(c.Lock(ctx, key))
+		},
 		TryLock: func(ctx context.Context, key string) (Unlock, error) {
 			lock, err := c.TryLock(ctx, key)
 			if errors.Is(err, client.ErrNotAcquired) {

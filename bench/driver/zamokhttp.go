@@ -23,7 +23,9 @@ var openedHTTP atomic.Int64
 
 // openZamokHTTP calls one node, which relays unless it leads.
 func openZamokHTTP(ctx context.Context, s Session) (Client, error) {
-	return openHTTP(ctx, s, func(nodes []admin.Member) admin.Member { return nodes[int(openedHTTP.Add(1))%len(nodes)] })
+	return openHTTP(ctx, s, func(nodes []admin.Member) admin.Member {
+		return nodes[int(openedHTTP.Add(1))%len(nodes)]
+	})
 }
 
 // openZamokHTTPLeader calls the node that leads when it is opened.
@@ -35,8 +37,10 @@ func openZamokHTTPLeader(ctx context.Context, s Session) (Client, error) {
 
 // openHTTP locks by one call with its own session, and releases by another, as a program that uses
 // only HTTP.
-func openHTTP(ctx context.Context, s Session, choose func([]admin.Member) admin.Member) (Client, error) {
-	cluster, err := client.New(client.Config{Endpoints: s.Endpoints, Logger: slog.New(slog.DiscardHandler)})
+func openHTTP(ctx context.Context, s Session,
+	choose func([]admin.Member) admin.Member) (Client, error) {
+	cluster, err := client.New(
+		client.Config{Endpoints: s.Endpoints, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return Client{}, err
 	}
@@ -50,7 +54,8 @@ func openHTTP(ctx context.Context, s Session, choose func([]admin.Member) admin.
 	}
 	connection := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: s.Width}}
 	post := func(ctx context.Context, path string, body []byte) ([]byte, error) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+node+path, bytes.NewReader(body))
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+node+path,
+			bytes.NewReader(body))
 		if err != nil {
 			return nil, err
 		}
@@ -72,7 +77,8 @@ func openHTTP(ctx context.Context, s Session, choose func([]admin.Member) admin.
 	}
 	lock := func(wait string) func(context.Context, string) (Unlock, error) {
 		return func(ctx context.Context, key string) (Unlock, error) {
-			body, err := json.Marshal(map[string]string{"name": key, "ttl": s.TTL.String(), "wait": wait})
+			body, err := json.Marshal(
+				map[string]string{"name": key, "ttl": s.TTL.String(), "wait": wait})
 			if err != nil {
 				return nil, err
 			}

@@ -11,7 +11,8 @@ import (
 )
 
 func openZooKeeper(ctx context.Context, s Session) (Client, error) {
-	conn, events, err := zk.Connect(s.Endpoints, s.TTL, zk.WithLogger(log.New(io.Discard, "", 0)), zk.WithLogInfo(false))
+	conn, events, err := zk.Connect(s.Endpoints, s.TTL, zk.WithLogger(log.New(io.Discard, "", 0)),
+		zk.WithLogInfo(false))
 	if err != nil {
 		return Client{}, err
 	}

@@ -34,7 +34,8 @@ type arrivalResult struct {
 	Due, Failed, Ended uint64
 	Cycles             uint64            // all that succeeded, also outside of the window
 	Latency            loadgen.Histogram // from when a cycle was due to its end
-	Late               loadgen.Histogram // from when it was due to its beginning: the queue, and the harness's own delay
+	// from when it was due to its beginning: the queue, and the harness's own delay
+	Late loadgen.Histogram
 }
 
 // poisson returns moments at a rate, with the gaps of many independent callers. With even gaps
@@ -65,7 +66,8 @@ func (a *arrivals) run(ctx context.Context) *arrivalResult {
 	var clients sync.WaitGroup
 	for client := range a.clients {
 		clients.Go(func() {
-			for i := taken.Add(1) - 1; i < int64(len(a.due)) && ctx.Err() == nil; i = taken.Add(1) - 1 {
+			for i := taken.Add(1) - 1; i < int64(len(a.due)) &&
+				ctx.Err() == nil; i = taken.Add(1) - 1 {
 				due := a.due[i]
 				loadgen.Sleep(ctx, due-time.Since(began))
 				begin := time.Since(began)
@@ -96,8 +98,8 @@ func (a *arrivals) run(ctx context.Context) *arrivalResult {
 	return r
 }
 
-// Open lets cycles arrive at a part of the rate that the same clients reach in a closed loop, which the first call
-// measures. Each client has its own key.
+// Open lets cycles arrive at a part of the rate that the same clients reach in a closed loop, which
+// the first call measures. Each client has its own key.
 func (b *Bench) Open(ctx context.Context, percent int) (Values, error) {
 	if b.capacity == 0 {
 		closed, err := b.Uncontended(ctx, CapacityClients)
@@ -111,8 +113,9 @@ func (b *Bench) Open(ctx context.Context, percent int) (Values, error) {
 		return nil, err
 	}
 	warmup := b.Window / 4
-	a := &arrivals{clients: len(clients), window: [2]time.Duration{warmup, warmup + b.Window}, abandon: b.Close,
-		due: poisson(b.capacity*float64(percent)/100, warmup+b.Window),
+	a := &arrivals{clients: len(clients), window: [2]time.Duration{warmup, warmup + b.Window},
+		abandon: b.Close,
+		due:     poisson(b.capacity*float64(percent)/100, warmup+b.Window),
 		cycle: func(ctx context.Context, i int) error {
 			unlock, err := clients[i].Lock(ctx, ownKey(i))
 			if err != nil {

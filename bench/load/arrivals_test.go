@@ -41,7 +41,8 @@ func TestStallIsSeenByAllArrivalsBehindIt(t *testing.T) {
 		require.EqualValues(t, 1000, r.Ended)
 		require.Zero(t, r.Failed)
 		require.Equal(t, stall+service, r.Latency.Max())
-		// The queue shrinks by half a millisecond a cycle: the k-th behind the stall is late by 100 ms - k/2 ms.
+		// The queue shrinks by half a millisecond a cycle: the k-th behind the stall is late by 100
+		// ms - k/2 ms.
 		require.InDelta(t, 1000-200, float64(r.Latency.Below(service+service/50)), 2)
 		require.InDelta(t, 100, float64(r.Latency.Count()-r.Latency.Below(50*time.Millisecond)), 3)
 		require.Equal(t, stall-service, r.Late.Max())
@@ -69,23 +70,30 @@ func TestFreeClientsServeArrivalsBesideStall(t *testing.T) {
 // waits for all before it.
 func TestOverloadIsStated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &arrivals{due: every(1000), window: [2]time.Duration{500 * time.Millisecond, time.Second}, clients: 4,
-			cycle: func(context.Context, int) error { time.Sleep(8 * time.Millisecond); return nil }}
+		a := &arrivals{due: every(1000),
+			window: [2]time.Duration{500 * time.Millisecond, time.Second}, clients: 4,
+			cycle: func(context.Context, int) error {
+				time.Sleep(8 * time.Millisecond)
+				return nil
+			}}
 		r := a.run(t.Context())
 		require.EqualValues(t, 500, r.Due)
 		require.InDelta(t, 250, float64(r.Ended), 4)
 		require.EqualValues(t, 500, r.Latency.Count(), "those that end after the window count, too")
-		require.InDelta(t, float64(time.Second), float64(r.Latency.Max()), float64(10*time.Millisecond))
+		require.InDelta(t, float64(time.Second), float64(r.Latency.Max()),
+			float64(10*time.Millisecond))
 		require.EqualValues(t, 1000, r.Cycles)
 	})
 }
 
-// A cycle that failed, or that hangs and is abandoned, is counted as failed, as are those queued behind it.
+// A cycle that failed, or that hangs and is abandoned, is counted as failed, as are those queued
+// behind it.
 func TestFailedArrivalsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
 		hang := make(chan struct{})
-		a := &arrivals{due: every(10), window: [2]time.Duration{0, time.Second}, clients: 1, abandon: func() { close(hang) },
+		a := &arrivals{due: every(10), window: [2]time.Duration{0, time.Second}, clients: 1,
+			abandon: func() { close(hang) },
 			cycle: func(context.Context, int) error {
 				if n++; n == 3 {
 					return errors.New("failed")
@@ -124,7 +132,8 @@ func TestOpenOffersPartOfCapacity(t *testing.T) {
 				Close: func() error { return nil },
 			}, nil
 		}
-		b := &Bench{System: driver.System{Open: open}, Cluster: &server.Cluster{}, Window: 4 * time.Second}
+		b := &Bench{System: driver.System{Open: open}, Cluster: &server.Cluster{},
+			Window: 4 * time.Second}
 		values, err := b.Open(t.Context(), 50)
 		require.NoError(t, err)
 		require.InEpsilon(t, 2000, b.capacity, 0.1)

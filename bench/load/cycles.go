@@ -33,12 +33,14 @@ func (b *Bench) Contended(ctx context.Context, n int) (Values, error) {
 	return b.runClients(ctx, n, window, func(int) string { return "one" })
 }
 
-func (b *Bench) runClients(ctx context.Context, n int, window time.Duration, key func(worker int) string) (Values, error) {
+func (b *Bench) runClients(ctx context.Context, n int, window time.Duration,
+	key func(worker int) string) (Values, error) {
 	clients, err := b.openClients(ctx, n)
 	if err != nil {
 		return nil, err
 	}
-	return b.runLoop(ctx, clients, loadgen.Loop{Workers: n, Window: window, Key: key, Abandon: b.Close})
+	return b.runLoop(ctx, clients,
+		loadgen.Loop{Workers: n, Window: window, Key: key, Abandon: b.Close})
 }
 
 // Shared lets n goroutines lock and unlock keys of their own over a few clients.
@@ -48,18 +50,22 @@ func (b *Bench) Shared(ctx context.Context, clients, n int) (Values, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.runLoop(ctx, opened, loadgen.Loop{Workers: n, Window: b.Window, Key: ownKey, Abandon: end})
+	return b.runLoop(ctx, opened,
+		loadgen.Loop{Workers: n, Window: b.Window, Key: ownKey, Abandon: end})
 }
 
 func ownKey(worker int) string { return fmt.Sprintf("own-%d", worker) }
 
 // runLoop measures a loop and its cost.
-func (b *Bench) runLoop(ctx context.Context, clients []driver.Client, l loadgen.Loop) (Values, error) {
-	l.Lock = func(ctx context.Context, worker int, key string) (func(context.Context) error, error) {
+func (b *Bench) runLoop(ctx context.Context, clients []driver.Client,
+	l loadgen.Loop) (Values, error) {
+	l.Lock = func(ctx context.Context, worker int, key string) (func(context.Context) error,
+		error) {
 		return clients[worker%len(clients)].Lock(ctx, key)
 	}
 	oneKey := l.Workers > 1 && l.Key(0) == l.Key(1)
-	if !oneKey { // so that the first use of a key, for which ZooKeeper makes a node, is not measured
+	// so that the first use of a key, for which ZooKeeper makes a node, is not measured
+	if !oneKey {
 		_ = runAll(ctx, l.Workers, l.Abandon, func(ctx context.Context, i int) error {
 			unlock, err := l.Lock(ctx, i, l.Key(i))
 			if err != nil {
@@ -106,7 +112,8 @@ func (b *Bench) withCost(run func() (cycles uint64)) (Values, error) {
 		return nil, err
 	}
 	servers := after.CPU - before.CPU
-	values := Values{"memory": after.Memory, "others": max(0, after.Busy-before.Busy-servers-clients) / took}
+	values := Values{"memory": after.Memory,
+		"others": max(0, after.Busy-before.Busy-servers-clients) / took}
 	if n := float64(cycles); n > 0 {
 		values["cpu"] = servers / n * 1000
 		values["client_cpu"] = clients / n * 1000

@@ -27,7 +27,8 @@ const holderTimeout = 20 * time.Second
 
 // startHolder starts another process that holds a lock: this program, called as `hold`. kill ends
 // it by kill -9, and may be called again.
-func startHolder(ctx context.Context, system, key string, s driver.Session) (kill func(), err error) {
+func startHolder(ctx context.Context, system, key string,
+	s driver.Session) (kill func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -38,7 +39,8 @@ func startHolder(ctx context.Context, system, key string, s driver.Session) (kil
 	}
 	cmd := exec.CommandContext(ctx, self, "hold", string(text))
 	cmd.Stderr = os.Stderr
-	if _, err := cmd.StdinPipe(); err != nil { // closed when this process ends: then the holder ends, too
+	// closed when this process ends: then the holder ends, too
+	if _, err := cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
 	out, err := cmd.StdoutPipe()
@@ -54,7 +56,8 @@ func startHolder(ctx context.Context, system, key string, s driver.Session) (kil
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); strings.TrimSpace(line) != heldMessage {
 		kill()
-		return nil, fmt.Errorf("instead of holding the lock, the process printed %q (%v)", line, err)
+		return nil, fmt.Errorf("instead of holding the lock, the process printed %q (%v)",
+			line, err)
 	}
 	return kill, nil
 }

@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	killedWaiters         = 10
-	killedStagger         = 50 * time.Millisecond // between the waiters' calls, so that their order is known
+	killedWaiters = 10
+	// between the waiters' calls, so that their order is known
+	killedStagger         = 50 * time.Millisecond
 	killedHold            = 5 * time.Millisecond
 	killedRetryDelay      = 10 * time.Millisecond // after a failed attempt
 	killedWarmup          = time.Second           // before the leader is killed
@@ -26,7 +27,8 @@ const (
 // leaderKill is one kill of a leader: one client holds a lock, ten wait for it, and one, the
 // prober, locks and unlocks another lock all the time.
 type leaderKill struct {
-	longest           time.Duration // attempt of the prober; only the prober uses it until it has ended
+	// attempt of the prober; only the prober uses it until it has ended
+	longest           time.Duration
 	attempts          sync.WaitGroup
 	served            chan int // the waiters, in the order of their grants
 	holders, overlaps atomic.Int64
@@ -79,7 +81,8 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 }
 
 // release releases the held lock and counts the waiters that are granted it.
-func (k *leaderKill) release(ctx context.Context, values Values, unlock driver.Unlock, waiting *sync.WaitGroup) {
+func (k *leaderKill) release(ctx context.Context, values Values, unlock driver.Unlock,
+	waiting *sync.WaitGroup) {
 	values["early"] = float64(len(k.served)) // served while the lock was held: it did not survive
 	if err := unlock(ctx); err == nil {
 		values["survived"] = 1
@@ -119,7 +122,8 @@ func (k *leaderKill) probe(ctx context.Context, c driver.Client) {
 
 // firstLock requests one new lock after the other, each a little later and without waiting for
 // those before, until one is granted: then the cluster serves again.
-func (k *leaderKill) firstLock(ctx context.Context, c driver.Client) (took time.Duration, err error) {
+func (k *leaderKill) firstLock(ctx context.Context,
+	c driver.Client) (took time.Duration, err error) {
 	killedAt := time.Now()
 	acquired := make(chan time.Duration, 1)
 	ticker := time.NewTicker(killedAttemptInterval)
@@ -156,7 +160,8 @@ func (k *leaderKill) wait(ctx context.Context, i int, c driver.Client) {
 		if ctx.Err() != nil {
 			return
 		}
-		loadgen.Sleep(ctx, killedRetryDelay) // its queue position is lost, and the order will show it
+		// its queue position is lost, and the order will show it
+		loadgen.Sleep(ctx, killedRetryDelay)
 	}
 	k.served <- i
 	if k.holders.Add(1) > 1 {

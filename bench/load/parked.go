@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	parkedLocks        = 100              // held, with waiters
-	parkedObserveMin   = 5 * time.Second  // long, because processor time is counted in steps of 10 ms
+	parkedLocks = 100 // held, with waiters
+	// long, because processor time is counted in steps of 10 ms
+	parkedObserveMin   = 5 * time.Second
 	parkedServeTimeout = 20 * time.Second // for all grants after the release
 	parkedEnqueueTime  = 3 * time.Second  // and half a millisecond more for each waiter
 )
@@ -36,7 +37,8 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	began := time.Now()
 	clients, end, err := b.openMany(ctx, sessions, b.session(perSession))
 	defer end()
-	values := Values{"opening": time.Since(began).Seconds(), "unopened": float64(sessions - len(clients))}
+	values := Values{"opening": time.Since(began).Seconds(),
+		"unopened": float64(sessions - len(clients))}
 	if len(clients) == 0 {
 		release()
 		return nil, err
@@ -125,7 +127,8 @@ func (b *Bench) holdParkedLocks(ctx context.Context) (release func(), err error)
 // another client.
 func (b *Bench) HolderKilled(ctx context.Context, release time.Duration) (Values, error) {
 	key := fmt.Sprintf("dead-%d", release)
-	kill, err := startHolder(ctx, b.System.Name, key, driver.Session{Endpoints: b.Cluster.Endpoints, TTL: b.TTL, Width: 1, Release: release})
+	kill, err := startHolder(ctx, b.System.Name, key,
+		driver.Session{Endpoints: b.Cluster.Endpoints, TTL: b.TTL, Width: 1, Release: release})
 	if err != nil {
 		return nil, err
 	}

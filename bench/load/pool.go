@@ -27,9 +27,10 @@ type Bench struct {
 	TTL     time.Duration
 	Window  time.Duration // of measuring
 
-	Spans    []measure.Span  // of the last Timeline
-	clients  []driver.Client // each with one goroutine
-	capacity float64         // cycles per second of CapacityClients in a closed loop; 0 = not measured yet
+	Spans   []measure.Span  // of the last Timeline
+	clients []driver.Client // each with one goroutine
+	// cycles per second of CapacityClients in a closed loop; 0 = not measured yet
+	capacity float64
 }
 
 func (b *Bench) session(width int) driver.Session {
@@ -87,7 +88,8 @@ func (b *Bench) openClients(ctx context.Context, n int) ([]driver.Client, error)
 
 // openMany opens n clients, some at a time. After an error it returns those that it has opened. end
 // closes them.
-func (b *Bench) openMany(ctx context.Context, n int, s driver.Session) (opened []driver.Client, end func(), err error) {
+func (b *Bench) openMany(ctx context.Context, n int,
+	s driver.Session) (opened []driver.Client, end func(), err error) {
 	end = sync.OnceFunc(func() { closeAll(opened) })
 	var mu sync.Mutex
 	var all errgroup.Group
@@ -105,7 +107,8 @@ func (b *Bench) openMany(ctx context.Context, n int, s driver.Session) (opened [
 		})
 	}
 	if err := all.Wait(); err != nil {
-		return opened, end, fmt.Errorf("%d of %d clients did not open, one because: %w", n-len(opened), n, err)
+		return opened, end, fmt.Errorf("%d of %d clients did not open, one because: %w",
+			n-len(opened), n, err)
 	}
 	return opened, end, nil
 }
@@ -128,7 +131,8 @@ func closeAll(clients []driver.Client) {
 
 // runAll runs n workers until all have returned. abandon makes those return that ignore their
 // context.
-func runAll(ctx context.Context, n int, abandon func(), work func(ctx context.Context, i int) error) error {
+func runAll(ctx context.Context, n int, abandon func(),
+	work func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	errs := make([]error, n)

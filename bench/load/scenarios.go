@@ -30,13 +30,15 @@ const (
 // runScenario runs n workers, each with its own client, until all have returned. It begins when all
 // clients are open.
 func (b *Bench) runScenario(ctx context.Context, n int,
-	work func(ctx context.Context, began time.Time, i int, c driver.Client) error) (took time.Duration, err error) {
+	work func(ctx context.Context, began time.Time, i int, c driver.Client) error) (
+	took time.Duration, err error) {
 	clients, err := b.openClients(ctx, n)
 	if err != nil {
 		return 0, err
 	}
 	began := time.Now()
-	err = runAll(ctx, n, b.Close, func(ctx context.Context, i int) error { return work(ctx, began, i, clients[i]) })
+	err = runAll(ctx, n, b.Close,
+		func(ctx context.Context, i int) error { return work(ctx, began, i, clients[i]) })
 	return time.Since(began), err
 }
 
@@ -47,33 +49,38 @@ func (b *Bench) Timeline(ctx context.Context) (Values, error) {
 	var waits loadgen.Histogram
 	counts := make([]int, timelineThreads)
 	held := time.Duration(0)
-	_, err := b.runScenario(ctx, timelineThreads, func(ctx context.Context, began time.Time, i int, c driver.Client) error {
-		for time.Since(began) < b.Window {
-			requested := time.Since(began)
-			unlock, err := c.Lock(ctx, "timeline")
-			if err != nil {
-				return err
+	_, err := b.runScenario(ctx, timelineThreads,
+		func(ctx context.Context, began time.Time, i int, c driver.Client) error {
+			for time.Since(began) < b.Window {
+				requested := time.Since(began)
+				unlock, err := c.Lock(ctx, "timeline")
+				if err != nil {
+					return err
+				}
+				acquired := time.Since(began)
+				loadgen.Sleep(ctx, rand.N(timelineHold))
+				over := time.Since(began)
+				if err := unlock(ctx); err != nil {
+					return err
+				}
+				if over > b.Window {
+					continue
+				}
+				mu.Lock()
+				b.Spans = append(b.Spans,
+					measure.Span{Thread: i, From: measure.Milliseconds(acquired),
+						To: measure.Milliseconds(over)})
+				waits.Add(acquired - requested)
+				counts[i]++
+				held += over - acquired
+				mu.Unlock()
 			}
-			acquired := time.Since(began)
-			loadgen.Sleep(ctx, rand.N(timelineHold))
-			over := time.Since(began)
-			if err := unlock(ctx); err != nil {
-				return err
-			}
-			if over > b.Window {
-				continue
-			}
-			mu.Lock()
-			b.Spans = append(b.Spans, measure.Span{Thread: i, From: measure.Milliseconds(acquired), To: measure.Milliseconds(over)})
-			waits.Add(acquired - requested)
-			counts[i]++
-			held += over - acquired
-			mu.Unlock()
-		}
-		return nil
-	})
-	values := Values{"rate": float64(len(b.Spans)) / b.Window.Seconds(), "used": held.Seconds() / b.Window.Seconds(),
-		"jain": measure.Jain(counts), "least": float64(slices.Min(counts)), "most": float64(slices.Max(counts))}
+			return nil
+		})
+	values := Values{"rate": float64(len(b.Spans)) / b.Window.Seconds(),
+		"used": held.Seconds() / b.Window.Seconds(),
+		"jain": measure.Jain(counts), "least": float64(slices.Min(counts)),
+		"most": float64(slices.Max(counts))}
 	measure.AddPercentiles(values, "wait", &waits)
 	return values, err
 }
@@ -82,16 +89,18 @@ func (b *Bench) Timeline(ctx context.Context) (Values, error) {
 // waited, and how much longer all of it took than the sum of the holds.
 func (b *Bench) Wait(ctx context.Context) (Values, error) {
 	waits := make([]time.Duration, waitThreads)
-	took, err := b.runScenario(ctx, waitThreads, func(ctx context.Context, began time.Time, i int, c driver.Client) error {
-		unlock, err := c.Lock(ctx, "wait")
-		if err != nil {
-			return err
-		}
-		waits[i] = time.Since(began)
-		loadgen.Sleep(ctx, waitHold)
-		return unlock(ctx)
-	})
-	values := Values{"total": measure.Milliseconds(took), "ideal": measure.Milliseconds(waitThreads * waitHold)}
+	took, err := b.runScenario(ctx, waitThreads,
+		func(ctx context.Context, began time.Time, i int, c driver.Client) error {
+			unlock, err := c.Lock(ctx, "wait")
+			if err != nil {
+				return err
+			}
+			waits[i] = time.Since(began)
+			loadgen.Sleep(ctx, waitHold)
+			return unlock(ctx)
+		})
+	values := Values{"total": measure.Milliseconds(took),
+		"ideal": measure.Milliseconds(waitThreads * waitHold)}
 	values["stretch"] = values["total"] / values["ideal"]
 	slices.Sort(waits)
 	var all loadgen.Histogram
@@ -111,21 +120,22 @@ func (b *Bench) Series(ctx context.Context) (Values, error) {
 	var winners [seriesLocks]atomic.Int64
 	won := make([]int, seriesThreads)
 	kept := make([][]driver.Unlock, seriesThreads)
-	took, err := b.runScenario(ctx, seriesThreads, func(ctx context.Context, _ time.Time, i int, c driver.Client) error {
-		for n := range seriesLocks {
-			unlock, err := c.TryLock(ctx, fmt.Sprintf("series-%d", n))
-			if errors.Is(err, driver.ErrHeld) {
-				continue
+	took, err := b.runScenario(ctx, seriesThreads,
+		func(ctx context.Context, _ time.Time, i int, c driver.Client) error {
+			for n := range seriesLocks {
+				unlock, err := c.TryLock(ctx, fmt.Sprintf("series-%d", n))
+				if errors.Is(err, driver.ErrHeld) {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				winners[n].Add(1)
+				won[i]++
+				kept[i] = append(kept[i], unlock)
 			}
-			if err != nil {
-				return err
-			}
-			winners[n].Add(1)
-			won[i]++
-			kept[i] = append(kept[i], unlock)
-		}
-		return nil
-	})
+			return nil
+		})
 	errs := []error{err}
 	for _, unlocks := range kept {
 		for _, unlock := range unlocks {

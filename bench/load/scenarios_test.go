@@ -26,7 +26,8 @@ func TestTimelineBeginsWhenClientsAreOpen(t *testing.T) {
 				Close: func() error { return nil },
 			}, nil
 		}
-		b := &Bench{System: driver.System{Open: open}, Cluster: &server.Cluster{}, Window: 2 * time.Second}
+		b := &Bench{System: driver.System{Open: open}, Cluster: &server.Cluster{},
+			Window: 2 * time.Second}
 		values, err := b.Timeline(t.Context())
 		require.NoError(t, err)
 		require.Greater(t, values["used"], 0.95)

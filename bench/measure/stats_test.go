@@ -49,7 +49,8 @@ func grants(of ...[3]int) []loadgen.Grant {
 	var all []loadgen.Grant
 	for _, g := range of {
 		ms := time.Millisecond
-		all = append(all, loadgen.Grant{Worker: g[0], Requested: time.Duration(g[1]) * ms, Acquired: time.Duration(g[2]) * ms})
+		all = append(all, loadgen.Grant{Worker: g[0], Requested: time.Duration(g[1]) * ms,
+			Acquired: time.Duration(g[2]) * ms})
 	}
 	return all
 }
@@ -58,7 +59,9 @@ func TestCompleteRoundsIgnoresPartialRound(t *testing.T) {
 	g := grants([3]int{0, 0, 1}, [3]int{1, 0, 2}, [3]int{0, 1, 3}, [3]int{1, 2, 4}, [3]int{0, 3, 5})
 	require.Equal(t, []int{2, 2}, CompleteRounds(g, 2))
 	require.Nil(t, CompleteRounds(g, 6))
-	require.Equal(t, []int{4, 0}, CompleteRounds(grants([3]int{0, 0, 1}, [3]int{0, 1, 2}, [3]int{0, 2, 3}, [3]int{0, 3, 4}), 2))
+	require.Equal(t, []int{4, 0},
+		CompleteRounds(grants([3]int{0, 0, 1}, [3]int{0, 1, 2}, [3]int{0, 2, 3}, [3]int{0, 3, 4}),
+			2))
 }
 
 func TestInversions(t *testing.T) {
@@ -79,10 +82,13 @@ func TestResultsRoundTrip(t *testing.T) {
 	add := func(r Record) { write(Line{Record: &r}) }
 	write(Line{Run: &Run{Machine: "box", Rounds: 2}})
 	for round, rate := range []float64{10, 20} {
-		add(Record{Round: round + 1, System: "a", Workload: "w", Clients: 1, Values: map[string]float64{"rate": rate}})
-		add(Record{Round: round + 1, System: "b", Workload: "w", Clients: 1, Values: map[string]float64{"rate": rate / 2}})
+		add(Record{Round: round + 1, System: "a", Workload: "w", Clients: 1,
+			Values: map[string]float64{"rate": rate}})
+		add(Record{Round: round + 1, System: "b", Workload: "w", Clients: 1,
+			Values: map[string]float64{"rate": rate / 2}})
 	}
-	add(Record{Round: 2, System: "a", Workload: "w", Clients: 1, Values: map[string]float64{"rate": 1}, Failed: "fell over"})
+	add(Record{Round: 2, System: "a", Workload: "w", Clients: 1,
+		Values: map[string]float64{"rate": 1}, Failed: "fell over"})
 	rs, err := Read(&file)
 	require.NoError(t, err)
 	require.Equal(t, "box", rs.Run.Machine)

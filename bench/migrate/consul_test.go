@@ -17,7 +17,8 @@ import (
 func dialConsul(t *testing.T, address string, transport *http.Transport) *consul.Client {
 	t.Helper()
 	t.Cleanup(transport.CloseIdleConnections)
-	c, err := consul.NewClient(&consul.Config{Address: address, HttpClient: &http.Client{Transport: transport}})
+	c, err := consul.NewClient(
+		&consul.Config{Address: address, HttpClient: &http.Client{Transport: transport}})
 	require.NoError(t, err)
 	ready(t, func(context.Context) error { // a session can be made once there is a leader
 		id, _, err := c.Session().Create(&consul.SessionEntry{TTL: "10s"}, nil)
@@ -32,7 +33,8 @@ func dialConsul(t *testing.T, address string, transport *http.Transport) *consul
 // consulLocked is a program of Consul.
 func consulLocked(c *consul.Client) program {
 	return func(ctx context.Context, name string, work work) error {
-		lock, err := c.LockOpts(&consul.LockOptions{Key: name, SessionTTL: "10s", LockDelay: time.Second})
+		lock, err := c.LockOpts(&consul.LockOptions{Key: name, SessionTTL: "10s",
+			LockDelay: time.Second})
 		if err != nil {
 			return err
 		}
@@ -59,9 +61,11 @@ func consulLocked(c *consul.Client) program {
 }
 
 func TestConsul(t *testing.T) {
-	path := installed(t, "consul", "see https://developer.hashicorp.com/consul/install; Debian 12 has no package")
+	path := installed(t, "consul",
+		"see https://developer.hashicorp.com/consul/install; Debian 12 has no package")
 	t.Parallel()
-	address, zamok := start(t, "consul", 1, server.Programs{Consul: path}).Endpoints[0], startZamok(t, 1)
+	address, zamok := start(t, "consul", 1, server.Programs{Consul: path}).Endpoints[0],
+		startZamok(t, 1)
 	c, z := dialConsul(t, address, &http.Transport{}), dialZamok(t, zamok, client.Config{})
 
 	testMove(t, consulLocked(c), zamokLocked(z), true)
@@ -70,7 +74,8 @@ func TestConsul(t *testing.T) {
 		t.Parallel()
 		line := new(cable)
 		holder := dialConsul(t, address, &http.Transport{DialContext: line.dial})
-		require.False(t, testCut(t, line, consulLocked(holder), consulLocked(c)), "the holder waits for an answer")
+		require.False(t, testCut(t, line, consulLocked(holder), consulLocked(c)),
+			"the holder waits for an answer")
 	})
 
 	t.Run("a destroyed session ends the work", func(t *testing.T) {
@@ -125,7 +130,8 @@ func TestConsul(t *testing.T) {
 			require.NoError(t, err)
 			return session, won
 		}
-		session, won := acquire(consul.SessionEntry{TTL: "10s", LockDelay: delay}) // without LockDelay it is 15 s
+		// without LockDelay it is 15 s
+		session, won := acquire(consul.SessionEntry{TTL: "10s", LockDelay: delay})
 		require.True(t, won)
 		_, err := c.Session().Destroy(session, nil)
 		require.NoError(t, err)
@@ -145,6 +151,7 @@ func TestConsul(t *testing.T) {
 		installed(t, "curl", "apt install curl")
 		members, _, err := admin.New(z).Members(t.Context())
 		require.NoError(t, err)
-		runCommands(t, "from-consul.md", zamok, "CONSUL_HTTP_ADDR=http://"+address, "ZAMOK_HTTP=http://"+members[0].HTTP)
+		runCommands(t, "from-consul.md", zamok, "CONSUL_HTTP_ADDR=http://"+address,
+			"ZAMOK_HTTP=http://"+members[0].HTTP)
 	})
 }

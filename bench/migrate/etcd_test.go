@@ -22,7 +22,8 @@ import (
 
 func dialEtcd(t *testing.T, nodes *server.Cluster, options ...grpc.DialOption) *etcd.Client {
 	t.Helper()
-	c, err := etcd.New(etcd.Config{Endpoints: nodes.Endpoints, Logger: zap.NewNop(), DialOptions: options})
+	c, err := etcd.New(etcd.Config{Endpoints: nodes.Endpoints, Logger: zap.NewNop(),
+		DialOptions: options})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	ready(t, func(ctx context.Context) error {
@@ -83,7 +84,8 @@ func etcdCandidate(c *etcd.Client, value string) program {
 	}
 }
 
-func etcdObserve(ctx context.Context, c *etcd.Client, name string, elected func(value string)) error {
+func etcdObserve(ctx context.Context, c *etcd.Client, name string,
+	elected func(value string)) error {
 	session, err := concurrency.NewSession(c)
 	if err != nil {
 		return err
@@ -97,7 +99,8 @@ func etcdObserve(ctx context.Context, c *etcd.Client, name string, elected func(
 }
 
 func TestEtcd(t *testing.T) {
-	path := installed(t, "etcd", "in bench, go build -o FOLDER/etcd go.etcd.io/etcd/server/v3, or apt install etcd-server")
+	path := installed(t, "etcd",
+		"in bench, go build -o FOLDER/etcd go.etcd.io/etcd/server/v3, or apt install etcd-server")
 	t.Parallel()
 	node, zamok := start(t, "etcd", 1, server.Programs{Etcd: path}), startZamok(t, 1)
 	e, z := dialEtcd(t, node), dialZamok(t, zamok, client.Config{})
@@ -118,16 +121,18 @@ func TestEtcd(t *testing.T) {
 	t.Run("cut off", func(t *testing.T) { // when the holder knows is not promised
 		t.Parallel()
 		line := new(cable)
-		holder := dialEtcd(t, node, grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return line.dial(ctx, "tcp", address)
-		}))
+		holder := dialEtcd(t, node,
+			grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+				return line.dial(ctx, "tcp", address)
+			}))
 		t.Logf("the holder knew: %v", testCut(t, line, etcdLocked(holder, 3), etcdLocked(e, 3)))
 	})
 
 	t.Run("a leader that is killed", func(t *testing.T) {
 		t.Parallel()
 		nodes := start(t, "etcd", 3, server.Programs{Etcd: path})
-		testFailover(t, nodes, etcdLocked(dialEtcd(t, nodes), 10), etcdLocked(dialEtcd(t, nodes), 10))
+		testFailover(t, nodes, etcdLocked(dialEtcd(t, nodes), 10),
+			etcdLocked(dialEtcd(t, nodes), 10))
 	})
 
 	t.Run("two mutexes of one session are one", func(t *testing.T) {
@@ -142,7 +147,8 @@ func TestEtcd(t *testing.T) {
 		other, err := concurrency.NewSession(e)
 		require.NoError(t, err)
 		defer other.Close()
-		require.NoError(t, concurrency.NewMutex(other, "one").TryLock(t.Context()), "b thinks that it holds it")
+		require.NoError(t, concurrency.NewMutex(other, "one").TryLock(t.Context()),
+			"b thinks that it holds it")
 		require.NoError(t, b.Unlock(t.Context()), "without an error")
 
 		lock, err := z.Lock(t.Context(), "one")
@@ -153,7 +159,10 @@ func TestEtcd(t *testing.T) {
 	})
 
 	t.Run("try", func(t *testing.T) {
-		testTry(t, etcdLocked(e, 10), func(ctx context.Context, name string, work func() error) error { return etcdTry(ctx, e, name, work) })
+		testTry(t, etcdLocked(e, 10),
+			func(ctx context.Context, name string, work func() error) error {
+				return etcdTry(ctx, e, name, work)
+			})
 	})
 
 	t.Run("election", func(t *testing.T) {
@@ -171,7 +180,8 @@ func TestEtcd(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
 		defer cancel()
 		waited := make(chan error, 1)
-		go func() { waited <- concurrency.NewMutex(session, "lease").Lock(ctx) }() // ends with ctx at the latest
+		// ends with ctx at the latest
+		go func() { waited <- concurrency.NewMutex(session, "lease").Lock(ctx) }()
 		require.Eventually(t, func() bool {
 			keys, err := e.Get(t.Context(), "lease/", etcd.WithPrefix(), etcd.WithCountOnly())
 			return err == nil && keys.Count == 2
@@ -180,12 +190,14 @@ func TestEtcd(t *testing.T) {
 		require.NoError(t, err)
 		notYet(t, waited, "the wait has ended")
 		require.NoError(t, held.finish())
-		require.ErrorIs(t, within(t, eventTimeout, waited, "the end of the wait"), concurrency.ErrSessionExpired)
+		require.ErrorIs(t, within(t, eventTimeout, waited, "the end of the wait"),
+			concurrency.ErrSessionExpired)
 	})
 
 	t.Run("commands", func(t *testing.T) {
 		installed(t, "etcdctl", "apt install etcd-client")
-		runCommands(t, "from-etcd.md", zamok, "ETCDCTL_API=3", "ETCDCTL_ENDPOINTS="+node.Endpoints[0])
+		runCommands(t, "from-etcd.md", zamok, "ETCDCTL_API=3",
+			"ETCDCTL_ENDPOINTS="+node.Endpoints[0])
 		testEtcdctlAfterLoss(t, node.Endpoints[0], e)
 	})
 }
@@ -193,7 +205,8 @@ func TestEtcd(t *testing.T) {
 // testEtcdctlAfterLoss tests that etcdctl's command continues when another client holds its lock.
 func testEtcdctlAfterLoss(t *testing.T, address string, e *etcd.Client) {
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "etcdctl", "lock", "--", "lost", "sh", "-c", "until [ -e stop ]; do :; done; touch stopped")
+	cmd := exec.CommandContext(t.Context(), "etcdctl", "lock", "--", "lost", "sh", "-c",
+		"until [ -e stop ]; do :; done; touch stopped")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "ETCDCTL_API=3", "ETCDCTL_ENDPOINTS="+address)
 	require.NoError(t, cmd.Start())
 	var keys *etcd.GetResponse
@@ -203,7 +216,8 @@ func testEtcdctlAfterLoss(t *testing.T, address string, e *etcd.Client) {
 	}, eventTimeout, 10*time.Millisecond)
 	_, err := e.Revoke(t.Context(), etcd.LeaseID(keys.Kvs[0].Lease))
 	require.NoError(t, err)
-	next := within(t, eventTimeout, begin(t, etcdLocked(e, 10), "lost"), "the next one's work, beside the command")
+	next := within(t, eventTimeout, begin(t, etcdLocked(e, 10), "lost"),
+		"the next one's work, beside the command")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "stop"), nil, 0o600))
 	_ = cmd.Wait() // its status is that of the unlock
 	require.FileExists(t, filepath.Join(dir, "stopped"))

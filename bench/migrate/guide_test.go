@@ -22,7 +22,8 @@ func blocks(t *testing.T, guide string) (list []block) {
 	t.Helper()
 	text, err := os.ReadFile(guideFolder + guide)
 	require.NoError(t, err)
-	for _, m := range regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```$").FindAllStringSubmatch(
+		string(text), -1) {
 		list = append(list, block{m[1], m[2]})
 	}
 	require.NotEmpty(t, list)
@@ -59,19 +60,22 @@ func TestBlocksAreTested(t *testing.T) {
 	for _, guide := range guides {
 		for _, b := range blocks(t, filepath.Base(guide)) {
 			if b.language != "sh" {
-				require.Contains(t, sources.String(), unindented(b.text), "%s has a block that is in no file here:\n%s", guide, b.text)
+				require.Contains(t, sources.String(), unindented(b.text),
+					"%s has a block that is in no file here:\n%s", guide, b.text)
 			}
 		}
 	}
 }
 
-// runCommands runs the blocks of a guide for a shell, each of which runs ./report once for every line that names it.
+// runCommands runs the blocks of a guide for a shell, each of which runs ./report once for every
+// line that names it.
 func runCommands(t *testing.T, guide string, zamok *server.Cluster, env ...string) {
 	t.Helper()
 	program, err := zamokProgram()
 	require.NoError(t, err, program)
 	dir := t.TempDir()
-	report, err := filepath.Abs("testdata/report") // a file written here could be busy, because a starting process inherits it
+	// a file written here could be busy, because a starting process inherits it
+	report, err := filepath.Abs("testdata/report")
 	require.NoError(t, err)
 	require.NoError(t, os.Symlink(report, filepath.Join(dir, "report")))
 	ran := 0
@@ -81,10 +85,12 @@ func runCommands(t *testing.T, guide string, zamok *server.Cluster, env ...strin
 		}
 		cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", b.text)
 		cmd.Dir = dir
-		cmd.Env = append(append(os.Environ(), "ZAMOK_ENDPOINTS="+zamok.Endpoints[0], "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH")), env...)
+		cmd.Env = append(append(os.Environ(), "ZAMOK_ENDPOINTS="+zamok.Endpoints[0],
+			"PATH="+filepath.Dir(program)+":"+os.Getenv("PATH")), env...)
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s\n%s", b.text, out)
-		require.Equal(t, strings.Count(b.text, "./report"), strings.Count(string(out), "reported"), "%s\n%s", b.text, out)
+		require.Equal(t, strings.Count(b.text, "./report"), strings.Count(string(out), "reported"),
+			"%s\n%s", b.text, out)
 		ran++
 	}
 	require.NotZero(t, ran)

@@ -26,8 +26,8 @@ const (
 	quietTime    = 250 * time.Millisecond // for events that must not happen
 )
 
-// work is what a program does under a lock. Its context ends if the program learns that the lock is lost; number rises
-// from grant to grant, and is 0 where the system has no such number.
+// work is what a program does under a lock. Its context ends if the program learns that the lock is
+// lost; number rises from grant to grant, and is 0 where the system has no such number.
 type work func(ctx context.Context, number int64) error
 
 // program does its work under the lock of a name.
@@ -66,7 +66,8 @@ func zamokCandidate(c *client.Client, value string) program {
 	}
 }
 
-func zamokObserve(ctx context.Context, c *client.Client, name string, elected func(value string)) error {
+func zamokObserve(ctx context.Context, c *client.Client, name string,
+	elected func(value string)) error {
 	for leader, err := range c.Election(name).Observe(ctx) {
 		if err != nil {
 			return err
@@ -145,15 +146,16 @@ func exclude(t *testing.T, first, second program) (a, b int64) {
 	return one.number, two.number
 }
 
-// testMove tests each step of a migration: programs that may run at the same time exclude each other. numbered is
-// whether the old system has numbers that rise.
+// testMove tests each step of a migration: programs that may run at the same time exclude each
+// other. numbered is whether the old system has numbers that rise.
 func testMove(t *testing.T, old, new program, numbered bool) {
 	t.Helper()
 	for _, c := range []struct {
 		step          string
 		first, second program
 	}{
-		{"old, both", old, both(old, new)}, {"both, old", both(old, new), old}, {"both, both", both(old, new), both(old, new)},
+		{"old, both", old, both(old, new)}, {"both, old", both(old, new), old},
+		{"both, both", both(old, new), both(old, new)},
 		{"both, new", both(old, new), new}, {"new, both", new, both(old, new)},
 	} {
 		t.Run(c.step, func(t *testing.T) { exclude(t, c.first, c.second) })
@@ -174,10 +176,13 @@ func testMove(t *testing.T, old, new program, numbered bool) {
 	})
 }
 
-func lockName(t *testing.T) string { return strings.NewReplacer("/", "-", ", ", "-").Replace(t.Name()) }
+func lockName(t *testing.T) string {
+	return strings.NewReplacer("/", "-", ", ", "-").Replace(t.Name())
+}
 
 // testTry tests a program that works only if no other program does.
-func testTry(t *testing.T, locked program, try func(ctx context.Context, name string, work func() error) error) {
+func testTry(t *testing.T, locked program,
+	try func(ctx context.Context, name string, work func() error) error) {
 	t.Helper()
 	tried := func() (worked bool) {
 		require.NoError(t, try(t.Context(), "try", func() error { worked = true; return nil }))
@@ -191,7 +196,8 @@ func testTry(t *testing.T, locked program, try func(ctx context.Context, name st
 }
 
 // testElection tests that an observer sees which program is elected.
-func testElection(t *testing.T, candidate func(value string) program, observe func(ctx context.Context, name string, elected func(string)) error) {
+func testElection(t *testing.T, candidate func(value string) program,
+	observe func(ctx context.Context, name string, elected func(string)) error) {
 	t.Helper()
 	elected := make(chan string, 16)
 	go func() { // ends with the test
@@ -334,7 +340,8 @@ func TestMain(m *testing.M) {
 // zamokProgram is the command, built from this tree.
 var zamokProgram = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(programs, "zamok")
-	out, err := exec.Command("go", "build", "-C", "../..", "-o", path, "./cmd/zamok").CombinedOutput()
+	out, err := exec.Command("go", "build", "-C", "../..", "-o", path,
+		"./cmd/zamok").CombinedOutput()
 	if err != nil {
 		return string(out), err
 	}
@@ -354,7 +361,8 @@ func installed(t *testing.T, name, install string) string {
 // start runs servers of a kind.
 func start(t *testing.T, kind string, nodes int, p server.Programs) *server.Cluster {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "migrate") // not t.TempDir: PostgreSQL's user must be able to enter it
+	// not t.TempDir: PostgreSQL's user must be able to enter it
+	dir, err := os.MkdirTemp("", "migrate")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o755))
@@ -414,13 +422,18 @@ func TestZamok(t *testing.T) {
 	t.Run("a holder that is cut off knows before the next one works", func(t *testing.T) {
 		t.Parallel()
 		line := new(cable)
-		holder := dialZamok(t, node, client.Config{TTL: 3 * time.Second, Dialer: func(ctx context.Context, address string) (net.Conn, error) {
-			return line.dial(ctx, "tcp", address)
-		}})
-		require.True(t, testCut(t, line, zamokLocked(holder), zamokLocked(dialZamok(t, node, client.Config{}))))
+		holder := dialZamok(t, node,
+			client.Config{TTL: 3 * time.Second,
+				Dialer: func(ctx context.Context, address string) (net.Conn, error) {
+					return line.dial(ctx, "tcp", address)
+				}})
+		require.True(t, testCut(t, line, zamokLocked(holder),
+			zamokLocked(dialZamok(t, node, client.Config{}))))
 	})
 	t.Run("try", func(t *testing.T) {
-		testTry(t, zamokLocked(c), func(ctx context.Context, name string, work func() error) error { return zamokTry(ctx, c, name, work) })
+		testTry(t, zamokLocked(c), func(ctx context.Context, name string, work func() error) error {
+			return zamokTry(ctx, c, name, work)
+		})
 	})
 	t.Run("election", func(t *testing.T) {
 		testElection(t, func(value string) program { return zamokCandidate(c, value) },
@@ -431,7 +444,8 @@ func TestZamok(t *testing.T) {
 	t.Run("a leader that is killed", func(t *testing.T) {
 		t.Parallel()
 		nodes := startZamok(t, 3)
-		testFailover(t, nodes, zamokLocked(dialZamok(t, nodes, client.Config{})), zamokLocked(dialZamok(t, nodes, client.Config{})))
+		testFailover(t, nodes, zamokLocked(dialZamok(t, nodes, client.Config{})),
+			zamokLocked(dialZamok(t, nodes, client.Config{})))
 	})
 	t.Run("not reentrant", func(t *testing.T) {
 		lock, err := c.Lock(t.Context(), "once", client.WithOwner("thread 1"))

@@ -38,10 +38,12 @@ func advisoryLocked(pool *pgxpool.Pool) program {
 			return err
 		}
 		defer conn.Release()
-		if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock(hashtextextended($1, 0))`, name); err != nil {
+		if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock(hashtextextended($1, 0))`,
+			name); err != nil {
 			return err
 		}
-		defer conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(hashtextextended($1, 0))`, name)
+		defer conn.Exec(context.WithoutCancel(ctx),
+			`SELECT pg_advisory_unlock(hashtextextended($1, 0))`, name)
 		return work(ctx, 0)
 	}
 }
@@ -50,7 +52,8 @@ func advisoryLocked(pool *pgxpool.Pool) program {
 func readerLocked(pool *pgxpool.Pool) program {
 	return func(ctx context.Context, name string, work work) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock_shared(hashtextextended($1, 0))`, name); err != nil {
+			if _, err := tx.Exec(ctx,
+				`SELECT pg_advisory_xact_lock_shared(hashtextextended($1, 0))`, name); err != nil {
 				return err
 			}
 			return work(ctx, 0)
@@ -69,7 +72,8 @@ func zamokReader(c *client.Client) program {
 func advisoryTry(ctx context.Context, pool *pgxpool.Pool, name string, work func() error) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		won := false
-		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`, name).Scan(&won)
+		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`,
+			name).Scan(&won)
 		if err != nil || !won {
 			return err // nil: another process does it
 		}
@@ -81,7 +85,9 @@ func advisoryTry(ctx context.Context, pool *pgxpool.Pool, name string, work func
 func nextJob(ctx context.Context, pool *pgxpool.Pool, work func(job int64) error) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		var job int64
-		err := tx.QueryRow(ctx, `SELECT id FROM job ORDER BY id FOR UPDATE SKIP LOCKED LIMIT 1`).Scan(&job)
+		err :=
+			tx.QueryRow(ctx, `SELECT id FROM job ORDER BY id FOR UPDATE SKIP LOCKED LIMIT 1`).Scan(
+				&job)
 		if err != nil {
 			return err
 		}
@@ -108,21 +114,24 @@ func TestPostgres(t *testing.T) {
 		t.Skip("PostgreSQL's server is not installed: apt install postgresql")
 	}
 	t.Parallel()
-	url := "postgres://bench@" + start(t, "postgres", 1, server.Programs{}).Endpoints[0] + "/postgres?sslmode=disable"
+	url := "postgres://bench@" + start(t, "postgres", 1, server.Programs{}).Endpoints[0] +
+		"/postgres?sslmode=disable"
 	zamok := startZamok(t, 1)
 	p, z := dialPostgres(t, url, func(*pgxpool.Config) {}), dialZamok(t, zamok, client.Config{})
 
 	testMove(t, advisoryLocked(p), zamokLocked(z), false)
 
 	t.Run("try", func(t *testing.T) {
-		testTry(t, advisoryLocked(p), func(ctx context.Context, name string, work func() error) error {
-			return advisoryTry(ctx, p, name, work)
-		})
+		testTry(t, advisoryLocked(p),
+			func(ctx context.Context, name string, work func() error) error {
+				return advisoryTry(ctx, p, name, work)
+			})
 	})
 
 	t.Run("readers", func(t *testing.T) {
 		for name, c := range map[string]struct{ reader, writer program }{
-			"PostgreSQL": {readerLocked(p), advisoryLocked(p)}, "zamok": {zamokReader(z), zamokLocked(z)},
+			"PostgreSQL": {readerLocked(p), advisoryLocked(p)},
+			"zamok":      {zamokReader(z), zamokLocked(z)},
 		} {
 			a := within(t, eventTimeout, begin(t, c.reader, name), "a reader's work")
 			b := within(t, eventTimeout, begin(t, c.reader, name), "another reader's work")
@@ -154,7 +163,8 @@ func testConnections(t *testing.T, url string, p *pgxpool.Pool) {
 			require.NoError(t, err)
 		}
 		free := func() (free bool) {
-			require.NoError(t, p.QueryRow(t.Context(), `SELECT pg_try_advisory_xact_lock(1)`).Scan(&free))
+			require.NoError(t,
+				p.QueryRow(t.Context(), `SELECT pg_try_advisory_xact_lock(1)`).Scan(&free))
 			return free
 		}
 		for _, last := range []bool{false, true} {
@@ -167,23 +177,28 @@ func testConnections(t *testing.T, url string, p *pgxpool.Pool) {
 	t.Run("another connection of the pool can't unlock", func(t *testing.T) {
 		held := within(t, eventTimeout, begin(t, advisoryLocked(p), "pool"), "the work")
 		ok := true
-		require.NoError(t, p.QueryRow(t.Context(), `SELECT pg_advisory_unlock(hashtextextended('pool', 0))`).Scan(&ok))
+		require.NoError(t,
+			p.QueryRow(t.Context(), `SELECT pg_advisory_unlock(hashtextextended('pool', 0))`).Scan(
+				&ok))
 		require.False(t, ok)
 		require.NoError(t, held.finish())
 	})
 
 	t.Run("a connection that is terminated", func(t *testing.T) {
 		held := within(t, eventTimeout, begin(t, advisoryLocked(p), "terminated"), "the work")
-		_, err := p.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'`)
+		_, err := p.Exec(t.Context(),
+			`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'`)
 		require.NoError(t, err)
-		within(t, eventTimeout, begin(t, advisoryLocked(p), "terminated"), "the second one's work, beside the first one's")
+		within(t, eventTimeout, begin(t, advisoryLocked(p), "terminated"),
+			"the second one's work, beside the first one's")
 		notYet(t, held.lost, "the first one's context ended")
 	})
 
 	t.Run("cut off", func(t *testing.T) { // zamok is tested with the same ttl
 		t.Parallel()
 		line := new(cable)
-		holder := dialPostgres(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = line.dial })
+		holder := dialPostgres(t, url,
+			func(c *pgxpool.Config) { c.ConnConfig.DialFunc = line.dial })
 		held := within(t, eventTimeout, begin(t, advisoryLocked(holder), "cut"), "the work")
 		line.setCut(true)
 		t.Cleanup(func() { line.setCut(false) })
@@ -212,7 +227,8 @@ func testData(t *testing.T, p *pgxpool.Pool, z *client.Client) {
 			txs[owner] = tx
 		}
 		err := opposite(t, func(owner, name string) error {
-			_, err := txs[owner].Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, name)
+			_, err := txs[owner].Exec(ctx,
+				`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, name)
 			return err
 		})
 		refused := new(pgconn.PgError)
@@ -260,7 +276,8 @@ func testData(t *testing.T, p *pgxpool.Pool, z *client.Client) {
 	})
 
 	t.Run("fences of two systems", func(t *testing.T) {
-		_, err := p.Exec(t.Context(), `CREATE TABLE moved AS SELECT 400 AS amount, 0::BIGINT AS fence_old, 0::BIGINT AS fence`)
+		_, err := p.Exec(t.Context(),
+			`CREATE TABLE moved AS SELECT 400 AS amount, 0::BIGINT AS fence_old, 0::BIGINT AS fence`)
 		require.NoError(t, err)
 		for i, write := range []struct {
 			sql      string

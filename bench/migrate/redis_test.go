@@ -73,11 +73,14 @@ func TestRedis(t *testing.T) {
 	r, z := dialRedis(t, address), dialZamok(t, zamokServer, client.Config{})
 
 	testMove(t, redsyncLocked(r, 8*time.Second), zamokLocked(z), false)
-	t.Run("commands of Redis", func(t *testing.T) { exclude(t, setLocked(r, 8*time.Second), redsyncLocked(r, 8*time.Second)) })
+	t.Run("commands of Redis", func(t *testing.T) {
+		exclude(t, setLocked(r, 8*time.Second), redsyncLocked(r, 8*time.Second))
+	})
 
 	t.Run("the lock of a program that works for longer than the expiry", func(t *testing.T) {
 		held := within(t, eventTimeout, begin(t, redsyncLocked(r, time.Second), "long"), "the work")
-		within(t, eventTimeout, begin(t, redsyncLocked(r, time.Second), "long"), "the second one's work, beside the first one's")
+		within(t, eventTimeout, begin(t, redsyncLocked(r, time.Second), "long"),
+			"the second one's work, beside the first one's")
 		notYet(t, held.lost, "the first one's context ended")
 
 		short := dialZamok(t, zamokServer, client.Config{TTL: 4 * time.Second})
@@ -86,9 +89,11 @@ func TestRedis(t *testing.T) {
 	})
 
 	t.Run("unlock after the expiry", func(t *testing.T) {
-		mutex := redsync.New(goredis.NewPool(r)).NewMutex("late", redsync.WithExpiry(100*time.Millisecond))
+		mutex := redsync.New(goredis.NewPool(r)).NewMutex("late",
+			redsync.WithExpiry(100*time.Millisecond))
 		require.NoError(t, mutex.LockContext(t.Context()))
-		require.Eventually(t, func() bool { return r.Exists(t.Context(), "late").Val() == 0 }, eventTimeout, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return r.Exists(t.Context(), "late").Val() == 0 },
+			eventTimeout, 10*time.Millisecond)
 		ok, err := mutex.UnlockContext(t.Context())
 		require.False(t, ok)
 		require.ErrorIs(t, err, redsync.ErrLockAlreadyExpired)
@@ -101,11 +106,13 @@ func TestRedis(t *testing.T) {
 
 	// The last one: it restarts the servers.
 	t.Run("the server is killed and started again", func(t *testing.T) {
-		held := within(t, eventTimeout, begin(t, redsyncLocked(r, time.Minute), "restart"), "the work")
+		held := within(t, eventTimeout, begin(t, redsyncLocked(r, time.Minute), "restart"),
+			"the work")
 		redisServer.Kill(0)
 		require.NoError(t, redisServer.Restart(0))
 		dialRedis(t, address)
-		within(t, eventTimeout, begin(t, redsyncLocked(r, time.Minute), "restart"), "the second one's work, beside the first one's")
+		within(t, eventTimeout, begin(t, redsyncLocked(r, time.Minute), "restart"),
+			"the second one's work, beside the first one's")
 		notYet(t, held.lost, "the first one's context ended")
 
 		held = within(t, eventTimeout, begin(t, zamokLocked(z), "restart"), "the work")

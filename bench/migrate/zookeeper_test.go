@@ -20,7 +20,8 @@ import (
 )
 
 // dialZooKeeper opens a session. The context ends when the client reports that the session is over.
-func dialZooKeeper(t *testing.T, nodes *server.Cluster, sessionTimeout time.Duration, dial func(context.Context, string, string) (net.Conn, error)) (*zk.Conn, context.Context) {
+func dialZooKeeper(t *testing.T, nodes *server.Cluster, sessionTimeout time.Duration,
+	dial func(context.Context, string, string) (net.Conn, error)) (*zk.Conn, context.Context) {
 	t.Helper()
 	dialer := func(network, address string, timeout time.Duration) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
@@ -47,7 +48,8 @@ func dialZooKeeper(t *testing.T, nodes *server.Cluster, sessionTimeout time.Dura
 	return conn, session
 }
 
-// zkLocked is a program that uses go-zookeeper. session ends when the session is reported to be over.
+// zkLocked is a program that uses go-zookeeper. session ends when the session is reported to be
+// over.
 func zkLocked(conn *zk.Conn, session context.Context) program {
 	return func(_ context.Context, name string, work work) error {
 		lock := zk.NewLock(conn, "/"+name, zk.WorldACL(zk.PermAll))
@@ -66,7 +68,8 @@ func TestZooKeeper(t *testing.T) {
 	installed(t, "java", "apt install default-jre-headless")
 	t.Parallel()
 	node, zamok := start(t, "zookeeper", 1, server.Programs{}), startZamok(t, 1)
-	const short, long = 4 * time.Second, 20 * time.Second // the shortest that servers grant, and one for a failover
+	// the shortest that servers grant, and one for a failover
+	const short, long = 4 * time.Second, 20 * time.Second
 	plain := (&net.Dialer{}).DialContext
 	conn, session := dialZooKeeper(t, node, short, plain)
 	z := dialZamok(t, zamok, client.Config{})
@@ -77,7 +80,8 @@ func TestZooKeeper(t *testing.T) {
 		t.Parallel()
 		line := new(cable)
 		holder, expired := dialZooKeeper(t, node, short, line.dial)
-		require.False(t, testCut(t, line, zkLocked(holder, expired), zkLocked(conn, session)), "only the server reports the end, and it can't be reached")
+		require.False(t, testCut(t, line, zkLocked(holder, expired), zkLocked(conn, session)),
+			"only the server reports the end, and it can't be reached")
 		line.setCut(false)
 		within(t, eventTimeout, expired.Done(), "the report, after the next connection")
 	})
@@ -85,7 +89,8 @@ func TestZooKeeper(t *testing.T) {
 	t.Run("a leader that is killed", func(t *testing.T) {
 		t.Parallel()
 		nodes := start(t, "zookeeper", 3, server.Programs{})
-		testFailover(t, nodes, zkLocked(dialZooKeeper(t, nodes, long, plain)), zkLocked(dialZooKeeper(t, nodes, long, plain)))
+		testFailover(t, nodes, zkLocked(dialZooKeeper(t, nodes, long, plain)),
+			zkLocked(dialZooKeeper(t, nodes, long, plain)))
 	})
 
 	t.Run("Curator", func(t *testing.T) {
@@ -95,7 +100,8 @@ func TestZooKeeper(t *testing.T) {
 		if _, err := os.Stat(folder + "curator-recipes.jar"); err != nil {
 			t.Skipf("%v: apt install libcurator-recipes-java", err)
 		}
-		jars := folder + strings.Join([]string{"curator-recipes", "curator-framework", "curator-client", "zookeeper", "guava", "slf4j-nop"}, ".jar:"+folder) + ".jar"
+		jars := folder + strings.Join([]string{"curator-recipes", "curator-framework",
+			"curator-client", "zookeeper", "guava", "slf4j-nop"}, ".jar:"+folder) + ".jar"
 		runProgram(t, "java", "-cp", jars, "testdata/Curator.java", node.Endpoints[0])
 	})
 
@@ -107,12 +113,14 @@ func TestZooKeeper(t *testing.T) {
 		}
 		members, _, err := admin.New(z).Members(t.Context())
 		require.NoError(t, err)
-		runProgram(t, "env", "PYTHONPATH=../../client/python", python, "testdata/kazoo_locks.py", node.Endpoints[0], "http://"+members[0].HTTP)
+		runProgram(t, "env", "PYTHONPATH=../../client/python", python, "testdata/kazoo_locks.py",
+			node.Endpoints[0], "http://"+members[0].HTTP)
 	})
 
 	t.Run("permits", func(t *testing.T) { // as Curator's and Kazoo's semaphores
 		permit := func(ctx context.Context, name string, work work) error {
-			return zamokPermit(ctx, z, name, func(ctx context.Context) error { return work(ctx, 0) })
+			return zamokPermit(ctx, z, name,
+				func(ctx context.Context) error { return work(ctx, 0) })
 		}
 		a := within(t, eventTimeout, begin(t, permit, "permits"), "the first work")
 		within(t, eventTimeout, begin(t, permit, "permits"), "the second work")
@@ -128,7 +136,8 @@ func TestZooKeeper(t *testing.T) {
 	t.Run("commands", func(t *testing.T) { runCommands(t, "from-zookeeper.md", zamok) })
 }
 
-func zamokPermit(ctx context.Context, c *client.Client, name string, work func(ctx context.Context) error) error {
+func zamokPermit(ctx context.Context, c *client.Client, name string,
+	work func(ctx context.Context) error) error {
 	lock, err := c.Lock(ctx, name, client.Permits(1, 3))
 	if err != nil {
 		return err

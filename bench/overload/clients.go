@@ -29,12 +29,14 @@ type clientsSpec struct {
 // accept them.
 type clientsResult struct {
 	Due, Sent, Refused, Cycles, Unsent uint64
-	Resent                             uint64        // commands that were sent again, on another stream
-	ResentMedian, ResentLongest        time.Duration // of these: from the first sending to the answer
-	Median                             time.Duration // of the others
-	Unanswered                         uint64        // commands
-	Lost                               uint64        // sessions that ended before they were closed
-	Seconds                            float64
+	// commands that were sent again, on another stream
+	Resent uint64
+	// of these: from the first sending to the answer
+	ResentMedian, ResentLongest time.Duration
+	Median                      time.Duration // of the others
+	Unanswered                  uint64        // commands
+	Lost                        uint64        // sessions that ended before they were closed
+	Seconds                     float64
 }
 
 // RunClients is the process of the clients. It prints "ready" when its sessions are open, begins at

@@ -1,7 +1,8 @@
 // Package overload measures a cluster under overload: an open loop at a multiple of its capacity,
 // with clients that do not slow down when answers are late.
 //
-//	make bench-overload                             three nodes, at 1, 3 and 10 times their capacity
+//	make bench-overload                             three nodes, at 1, 3 and 10 times their
+//	                                                capacity
 //	bench overload -zamok bin/zamok -times '2 5' -window 10s
 //
 // # How it is measured

@@ -48,9 +48,10 @@ type Config struct {
 
 // row is one load.
 type row struct {
-	load               string
-	due, sent, useful  float64 // cycles a second
-	answered           float64 // part of the commands at leaders that were answered within answerMax
+	load              string
+	due, sent, useful float64 // cycles a second
+	// part of the commands at leaders that were answered within answerMax
+	answered           float64
 	got                clientsResult
 	memory             float64 // bytes of all nodes, the maximum
 	elections, expired float64
@@ -62,8 +63,10 @@ type row struct {
 // Run measures and writes a table.
 func Run(ctx context.Context, c Config, out io.Writer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "load\tdue/s\tsent/s\tuseful/s\tof peak\twithin 250 ms\trefused\tunsent\tresent\tunanswered\tsessions lost\tmemory\telections\t"+
-		"timeout\texpired\tothers lost\tslowest\t")
+	fmt.Fprintln(table,
+		"load\tdue/s\tsent/s\tuseful/s\tof peak\twithin 250 "+
+			"ms\trefused\tunsent\tresent\tunanswered\tsessions "+
+			"lost\tmemory\telections\ttimeout\texpired\tothers lost\tslowest\t")
 	var clients strings.Builder
 	for round := range c.Rounds {
 		dir, err := os.MkdirTemp(c.Dir, "overload-")
@@ -75,11 +78,17 @@ func Run(ctx context.Context, c Config, out io.Writer) error {
 			return fmt.Errorf("round %d: %w", round+1, err)
 		}
 		for _, r := range rows {
-			fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%.0f\t%.2f\t%.3f %%\t%d\t%d\t%d\t%d\t%d\t%.0f MB\t%.0f\t%.0f ms\t%.0f\t%d\t%v\t\n", r.load, r.due, r.sent, r.useful,
-				r.useful/rows[0].useful, 100*r.answered, r.got.Refused, r.got.Unsent, r.got.Resent, r.got.Unanswered, r.got.Lost, r.memory/1e6,
+			fmt.Fprintf(table,
+				"%s\t%.0f\t%.0f\t%.0f\t%.2f\t%.3f %%\t%d\t%d\t%d\t%d\t%d\t%.0f MB\t%.0f\t%.0f "+
+					"ms\t%.0f\t%d\t%v\t\n", r.load, r.due, r.sent, r.useful,
+				r.useful/rows[0].useful, 100*r.answered, r.got.Refused, r.got.Unsent, r.got.Resent,
+				r.got.Unanswered, r.got.Lost, r.memory/1e6,
 				r.elections, 1000*r.timeout, r.expired, r.lost, r.longest.Round(time.Millisecond))
-			fmt.Fprintf(&clients, "%s: from sending to answer in the client: median %v; of resent commands median %v, longest %v\n", r.load,
-				r.got.Median.Round(time.Millisecond), r.got.ResentMedian.Round(time.Millisecond), r.got.ResentLongest.Round(time.Millisecond))
+			fmt.Fprintf(&clients,
+				"%s: from sending to answer in the client: median %v; of resent commands median "+
+					"%v, longest %v\n", r.load,
+				r.got.Median.Round(time.Millisecond), r.got.ResentMedian.Round(time.Millisecond),
+				r.got.ResentLongest.Round(time.Millisecond))
 		}
 	}
 	if err := table.Flush(); err != nil {
@@ -125,7 +134,8 @@ func (c Config) round(ctx context.Context, dir string) (rows []row, err error) {
 }
 
 // measure runs the clients once.
-func (r *row) measure(ctx context.Context, spec *clientsSpec, cluster *server.Cluster, others *others) error {
+func (r *row) measure(ctx context.Context, spec *clientsSpec, cluster *server.Cluster,
+	others *others) error {
 	clients, err := startClients(ctx, spec)
 	if err != nil {
 		return err
@@ -155,9 +165,11 @@ func (r *row) measure(ctx context.Context, spec *clientsSpec, cluster *server.Cl
 	if err != nil {
 		return err
 	}
-	r.due, r.sent, r.useful = float64(got.Due)/got.Seconds, float64(got.Sent)/got.Seconds, float64(got.Cycles)/got.Seconds
+	r.due, r.sent, r.useful = float64(got.Due)/got.Seconds, float64(got.Sent)/got.Seconds,
+		float64(got.Cycles)/got.Seconds
 	r.got, r.answered = got, (after.quick-before.quick)/(after.answers-before.answers)
-	r.elections, r.expired, r.timeout = after.elections-before.elections, after.expired-before.expired, after.timeout
+	r.elections, r.expired, r.timeout = after.elections-before.elections,
+		after.expired-before.expired, after.timeout
 	r.lost, r.longest = others.lost.Load(), time.Duration(others.longest.Load())
 	return nil
 }
@@ -175,10 +187,12 @@ func readCounts(ctx context.Context, cluster *server.Cluster) (n counts, err err
 		}
 		for _, outcome := range []string{"done", "not_done", "unknown"} {
 			n.answers += read(`zamok_answer_seconds_count{outcome="` + outcome + `"}`)
-			n.quick += read(fmt.Sprintf(`zamok_answer_seconds_bucket{outcome=%q,le="%g"}`, outcome, answerMax.Seconds()))
+			n.quick += read(fmt.Sprintf(`zamok_answer_seconds_bucket{outcome=%q,le="%g"}`, outcome,
+				answerMax.Seconds()))
 		}
 		for _, reason := range []string{"expired", "disconnected"} {
-			value, failed := cluster.Metric(ctx, node, `zamok_sessions_expired_total{reason="`+reason+`"}`)
+			value, failed := cluster.Metric(ctx, node,
+				`zamok_sessions_expired_total{reason="`+reason+`"}`)
 			if failed == nil { // else no session has
 				n.expired += value
 			}
@@ -212,7 +226,8 @@ func startClients(ctx context.Context, spec *clientsSpec) (*clients, error) {
 	c := &clients{cmd: exec.CommandContext(ctx, self, "overload-clients", string(text))}
 	half := runtime.NumCPU() / 2
 	if half == 0 {
-		return nil, errors.New("the machine has one processor: the clients need a processor of their own")
+		return nil, errors.New(
+			"the machine has one processor: the clients need a processor of their own")
 	}
 	c.cmd.Env = append(os.Environ(), fmt.Sprint("GOMAXPROCS=", half))
 	c.cmd.Stderr = os.Stderr
@@ -259,7 +274,8 @@ func (c *clients) run() (r clientsResult, err error) {
 		return r, err
 	}
 	if err := json.NewDecoder(c.out).Decode(&r); err != nil {
-		return r, fmt.Errorf("the clients ended without a result: %w", errors.Join(err, c.cmd.Wait()))
+		return r, fmt.Errorf("the clients ended without a result: %w",
+			errors.Join(err, c.cmd.Wait()))
 	}
 	return r, c.cmd.Wait()
 }
@@ -282,7 +298,8 @@ func openOthers(ctx context.Context, endpoints []string) (*others, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	o := &others{stop: cancel}
 	for i := range holders + 1 {
-		c, err := client.New(client.Config{Endpoints: endpoints, Logger: slog.New(slog.DiscardHandler)})
+		c, err := client.New(client.Config{Endpoints: endpoints,
+			Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			return nil, errors.Join(err, o.close())
 		}
@@ -310,7 +327,8 @@ func openOthers(ctx context.Context, endpoints []string) (*others, error) {
 func (o *others) cycle(ctx context.Context, c *client.Client) {
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := c.Do(ctx, "cycle-"+rand.Text(), func(context.Context, *client.Lock) error { return nil })
+		err := c.Do(ctx, "cycle-"+rand.Text(),
+			func(context.Context, *client.Lock) error { return nil })
 		if took := int64(time.Since(began)); ctx.Err() == nil && took > o.longest.Load() {
 			o.longest.Store(took)
 		}

@@ -24,13 +24,14 @@ const (
 	tick             = 2 * time.Millisecond // between the frames of a stream
 	frameMost        = 500                  // acquisitions in one frame
 	frameMessagesMax = 1024                 // that the server accepts
-	windowMost       = 1000                 // tickets of one session above its acknowledged-through; the server accepts 1024
-	sessionTTL       = 10 * time.Second
-	renewEvery       = 1500 * time.Millisecond
-	attachMax        = 2 * time.Second
-	attachDelayMin   = 20 * time.Millisecond // between two attempts to attach, as in package client
-	attachDelayMax   = 500 * time.Millisecond
-	measureEvery     = 16
+	// tickets of one session above its acknowledged-through; the server accepts 1024
+	windowMost     = 1000
+	sessionTTL     = 10 * time.Second
+	renewEvery     = 1500 * time.Millisecond
+	attachMax      = 2 * time.Second
+	attachDelayMin = 20 * time.Millisecond // between two attempts to attach, as in package client
+	attachDelayMax = 500 * time.Millisecond
+	measureEvery   = 16
 )
 
 // session is one session with its cycles and its current stream.
@@ -67,13 +68,15 @@ type cycle struct {
 
 func newSession(ctx context.Context, spec *clientsSpec, number int) *session {
 	s := &session{spec: spec, ctx: ctx, inFlight: map[uint64]cycle{}, next: 1,
-		attacher: zamokpb.Attacher{Secret: make([]byte, 16), Settings: &zamokpb.SessionSettings{Ttl: int64(sessionTTL), Label: "overload"}},
-		prefix:   fmt.Sprintf("overload/%s/%d/", rand.Text()[:8], number)}
+		attacher: zamokpb.Attacher{Secret: make([]byte, 16),
+			Settings: &zamokpb.SessionSettings{Ttl: int64(sessionTTL), Label: "overload"}},
+		prefix: fmt.Sprintf("overload/%s/%d/", rand.Text()[:8], number)}
 	_, _ = rand.Read(s.attacher.Secret) // it never fails
 	return s
 }
 
-// run runs cycles on one stream after the other, until the window is over and every ticket has ended.
+// run runs cycles on one stream after the other, until the window is over and every ticket has
+// ended.
 func (s *session) run(began time.Time) {
 	for {
 		received := make(chan error, 1)
@@ -106,7 +109,8 @@ func (s *session) follow(cause error) error {
 		switch code := info.GetCode(); {
 		case s.ctx.Err() != nil:
 			return s.ctx.Err()
-		case errors.Is(cause, io.EOF), code == zamokpb.Code_CODE_NO_SESSION, code == zamokpb.Code_CODE_SUPERSEDED:
+		case errors.Is(cause, io.EOF), code == zamokpb.Code_CODE_NO_SESSION,
+			code == zamokpb.Code_CODE_SUPERSEDED:
 			return fmt.Errorf("the session ended: %w", cause)
 		}
 		if cause != nil {
@@ -213,7 +217,8 @@ func (s *session) send(began time.Time) {
 		}
 		if s.done() {
 			closing := (&zamokpb.CloseSession{}).Message()
-			_ = s.wire.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{closing}}) // receive gets the reason
+			// receive gets the reason
+			_ = s.wire.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{closing}})
 			_ = s.wire.CloseSend()
 			return
 		}
@@ -273,7 +278,8 @@ func (s *session) frame(now time.Time, elapsed time.Duration) *zamokpb.ClientFra
 func (s *session) acquire(ticket uint64, now time.Time) *zamokpb.ClientMessage {
 	s.sentNow(ticket, now)
 	return (&zamokpb.Acquire{Ticket: ticket, Wait: -1,
-		Items: []*zamokpb.Item{{Name: fmt.Sprint(s.prefix, ticket), Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}).Message()
+		Items: []*zamokpb.Item{{Name: fmt.Sprint(s.prefix, ticket),
+			Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}).Message()
 }
 
 // sentNow records when a command of a cycle is first sent. The caller holds the lock.
@@ -311,7 +317,8 @@ func (s *session) message(m *zamokpb.ServerMessage) {
 		}
 		return
 	}
-	for ticket := a.GetState().GetTicket(); ticket <= max(a.Through, a.GetState().GetTicket()); ticket++ {
+	for ticket := a.GetState().GetTicket(); ticket <=
+		max(a.Through, a.GetState().GetTicket()); ticket++ {
 		s.refusedWith(a.Error, ticket)
 	}
 }

@@ -35,13 +35,17 @@ func newNode(t *testing.T) *node {
 }
 
 // opened receives an OpenStream and replies with the states of tickets.
-func (n *node) opened(wire zamokpb.Zamok_SessionServer, tickets ...*zamokpb.TicketState) *zamokpb.OpenStream {
+func (n *node) opened(wire zamokpb.Zamok_SessionServer,
+	tickets ...*zamokpb.TicketState) *zamokpb.OpenStream {
 	f, err := wire.Recv()
 	if !assert.NoError(n.t, err) || !assert.Len(n.t, f.Messages, 1) {
 		return nil
 	}
-	assert.NoError(n.t, wire.Send(&zamokpb.ServerFrame{Messages: []*zamokpb.ServerMessage{{Message: &zamokpb.ServerMessage_Session{
-		Session: &zamokpb.SessionState{Session: 7, Ttl: int64(sessionTTL), Tickets: tickets}}}}}))
+	assert.NoError(n.t,
+		wire.Send(&zamokpb.ServerFrame{
+			Messages: []*zamokpb.ServerMessage{{Message: &zamokpb.ServerMessage_Session{
+				Session: &zamokpb.SessionState{Session: 7, Ttl: int64(sessionTTL),
+					Tickets: tickets}}}}}))
 	return f.Messages[0].GetOpen()
 }
 
@@ -66,7 +70,8 @@ func (n *node) commands(wire zamokpb.Zamok_SessionServer, count int) (acquired, 
 
 func changed(number, ticket uint64, state zamokpb.State) *zamokpb.ServerMessage {
 	return &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Change{
-		Change: &zamokpb.Change{Number: number, State: &zamokpb.TicketState{Ticket: ticket, State: state, Token: 9}}}}
+		Change: &zamokpb.Change{Number: number,
+			State: &zamokpb.TicketState{Ticket: ticket, State: state, Token: 9}}}}
 }
 
 // The old leader grants one of four tickets, and then ends the stream and names the next leader.
@@ -78,7 +83,9 @@ func TestASessionFollowsTheLeader(t *testing.T) {
 		assert.Zero(t, old.opened(wire).GetSession())
 		acquired, _ := old.commands(wire, 4)
 		assert.Equal(t, []uint64{1, 2, 3, 4}, acquired)
-		assert.NoError(t, wire.Send(&zamokpb.ServerFrame{Messages: []*zamokpb.ServerMessage{changed(1, 1, zamokpb.State_STATE_GRANTED)}}))
+		assert.NoError(t,
+			wire.Send(&zamokpb.ServerFrame{
+				Messages: []*zamokpb.ServerMessage{changed(1, 1, zamokpb.State_STATE_GRANTED)}}))
 		_, dropped := old.commands(wire, 1)
 		assert.Equal(t, []uint64{1}, dropped)
 		s, err := status.New(codes.Unavailable, "").WithDetails(&zamokpb.ErrorInfo{
@@ -89,7 +96,8 @@ func TestASessionFollowsTheLeader(t *testing.T) {
 	ended := make(chan struct{})
 	leader.play = func(wire zamokpb.Zamok_SessionServer) error {
 		defer close(ended)
-		open := leader.opened(wire, &zamokpb.TicketState{Ticket: 1, State: zamokpb.State_STATE_ENDED, Token: 9},
+		open := leader.opened(wire,
+			&zamokpb.TicketState{Ticket: 1, State: zamokpb.State_STATE_ENDED, Token: 9},
 			&zamokpb.TicketState{Ticket: 2, State: zamokpb.State_STATE_GRANTED, Token: 10})
 		assert.EqualValues(t, 7, open.GetSession())
 		assert.EqualValues(t, 2, open.GetAttempt())
@@ -108,7 +116,8 @@ func TestASessionFollowsTheLeader(t *testing.T) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	assert.Len(t, s.resent, 2, "the drop of 1 and the acquisition of 2, whose answers only the next leader had")
+	assert.Len(t, s.resent, 2,
+		"the drop of 1 and the acquisition of 2, whose answers only the next leader had")
 	assert.EqualValues(t, 1, s.cycles.Load(), "that of 1, whose end only the next leader sent")
 }
 
@@ -121,7 +130,8 @@ func TestTimesOfRepeatedCommands(t *testing.T) {
 		s.repeat(ticket + 1)
 	}
 	s.frame(time.Now(), 0)
-	s.refusedWith(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_OVERLOADED, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE}, 1)
+	s.refusedWith(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_OVERLOADED,
+		Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE}, 1)
 	s.message(changed(1, 2, zamokpb.State_STATE_GRANTED))
 	require.Len(t, s.resent, 2)
 	assert.GreaterOrEqual(t, min(s.resent[0], s.resent[1]), time.Hour)

@@ -94,23 +94,28 @@ func (r *report) aims() []aim {
 	atAnySize := func(value string) measure.Summary {
 		return r.overWorkloads(ours, value, func(workload string) bool { return workload == "one" })
 	}
-	waiters := func(value string) measure.Summary { return rs.Summary(ours, "parked", 10000, value) }
+	waiters := func(value string) measure.Summary {
+		return rs.Summary(ours, "parked", 10000, value)
+	}
 	killed := func(value string) measure.Summary { return rs.Summary(ours, "killed", 0, value) }
-	commit, handoff := rs.Values(ours, "own", 1, "lock_p50"), rs.Values(ours, "one", 16, "handoff_p50")
+	commit, handoff := rs.Values(ours, "own", 1, "lock_p50"),
+		rs.Values(ours, "one", 16, "handoff_p50")
 	next := ratioOfMedians(killed("next"), rs.Summary("zookeeper", "killed", 0, "next"))
 	elections := r.overWorkloads(ours, "elections",
 		func(workload string) bool { return workload != "killed" })
 	return []aim{
 		ratio("arrivals at 90 %: p99 over ZooKeeper's", "open", 90, "cycle_p99", "zookeeper", 0.5),
 		ratio("arrivals at 90 %: p99 over etcd's", "open", 90, "cycle_p99", "etcd", 0.3),
-		{what: "hand-off (one key, 16) over a commit (own keys, 1), medians", limit: 1.15, atMost: true,
-			unit: "×", measured: measure.Ratios(handoff, commit)},
+		{what: "hand-off (one key, 16) over a commit (own keys, 1), medians", limit: 1.15,
+			atMost: true,
+			unit:   "×", measured: measure.Ratios(handoff, commit)},
 		ratio("own keys, 256: processor time of the servers over ZooKeeper's", "own", 256, "cpu",
 			"zookeeper", 0.25),
 		{what: "10 000 waiters: of a core", limit: 1.5, atMost: true, unit: " %",
 			measured: scaled(waiters("core"), 100)},
 		{what: "10 000 waiters: failed", atMost: true, everyRound: true, measured: waiters("lost")},
-		{what: "10 000 waiters: served", limit: 10000, everyRound: true, measured: waiters("served")},
+		{what: "10 000 waiters: served", limit: 10000, everyRound: true,
+			measured: waiters("served")},
 		{what: "one key, any number: grants out of order", atMost: true, everyRound: true,
 			measured: atAnySize("inversions")},
 		{what: "one key, any number: Jain's index", limit: 0.999, everyRound: true,
@@ -125,8 +130,10 @@ func (r *report) aims() []aim {
 			measured: next},
 		{what: "leader killed: held lock survived", limit: 1, everyRound: true,
 			measured: killed("survived")},
-		{what: "leader killed: two holders", atMost: true, everyRound: true, measured: killed("twice")},
-		{what: "elections without an accident", atMost: true, everyRound: true, measured: elections},
+		{what: "leader killed: two holders", atMost: true, everyRound: true,
+			measured: killed("twice")},
+		{what: "elections without an accident", atMost: true, everyRound: true,
+			measured: elections},
 	}
 }
 
@@ -135,14 +142,17 @@ func ratioOfMedians(a, b measure.Summary) measure.Summary {
 	if a.N == 0 || b.N == 0 {
 		return measure.Summary{}
 	}
-	return measure.Summary{Median: a.Median / b.Median, Min: a.Min / b.Max, Max: a.Max / b.Min, N: min(a.N, b.N)}
+	return measure.Summary{Median: a.Median / b.Median, Min: a.Min / b.Max, Max: a.Max / b.Min,
+		N: min(a.N, b.N)}
 }
 
 // overWorkloads summarizes a value over some workloads, with any number of clients.
-func (r *report) overWorkloads(system, value string, includes func(workload string) bool) measure.Summary {
+func (r *report) overWorkloads(system, value string,
+	includes func(workload string) bool) measure.Summary {
 	var values []float64
 	for _, rec := range r.rs.Records {
-		if v, ok := rec.Values[value]; ok && rec.System == system && rec.Failed == "" && includes(rec.Workload) {
+		if v, ok := rec.Values[value]; ok && rec.System == system && rec.Failed == "" &&
+			includes(rec.Workload) {
 			values = append(values, v)
 		}
 	}

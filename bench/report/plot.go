@@ -29,7 +29,8 @@ const (
 func colour(system string) color.Color {
 	colours := map[string]uint32{
 		"zamok": 0xd62728, "etcd": 0x1f77b4, "zookeeper": 0x2ca02c, "redis-aof": 0x9467bd,
-		"redis-mem": 0xc39bd3, "postgres": 0x17becf, "retry": 0x8c564b, "queue": 0xbcbd22, "setnx": 0xe377c2,
+		"redis-mem": 0xc39bd3, "postgres": 0x17becf, "retry": 0x8c564b, "queue": 0xbcbd22,
+		"setnx": 0xe377c2,
 	}
 	rgb := cmp.Or(colours[system], 0x7f7f7f)
 	return color.RGBA{R: uint8(rgb >> 16), G: uint8(rgb >> 8), B: uint8(rgb), A: 255}
@@ -44,12 +45,14 @@ func (r *report) plots() (drawn map[string][]byte, err error) {
 		logX       bool
 	}{
 		{"benchmarks/own.svg", "clients, one key each", "cycles/s", r.ratesByClients("own"), true},
-		{"benchmarks/one.svg", "clients that want one key", "cycles/s", r.ratesByClients("one"), true},
+		{"benchmarks/one.svg", "clients that want one key", "cycles/s",
+			r.ratesByClients("one"), true},
 		{"benchmarks/wait.svg", "threads, ordered by their wait", "ms", r.sortedWaits, false},
 	} {
 		chart := plot.New()
 		chart.X.Label.Text, chart.Y.Label.Text = p.x, p.y
-		chart.Legend.Top, chart.Legend.Left, chart.Legend.XOffs = true, true, plotWidth-legendWidth-vg.Inch
+		chart.Legend.Top, chart.Legend.Left, chart.Legend.XOffs = true, true,
+			plotWidth-legendWidth-vg.Inch
 		for _, s := range r.systems {
 			points := p.points(s.Name)
 			if len(points) == 0 {
@@ -104,14 +107,16 @@ func (r *report) sortedWaits(system string) (points plotter.XYs) {
 	}
 }
 
-// timeline draws which thread held the lock when: a block for each system and a lane for each thread.
+// timeline draws which thread held the lock when: a block for each system and a lane for each
+// thread.
 func (r *report) timeline() ([]byte, error) {
 	chart := plot.New()
 	chart.X.Label.Text, chart.X.Min, chart.X.Max = "ms; one lane for each thread", 0, timelineMax
 	var ticks plot.ConstantTicks
 	row := 0.
 	for _, s := range r.systems {
-		i := slices.IndexFunc(r.rs.Records, func(rec measure.Record) bool { return rec.System == s.Name && len(rec.Spans) > 0 })
+		i := slices.IndexFunc(r.rs.Records,
+			func(rec measure.Record) bool { return rec.System == s.Name && len(rec.Spans) > 0 })
 		if i < 0 {
 			continue
 		}
@@ -121,7 +126,8 @@ func (r *report) timeline() ([]byte, error) {
 				continue
 			}
 			y := row - float64(span.Thread)
-			line, err := plotter.NewLine(plotter.XYs{{X: span.From, Y: y}, {X: min(span.To, timelineMax), Y: y}})
+			line, err := plotter.NewLine(
+				plotter.XYs{{X: span.From, Y: y}, {X: min(span.To, timelineMax), Y: y}})
 			if err != nil {
 				return nil, err
 			}

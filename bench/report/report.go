@@ -41,7 +41,8 @@ var document string
 func Write(folder, source string, systems []System, rs measure.Results) error {
 	r := &report{rs: rs}
 	for _, s := range systems {
-		if slices.ContainsFunc(rs.Records, func(rec measure.Record) bool { return rec.System == s.Name && rec.Failed == "" }) {
+		if slices.ContainsFunc(rs.Records,
+			func(rec measure.Record) bool { return rec.System == s.Name && rec.Failed == "" }) {
 			r.systems = append(r.systems, s)
 		}
 	}

@@ -13,23 +13,31 @@ import (
 )
 
 func TestReport(t *testing.T) {
-	systems := []System{{Name: "zamok", Title: "zamok ×3", Durability: "all"}, {Name: "zookeeper", Title: "ZooKeeper ×3"},
+	systems := []System{{Name: "zamok", Title: "zamok ×3", Durability: "all"},
+		{Name: "zookeeper", Title: "ZooKeeper ×3"},
 		{Name: "absent", Title: "Absent"}}
-	rs := measure.Results{Run: measure.Run{Machine: "box", Rounds: 2, Seconds: 1, Versions: map[string]string{"Go": "go1", "etcd": "3"}},
+	rs := measure.Results{Run: measure.Run{Machine: "box", Rounds: 2, Seconds: 1,
+		Versions: map[string]string{"Go": "go1", "etcd": "3"}},
 		Records: []measure.Record{
-			{Round: 1, System: "zamok", Workload: "timeline", Values: map[string]float64{"rate": 80}, Spans: []measure.Span{{Thread: 1, From: 3, To: 9}}},
+			{Round: 1, System: "zamok", Workload: "timeline",
+				Values: map[string]float64{"rate": 80},
+				Spans:  []measure.Span{{Thread: 1, From: 3, To: 9}}},
 			{Round: 2, System: "zookeeper", Workload: "dead", Failed: "it fell | over\nand more"}}}
 	add := func(round int, system, workload string, clients int, values map[string]float64) {
-		rs.Records = append(rs.Records, measure.Record{Round: round, System: system, Workload: workload, Clients: clients, Values: values})
+		rs.Records = append(rs.Records,
+			measure.Record{Round: round, System: system, Workload: workload, Clients: clients,
+				Values: values})
 	}
 	for round := 1; round <= 2; round++ {
 		drift := float64(round) // the machine is twice as fast in the second round
-		add(round, "zamok", "own", 64, map[string]float64{"rate": 10000 * drift, "cycle_p50": 2, "elections": 0, "cpu": 0.1})
+		add(round, "zamok", "own", 64,
+			map[string]float64{"rate": 10000 * drift, "cycle_p50": 2, "elections": 0, "cpu": 0.1})
 		add(round, "zamok-5", "own", 64, map[string]float64{"rate": 8000 * drift, "cpu": 0.15})
 		add(round, "zamok", "open", 90, map[string]float64{"cycle_p99": 8})
 		add(round, "zookeeper", "open", 90, map[string]float64{"cycle_p99": 20})
 		add(round, "zookeeper", "own", 64, map[string]float64{"rate": 4000 * drift, "cycle_p50": 5})
-		add(round, "zamok", "one", 2, map[string]float64{"rate": 900 * drift, "inversions": float64(round - 1)})
+		add(round, "zamok", "one", 2,
+			map[string]float64{"rate": 900 * drift, "inversions": float64(round - 1)})
 		add(round, "zookeeper", "one", 2, map[string]float64{"rate": 1000 * drift})
 		add(round, "zamok", "wait", 0, map[string]float64{"wait_00": 1, "wait_01": 11, "total": 20})
 	}
@@ -92,7 +100,8 @@ func TestReportWithoutResults(t *testing.T) {
 }
 
 func TestFormatNumber(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 1: "1", 0.1234: "0.123", 1.0 / 3: "0.333", 9.999: "10", 12.34: "12.3",
+	for v, want := range map[float64]string{0: "0", 1: "1", 0.1234: "0.123", 1.0 / 3: "0.333",
+		9.999: "10", 12.34: "12.3",
 		999.6: "1000", 12345: "12 300", 1234567: "1 230 000", 0.00012345: "0.000123",
 		-1234: "-1230", -12345: "-12 300"} {
 		require.Equal(t, want, formatNumber(v), v)

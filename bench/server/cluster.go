@@ -22,7 +22,8 @@ type Cluster struct {
 	killedCPU float64    // seconds of processor time, of processes killed since
 }
 
-// node is what one process of a system is started with. Its addresses are of loopback; data is an empty folder.
+// node is what one process of a system is started with. Its addresses are of loopback; data is an
+// empty folder.
 type node struct {
 	number             int // from 1
 	name, data         string
@@ -46,7 +47,8 @@ func (s system) start(dir string) (c *Cluster, err error) {
 	}
 	c = &Cluster{system: s}
 	for own := range slices.Chunk(ports, 3) {
-		n := node{number: len(c.nodes) + 1, client: loopback + own[0], peer: loopback + own[1], http: loopback + own[2], ports: own}
+		n := node{number: len(c.nodes) + 1, client: loopback + own[0], peer: loopback + own[1],
+			http: loopback + own[2], ports: own}
 		n.name = fmt.Sprintf("n%d", n.number)
 		n.data = filepath.Join(dir, n.name)
 		c.nodes = append(c.nodes, n)

@@ -6,6 +6,6 @@
 //     are in this package's table of commands. Nothing is tuned for one system alone.
 //  3. What a system costs is read from the kernel (/proc), for all its processes and their children
 //     together: a system that hides work in another process does not look cheap.
-//  4. It links no system's library: etcd's server is built from source by the go command, the others
-//     are the distribution's packages.
+//  4. It links no system's library: etcd's server is built from source by the go command, the
+//     others are the distribution's packages.
 package server

@@ -30,34 +30,42 @@ type system struct {
 	nodes   int // the usual number
 	command func(n node, all []node) (command, error)
 
-	read    func(ctx context.Context, n node, value string) (float64, error) // a value of a node
-	leads   string                                                           // which is 1 on the leader; "" if nothing leads
-	changes string                                                           // which counts changes of the leader; "" if unknown
+	read func(ctx context.Context, n node, value string) (float64, error) // a value of a node
+	// which is 1 on the leader; "" if nothing leads
+	leads string
+	// which counts changes of the leader; "" if unknown
+	changes string
 }
 
 // systems are all kinds of servers.
 func systems(p Programs) map[string]system {
 	zamok := func(flags ...string) system { // `zamok server` with the defaults
-		return system{nodes: 3, leads: "zamok_raft_leader", changes: "zamok_raft_leader_changes_total",
+		return system{nodes: 3, leads: "zamok_raft_leader",
+			changes: "zamok_raft_leader_changes_total",
 			read: func(ctx context.Context, n node, value string) (float64, error) {
 				return readMetric(ctx, n.http, value)
 			},
 			command: func(n node, all []node) (command, error) {
-				return command{path: p.Zamok, args: append([]string{"server", "--id", n.name, "--data", n.data, "--cluster", members(all, ""),
-					"--listen", n.client, "--peer", n.peer, "--http", n.http}, flags...)}, nil
+				return command{path: p.Zamok,
+					args: append([]string{"server", "--id", n.name, "--data", n.data, "--cluster",
+						members(all, ""),
+						"--listen", n.client, "--peer", n.peer, "--http", n.http}, flags...)}, nil
 			}}
 	}
 	etcd := func(n node, all []node) (command, error) {
 		client, peer := "http://"+n.client, "http://"+n.peer
-		return command{path: p.Etcd, args: []string{"--name", n.name, "--data-dir", n.data, "--log-level", "error",
-			"--listen-client-urls", client, "--advertise-client-urls", client,
-			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-			"--initial-cluster", members(all, "http://"), "--initial-cluster-state", "new"}}, nil
+		return command{path: p.Etcd,
+			args: []string{"--name", n.name, "--data-dir", n.data, "--log-level", "error",
+				"--listen-client-urls", client, "--advertise-client-urls", client,
+				"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+				"--initial-cluster", members(all, "http://"), "--initial-cluster-state",
+				"new"}}, nil
 	}
 	redis := func(flags ...string) system {
 		return system{nodes: 1, command: func(n node, _ []node) (command, error) {
-			return command{path: "redis-server", args: append([]string{"--port", n.ports[0], "--bind", "127.0.0.1", "--dir", n.data,
-				"--save", "", "--maxclients", "12000"}, flags...)}, nil
+			return command{path: "redis-server",
+				args: append([]string{"--port", n.ports[0], "--bind", "127.0.0.1", "--dir", n.data,
+					"--save", "", "--maxclients", "12000"}, flags...)}, nil
 		}}
 	}
 	echo := func(n node, _ []node) (command, error) { // replies to every frame and stores nothing
@@ -65,7 +73,8 @@ func systems(p Programs) map[string]system {
 	}
 	return map[string]system{
 		"zamok": zamok(),
-		"etcd": {nodes: 3, command: etcd, leads: "etcd_server_is_leader", changes: "etcd_server_leader_changes_seen_total",
+		"etcd": {nodes: 3, command: etcd, leads: "etcd_server_is_leader",
+			changes: "etcd_server_leader_changes_seen_total",
 			read: func(ctx context.Context, n node, value string) (float64, error) {
 				return readMetric(ctx, n.client, value)
 			}},
@@ -73,10 +82,15 @@ func systems(p Programs) map[string]system {
 		"redis-aof": redis("--appendonly", "yes", "--appendfsync", "always"),
 		"redis-mem": redis(),
 		"postgres":  {nodes: 1, command: postgres},
-		"consul": {nodes: 1, command: func(n node, _ []node) (command, error) { // not compared: for the tests of package migrate
-			return command{path: p.Consul, args: []string{"agent", "-dev", "-bind", "127.0.0.1", "-log-level", "warn", "-http-port", n.ports[0],
-				"-server-port", n.ports[1], "-serf-lan-port", n.ports[2], "-serf-wan-port", "-1", "-dns-port", "-1", "-grpc-port", "-1",
-				"-grpc-tls-port", "-1"}}, nil
+		// not compared: for the tests of package migrate
+		"consul": {nodes: 1, command: func(n node, _ []node) (command, error) {
+			return command{path: p.Consul,
+				args: []string{"agent", "-dev", "-bind", "127.0.0.1", "-log-level", "warn",
+					"-http-port", n.ports[0],
+					"-server-port", n.ports[1], "-serf-lan-port", n.ports[2],
+					"-serf-wan-port", "-1",
+					"-dns-port", "-1", "-grpc-port", "-1",
+					"-grpc-tls-port", "-1"}}, nil
 		}},
 		"echo": {nodes: 1, command: echo},
 	}
@@ -130,16 +144,21 @@ func zookeeper(n node, all []node) (command, error) {
 	if _, err := os.Stat(jar); err != nil {
 		return command{}, err
 	}
-	config := fmt.Sprintf("tickTime=2000\ninitLimit=10\nsyncLimit=5\nmaxClientCnxns=0\nadmin.enableServer=false\n"+
-		"4lw.commands.whitelist=srvr\ndataDir=%s\nclientPortAddress=127.0.0.1\nclientPort=%s\n", n.data, n.ports[0])
+	config := fmt.Sprintf(
+		"tickTime=2000\ninitLimit=10\nsyncLimit=5\nmaxClientCnxns=0\nadmin.enableServer=false\n"+
+			"4lw.commands.whitelist=srvr\ndataDir=%s\nclientPortAddress=127.0.0.1\nclientPort=%s\n",
+		n.data, n.ports[0])
 	for _, m := range all {
 		config += fmt.Sprintf("server.%d=%s:%s\n", m.number, m.peer, m.ports[2])
 	}
-	if err := os.WriteFile(filepath.Join(n.data, "myid"), fmt.Appendln(nil, n.number), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(n.data, "myid"), fmt.Appendln(nil, n.number),
+		0o644); err != nil {
 		return command{}, err
 	}
 	file := filepath.Join(n.data, "zoo.cfg")
-	return command{path: "java", args: []string{zookeeperHeap, "-cp", jar, "org.apache.zookeeper.server.quorum.QuorumPeerMain", file}},
+	return command{path: "java",
+			args: []string{zookeeperHeap, "-cp", jar,
+				"org.apache.zookeeper.server.quorum.QuorumPeerMain", file}},
 		os.WriteFile(file, []byte(config), 0o644)
 }
 
@@ -174,18 +193,21 @@ func postgres(n node, _ []node) (command, error) {
 	bin := programs[len(programs)-1]
 	var asOwner []string // it refuses to run as root
 	if os.Getuid() == 0 {
-		if out, err := exec.Command("chown", "postgres:postgres", n.data).CombinedOutput(); err != nil {
+		if out, err := exec.Command("chown", "postgres:postgres", n.data).CombinedOutput(); err !=
+			nil {
 			return command{}, fmt.Errorf("chown: %w: %s", err, out)
 		}
 		asOwner = []string{"setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"}
 	}
-	create := append(asOwner, filepath.Join(bin, "initdb"), "-D", n.data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C")
+	create := append(asOwner, filepath.Join(bin, "initdb"), "-D", n.data, "-U", "bench", "-A",
+		"trust", "-E", "UTF8", "--locale=C")
 	initdb := exec.Command(create[0], create[1:]...)
 	initdb.Dir = n.data
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return command{}, fmt.Errorf("initdb: %w: %s", err, out)
 	}
-	serve := append(asOwner, filepath.Join(bin, "postgres"), "-D", n.data, "-p", n.ports[0], "-c", "listen_addresses=127.0.0.1", "-k", n.data,
+	serve := append(asOwner, filepath.Join(bin, "postgres"), "-D", n.data, "-p", n.ports[0], "-c",
+		"listen_addresses=127.0.0.1", "-k", n.data,
 		"-c", "max_connections="+postgresConnections)
 	return command{path: serve[0], args: serve[1:], stopSignal: syscall.SIGINT}, nil
 }

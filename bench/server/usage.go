@@ -6,7 +6,8 @@ import "github.com/prometheus/procfs"
 type Usage struct {
 	CPU    float64 // seconds of processor time so far
 	Memory float64 // bytes now; memory that processes share is divided among them
-	Busy   float64 // seconds of processor time of the whole machine so far, with what the hypervisor took
+	// seconds of processor time of the whole machine so far, with what the hypervisor took
+	Busy float64
 }
 
 // Usage reads the usage from the kernel.

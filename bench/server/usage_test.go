@@ -11,8 +11,10 @@ import (
 // The processor time of a child counts, while it runs and after it has ended: a shell starts one.
 func TestChildrenAreCounted(t *testing.T) {
 	work := "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
-	shell := command{path: "sh", args: []string{"-c", "sh -c '" + work + "'; echo done; exec sleep 60"}}
-	c, err := system{nodes: 1, command: func(node, []node) (command, error) { return shell, nil }}.start(t.TempDir())
+	shell := command{path: "sh",
+		args: []string{"-c", "sh -c '" + work + "'; echo done; exec sleep 60"}}
+	c, err := system{nodes: 1,
+		command: func(node, []node) (command, error) { return shell, nil }}.start(t.TempDir())
 	require.NoError(t, err)
 	defer c.Stop()
 	require.Eventually(t, func() bool {

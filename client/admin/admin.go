@@ -31,21 +31,22 @@ func (a *Admin) Backup(ctx context.Context, w io.Writer) (written int64, err err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the stream when w fails
 	var failed error
-	err = a.calls.Stream(ctx, "the backup is not whole", func(one call.Node) (begun bool, err error) {
-		stream, err := one.Backup(ctx, &zamokpb.BackupRequest{})
-		for err == nil && failed == nil {
-			var chunk *zamokpb.BackupChunk
-			if chunk, err = stream.Recv(); err == nil {
-				var n int
-				n, failed = w.Write(chunk.GetData())
-				written += int64(n)
+	err = a.calls.Stream(ctx, "the backup is not whole",
+		func(one call.Node) (begun bool, err error) {
+			stream, err := one.Backup(ctx, &zamokpb.BackupRequest{})
+			for err == nil && failed == nil {
+				var chunk *zamokpb.BackupChunk
+				if chunk, err = stream.Recv(); err == nil {
+					var n int
+					n, failed = w.Write(chunk.GetData())
+					written += int64(n)
+				}
 			}
-		}
-		if errors.Is(err, io.EOF) {
-			err = nil
-		}
-		return written > 0, err
-	})
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return written > 0, err
+		})
 	return written, cmp.Or(err, failed)
 }
 

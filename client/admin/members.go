@@ -45,7 +45,8 @@ type Member struct {
 // Members reads the nodes, and the state of the cluster. It also sends a call to every endpoint,
 // and fails with ErrWrongCluster if one that answers belongs to another cluster.
 func (a *Admin) Members(ctx context.Context) (members []Member, cluster ClusterInfo, err error) {
-	r, _, err := call.Leader(ctx, a.calls, call.Surveys, call.Node.Members, &zamokpb.MembersRequest{})
+	r, _, err := call.Leader(ctx, a.calls, call.Surveys, call.Node.Members,
+		&zamokpb.MembersRequest{})
 	if err != nil {
 		return nil, ClusterInfo{}, err
 	}
@@ -59,7 +60,8 @@ func (a *Admin) Members(ctx context.Context) (members []Member, cluster ClusterI
 	}
 	return members, ClusterInfo{
 		ID: r.GetCluster(), Leader: r.GetLeader(), Stamp: stampOf(r.GetStamp()),
-		HoldOff: time.Duration(r.GetHoldOff()), ElectionTimeout: time.Duration(r.GetElectionTimeout()), ShortTTLs: int(r.GetShortTtls()),
+		HoldOff:         time.Duration(r.GetHoldOff()),
+		ElectionTimeout: time.Duration(r.GetElectionTimeout()), ShortTTLs: int(r.GetShortTtls()),
 	}, nil
 }
 

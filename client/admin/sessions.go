@@ -28,7 +28,8 @@ func sessionInfo(i *zamokpb.SessionInfo) SessionInfo {
 		Session: i.GetSession(), TTL: time.Duration(settings.GetTtl()), Label: settings.GetLabel(),
 		Meta: settings.GetMeta(), LockDelay: time.Duration(settings.GetLockDelay()),
 		Identity: i.GetIdentity(), LeaseUntil: time.Duration(i.GetLeaseUntil()),
-		Reserved: i.GetReserved(), Opened: time.Duration(i.GetOpened()), Tickets: int(i.GetTickets()),
+		Reserved: i.GetReserved(), Opened: time.Duration(i.GetOpened()),
+		Tickets: int(i.GetTickets()),
 	}
 }
 
@@ -57,7 +58,8 @@ func (a *Admin) ForceRelease(ctx context.Context, name string, token client.Toke
 	r, inDoubt, err := call.Leader(ctx, a.calls, call.Repeats, call.Node.ForceRelease, request)
 	if inDoubt && err == nil && len(r.GetEnded()) == 0 {
 		err = &client.Error{Kind: client.ErrUnavailable, Outcome: client.Unknown,
-			Message: "nothing holds it now; an attempt whose answer did not come may have ended what did"}
+			Message: "nothing holds it now; an attempt whose answer did not come may have ended " +
+				"what did"}
 	}
 	for _, t := range r.GetEnded() {
 		ended = append(ended, TicketRef{t.GetSession(), t.GetTicket()})

@@ -38,7 +38,8 @@ func (q Quotas) OfIdentity() Quotas {
 
 func quotasOf(q *zamokpb.Quotas) Quotas {
 	return Quotas{
-		Sessions: q.GetSessions(), Tickets: q.GetTickets(), Bytes: q.GetBytes(), Share: q.GetShare(),
+		Sessions: q.GetSessions(), Tickets: q.GetTickets(), Bytes: q.GetBytes(),
+		Share: q.GetShare(),
 	}
 }
 
@@ -63,7 +64,8 @@ func (a *Admin) SetQuotas(ctx context.Context, q Quotas) (Settings, error) {
 		return Settings{}, invalid("quotas", "quotas: are all 0")
 	}
 	return a.settings(ctx, call.Repeats, &zamokpb.SettingsRequest{
-		Quotas: &zamokpb.Quotas{Sessions: q.Sessions, Tickets: q.Tickets, Bytes: q.Bytes, Share: q.Share},
+		Quotas: &zamokpb.Quotas{Sessions: q.Sessions, Tickets: q.Tickets, Bytes: q.Bytes,
+			Share: q.Share},
 	})
 }
 

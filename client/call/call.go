@@ -66,7 +66,8 @@ func Sessions(ctx context.Context, c Client, after uint64, limit int) (
 		limit = listMax
 	}
 	for len(list) < limit {
-		page := &zamokpb.ListSessionsRequest{After: after, Limit: uint32(min(limit-len(list), listMax))}
+		page := &zamokpb.ListSessionsRequest{After: after,
+			Limit: uint32(min(limit-len(list), listMax))}
 		r, _, err := Leader(ctx, c, Reads, Node.ListSessions, page)
 		if err != nil {
 			return nil, nil, err

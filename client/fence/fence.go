@@ -9,11 +9,14 @@ import (
 
 // Errors of a Guard, for errors.Is.
 var (
-	ErrStale          = errors.New("fence: the token is older than one seen before: the lock was lost")
-	ErrPermits        = errors.New("fence: permits can't be fenced: check with the cluster whether the grant is held")
-	ErrAnotherCluster = errors.New("fence: the token is above all that the cluster issued: another cluster?")
-	ErrFull           = errors.New("fence: no room for the mark of another resource")
-	ErrNoToken        = errors.New("fence: no token")
+	ErrStale = errors.New(
+		"fence: the token is older than one seen before: the lock was lost")
+	ErrPermits = errors.New(
+		"fence: permits can't be fenced: check with the cluster whether the grant is held")
+	ErrAnotherCluster = errors.New(
+		"fence: the token is above all that the cluster issued: another cluster?")
+	ErrFull    = errors.New("fence: no room for the mark of another resource")
+	ErrNoToken = errors.New("fence: no token")
 )
 
 // DefaultMarks is how many resources a Guard remembers by default.
@@ -28,15 +31,15 @@ const (
 	Permits
 )
 
-// Guard remembers the highest exclusive token of each resource. The zero Guard is ready. Its methods may be
-// called at the same time.
+// Guard remembers the highest exclusive token of each resource. The zero Guard is ready. Its
+// methods may be called at the same time.
 type Guard struct {
 	// Issued returns an index that the cluster has reached, as admin.Now does: no token is above
 	// it. It is called only for a token above its last result. Nil: every token is taken for one
 	// of the cluster's. Set it before the first Check.
 	Issued func() (uint64, error)
-	// Marks bounds the resources remembered; 0 = DefaultMarks. A mark is never forgotten, since what it
-	// guards would be open again.
+	// Marks bounds the resources remembered; 0 = DefaultMarks. A mark is never forgotten, since
+	// what it guards would be open again.
 	Marks int
 
 	mu     sync.Mutex
@@ -44,8 +47,8 @@ type Guard struct {
 	issued uint64 // the cluster has reached at least this index
 }
 
-// Check lets an access through, or says why not. Between it and the access itself no other Check of the
-// same resource may come: hold what serialises your writes.
+// Check lets an access through, or says why not. Between it and the access itself no other Check of
+// the same resource may come: hold what serialises your writes.
 func (g *Guard) Check(resource string, kind Kind, token uint64) error {
 	switch {
 	case token == 0:
@@ -97,8 +100,8 @@ func (g *Guard) raise(resource string, token uint64) error {
 	return nil
 }
 
-// checkIssued calls Issued for a token above all that is known to have been issued. It does not hold the
-// mutex meanwhile.
+// checkIssued calls Issued for a token above all that is known to have been issued. It does not
+// hold the mutex meanwhile.
 func (g *Guard) checkIssued(resource string, token uint64) error {
 	if g.Issued == nil {
 		return nil
@@ -111,7 +114,8 @@ func (g *Guard) checkIssued(resource string, token uint64) error {
 	}
 	issued, err := g.Issued()
 	if err != nil {
-		return fmt.Errorf("fence: %q: it can't be known whether token %d was issued; nothing was let through: %w", resource, token, err)
+		return fmt.Errorf("fence: %q: it can't be known whether token %d was issued; nothing was "+
+			"let through: %w", resource, token, err)
 	}
 	g.mu.Lock()
 	g.issued = max(g.issued, issued)

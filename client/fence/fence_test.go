@@ -18,7 +18,8 @@ func Example() {
 	fmt.Println(guard.Check("account/200", fence.Exclusive, 33)) // the old one, who was paused
 	// Output:
 	// <nil>
-	// fence: the token is older than one seen before: the lock was lost ("account/200": 33 after 34)
+	// fence: the token is older than one seen before: the lock was lost ("account/200": 33 after
+	// 34)
 }
 
 func TestGuard(t *testing.T) {

@@ -67,7 +67,8 @@ func (m *cashMachine) withdraw(ctx context.Context, amount int) error {
 	}
 	err := m.bank.Call("Bank.Pay", Payment{amount, uint64(token)}, &left)
 	if rejected, ok := err.(rpc.ServerError); ok {
-		m.logf("pays nothing: the bank rejects it: %s", strings.TrimPrefix(string(rejected), "fence: "))
+		m.logf("pays nothing: the bank rejects it: %s",
+			strings.TrimPrefix(string(rejected), "fence: "))
 		return nil
 	}
 	if err == nil {

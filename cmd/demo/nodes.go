@@ -36,7 +36,8 @@ func startNodes(binary, dir string) (*nodes, error) {
 		if err != nil {
 			return n, err
 		}
-		cmd := exec.Command(binary, "server", "--id", id, "--data", filepath.Join(dir, id), "--cluster", cluster,
+		cmd := exec.Command(binary, "server", "--id", id, "--data", filepath.Join(dir, id),
+			"--cluster", cluster,
 			"--listen", address, "--http", "", "--election-timeout", "250ms")
 		cmd.Stdout, cmd.Stderr = log, log
 		if err := errors.Join(cmd.Start(), log.Close()); err != nil {
@@ -80,7 +81,8 @@ func (n *nodes) leader(ctx context.Context) (string, error) {
 		select {
 		case <-retry.C:
 		case <-ctx.Done():
-			return "", fmt.Errorf("no node leads: %w (%w); their logs:\n%s", ctx.Err(), err, n.logTails())
+			return "", fmt.Errorf("no node leads: %w (%w); their logs:\n%s", ctx.Err(), err,
+				n.logTails())
 		}
 	}
 }

@@ -31,26 +31,30 @@ func runScenarios(ctx context.Context, binary string) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("Three nodes run, %s leads. An account has %d. Two cash machines will draw %d each, at the same time.\n", leader, initialBalance, withdrawal)
+	fmt.Printf("Three nodes run, %s leads. An account has %d. Two cash machines will draw %d "+
+		"each, at the same time.\n", leader, initialBalance, withdrawal)
 	b := &Bank{}
 	address, err := b.serve()
 	if err != nil {
 		return err
 	}
 	for _, scenario := range []func(*act){withoutLock, leaderKilled, pausedHolder} {
-		a := &act{ctx: ctx, nodes: n, bank: b, bankAddress: address, running: make(map[string]*machineProcess)}
+		a := &act{ctx: ctx, nodes: n, bank: b, bankAddress: address,
+			running: make(map[string]*machineProcess)}
 		scenario(a)
 		a.killAll()
 		if a.err != nil {
 			return a.err
 		}
 	}
-	fmt.Println("\nNow yours: `go run ./cmd/zamok dev`, and in another terminal `go run ./cmd/zamok lock stock -- date`.")
+	fmt.Println("\nNow yours: `go run ./cmd/zamok dev`, and in another terminal `go run " +
+		"./cmd/zamok lock stock -- date`.")
 	return nil
 }
 
 func withoutLock(a *act) {
-	fmt.Print("\n1. Without a lock: each machine reads the balance, counts the notes, and pays.\n\n")
+	fmt.Print(
+		"\n1. Without a lock: each machine reads the balance, counts the notes, and pays.\n\n")
 	a.bank.reset(false)
 	a.start("A")
 	a.start("B")
@@ -75,7 +79,8 @@ func leaderKilled(a *act) {
 }
 
 func pausedHolder(a *act) {
-	fmt.Printf("\n3. Machine A is paused while it counts, for longer than its lease of %v, and does not know it.\n\n", shortTTL)
+	fmt.Printf("\n3. Machine A is paused while it counts, for longer than its lease of %v, and "+
+		"does not know it.\n\n", shortTTL)
 	a.bank.reset(true)
 	a.ttl = shortTTL
 	a.start("A")
@@ -85,7 +90,8 @@ func pausedHolder(a *act) {
 	a.wait("B")
 	a.signal("A", syscall.SIGCONT, "machine A continues as if nothing had happened")
 	a.wait("A")
-	a.expect(initialBalance-withdrawal, 1, "a lease can't stop a paused process, but the token does")
+	a.expect(initialBalance-withdrawal, 1,
+		"a lease can't stop a paused process, but the token does")
 }
 
 // act is one act with its machines. After an error its other steps are skipped.
@@ -112,7 +118,8 @@ func (a *act) expect(balance, rejected int, what string) {
 		a.bank.mu.Lock()
 		defer a.bank.mu.Unlock()
 		if b, r := a.bank.balance, a.bank.rejected; b != balance || r != rejected {
-			return fmt.Errorf("the act did not end as announced: a balance of %d, not %d; %d payments rejected, not %d", b, balance, r, rejected)
+			return fmt.Errorf("the act did not end as announced: a balance of %d, not %d; %d "+
+				"payments rejected, not %d", b, balance, r, rejected)
 		}
 		fmt.Printf("\n   The account has %d: %s.\n", balance, what)
 		return nil
@@ -145,7 +152,8 @@ func (a *act) start(name string) {
 		if err != nil {
 			return err
 		}
-		cmd := exec.CommandContext(a.ctx, self, "machine", name, a.bankAddress, strings.Join(a.nodes.endpoints, ","), a.ttl.String())
+		cmd := exec.CommandContext(a.ctx, self, "machine", name, a.bankAddress,
+			strings.Join(a.nodes.endpoints, ","), a.ttl.String())
 		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()
 		if err != nil {

@@ -21,9 +21,10 @@
 //
 // # Verdicts
 //
-//	caught     the named test failed, in the first of three runs, or in a later one, whose number is
-//	           printed
-//	elsewhere  the named test passed, another one of its package failed: the patch names the wrong one
+//	caught     the named test failed, in the first of three runs, or in a later one, whose number
+//	           is printed
+//	elsewhere  the named test passed, another one of its package failed: the patch names the wrong
+//	           one
 //	survived   no test of the package failed
 //	broken     the mutant does not compile or could not be run
 //	stale      the patch no longer applies, or has another form than above

@@ -49,7 +49,8 @@ type event struct {
 
 // goTest runs tests of one package, with the files of overlay instead of those of the tree. After
 // an error nothing is known about the tests.
-func (s suite) goTest(ctx context.Context, pkg, pattern, overlay string, limit time.Duration) (testResult, error) {
+func (s suite) goTest(ctx context.Context, pkg, pattern, overlay string,
+	limit time.Duration) (testResult, error) {
 	args := []string{
 		"test", "-json", "-count=1", "-short", "-failfast",
 		// Compiling is most of the time, and no debugger needs the tables.
@@ -69,7 +70,8 @@ func (s suite) goTest(ctx context.Context, pkg, pattern, overlay string, limit t
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = s.root
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that go ends its children
+	// so that go ends its children
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -95,7 +97,8 @@ func readEvents(stdout []byte) testResult {
 	lines.Buffer(nil, len(stdout)+1)
 	for lines.Scan() {
 		var e event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil { // output of a process that is not the test's
+		// output of a process that is not the test's
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			o.output = append(append(o.output, lines.Bytes()...), '\n')
 			continue
 		}

@@ -55,7 +55,8 @@ func (l landing) due(root string, mutants []mutant) (due []mutant, summary strin
 			due = append(due, m)
 		}
 	}
-	return due, fmt.Sprintf("%d of %d mutants: %d touched since %.8s, and of the others part %d of %d",
+	return due, fmt.Sprintf(
+		"%d of %d mutants: %d touched since %.8s, and of the others part %d of %d",
 		len(due), len(mutants), touched, l.commit, l.number%landingParts+1, landingParts), nil
 }
 
@@ -67,8 +68,8 @@ func (m mutant) part() uint64 {
 	return h.Sum64() % landingParts
 }
 
-// touches reports whether the patch, a file that it changes, or the test that catches it is among the
-// changed files. A stale mutant counts as touched.
+// touches reports whether the patch, a file that it changes, or the test that catches it is among
+// the changed files. A stale mutant counts as touched.
 func (m mutant) touches(root string, changed map[string]bool) (bool, error) {
 	folder, name := path.Split(m.name)
 	if m.stale != nil || changed[path.Join(folder, "testdata/mutants", name+".patch")] {

@@ -16,7 +16,8 @@ func TestWhatIsDueAfterALanding(t *testing.T) {
 	root := t.TempDir()
 	require.NoError(t, os.CopyFS(root, os.DirFS("testdata/fake")))
 	git := func(args ...string) string {
-		command := exec.Command("git", append([]string{"-c", "user.name=n", "-c", "user.email=e"}, args...)...)
+		command := exec.Command("git",
+			append([]string{"-c", "user.name=n", "-c", "user.email=e"}, args...)...)
 		command.Dir = root
 		out, err := command.CombinedOutput()
 		require.NoError(t, err, string(out))
@@ -48,8 +49,9 @@ func TestWhatIsDueAfterALanding(t *testing.T) {
 		}
 		l.number++
 	}
-	assert.Equal(t, map[string]int{"till/stale": landingParts, "till/broken": 1, "till/caught": 1, "till/elsewhere": 1,
-		"till/endless": 1, "till/panics": 1, "till/survivor": 1}, seen)
+	assert.Equal(t, map[string]int{"till/stale": landingParts, "till/broken": 1, "till/caught": 1,
+		"till/elsewhere": 1,
+		"till/endless":   1, "till/panics": 1, "till/survivor": 1}, seen)
 
 	taken := map[uint64]bool{}
 	for _, m := range mutants {

@@ -16,9 +16,13 @@ import (
 func main() {
 	runPattern := flag.String("run", ".", "only mutants whose name matches, such as fsm/lifo")
 	known := flag.Bool("known", false, "only mutants with a name, and their table for known.md")
-	since := flag.String("since", "", "only mutants that are due after the landing in this `file`: touched ones, and a tenth of the others")
+	since := flag.String("since", "",
+		"only mutants that are due after the landing in this `file`: touched ones, and a tenth "+
+			"of the others")
 	parallel := flag.Int("parallel", runtime.GOMAXPROCS(0)+1, "mutants at the same time")
-	timeout := flag.Duration("timeout", time.Minute, "time limit for the tests of one mutant; a test that takes far longer than without the mutant has failed")
+	timeout := flag.Duration("timeout", time.Minute,
+		"time limit for the tests of one mutant; a test that takes far longer than without the "+
+			"mutant has failed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -29,7 +33,8 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, pattern string, known bool, since string, parallel int, timeout time.Duration) error {
+func run(ctx context.Context, pattern string, known bool, since string, parallel int,
+	timeout time.Duration) error {
 	wanted, err := regexp.Compile(pattern)
 	if err != nil {
 		return err
@@ -52,7 +57,8 @@ func run(ctx context.Context, pattern string, known bool, since string, parallel
 		}
 		due, summary, err := l.due(root, mutants)
 		if err != nil { // a clone without its history, for example
-			due, summary = mutants, fmt.Sprintf("all mutants, because the changes are unknown: %v", err)
+			due, summary = mutants,
+				fmt.Sprintf("all mutants, because the changes are unknown: %v", err)
 		}
 		mutants = due
 		fmt.Println(summary)

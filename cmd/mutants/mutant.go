@@ -38,8 +38,8 @@ func (t test) runPattern() string {
 	return strings.Join(elements, "/")
 }
 
-// findMutants reads the patches of every package of the module at root, in order of their names. In testdata it
-// searches only the mutants.
+// findMutants reads the patches of every package of the module at root, in order of their names. In
+// testdata it searches only the mutants.
 func findMutants(root string, pattern *regexp.Regexp) ([]mutant, error) {
 	var found []mutant
 	tree := os.DirFS(root)
@@ -49,7 +49,8 @@ func findMutants(root string, pattern *regexp.Regexp) ([]mutant, error) {
 		}
 		if entry.IsDir() {
 			_, noModule := fs.Stat(tree, path.Join(p, "go.mod"))
-			skipped := noModule == nil || entry.Name()[0] == '.' || path.Base(path.Dir(p)) == "testdata" && entry.Name() != "mutants"
+			skipped := noModule == nil || entry.Name()[0] == '.' ||
+				path.Base(path.Dir(p)) == "testdata" && entry.Name() != "mutants"
 			if p != "." && skipped {
 				return fs.SkipDir
 			}
@@ -68,7 +69,8 @@ func findMutants(root string, pattern *regexp.Regexp) ([]mutant, error) {
 		return nil
 	})
 	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("no patch PACKAGE/testdata/mutants/*.patch matches %q below %s", pattern, root)
+		err = fmt.Errorf("no patch PACKAGE/testdata/mutants/*.patch matches %q below %s",
+			pattern, root)
 	}
 	return found, err
 }
@@ -83,8 +85,10 @@ func parseMutant(root, name, text string) mutant {
 	}
 	m.mutation, m.effect, m.shortName = head["mutation"], head["effect"], head["name"]
 	pkg, testName, ok := strings.Cut(head["killed by"], " ")
-	if m.mutation == "" || m.effect == "" || !ok || !strings.HasPrefix(pkg, "./") || !strings.HasPrefix(testName, "Test") {
-		m.stale = errors.New(`a patch begins with "# mutation: …", "# effect: …" and "# killed by: ./PACKAGE TestName"`)
+	if m.mutation == "" || m.effect == "" || !ok || !strings.HasPrefix(pkg, "./") ||
+		!strings.HasPrefix(testName, "Test") {
+		m.stale = errors.New(
+			`a patch begins with "# mutation: …", "# effect: …" and "# killed by: ./PACKAGE TestName"`)
 		return m
 	}
 	m.killer = test{pkg, testName}
@@ -128,14 +132,17 @@ func applyPatches(root string, patches []filePatch) (map[string][]byte, error) {
 // validatePatch rejects patches of other files than Go files of the product, and of imports of this
 // module.
 func validatePatch(p filePatch, module string) error {
-	if path.Ext(p.path) != ".go" || strings.HasSuffix(p.path, "_test.go") || !fs.ValidPath(p.path) ||
+	if path.Ext(p.path) != ".go" || strings.HasSuffix(p.path, "_test.go") ||
+		!fs.ValidPath(p.path) ||
 		slices.Contains(strings.Split(p.path, "/"), "testdata") {
-		return fmt.Errorf("%s: a mutant changes Go files of the product, no tests and nothing else", p.path)
+		return fmt.Errorf("%s: a mutant changes Go files of the product, no tests and nothing else",
+			p.path)
 	}
 	for _, h := range p.hunks {
 		for _, line := range slices.Concat(h.before, h.after) {
 			if strings.Contains(line, `"`+module+`/`) {
-				return fmt.Errorf("%s: the hunk at line %d shows an import of this module, which make rename would change", p.path, h.line)
+				return fmt.Errorf("%s: the hunk at line %d shows an import of this module, which "+
+					"make rename would change", p.path, h.line)
 			}
 		}
 	}

@@ -31,7 +31,8 @@ func TestReadmeTableIsComplete(t *testing.T) {
 	for _, m := range mutants {
 		if m.shortName != "" {
 			listed++
-			assert.Regexp(t, "(?m)^"+regexp.QuoteMeta(m.tableRow())+` \d+m?\d*s \|$`, string(text), "go run ./cmd/mutants -known makes the table")
+			assert.Regexp(t, "(?m)^"+regexp.QuoteMeta(m.tableRow())+` \d+m?\d*s \|$`, string(text),
+				"go run ./cmd/mutants -known makes the table")
 		}
 	}
 	assert.GreaterOrEqual(t, listed, 25)
@@ -49,7 +50,8 @@ func TestEachVerdict(t *testing.T) {
 	assert.EqualError(t, err, "4 of 7 mutants were not caught")
 
 	got := map[string]string{}
-	for _, row := range regexp.MustCompile(`(?m)^(till/\w+) +(\w+) +[0-9.]+s  (.*)$`).FindAllStringSubmatch(out.String(), -1) {
+	for _, row := range regexp.MustCompile(
+		`(?m)^(till/\w+) +(\w+) +[0-9.]+s  (.*)$`).FindAllStringSubmatch(out.String(), -1) {
 		got[row[1]] = strings.TrimSpace(row[2] + " " + row[3])
 	}
 	assert.Equal(t, map[string]string{
@@ -102,25 +104,30 @@ func TestNoMatchingPatchIsAnError(t *testing.T) {
 
 // Stories of patches: what they insert, and which are rejected and why.
 func TestPatches(t *testing.T) {
-	datadriven.RunTest(t, "testdata/patches.txt", func(t *testing.T, d *datadriven.TestData) string {
-		const source = "package fsm\n\nimport (\n\t\"slices\"\n\n\t\"example.org/locks/clock\"\n)\n\n" +
-			"func a() {\n\tone()\n\ttwo()\n}\n\nfunc b() {\n\tone()\n\ttwo()\n}\n"
-		root := t.TempDir()
-		require.NoError(t, os.WriteFile(filepath.Join(root, "go.mod"), []byte("module example.org/locks\n"), 0o644))
-		require.NoError(t, os.Mkdir(filepath.Join(root, "fsm"), 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(root, "fsm", "lock.go"), []byte(source), 0o644))
+	datadriven.RunTest(t, "testdata/patches.txt",
+		func(t *testing.T, d *datadriven.TestData) string {
+			const source = "package fsm\n\nimport " +
+				"(\n\t\"slices\"\n\n\t\"example.org/locks/clock\"\n)\n\n" +
+				"func a() {\n\tone()\n\ttwo()\n}\n\nfunc b() {\n\tone()\n\ttwo()\n}\n"
+			root := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(root, "go.mod"),
+				[]byte("module example.org/locks\n"), 0o644))
+			require.NoError(t, os.Mkdir(filepath.Join(root, "fsm"), 0o755))
+			require.NoError(t, os.WriteFile(filepath.Join(root, "fsm", "lock.go"),
+				[]byte(source), 0o644))
 
-		text := d.Input + "\n"
-		if d.Cmd == "patch" {
-			text = "# mutation: a bug\n# effect: to somebody\n# killed by: ./fsm TestLock\n" + text
-		}
-		m := parseMutant(root, "fsm/mutant", text)
-		if m.stale != nil {
-			return strings.ReplaceAll(m.stale.Error(), root, "ROOT") + "\n"
-		}
-		mutated := string(m.mutated["fsm/lock.go"])
-		return mutated[strings.Index(mutated, "func a"):]
-	})
+			text := d.Input + "\n"
+			if d.Cmd == "patch" {
+				text = "# mutation: a bug\n# effect: to somebody\n# killed by: ./fsm TestLock\n" +
+					text
+			}
+			m := parseMutant(root, "fsm/mutant", text)
+			if m.stale != nil {
+				return strings.ReplaceAll(m.stale.Error(), root, "ROOT") + "\n"
+			}
+			mutated := string(m.mutated["fsm/lock.go"])
+			return mutated[strings.Index(mutated, "func a"):]
+		})
 }
 
 // find finds the mutants below a folder whose names match.

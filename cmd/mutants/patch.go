@@ -25,8 +25,10 @@ type hunk struct {
 var (
 	headLines = regexp.MustCompile(`\A(?:(?:#.*|[ \t]*)\n)*`)
 	headEntry = regexp.MustCompile(`(?m)^# *([^:\n]+): (.*(?:\n#   .*)*)`)
-	fileHead  = regexp.MustCompile(`\A(?:(?:diff --git|index) .*\n)*--- ([^\t\n]*).*\n\+\+\+ ([^\t\n]*).*\n`) // diff adds the time of the file after a tab
-	hunkHead  = regexp.MustCompile(`\A@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@.*\n`)
+	// diff adds the time of the file after a tab
+	fileHead = regexp.MustCompile(
+		`\A(?:(?:diff --git|index) .*\n)*--- ([^\t\n]*).*\n\+\+\+ ([^\t\n]*).*\n`)
+	hunkHead = regexp.MustCompile(`\A@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@.*\n`)
 )
 
 // parse reads the head of a patch, "# key: text" with "#   more text" below it, and its diff. An
@@ -46,21 +48,26 @@ func parse(text string) (head map[string]string, patches []filePatch, err error)
 		if match := fileHead.FindStringSubmatch(rest); match != nil {
 			p := strings.TrimPrefix(match[2], "b/")
 			if match[1] != "a/"+p || match[2] != "b/"+p {
-				return nil, nil, fmt.Errorf("a mutant changes a file in its place, as --- a/PATH and +++ b/PATH; not %q, %q", "--- "+match[1], "+++ "+match[2])
+				return nil, nil, fmt.Errorf(
+					"a mutant changes a file in its place, as --- a/PATH and +++ b/PATH; "+
+						"not %q, %q", "--- "+match[1], "+++ "+match[2])
 			}
 			patches, rest = append(patches, filePatch{path: p}), rest[len(match[0]):]
 		} else if match := hunkHead.FindStringSubmatch(rest); match != nil && last >= 0 {
 			h := hunk{line: number(match[1])}
-			if rest, err = h.read(rest[len(match[0]):], number(match[2]), number(match[3])); err != nil {
+			if rest, err = h.read(rest[len(match[0]):], number(match[2]),
+				number(match[3])); err != nil {
 				return nil, nil, err
 			}
 			patches[last].hunks = append(patches[last].hunks, h)
 		} else {
 			line, _, _ := strings.Cut(rest, "\n")
-			return nil, nil, fmt.Errorf("line %d is no part of a unified diff: %q", strings.Count(text, "\n")-strings.Count(rest, "\n")+1, line)
+			return nil, nil, fmt.Errorf("line %d is no part of a unified diff: %q",
+				strings.Count(text, "\n")-strings.Count(rest, "\n")+1, line)
 		}
 	}
-	if len(patches) == 0 || slices.ContainsFunc(patches, func(p filePatch) bool { return len(p.hunks) == 0 }) {
+	if len(patches) == 0 || slices.ContainsFunc(patches,
+		func(p filePatch) bool { return len(p.hunks) == 0 }) {
 		return nil, nil, errors.New("the patch changes nothing")
 	}
 	return head, patches, nil

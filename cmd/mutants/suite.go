@@ -47,7 +47,8 @@ func (s suite) run(ctx context.Context, mutants []mutant) error {
 		m := mutants[i]
 		if v.kind != "caught" {
 			survivors++
-			fmt.Fprintf(s.out, "\n%s %s\n  mutation: %s\n  effect:   %s\n  %s\n", m.name, v.kind, m.mutation, m.effect,
+			fmt.Fprintf(s.out, "\n%s %s\n  mutation: %s\n  effect:   %s\n  %s\n", m.name, v.kind,
+				m.mutation, m.effect,
 				strings.ReplaceAll(strings.TrimSpace(v.detail), "\n", "\n  "))
 		} else if s.table && m.shortName != "" {
 			table += fmt.Sprintf("%s %v |\n", m.tableRow(), v.took.Round(time.Second))
@@ -81,13 +82,15 @@ func (s suite) baseline(ctx context.Context, mutants []mutant) error {
 			return err
 		}
 		if !o.passed {
-			return fmt.Errorf("%s fails (%s) without any mutation, so it can't judge a mutant:\n%s", pkg, o.firstFailure(), tail(o.output))
+			return fmt.Errorf("%s fails (%s) without any mutation, so it can't judge a mutant:\n%s",
+				pkg, o.firstFailure(), tail(o.output))
 		}
 		for _, t := range tests {
 			top, _, _ := strings.Cut(t.name, "/")
 			s.usual[t] = o.took[top]
 			if !o.started[t.name] {
-				return fmt.Errorf("%s has no test %s, which a mutant names as its catcher (make mutants runs tests with -short)", pkg, t.name)
+				return fmt.Errorf("%s has no test %s, which a mutant names as its catcher (make "+
+					"mutants runs tests with -short)", pkg, t.name)
 			}
 		}
 	}
@@ -115,7 +118,8 @@ func (s suite) evaluateAll(ctx context.Context, mutants []mutant) []verdict {
 			verdicts[i] = v
 			printing.Lock()
 			defer printing.Unlock()
-			fmt.Fprintf(s.out, "%-*s  %-9s  %5.1fs  %s\n", width, m.name, v.kind, v.took.Seconds(), v.killedBy)
+			fmt.Fprintf(s.out, "%-*s  %-9s  %5.1fs  %s\n", width, m.name, v.kind, v.took.Seconds(),
+				v.killedBy)
 		})
 	}
 	running.Wait()
@@ -138,7 +142,8 @@ func (s suite) evaluate(ctx context.Context, m mutant) verdict {
 		return broken(err)
 	}
 	for try := 1; try <= attemptsMax; try++ {
-		targeted, err := s.goTest(ctx, m.killer.pkg, m.killer.runPattern(), overlay, s.limit(m.killer))
+		targeted, err := s.goTest(ctx, m.killer.pkg, m.killer.runPattern(), overlay,
+			s.limit(m.killer))
 		switch {
 		case err != nil:
 			return broken(err)
@@ -147,7 +152,8 @@ func (s suite) evaluate(ctx context.Context, m mutant) verdict {
 		case !targeted.passed && try == 1:
 			return verdict{kind: "caught", killedBy: m.killerText(targeted)}
 		case !targeted.passed:
-			return verdict{kind: "caught", killedBy: fmt.Sprintf("%s, in run %d of it", m.killerText(targeted), try)}
+			return verdict{kind: "caught",
+				killedBy: fmt.Sprintf("%s, in run %d of it", m.killerText(targeted), try)}
 		}
 	}
 	others, err := s.goTest(ctx, m.killer.pkg, ".", overlay, s.timeout)
@@ -156,10 +162,12 @@ func (s suite) evaluate(ctx context.Context, m mutant) verdict {
 		return broken(err)
 	case !others.passed:
 		return verdict{kind: "elsewhere", killedBy: others.firstFailure(),
-			detail: fmt.Sprintf("%s passes; %s fails. If that is the test which should, name it in the patch.", m.killer.name, others.firstFailure())}
+			detail: fmt.Sprintf("%s passes; %s fails. If that is the test which should, name it "+
+				"in the patch.", m.killer.name, others.firstFailure())}
 	}
 	return verdict{kind: "survived",
-		detail: fmt.Sprintf("%s passes, and so does all of %s: no test finds this bug.", m.killer.name, m.killer.pkg)}
+		detail: fmt.Sprintf("%s passes, and so does all of %s: no test finds this bug.",
+			m.killer.name, m.killer.pkg)}
 }
 
 // limit is how long a named test may run before it counts as failed. Many tests catch a mutation

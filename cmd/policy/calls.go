@@ -17,11 +17,13 @@ func checkCalls(t *repository, f file, report func(violation)) {
 	ast.Inspect(f.syntax, func(n ast.Node) bool {
 		pkg, name := selection(n, names)
 		if reason := callBanReason(f, pkg, name); reason != "" {
-			report(violation{line: t.line(n), what: "uses " + path.Base(pkg) + "." + name, reason: reason})
+			report(violation{line: t.line(n), what: "uses " + path.Base(pkg) + "." + name,
+				reason: reason})
 		}
 		if fn, ok := n.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
 			report(violation{line: t.line(fn), what: "has an init function",
-				reason: "it runs when it is linked, in an order that no code shows; call it instead"})
+				reason: "it runs when it is linked, in an order that no code shows; call " +
+					"it instead"})
 		}
 		return true
 	})
@@ -29,7 +31,8 @@ func checkCalls(t *repository, f file, report func(violation)) {
 
 // callBanReason is the reason why a file may not use a function; "" if it may.
 func callBanReason(f file, pkg, name string) string {
-	if pkg == "os" && name == "Exit" && path.Base(f.path) == "main.go" && coversAny([]string{"cmd/...", "jepsen/..."}, f.folder()) {
+	if pkg == "os" && name == "Exit" && path.Base(f.path) == "main.go" &&
+		coversAny([]string{"cmd/...", "jepsen/..."}, f.folder()) {
 		return ""
 	}
 	for _, b := range theArchitecture().calls {

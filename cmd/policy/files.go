@@ -15,15 +15,18 @@ func checkModule(_ *repository, f file, report func(violation)) {
 	if f.path != "go.mod" {
 		return
 	}
-	tools := regexp.MustCompile(`^(tool\b|(require)?\s*(honnef\.co/go/tools|golang\.org/x/vuln|github\.com/golangci/\S+|github\.com/bufbuild/buf)\s)`)
+	tools := regexp.MustCompile(
+		`^(tool\b|(require)?\s*(honnef\.co/go/tools|golang\.org/x/vuln|github\.com/golangci/\S+|github\.com/bufbuild/buf)\s)`)
 	for i, line := range bytes.Split(f.text, []byte("\n")) {
 		switch {
 		case tools.Match(line):
 			report(violation{line: i + 1, what: "names a tool",
-				reason: "importers of this module would inherit it; pin it in the Makefile and run it with go run"})
+				reason: "importers of this module would inherit it; pin it in the Makefile and " +
+					"run it with go run"})
 		case bytes.HasPrefix(line, []byte("replace")):
 			report(violation{line: i + 1, what: "replaces a module",
-				reason: "it counts only in this checkout: importers would build something else than was tested"})
+				reason: "it counts only in this checkout: importers would build something else " +
+					"than was tested"})
 		}
 	}
 }
@@ -32,7 +35,8 @@ func checkModule(_ *repository, f file, report func(violation)) {
 // in doc.go.
 func checkPackageDoc(t *repository, f file, report func(violation)) {
 	documents := func(other file) bool {
-		return other.path == path.Join(f.folder(), "doc.go") && other.syntax != nil && other.syntax.Doc != nil
+		return other.path == path.Join(f.folder(), "doc.go") && other.syntax != nil &&
+			other.syntax.Doc != nil
 	}
 	if f.syntax != nil && !slices.ContainsFunc(t.files, documents) {
 		report(violation{path: f.folder(), what: "the package has no doc.go with a package comment",
@@ -41,13 +45,15 @@ func checkPackageDoc(t *repository, f file, report func(violation)) {
 }
 
 // places are the folders at the top that have code. All else goes below them.
-var places = []string{"api", "bench", "client", "clock", "cmd", "docs", "fsm", "jepsen", "raftnode", "session"}
+var places = []string{"api", "bench", "client", "clock", "cmd", "docs", "fsm", "jepsen", "raftnode",
+	"session"}
 
 // checkPlace finds packages that are outside of these folders.
 func checkPlace(_ *repository, f file, report func(violation)) {
 	if top, _, _ := strings.Cut(f.path, "/"); f.syntax != nil && !slices.Contains(places, top) {
 		report(violation{path: top, what: "a package outside of " + strings.Join(places, ", "),
-			reason: "readers know these folders; put it, or its internal folder, below the one that it serves"})
+			reason: "readers know these folders; put it, or its internal folder, below the one " +
+				"that it serves"})
 	}
 }
 
@@ -67,35 +73,42 @@ func checkSizes(t *repository, f file, report func(violation)) {
 	}
 	measure := func(line int, what string, lines, limit int, why string) {
 		if lines > limit {
-			report(violation{line: line, what: fmt.Sprintf("%s of %d lines, at most %d", what, lines, limit), reason: why})
+			report(violation{line: line,
+				what: fmt.Sprintf("%s of %d lines, at most %d", what, lines, limit), reason: why})
 		}
 	}
-	measure(0, "a file", bytes.Count(f.text, []byte("\n")), fileLinesMax, "a file has one subject; this one has another file in it")
+	measure(0, "a file", bytes.Count(f.text, []byte("\n")), fileLinesMax,
+		"a file has one subject; this one has another file in it")
 	limit := functionLinesMax
 	if f.test {
 		limit = testFunctionLinesMax
 	}
 	for _, d := range f.syntax.Decls {
 		if fn, ok := d.(*ast.FuncDecl); ok {
-			measure(t.line(fn), "function "+fn.Name.Name, t.fset.Position(fn.End()).Line-t.line(fn)+1, limit,
-				"a function that does not fit a screen does more than one thing; name the other thing")
+			measure(t.line(fn), "function "+fn.Name.Name,
+				t.fset.Position(fn.End()).Line-t.line(fn)+1, limit,
+				"a function that does not fit a screen does more than one thing; name the "+
+					"other thing")
 		}
 	}
 }
 
 // wordExceptions are files that checkWords does not read.
 func wordExceptions() []string {
-	return []string{"LICENSE", "go.sum", "cmd/policy/testdata/..."} // the last breaks rules on purpose
+	// the last breaks rules on purpose
+	return []string{"LICENSE", "go.sum", "cmd/policy/testdata/..."}
 }
 
 // checkWords finds unfinished work and paths of one machine in every text file.
 func checkWords(t *repository, f file, report func(violation)) {
-	if coversAny(wordExceptions(), f.path) || f.generated || strings.Contains(f.path, "testdata/fuzz/") {
+	if coversAny(wordExceptions(), f.path) || f.generated ||
+		strings.Contains(f.path, "testdata/fuzz/") {
 		return
 	}
 	// Concatenated, so that the rule does not find itself.
 	unfinished := regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME)\b`)
-	homePattern := regexp.MustCompile(`(^|[^\w.~-])(/home/[a-z]\w*|/Users/[A-Za-z]\w*|/root/[\w.]|[A-Z]:\\Users\\)`)
+	homePattern := regexp.MustCompile(
+		`(^|[^\w.~-])(/home/[a-z]\w*|/Users/[A-Za-z]\w*|/root/[\w.]|[A-Z]:\\Users\\)`)
 
 	// A folder at the root, such as /src, is too likely to be an ordinary word.
 	var checkout *regexp.Regexp
@@ -106,13 +119,18 @@ func checkWords(t *repository, f file, report func(violation)) {
 	for i, line := range bytes.Split(f.text, []byte("\n")) {
 		at := func(what, why string) { report(violation{line: i + 1, what: what, reason: why}) }
 		if word := unfinished.Find(line); word != nil {
-			at("contains "+string(word), "unfinished work does not belong in code; do it, or document the limit where users read it")
+			at("contains "+string(word),
+				"unfinished work does not belong in code; do it, or document the limit where "+
+					"users read it")
 		}
 		if home := homePattern.FindSubmatch(line); home != nil && !isExampleHome(string(home[2])) {
-			at("names "+string(home[2]), "that path exists on one machine; take it from the environment, a flag or a temporary folder")
+			at("names "+string(home[2]),
+				"that path exists on one machine; take it from the environment, a flag or a "+
+					"temporary folder")
 		}
 		if checkout != nil && checkout.Match(line) {
-			at("names the place of this checkout", "that path exists on one machine; start from the module's root")
+			at("names the place of this checkout",
+				"that path exists on one machine; start from the module's root")
 		}
 	}
 }

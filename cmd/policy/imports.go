@@ -16,7 +16,8 @@ func checkImports(t *repository, f file, report func(violation)) {
 	}
 	if theArchitecture().rule(f.folder()) == nil {
 		report(violation{path: f.folder(), what: "the package has no line in the architecture",
-			reason: "the layer of a new package is a decision: add a line to cmd/policy/architecture.txt"})
+			reason: "the layer of a new package is a decision: add a line to " +
+				"cmd/policy/architecture.txt"})
 		return
 	}
 	for _, spec := range f.syntax.Imports {
@@ -47,14 +48,17 @@ func importReason(f file, name string, internal bool) string {
 		return reason
 	}
 	switch {
-	case internal && name == f.folder(), coversAny(allowed, name), !internal && isStandard(name) && slices.Contains(allowed, "std"):
+	case internal && name == f.folder(), coversAny(allowed, name),
+		!internal && isStandard(name) && slices.Contains(allowed, "std"):
 		return ""
 	case internal && covers("jepsen/...", name):
 		return "jepsen may import every package; no package may import jepsen"
 	case internal:
-		return fmt.Sprintf("a package may import only lower layers, and %s is not below %s", name, f.folder())
+		return fmt.Sprintf("a package may import only lower layers, and %s is not below %s", name,
+			f.folder())
 	}
-	return fmt.Sprintf("it is not on the list of %s; a new dependency is a decision, taken in cmd/policy/architecture.txt", f.folder())
+	return fmt.Sprintf("it is not on the list of %s; a new dependency is a decision, taken in "+
+		"cmd/policy/architecture.txt", f.folder())
 }
 
 // banReason is the reason of the first ban of a package; "" if there is none.

@@ -88,5 +88,6 @@ func (v violation) String() string {
 }
 
 func (v violation) compare(w violation) int {
-	return cmp.Or(cmp.Compare(v.path, w.path), cmp.Compare(v.line, w.line), cmp.Compare(v.what, w.what))
+	return cmp.Or(cmp.Compare(v.path, w.path), cmp.Compare(v.line, w.line),
+		cmp.Compare(v.what, w.what))
 }

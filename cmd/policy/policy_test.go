@@ -27,20 +27,21 @@ func TestEachRuleCanFail(t *testing.T) {
 	for _, r := range rules() {
 		t.Run(r.name, func(t *testing.T) {
 			broken := 0
-			datadriven.RunTest(t, filepath.Join("testdata", r.name+".txt"), func(t *testing.T, d *datadriven.TestData) string {
-				require.Equal(t, "tree", d.Cmd)
-				found := newTestRepository(t, sections(t, d.Input)).check([]rule{r})
-				if len(found) == 0 {
-					return "ok\n"
-				}
-				broken++
-				var out strings.Builder
-				for _, v := range found {
-					assert.NotEmpty(t, v.reason)
-					fmt.Fprintln(&out, v)
-				}
-				return out.String()
-			})
+			datadriven.RunTest(t, filepath.Join("testdata", r.name+".txt"),
+				func(t *testing.T, d *datadriven.TestData) string {
+					require.Equal(t, "tree", d.Cmd)
+					found := newTestRepository(t, sections(t, d.Input)).check([]rule{r})
+					if len(found) == 0 {
+						return "ok\n"
+					}
+					broken++
+					var out strings.Builder
+					for _, v := range found {
+						assert.NotEmpty(t, v.reason)
+						fmt.Fprintln(&out, v)
+					}
+					return out.String()
+				})
 			assert.NotZero(t, broken, "no example breaks this rule: nothing shows that it can fail")
 		})
 	}
@@ -51,8 +52,10 @@ func TestEachBanCanFail(t *testing.T) {
 	a := theArchitecture()
 	for pkg, r := range a.rules {
 		for i, b := range slices.Concat(r.bans, a.rules[forAll].bans) {
-			folder, imported := strings.TrimSuffix(pkg, "/..."), strings.TrimSuffix(b.pattern, "/...")
-			if pkg == forAll || i >= len(r.bans) && (banReason(r.bans, imported) != "" || coversAny(r.may, imported)) {
+			folder, imported := strings.TrimSuffix(pkg, "/..."),
+				strings.TrimSuffix(b.pattern, "/...")
+			if pkg == forAll || i >= len(r.bans) &&
+				(banReason(r.bans, imported) != "" || coversAny(r.may, imported)) {
 				continue // the package's own rules come first
 			}
 			if a.rule(imported) != nil {
@@ -61,8 +64,10 @@ func TestEachBanCanFail(t *testing.T) {
 			found := newTestRepository(t, map[string]string{
 				folder + "/first.go": fmt.Sprintf("package first\n\nimport _ %q\n", imported),
 			}).check(rules()[:1])
-			reported := slices.ContainsFunc(found, func(v violation) bool { return v.line == 3 && v.reason == b.reason })
-			assert.True(t, reported, "%s importing %s: want %q among %v", folder, imported, b.reason, found)
+			reported := slices.ContainsFunc(found,
+				func(v violation) bool { return v.line == 3 && v.reason == b.reason })
+			assert.True(t, reported, "%s importing %s: want %q among %v", folder, imported,
+				b.reason, found)
 		}
 	}
 }

@@ -80,7 +80,8 @@ func (t *repository) add(root fs.FS, name string, nested bool) error {
 	}
 	f := file{path: name, text: text, test: strings.HasSuffix(name, "_test.go"), nested: nested}
 	if path.Ext(name) == ".go" && !slices.Contains(strings.Split(name, "/"), "testdata") {
-		f.syntax, err = parser.ParseFile(t.fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
+		f.syntax, err = parser.ParseFile(t.fset, name, text,
+			parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			return err
 		}

@@ -17,11 +17,14 @@ func checkTests(t *repository, f file, report func(violation)) {
 	ast.Inspect(f.syntax, func(n ast.Node) bool {
 		if call, ok := n.(*ast.CallExpr); ok && isSilentSkip(call) {
 			report(violation{line: t.line(call), what: "skips a test without a reason",
-				reason: "a skipped test reads like a passed one; name what is missing and how to run it"})
+				reason: "a skipped test reads like a passed one; name what is missing and how " +
+					"to run it"})
 		}
 		if pkg, name := selection(n, names); pkg == "time" && name == "Sleep" && !inBubble {
 			report(violation{line: t.line(n), what: "sleeps in a test",
-				reason: "a sleep is too short on a busy machine and too long on every other; wait for the event, or sleep in a testing/synctest bubble, where time is free"})
+				reason: "a sleep is too short on a busy machine and too long on every other; " +
+					"wait for the event, or sleep in a testing/synctest bubble, where " +
+					"time is free"})
 		}
 		return true
 	})
@@ -66,5 +69,6 @@ func (t *repository) inBubble(f file) (found bool) {
 }
 
 func importsSynctest(f file) bool {
-	return slices.ContainsFunc(f.syntax.Imports, func(spec *ast.ImportSpec) bool { return importPath(spec) == "testing/synctest" })
+	return slices.ContainsFunc(f.syntax.Imports,
+		func(spec *ast.ImportSpec) bool { return importPath(spec) == "testing/synctest" })
 }

@@ -30,15 +30,18 @@ func newAcquire(a *app) *cobra.Command {
 		Use:   "acquire NAME --for DURATION [flags]",
 		Short: "reserve a lock for hours, without a process that holds it",
 		Long: `Waits in a FIFO queue for a lock and reserves it: the lock stays held for the given time after this command
-has ended, unless ` + "`zamok renew`" + ` renews it or ` + "`zamok release --mine`" + ` releases it before. This suits test
-environments, Terraform states and maintenance windows. To run a command under a lock use ` + "`zamok lock`" + `.
+has ended, unless ` + "`zamok renew`" + ` renews it or ` + "`zamok release --mine`" +
+			` releases it before. This suits test
+environments, Terraform states and maintenance windows. To run a command under a lock use ` +
+			"`zamok lock`" + `.
 
 The file that both commands need is written before anything is acquired. It contains a secret: anyone who has it
 can release the lock. An existing file is never overwritten. To continue after a lost connection, run the command
 again with the same file: it continues the same acquisition, or renews the reservation.
 
 The end of the reservation is an estimate: it is later by the time for which the cluster has no leader. You are
-not notified when the reservation ends. Give the token to storage that checks tokens, or run ` + "`zamok check`" + `.
+not notified when the reservation ends. Give the token to storage that checks tokens, or run ` +
+			"`zamok check`" + `.
 
 Exit codes: 120 denied, 121 not acquired (--try), 122 wait timed out, 123 the reservation in the file has
 ended, 124 unavailable (retry), 125 usage or configuration error, 128+n ended by signal n. The file is kept if
@@ -57,9 +60,14 @@ the locks may be held; the error says so.`,
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&v.ttl, "for", 0, "ttl of the reservation, from the grant or the last renewal on; at most the longest ttl of the cluster (see zamok settings); required")
-	f.StringVar(&v.path, "file", "", "`file` of the reservation (default: NAME.zamok in the working directory, with - for each / of NAME)")
-	f.StringVar(&v.meta, "meta", "", "`text` shown to people who look at the lock, up to 4096 bytes")
+	f.DurationVar(&v.ttl, "for", 0,
+		"ttl of the reservation, from the grant or the last renewal on; at most the longest ttl "+
+			"of the cluster (see zamok settings); required")
+	f.StringVar(&v.path, "file", "",
+		"`file` of the reservation (default: NAME.zamok in the working directory, with - for "+
+			"each / of NAME)")
+	f.StringVar(&v.meta, "meta", "",
+		"`text` shown to people who look at the lock, up to 4096 bytes")
 	v.acquisitionFlags.register(cmd)
 	v.connectionFlags.register(a, cmd)
 	return cmd
@@ -90,8 +98,10 @@ func (v *acquireCommand) file(name string) (*reservationFile, error) {
 		return &reservationFile{Reservation: r, path: path, endpoints: v.endpoints}, nil
 	}
 	if err == nil && (f.TTL != v.ttl || !slices.Equal(f.Items, v.items(name))) {
-		err = fmt.Errorf("%s belongs to another reservation, of %s for %s; nothing was done: give another --file, or release "+
-			"that one first: zamok release --mine %s", path, f.reservedText(), spanText(f.TTL), shellWord(path))
+		err = fmt.Errorf(
+			"%s belongs to another reservation, of %s for %s; nothing was done: give another "+
+				"--file, or release that one first: zamok release --mine %s", path,
+			f.reservedText(), spanText(f.TTL), shellWord(path))
 	}
 	return f, err
 }
@@ -151,7 +161,8 @@ func (v *acquireCommand) holderText(ctx context.Context, c *client.Client, name 
 func (v *acquireCommand) failed(name string, f *reservationFile, err error) error {
 	switch {
 	case errors.Is(err, os.ErrExist):
-		return fmt.Errorf("%s was created by another process meanwhile; nothing was done: run the command again", f.path)
+		return fmt.Errorf("%s was created by another process meanwhile; nothing was done: run "+
+			"the command again", f.path)
 	case f.Token != 0 && errors.Is(err, client.ErrLost):
 		return f.lostError(err, "remove the file and run the command again for another reservation")
 	case f.Session == 0:
@@ -159,9 +170,11 @@ func (v *acquireCommand) failed(name string, f *reservationFile, err error) erro
 	}
 	state := "the cluster may hold " + f.reservedText() + " for this reservation"
 	if f.Token != 0 {
-		state = fmt.Sprintf("%s is held with the token %d, and its lease was not confirmed", f.reservedText(), f.Token)
+		state = fmt.Sprintf("%s is held with the token %d, and its lease was not confirmed",
+			f.reservedText(), f.Token)
 	}
-	advice := fmt.Sprintf("%s is kept: run the command again to continue, or give up with: zamok release --mine %s", f.path, shellWord(f.path))
+	advice := fmt.Sprintf("%s is kept: run the command again to continue, or give up with: zamok "+
+		"release --mine %s", f.path, shellWord(f.path))
 	if interrupted := (*signalError)(nil); errors.As(err, &interrupted) {
 		v.app.logger().Warn(state + "; " + advice)
 		return err

@@ -25,12 +25,14 @@ type acquisitionFlags struct {
 
 func (q *acquisitionFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringArrayVar(&q.with, "with", nil, "`name` of another lock, acquired together with NAME; repeatable")
+	f.StringArrayVar(&q.with, "with", nil,
+		"`name` of another lock, acquired together with NAME; repeatable")
 	f.BoolVar(&q.try, "try", false, "do not wait: exit with 121 if the lock is not free")
 	f.DurationVar(&q.wait, "wait", 0, "maximum wait; then exit with 122 (default: no limit)")
 	f.BoolVar(&q.shared, "shared", false, "acquire the lock in shared mode")
 	f.Uint32Var(&q.permits, "permits", 0, "`number` of permits to acquire, out of --of")
-	f.Uint32Var(&q.of, "of", 0, "total `number` of permits of the lock; all clients of the lock must give the same")
+	f.Uint32Var(&q.of, "of", 0,
+		"total `number` of permits of the lock; all clients of the lock must give the same")
 }
 
 func (q *acquisitionFlags) validate(cmd *cobra.Command) error {
@@ -43,9 +45,11 @@ func (q *acquisitionFlags) validate(cmd *cobra.Command) error {
 	case q.shared && (q.permits > 0 || q.of > 0):
 		return errors.New("--shared and --permits exclude each other: give one")
 	case q.permits > q.of:
-		return fmt.Errorf("--permits is %d and --of %d: give with --of the total number of permits of the lock", q.permits, q.of)
+		return fmt.Errorf("--permits is %d and --of %d: give with --of the total number of "+
+			"permits of the lock", q.permits, q.of)
 	case q.of > 0 && q.permits == 0:
-		return errors.New("--permits is missing: give with it the number of permits to acquire, out of --of")
+		return errors.New(
+			"--permits is missing: give with it the number of permits to acquire, out of --of")
 	}
 	return nil
 }
@@ -83,7 +87,8 @@ func (q *acquisitionFlags) notAcquiredError(name, blockers string, err error) er
 		return err
 	case errors.Is(err, errWaitTimeout):
 		names := strings.Join(mapSlice(append([]string{name}, q.with...), visible.Word), ", ")
-		return &exitError{exitWaitTimeout, fmt.Errorf("%s not acquired within %v (--wait)%s", names, q.wait, blockers)}
+		return &exitError{exitWaitTimeout,
+			fmt.Errorf("%s not acquired within %v (--wait)%s", names, q.wait, blockers)}
 	case q.try && errors.Is(err, client.ErrNotAcquired):
 		return &exitError{exitNotAcquired, err}
 	}

@@ -61,14 +61,16 @@ func (a *app) backup(ctx context.Context, c *client.Client, path string) error {
 	}
 	return a.print(doc, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: %s, complete; %d locks and %d sessions at index %d\n",
-			visible.Line(doc.Path), bytesText(uint64(doc.Bytes)), doc.Locks, doc.Sessions, doc.Index)
+			visible.Line(doc.Path), bytesText(uint64(doc.Bytes)), doc.Locks, doc.Sessions,
+			doc.Index)
 	})
 }
 
 // writeBackup replaces the file with a backup only when that is complete, on the disk, and can be
 // read.
 func writeBackup(ctx context.Context, c *client.Client, path string) (doc backupDoc, err error) {
-	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".part-*") // of mode 0600: it names the holders of locks
+	// of mode 0600: it names the holders of locks
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".part-*")
 	if err != nil {
 		return doc, err
 	}
@@ -91,7 +93,8 @@ func writeBackup(ctx context.Context, c *client.Client, path string) (doc backup
 	if err != nil {
 		return doc, fmt.Errorf("the backup was received, but can't be read: %w", err)
 	}
-	doc.Path, doc.Index, doc.Locks, doc.Sessions = path, m.Stamp().Index, m.Counts().Locks, m.Counts().Sessions
+	doc.Path, doc.Index, doc.Locks, doc.Sessions = path, m.Stamp().Index, m.Counts().Locks,
+		m.Counts().Sessions
 	if err = os.Rename(file.Name(), path); err != nil {
 		return doc, err
 	}

@@ -55,7 +55,8 @@ func newBench(a *app) *cobra.Command {
                shows their cost; then the lock passes through the whole queue
 
 Each client has its own session and connections.`,
-		Example:   "  zamok bench\n  zamok bench contended --clients 4 --duration 30s\n  zamok bench parked --waiters 100000 --clients 100",
+		Example: "  zamok bench\n  zamok bench contended --clients 4 --duration 30s\n  zamok " +
+			"bench parked --waiters 100000 --clients 100",
 		GroupID:   groupInspect,
 		ValidArgs: []string{"uncontended", "contended", "parked"},
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
@@ -88,7 +89,8 @@ func (v *benchCommand) validate(workload string) error {
 	case v.duration <= 0:
 		return fmt.Errorf("--duration is %v: it must be above 0", v.duration)
 	case workload == "parked" && (v.waiters < 1 || v.waiters > v.clients*waitersPerClientMax):
-		return fmt.Errorf("--waiters is %d: it must be from 1 to %d for each of the %d --clients", v.waiters, waitersPerClientMax, v.clients)
+		return fmt.Errorf("--waiters is %d: it must be from 1 to %d for each of the %d --clients",
+			v.waiters, waitersPerClientMax, v.clients)
 	}
 	return nil
 }
@@ -140,7 +142,9 @@ func (v *benchCommand) run(ctx context.Context, workload string) error {
 	if workload == "parked" {
 		timeout += 2 * queueTimeout
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the measurement was aborted after %v: the cluster is too slow, or unavailable", timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
+		fmt.Errorf("the measurement was aborted after %v: the cluster is too slow, or unavailable",
+			timeout))
 	defer cancel()
 	if err := b.openSessions(ctx); err != nil {
 		return err
@@ -169,7 +173,8 @@ func (b *bench) openSessions(ctx context.Context) error {
 	var all sync.WaitGroup
 	for i, c := range b.clients {
 		all.Go(func() {
-			errs[i] = c.Do(ctx, b.ownLockName(i), func(context.Context, *client.Lock) error { return nil })
+			errs[i] = c.Do(ctx, b.ownLockName(i),
+				func(context.Context, *client.Lock) error { return nil })
 		})
 	}
 	all.Wait()
@@ -193,7 +198,8 @@ func (b *bench) runLoop(ctx context.Context, doc *benchDoc, name func(i int) str
 		return cmp.Or(context.Cause(ctx), r.LastErr)
 	}
 	doc.measured(r.Granted, b.duration)
-	doc.Lock, doc.Unlock, doc.Handoff = newLatencyDoc(&r.Lock), newLatencyDoc(&r.Unlock), newLatencyDoc(&r.Handoff)
+	doc.Lock, doc.Unlock, doc.Handoff = newLatencyDoc(&r.Lock), newLatencyDoc(&r.Unlock),
+		newLatencyDoc(&r.Handoff)
 	if doc.Errors = r.Errors; r.Errors > 0 {
 		doc.LastError = r.LastErr.Error()
 	}
@@ -220,12 +226,13 @@ func (b *bench) runParked(ctx context.Context, doc *benchDoc) error {
 	results := make(chan error, b.waiters)
 	for i := range b.waiters {
 		go func() { // ends with ctx at the latest; all are waited for below
-			results <- b.clients[i%len(b.clients)].Do(ctx, b.name, func(context.Context, *client.Lock) error {
-				now := time.Since(began)
-				handoff.Add(now - time.Duration(released.Swap(int64(now))))
-				b.cycles.Add(1)
-				return nil
-			})
+			results <- b.clients[i%len(b.clients)].Do(ctx, b.name,
+				func(context.Context, *client.Lock) error {
+					now := time.Since(began)
+					handoff.Add(now - time.Duration(released.Swap(int64(now))))
+					b.cycles.Add(1)
+					return nil
+				})
 		}()
 	}
 	waitAll := func(err error) error {
@@ -306,7 +313,8 @@ func (b *bench) progress(what string, n *atomic.Uint64) (stop func()) {
 		for {
 			select {
 			case <-tick.C:
-				fmt.Fprintf(b.app.stderr, "%s%d %s after %v", eraseLine, n.Load(), what, time.Since(b.began).Round(time.Second))
+				fmt.Fprintf(b.app.stderr, "%s%d %s after %v", eraseLine, n.Load(), what,
+					time.Since(b.began).Round(time.Second))
 			case <-end:
 				fmt.Fprint(b.app.stderr, eraseLine)
 				return
@@ -331,9 +339,12 @@ func (b *bench) close() {
 func (b *bench) report(doc *benchDoc) error {
 	return b.app.print(doc, func(w io.Writer) {
 		if doc.Waiters > 0 {
-			fmt.Fprintf(w, "%d waiters of %d clients were in the queue after %s, with %d bytes of memory each in this process.\n",
+			fmt.Fprintf(w,
+				"%d waiters of %d clients were in the queue after %s, with %d bytes of memory "+
+					"each in this process.\n",
 				doc.Waiters, doc.Clients, doc.QueueTime, doc.BytesPerWaiter)
-			fmt.Fprintf(w, "Then all of them had the lock within %s: %.1f handoffs per second.\n", doc.Took, doc.PerSecond)
+			fmt.Fprintf(w, "Then all of them had the lock within %s: %.1f handoffs per second.\n",
+				doc.Took, doc.PerSecond)
 		} else {
 			fmt.Fprintf(w, "%s, %d clients: %d cycles of lock and unlock in %s, %.1f per second.\n",
 				doc.Workload, doc.Clients, doc.Cycles, doc.Took, doc.PerSecond)

@@ -15,7 +15,8 @@ func TestBench(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
 	for _, shape := range []string{"uncontended", "contended", "parked"} {
-		doc := readJSON[benchDoc](t, c, "bench", shape, "--clients", "3", "--duration", "1s", "--waiters", "50")
+		doc := readJSON[benchDoc](t, c, "bench", shape, "--clients", "3", "--duration", "1s",
+			"--waiters", "50")
 		require.Equal(t, shape, doc.Workload)
 		require.Positive(t, doc.Cycles)
 		require.Positive(t, doc.PerSecond)
@@ -35,7 +36,8 @@ func TestBench(t *testing.T) {
 	require.Equal(t, 0, text.code, text.stderr)
 	require.Contains(t, text.stdout, "p99.9")
 	require.Empty(t, text.stderr, "progress is for terminals")
-	require.Equal(t, `No lock whose name begins with "bench/" is in use.`+"\n", runZamok(t, c, "ls", "bench/").stdout)
+	require.Equal(t, `No lock whose name begins with "bench/" is in use.`+"\n",
+		runZamok(t, c, "ls", "bench/").stdout)
 }
 
 // The histogram has everything, also what is longer than its last step.

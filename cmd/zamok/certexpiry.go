@@ -10,11 +10,13 @@ const (
 	day         = 24 * time.Hour
 )
 
-// expiryWarnings are the times before the expiry of a certificate at which a warning is logged. A certificate with a lifetime of
-// less than three times as long is exempt: it is renewed later than that.
+// expiryWarnings are the times before the expiry of a certificate at which a warning is logged. A
+// certificate with a lifetime of less than three times as long is exempt: it is renewed later than
+// that.
 var expiryWarnings = []time.Duration{30 * day, 7 * day, day, 0}
 
-// expiryLog warns of certificates that expire: at each of expiryWarnings, and every day during the last day and after the expiry.
+// expiryLog warns of certificates that expire: at each of expiryWarnings, and every day during the
+// last day and after the expiry.
 type expiryLog struct {
 	log    *slog.Logger
 	files  []*reloaded[certificates]
@@ -50,12 +52,14 @@ func (l *expiryLog) warn(ends expiry, now time.Time) {
 	}
 	l.warned[ends] = warned{level, now}
 	if left <= 0 {
-		l.log.Error("a certificate has expired and connections that need it fail: renew it; the file is reloaded when it changes",
+		l.log.Error("a certificate has expired and connections that need it fail: renew it; the "+
+			"file is reloaded when it changes",
 			"file", ends.file, "expired", ends.at.UTC().Format(time.RFC3339))
 		return
 	}
 	l.log.Warn("a certificate expires soon: renew it; the file is reloaded when it changes",
-		"file", ends.file, "expires", ends.at.UTC().Format(time.RFC3339), "days_left", int(left/day))
+		"file", ends.file, "expires", ends.at.UTC().Format(time.RFC3339), "days_left",
+		int(left/day))
 }
 
 // watch checks now and every hour, until it is stopped.

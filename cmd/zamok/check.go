@@ -33,13 +33,17 @@ permits may share a token: give --session and --ticket as well.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			token, err := parsePositive("TOKEN", args[1])
 			if err == nil && (v.session == 0) != (v.ticket == 0) {
-				err = errors.New("--session and --ticket identify a grant together: give both or neither")
+				err = errors.New(
+					"--session and --ticket identify a grant together: give both or neither")
 			}
 			if err != nil {
 				return &usageError{cmd.CommandPath(), err}
 			}
-			grant := client.Grant{Name: args[0], Token: client.Token(token), Session: v.session, Ticket: v.ticket}
-			return v.run(cmd, func(ctx context.Context, c *client.Client) error { return v.check(ctx, c, grant) })
+			grant := client.Grant{Name: args[0], Token: client.Token(token), Session: v.session,
+				Ticket: v.ticket}
+			return v.run(cmd, func(ctx context.Context, c *client.Client) error {
+				return v.check(ctx, c, grant)
+			})
 		},
 	}
 	v.register(a, cmd, requestTimeoutDefault)
@@ -54,7 +58,9 @@ func (v *checkCommand) check(ctx context.Context, c *client.Client, grant client
 		return err
 	}
 	doc := view.Checked{Held: held, Stamp: newStamp(stamp)}
-	err = v.app.print(doc, func(w io.Writer) { fmt.Fprintln(w, map[bool]string{true: "held", false: "not held"}[held]) })
+	err = v.app.print(doc, func(w io.Writer) {
+		fmt.Fprintln(w, map[bool]string{true: "held", false: "not held"}[held])
+	})
 	if err == nil && !held {
 		err = &exitError{code: exitNotHeld}
 	}

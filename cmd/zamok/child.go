@@ -33,7 +33,8 @@ func startChild(argv, env []string, groupLeader bool) (*child, error) {
 	if err != nil {
 		return nil, commandStartError(argv[0], err)
 	}
-	c := &child{groupLeader: groupLeader, stopped: make(chan syscall.Signal, 1), done: make(chan struct{})}
+	c := &child{groupLeader: groupLeader, stopped: make(chan syscall.Signal, 1),
+		done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		defer close(c.done)
@@ -128,7 +129,8 @@ func (c *child) exitCode() int {
 
 // forwardedSignals are the signals that are passed on to the command.
 func forwardedSignals() []os.Signal {
-	return []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2}
+	return []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM,
+		syscall.SIGUSR1, syscall.SIGUSR2}
 }
 
 // isTermination reports whether a signal also ends this process, after the command.

@@ -26,8 +26,8 @@ import (
 	"zamok/client"
 )
 
-// The tests drive the binary as a person would. It is built once, and one cluster of `zamok dev` serves
-// all tests that do not harm it; each uses locks of its own names.
+// The tests drive the binary as a person would. It is built once, and one cluster of `zamok dev`
+// serves all tests that do not harm it; each uses locks of its own names.
 var (
 	binary    string
 	sharedDev devCluster
@@ -37,7 +37,8 @@ func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
-		if signal.Ignored(s) { // as in the background of a script: what the tests start would ignore it, too
+		// as in the background of a script: what the tests start would ignore it, too
+		if signal.Ignored(s) {
 			signal.Notify(make(chan os.Signal, 1), s)
 		}
 	}
@@ -48,7 +49,8 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "zamok")
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", binary, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", binary,
+		".").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}
@@ -89,7 +91,8 @@ func (c *devCluster) start(t *testing.T, args ...string) {
 	c.cmd = zamokCommand(append([]string{"dev", "--port", strconv.Itoa(c.port)}, args...)...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
 	require.NoError(t, c.cmd.Start())
-	require.Eventually(t, func() bool { return strings.Contains(c.out.String(), "zamok is ready") }, testTimeout, 5*time.Millisecond, "zamok dev is not ready")
+	require.Eventually(t, func() bool { return strings.Contains(c.out.String(), "zamok is ready") },
+		testTimeout, 5*time.Millisecond, "zamok dev is not ready")
 }
 
 func (c *devCluster) end() {
@@ -101,11 +104,12 @@ func (c *devCluster) end() {
 
 func (c *devCluster) endpoint() string { return "127.0.0.1:" + strconv.Itoa(c.port) }
 
-// client is for what a test asks of the cluster behind the command's back. It waits for a cluster that a busy
-// machine keeps from answering, and what it holds stays held.
+// client is for what a test asks of the cluster behind the command's back. It waits for a cluster
+// that a busy machine keeps from answering, and what it holds stays held.
 func (c *devCluster) client(t *testing.T) *client.Client {
 	t.Helper()
-	cl, err := client.New(client.Config{Endpoints: []string{c.endpoint()}, TTL: 3 * testTimeout, RequestTimeout: testTimeout})
+	cl, err := client.New(client.Config{Endpoints: []string{c.endpoint()}, TTL: 3 * testTimeout,
+		RequestTimeout: testTimeout})
 	require.NoError(t, err)
 	t.Cleanup(func() { cl.Close() })
 	return cl
@@ -117,8 +121,9 @@ var portAllocator struct {
 	port int
 }
 
-// freePorts finds a port p such that those that `zamok dev --port p` would use are free. Other processes may
-// look at the same time: so each begins elsewhere, below what the kernel gives to connections.
+// freePorts finds a port p such that those that `zamok dev --port p` would use are free. Other
+// processes may look at the same time: so each begins elsewhere, below what the kernel gives to
+// connections.
 func freePorts(t *testing.T) int {
 	t.Helper()
 	portAllocator.Lock()
@@ -151,7 +156,8 @@ func allFree(p int) bool {
 	return true
 }
 
-// zamokCommand is the binary, in a session of its own: the terminal at which tests are run is not its.
+// zamokCommand is the binary, in a session of its own: the terminal at which tests are run is not
+// its.
 func zamokCommand(args ...string) *exec.Cmd {
 	cmd := exec.Command(binary, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -160,8 +166,8 @@ func zamokCommand(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// withTestTimeout has a verb that asks something ask for longer than a person would: a busy machine may change its
-// leader, and again. A test's own flags come later and so take precedence.
+// withTestTimeout has a verb that asks something ask for longer than a person would: a busy machine
+// may change its leader, and again. A test's own flags come later and so take precedence.
 func withTestTimeout(args []string) []string {
 	switch args[0] {
 	case "ls", "show", "watch", "sessions", "check", "now", "members", "release", "renew", "expire":
@@ -182,8 +188,8 @@ func runZamok(t *testing.T, c *devCluster, args ...string) exitResult {
 	return startZamok(t, c, args...).wait(t)
 }
 
-// runUntilAvailable runs the command again as long as no node answers: a busy machine may change its leader, which takes
-// all of a short wait.
+// runUntilAvailable runs the command again as long as no node answers: a busy machine may change
+// its leader, which takes all of a short wait.
 func runUntilAvailable(t *testing.T, c *devCluster, args ...string) exitResult {
 	t.Helper()
 	r := runZamok(t, c, args...)
@@ -284,7 +290,8 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// awaitCondition waits for something to be so, on the goroutine of the test: what it looks with may end that.
+// awaitCondition waits for something to be so, on the goroutine of the test: what it looks with may
+// end that.
 func awaitCondition(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -323,7 +330,8 @@ func isRunning(pid int) bool {
 	return !bytes.Contains(stat, []byte(") Z "))
 }
 
-// takesTime leaves a test out of the quick half: it waits for spans of time, and no mutant names it.
+// takesTime leaves a test out of the quick half: it waits for spans of time, and no mutant names
+// it.
 func takesTime(t *testing.T) {
 	t.Helper()
 	if testing.Short() {

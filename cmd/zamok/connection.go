@@ -34,11 +34,17 @@ func (c *connectionFlags) register(a *app, cmd *cobra.Command) {
 		endpoints = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&c.endpoints, "endpoints", endpoints, "`list` of nodes of the cluster, as host:port, dns:///host or srv:///name; one reachable node is enough (ZAMOK_ENDPOINTS)")
-	f.StringVar(&c.tls.ca, "cacert", a.getenv("ZAMOK_CACERT"), "use TLS and trust the authorities in this PEM `file` (ZAMOK_CACERT)")
-	f.StringVar(&c.tls.cert, "cert", a.getenv("ZAMOK_CERT"), "client certificate, a PEM `file` (ZAMOK_CERT)")
-	f.StringVar(&c.tls.key, "key", a.getenv("ZAMOK_KEY"), "key of the client certificate, a PEM `file` (ZAMOK_KEY)")
-	f.StringVar(&c.tokenFile, "token-file", a.getenv("ZAMOK_TOKEN_FILE"), "`file` with a bearer token; needs TLS (ZAMOK_TOKEN_FILE)")
+	f.StringSliceVar(&c.endpoints, "endpoints", endpoints,
+		"`list` of nodes of the cluster, as host:port, dns:///host or srv:///name; one reachable "+
+			"node is enough (ZAMOK_ENDPOINTS)")
+	f.StringVar(&c.tls.ca, "cacert", a.getenv("ZAMOK_CACERT"),
+		"use TLS and trust the authorities in this PEM `file` (ZAMOK_CACERT)")
+	f.StringVar(&c.tls.cert, "cert", a.getenv("ZAMOK_CERT"),
+		"client certificate, a PEM `file` (ZAMOK_CERT)")
+	f.StringVar(&c.tls.key, "key", a.getenv("ZAMOK_KEY"),
+		"key of the client certificate, a PEM `file` (ZAMOK_KEY)")
+	f.StringVar(&c.tokenFile, "token-file", a.getenv("ZAMOK_TOKEN_FILE"),
+		"`file` with a bearer token; needs TLS (ZAMOK_TOKEN_FILE)")
 }
 
 // config is the configuration of a client from the flags. A command adds what belongs to its
@@ -47,7 +53,8 @@ func (c *connectionFlags) config() (client.Config, error) {
 	cfg := client.Config{Endpoints: c.endpoints, Logger: c.app.logger()}
 	if c.tokenFile != "" {
 		if c.tls == (tlsFiles{}) {
-			return cfg, errors.New("--token-file needs TLS, since the token could be read on the network otherwise: give --cacert")
+			return cfg, errors.New("--token-file needs TLS, since the token could be read on the " +
+				"network otherwise: give --cacert")
 		}
 		token := &tokenFileCredentials{path: c.tokenFile}
 		if err := token.read(); err != nil {
@@ -65,14 +72,16 @@ func (c *connectionFlags) config() (client.Config, error) {
 	return cfg, nil
 }
 
-// tokenFileCredentials sends the token in a file with every call. The file is read each time: to renew the token, replace the
-// file. While the file is missing or empty, as while it is being written, the previous token is sent.
+// tokenFileCredentials sends the token in a file with every call. The file is read each time: to
+// renew the token, replace the file. While the file is missing or empty, as while it is being
+// written, the previous token is sent.
 type tokenFileCredentials struct {
 	path string
 	last atomic.Pointer[string]
 }
 
-func (c *tokenFileCredentials) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+func (c *tokenFileCredentials) GetRequestMetadata(context.Context,
+	...string) (map[string]string, error) {
 	if err := c.read(); err != nil {
 		return nil, err
 	}
@@ -95,6 +104,6 @@ func (c *tokenFileCredentials) read() error {
 	return nil
 }
 
-// RequireTransportSecurity is true also for loopback addresses: without TLS the server is not authenticated, and the client
-// connects to further addresses that servers announce.
+// RequireTransportSecurity is true also for loopback addresses: without TLS the server is not
+// authenticated, and the client connects to further addresses that servers announce.
 func (*tokenFileCredentials) RequireTransportSecurity() bool { return true }

@@ -52,7 +52,8 @@ unless --data is given.`,
 	f := cmd.Flags()
 	f.IntVar(&v.nodes, "nodes", 3, "`number` of nodes, 1 or 3")
 	f.StringVar(&v.data, "data", "", "data `directory` (default: in memory)")
-	f.IntVar(&v.port, "port", devPortDefault, "first `port`; a node uses three consecutive ports, those of the next node begin 10 higher")
+	f.IntVar(&v.port, "port", devPortDefault,
+		"first `port`; a node uses three consecutive ports, those of the next node begin 10 higher")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := v.validate(cmd); err != nil {
 			return &usageError{cmd.CommandPath(), err}
@@ -104,9 +105,11 @@ func (v *devCommand) run(ctx context.Context) error {
 		select {
 		case n := <-ended:
 			if !errors.Is(n.Err(), raftnode.ErrRemoved) {
-				return fmt.Errorf("a node has stopped because of an error, so all were stopped: %w", n.Err())
+				return fmt.Errorf("a node has stopped because of an error, so all were stopped: %w",
+					n.Err())
 			}
-			v.log.Warn("a node was removed from the cluster and stopped; the others continue", "error", n.Err())
+			v.log.Warn("a node was removed from the cluster and stopped; the others continue",
+				"error", n.Err())
 		case <-ctx.Done():
 			return interruptError(ctx)
 		}
@@ -140,7 +143,8 @@ func (v *devCommand) start(ctx context.Context) ([]*api.Node, error) {
 		starting.Go(func() {
 			id := "n" + strconv.Itoa(i+1)
 			cfg := api.NodeConfig{
-				Config: raftnode.Config{ID: id, Peers: peer.Config{List: list}, Version: version(), Logger: v.log.With("node", id)},
+				Config: raftnode.Config{ID: id, Peers: peer.Config{List: list}, Version: version(),
+					Logger: v.log.With("node", id)},
 				Listen: v.address(i, 0), ListenPeers: v.address(i, 1), ListenHTTP: v.address(i, 2),
 			}
 			if v.data != "" {
@@ -171,9 +175,11 @@ func (v *devCommand) explainError(err error) error {
 
 // awaitLeader returns when one of the nodes leads.
 func (v *devCommand) awaitLeader(ctx context.Context, nodes []*api.Node) error {
-	timeoutErr := fmt.Errorf("no leader was elected within %v: is this machine too busy?", readyTimeout)
+	timeoutErr := fmt.Errorf("no leader was elected within %v: is this machine too busy?",
+		readyTimeout)
 	if v.data != "" {
-		timeoutErr = fmt.Errorf("%w Or was %s created with another --port or --nodes? Then give the same again", timeoutErr, v.data)
+		timeoutErr = fmt.Errorf("%w Or was %s created with another --port or --nodes? Then give "+
+			"the same again", timeoutErr, v.data)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, timeoutErr)
 	defer cancel()
@@ -237,5 +243,6 @@ Or with curl, which holds it until Ctrl-C:
   curl -N '%s/v1/hold?name=stock'
 
 Ctrl-C stops the cluster.
-`, v.nodes, strings.Join(endpoints, ", "), strings.Join(pages, ", "), data, v.app.name, flag, pages[0])
+`, v.nodes, strings.Join(endpoints, ", "), strings.Join(pages, ", "), data, v.app.name, flag,
+		pages[0])
 }

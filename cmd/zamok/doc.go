@@ -42,15 +42,16 @@
 //	    client: TERM is sent at the latest --kill-after before the deadline, KILL before the
 //	    deadline, to its whole process group (in a pipeline at a terminal, to the command alone).
 //	    After a force release it has --kill-after to end. Processes in other groups are not found,
-//	    and nothing ends the command while this program is stopped: the fencing token protects from
-//	    both.
+//	    and nothing ends the command while this program is stopped: the fencing token protects
+//	    from both.
 //	Z2  The command does not outlive this program: on Linux the kernel kills it when this program
-//	    dies. That covers the command itself; from the processes that it started the token protects.
-//	Z3  Signals for the command reach it once: HUP, INT, QUIT, TERM, USR1 and USR2 are passed on to
-//	    its whole process group, unless the terminal has sent them there already.
+//	    dies. That covers the command itself; from the processes that it started the token
+//	    protects.
+//	Z3  Signals for the command reach it once: HUP, INT, QUIT, TERM, USR1 and USR2 are passed on
+//	    to its whole process group, unless the terminal has sent them there already.
 //	Z4  A secret is read from a file, never from a flag or the environment, which others can read.
-//	Z5  Texts of other clients (names, labels, meta, reasons) are escaped (package visible), so that
-//	    they do not affect this terminal.
+//	Z5  Texts of other clients (names, labels, meta, reasons) are escaped (package visible), so
+//	    that they do not affect this terminal.
 //	Z6  The output of -o json is one document, or one a line where there is no end (watch). What
 //	    HTTP serves, too, has the same fields here, in the same form; numbers of 64 bits are
 //	    strings. Errors are on standard error and in the exit code.

@@ -18,7 +18,8 @@ func newElect(a *app) *cobra.Command {
 		Use:   "elect NAME [flags] -- COMMAND [ARGUMENT…]",
 		Short: "run a command while elected leader of a name",
 		Long: `Campaigns for an election and runs a command while elected. One candidate of a name is the leader at a
-time. If leadership is lost, the command is ended as by ` + "`zamok lock`" + `, before another candidate is elected,
+time. If leadership is lost, the command is ended as by ` + "`zamok lock`" +
+			`, before another candidate is elected,
 and this process campaigns again. When the command ends by itself, this process resigns and exits with the
 command's exit code.`,
 		Example: "  zamok elect billing -- ./billing-worker",
@@ -43,9 +44,10 @@ func (v *electCommand) run(ctx context.Context, name string, argv []string) erro
 	defer h.close()
 	log := v.app.logger()
 	for {
-		lock, err := h.acquire(ctx, func(ctx context.Context, options ...client.Option) (*client.Lock, error) {
-			return h.client.Lock(ctx, name, options...)
-		})
+		lock, err := h.acquire(ctx,
+			func(ctx context.Context, options ...client.Option) (*client.Lock, error) {
+				return h.client.Lock(ctx, name, options...)
+			})
 		if err != nil {
 			return err
 		}
@@ -56,13 +58,15 @@ func (v *electCommand) run(ctx context.Context, name string, argv []string) erro
 		}
 		if !outcome.terminated {
 			if reason != nil {
-				log.Warn("the command ended; leadership may have been lost before its end", "name", name, "reason", reason)
+				log.Warn("the command ended; leadership may have been lost before its end", "name",
+					name, "reason", reason)
 			}
 			return exitStatus(outcome.exitCode)
 		}
 		if outcome.stopSignal != 0 {
 			return &signalError{outcome.stopSignal}
 		}
-		log.Warn("leadership lost; the command was ended, campaigning again", "name", name, "reason", reason)
+		log.Warn("leadership lost; the command was ended, campaigning again", "name", name,
+			"reason", reason)
 	}
 }

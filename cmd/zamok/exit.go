@@ -15,8 +15,9 @@ import (
 // The exit codes. They are in a range that few commands use, since a command under a lock has its
 // own; those from 126 on have the meaning that shells give them.
 const (
-	exitNotHeld              = 1   // `zamok check`: not held
-	exitRemoved              = 118 // `zamok server`: this data directory was removed from its cluster
+	exitNotHeld = 1 // `zamok check`: not held
+	// `zamok server`: this data directory was removed from its cluster
+	exitRemoved              = 118
 	exitTargetNotFound       = 119 // the given session, node, grant or file does not exist
 	exitDenied               = 120 // denied by the access rules
 	exitNotAcquired          = 121 // --try: the acquisition would have to wait
@@ -26,7 +27,8 @@ const (
 	exitGeneral              = 125 // usage, configuration, and everything else
 	exitCommandNotExecutable = 126 // the command was found, but can't be run
 	exitCommandNotFound      = 127 // there is no such command
-	exitSignalBase           = 128 // + n: signal n ended the command, or this program while it waited
+	// + n: signal n ended the command, or this program while it waited
+	exitSignalBase = 128
 )
 
 // fatalExitCode is the exit code of a node that can't continue.

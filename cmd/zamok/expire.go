@@ -27,7 +27,8 @@ the client, which may still be working when its locks are granted to others.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			session, err := parsePositive("SESSION", args[0])
 			if err == nil && reason == "" {
-				err = errors.New("--reason is missing: it is sent to the client whose session expires")
+				err = errors.New(
+					"--reason is missing: it is sent to the client whose session expires")
 			}
 			if err != nil {
 				return &usageError{cmd.CommandPath(), err}
@@ -37,19 +38,24 @@ the client, which may still be working when its locks are granted to others.`,
 				var failed *client.Error
 				if errors.As(err, &failed) && errors.Is(err, client.ErrSessionExpired) {
 					if failed.Outcome == client.Unknown {
-						return fmt.Errorf("session %d has ended; it is not known whether this command has expired it", session)
+						return fmt.Errorf("session %d has ended; it is not known whether this "+
+							"command has expired it", session)
 					}
-					return &exitError{exitTargetNotFound, fmt.Errorf("there is no live session %d; nothing was done", session)}
+					return &exitError{exitTargetNotFound,
+						fmt.Errorf("there is no live session %d; nothing was done", session)}
 				}
 				if err != nil {
 					return err
 				}
 				doc := view.Ended{State: "ended", Reason: "expired_by_operator"}
-				return a.print(doc, func(w io.Writer) { fmt.Fprintf(w, "session %d: expired\n", session) })
+				return a.print(doc, func(w io.Writer) {
+					fmt.Fprintf(w, "session %d: expired\n", session)
+				})
 			})
 		},
 	}
 	q.register(a, cmd, requestTimeoutDefault)
-	cmd.Flags().StringVar(&reason, "reason", "", "`text` that is sent to the client and to watchers as the reason; required")
+	cmd.Flags().StringVar(&reason, "reason", "",
+		"`text` that is sent to the client and to watchers as the reason; required")
 	return cmd
 }

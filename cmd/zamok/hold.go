@@ -37,7 +37,8 @@ const (
 	// commandTTL is longer than the ttl of a program: nobody waits at a prompt, and a command can't
 	// handle a loss as a program can.
 	commandTTL = 15 * time.Second
-	// minTTLPerKillAfter: with a shorter ttl a command would get TERM when the first renewal is late.
+	// minTTLPerKillAfter: with a shorter ttl a command would get TERM when the first renewal is
+	// late.
 	minTTLPerKillAfter = 3
 	labelBytesMax      = 256
 	metaBytesMax       = 4096
@@ -46,27 +47,42 @@ const (
 func (h *holdFlags) register(a *app, cmd *cobra.Command) {
 	h.connectionFlags.register(a, cmd)
 	f := cmd.Flags()
-	f.DurationVar(&h.ttl, "ttl", commandTTL, "time after which the session expires and the lock is released if this process vanishes; at least 3 × --kill-after")
-	f.DurationVar(&h.killAfter, "kill-after", 5*time.Second, "time between TERM and KILL when the lock is lost")
-	f.DurationVar(&h.maxHold, "max-hold", 0, "maximum hold: end the command and release the lock this long after the grant; TERM "+
-		"is sent earlier, by --kill-after, 200ms, and a twentieth of it (at least 200ms) for clocks that differ (default: no maximum)")
-	f.DurationVar(&h.lockDelay, "lock-delay", 0, "time during which a lost lock is not granted again, up to 1m; for resources that do not check tokens (default: none)")
-	f.DurationVar(&h.releaseOnDisconnect, "release-on-disconnect", 0, "release the lock this long after the connection breaks, not only after "+
-		"the ttl (1s if no time is given; default: off); another client may hold it before the command has ended, so use it only with tokens")
+	f.DurationVar(&h.ttl, "ttl", commandTTL,
+		"time after which the session expires and the lock is released if this process vanishes; "+
+			"at least 3 × --kill-after")
+	f.DurationVar(&h.killAfter, "kill-after", 5*time.Second,
+		"time between TERM and KILL when the lock is lost")
+	f.DurationVar(&h.maxHold, "max-hold", 0,
+		"maximum hold: end the command and release the lock this long after the grant; TERM is "+
+			"sent earlier, by --kill-after, 200ms, and a twentieth of it (at least 200ms) for "+
+			"clocks that differ (default: no maximum)")
+	f.DurationVar(&h.lockDelay, "lock-delay", 0,
+		"time during which a lost lock is not granted again, up to 1m; for resources that do not "+
+			"check tokens (default: none)")
+	f.DurationVar(&h.releaseOnDisconnect, "release-on-disconnect", 0,
+		"release the lock this long after the connection breaks, not only after the ttl (1s if "+
+			"no time is given; default: off); another client may hold it before the command has "+
+			"ended, so use it only with tokens")
 	f.Lookup("release-on-disconnect").NoOptDefVal = "1s"
-	f.StringVar(&h.meta, "meta", "", "`text` shown to people who look at the lock (default: user@host, pid and command)")
+	f.StringVar(&h.meta, "meta", "",
+		"`text` shown to people who look at the lock (default: user@host, pid and command)")
 }
 
 func (h *holdFlags) validate() error {
 	switch {
 	case h.killAfter < 0 || h.maxHold < 0 || h.lockDelay < 0 || h.releaseOnDisconnect < 0:
-		return errors.New("--kill-after, --max-hold, --lock-delay and --release-on-disconnect must not be below 0")
+		return errors.New("--kill-after, --max-hold, --lock-delay and --release-on-disconnect " +
+			"must not be below 0")
 	case h.ttl < minTTLPerKillAfter*h.killAfter:
-		return fmt.Errorf("--ttl is %v and --kill-after %v: the ttl must be at least %d times as long, or the command "+
-			"would be ended as soon as one renewal is late", h.ttl, h.killAfter, minTTLPerKillAfter)
+		return fmt.Errorf(
+			"--ttl is %v and --kill-after %v: the ttl must be at least %d times as long, or the "+
+				"command would be ended as soon as one renewal is late", h.ttl, h.killAfter,
+			minTTLPerKillAfter)
 	case h.maxHold > 0 && h.maxHold <= h.maxHoldMin():
-		return fmt.Errorf("--max-hold is %v and --kill-after %v: the command would get TERM after half of the time or less; "+
-			"make --max-hold longer than %v, or --kill-after shorter", h.maxHold, h.killAfter, h.maxHoldMin())
+		return fmt.Errorf(
+			"--max-hold is %v and --kill-after %v: the command would get TERM after half of the "+
+				"time or less; make --max-hold longer than %v, or --kill-after shorter", h.maxHold,
+			h.killAfter, h.maxHoldMin())
 	case len(h.meta) > metaBytesMax:
 		return fmt.Errorf("--meta has %d bytes: it must have at most %d", len(h.meta), metaBytesMax)
 	}
@@ -76,8 +92,10 @@ func (h *holdFlags) validate() error {
 // maxHoldMin is the --max-hold of which TERM and the end of the hold in the cluster would be half
 // apart.
 func (h *holdFlags) maxHoldMin() time.Duration {
-	termToDeadline := h.killAfter + killMargin // to the client's deadline, and from there clock.Margin
-	half := max(termToDeadline+clock.MarginMin.Duration(), termToDeadline*clock.DriftDivisor/(clock.DriftDivisor-2))
+	// to the client's deadline, and from there clock.Margin
+	termToDeadline := h.killAfter + killMargin
+	half := max(termToDeadline+clock.MarginMin.Duration(),
+		termToDeadline*clock.DriftDivisor/(clock.DriftDivisor-2))
 	return (2 * half).Round(time.Millisecond)
 }
 
@@ -87,11 +105,13 @@ func checkNameAndCommand(cmd *cobra.Command, args []string) error {
 	case len(args) == 0:
 		return errors.New("the name of the lock and the command are missing: NAME -- COMMAND")
 	case dash == -1 && len(args) > 1:
-		return fmt.Errorf("put -- before the command: zamok %s %s -- %s", cmd.Name(), args[0], strings.Join(args[1:], " "))
+		return fmt.Errorf("put -- before the command: zamok %s %s -- %s", cmd.Name(), args[0],
+			strings.Join(args[1:], " "))
 	case dash == 0:
 		return errors.New("the name of the lock is missing: give it before --")
 	case dash > 1:
-		return fmt.Errorf("there are %d names before --: give one, and further locks with --with", dash)
+		return fmt.Errorf("there are %d names before --: give one, and further locks with --with",
+			dash)
 	case len(args) < 2:
 		return errors.New("the command to run is missing: give it after --")
 	}
@@ -101,8 +121,9 @@ func checkNameAndCommand(cmd *cobra.Command, args []string) error {
 // lockRunner runs a command while holding a lock.
 type lockRunner struct {
 	*holdFlags
-	client  *client.Client
-	signals chan os.Signal // received from the start to the end, so that none is lost between waiting and running
+	client *client.Client
+	// received from the start to the end, so that none is lost between waiting and running
+	signals chan os.Signal
 	status  *statusLine
 	meta    []byte
 }
@@ -134,13 +155,15 @@ func (h *holdFlags) newRunner(argv []string) (*lockRunner, error) {
 // close closes the session, which releases what is still held.
 func (b *lockRunner) close() {
 	if err := b.client.Close(); err != nil {
-		b.app.logger().Warn("the session may not be closed yet, since the cluster did not confirm it; its locks are released after its ttl at the latest", "error", err)
+		b.app.logger().Warn("the session may not be closed yet, since the cluster did not "+
+			"confirm it; its locks are released after its ttl at the latest", "error", err)
 	}
 	signal.Stop(b.signals)
 }
 
 // acquire acquires a lock. A signal ends the wait.
-func (b *lockRunner) acquire(ctx context.Context, lockFunc func(context.Context, ...client.Option) (*client.Lock, error)) (*client.Lock, error) {
+func (b *lockRunner) acquire(ctx context.Context,
+	lockFunc func(context.Context, ...client.Option) (*client.Lock, error)) (*client.Lock, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{}) // closed when the goroutine below has ended
 	go func() {
@@ -157,7 +180,8 @@ func (b *lockRunner) acquire(ctx context.Context, lockFunc func(context.Context,
 			}
 		}
 	}()
-	lock, err := lockFunc(ctx, client.WithMeta(b.meta), client.WithMaxHold(b.maxHold), client.OnPosition(b.status.show))
+	lock, err := lockFunc(ctx, client.WithMeta(b.meta), client.WithMaxHold(b.maxHold),
+		client.OnPosition(b.status.show))
 	err = signalOr(ctx, err)
 	interrupted := (*signalError)(nil)
 	if lock != nil && errors.As(context.Cause(ctx), &interrupted) {
@@ -172,18 +196,23 @@ func (b *lockRunner) acquire(ctx context.Context, lockFunc func(context.Context,
 // run runs a command under a lock, and releases the lock. reason says why the lock was lost, or was
 // about to be: the command was ended then, unless it ended by itself just before. err means that
 // the command can't be run.
-func (b *lockRunner) run(lock *client.Lock, argv []string) (result commandResult, reason, err error) {
+func (b *lockRunner) run(lock *client.Lock,
+	argv []string) (result commandResult, reason, err error) {
 	began := time.Now()
-	l := supervisor{lost: lock.Lost(), timeLeft: func() time.Duration { return b.timeLeft(lock) }, killAfter: b.killAfter}
+	l := supervisor{lost: lock.Lost(), timeLeft: func() time.Duration { return b.timeLeft(lock) },
+		killAfter: b.killAfter}
 	result, err = l.run(argv, b.environment(lock), b.signals)
 	if result.terminated {
 		reason = lock.Err()
 		switch {
 		case reason != nil:
-		case b.maxHold > 0 && b.maxHold-time.Since(began) < b.killAfter+killMargin+clock.Margin(clock.FromDuration(b.maxHold)).Duration()+time.Second:
+		case b.maxHold > 0 && b.maxHold-time.Since(began) <
+			b.killAfter+killMargin+clock.Margin(clock.FromDuration(b.maxHold)).Duration()+
+				time.Second:
 			reason = errors.New("the lock was about to be lost: --max-hold is nearly over")
 		default:
-			reason = errors.New("the lock was about to be lost: the cluster did not renew the lease in time")
+			reason = errors.New(
+				"the lock was about to be lost: the cluster did not renew the lease in time")
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -195,7 +224,8 @@ func (b *lockRunner) run(lock *client.Lock, argv []string) (result commandResult
 		reason = b.lossOnRelease(unlock)
 	}
 	if reason != nil {
-		reason = fmt.Errorf("%w (lock %s, token %d)", reason, visible.Quote(lock.Name()), lock.Token())
+		reason = fmt.Errorf("%w (lock %s, token %d)", reason, visible.Quote(lock.Name()),
+			lock.Token())
 	}
 	return result, reason, err
 }
@@ -207,7 +237,8 @@ func (b *lockRunner) lossOnRelease(unlock error) error {
 		return unlock
 	}
 	if unlock != nil {
-		b.app.logger().Warn("the command ended, but the cluster did not confirm the release of its lock; it is released after the session's ttl at the latest", "error", unlock)
+		b.app.logger().Warn("the command ended, but the cluster did not confirm the release of "+
+			"its lock; it is released after the session's ttl at the latest", "error", unlock)
 	}
 	return nil
 }
@@ -216,7 +247,8 @@ func (b *lockRunner) lossOnRelease(unlock error) error {
 // may hold the lock already: there is no deadline to meet, and the command gets --kill-after to end
 // in order.
 func (b *lockRunner) timeLeft(lock *client.Lock) time.Duration {
-	if err := lock.Err(); errors.Is(err, client.ErrForceReleased) || errors.Is(err, client.ErrExpiredByOperator) {
+	if err := lock.Err(); errors.Is(err, client.ErrForceReleased) ||
+		errors.Is(err, client.ErrExpiredByOperator) {
 		return b.killAfter + killMargin
 	}
 	return time.Until(lock.Deadline())
@@ -271,7 +303,8 @@ func (s *statusLine) show(p client.Position) {
 }
 
 func (s *statusLine) print(text string) {
-	fmt.Fprint(s.w, eraseLine+visible.Cut(visible.Line(text), terminalColumns(s.w)-1)) // a second line would stay
+	// a second line would stay
+	fmt.Fprint(s.w, eraseLine+visible.Cut(visible.Line(text), terminalColumns(s.w)-1))
 	s.visible = true
 }
 

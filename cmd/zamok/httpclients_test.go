@@ -21,18 +21,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// requireTools skips a test where a tool is missing: Go and make suffice to work here. CI installs them, so there it fails.
+// requireTools skips a test where a tool is missing: Go and make suffice to work here. CI installs
+// them, so there it fails.
 func requireTools(t *testing.T, tools ...string) {
 	t.Helper()
 	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
-			require.Empty(t, os.Getenv("ZAMOK_TEST_ALL"), "%s is missing, and ZAMOK_TEST_ALL forbids to skip: see .ci/run", tool)
+			require.Empty(t, os.Getenv("ZAMOK_TEST_ALL"),
+				"%s is missing, and ZAMOK_TEST_ALL forbids to skip: see .ci/run", tool)
 			t.Skipf("needs %s: %v", tool, err)
 		}
 	}
 }
 
-// httpClients are the clients over HTTP in client/, as a test runs them: count FILE ROUNDS, hold NAME, use NAME.
+// httpClients are the clients over HTTP in client/, as a test runs them: count FILE ROUNDS, hold
+// NAME, use NAME.
 var httpClients = map[string][]string{
 	"python": {"python3", "testdata/http/program.py"},
 	"node":   {"node", "testdata/http/program.mjs"},
@@ -51,8 +54,10 @@ func (s *serverSet) startHTTPClient(t *testing.T, language string, args ...strin
 
 func startHTTPClient(t *testing.T, program, nodes, env []string, args ...string) *process {
 	t.Helper()
-	r := &process{Cmd: exec.Command(program[0], append(slices.Clone(program[1:]), args...)...), done: make(chan struct{})}
-	r.Env = append(append(os.Environ(), "ZAMOK_HTTP="+strings.Join(nodes, " "), "PYTHONPATH="+filepath.Join(repositoryRoot, "client", "python"),
+	r := &process{Cmd: exec.Command(program[0], append(slices.Clone(program[1:]), args...)...),
+		done: make(chan struct{})}
+	r.Env = append(append(os.Environ(), "ZAMOK_HTTP="+strings.Join(nodes, " "),
+		"PYTHONPATH="+filepath.Join(repositoryRoot, "client", "python"),
 		"PYTHONDONTWRITEBYTECODE=1"), env...)
 	r.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	r.WaitDelay = testTimeout
@@ -79,7 +84,8 @@ func (s *serverSet) startHolders(t *testing.T, prefix string) map[string]*proces
 	return holders
 }
 
-// awaitLost waits until each holder has noticed that its lock is lost, and has ended as a loss makes it.
+// awaitLost waits until each holder has noticed that its lock is lost, and has ended as a loss
+// makes it.
 func awaitLost(t *testing.T, holders map[string]*process, since time.Time, within time.Duration) {
 	t.Helper()
 	for language, holder := range holders {
@@ -99,7 +105,8 @@ func (s *serverSet) ask(t *testing.T, node int, method, path, body string, into 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, "http://"+s.address(node, 2)+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+s.address(node, 2)+path,
+		strings.NewReader(body))
 	require.NoError(t, err)
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
@@ -140,8 +147,8 @@ func (s *serverSet) holder(t *testing.T, name string) (session, token string) {
 	return lock.Holding[0].Session, lock.Holding[0].Token
 }
 
-// Programs in three languages count in one file under one lock, and the leader is killed meanwhile: no count is lost. Each
-// also compares its token with that of the count before.
+// Programs in three languages count in one file under one lock, and the leader is killed meanwhile:
+// no count is lost. Each also compares its token with that of the count before.
 func TestHTTPClientsCountWhileLeaderIsKilled(t *testing.T) {
 	takesTime(t)
 	requireTools(t, "python3", "node", "curl")
@@ -160,14 +167,16 @@ func TestHTTPClientsCountWhileLeaderIsKilled(t *testing.T) {
 	total := 0
 	for language, n := range rounds {
 		for range 2 {
-			programs = append(programs, s.startHTTPClient(t, language, "count", file, strconv.Itoa(n)))
+			programs = append(programs,
+				s.startHTTPClient(t, language, "count", file, strconv.Itoa(n)))
 			total += n
 		}
 	}
 	// Each waits for longer than one request of it does, and keeps its place.
 	awaitCondition(t, "all wait", func() bool {
 		var lock struct{ Queue []struct{ Waited string } }
-		if s.ask(t, 0, "GET", "/v1/lock?name=counter", "", &lock) != nil || len(lock.Queue) != len(programs) {
+		if s.ask(t, 0, "GET", "/v1/lock?name=counter", "", &lock) != nil ||
+			len(lock.Queue) != len(programs) {
 			return false
 		}
 		waited, err := time.ParseDuration(lock.Queue[len(programs)-1].Waited)
@@ -203,8 +212,9 @@ func TestHTTPClientsCountWhileLeaderIsKilled(t *testing.T) {
 	t.Logf("%d counts, n%d was killed after %d", total, leader+1, before)
 }
 
-// A client whose session or lock an operator ends notices when it renews; one that reaches no node any more considers its lock lost
-// before the cluster could grant it to another: that is one ttl after the last renewal at the earliest.
+// A client whose session or lock an operator ends notices when it renews; one that reaches no node
+// any more considers its lock lost before the cluster could grant it to another: that is one ttl
+// after the last renewal at the earliest.
 func TestHTTPClientsNoticeLoss(t *testing.T) {
 	takesTime(t)
 	requireTools(t, "python3", "node", "curl")
@@ -220,9 +230,11 @@ func TestHTTPClientsNoticeLoss(t *testing.T) {
 	since := time.Now()
 	for language := range httpClients {
 		session, _ := s.holder(t, "expired/"+language)
-		require.NoError(t, s.ask(t, 0, "POST", "/v1/admin/expire", `{"session":"`+session+`","reason":"a test"}`, &struct{}{}))
+		require.NoError(t, s.ask(t, 0, "POST", "/v1/admin/expire",
+			`{"session":"`+session+`","reason":"a test"}`, &struct{}{}))
 		_, token := s.holder(t, "force-released/"+language)
-		body := `{"name":"force-released/` + language + `","token":"` + token + `","reason":"a test"}`
+		body := `{"name":"force-released/` + language + `","token":"` + token +
+			`","reason":"a test"}`
 		require.NoError(t, s.ask(t, 0, "POST", "/v1/admin/release", body, &struct{}{}))
 	}
 	awaitLost(t, expired, since, validFor)
@@ -235,8 +247,8 @@ func TestHTTPClientsNoticeLoss(t *testing.T) {
 	awaitLost(t, cutOff, since, ttl)
 }
 
-// A lock with max_hold is granted to another program at the end of it. Clients whose clocks are 4 % slow have stopped believing in
-// it by then. zamok.sh has no max_hold.
+// A lock with max_hold is granted to another program at the end of it. Clients whose clocks are 4 %
+// slow have stopped believing in it by then. zamok.sh has no max_hold.
 func TestHTTPClientsStopBeforeTheNextGrant(t *testing.T) {
 	takesTime(t)
 	requireTools(t, "python3", "node")
@@ -246,9 +258,11 @@ func TestHTTPClientsStopBeforeTheNextGrant(t *testing.T) {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
 			nodes := []string{"http://127.0.0.1:" + strconv.Itoa(c.port+2)}
-			holder := startHTTPClient(t, httpClients[language], nodes, []string{"ZAMOK_TEST_RATE=0.96"}, "believe", "brief/"+language, "5s")
+			holder := startHTTPClient(t, httpClients[language], nodes,
+				[]string{"ZAMOK_TEST_RATE=0.96"}, "believe", "brief/"+language, "5s")
 			holder.awaitOutput(t, "holding")
-			answer, err := http.Post(nodes[0]+"/v1/acquire", "application/json", strings.NewReader(`{"name":"brief/`+language+`","wait":"60s"}`))
+			answer, err := http.Post(nodes[0]+"/v1/acquire", "application/json",
+				strings.NewReader(`{"name":"brief/`+language+`","wait":"60s"}`))
 			granted := time.Now() // a little later than the grant
 			require.NoError(t, err)
 			require.Equal(t, http.StatusOK, answer.StatusCode)
@@ -264,27 +278,34 @@ func TestHTTPClientsStopBeforeTheNextGrant(t *testing.T) {
 	}
 }
 
-// The commands of docs/guide/http.md are typed, block by block, and show what it says. A block that begins with curl -sN
-// streams until Ctrl-C.
+// The commands of docs/guide/http.md are typed, block by block, and show what it says. A block that
+// begins with curl -sN streams until Ctrl-C.
 func TestHTTPGuide(t *testing.T) {
 	requireTools(t, "curl", "openssl")
 	t.Parallel()
 	c := startCluster(t)
 	shell := &readmeShell{dir: t.TempDir(), port: c.port}
-	// A busy machine may be without a leader for longer than a node repeats a request: the reader sends it again.
+	// A busy machine may be without a leader for longer than a node repeats a request: the reader
+	// sends it again.
 	again := fmt.Sprintf("fail\nretry = 20\nretry-max-time = %.0f\n", testTimeout.Seconds())
 	require.NoError(t, os.WriteFile(filepath.Join(shell.dir, ".curlrc"), []byte(again), 0o600))
-	// Regular expressions. The token is missing if the release was repeated, as its first answer was lost.
+	// Regular expressions. The token is missing if the release was repeated, as its first answer
+	// was lost.
 	expected := []struct{ begins, shows string }{
-		{"curl -s http://127.0.0.1:5752/v1/acquire -d '{\"name\":\"stock\"", `"state":"granted".*"token":"\d+","ttl":"1m0s","valid_for":"57s"`},
+		{"curl -s http://127.0.0.1:5752/v1/acquire -d '{\"name\":\"stock\"",
+			`"state":"granted".*"token":"\d+","ttl":"1m0s","valid_for":"57s"`},
 		{"curl -s http://127.0.0.1:5752/v1/release", `"state":"ended"`},
 		{"curl -s http://127.0.0.1:5752/v1/acquire", `"valid_for":"57s"(?s:.*)"state":"ended"`},
 		{"umask 077", `"state":"granted"(?s:.*)"state":"ended"`},
 		{"while ", `^{"state":"ended","reason":"dropped"`},
-		{"curl -sN 'http://127.0.0.1:5752/v1/hold", `event: granted\ndata: .*"token":"\d+".*\n\nevent: heartbeat\ndata: {"valid_for":"[\d.]+s"`},
-		{"curl -s http://127.0.0.1:5752/v1/acquire -d '{\"items\"", `"state":"granted"(?s:.*)"state":"ended"`},
-		{"curl -s http://127.0.0.1:5752/v1/sessions", `("state":"granted"(?s:.*)){2}"valid_for":"28.5s"(?s:.*)"state":"ended"(?s:.*)"state":"ended"`},
-		{"curl -s http://127.0.0.1:5752/v1/acquire", `"meta":"a look"(?s:.*)"held":true(?s:.*)"name":"stock"`},
+		{"curl -sN 'http://127.0.0.1:5752/v1/hold",
+			`event: granted\ndata: .*"token":"\d+".*\n\nevent: heartbeat\ndata: {"valid_for":"[\d.]+s"`},
+		{"curl -s http://127.0.0.1:5752/v1/acquire -d '{\"items\"",
+			`"state":"granted"(?s:.*)"state":"ended"`},
+		{"curl -s http://127.0.0.1:5752/v1/sessions",
+			`("state":"granted"(?s:.*)){2}"valid_for":"28.5s"(?s:.*)"state":"ended"(?s:.*)"state":"ended"`},
+		{"curl -s http://127.0.0.1:5752/v1/acquire",
+			`"meta":"a look"(?s:.*)"held":true(?s:.*)"name":"stock"`},
 		{"curl -sN 'http://127.0.0.1:5752/v1/watch", `id: \d+\nevent: index`},
 	}
 	for i, block := range docBlocks(t, "docs/guide/http.md", "sh") {
@@ -293,7 +314,9 @@ func TestHTTPGuide(t *testing.T) {
 		require.True(t, strings.HasPrefix(block, want.begins), "block %d\n%s", i+1, block)
 		r := shell.shell(t, shell.dir, movePorts(block, c.port))
 		if strings.HasPrefix(block, "curl -sN") {
-			awaitCondition(t, want.shows, func() bool { return regexp.MustCompile(want.shows).MatchString(r.stdout.String()) })
+			awaitCondition(t, want.shows, func() bool {
+				return regexp.MustCompile(want.shows).MatchString(r.stdout.String())
+			})
 			require.NoError(t, syscall.Kill(-r.Process.Pid, syscall.SIGINT))
 			r.wait(t)
 			c.awaitFree(t, "stock")

@@ -24,9 +24,11 @@ import (
 
 // The clients over HTTP against nodes whose answers a test writes.
 
-// scriptedNode answers as one of its functions says, and as a node that grants everything where it has none.
+// scriptedNode answers as one of its functions says, and as a node that grants everything where it
+// has none.
 type scriptedNode struct {
-	acquire, renew, release func(r scriptedRequest) (status int, body string) // 0: the answer is lost
+	// 0: the answer is lost
+	acquire, renew, release func(r scriptedRequest) (status int, body string)
 
 	cluster string // its header Zamok-Cluster
 	url     string
@@ -68,9 +70,12 @@ func (n *scriptedNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if cluster == "" {
 		cluster = scriptedCluster
 	}
-	scripted := map[string]func(scriptedRequest) (int, string){"/v1/acquire": n.acquire, "/v1/renew": n.renew, "/v1/release": n.release}[r.URL.Path]
+	scripted := map[string]func(scriptedRequest) (int, string){"/v1/acquire": n.acquire,
+		"/v1/renew": n.renew, "/v1/release": n.release}[r.URL.Path]
 	status, body := http.StatusOK, map[string]string{
-		"/v1/acquire": scriptedGrant(cluster, "9.5s"), "/v1/renew": `{"session":"57","valid_for":"9.5s"}`, "/v1/release": `{"state":"ended","reason":"dropped"}`,
+		"/v1/acquire": scriptedGrant(cluster, "9.5s"),
+		"/v1/renew":   `{"session":"57","valid_for":"9.5s"}`,
+		"/v1/release": `{"state":"ended","reason":"dropped"}`,
 	}[r.URL.Path]
 	if scripted != nil {
 		status, body = scripted(came)
@@ -97,7 +102,8 @@ func (n *scriptedNode) requests(path string) []scriptedRequest {
 }
 
 func scriptedGrant(cluster, validFor string) string {
-	return fmt.Sprintf(`{"state":"granted","session":"57","secret":"5d41402abc4b2a76b9719d911017c592","token":"59","ttl":"10s","valid_for":%q,"cluster":%q}`,
+	return fmt.Sprintf(
+		`{"state":"granted","session":"57","secret":"5d41402abc4b2a76b9719d911017c592","token":"59","ttl":"10s","valid_for":%q,"cluster":%q}`,
 		validFor, cluster)
 }
 
@@ -131,13 +137,14 @@ func eachHTTPClient(t *testing.T, test func(t *testing.T, language string, progr
 	}
 }
 
-// What a server answers is parsed, never evaluated: whoever may listen on the port would run commands. In $(( )) of bash, a text
-// is a variable's name, and its index a command.
+// What a server answers is parsed, never evaluated: whoever may listen on the port would run
+// commands. In $(( )) of bash, a text is a variable's name, and its index a command.
 func TestHTTPClientsEvaluateNothing(t *testing.T) {
 	requireTools(t, "bash", "python3", "node", "curl")
 	t.Parallel()
 	programs := maps.Clone(httpClients)
-	programs["bash"] = []string{"bash", filepath.Join(repositoryRoot, "client", "shell", "zamok.sh")}
+	programs["bash"] = []string{"bash",
+		filepath.Join(repositoryRoot, "client", "shell", "zamok.sh")}
 	for language, program := range programs {
 		for field, evil := range map[string]string{"valid_for": `"9.5s"`, "token": `"59"`} {
 			t.Run(language+"/"+field, func(t *testing.T) {
@@ -145,7 +152,10 @@ func TestHTTPClientsEvaluateNothing(t *testing.T) {
 				made := filepath.Join(t.TempDir(), "made")
 				text, err := json.Marshal("1h1m1sttl[$(touch " + made + ";echo 0)]+")
 				require.NoError(t, err)
-				node := (&scriptedNode{acquire: always(200, strings.Replace(scriptedGrant(scriptedCluster, "9.5s"), evil, string(text), 1))}).start(t)
+				node :=
+					(&scriptedNode{acquire: always(200,
+						strings.Replace(scriptedGrant(scriptedCluster, "9.5s"), evil, string(text),
+							1))}).start(t)
 				args := []string{"use", "stock"}
 				if language == "bash" {
 					args = []string{"stock", "--", "bash", "-c", "echo $((ZAMOK_LOCK_TOKEN)) used"}
@@ -170,36 +180,43 @@ func TestHTTPClientsKeepTheirToken(t *testing.T) {
 		node := (&scriptedNode{}).start(t)
 		end := startHTTPClient(t, program, []string{node.url}, env, "use", "stock").wait(t)
 		require.Equal(t, 0, end.code, end.stderr)
-		require.Equal(t, "Bearer zamok_x3t7", node.requests("/v1/acquire")[0].header.Get("Authorization"), "on loopback")
-		for _, outside := range []string{"http://192.0.2.1:5752", "http://127.0.0.1.example.com:5752", "http://127.0.0.1@192.0.2.1:5752"} {
+		require.Equal(t, "Bearer zamok_x3t7",
+			node.requests("/v1/acquire")[0].header.Get("Authorization"), "on loopback")
+		for _, outside := range []string{"http://192.0.2.1:5752",
+			"http://127.0.0.1.example.com:5752", "http://127.0.0.1@192.0.2.1:5752"} {
 			node := (&scriptedNode{}).start(t)
-			end := startHTTPClient(t, program, []string{node.url, outside}, env, "use", "stock").wait(t)
+			end := startHTTPClient(t, program, []string{node.url, outside}, env, "use",
+				"stock").wait(t)
 			assert.NotEqual(t, 0, end.code)
-			assert.Empty(t, node.requests("/v1/acquire"), "the list is refused before anything is sent")
+			assert.Empty(t, node.requests("/v1/acquire"),
+				"the list is refused before anything is sent")
 			assert.Regexp(t, "https|no address of a node", end.stderr, outside)
 			assert.NotContains(t, end.stderr, "zamok_x3t7")
 		}
 	})
 }
 
-// A list of nodes may have one of another cluster by mistake. Then two programs may hold a lock: so each request names the cluster
-// that answered first, and what another one answers is refused.
+// A list of nodes may have one of another cluster by mistake. Then two programs may hold a lock: so
+// each request names the cluster that answered first, and what another one answers is refused.
 func TestHTTPClientsRefuseASecondCluster(t *testing.T) {
 	eachHTTPClient(t, func(t *testing.T, _ string, program []string) {
 		const another = "ffeeddccbbaa99887766554433221100"
 		first := (&scriptedNode{acquire: func(r scriptedRequest) (int, string) {
 			if r.before == 0 {
-				return 202, strings.Replace(scriptedGrant(scriptedCluster, "9.5s"), "granted", "waiting", 1)
+				return 202, strings.Replace(scriptedGrant(scriptedCluster, "9.5s"), "granted",
+					"waiting", 1)
 			}
 			return 503, `{"code":"not_leader","message":"no leader is known","outcome":"not_done"}`
 		}}).start(t)
 		second := (&scriptedNode{cluster: another}).start(t)
-		end := startHTTPClient(t, program, []string{first.url, second.url}, nil, "use", "stock").wait(t)
+		end := startHTTPClient(t, program, []string{first.url, second.url}, nil, "use",
+			"stock").wait(t)
 		assert.NotEqual(t, 0, end.code)
 		assert.NotContains(t, end.stdout, "used")
 		assert.Contains(t, end.stderr, another)
 		assert.Contains(t, end.stderr, scriptedCluster)
-		assert.Equal(t, scriptedCluster, second.requests("/v1/acquire")[0].header.Get("Zamok-Cluster"))
+		assert.Equal(t, scriptedCluster,
+			second.requests("/v1/acquire")[0].header.Get("Zamok-Cluster"))
 
 		node := (&scriptedNode{}).start(t)
 		end = startHTTPClient(t, program, []string{node.url}, nil, "use", "stock").wait(t)
@@ -210,39 +227,50 @@ func TestHTTPClientsRefuseASecondCluster(t *testing.T) {
 	})
 }
 
-// A release that finds no session is a loss, whatever became of the attempt before: the cluster remembers who has released. What
-// answers without an outcome is no node, and does not know.
+// A release that finds no session is a loss, whatever became of the attempt before: the cluster
+// remembers who has released. What answers without an outcome is no node, and does not know.
 func TestHTTPClientsReportALossAtTheRelease(t *testing.T) {
 	takesTime(t) // a dozen programs start
 	eachHTTPClient(t, func(t *testing.T, _ string, program []string) {
-		gone := (&scriptedNode{release: always(410, `{"code":"no_session","message":"it has ended","outcome":"not_done"}`)}).start(t)
-		refuses := (&scriptedNode{release: always(503, `{"code":"not_leader","message":"no leader is known","outcome":"not_done"}`)}).start(t)
-		unknown := (&scriptedNode{release: always(503, `{"code":"unknown","message":"perhaps","outcome":"unknown"}`)}).start(t)
+		gone :=
+			(&scriptedNode{release: always(410,
+				`{"code":"no_session","message":"it has ended","outcome":"not_done"}`)}).start(t)
+		refuses :=
+			(&scriptedNode{release: always(503,
+				`{"code":"not_leader","message":"no leader is known","outcome":"not_done"}`)}).start(t)
+		unknown :=
+			(&scriptedNode{release: always(503,
+				`{"code":"unknown","message":"perhaps","outcome":"unknown"}`)}).start(t)
 		silent := (&scriptedNode{release: always(0, "")}).start(t)
-		proxy := (&scriptedNode{release: always(410, `{"code":"gone","message":"perhaps"}`)}).start(t)
+		proxy := (&scriptedNode{release: always(410, `{"code":"gone","message":"perhaps"}`)}).start(
+			t)
 		for what, test := range map[string]struct {
 			before, last string
 			want         int
 		}{
-			"a refused connection": {refusing(t), gone.url, exitLost}, "a refusal": {refuses.url, gone.url, exitLost},
-			"a lost answer": {silent.url, gone.url, exitLost}, "an unknown outcome": {unknown.url, gone.url, exitLost},
+			"a refused connection":            {refusing(t), gone.url, exitLost},
+			"a refusal":                       {refuses.url, gone.url, exitLost},
+			"a lost answer":                   {silent.url, gone.url, exitLost},
+			"an unknown outcome":              {unknown.url, gone.url, exitLost},
 			"an unknown outcome, and a proxy": {unknown.url, proxy.url, 0},
 		} {
-			end := startHTTPClient(t, program, []string{test.before, test.last}, nil, "use", "stock").wait(t)
+			end := startHTTPClient(t, program, []string{test.before, test.last}, nil, "use",
+				"stock").wait(t)
 			assert.Equal(t, test.want, end.code, "%s\n%s", what, end.stderr)
 			assert.Contains(t, end.stdout, "used", what)
 		}
 	})
 }
 
-// An acquisition may be granted and lost while its program is suspended between two polls. Its key has been used up, so it begins
-// anew with another one.
+// An acquisition may be granted and lost while its program is suspended between two polls. Its key
+// has been used up, so it begins anew with another one.
 func TestHTTPClientsBeginAnewAfterALossThatTheyMissed(t *testing.T) {
 	eachHTTPClient(t, func(t *testing.T, _ string, program []string) {
 		node := (&scriptedNode{acquire: func(r scriptedRequest) (int, string) {
 			switch r.before {
 			case 0:
-				return 202, strings.Replace(scriptedGrant(scriptedCluster, "9.5s"), "granted", "waiting", 1)
+				return 202, strings.Replace(scriptedGrant(scriptedCluster, "9.5s"), "granted",
+					"waiting", 1)
 			case 1:
 				return 410, `{"code":"no_session","message":"it has ended","outcome":"not_done"}`
 			}
@@ -269,10 +297,13 @@ func TestHTTPClientsLeaveNothingBehind(t *testing.T) {
 		if language == "shell" {
 			t.Skip("it has no block: its trap releases")
 		}
-		late := (&scriptedNode{acquire: always(200, scriptedGrant(scriptedCluster, "1ms")), renew: always(410, `{"code":"no_session","message":"it has ended"}`)}).start(t)
+		late :=
+			(&scriptedNode{acquire: always(200, scriptedGrant(scriptedCluster, "1ms")),
+				renew: always(410, `{"code":"no_session","message":"it has ended"}`)}).start(t)
 		waits := (&scriptedNode{acquire: func(r scriptedRequest) (int, string) {
 			if r.before == 0 {
-				return 202, strings.Replace(scriptedGrant(scriptedCluster, "9.5s"), "granted", "waiting", 1)
+				return 202, strings.Replace(scriptedGrant(scriptedCluster, "9.5s"), "granted",
+					"waiting", 1)
 			}
 			return 503, "a proxy"
 		}}).start(t)
@@ -282,7 +313,8 @@ func TestHTTPClientsLeaveNothingBehind(t *testing.T) {
 			}
 			return 200, scriptedGrant(scriptedCluster, "9.5s")
 		}}).start(t)
-		for what, node := range map[string]*scriptedNode{"a failed renewal": late, "a wait without an end": waits, "a lost answer": silent} {
+		for what, node := range map[string]*scriptedNode{"a failed renewal": late,
+			"a wait without an end": waits, "a lost answer": silent} {
 			end := startHTTPClient(t, program, []string{node.url}, nil, "brief", "stock").wait(t)
 			assert.NotEqual(t, 0, end.code)
 			assert.NotContains(t, end.stdout, "used", what)
@@ -307,11 +339,15 @@ func TestHTTPClientsExplainWrongAddresses(t *testing.T) {
 		forGRPC := grpc.NewServer()
 		t.Cleanup(forGRPC.Stop)
 		go func() { _ = forGRPC.Serve(l) }()
-		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "<html>") }))
+		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintln(w, "<html>")
+		}))
 		t.Cleanup(other.Close)
 		for what, address := range map[string]string{
-			"no scheme": strings.TrimPrefix(plain.url, "http://"), "the port for gRPC": "http://" + l.Addr().String(), "another server": other.URL,
-			"http to https": strings.Replace(secured.URL, "https", "http", 1), "https to http": strings.Replace(plain.url, "http", "https", 1),
+			"no scheme":         strings.TrimPrefix(plain.url, "http://"),
+			"the port for gRPC": "http://" + l.Addr().String(), "another server": other.URL,
+			"http to https":        strings.Replace(secured.URL, "https", "http", 1),
+			"https to http":        strings.Replace(plain.url, "http", "https", 1),
 			"an unknown authority": secured.URL,
 		} {
 			began := time.Now()
@@ -319,7 +355,8 @@ func TestHTTPClientsExplainWrongAddresses(t *testing.T) {
 			assert.NotEqual(t, 0, end.code, what)
 			assert.Contains(t, end.stderr, "no address of a node", what)
 			assert.Contains(t, end.stderr, address, what)
-			assert.Less(t, time.Since(began), 30*time.Second, "%s: it tried for all of its wait", what)
+			assert.Less(t, time.Since(began), 30*time.Second,
+				"%s: it tried for all of its wait", what)
 			t.Logf("%s: %v, %s", what, time.Since(began), end.stderr)
 		}
 		if language != "shell" {

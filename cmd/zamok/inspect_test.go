@@ -40,7 +40,8 @@ func readJSON[D any](t *testing.T, c *devCluster, args ...string) (doc D) {
 // holdLock has a command hold a lock until the test ends.
 func holdLock(t *testing.T, c *devCluster, args ...string) *process {
 	t.Helper()
-	r := startZamok(t, c, append(append([]string{"lock"}, args...), "--", "sh", "-c", "echo holding; exec sleep 1000")...)
+	r := startZamok(t, c, append(append([]string{"lock"}, args...), "--", "sh", "-c",
+		"echo holding; exec sleep 1000")...)
 	r.awaitOutput(t, "holding")
 	return r
 }
@@ -72,8 +73,10 @@ func TestShow(t *testing.T) {
 
 	text := runZamok(t, c, "show", "look/a").stdout
 	for _, want := range []string{
-		"look/a (mutex): held by 1, 2 waiting", `the nightly\x1b[2J report`, "the second", "the third", fmt.Sprint(holder.Token),
-		fmt.Sprintf("session %d, the holder", holder.Session), fmt.Sprintf("session %d, ahead", second.Session), "HOLD LEFT",
+		"look/a (mutex): held by 1, 2 waiting", `the nightly\x1b[2J report`, "the second",
+		"the third", fmt.Sprint(holder.Token),
+		fmt.Sprintf("session %d, the holder", holder.Session),
+		fmt.Sprintf("session %d, ahead", second.Session), "HOLD LEFT",
 	} {
 		require.Contains(t, text, want)
 	}
@@ -83,16 +86,20 @@ func TestShow(t *testing.T) {
 
 	all := readJSON[view.Locks](t, c, "ls", "look/")
 	require.Equal(t, []view.LockBrief{
-		{Name: "look/a", Kind: "mutex", Holders: 1, Waiters: 2}, {Name: "look/pool", Kind: "permits", Of: 5, Holders: 1},
+		{Name: "look/a", Kind: "mutex", Holders: 1, Waiters: 2},
+		{Name: "look/pool", Kind: "permits", Of: 5, Holders: 1},
 	}, all.Locks)
 	first := runZamok(t, c, "ls", "look/", "--limit", "1").stdout
 	require.Contains(t, first, "look/a")
 	require.NotContains(t, first, "look/pool")
 	require.Contains(t, first, "--after 'look/a'")
-	require.Contains(t, runZamok(t, c, "ls", "look/", "--limit", "1", "--after", "look/a").stdout, "look/pool")
-	require.Equal(t, `No lock whose name begins with "look/none" is in use.`+"\n", runZamok(t, c, "ls", "look/none").stdout)
+	require.Contains(t, runZamok(t, c, "ls", "look/", "--limit", "1", "--after", "look/a").stdout,
+		"look/pool")
+	require.Equal(t, `No lock whose name begins with "look/none" is in use.`+"\n",
+		runZamok(t, c, "ls", "look/none").stdout)
 
-	sessions := readJSON[view.Sessions](t, c, "sessions", "--after", fmt.Sprint(holder.Session-1), "--limit", "1")
+	sessions := readJSON[view.Sessions](t, c, "sessions", "--after", fmt.Sprint(holder.Session-1),
+		"--limit", "1")
 	require.Len(t, sessions.Sessions, 1)
 	require.Equal(t, holder.Session, sessions.Sessions[0].Session)
 	require.EqualValues(t, 1, sessions.Sessions[0].Tickets)
@@ -103,10 +110,13 @@ func TestShow(t *testing.T) {
 	token := fmt.Sprint(holder.Token)
 	r := runZamok(t, c, "check", "look/a", token)
 	require.Equal(t, exitResult{0, "held\n", ""}, r)
-	require.Equal(t, exitResult{exitNotHeld, "not held\n", ""}, runZamok(t, c, "check", "look/a", "1"))
+	require.Equal(t, exitResult{exitNotHeld, "not held\n", ""},
+		runZamok(t, c, "check", "look/a", "1"))
 	require.Equal(t, exitNotHeld, runZamok(t, c, "check", "look/a", "1", "-o", "json").code)
-	grant := []string{"--session", fmt.Sprint(holder.Session), "--ticket", fmt.Sprint(holder.Ticket)}
-	require.Equal(t, 0, runZamok(t, c, append([]string{"check", "look/a", token}, grant...)...).code)
+	grant := []string{"--session", fmt.Sprint(holder.Session), "--ticket",
+		fmt.Sprint(holder.Ticket)}
+	require.Equal(t, 0, runZamok(t, c,
+		append([]string{"check", "look/a", token}, grant...)...).code)
 }
 
 // An endpoint may be a name of several nodes; what can't be one is refused.
@@ -134,7 +144,8 @@ func TestLsPages(t *testing.T) {
 		_, err := cl.LockAll(t.Context(), items)
 		require.NoError(t, err)
 	}
-	for limit, want := range map[string]int{"0": perTicket * tickets, "1500": 1500, "1000": 1000, "2040": perTicket * tickets} {
+	for limit, want := range map[string]int{"0": perTicket * tickets, "1500": 1500, "1000": 1000,
+		"2040": perTicket * tickets} {
 		all := readJSON[view.Locks](t, c, "ls", "many/", "--limit", limit)
 		require.Len(t, all.Locks, want, limit)
 		if want < perTicket*tickets {
@@ -152,7 +163,8 @@ func TestNowIsMonotonic(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
 	one, two := readJSON[view.Stamp](t, c, "now"), readJSON[view.Stamp](t, c, "now")
-	require.True(t, one.Term < two.Term || one.Term == two.Term && one.Index < two.Index, "%v, then %v", one, two)
+	require.True(t, one.Term < two.Term || one.Term == two.Term && one.Index < two.Index,
+		"%v, then %v", one, two)
 	require.Contains(t, runZamok(t, c, "now").stdout, "term ")
 }
 
@@ -160,7 +172,8 @@ func TestWatchLocks(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
 	from := fmt.Sprint(readJSON[view.Stamp](t, c, "now").Index)
-	text, lines := startZamok(t, c, "watch", "watched/", "--from", from), startZamok(t, c, "watch", "watched/", "--from", from, "-o", "json")
+	text, lines := startZamok(t, c, "watch", "watched/", "--from", from),
+		startZamok(t, c, "watch", "watched/", "--from", from, "-o", "json")
 	require.Equal(t, 0, runZamok(t, c, "lock", "watched/a", "--with", "hidden", "--", "true").code)
 	text.awaitOutput(t, "released")
 	lines.awaitOutput(t, "released")
@@ -189,14 +202,18 @@ func TestWatchSessions(t *testing.T) {
 	c := sharedCluster(t)
 	from := fmt.Sprint(readJSON[view.Stamp](t, c, "now").Index)
 	require.Equal(t, 0, runZamok(t, c, "lock", "ends/a", "--", "true").code)
-	text, lines := startZamok(t, c, "watch", "--from", from), startZamok(t, c, "watch", "--from", from, "-o", "json")
-	sentence := regexp.MustCompile(`(?m)^\d+  ended       session \d+ \(.+\): (closed|expired|disconnected|expired by operator)`)
-	awaitCondition(t, "the end of a session, for people", func() bool { return sentence.MatchString(text.stdout.String()) })
+	text, lines := startZamok(t, c, "watch", "--from", from),
+		startZamok(t, c, "watch", "--from", from, "-o", "json")
+	sentence := regexp.MustCompile(
+		`(?m)^\d+  ended       session \d+ \(.+\): (closed|expired|disconnected|expired by operator)`)
+	awaitCondition(t, "the end of a session, for people",
+		func() bool { return sentence.MatchString(text.stdout.String()) })
 	awaitCondition(t, "the end of a session, for programs", func() bool {
 		for line := range strings.Lines(lines.stdout.String()) {
 			var e map[string]string
 			if json.Unmarshal([]byte(line), &e) == nil && e["event"] == "ended" {
-				return e["session"] != "" && e["reason"] != "" && e["label"] != "" && e["ticket"] == ""
+				return e["session"] != "" && e["reason"] != "" && e["label"] != "" &&
+					e["ticket"] == ""
 			}
 		}
 		return false
@@ -215,9 +232,12 @@ func TestOperatorCommandErrors(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no server":         {[]string{"ls", "--endpoints", "127.0.0.1:1", "--timeout", "300ms"}, "127.0.0.1:1"},
-		"no server, watch":  {[]string{"watch", "--endpoints", "127.0.0.1:1", "--timeout", "300ms"}, "unavailable"},
-		"no server, backup": {[]string{"backup", os.DevNull + "x", "--endpoints", "127.0.0.1:1", "--timeout", "300ms"}, "no backup was made"},
+		"no server": {[]string{"ls", "--endpoints", "127.0.0.1:1", "--timeout", "300ms"},
+			"127.0.0.1:1"},
+		"no server, watch": {[]string{"watch", "--endpoints", "127.0.0.1:1", "--timeout", "300ms"},
+			"unavailable"},
+		"no server, backup": {[]string{"backup", os.DevNull + "x", "--endpoints", "127.0.0.1:1",
+			"--timeout", "300ms"}, "no backup was made"},
 		"no time":           {[]string{"now", "--timeout", "0s"}, "--timeout is 0s"},
 		"a bad name":        {[]string{"show", "a\nb"}, "name"},
 		"no name":           {[]string{"show"}, "accepts 1 arg"},
@@ -225,33 +245,47 @@ func TestOperatorCommandErrors(t *testing.T) {
 		"half a grant":      {[]string{"check", "x", "1", "--session", "1"}, "give both"},
 		"no limit":          {[]string{"sessions", "--limit", "0"}, "above 0"},
 		"by something else": {[]string{"sessions", "--by", "label"}, "must be identity"},
-		"identities after":  {[]string{"sessions", "--by", "identity", "--after", "3"}, "use --limit"},
-		"no force":          {[]string{"release", "x", "--reason", "y"}, "--force"},
-		"no reason":         {[]string{"release", "x", "--force"}, "--reason"},
-		"nobody holds it":   {[]string{"release", "mistake/x", "--force", "--reason", "y"}, "nobody holds mistake/x; nothing was done"},
-		"nor this token":    {[]string{"release", "mistake/x", "--force", "--reason", "y", "--token", "7"}, "nobody holds mistake/x with a token up to 7"},
-		"nobody to ask":     {[]string{"release", "x", "--force", "--reason", "y", "-o", "json"}, "--token"},
-		"never issued":      {[]string{"check", "x", "9007199254740992000"}, "this cluster has issued none above"},
-		"release of that":   {[]string{"release", "x", "--force", "--reason", "y", "--token", "9007199254740992000"}, "this cluster has issued none above"},
-		"no such session":   {[]string{"expire", "7", "--reason", "y"}, "no live session 7; nothing was done"},
-		"a silent expiry":   {[]string{"expire", "7"}, "--reason"},
-		"no such node":      {[]string{"remove", "n9"}, `"n9" is no node`},
-		"transfer to none":  {[]string{"transfer", "n9"}, `"n9" is no node`},
-		"a bad address":     {[]string{"join", "n9", "nowhere"}, "peer"},
-		"another address":   {[]string{"join", "n1", "127.0.0.1:1"}, "n1 is a member at"},
-		"a bad shape":       {[]string{"bench", "sideways"}, "sideways"},
-		"no clients":        {[]string{"bench", "--clients", "0"}, "--clients is 0"},
-		"too many waiters":  {[]string{"bench", "parked", "--clients", "1", "--waiters", "5000"}, "--waiters is 5000"},
-		"no backup there":   {[]string{"restore", "no-such-file", "--id", "r1", "--data", "x", "--cluster", "r1=h:1"}, "no such file"},
-		"half a restore":    {[]string{"restore", "f", "--id", "r1"}, "--cluster"},
-		"too wide":          {[]string{"restore", "f", "--id", "r1", "--data", "x", "--cluster", "r1=h:1,r2=h:2"}, "name r1 alone"},
-		"too quiet":         {[]string{"restore", "f", "--id", "r1", "--data", "x", "--cluster", "r1=h:1", "--hold-off", "169h"}, "from 0 to 168h1m"},
-		"too long a ttl":    {[]string{"settings", "--longest-ttl", "169h"}, "longest_ttl: is 169h0m0s, which is not between 1m0s and 168h0m0s"},
-		"no ttl at all":     {[]string{"settings", "--longest-ttl", "0s"}, "above 0"},
-		"no quota at all":   {[]string{"settings", "--max-bytes", "0"}, "above 0"},
-		"too large a share": {[]string{"settings", "--identity-share", "101"}, "quotas.share: is 101"},
-		"two settings":      {[]string{"settings", "--longest-ttl", "1h", "--max-bytes", "5"}, "one after the other"},
-		"an odd format":     {[]string{"ls", "-o", "xml"}, "text or json"},
+		"identities after": {[]string{"sessions", "--by", "identity", "--after", "3"},
+			"use --limit"},
+		"no force":  {[]string{"release", "x", "--reason", "y"}, "--force"},
+		"no reason": {[]string{"release", "x", "--force"}, "--reason"},
+		"nobody holds it": {[]string{"release", "mistake/x", "--force", "--reason", "y"},
+			"nobody holds mistake/x; nothing was done"},
+		"nor this token": {[]string{"release", "mistake/x", "--force", "--reason", "y",
+			"--token", "7"}, "nobody holds mistake/x with a token up to 7"},
+		"nobody to ask": {[]string{"release", "x", "--force", "--reason", "y", "-o", "json"},
+			"--token"},
+		"never issued": {[]string{"check", "x", "9007199254740992000"},
+			"this cluster has issued none above"},
+		"release of that": {[]string{"release", "x", "--force", "--reason", "y", "--token",
+			"9007199254740992000"}, "this cluster has issued none above"},
+		"no such session": {[]string{"expire", "7", "--reason", "y"},
+			"no live session 7; nothing was done"},
+		"a silent expiry":  {[]string{"expire", "7"}, "--reason"},
+		"no such node":     {[]string{"remove", "n9"}, `"n9" is no node`},
+		"transfer to none": {[]string{"transfer", "n9"}, `"n9" is no node`},
+		"a bad address":    {[]string{"join", "n9", "nowhere"}, "peer"},
+		"another address":  {[]string{"join", "n1", "127.0.0.1:1"}, "n1 is a member at"},
+		"a bad shape":      {[]string{"bench", "sideways"}, "sideways"},
+		"no clients":       {[]string{"bench", "--clients", "0"}, "--clients is 0"},
+		"too many waiters": {[]string{"bench", "parked", "--clients", "1", "--waiters", "5000"},
+			"--waiters is 5000"},
+		"no backup there": {[]string{"restore", "no-such-file", "--id", "r1", "--data", "x",
+			"--cluster", "r1=h:1"}, "no such file"},
+		"half a restore": {[]string{"restore", "f", "--id", "r1"}, "--cluster"},
+		"too wide": {[]string{"restore", "f", "--id", "r1", "--data", "x", "--cluster",
+			"r1=h:1,r2=h:2"}, "name r1 alone"},
+		"too quiet": {[]string{"restore", "f", "--id", "r1", "--data", "x", "--cluster",
+			"r1=h:1", "--hold-off", "169h"}, "from 0 to 168h1m"},
+		"too long a ttl": {[]string{"settings", "--longest-ttl", "169h"},
+			"longest_ttl: is 169h0m0s, which is not between 1m0s and 168h0m0s"},
+		"no ttl at all":   {[]string{"settings", "--longest-ttl", "0s"}, "above 0"},
+		"no quota at all": {[]string{"settings", "--max-bytes", "0"}, "above 0"},
+		"too large a share": {[]string{"settings", "--identity-share", "101"},
+			"quotas.share: is 101"},
+		"two settings": {[]string{"settings", "--longest-ttl", "1h", "--max-bytes", "5"},
+			"one after the other"},
+		"an odd format": {[]string{"ls", "-o", "xml"}, "text or json"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -259,7 +293,8 @@ func TestOperatorCommandErrors(t *testing.T) {
 			switch {
 			case strings.HasPrefix(name, "no server"):
 				code, run = exitUnavailable, runZamok
-			case slices.Contains([]string{"no such session", "no such node", "transfer to none", "nobody holds it", "nor this token"}, name):
+			case slices.Contains([]string{"no such session", "no such node", "transfer to none",
+				"nobody holds it", "nor this token"}, name):
 				code = exitTargetNotFound
 			}
 			r := run(t, c, test.args...)
@@ -274,7 +309,8 @@ func TestOperatorCommandErrors(t *testing.T) {
 func TestDevHTTPEndpoints(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
-	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ready\n", "/metrics": "zamok_build_info{version="} {
+	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ready\n",
+		"/metrics": "zamok_build_info{version="} {
 		require.Eventually(t, func() bool {
 			answer, err := http.Get("http://127.0.0.1:" + strconv.Itoa(c.port+2) + path)
 			if err != nil {
@@ -282,7 +318,8 @@ func TestDevHTTPEndpoints(t *testing.T) {
 			}
 			defer answer.Body.Close()
 			body, err := io.ReadAll(answer.Body)
-			return err == nil && answer.StatusCode == http.StatusOK && strings.Contains(string(body), want)
+			return err == nil && answer.StatusCode == http.StatusOK &&
+				strings.Contains(string(body), want)
 		}, testTimeout, 20*time.Millisecond, path)
 	}
 }
@@ -293,8 +330,11 @@ func TestJSONIsThatOfHTTP(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "--nodes", "1")
 	holdLock(t, c, "same/a", "--max-hold", "1h", "--lock-delay", "1s")
-	for _, path := range []string{"?wait=1h&name=same/a&owner=x&meta=m", "?name=same/pool&permits=2&of=5"} { // until the test ends
-		waiting, err := http.NewRequestWithContext(t.Context(), "GET", fmt.Sprintf("http://127.0.0.1:%d/v1/hold%s", c.port+2, path), nil)
+	// until the test ends
+	for _, path := range []string{"?wait=1h&name=same/a&owner=x&meta=m",
+		"?name=same/pool&permits=2&of=5"} {
+		waiting, err := http.NewRequestWithContext(t.Context(), "GET",
+			fmt.Sprintf("http://127.0.0.1:%d/v1/hold%s", c.port+2, path), nil)
 		require.NoError(t, err)
 		answer, err := http.DefaultClient.Do(waiting)
 		require.NoError(t, err)
@@ -314,7 +354,8 @@ func TestJSONIsThatOfHTTP(t *testing.T) {
 		"members":                   {"members"},
 		"now":                       {"now"},
 	} {
-		awaitCondition(t, path, func() bool { // for longer than one look if the leader changes meanwhile
+		// for longer than one look if the leader changes meanwhile
+		awaitCondition(t, path, func() bool {
 			answer, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/v1/%s", c.port+2, path))
 			require.NoError(t, err)
 			defer answer.Body.Close()

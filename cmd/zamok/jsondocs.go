@@ -22,11 +22,13 @@ func getLock(ctx context.Context, c *client.Client, name string, limit int) (*vi
 }
 
 func newStamp(s client.Stamp) view.Stamp {
-	return view.Stamp{Term: view.Number(s.Term), Index: view.Number(s.Index), Time: view.Duration(s.Time)}
+	return view.Stamp{Term: view.Number(s.Term), Index: view.Number(s.Index),
+		Time: view.Duration(s.Time)}
 }
 
 func newItem(i client.Item) view.Item {
-	return view.Item{Name: i.Name(), Mode: view.Mode(i.Mode().String()), Permits: i.Permits(), Of: i.Of()}
+	return view.Item{Name: i.Name(), Mode: view.Mode(i.Mode().String()), Permits: i.Permits(),
+		Of: i.Of()}
 }
 
 // cell is a span for people; "" for nil.

@@ -58,7 +58,8 @@ func (d *latencyDoc) write(w io.Writer, title string) {
 		title, d.Count, d.Mean, d.P50, d.P90, d.P99, d.P999, d.Max)
 	for _, o := range d.Buckets {
 		fraction := float64(o.Count) / float64(d.Count)
-		fmt.Fprintf(w, "  < %-8s %5.1f %%  %s\n", o.Below, 100*fraction, strings.Repeat("█", int(fraction*barWidth+.5)))
+		fmt.Fprintf(w, "  < %-8s %5.1f %%  %s\n", o.Below, 100*fraction,
+			strings.Repeat("█", int(fraction*barWidth+.5)))
 	}
 }
 

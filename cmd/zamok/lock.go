@@ -65,14 +65,15 @@ func (v *lockCommand) run(ctx context.Context, name string, argv []string) error
 	}
 	defer h.close()
 	items := v.items(name)
-	lock, err := h.acquire(ctx, func(ctx context.Context, options ...client.Option) (*client.Lock, error) {
-		if v.try {
-			return h.client.TryLockAll(ctx, items, options...)
-		}
-		ctx, cancel := v.bounded(ctx)
-		defer cancel()
-		return h.client.LockAll(ctx, items, options...)
-	})
+	lock, err := h.acquire(ctx,
+		func(ctx context.Context, options ...client.Option) (*client.Lock, error) {
+			if v.try {
+				return h.client.TryLockAll(ctx, items, options...)
+			}
+			ctx, cancel := v.bounded(ctx)
+			defer cancel()
+			return h.client.LockAll(ctx, items, options...)
+		})
 	if err != nil {
 		return v.notAcquiredError(name, h.status.blockers, err)
 	}
@@ -86,7 +87,9 @@ func (v *lockCommand) run(ctx context.Context, name string, argv []string) error
 	case outcome.terminated:
 		return &exitError{exitLost, fmt.Errorf("%w; the command was ended", reason)}
 	}
-	return &exitError{exitLost, fmt.Errorf("%w; the command had ended by itself, with exit code %d, and another may have run at the same time", reason, outcome.exitCode)}
+	return &exitError{exitLost,
+		fmt.Errorf("%w; the command had ended by itself, with exit code %d, and another may have "+
+			"run at the same time", reason, outcome.exitCode)}
 }
 
 // exitStatus is the error that makes a command's own exit code that of this process.

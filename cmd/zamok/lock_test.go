@@ -23,7 +23,8 @@ import (
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
-	holder := startZamok(t, c, "lock", "codes/held", "--", "sh", "-c", "echo holding; exec sleep 1000")
+	holder := startZamok(t, c, "lock", "codes/held", "--", "sh", "-c",
+		"echo holding; exec sleep 1000")
 	holder.awaitOutput(t, "holding")
 	plain := filepath.Join(t.TempDir(), "plain")
 	require.NoError(t, os.WriteFile(plain, nil, 0o600))
@@ -32,34 +33,54 @@ func TestExitCodes(t *testing.T) {
 		code int
 		want string
 	}{
-		"the command's own":    {[]string{"lock", "codes/a", "--", "sh", "-c", "exit 42"}, 42, ""},
-		"a command that ends":  {[]string{"lock", "codes/b", "--", "true"}, 0, ""},
-		"not acquired":         {[]string{"lock", "codes/held", "--try", "--", "true"}, 121, "held by session"},
-		"the wait timed out":   {[]string{"lock", "codes/held", "--wait", "3s", "--", "true"}, 122, "codes/held not acquired within 3s (--wait)"},
-		"can't be run":         {[]string{"lock", "codes/c", "--", plain}, 126, "permission denied"},
-		"not found":            {[]string{"lock", "codes/d", "--", "no-such-command-anywhere"}, 127, "not found"},
-		"ended by a signal":    {[]string{"lock", "codes/e", "--", "sh", "-c", "kill -KILL $$"}, 137, ""},
-		"no name":              {[]string{"lock"}, 125, "the name of the lock and the command are missing"},
-		"no dashes":            {[]string{"lock", "x", "true"}, 125, "put -- before"},
-		"no command":           {[]string{"lock", "x", "--"}, 125, "the command to run is missing"},
-		"two names":            {[]string{"lock", "x", "y", "--", "true"}, 125, "--with"},
-		"no such flag":         {[]string{"lock", "--frob", "x", "--", "true"}, 125, "--frob"},
-		"no such command":      {[]string{"lokc"}, 125, `there is no command "lokc"; is it lock?` + "\n"},
-		"no unit":              {[]string{"lock", "x", "--wait", "5", "--", "true"}, 125, `for "--wait" flag: a duration needs a unit`},
-		"an empty name":        {[]string{"lock", "", "--", "true"}, 125, "invalid: name: is empty; nothing was done"},
-		"a bad name":           {[]string{"lock", "a\nb", "--", "true"}, 125, "name"},
-		"try and wait":         {[]string{"lock", "x", "--try", "--wait", "1s", "--", "true"}, 125, "exclude"},
-		"no wait":              {[]string{"lock", "x", "--wait", "0s", "--", "true"}, 125, "--try"},
-		"a ttl too short":      {[]string{"lock", "x", "--ttl", "9s", "--", "true"}, 125, "--kill-after"},
-		"a hold too short":     {[]string{"lock", "x", "--max-hold", "9s", "--", "true"}, 125, "--max-hold"},
-		"a shorter one":        {[]string{"lock", "x", "--max-hold", "800ms", "--kill-after", "0s", "--", "true"}, 125, "800ms"},
-		"a hold with no rest":  {[]string{"lock", "x", "--max-hold", "11s", "--", "true"}, 125, "11.556s"},
-		"permits without of":   {[]string{"lock", "x", "--permits", "2", "--", "true"}, 125, "--of"},
-		"shared and permits":   {[]string{"lock", "x", "--shared", "--permits", "1", "--of", "2", "--", "true"}, 125, "--shared"},
-		"another kind of lock": {[]string{"lock", "codes/held", "--permits", "1", "--of", "2", "--", "true"}, 125, "another kind"},
-		"unavailable":          {[]string{"lock", "x", "--try", "--endpoints", "127.0.0.1:1", "--", "true"}, 124, "127.0.0.1:1: nobody listens there"},
-		"no certificate":       {[]string{"lock", "x", "--cacert", plain, "--", "true"}, 125, "no certificate"},
-		"a token without TLS":  {[]string{"lock", "x", "--token-file", plain, "--", "true"}, 125, "needs TLS"},
+		"the command's own":   {[]string{"lock", "codes/a", "--", "sh", "-c", "exit 42"}, 42, ""},
+		"a command that ends": {[]string{"lock", "codes/b", "--", "true"}, 0, ""},
+		"not acquired": {[]string{"lock", "codes/held", "--try", "--", "true"}, 121,
+			"held by session"},
+		"the wait timed out": {[]string{"lock", "codes/held", "--wait", "3s", "--", "true"}, 122,
+			"codes/held not acquired within 3s (--wait)"},
+		"can't be run": {[]string{"lock", "codes/c", "--", plain}, 126,
+			"permission denied"},
+		"not found": {[]string{"lock", "codes/d", "--", "no-such-command-anywhere"}, 127,
+			"not found"},
+		"ended by a signal": {[]string{"lock", "codes/e", "--", "sh", "-c", "kill -KILL $$"},
+			137, ""},
+		"no name": {[]string{"lock"}, 125,
+			"the name of the lock and the command are missing"},
+		"no dashes":    {[]string{"lock", "x", "true"}, 125, "put -- before"},
+		"no command":   {[]string{"lock", "x", "--"}, 125, "the command to run is missing"},
+		"two names":    {[]string{"lock", "x", "y", "--", "true"}, 125, "--with"},
+		"no such flag": {[]string{"lock", "--frob", "x", "--", "true"}, 125, "--frob"},
+		"no such command": {[]string{"lokc"}, 125,
+			`there is no command "lokc"; is it lock?` + "\n"},
+		"no unit": {[]string{"lock", "x", "--wait", "5", "--", "true"}, 125,
+			`for "--wait" flag: a duration needs a unit`},
+		"an empty name": {[]string{"lock", "", "--", "true"}, 125,
+			"invalid: name: is empty; nothing was done"},
+		"a bad name": {[]string{"lock", "a\nb", "--", "true"}, 125, "name"},
+		"try and wait": {[]string{"lock", "x", "--try", "--wait", "1s", "--", "true"}, 125,
+			"exclude"},
+		"no wait": {[]string{"lock", "x", "--wait", "0s", "--", "true"}, 125, "--try"},
+		"a ttl too short": {[]string{"lock", "x", "--ttl", "9s", "--", "true"}, 125,
+			"--kill-after"},
+		"a hold too short": {[]string{"lock", "x", "--max-hold", "9s", "--", "true"}, 125,
+			"--max-hold"},
+		"a shorter one": {[]string{"lock", "x", "--max-hold", "800ms", "--kill-after", "0s",
+			"--", "true"}, 125, "800ms"},
+		"a hold with no rest": {[]string{"lock", "x", "--max-hold", "11s", "--", "true"}, 125,
+			"11.556s"},
+		"permits without of": {[]string{"lock", "x", "--permits", "2", "--", "true"}, 125,
+			"--of"},
+		"shared and permits": {[]string{"lock", "x", "--shared", "--permits", "1", "--of", "2",
+			"--", "true"}, 125, "--shared"},
+		"another kind of lock": {[]string{"lock", "codes/held", "--permits", "1", "--of", "2", "--",
+			"true"}, 125, "another kind"},
+		"unavailable": {[]string{"lock", "x", "--try", "--endpoints", "127.0.0.1:1", "--",
+			"true"}, 124, "127.0.0.1:1: nobody listens there"},
+		"no certificate": {[]string{"lock", "x", "--cacert", plain, "--", "true"}, 125,
+			"no certificate"},
+		"a token without TLS": {[]string{"lock", "x", "--token-file", plain, "--", "true"}, 125,
+			"needs TLS"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -78,7 +99,8 @@ func TestExitCodes(t *testing.T) {
 func TestCommandEnvironment(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
-	r := startZamok(t, c, "lock", "env/a", "--with", "env/b", "--meta", "month's end", "--", "sh", "-c",
+	r := startZamok(t, c, "lock", "env/a", "--with", "env/b", "--meta", "month's end", "--",
+		"sh", "-c",
 		`echo "$ZAMOK_LOCK_NAME $ZAMOK_LOCK_TOKEN $ZAMOK_LOCK_SESSION $ZAMOK_LOCK_TICKET $ZAMOK_LOCK_DEADLINE"; exec sleep 1000`)
 	r.awaitOutput(t, "Z\n")
 	words := strings.Fields(r.stdout.String())
@@ -90,7 +112,8 @@ func TestCommandEnvironment(t *testing.T) {
 		require.Len(t, detail.Held, 1)
 		held := detail.Held[0]
 		require.Equal(t, words[1:4], []string{
-			strconv.FormatUint(uint64(held.Token), 10), strconv.FormatUint(held.Session, 10), strconv.FormatUint(held.Ticket, 10),
+			strconv.FormatUint(uint64(held.Token), 10), strconv.FormatUint(held.Session, 10),
+			strconv.FormatUint(held.Ticket, 10),
 		})
 		require.Equal(t, "month's end", string(held.Meta))
 	}
@@ -107,9 +130,11 @@ func TestWaitTimeoutNamesHolder(t *testing.T) {
 	t.Parallel()
 	v := &acquisitionFlags{wait: 5 * time.Second, with: []string{"b"}}
 	var s statusLine
-	s.show(client.Position{Name: "a", Ahead: 1, Blockers: []client.Blocker{{Name: "a", Session: 7, Label: "kim@db7"}, {Name: "b"}}})
+	s.show(client.Position{Name: "a", Ahead: 1,
+		Blockers: []client.Blocker{{Name: "a", Session: 7, Label: "kim@db7"}, {Name: "b"}}})
 	err := v.notAcquiredError("a", s.blockers, errWaitTimeout)
-	require.ErrorContains(t, err, `a, b not acquired within 5s (--wait); "a" is held by session 7 (kim@db7), …`)
+	require.ErrorContains(t, err,
+		`a, b not acquired within 5s (--wait); "a" is held by session 7 (kim@db7), …`)
 }
 
 // The version is printed as other programs print it.
@@ -118,7 +143,8 @@ func TestVersionOutput(t *testing.T) {
 	for _, ask := range []string{"version", "--version"} {
 		r := runZamok(t, sharedCluster(t), ask)
 		require.Equal(t, versionLine(), r.stdout)
-		require.Regexp(t, `^zamok \S+ \(commit \S.*, go\S+, \w+/\w+, format [0-9a-f]{16}\)\n$`, r.stdout)
+		require.Regexp(t, `^zamok \S+ \(commit \S.*, go\S+, \w+/\w+, format [0-9a-f]{16}\)\n$`,
+			r.stdout)
 		require.Zero(t, r.code, r.stderr)
 	}
 }
@@ -130,7 +156,8 @@ func TestDefaultMetadata(t *testing.T) {
 	r.awaitOutput(t, "holding")
 	detail, err := c.client(t).Get(context.Background(), "who", 0)
 	require.NoError(t, err)
-	require.Equal(t, pidText(r.Process.Pid)+": sh -c echo holding; exec sleep 1000", string(detail.Held[0].Meta))
+	require.Equal(t, pidText(r.Process.Pid)+": sh -c echo holding; exec sleep 1000",
+		string(detail.Held[0].Meta))
 	require.Equal(t, pidText(r.Process.Pid), detail.Held[0].Label)
 }
 
@@ -141,15 +168,19 @@ func pidText(pid int) string {
 func TestSharedLocksAndPermits(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
-	for name, flags := range map[string][]string{"shared": {"--shared"}, "permits": {"--permits", "1", "--of", "2"}} {
+	for name, flags := range map[string][]string{"shared": {"--shared"},
+		"permits": {"--permits", "1", "--of", "2"}} {
 		for range 2 {
-			r := startZamok(t, c, append(append([]string{"lock", "modes/" + name}, flags...), "--", "sh", "-c", "echo holding; exec sleep 1000")...)
+			r := startZamok(t, c, append(append([]string{"lock", "modes/" + name}, flags...), "--",
+				"sh", "-c", "echo holding; exec sleep 1000")...)
 			r.awaitOutput(t, "holding")
 		}
 	}
 	require.Equal(t, 121, runZamok(t, c, "lock", "modes/shared", "--try", "--", "true").code)
-	require.Equal(t, 0, runZamok(t, c, "lock", "modes/shared", "--try", "--shared", "--", "true").code)
-	require.Equal(t, 121, runZamok(t, c, "lock", "modes/permits", "--try", "--permits", "1", "--of", "2", "--", "true").code)
+	require.Equal(t, 0, runZamok(t, c, "lock", "modes/shared", "--try", "--shared", "--",
+		"true").code)
+	require.Equal(t, 121, runZamok(t, c, "lock", "modes/permits", "--try", "--permits", "1", "--of",
+		"2", "--", "true").code)
 }
 
 func TestCommandReceivesSignals(t *testing.T) {
@@ -173,7 +204,8 @@ func TestCommandReceivesSignals(t *testing.T) {
 func TestSignalCancelsWait(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
-	startZamok(t, c, "lock", "waits", "--", "sh", "-c", "echo holding; exec sleep 1000").awaitOutput(t, "holding")
+	startZamok(t, c, "lock", "waits", "--", "sh", "-c",
+		"echo holding; exec sleep 1000").awaitOutput(t, "holding")
 	r := startZamok(t, c, "lock", "waits", "--", "true")
 	c.awaitWaiters(t, "waits", 1)
 	require.NoError(t, r.Process.Signal(syscall.SIGINT))
@@ -186,13 +218,15 @@ func TestCommandDiesWithWrapper(t *testing.T) {
 		t.Skip("only Linux signals a parent's death to a process")
 	}
 	t.Parallel()
-	r := startZamok(t, sharedCluster(t), "lock", "orphan", "--", "sh", "-c", "echo pid $$; exec sleep 1000")
+	r := startZamok(t, sharedCluster(t), "lock", "orphan", "--", "sh", "-c",
+		"echo pid $$; exec sleep 1000")
 	r.awaitOutput(t, "\n")
 	pid, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(r.stdout.String(), "pid ")))
 	require.NoError(t, err)
 	require.True(t, isRunning(pid))
 	require.NoError(t, r.Process.Kill())
-	require.Eventually(t, func() bool { return !isRunning(pid) }, testTimeout, 5*time.Millisecond, "the command runs on")
+	require.Eventually(t, func() bool { return !isRunning(pid) }, testTimeout, 5*time.Millisecond,
+		"the command runs on")
 }
 
 // The cluster stops answering: the command gets TERM before the lease ends, and zamok prints why.
@@ -206,8 +240,8 @@ func TestUnreachableClusterTerminatesCommand(t *testing.T) {
 	silent := time.Now()
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
 	r.awaitOutput(t, "terminated")
-	// It runs as long as it surely may, which is from the last renewal: up to a third of the lease before, and
-	// then some on a busy machine.
+	// It runs as long as it surely may, which is from the last renewal: up to a third of the lease
+	// before, and then some on a busy machine.
 	terminated := time.Since(silent)
 	require.Greater(t, terminated, time.Second, "terminated although the lease would have lasted")
 	end := r.wait(t)
@@ -226,7 +260,8 @@ func TestForcedReleaseTerminatesCommand(t *testing.T) {
 		r.awaitOutput(t, "ready")
 		detail, err := cl.Get(context.Background(), "forced", 0)
 		require.NoError(t, err)
-		_, err = admin.New(cl).ForceRelease(context.Background(), "forced", detail.Held[0].Token, "for a test")
+		_, err = admin.New(cl).ForceRelease(context.Background(), "forced", detail.Held[0].Token,
+			"for a test")
 		require.NoError(t, err)
 		require.Contains(t, r.wait(t).stdout, "cleaned up")
 		return r
@@ -236,9 +271,11 @@ func TestForcedReleaseTerminatesCommand(t *testing.T) {
 func TestMaxHoldTerminatesCommand(t *testing.T) {
 	t.Parallel()
 	begun := time.Now()
-	r := runZamok(t, sharedCluster(t), "lock", "held long", "--max-hold", "5s", "--kill-after", "1s", "--", "sleep", "1000")
+	r := runZamok(t, sharedCluster(t), "lock", "held long", "--max-hold", "5s", "--kill-after",
+		"1s", "--", "sleep", "1000")
 	require.Equal(t, exitLost, r.code, r.stderr)
-	require.Regexp(t, `: (--max-hold is nearly over|the maximum hold is over) \(lock "held long", token [0-9]+\); the command was ended`, r.stderr)
+	require.Regexp(t,
+		`: (--max-hold is nearly over|the maximum hold is over) \(lock "held long", token [0-9]+\); the command was ended`, r.stderr)
 	require.Greater(t, time.Since(begun), 2*time.Second)
 }
 
@@ -268,15 +305,19 @@ func TestElect(t *testing.T) {
 	detail, err := cl.Get(context.Background(), "epoch", 0)
 	require.NoError(t, err)
 	err = admin.New(cl).ExpireSession(context.Background(), detail.Held[0].Session, "for a test")
-	if !errors.Is(err, client.ErrSessionExpired) { // the renewal was repeated: an answer came too late on a busy machine
+	// the renewal was repeated: an answer came too late on a busy machine
+	if !errors.Is(err, client.ErrSessionExpired) {
 		require.NoError(t, err)
 	}
 	candidates[0].awaitOutput(t, "steps down")
 	candidates[1].awaitOutput(t, "leads")
 	c.awaitWaiters(t, "epoch", 1) // the first stands again
 	require.NoError(t, candidates[1].Process.Signal(syscall.SIGTERM))
-	require.Equal(t, 0, candidates[1].wait(t).code, "a signal passed on to the command ends it, and its code is ours")
-	require.Eventually(t, func() bool { return strings.Count(candidates[0].stdout.String(), "leads") == 2 }, testTimeout, 5*time.Millisecond)
+	require.Equal(t, 0, candidates[1].wait(t).code,
+		"a signal passed on to the command ends it, and its code is ours")
+	require.Eventually(t, func() bool {
+		return strings.Count(candidates[0].stdout.String(), "leads") == 2
+	}, testTimeout, 5*time.Millisecond)
 	require.NoError(t, candidates[0].Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 0, candidates[0].wait(t).code)
 }
@@ -304,10 +345,12 @@ func TestRejectsEndpointsOfTwoClusters(t *testing.T) {
 			require.Contains(t, r.stderr, two.endpoint())
 		}
 	}
-	require.Equal(t, 0, runZamok(t, one, "members", "--endpoints", one.endpoint()+",127.0.0.1:1").code, "a silent one is no error")
+	require.Equal(t, 0, runZamok(t, one, "members", "--endpoints",
+		one.endpoint()+",127.0.0.1:1").code, "a silent one is no error")
 }
 
-// A command that ends by itself while its wrapper sleeps through the lease has not run alone to its end.
+// A command that ends by itself while its wrapper sleeps through the lease has not run alone to its
+// end.
 func TestLossFoundOnReleaseExits123(t *testing.T) {
 	t.Parallel()
 	c, enough := startCluster(t, "--nodes", "1"), filepath.Join(t.TempDir(), "enough")
@@ -317,8 +360,10 @@ func TestLossFoundOnReleaseExits123(t *testing.T) {
 	pid, err := strconv.Atoi(strings.Fields(r.stdout.String())[0])
 	require.NoError(t, err)
 	require.NoError(t, r.Process.Signal(syscall.SIGSTOP))
-	require.NoError(t, os.WriteFile(enough, nil, 0o600)) // it must not end before: the lock would be released in time
-	require.Eventually(t, func() bool { return !isRunning(pid) }, testTimeout, 5*time.Millisecond, "the command does not end")
+	// it must not end before: the lock would be released in time
+	require.NoError(t, os.WriteFile(enough, nil, 0o600))
+	require.Eventually(t, func() bool { return !isRunning(pid) }, testTimeout, 5*time.Millisecond,
+		"the command does not end")
 	cl := c.client(t)
 	require.Eventually(t, func() bool {
 		detail, err := cl.Get(t.Context(), "late", 0)

@@ -29,19 +29,23 @@ func newLs(a *app) *cobra.Command {
 		Use:   "ls [PREFIX]",
 		Short: "list locks in use by name",
 		Long: `Lists locks that are held, waited for or in their lock delay, ordered by name. RESERVED UNTIL is the time on
-this machine's clock at which the reservation of the first holder ends; see ` + "`zamok show --help`" + `.`,
+this machine's clock at which the reservation of the first holder ends; see ` +
+			"`zamok show --help`" + `.`,
 		Example: "  zamok ls\n  zamok ls account/ -o json",
 		GroupID: groupInspect,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if v.limit < 0 {
-				return &usageError{cmd.CommandPath(), fmt.Errorf("--limit is %d: it must not be below 0", v.limit)}
+				return &usageError{cmd.CommandPath(),
+					fmt.Errorf("--limit is %d: it must not be below 0", v.limit)}
 			}
 			prefix := ""
 			if len(args) > 0 {
 				prefix = args[0]
 			}
-			return v.run(cmd, func(ctx context.Context, c *client.Client) error { return v.list(ctx, c, prefix) })
+			return v.run(cmd, func(ctx context.Context, c *client.Client) error {
+				return v.list(ctx, c, prefix)
+			})
 		},
 	}
 	v.register(a, cmd, requestTimeoutDefault)
@@ -57,7 +61,8 @@ func (v *lsCommand) list(ctx context.Context, c *client.Client, prefix string) e
 	for after := v.after; more; {
 		page := pageSizeMax
 		if v.limit > 0 {
-			page = min(page, v.limit+1-len(locks)) // one more than is shown, to know whether there are more
+			// one more than is shown, to know whether there are more
+			page = min(page, v.limit+1-len(locks))
 		}
 		request := &zamokpb.ListRequest{Prefix: prefix, After: after, Limit: uint32(page)}
 		r, _, err := call.Leader(ctx, c.Calls(), call.Reads, call.Node.List, request)
@@ -90,7 +95,8 @@ func (v *lsCommand) list(ctx context.Context, c *client.Client, prefix string) e
 		reserved := false
 		for _, l := range doc.Locks {
 			reserved = reserved || l.ReservedLeft != nil
-			rows = append(rows, []string{l.Name, kindText(l), fmt.Sprint(l.Holders), fmt.Sprint(l.Waiters), firstNonEmpty(cell(l.Delay))})
+			rows = append(rows, []string{l.Name, kindText(l), fmt.Sprint(l.Holders),
+				fmt.Sprint(l.Waiters), firstNonEmpty(cell(l.Delay))})
 		}
 		if reserved {
 			rows[0] = append(rows[0], "RESERVED UNTIL")
@@ -100,7 +106,8 @@ func (v *lsCommand) list(ctx context.Context, c *client.Client, prefix string) e
 		}
 		table(w, rows)
 		if more {
-			fmt.Fprintf(w, "There are more: continue with --after %s; --limit 0 lists all.\n", shellQuote(doc.Next))
+			fmt.Fprintf(w, "There are more: continue with --after %s; --limit 0 lists all.\n",
+				shellQuote(doc.Next))
 		}
 	})
 }

@@ -62,22 +62,29 @@ func diskText(m view.Member) string {
 
 // writeMembers fits into a terminal of 80 columns, with addresses like 127.0.0.1:5750.
 func writeMembers(w io.Writer, d *view.Members) {
-	rows := [][]string{{"ID", "ROLE", "CONTACT", "BEHIND", "CLIENTS AT", "PEERS AT", "DISK FREE", "VERSION"}}
+	rows := [][]string{{"ID", "ROLE", "CONTACT", "BEHIND", "CLIENTS AT", "PEERS AT", "DISK FREE",
+		"VERSION"}}
 	for _, m := range d.Members {
-		rows = append(rows, []string{m.ID, roleText(m), lastContactText(m), behindText(m), firstNonEmpty(m.Client), m.Peer, diskText(m), firstNonEmpty(m.Version)})
+		rows = append(rows, []string{m.ID, roleText(m), lastContactText(m), behindText(m),
+			firstNonEmpty(m.Client), m.Peer, diskText(m), firstNonEmpty(m.Version)})
 	}
 	table(w, rows)
 	for _, m := range d.Members {
 		if unreachable(m) {
-			fmt.Fprintf(w, "\n%s: no contact for %v. Is it running? Can the leader reach %s?\n", m.ID, lastContactText(m), m.Peer)
+			fmt.Fprintf(w, "\n%s: no contact for %v. Is it running? Can the leader reach %s?\n",
+				m.ID, lastContactText(m), m.Peer)
 		}
 	}
-	fmt.Fprintf(w, "\nThe cluster's id is %s.\nIts election timeout is %s.\n", d.Cluster, time.Duration(d.ElectionTimeout))
+	fmt.Fprintf(w, "\nThe cluster's id is %s.\nIts election timeout is %s.\n", d.Cluster,
+		time.Duration(d.ElectionTimeout))
 	if d.ShortTTLs > 0 {
-		fmt.Fprintf(w, "%d sessions have a ttl below four election timeouts: most failovers end them.\n", d.ShortTTLs)
+		fmt.Fprintf(w,
+			"%d sessions have a ttl below four election timeouts: most failovers end them.\n",
+			d.ShortTTLs)
 	}
 	if d.HoldOff > 0 {
-		fmt.Fprintf(w, "No lock is granted for another %s: a backup was restored.\n", cell(&d.HoldOff))
+		fmt.Fprintf(w, "No lock is granted for another %s: a backup was restored.\n",
+			cell(&d.HoldOff))
 	}
 }
 
@@ -95,7 +102,8 @@ All endpoints are queried. An endpoint of another cluster is an error; one that 
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return q.run(cmd, func(ctx context.Context, c *client.Client) error {
-				r, _, err := call.Leader(ctx, c.Calls(), call.Surveys, call.Node.Members, &zamokpb.MembersRequest{})
+				r, _, err := call.Leader(ctx, c.Calls(), call.Surveys, call.Node.Members,
+					&zamokpb.MembersRequest{})
 				if err != nil {
 					return err
 				}

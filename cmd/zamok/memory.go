@@ -26,7 +26,8 @@ type memoryLimits struct {
 }
 
 // defaultLimits are the defaults.
-var defaultLimits = memoryLimits{unread: api.UnreadBytesDefault, conns: api.ConnsDefault, calls: limits.CallsDefault}
+var defaultLimits = memoryLimits{unread: api.UnreadBytesDefault, conns: api.ConnsDefault,
+	calls: limits.CallsDefault}
 
 // apply sets the limits that the operator has not set.
 func (m memoryLimits) apply(cfg *api.NodeConfig) {
@@ -38,9 +39,10 @@ func (m memoryLimits) apply(cfg *api.NodeConfig) {
 	}
 }
 
-// limitMemory sets Go's memory limit to nine tenths of the memory limit of the process's cgroup (MemoryMax= of a unit, the
-// limit of a container), unless the environment has GOMEMLIMIT. Of the limit, what clients leave unread gets at most an eighth, and
-// so do the connections of each port, session streams, and held calls.
+// limitMemory sets Go's memory limit to nine tenths of the memory limit of the process's cgroup
+// (MemoryMax= of a unit, the limit of a container), unless the environment has GOMEMLIMIT. Of the
+// limit, what clients leave unread gets at most an eighth, and so do the connections of each port,
+// session streams, and held calls.
 func limitMemory(log *slog.Logger, machine fs.FS) (m memoryLimits) {
 	limit := debug.SetMemoryLimit(-1) // that of GOMEMLIMIT
 	if allowed := cgroupMemory(machine); allowed > 0 && os.Getenv("GOMEMLIMIT") == "" {
@@ -48,20 +50,25 @@ func limitMemory(log *slog.Logger, machine fs.FS) (m memoryLimits) {
 		debug.SetMemoryLimit(limit)
 	}
 	eighth := limit / 8
-	number := func(each int64, standard int) int { return int(min(max(eighth/each, 1), int64(standard))) }
+	number := func(each int64, standard int) int {
+		return int(min(max(eighth/each, 1), int64(standard)))
+	}
 	m = memoryLimits{
 		unread: min(eighth, defaultLimits.unread),
 		conns:  number(conns.ConnBytes, defaultLimits.conns),
 		calls:  number(callBytes, defaultLimits.calls),
 	}
 	if m != defaultLimits {
-		log.Info("limits of connections, streams and bytes are below their defaults because of the memory limit", "memory_limit", limit,
-			"max_connections", m.conns, "streams", m.calls, "held_calls", m.calls, "unread_bytes", m.unread)
+		log.Info("limits of connections, streams and bytes are below their defaults because of "+
+			"the memory limit", "memory_limit", limit,
+			"max_connections", m.conns, "streams", m.calls, "held_calls", m.calls, "unread_bytes",
+			m.unread)
 	}
 	return m
 }
 
-// cgroupMemory is the lowest memory limit of the process's cgroups; 0: none. It reads cgroups of version 2, on Linux.
+// cgroupMemory is the lowest memory limit of the process's cgroups; 0: none. It reads cgroups of
+// version 2, on Linux.
 func cgroupMemory(machine fs.FS) (least int64) {
 	groups, _ := fs.ReadFile(machine, "proc/self/cgroup")
 	_, group, found := strings.Cut(string(groups), "0::")
@@ -71,7 +78,8 @@ func cgroupMemory(machine fs.FS) (least int64) {
 	group, _, _ = strings.Cut(group, "\n")
 	for dir := path.Join("/", group); ; dir = path.Dir(dir) {
 		text, _ := fs.ReadFile(machine, path.Join("sys/fs/cgroup", dir, "memory.max"))
-		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && (least == 0 || n < least) {
+		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil &&
+			(least == 0 || n < least) {
 			least = n
 		}
 		if dir == "/" {

@@ -13,7 +13,8 @@ import (
 	"zamok/api/gate/limits"
 )
 
-// The limit of the process follows from its cgroups, the least of them, and what clients may leave unread from that.
+// The limit of the process follows from its cgroups, the least of them, and what clients may leave
+// unread from that.
 func TestTheMemoryLimitFollowsFromTheCgroup(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	defer debug.SetMemoryLimit(before)
@@ -33,13 +34,15 @@ func TestTheMemoryLimitFollowsFromTheCgroup(t *testing.T) {
 	assert.Equal(t, small, limitMemory(log, machine("max", "400000000")))
 	assert.Equal(t, small, limitMemory(log, machine("400000000", "1000000000")))
 	assert.EqualValues(t, 360_000_000, debug.SetMemoryLimit(-1))
-	assert.Equal(t, memoryLimits{unread: 64 << 20, conns: 900_000_000 / conns.ConnBytes, calls: 900_000_000 / callBytes},
+	assert.Equal(t, memoryLimits{unread: 64 << 20, conns: 900_000_000 / conns.ConnBytes,
+		calls: 900_000_000 / callBytes},
 		limitMemory(log, machine("8000000000", "max")), "more than the bytes need")
 	assert.EqualValues(t, 7_200_000_000, debug.SetMemoryLimit(-1))
 	assert.Equal(t, defaultLimits, limitMemory(log, machine("16000000000", "max")), "the defaults")
 	t.Setenv("GOMEMLIMIT", "300000000")
 	debug.SetMemoryLimit(300_000_000)
-	assert.EqualValues(t, 300_000_000/8, limitMemory(log, machine("400000000", "max")).unread, "the environment has the last word")
+	assert.EqualValues(t, 300_000_000/8, limitMemory(log, machine("400000000", "max")).unread,
+		"the environment has the last word")
 	assert.EqualValues(t, 300_000_000, debug.SetMemoryLimit(-1))
 	debug.SetMemoryLimit(before)
 	assert.Equal(t, defaultLimits, limitMemory(log, fstest.MapFS{}), "another system")

@@ -28,7 +28,8 @@ leader.`,
 					return err
 				}
 				return a.print(newStamp(stamp), func(w io.Writer) {
-					fmt.Fprintf(w, "term %d, index %d, time %v\n", stamp.Term, stamp.Index, stamp.Time)
+					fmt.Fprintf(w, "term %d, index %d, time %v\n", stamp.Term, stamp.Index,
+						stamp.Time)
 				})
 			})
 		},

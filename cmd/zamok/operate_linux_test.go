@@ -35,10 +35,13 @@ func TestReleaseAsksForConfirmation(t *testing.T) {
 func TestBenchShowsProgress(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
-	p := startAtTerminal(t, c, binary, "bench", "--clients", "2", "--duration", "1h", "--prefix", "tty/bench/")
+	p := startAtTerminal(t, c, binary, "bench", "--clients", "2", "--duration", "1h", "--prefix",
+		"tty/bench/")
 	p.awaitOutput(t, "cycles after")
 	p.typeKeys(t, ctrlC)
 	require.Equal(t, 128+2, p.wait(t).code)
 	require.NotContains(t, p.stdout.String(), "p99")
-	awaitCondition(t, "no lock is left", func() bool { return strings.HasPrefix(runZamok(t, c, "ls", "tty/bench/").stdout, "No lock ") })
+	awaitCondition(t, "no lock is left", func() bool {
+		return strings.HasPrefix(runZamok(t, c, "ls", "tty/bench/").stdout, "No lock ")
+	})
 }

@@ -56,7 +56,9 @@ const cellColumnsMax = 128
 // table writes rows in columns. The first row is the head.
 func table(w io.Writer, rows [][]string) {
 	cells := mapSlice(rows, func(row []string) []string {
-		return mapSlice(row, func(cell string) string { return visible.Cut(visible.Cell(cell), cellColumnsMax) })
+		return mapSlice(row, func(cell string) string {
+			return visible.Cut(visible.Cell(cell), cellColumnsMax)
+		})
 	})
 	widths := make([]int, len(rows[0]))
 	for _, row := range cells {

@@ -29,16 +29,17 @@ func docBlocks(t *testing.T, path, language string) []string {
 	text, err := os.ReadFile(filepath.Join(repositoryRoot, path))
 	require.NoError(t, err)
 	var blocks []string
-	for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(
+		string(text), -1) {
 		blocks = append(blocks, m[1])
 	}
 	require.NotEmpty(t, blocks)
 	return blocks
 }
 
-// What README says in its blocks for a shell is typed, block by block, as a newcomer would. Only the
-// ports are others, the clone is a link, and "make" is asked whether it could: `make demo` has a test
-// of its own beside its program.
+// What README says in its blocks for a shell is typed, block by block, as a newcomer would. Only
+// the ports are others, the clone is a link, and "make" is asked whether it could: `make demo` has
+// a test of its own beside its program.
 func TestREADME(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles twice: run it without -short")
@@ -64,7 +65,8 @@ func TestREADME(t *testing.T) {
 			}
 		}
 	}
-	require.Empty(t, expected, "README has no such line any more: then say here what it has instead")
+	require.Empty(t, expected,
+		"README has no such line any more: then say here what it has instead")
 }
 
 // readmeShell is where a newcomer sits.
@@ -80,7 +82,8 @@ func newReadmeShell(t *testing.T) *readmeShell {
 	t.Helper()
 	checked, err := filepath.Abs(repositoryRoot)
 	require.NoError(t, err)
-	return &readmeShell{dir: t.TempDir(), checkout: checked, module: foreignModule(t), port: freePorts(t)}
+	return &readmeShell{dir: t.TempDir(), checkout: checked, module: foreignModule(t),
+		port: freePorts(t)}
 }
 
 var readmePort = regexp.MustCompile(`127\.0\.0\.1:57(\d\d)\b`)
@@ -99,11 +102,14 @@ func (d *readmeShell) runBlock(t *testing.T, block string) string {
 	script := movePorts(block, d.port)
 	script = strings.ReplaceAll(script, "./zamok dev", "./zamok dev --port "+strconv.Itoa(d.port))
 	script = strings.ReplaceAll(script, "make ", "make -n ")
-	// Who sits at a busy machine asks again, if the servers have not found each other in five seconds.
-	script = strings.ReplaceAll(script, "./zamok members\n", "./zamok members --timeout "+testTimeout.String()+"\n")
+	// Who sits at a busy machine asks again, if the servers have not found each other in five
+	// seconds.
+	script = strings.ReplaceAll(script, "./zamok members\n",
+		"./zamok members --timeout "+testTimeout.String()+"\n")
 	dir := d.dir
 	switch {
-	case strings.Contains(script, "git clone URL zamok"): // this checkout, whatever is not committed included
+	case strings.Contains(script, "git clone URL zamok"):
+		// this checkout, whatever is not committed included
 		script = strings.Replace(script, "git clone URL zamok", "ln -s "+d.checkout+" zamok", 1)
 		dir = t.TempDir()
 	case strings.Contains(script, "go build "):
@@ -120,7 +126,8 @@ func (d *readmeShell) runBlock(t *testing.T, block string) string {
 	if strings.Contains(block, "./zamok dev") {
 		d.dev = r
 		output := func() string { return r.stdout.String() + r.stderr.String() }
-		for end := time.Now().Add(buildTimeout); !strings.Contains(output(), "zamok is ready"); { // it is built first
+		// it is built first
+		for end := time.Now().Add(buildTimeout); !strings.Contains(output(), "zamok is ready"); {
 			select {
 			case <-r.done:
 				t.Fatalf("%s\n%s", script, output())
@@ -140,7 +147,8 @@ func (d *readmeShell) shell(t *testing.T, dir, script string) *process {
 	t.Helper()
 	r := &process{Cmd: exec.Command("sh", "-eu", "-c", script), done: make(chan struct{})}
 	r.Dir = dir
-	r.Env = append(os.Environ(), "ZAMOK_OUTPUT=", "ZAMOK_ENDPOINTS=127.0.0.1:"+strconv.Itoa(d.port), "GOFLAGS=", "MAKEFLAGS=", "CURL_HOME="+d.dir)
+	r.Env = append(os.Environ(), "ZAMOK_OUTPUT=", "ZAMOK_ENDPOINTS=127.0.0.1:"+strconv.Itoa(d.port),
+		"GOFLAGS=", "MAKEFLAGS=", "CURL_HOME="+d.dir)
 	switch dir {
 	case d.dir:
 		r.Env = append(r.Env, "GOFLAGS=-o="+filepath.Join(d.dir, "zamok"))
@@ -148,11 +156,13 @@ func (d *readmeShell) shell(t *testing.T, dir, script string) *process {
 		r.Env = append(r.Env, "GOFLAGS=-mod=mod", "GOWORK=off")
 	}
 	r.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	r.WaitDelay = 5 * time.Second // what runs in the background keeps the pipes open; the output until then is read
+	// what runs in the background keeps the pipes open; the output until then is read
+	r.WaitDelay = 5 * time.Second
 	r.Stdout, r.Stderr = &r.stdout, &r.stderr
 	r.start(t)
 	t.Cleanup(func() {
-		_ = syscall.Kill(-r.Process.Pid, syscall.SIGKILL) // the whole session; it was the first process in it
+		// the whole session; it was the first process in it
+		_ = syscall.Kill(-r.Process.Pid, syscall.SIGKILL)
 	})
 	return r
 }
@@ -163,7 +173,8 @@ func (d *readmeShell) stopDev(t *testing.T) {
 	require.NotNil(t, d.dev, "README starts servers before zamok dev")
 	require.NoError(t, syscall.Kill(-d.dev.Process.Pid, syscall.SIGINT))
 	d.dev.wait(t)
-	require.Eventually(t, func() bool { return allFree(d.port) }, testTimeout, 10*time.Millisecond, "zamok dev left ports in use")
+	require.Eventually(t, func() bool { return allFree(d.port) }, testTimeout, 10*time.Millisecond,
+		"zamok dev left ports in use")
 }
 
 // foreignModule makes a module that has README's lines of Go in it, and does not know this one yet.
@@ -172,16 +183,19 @@ func foreignModule(t *testing.T) string {
 	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
 	defer cancel()
 	dir := t.TempDir()
-	ours := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Path}} {{.GoVersion}}") // it may have been renamed
+	// it may have been renamed
+	ours := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Path}} {{.GoVersion}}")
 	ours.Dir = repositoryRoot
 	out, err := ours.Output()
 	require.NoError(t, err)
 	path, version, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
 	blocks := docBlocks(t, "README.md", "go")
 	require.Len(t, blocks, 1)
-	source := "package shop\n\nimport (\n\t\"context\"\n\t\"database/sql\"\n\n\t\"" + path + "/client\"\n)\n\n" +
+	source := "package shop\n\nimport (\n\t\"context\"\n\t\"database/sql\"\n\n\t\"" + path +
+		"/client\"\n)\n\n" +
 		"func Draw(ctx context.Context, db *sql.DB) error {\n" + blocks[0] + "\treturn err\n}\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "shop.go"), []byte(source), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module shop\n\ngo "+version+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"),
+		[]byte("module shop\n\ngo "+version+"\n"), 0o600))
 	return dir
 }

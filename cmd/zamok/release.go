@@ -30,7 +30,8 @@ func newRelease(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release --mine FILE | NAME --force --reason TEXT [--token N]",
 		Short: "release a reservation, or force-release a lock",
-		Long: `With --mine, releases the reservation that ` + "`zamok acquire`" + ` has written to a file, and removes the file. Repeating the
+		Long: `With --mine, releases the reservation that ` + "`zamok acquire`" +
+			` has written to a file, and removes the file. Repeating the
 command is safe. Exit codes: 119 there is no such file, 123 the reservation had ended before, and others may have held
 the lock since (the file is removed, too), 124 unavailable (retry).
 
@@ -40,7 +41,8 @@ is granted to the next client; storage that checks tokens rejects its writes. Gr
 affected, so repeating the command is safe.
 
 Without --token the command shows the holders, prompts for confirmation, and uses the highest token that it has shown.`,
-		Example: "  zamok release --mine staging.zamok\n  zamok release account/200 --force --reason 'host db7 is gone'",
+		Example: "  zamok release --mine staging.zamok\n  zamok release account/200 --force " +
+			"--reason 'host db7 is gone'",
 		GroupID: groupLocks,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if v.mine != "" {
@@ -58,24 +60,33 @@ Without --token the command shows the holders, prompts for confirmation, and use
 			if err := v.validate(); err != nil {
 				return &usageError{cmd.CommandPath(), err}
 			}
-			return v.run(cmd, func(ctx context.Context, c *client.Client) error { return v.release(ctx, c, args[0]) })
+			return v.run(cmd, func(ctx context.Context, c *client.Client) error {
+				return v.release(ctx, c, args[0])
+			})
 		},
 	}
 	v.register(a, cmd, requestTimeoutDefault)
 	cmd.Flags().StringVar(&v.mine, "mine", "", "release the reservation in this `file`")
-	cmd.Flags().BoolVar(&v.force, "force", false, "force-release NAME from its holder; required with NAME")
-	cmd.Flags().Uint64Var(&v.token, "token", 0, "end only grants with a token of at most this `number` (default: show the holders and prompt)")
-	cmd.Flags().StringVar(&v.reason, "reason", "", "`text` that is sent to the holder and to watchers as the reason; required with --force")
+	cmd.Flags().BoolVar(&v.force, "force", false,
+		"force-release NAME from its holder; required with NAME")
+	cmd.Flags().Uint64Var(&v.token, "token", 0,
+		"end only grants with a token of at most this `number` (default: show the holders "+
+			"and prompt)")
+	cmd.Flags().StringVar(&v.reason, "reason", "",
+		"`text` that is sent to the holder and to watchers as the reason; required with --force")
 	return cmd
 }
 
 func (v *releaseCommand) validate() error {
 	switch {
 	case v.mine != "":
-		return errors.New("--mine releases a reservation of your own, which needs neither --force nor --reason nor --token")
+		return errors.New("--mine releases a reservation of your own, which needs neither " +
+			"--force nor --reason nor --token")
 	case !v.force:
-		return errors.New("--force is missing: a holder may still be working when its lock is force-released; " +
-			"to release a lock of your own, end `zamok lock` or your program, and a reservation with --mine FILE")
+		return errors.New(
+			"--force is missing: a holder may still be working when its lock is force-released; " +
+				"to release a lock of your own, end `zamok lock` or your program, and a " +
+				"reservation with --mine FILE")
 	case v.reason == "":
 		return errors.New("--reason is missing: it is sent to the holder that loses the lock")
 	case v.token == 0 && v.app.output == "json":
@@ -101,7 +112,8 @@ func (v *releaseCommand) releaseMine(cmd *cobra.Command) error {
 			return errors.Join(f.lostError(err, "the file was removed"), removing)
 		}
 		if removing != nil {
-			return fmt.Errorf("%s was released, but its file was not removed: %w", f.reservedText(), removing)
+			return fmt.Errorf("%s was released, but its file was not removed: %w", f.reservedText(),
+				removing)
 		}
 		doc := struct {
 			view.Ended
@@ -121,7 +133,8 @@ func (v *releaseCommand) release(ctx context.Context, c *client.Client, name str
 			return err
 		}
 		if len(lock.Holding) == 0 {
-			return &exitError{exitTargetNotFound, fmt.Errorf("nobody holds %s; nothing was done", name)}
+			return &exitError{exitTargetNotFound,
+				fmt.Errorf("nobody holds %s; nothing was done", name)}
 		}
 		for _, t := range lock.Holding {
 			token = max(token, client.Token(t.Token))
@@ -135,14 +148,16 @@ func (v *releaseCommand) release(ctx context.Context, c *client.Client, name str
 		return err
 	}
 	if len(ended) == 0 {
-		return &exitError{exitTargetNotFound, fmt.Errorf("nobody holds %s with a token up to %d; nothing was done", name, token)}
+		return &exitError{exitTargetNotFound,
+			fmt.Errorf("nobody holds %s with a token up to %d; nothing was done", name, token)}
 	}
 	doc := view.Forced{Ended: mapSlice(ended, func(t admin.TicketRef) view.TicketRef {
 		return view.TicketRef{Session: view.Number(t.Session), Ticket: view.Number(t.Ticket)}
 	})}
 	return v.app.print(doc, func(w io.Writer) {
 		for _, t := range ended {
-			fmt.Fprintf(w, "force-released: session %d no longer holds %s\n", t.Session, visible.Line(name))
+			fmt.Fprintf(w, "force-released: session %d no longer holds %s\n", t.Session,
+				visible.Line(name))
 		}
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// reloadEvery is the shortest time between two checks whether files have changed. They are checked when their value is used,
-// and by a server also without that (reloadSet.keepCurrent).
+// reloadEvery is the shortest time between two checks whether files have changed. They are checked
+// when their value is used, and by a server also without that (reloadSet.keepCurrent).
 const reloadEvery = time.Second
 
 // reloadSet is the set of files that a server reloads.
@@ -39,8 +39,9 @@ func (all *reloadSet) files() map[string]bool {
 	return now
 }
 
-// keepCurrent checks the files for changes until it is stopped, and reads all of them at each HUP. An idle server uses no value:
-// without the checks it would miss a valid version that an invalid one follows, and an invalid one until the next call.
+// keepCurrent checks the files for changes until it is stopped, and reads all of them at each HUP.
+// An idle server uses no value: without the checks it would miss a valid version that an invalid
+// one follows, and an invalid one until the next call.
 func (all *reloadSet) keepCurrent(hangups <-chan os.Signal) (stop func()) {
 	stopped, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -66,8 +67,8 @@ func (all *reloadSet) keepCurrent(hangups <-chan os.Signal) (stop func()) {
 	}
 }
 
-// reloaded is a value that is parsed from files, and again when one of them has changed. If they can't be read or parsed, the
-// previous value stays in force.
+// reloaded is a value that is parsed from files, and again when one of them has changed. If they
+// can't be read or parsed, the previous value stays in force.
 type reloaded[T any] struct {
 	what  string // the content, for the log
 	paths []string
@@ -83,14 +84,16 @@ type reloaded[T any] struct {
 }
 
 // reload reads files for the first time.
-func reload[T any](log *slog.Logger, what string, parse func(texts [][]byte) (T, error), paths ...string) (*reloaded[T], error) {
+func reload[T any](log *slog.Logger, what string, parse func(texts [][]byte) (T, error),
+	paths ...string) (*reloaded[T], error) {
 	r := &reloaded[T]{what: what, paths: paths, parse: parse, log: log}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r, r.read()
 }
 
-// get returns the value in force. Of concurrent callers one checks the files, and the others don't wait for the disk.
+// get returns the value in force. Of concurrent callers one checks the files, and the others don't
+// wait for the disk.
 func (r *reloaded[T]) get() T {
 	if r.mu.TryLock() {
 		if now := time.Now(); now.Sub(r.checked) >= reloadEvery {
@@ -121,7 +124,8 @@ func (r *reloaded[T]) usable() bool {
 func (r *reloaded[T]) reload() {
 	if err := r.read(); err != nil {
 		r.broken.Store(true)
-		r.log.Error("changed files are invalid: the previous version stays in force until they are fixed", "what", r.what, "error", err)
+		r.log.Error("changed files are invalid: the previous version stays in force until they "+
+			"are fixed", "what", r.what, "error", err)
 		return
 	}
 	r.broken.Store(false)

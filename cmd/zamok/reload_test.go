@@ -60,7 +60,8 @@ func TestChangedFilesAreReloaded(t *testing.T) {
 	})
 }
 
-// TestBrokenRulesChangeNothing: an error in a rules file is logged with its line, and the previous rules stay in force.
+// TestBrokenRulesChangeNothing: an error in a rules file is logged with its line, and the previous
+// rules stay in force.
 func TestBrokenRulesChangeNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	put := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
@@ -68,14 +69,17 @@ func TestBrokenRulesChangeNothing(t *testing.T) {
 	var log bytes.Buffer
 	var cfg api.NodeConfig
 	all := &reloadSet{}
-	require.NoError(t, (&accessFlags{rules: path}).configure(&cfg, slog.New(slog.NewTextHandler(&log, nil)), all))
+	require.NoError(t, (&accessFlags{rules: path}).configure(&cfg,
+		slog.New(slog.NewTextHandler(&log, nil)), all))
 	hangups := make(chan os.Signal)
 	stop := all.keepCurrent(hangups)
 	hangup := func() {
 		hangups <- syscall.SIGHUP
 		hangups <- syscall.SIGHUP // the first was carried out when this one is taken
 	}
-	mayLock := func() bool { return cfg.Rules().May(rules.Caller{Identity: "alice"}, rules.Lock, "x") }
+	mayLock := func() bool {
+		return cfg.Rules().May(rules.Caller{Identity: "alice"}, rules.Lock, "x")
+	}
 	put("rules:\n- identities: [alice]\n  names: [x]\n  may: [lok]\n")
 	hangup()
 	require.True(t, mayLock())
@@ -89,8 +93,8 @@ func TestBrokenRulesChangeNothing(t *testing.T) {
 	require.Contains(t, log.String(), "rules.yaml: line 4: \\\"lok\\\" is not a verb")
 }
 
-// TestAnIdleServerSeesEveryChange: without a single call, a server puts a valid edit of its rules in force, and keeps it when an
-// invalid one follows, which it reports.
+// TestAnIdleServerSeesEveryChange: without a single call, a server puts a valid edit of its rules
+// in force, and keeps it when an invalid one follows, which it reports.
 func TestAnIdleServerSeesEveryChange(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	synctest.Test(t, func(t *testing.T) {
@@ -105,7 +109,8 @@ func TestAnIdleServerSeesEveryChange(t *testing.T) {
 		var log bytes.Buffer
 		var cfg api.NodeConfig
 		all := &reloadSet{}
-		require.NoError(t, (&accessFlags{rules: path}).configure(&cfg, slog.New(slog.NewTextHandler(&log, nil)), all))
+		require.NoError(t, (&accessFlags{rules: path}).configure(&cfg,
+			slog.New(slog.NewTextHandler(&log, nil)), all))
 		stop := all.keepCurrent(nil)
 		put("rules: []\n")
 		require.Contains(t, log.String(), "files reloaded")
@@ -113,7 +118,8 @@ func TestAnIdleServerSeesEveryChange(t *testing.T) {
 		require.Contains(t, log.String(), "the previous version stays in force")
 		stop()
 		require.NoError(t, os.Remove(path)) // what is asked below finds nothing to read
-		require.False(t, cfg.Rules().May(rules.Caller{Identity: "alice"}, rules.Lock, "x"), "the valid edit is in force, not what was before it")
+		require.False(t, cfg.Rules().May(rules.Caller{Identity: "alice"}, rules.Lock, "x"),
+			"the valid edit is in force, not what was before it")
 		require.Equal(t, map[string]bool{"access rules": false}, all.files())
 	})
 }

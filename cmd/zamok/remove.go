@@ -26,9 +26,11 @@ anything afterwards. Bring a node back first.`,
 		GroupID: groupOperate,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return nodeNotFoundError(q.runChange(a, cmd, func(ctx context.Context, op *admin.Admin) (string, error) {
-				return fmt.Sprintf("%s is no longer a member of the cluster", args[0]), op.Remove(ctx, args[0])
-			}))
+			return nodeNotFoundError(
+				q.runChange(a, cmd, func(ctx context.Context, op *admin.Admin) (string, error) {
+					return fmt.Sprintf("%s is no longer a member of the cluster",
+						args[0]), op.Remove(ctx, args[0])
+				}))
 		},
 	}
 	q.register(a, cmd, changeTimeoutDefault)

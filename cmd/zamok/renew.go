@@ -15,7 +15,8 @@ func newRenew(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "renew FILE",
 		Short: "renew a reservation",
-		Long: `Renews a reservation that ` + "`zamok acquire`" + ` has written to a file: it lasts for the time of --for from now on.
+		Long: `Renews a reservation that ` + "`zamok acquire`" +
+			` has written to a file: it lasts for the time of --for from now on.
 Repeating the command is safe.
 
 Exit codes: 119 there is no such file, 123 the reservation has ended, 124 unavailable (retry), 125 usage or
@@ -29,7 +30,8 @@ configuration error.`,
 				return err
 			}
 			if f.Token == 0 {
-				return fmt.Errorf("nothing was done: %s has no token, so its acquisition has not been granted as far as is known; run its `zamok acquire` again", f.path)
+				return fmt.Errorf("nothing was done: %s has no token, so its acquisition has not "+
+					"been granted as far as is known; run its `zamok acquire` again", f.path)
 			}
 			q.useStoredEndpoints(cmd, f)
 			return q.run(cmd, func(ctx context.Context, c *client.Client) error {

@@ -35,9 +35,11 @@ func (q *requestFlags) register(a *app, cmd *cobra.Command, timeout time.Duratio
 var errTimeout = errors.New("timed out (--timeout)")
 
 // run calls f with a client. A signal ends its context.
-func (q *requestFlags) run(cmd *cobra.Command, f func(context.Context, *client.Client) error) error {
+func (q *requestFlags) run(cmd *cobra.Command,
+	f func(context.Context, *client.Client) error) error {
 	if q.timeout <= 0 {
-		return &usageError{cmd.CommandPath(), fmt.Errorf("--timeout is %v: it must be above 0", q.timeout)}
+		return &usageError{cmd.CommandPath(),
+			fmt.Errorf("--timeout is %v: it must be above 0", q.timeout)}
 	}
 	cfg, err := q.config()
 	if err != nil {
@@ -73,14 +75,17 @@ func parsePositive(field, text string) (uint64, error) {
 
 // shellWord is shellQuote for a file's name, which seldom needs the quotes.
 func shellWord(path string) string {
-	plain := func(r rune) bool { return strings.ContainsRune("/._-", r) || unicode.IsLetter(r) || unicode.IsDigit(r) }
+	plain := func(r rune) bool {
+		return strings.ContainsRune("/._-", r) || unicode.IsLetter(r) || unicode.IsDigit(r)
+	}
 	if strings.TrimFunc(path, plain) == "" {
 		return path
 	}
 	return shellQuote(path)
 }
 
-// shellQuote is a text as one word of a shell's command line; with characters that can't be seen, one of bash or zsh.
+// shellQuote is a text as one word of a shell's command line; with characters that can't be seen,
+// one of bash or zsh.
 func shellQuote(text string) string {
 	if visible.Line(text) != text {
 		return "$'" + visible.Line(strings.NewReplacer(`\`, `\\`, "'", `\'`).Replace(text)) + "'"

@@ -53,7 +53,8 @@ func reservationFileName(lock string) string {
 	return plain + ".zamok"
 }
 
-// readReservation reads a file that `zamok acquire` wrote; an error of the kind fs.ErrNotExist: there is none.
+// readReservation reads a file that `zamok acquire` wrote; an error of the kind fs.ErrNotExist:
+// there is none.
 func readReservation(path string) (*reservationFile, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -64,7 +65,8 @@ func readReservation(path string) (*reservationFile, error) {
 		return nil, fmt.Errorf("%s is not a complete file of a reservation; nothing was done", path)
 	}
 	if s.Version != reservationFileVersion {
-		return nil, fmt.Errorf("%s has format %d, but this program reads format %d only; nothing was done", path, s.Version, reservationFileVersion)
+		return nil, fmt.Errorf("%s has format %d, but this program reads format %d only; nothing "+
+			"was done", path, s.Version, reservationFileVersion)
 	}
 	if s.TTL <= 0 || len(s.Items) == 0 {
 		return nil, fmt.Errorf("%s is damaged; nothing was done", path)
@@ -75,7 +77,8 @@ func readReservation(path string) (*reservationFile, error) {
 // save writes the file. It creates the file the first time, and never overwrites a file that it has
 // not read.
 func (f *reservationFile) save() error {
-	text, err := json.MarshalIndent(storedReservation{reservationFileVersion, f.endpoints, *f.Reservation}, "", "  ")
+	text, err := json.MarshalIndent(
+		storedReservation{reservationFileVersion, f.endpoints, *f.Reservation}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -93,7 +96,8 @@ func (f *reservationFile) save() error {
 		}
 		return nil
 	}
-	file, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+".part-*") // of mode 0600
+	// of mode 0600
+	file, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+".part-*")
 	if err != nil {
 		return err
 	}
@@ -122,12 +126,15 @@ func (f *reservationFile) remove() error {
 
 // reservedText lists the locks of a reservation.
 func (f *reservationFile) reservedText() string {
-	return strings.Join(mapSlice(f.Items, func(i client.Item) string { return visible.Word(i.Name()) }), ", ")
+	return strings.Join(mapSlice(f.Items,
+		func(i client.Item) string { return visible.Word(i.Name()) }), ", ")
 }
 
 // lostError reports that a reservation ended before its release.
 func (f *reservationFile) lostError(err error, next string) error {
-	return &exitError{exitLost, fmt.Errorf("the reservation in %s has ended: %w; others may hold %s since; %s", f.path, err, f.reservedText(), next)}
+	return &exitError{exitLost,
+		fmt.Errorf("the reservation in %s has ended: %w; others may hold %s since; %s", f.path, err,
+			f.reservedText(), next)}
 }
 
 type reservationDoc struct {
@@ -142,7 +149,8 @@ type reservationDoc struct {
 
 // print prints a reservation that holds its locks.
 func (f *reservationFile) print(a *app, until time.Time) error {
-	doc := reservationDoc{mapSlice(f.Items, newItem), uint64(f.Token), f.Session, f.Ticket, view.Duration(f.TTL), until.Format(time.RFC3339), f.path}
+	doc := reservationDoc{mapSlice(f.Items, newItem), uint64(f.Token), f.Session, f.Ticket,
+		view.Duration(f.TTL), until.Format(time.RFC3339), f.path}
 	return a.print(doc, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: reserved for %s\n", f.reservedText(), spanText(f.TTL))
 		table(w, [][]string{
@@ -176,7 +184,8 @@ func spanText(d time.Duration) string {
 
 // useStoredEndpoints selects the file's endpoints, unless others were given.
 func (c *connectionFlags) useStoredEndpoints(cmd *cobra.Command, f *reservationFile) {
-	if !cmd.Flags().Changed("endpoints") && c.app.getenv("ZAMOK_ENDPOINTS") == "" && len(f.endpoints) > 0 {
+	if !cmd.Flags().Changed("endpoints") && c.app.getenv("ZAMOK_ENDPOINTS") == "" &&
+		len(f.endpoints) > 0 {
 		c.endpoints = f.endpoints
 	}
 }
@@ -185,7 +194,9 @@ func (c *connectionFlags) useStoredEndpoints(cmd *cobra.Command, f *reservationF
 func openReservation(path string) (*reservationFile, error) {
 	f, err := readReservation(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &exitError{exitTargetNotFound, fmt.Errorf("there is no file %s; nothing was done: the file of a reservation is removed when that is released", path)}
+		return nil, &exitError{exitTargetNotFound,
+			fmt.Errorf("there is no file %s; nothing was done: the file of a reservation is "+
+				"removed when that is released", path)}
 	}
 	return f, err
 }

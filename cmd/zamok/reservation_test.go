@@ -22,9 +22,11 @@ import (
 )
 
 // acquireReserved reserves a lock with a file, and requires that this succeeds.
-func acquireReserved(t *testing.T, c *devCluster, file string, args ...string) (doc reservationDoc) {
+func acquireReserved(t *testing.T, c *devCluster, file string,
+	args ...string) (doc reservationDoc) {
 	t.Helper()
-	r := runUntilAvailable(t, c, append([]string{"acquire", "--file", file, "-o", "json"}, args...)...)
+	r := runUntilAvailable(t, c,
+		append([]string{"acquire", "--file", file, "-o", "json"}, args...)...)
 	require.Equal(t, 0, r.code, r.stderr)
 	require.NoError(t, json.Unmarshal([]byte(r.stdout), &doc), r.stdout)
 	require.Equal(t, file, doc.Path)
@@ -61,24 +63,31 @@ func TestReservation(t *testing.T) {
 	info, err := os.Stat(file)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode())
-	require.Equal(t, 0, runZamok(t, c, "check", "reserve/b", strconv.FormatUint(got.Token, 10)).code)
+	require.Equal(t, 0, runZamok(t, c, "check", "reserve/b",
+		strconv.FormatUint(got.Token, 10)).code)
 
 	shown := readJSON[view.Lock](t, c, "show", "reserve/a")
 	require.True(t, shown.Holding[0].Reserved)
 	require.NotEmpty(t, shown.ReservedLeft)
 	require.Equal(t, "load test", shown.Holding[0].Meta)
-	require.Regexp(t, `(?m)^Reserved until .*\d\d:\d\d.* by session `+strconv.FormatUint(got.Session, 10)+", unless renewed.$", runZamok(t, c, "show", "reserve/a").stdout)
+	require.Regexp(t,
+		`(?m)^Reserved until .*\d\d:\d\d.* by session `+strconv.FormatUint(got.Session, 10)+
+			", unless renewed.$", runZamok(t, c, "show", "reserve/a").stdout)
 	holdLock(t, c, "reserve/held")
-	require.Regexp(t, `(?s)DELAY +RESERVED UNTIL\n.*reserve/a .* \d\d:\d\d.*\n.*reserve/held .* -\n`, runZamok(t, c, "ls", "reserve/").stdout)
+	require.Regexp(t,
+		`(?s)DELAY +RESERVED UNTIL\n.*reserve/a .* \d\d:\d\d.*\n.*reserve/held .* -\n`,
+		runZamok(t, c, "ls", "reserve/").stdout)
 	require.False(t, readJSON[view.Lock](t, c, "show", "reserve/held").Holding[0].Reserved)
 
 	other := filepath.Join(filepath.Dir(file), "other.zamok")
 	r := runUntilAvailable(t, c, "acquire", "reserve/a", "--for", "1m", "--try", "--file", other)
 	require.Equal(t, exitNotAcquired, r.code, r.stderr)
-	require.Contains(t, r.stderr, "held by session "+strconv.FormatUint(got.Session, 10)+" ("+userLabel()+")")
+	require.Contains(t, r.stderr,
+		"held by session "+strconv.FormatUint(got.Session, 10)+" ("+userLabel()+")")
 	requireNoFile(t, other)
 
-	// Again: the same reservation, and only that, from whatever was saved when the first one may have been interrupted.
+	// Again: the same reservation, and only that, from whatever was saved when the first one may
+	// have been interrupted.
 	again := acquireReserved(t, c, file, args...)
 	require.Equal(t, got.Token, again.Token)
 	whole := readStored(t, file)
@@ -95,10 +104,12 @@ func TestReservation(t *testing.T) {
 		require.Equal(t, got.Token, again.Token)
 		require.Equal(t, whole, readStored(t, file))
 	}
-	for _, differs := range [][]string{{"reserve/c", "--for", "30m"}, {"reserve/a", "--with", "reserve/b", "--for", "31m"}} {
+	for _, differs := range [][]string{{"reserve/c", "--for", "30m"},
+		{"reserve/a", "--with", "reserve/b", "--for", "31m"}} {
 		r := runZamok(t, c, append([]string{"acquire", "--file", file}, differs...)...)
 		require.Equal(t, exitGeneral, r.code, r.stderr)
-		require.Contains(t, r.stderr, "belongs to another reservation, of reserve/a, reserve/b for 30m; nothing was done")
+		require.Contains(t, r.stderr,
+			"belongs to another reservation, of reserve/a, reserve/b for 30m; nothing was done")
 	}
 	require.Equal(t, whole, readStored(t, file))
 
@@ -107,10 +118,13 @@ func TestReservation(t *testing.T) {
 	require.Equal(t, 0, text.code, text.stderr)
 	require.Contains(t, text.stdout, "reserve/a, reserve/b: reserved for 30m\nuntil    about ")
 	require.Contains(t, text.stdout, "release  zamok release --mine "+shellQuote(file)+"\n")
-	for _, secret := range []string{base64.StdEncoding.EncodeToString(whole.Secret), hex.EncodeToString(whole.Secret)} {
+	for _, secret := range []string{base64.StdEncoding.EncodeToString(whole.Secret),
+		hex.EncodeToString(whole.Secret)} {
 		require.NotContains(t, text.stdout+text.stderr, secret)
 	}
-	for line := range strings.Lines(strings.ReplaceAll(strings.ReplaceAll(text.stdout, shellQuote(file), "x.zamok"), file, "x.zamok")) {
+	for line := range strings.Lines(
+		strings.ReplaceAll(strings.ReplaceAll(text.stdout, shellQuote(file), "x.zamok"), file,
+			"x.zamok")) {
 		require.LessOrEqual(t, len(line), helpWidth+1, line)
 	}
 
@@ -133,7 +147,8 @@ func TestReservationLost(t *testing.T) {
 	c := sharedCluster(t)
 	for name, end := range map[string]func(t *testing.T, name string, got reservationDoc){
 		"by force": func(t *testing.T, name string, got reservationDoc) {
-			r := runUntilAvailable(t, c, "release", name, "--force", "--reason", "a test", "--token", strconv.FormatUint(got.Token, 10))
+			r := runUntilAvailable(t, c, "release", name, "--force", "--reason", "a test",
+				"--token", strconv.FormatUint(got.Token, 10))
 			requireReleased(t, name, r)
 		},
 		"by its lease": func(t *testing.T, name string, _ reservationDoc) {
@@ -150,7 +165,8 @@ func TestReservationLost(t *testing.T) {
 			}
 			end(t, lock, acquireReserved(t, c, file, lock, "--for", length))
 			for _, args := range [][]string{
-				{"renew", file}, {"acquire", lock, "--for", length, "--file", file}, {"release", "--mine", file},
+				{"renew", file}, {"acquire", lock, "--for", length, "--file", file},
+				{"release", "--mine", file},
 			} {
 				require.FileExists(t, file)
 				r := runUntilAvailable(t, c, args...)
@@ -210,12 +226,14 @@ func TestReservationGivenUpWithoutCluster(t *testing.T) {
 	waits := map[string]*process{}
 	for name, args := range map[string][]string{"interrupted": nil, "timed": {"--wait", "5s"}} {
 		file := filepath.Join(dir, name)
-		waits[name] = startZamok(t, c, append([]string{"acquire", "wanted", "--for", "1h", "--file", file}, args...)...)
+		waits[name] = startZamok(t, c,
+			append([]string{"acquire", "wanted", "--for", "1h", "--file", file}, args...)...)
 	}
 	c.awaitWaiters(t, "wanted", 2)
 	c.end()
 	require.NoError(t, waits["interrupted"].Process.Signal(syscall.SIGINT))
-	for name, code := range map[string]int{"interrupted": exitSignalBase + int(syscall.SIGINT), "timed": exitUnavailable} {
+	for name, code := range map[string]int{"interrupted": exitSignalBase + int(syscall.SIGINT),
+		"timed": exitUnavailable} {
 		end := waits[name].wait(t)
 		file := filepath.Join(dir, name)
 		require.Equal(t, code, end.code, end.stderr)
@@ -223,12 +241,14 @@ func TestReservationGivenUpWithoutCluster(t *testing.T) {
 		require.Contains(t, end.stderr, file+" is kept: run the command again")
 		require.Contains(t, end.stderr, "zamok release --mine "+file)
 		require.NotZero(t, readStored(t, file).Session)
-		require.Equal(t, exitUnavailable, runZamok(t, c, "release", "--mine", file, "--timeout", "1s").code)
+		require.Equal(t, exitUnavailable,
+			runZamok(t, c, "release", "--mine", file, "--timeout", "1s").code)
 		require.FileExists(t, file)
 	}
 }
 
-// A reservation is renewed and released after the leader that granted it was killed, as often as that happens.
+// A reservation is renewed and released after the leader that granted it was killed, as often as
+// that happens.
 func TestReservationSurvivesLeaders(t *testing.T) {
 	takesTime(t)
 	t.Parallel()
@@ -276,7 +296,8 @@ func TestReservationElsewhere(t *testing.T) {
 	acquireReserved(t, c, file, args[1:]...)
 	before := readStored(t, file)
 	for _, verb := range [][]string{{"renew", file}, args, {"release", "--mine", file}} {
-		for endpoint, code := range map[string]int{other.endpoint(): exitGeneral, "127.0.0.1:1": exitUnavailable} {
+		for endpoint, code := range map[string]int{other.endpoint(): exitGeneral,
+			"127.0.0.1:1": exitUnavailable} {
 			run := runUntilAvailable
 			if code == exitUnavailable {
 				run = runZamok
@@ -295,7 +316,8 @@ func TestReservationElsewhere(t *testing.T) {
 	require.Equal(t, "reserve/else is free.\n", runZamok(t, other, "show", "reserve/else").stdout)
 	require.Equal(t, 0, runUntilAvailable(t, c, "renew", file).code)
 
-	r := runZamok(t, nil, "acquire", "x", "--for", "1h", "--file", filepath.Join(dir, "new"), "--endpoints", "127.0.0.1:1")
+	r := runZamok(t, nil, "acquire", "x", "--for", "1h", "--file", filepath.Join(dir, "new"),
+		"--endpoints", "127.0.0.1:1")
 	require.Equal(t, exitUnavailable, r.code, r.stderr)
 	requireNoFile(t, filepath.Join(dir, "new"))
 }
@@ -304,26 +326,35 @@ func TestReservationMistakes(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
 	dir := t.TempDir()
-	for name, text := range map[string]string{"empty": "", "newer": `{"version":2}`, "damaged": `{"version":1,"ttl":1,"secret":"AA=="}`} {
+	for name, text := range map[string]string{"empty": "", "newer": `{"version":2}`,
+		"damaged": `{"version":1,"ttl":1,"secret":"AA=="}`} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
-	made := func(test string) string { return at("made by " + test) } // each has its own: they run at the same time
+	// each has its own: they run at the same time
+	made := func(test string) string { return at("made by " + test) }
 	for name, test := range map[string]struct {
 		args []string
 		want string
 	}{
-		"no time":        {[]string{"acquire", "x"}, "--for is missing"},
-		"a short time":   {[]string{"acquire", "x", "--for", "1s"}, "--for is 1s: it must be at least 2s"},
-		"a long time":    {[]string{"acquire", "x", "--for", "1000h", "--file", made("a long time")}, "ttl"},
-		"try and wait":   {[]string{"acquire", "x", "--for", "1h", "--try", "--wait", "1s"}, "exclude"},
-		"no name":        {[]string{"acquire", "--for", "1h"}, "accepts 1 arg"},
-		"a bad name":     {[]string{"acquire", "a\nb", "--for", "1h", "--file", made("a bad name")}, "name"},
-		"no directory":   {[]string{"acquire", "x", "--for", "1h", "--file", at("none/f")}, "none/f"},
-		"no reservation": {[]string{"acquire", "x", "--for", "1h", "--file", at("empty")}, "is not a complete file of a reservation"},
+		"no time": {[]string{"acquire", "x"}, "--for is missing"},
+		"a short time": {[]string{"acquire", "x", "--for", "1s"},
+			"--for is 1s: it must be at least 2s"},
+		"a long time": {[]string{"acquire", "x", "--for", "1000h", "--file",
+			made("a long time")}, "ttl"},
+		"try and wait": {[]string{"acquire", "x", "--for", "1h", "--try", "--wait", "1s"},
+			"exclude"},
+		"no name": {[]string{"acquire", "--for", "1h"}, "accepts 1 arg"},
+		"a bad name": {[]string{"acquire", "a\nb", "--for", "1h", "--file", made("a bad name")},
+			"name"},
+		"no directory": {[]string{"acquire", "x", "--for", "1h", "--file", at("none/f")},
+			"none/f"},
+		"no reservation": {[]string{"acquire", "x", "--for", "1h", "--file", at("empty")},
+			"is not a complete file of a reservation"},
 		"a newer format": {[]string{"renew", at("newer")}, "has format 2"},
 		"damaged":        {[]string{"release", "--mine", at("damaged")}, "is damaged"},
-		"mine by force":  {[]string{"release", "--mine", at("empty"), "--force"}, "--mine releases"},
+		"mine by force": {[]string{"release", "--mine", at("empty"), "--force"},
+			"--mine releases"},
 		"mine, and name": {[]string{"release", "x", "--mine", at("empty")}, "--mine takes no NAME"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -340,7 +371,8 @@ func TestReservationMistakes(t *testing.T) {
 func TestReservationFileName(t *testing.T) {
 	t.Parallel()
 	for lock, want := range map[string]string{
-		"staging": "staging.zamok", "terraform/prod": "terraform-prod.zamok", "../x": "x.zamok", "--": "lock.zamok", "-f": "f.zamok",
+		"staging": "staging.zamok", "terraform/prod": "terraform-prod.zamok", "../x": "x.zamok",
+		"--": "lock.zamok", "-f": "f.zamok",
 		"größe 2": "größe-2.zamok",
 	} {
 		require.Equal(t, want, reservationFileName(lock))
@@ -349,14 +381,16 @@ func TestReservationFileName(t *testing.T) {
 
 	c := sharedCluster(t)
 	dir := t.TempDir()
-	r := &process{Cmd: zamokCommand("acquire", "reserve/named", "--for", "1h"), done: make(chan struct{})}
+	r := &process{Cmd: zamokCommand("acquire", "reserve/named", "--for", "1h"),
+		done: make(chan struct{})}
 	r.Dir, r.Stdout, r.Stderr = dir, &r.stdout, &r.stderr
 	r.Env = append(r.Env, "ZAMOK_ENDPOINTS="+c.endpoint())
 	r.start(t)
 	end := r.wait(t)
 	require.Equal(t, 0, end.code, end.stderr)
 	require.Regexp(t, regexp.MustCompile(`(?m)^file +reserve-named.zamok `), end.stdout)
-	require.Equal(t, 0, runUntilAvailable(t, c, "release", "--mine", filepath.Join(dir, "reserve-named.zamok")).code)
+	require.Equal(t, 0, runUntilAvailable(t, c, "release", "--mine",
+		filepath.Join(dir, "reserve-named.zamok")).code)
 }
 
 func TestReservationTimes(t *testing.T) {
@@ -365,7 +399,8 @@ func TestReservationTimes(t *testing.T) {
 	require.Equal(t, "23:30:00", clockText(now.Add(30*time.Minute), now))
 	require.Equal(t, "Fri Nov 27 01:00", clockText(now.Add(2*time.Hour), now))
 	require.Equal(t, []string{"2h", "1h30m", "30m", "45s", "1h0m5s"}, mapSlice([]time.Duration{
-		2 * time.Hour, 90 * time.Minute, 30 * time.Minute, 45 * time.Second, time.Hour + 5*time.Second,
+		2 * time.Hour, 90 * time.Minute, 30 * time.Minute, 45 * time.Second,
+		time.Hour + 5*time.Second,
 	}, spanText))
 }
 
@@ -377,23 +412,28 @@ func TestRecipesOfPipelines(t *testing.T) {
 	require.Len(t, recipes, 2)
 	for i, name := range []string{"CI_PROJECT_DIR", "RUNNER_TEMP"} {
 		dir, lock := t.TempDir(), "pipeline/"+strconv.Itoa(i)
-		// No files written here: one could be busy, for a process that is being started has it open, too.
+		// No files written here: one could be busy, for a process that is being started has it
+		// open, too.
 		for _, program := range []string{"jq", "load-test"} {
 			path, err := filepath.Abs("testdata/pipeline/" + program)
 			require.NoError(t, err)
 			require.NoError(t, os.Symlink(path, filepath.Join(dir, program)))
 		}
 		require.NoError(t, os.Symlink(binary, filepath.Join(dir, "zamok")))
-		steps := regexp.MustCompile(`(?m)^ *- (?:run: )?(.*)$`).FindAllStringSubmatch(recipes[i], -1)
+		steps := regexp.MustCompile(`(?m)^ *- (?:run: )?(.*)$`).FindAllStringSubmatch(recipes[i],
+			-1)
 		require.Len(t, steps, 3)
 		for n, step := range steps {
-			job := exec.Command("sh", "-eu", "-c", strings.ReplaceAll(step[1], "acquire staging", "acquire "+lock))
-			job.Dir, job.Env = dir, []string{"PATH=" + dir + ":" + os.Getenv("PATH"), name + "=" + dir, "ZAMOK_ENDPOINTS=" + c.endpoint()}
+			job := exec.Command("sh", "-eu", "-c",
+				strings.ReplaceAll(step[1], "acquire staging", "acquire "+lock))
+			job.Dir, job.Env = dir, []string{"PATH=" + dir + ":" + os.Getenv("PATH"),
+				name + "=" + dir, "ZAMOK_ENDPOINTS=" + c.endpoint()}
 			out, err := job.CombinedOutput()
 			require.NoError(t, err, "%s\n%s", step[1], out)
 			require.Equal(t, n < 2, len(readJSON[view.Lock](t, c, "show", lock).Holding) > 0)
 		}
-		require.Regexp(t, `^--fencing-token \d+\n$`, string(readFile(t, filepath.Join(dir, "tested"))))
+		require.Regexp(t, `^--fencing-token \d+\n$`,
+			string(readFile(t, filepath.Join(dir, "tested"))))
 		requireNoFile(t, filepath.Join(dir, "staging.zamok"))
 	}
 }

@@ -48,7 +48,8 @@ A backup may be restored again. Each restore issues tokens above those of earlie
 this machine's clock, so set the clock first. If an earlier restore was made on a machine whose clock was
 ahead, pass its last token as --token-base. Only one restored cluster may be in use: stop it before you start
 another.`,
-		Example: "  zamok restore locks.zamok --id r1 --data /var/lib/zamok --cluster r1=db1.example:5751",
+		Example: "  zamok restore locks.zamok --id r1 --data /var/lib/zamok --cluster " +
+			"r1=db1.example:5751",
 		GroupID: groupOperate,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -60,11 +61,16 @@ another.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&v.id, "id", "", "`name` of the node, which no node of the old cluster has had; required")
+	f.StringVar(&v.id, "id", "",
+		"`name` of the node, which no node of the old cluster has had; required")
 	f.StringVar(&v.data, "data", "", "data `directory`, which must be missing or empty; required")
-	f.StringVar(&v.cluster, "cluster", "", "name and peer address of the node: `ID=HOST:5751`, exactly one; required")
-	f.Uint64Var(&v.tokenBase, "token-base", 0, "issue only tokens above this `number` (they are always above seconds since 1970 × 2²⁰)")
-	f.DurationVar(&v.holdOff, "hold-off", 0, "restore hold-off: time during which nothing is granted (default: the longest ttl that the backup contains, and 1m)")
+	f.StringVar(&v.cluster, "cluster", "",
+		"name and peer address of the node: `ID=HOST:5751`, exactly one; required")
+	f.Uint64Var(&v.tokenBase, "token-base", 0,
+		"issue only tokens above this `number` (they are always above seconds since 1970 × 2²⁰)")
+	f.DurationVar(&v.holdOff, "hold-off", 0,
+		"restore hold-off: time during which nothing is granted (default: the longest ttl that "+
+			"the backup contains, and 1m)")
 	return cmd
 }
 
@@ -72,13 +78,16 @@ func (v *restoreCommand) parseNode() (peer.Node, error) {
 	list, err := peer.ParseList(v.cluster)
 	switch {
 	case v.id == "" || v.data == "" || v.cluster == "":
-		return peer.Node{}, errors.New("give --id, --data and --cluster, as for the server that will be started")
+		return peer.Node{}, errors.New(
+			"give --id, --data and --cluster, as for the server that will be started")
 	case err != nil:
 		return peer.Node{}, fmt.Errorf("--cluster: %w", err)
 	case len(list.Nodes()) != 1 || list.Nodes()[0].ID != v.id:
-		return peer.Node{}, fmt.Errorf("--cluster is %v: name %s alone; the others join when it runs", list, v.id)
+		return peer.Node{}, fmt.Errorf(
+			"--cluster is %v: name %s alone; the others join when it runs", list, v.id)
 	case v.holdOff < 0 || v.holdOff > fsm.HoldOffMax.Duration():
-		return peer.Node{}, fmt.Errorf("--hold-off is %v: it must be from 0 to %v", v.holdOff, fsm.HoldOffMax)
+		return peer.Node{}, fmt.Errorf("--hold-off is %v: it must be from 0 to %v", v.holdOff,
+			fsm.HoldOffMax)
 	}
 	return list.Nodes()[0], nil
 }
@@ -96,12 +105,15 @@ func (v *restoreCommand) restore(path string, node peer.Node) error {
 		return err
 	}
 	doc := struct {
-		Cluster   string        `json:"cluster"`
-		Node      string        `json:"node"`
-		Data      string        `json:"data"`
-		TokenBase uint64        `json:"token_base,string"` // every token of the new cluster is above it
-		HoldOff   view.Duration `json:"hold_off"`          // how long no lock is granted, from the first start on
-	}{restored.Cluster.String(), node.ID, v.data, restored.Index, view.Duration(restored.HoldOff.Duration())}
+		Cluster string `json:"cluster"`
+		Node    string `json:"node"`
+		Data    string `json:"data"`
+		// every token of the new cluster is above it
+		TokenBase uint64 `json:"token_base,string"`
+		// how long no lock is granted, from the first start on
+		HoldOff view.Duration `json:"hold_off"`
+	}{restored.Cluster.String(), node.ID, v.data, restored.Index,
+		view.Duration(restored.HoldOff.Duration())}
 	return v.app.print(doc, func(w io.Writer) {
 		fmt.Fprintf(w, `%s holds a new cluster of one node, %s. Its tokens are above %d.
 It grants no lock for its first %s, until the leases of the old cluster have
@@ -111,7 +123,8 @@ that is too short: empty the directory, and restore again with --hold-off.
 Start it, when all nodes of the old cluster have ended for good:
 
   zamok server --id %s --data %s --cluster %v
-`, visible.Line(v.data), node.ID, restored.Index, time.Duration(doc.HoldOff), node.ID, shellQuote(v.data), v.cluster)
+`, visible.Line(v.data), node.ID, restored.Index, time.Duration(doc.HoldOff), node.ID,
+			shellQuote(v.data), v.cluster)
 		if !isLoopbackAddress(node.Address) {
 			fmt.Fprint(w, `
 Add --peer-cert, --peer-key and --peer-ca, or --insecure-peers.

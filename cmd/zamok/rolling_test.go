@@ -98,16 +98,19 @@ func (l *lockLoad) lockOnce(n int, name string, try bool) error {
 func (l *lockLoad) record(start time.Time) {
 	l.done.Add(1)
 	took := int64(time.Since(start))
-	for was := l.longest.Load(); took > was && !l.longest.CompareAndSwap(was, took); was = l.longest.Load() {
+	for was := l.longest.Load(); took > was &&
+		!l.longest.CompareAndSwap(was, took); was = l.longest.Load() {
 	}
 }
 
-// awaitOperations waits until so many more operations have succeeded. How fast that goes is the machine's affair, as long
-// as it continues.
+// awaitOperations waits until so many more operations have succeeded. How fast that goes is the
+// machine's affair, as long as it continues.
 func (l *lockLoad) awaitOperations(t *testing.T, n int64) {
 	t.Helper()
-	for now, goal := l.done.Load(), l.done.Load()+n; now < goal && len(l.errors()) == 0; now = l.done.Load() {
-		awaitCondition(t, "an end of another operation", func() bool { return l.done.Load() > now || len(l.errors()) > 0 })
+	for now, goal := l.done.Load(),
+		l.done.Load()+n; now < goal && len(l.errors()) == 0; now = l.done.Load() {
+		awaitCondition(t, "an end of another operation",
+			func() bool { return l.done.Load() > now || len(l.errors()) > 0 })
 	}
 }
 
@@ -122,8 +125,8 @@ func (l *lockLoad) stop() {
 	l.workers.Wait()
 }
 
-// Each node is restarted in turn, as for a new version, while programs lock and unlock. None of them meets an
-// error, and a lock that is held through all of it is never lost.
+// Each node is restarted in turn, as for a new version, while programs lock and unlock. None of
+// them meets an error, and a lock that is held through all of it is never lost.
 func TestRollingRestartUnderLoad(t *testing.T) {
 	takesTime(t)
 	t.Parallel()
@@ -132,7 +135,8 @@ func TestRollingRestartUnderLoad(t *testing.T) {
 		s.awaitReady(t, i)
 	}
 	c, err := client.New(client.Config{
-		Endpoints: []string{s.address(0, 0), s.address(1, 0), s.address(2, 0)}, TTL: rollingTTL, RequestTimeout: rollingTTL,
+		Endpoints: []string{s.address(0, 0), s.address(1, 0), s.address(2, 0)}, TTL: rollingTTL,
+		RequestTimeout: rollingTTL,
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })

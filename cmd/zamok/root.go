@@ -61,7 +61,8 @@ func newRoot(a *app) *cobra.Command {
 		output = "text"
 	}
 	flags := root.PersistentFlags()
-	flags.StringVarP(&a.output, "output", "o", output, "output `format`: text or json (ZAMOK_OUTPUT)")
+	flags.StringVarP(&a.output, "output", "o", output,
+		"output `format`: text or json (ZAMOK_OUTPUT)")
 	flags.StringVar(&a.logFormat, "log-format", "text", "log `format`: text or json")
 	flags.StringVar(&a.logLevel, "log-level", "info", "log `level`: debug, info, warn or error")
 
@@ -90,7 +91,8 @@ func newRoot(a *app) *cobra.Command {
 			prepare(cmd)
 		}
 	}
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages",
+		fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
 	return root
 }
 
@@ -179,13 +181,16 @@ func explainFlagError(err error) error {
 // validate checks the global flags.
 func (a *app) validate(cmd *cobra.Command) error {
 	if a.output != "text" && a.output != "json" {
-		return &usageError{cmd.CommandPath(), fmt.Errorf("--output is %q: it must be text or json", a.output)}
+		return &usageError{cmd.CommandPath(),
+			fmt.Errorf("--output is %q: it must be text or json", a.output)}
 	}
 	if a.logFormat != "text" && a.logFormat != "json" {
-		return &usageError{cmd.CommandPath(), fmt.Errorf("--log-format is %q: it must be text or json", a.logFormat)}
+		return &usageError{cmd.CommandPath(),
+			fmt.Errorf("--log-format is %q: it must be text or json", a.logFormat)}
 	}
 	if err := new(slog.Level).UnmarshalText([]byte(a.logLevel)); err != nil {
-		return &usageError{cmd.CommandPath(), fmt.Errorf("--log-level is %q: it must be debug, info, warn or error", a.logLevel)}
+		return &usageError{cmd.CommandPath(),
+			fmt.Errorf("--log-level is %q: it must be debug, info, warn or error", a.logLevel)}
 	}
 	return nil
 }

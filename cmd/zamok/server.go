@@ -115,31 +115,64 @@ const electionTimeoutHelp = "fixed election timeout of the cluster, 50ms to 2.5s
 
 func (v *serverCommand) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&v.id, "id", "", "stable `name` of this node; a node that lost its data directory rejoins under the same name with --join; required")
+	f.StringVar(&v.id, "id", "",
+		"stable `name` of this node; a node that lost its data directory rejoins under the same "+
+			"name with --join; required")
 	f.StringVar(&v.data, "data", "", "data `directory`, created if missing; required")
 	f.DurationVar(&v.electionTimeout, "election-timeout", 0, electionTimeoutHelp)
-	f.StringVar(&v.cluster, "cluster", "", "`list` of the initial members of a new cluster with their peer addresses: n1=host:5751,n2=host:5751,…")
-	f.StringVar(&v.join, "join", "", "`list` of members of a running cluster to join, with their peer addresses: n1=host:5751,…")
-	f.StringVar(&v.listen, "listen", defaultListen, "listen `address` for clients; a port alone is on loopback, or on all interfaces with --rules or --insecure-clients")
-	f.StringVar(&v.peer, "peer", "", "listen `address` for the other nodes (default: the port that --cluster has for this node, or "+defaultPeerPort+"; on all interfaces with peer TLS or --insecure-peers, otherwise on loopback)")
-	f.StringVar(&v.http, "http", defaultHTTP, "listen `address` for HTTP, as --listen and with the TLS of --tls-cert: locks as JSON, /metrics, /healthz and /readyz; \"\" disables it")
-	f.BoolVar(&v.insecureClients, "insecure-clients", false, "allow clients on other machines without --rules, and tokens without --rules or TLS: every program that can connect may acquire and release every lock")
-	f.StringSliceVar(&v.httpHosts, "http-host", nil, "additional host `name` accepted in HTTP requests, such as that of a proxy; repeatable")
-	f.BoolVar(&v.pprof, "profile", false, "serve /debug/pprof on the HTTP address; with --rules it needs the verb operate")
-	f.StringVar(&v.advertise, "advertise", "", "`host` under which clients and other nodes reach this node (default: the one in --cluster, or the host name)")
-	f.Uint64Var(&v.tokenBase, "token-base", 0, "issue only tokens above this `number` in a new cluster (default: seconds since 1970 × 2²⁰)")
-	f.IntVar(&v.maxConnections, "max-connections", 0, "maximum `number` of client connections on each port; beyond it, a connection without an admitted call is closed for a new one (default 16384, lower with a low memory limit)")
-	f.StringVar(&v.clientTLS.cert, "tls-cert", "", "certificate for clients, a PEM `file`; enables TLS")
+	f.StringVar(&v.cluster, "cluster", "",
+		"`list` of the initial members of a new cluster with their peer addresses: "+
+			"n1=host:5751,n2=host:5751,…")
+	f.StringVar(&v.join, "join", "",
+		"`list` of members of a running cluster to join, with their peer addresses: n1=host:5751,…")
+	f.StringVar(&v.listen, "listen", defaultListen,
+		"listen `address` for clients; a port alone is on loopback, or on all interfaces with "+
+			"--rules or --insecure-clients")
+	f.StringVar(&v.peer, "peer", "",
+		"listen `address` for the other nodes (default: the port that --cluster has for this "+
+			"node, or "+defaultPeerPort+
+			"; on all interfaces with peer TLS or --insecure-peers, otherwise on loopback)")
+	f.StringVar(&v.http, "http", defaultHTTP,
+		"listen `address` for HTTP, as --listen and with the TLS of --tls-cert: locks as JSON, "+
+			"/metrics, /healthz and /readyz; \"\" disables it")
+	f.BoolVar(&v.insecureClients, "insecure-clients", false,
+		"allow clients on other machines without --rules, and tokens without --rules or TLS: "+
+			"every program that can connect may acquire and release every lock")
+	f.StringSliceVar(&v.httpHosts, "http-host", nil,
+		"additional host `name` accepted in HTTP requests, such as that of a proxy; repeatable")
+	f.BoolVar(&v.pprof, "profile", false,
+		"serve /debug/pprof on the HTTP address; with --rules it needs the verb operate")
+	f.StringVar(&v.advertise, "advertise", "",
+		"`host` under which clients and other nodes reach this node (default: the one in "+
+			"--cluster, or the host name)")
+	f.Uint64Var(&v.tokenBase, "token-base", 0,
+		"issue only tokens above this `number` in a new cluster (default: seconds since 1970 "+
+			"× 2²⁰)")
+	f.IntVar(&v.maxConnections, "max-connections", 0,
+		"maximum `number` of client connections on each port; beyond it, a connection without an "+
+			"admitted call is closed for a new one (default 16384, lower with a low memory limit)")
+	f.StringVar(&v.clientTLS.cert, "tls-cert", "",
+		"certificate for clients, a PEM `file`; enables TLS")
 	f.StringVar(&v.clientTLS.key, "tls-key", "", "key of --tls-cert, a PEM `file`")
-	f.StringVar(&v.clientTLS.clientCA, "tls-client-ca", "", "require a client certificate issued by an authority in this PEM `file`; with --tokens or --jwt-keys, a token is enough")
-	f.StringVar(&v.tlsMinVersion, "tls-min-version", "1.3", "minimum TLS `version` for clients: 1.2 or 1.3; connections between nodes always use 1.3")
+	f.StringVar(&v.clientTLS.clientCA, "tls-client-ca", "",
+		"require a client certificate issued by an authority in this PEM `file`; with --tokens "+
+			"or --jwt-keys, a token is enough")
+	f.StringVar(&v.tlsMinVersion, "tls-min-version", "1.3",
+		"minimum TLS `version` for clients: 1.2 or 1.3; connections between nodes always use 1.3")
 	v.access.register(cmd)
-	f.StringVar(&v.peerTLS.cert, "peer-cert", "", "certificate of this node for the other nodes, with --id as a DNS name, a PEM `file`; enables peer TLS")
+	f.StringVar(&v.peerTLS.cert, "peer-cert", "",
+		"certificate of this node for the other nodes, with --id as a DNS name, a PEM `file`; "+
+			"enables peer TLS")
 	f.StringVar(&v.peerTLS.key, "peer-key", "", "key of --peer-cert, a PEM `file`")
-	f.StringVar(&v.peerTLS.ca, "peer-ca", "", "authorities that issue the certificates of the nodes, a PEM `file`")
-	f.StringSliceVar(&v.peerAllowedNames, "peer-allowed-names", nil, "accept peers whose certificate has one of these `names`, or patterns such as n*, "+
-		"even if they are not members as far as this node knows, and let them join (default: members only)")
-	f.BoolVar(&v.insecurePeers, "insecure-peers", false, "allow peers on other machines, and --rules, without peer TLS: every program that can connect to the peer port is trusted")
+	f.StringVar(&v.peerTLS.ca, "peer-ca", "",
+		"authorities that issue the certificates of the nodes, a PEM `file`")
+	f.StringSliceVar(&v.peerAllowedNames, "peer-allowed-names", nil,
+		"accept peers whose certificate has one of these `names`, or patterns such as n*, even "+
+			"if they are not members as far as this node knows, and let them join (default: "+
+			"members only)")
+	f.BoolVar(&v.insecurePeers, "insecure-peers", false,
+		"allow peers on other machines, and --rules, without peer TLS: every program that can "+
+			"connect to the peer port is trusted")
 }
 
 // validate checks the flags.
@@ -153,10 +186,13 @@ func (v *serverCommand) validate() (err error) {
 		return errors.New("--tls-client-ca requires TLS: give --tls-cert and --tls-key")
 	case tlsVersions[v.tlsMinVersion] == 0:
 		return fmt.Errorf("--tls-min-version is %q: it must be 1.2 or 1.3", v.tlsMinVersion)
-	case (v.peerTLS.cert == "" || v.peerTLS.key == "" || v.peerTLS.ca == "") && v.peerTLS != (tlsFiles{}):
-		return errors.New("--peer-cert, --peer-key and --peer-ca go together: a node presents a certificate and verifies the others'")
+	case (v.peerTLS.cert == "" || v.peerTLS.key == "" || v.peerTLS.ca == "") &&
+		v.peerTLS != (tlsFiles{}):
+		return errors.New("--peer-cert, --peer-key and --peer-ca go together: a node presents a " +
+			"certificate and verifies the others'")
 	case v.peerTLS == (tlsFiles{}) && len(v.peerAllowedNames) > 0:
-		return errors.New("--peer-allowed-names requires peer TLS: give --peer-cert, --peer-key and --peer-ca")
+		return errors.New(
+			"--peer-allowed-names requires peer TLS: give --peer-cert, --peer-key and --peer-ca")
 	}
 	if err := peer.CheckID(v.id); err != nil {
 		return fmt.Errorf("--id: %w", err)
@@ -168,13 +204,16 @@ func (v *serverCommand) validate() (err error) {
 		return err
 	}
 	if e := v.electionTimeout; e != 0 && (e < electionTimeoutMin || e > electionTimeoutMax) {
-		return fmt.Errorf("--election-timeout is %v: it must be from %v to %v; with a shorter one every short pause causes an election, and "+
-			"with a longer one most failovers end sessions with the default ttl", e, electionTimeoutMin, electionTimeoutMax)
+		return fmt.Errorf(
+			"--election-timeout is %v: it must be from %v to %v; with a shorter one every short "+
+				"pause causes an election, and with a longer one most failovers end sessions "+
+				"with the default ttl", e, electionTimeoutMin, electionTimeoutMax)
 	}
 	if v.cluster != "" {
 		v.list, err = peer.ParseList(v.cluster)
 		if err == nil && !v.list.Has(v.id) {
-			err = fmt.Errorf("%v must contain every node of the cluster under its --id, also this one, %s", v.list, v.id)
+			err = fmt.Errorf("%v must contain every node of the cluster under its --id, also "+
+				"this one, %s", v.list, v.id)
 		}
 		if err != nil {
 			return fmt.Errorf("--cluster: %w", err)
@@ -188,16 +227,21 @@ func (v *serverCommand) validate() (err error) {
 	if err := v.checkPorts(); err != nil || v.cluster != "" {
 		return err
 	}
-	if v.join == "" && !store.IsMember(v.data) { // a failed start leaves files there; without a flag the node would wait forever to be added
-		return fmt.Errorf("%s has no data of a cluster member, so nothing was started: give --cluster with all nodes of a new cluster, or --join "+
-			"with nodes of a running one, also to replace a lost disk; if a start with one of them has failed, give the same flag again", v.data)
+	// a failed start leaves files there; without a flag the node would wait forever to be added
+	if v.join == "" && !store.IsMember(v.data) {
+		return fmt.Errorf(
+			"%s has no data of a cluster member, so nothing was started: give --cluster with all "+
+				"nodes of a new cluster, or --join with nodes of a running one, also to replace "+
+				"a lost disk; if a start with one of them has failed, give the same flag again",
+			v.data)
 	}
 	return nil
 }
 
 func (v *serverCommand) run(ctx context.Context) error {
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP) // first, and never undone: an unhandled HUP would end the process
+	// first, and never undone: an unhandled HUP would end the process
+	signal.Notify(hangups, syscall.SIGHUP)
 	log := v.app.logger()
 	cfg := v.config()
 	memory := limitMemory(log, os.DirFS("/"))
@@ -255,24 +299,31 @@ func (v *serverCommand) run(ctx context.Context) error {
 func (v *serverCommand) config() api.NodeConfig {
 	return api.NodeConfig{
 		Config: raftnode.Config{
-			ID: v.id, Store: store.Config{Dir: v.data}, Peers: peer.Config{List: v.list, AllowedNames: v.peerAllowedNames},
-			Join: v.joinList, ElectionTimeout: v.electionTimeout, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
+			ID: v.id, Store: store.Config{Dir: v.data},
+			Peers: peer.Config{List: v.list, AllowedNames: v.peerAllowedNames},
+			Join:  v.joinList, ElectionTimeout: v.electionTimeout, TokenBase: v.tokenBase,
+			Version: version(), Logger: v.app.logger(),
 			Fatal: func(err error) {
-				fmt.Fprintf(v.app.stderr, "zamok: this node exits at once: %s\n", visible.Line(err.Error()))
+				fmt.Fprintf(v.app.stderr, "zamok: this node exits at once: %s\n",
+					visible.Line(err.Error()))
 				v.app.exit(fatalExitCode(err))
 				runtime.Goexit() // exit returns in a test
 			},
 		},
-		Listen: v.clientListenAddress(), ListenPeers: v.peerListenAddress(), ListenHTTP: v.httpListenAddress(), HTTPHosts: v.httpHosts, Profile: v.pprof,
+		Listen: v.clientListenAddress(), ListenPeers: v.peerListenAddress(),
+		ListenHTTP: v.httpListenAddress(), HTTPHosts: v.httpHosts, Profile: v.pprof,
 		Advertise: v.advertise, ConnsMax: v.maxConnections,
 	}
 }
 
 // configFlags are the flags that set fields of a node's configuration.
 var configFlags = map[string]string{
-	"ID": "--id", "Store.Dir": "--data", "TokenBase": "--token-base", "ElectionTimeout": "--election-timeout",
-	"Peers.List": "--cluster", "Join": "--join", "Peers.AllowedNames": "--peer-allowed-names", "Peers.TLS": "--peer-cert",
-	"Listen": "--listen", "ListenPeers": "--peer", "ListenHTTP": "--http", "ConnsMax": "--max-connections",
+	"ID": "--id", "Store.Dir": "--data", "TokenBase": "--token-base",
+	"ElectionTimeout": "--election-timeout",
+	"Peers.List":      "--cluster", "Join": "--join", "Peers.AllowedNames": "--peer-allowed-names",
+	"Peers.TLS": "--peer-cert",
+	"Listen":    "--listen", "ListenPeers": "--peer", "ListenHTTP": "--http",
+	"ConnsMax": "--max-connections",
 }
 
 // startError is why a node did not start, in terms of the command line.
@@ -282,7 +333,8 @@ func (e *startError) Unwrap() error { return e.err }
 
 func (e *startError) Error() string {
 	text := e.err.Error()
-	if wrong, ok := errors.AsType[*raftnode.ConfigError](e.err); ok && configFlags[wrong.Field] != "" {
+	if wrong, ok := errors.AsType[*raftnode.ConfigError](e.err); ok &&
+		configFlags[wrong.Field] != "" {
 		text = fmt.Sprintf("%s: %v; nothing was started", configFlags[wrong.Field], wrong.Reason)
 	}
 	switch {

@@ -17,7 +17,8 @@ import (
 	"zamok/api/gate/rules"
 )
 
-// accessFlags are the flags of `zamok server` for authentication, access rules, limits and the audit log.
+// accessFlags are the flags of `zamok server` for authentication, access rules, limits and the
+// audit log.
 type accessFlags struct {
 	rules, tokens                   string
 	jwtKeys, jwtIssuer, jwtAudience string
@@ -28,20 +29,30 @@ type accessFlags struct {
 
 func (v *accessFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&v.rules, "rules", "", "access rules, a YAML `file`; what no rule allows is denied (default: clients on this machine may do everything)")
-	f.StringVar(&v.tokens, "tokens", "", "`file` with the hashes of client tokens; see \"zamok token new\"")
-	f.StringVar(&v.jwtKeys, "jwt-keys", "", "`file` with the public keys that verify JWTs, a JWK Set; requires --jwt-issuer")
+	f.StringVar(&v.rules, "rules", "",
+		"access rules, a YAML `file`; what no rule allows is denied (default: clients on this "+
+			"machine may do everything)")
+	f.StringVar(&v.tokens, "tokens", "",
+		"`file` with the hashes of client tokens; see \"zamok token new\"")
+	f.StringVar(&v.jwtKeys, "jwt-keys", "",
+		"`file` with the public keys that verify JWTs, a JWK Set; requires --jwt-issuer")
 	f.StringVar(&v.jwtIssuer, "jwt-issuer", "", "required `issuer` (iss) of JWTs")
 	f.StringVar(&v.jwtAudience, "jwt-audience", "zamok", "required `audience` (aud) of JWTs")
-	f.StringVar(&v.clientName, "client-name", string(identity.CommonName), "`part` of a client certificate that is the identity: cn, dns, uri or email")
-	f.StringSliceVar(&v.limits, "limit", nil, "limit of this node: `NAME=N`, NAME=N/s for a rate, or NAME=none; "+
-		"repeatable (names: "+strings.Join(limits.Names(), ", ")+")")
-	f.StringVar(&v.audit, "audit", "", "audit log `file`: one JSON line for each operator call and each denial (default: the server's log)")
-	f.BoolVar(&v.auditGrants, "audit-grants", false, "add a line for each grant and for the end of each hold to the audit log")
+	f.StringVar(&v.clientName, "client-name", string(identity.CommonName),
+		"`part` of a client certificate that is the identity: cn, dns, uri or email")
+	f.StringSliceVar(&v.limits, "limit", nil,
+		"limit of this node: `NAME=N`, NAME=N/s for a rate, or NAME=none; repeatable (names: "+
+			strings.Join(limits.Names(), ", ")+")")
+	f.StringVar(&v.audit, "audit", "",
+		"audit log `file`: one JSON line for each operator call and each denial (default: the "+
+			"server's log)")
+	f.BoolVar(&v.auditGrants, "audit-grants", false,
+		"add a line for each grant and for the end of each hold to the audit log")
 }
 
 // certificateNames are the values of --client-name.
-var certificateNames = []identity.CertificateName{identity.CommonName, identity.DNSName, identity.URI, identity.Email}
+var certificateNames = []identity.CertificateName{identity.CommonName, identity.DNSName,
+	identity.URI, identity.Email}
 
 func (v *accessFlags) validate() error {
 	switch {
@@ -88,7 +99,9 @@ func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger, all *relo
 		watch(all, set)
 	}
 	if v.tokens != "" {
-		parse := func(texts [][]byte) (identity.Tokens, error) { return identity.ParseTokens(texts[0]) }
+		parse := func(texts [][]byte) (identity.Tokens, error) {
+			return identity.ParseTokens(texts[0])
+		}
 		if verifiers.tokens, err = reload(log, "tokens", parse, v.tokens); err != nil {
 			return fmt.Errorf("--tokens: %w", err)
 		}
@@ -126,7 +139,8 @@ func (v *accessFlags) configure(cfg *api.NodeConfig, log *slog.Logger, all *relo
 		cfg.Audit = file
 		all.reread = append(all.reread, func() {
 			if err := file.Reopen(); err != nil {
-				log.Error("the audit log file can't be reopened; lines still go to the previous file", "error", err)
+				log.Error("the audit log file can't be reopened; lines still go to the "+
+					"previous file", "error", err)
 			}
 		})
 	}

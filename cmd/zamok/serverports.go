@@ -26,13 +26,15 @@ type exposure struct {
 func (v *serverCommand) clientExposures() (all []exposure) {
 	tokens, remote := v.access.tokenFlags(), v.remoteClientPorts()
 	if v.access.rules == "" {
-		consequence := v.clients(tokens) + " may acquire and release every lock, change the members and read a backup"
+		consequence := v.clients(tokens) +
+			" may acquire and release every lock, change the members and read a backup"
 		for _, port := range remote {
 			flags := port + " is not a loopback address, and --rules is missing"
 			all = append(all, exposure{flags, consequence, "--rules"})
 		}
 		if tokens != "" {
-			all = append(all, exposure{tokens + " is given without --rules", consequence, "--rules"})
+			all = append(all, exposure{tokens + " is given without --rules", consequence,
+				"--rules"})
 		}
 	}
 	if v.clientTLS.cert == "" && tokens != "" {
@@ -79,7 +81,8 @@ func (v *serverCommand) peerExposures() (all []exposure) {
 	addRemote := func(flag, address string) {
 		if !isLoopbackAddress(address) {
 			flags := flag + ": " + address + " is not a loopback address, and peer TLS is off"
-			all = append(all, exposure{flags, who + " can change the state of the cluster, or destroy it", fix})
+			all = append(all, exposure{flags,
+				who + " can change the state of the cluster, or destroy it", fix})
 		}
 	}
 	addRemote("--peer", v.peerListenAddress())
@@ -104,7 +107,8 @@ func (v *serverCommand) checkPorts() error {
 		}
 	}
 	if exposures := v.clientExposures(); len(exposures) > 0 && !v.insecureClients {
-		return fmt.Errorf("%s, so %s: give %s, or --insecure-clients if only trusted programs can connect",
+		return fmt.Errorf(
+			"%s, so %s: give %s, or --insecure-clients if only trusted programs can connect",
 			exposures[0].flags, exposures[0].consequence, exposures[0].fix)
 	}
 	if exposures := v.peerExposures(); len(exposures) > 0 && !v.insecurePeers {
@@ -121,9 +125,11 @@ func (v *serverCommand) checkMembersAreLocal(members []raftnode.Server) error {
 	}
 	for _, m := range members {
 		if !isLoopbackAddress(m.Peer) {
-			return fmt.Errorf("%s, a member according to the data in %s, has the address %s on another machine, but without "+
-				"TLS this node listens for peers on loopback only: give --peer-cert, --peer-key and --peer-ca, "+
-				"or --insecure-peers if only nodes can connect", m.ID, v.data, m.Peer)
+			return fmt.Errorf(
+				"%s, a member according to the data in %s, has the address %s on another "+
+					"machine, but without TLS this node listens for peers on loopback only: give "+
+					"--peer-cert, --peer-key and --peer-ca, or --insecure-peers if only nodes "+
+					"can connect", m.ID, v.data, m.Peer)
 		}
 	}
 	return nil
@@ -138,8 +144,10 @@ func (v *serverCommand) logPorts(log *slog.Logger) {
 	case v.clientsAreLocal():
 		log.Info("without --rules, only programs on this machine can be clients", clients...)
 	case v.clientTLS.cert == "" && len(v.remoteClientPorts()) > 0:
-		log.Warn("clients on other machines have no TLS: whoever can read on the network can use "+
-			"their sessions; give --tls-cert and --tls-key, or put a proxy in front of loopback addresses", clients...)
+		log.Warn(
+			"clients on other machines have no TLS: whoever can read on the network can use "+
+				"their sessions; give --tls-cert and --tls-key, or put a proxy in front of "+
+				"loopback addresses", clients...)
 	}
 	peers := []any{"peer", v.peerListenAddress()}
 	switch exposures := v.peerExposures(); {

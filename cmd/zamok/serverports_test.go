@@ -32,8 +32,8 @@ func parseServer(t *testing.T, flags ...string) (v *serverCommand, log string, e
 	return v, lines.String(), nil
 }
 
-// What is not checked is not reachable from other machines, and what would be checked in appearance only is refused; unless a
-// flag accepts it, and then a warning says so.
+// What is not checked is not reachable from other machines, and what would be checked in appearance
+// only is refused; unless a flag accepts it, and then a warning says so.
 func TestWhichPortsAreOpen(t *testing.T) {
 	const (
 		rules, tokens, jwt = "--rules r", "--tokens t", "--jwt-keys k --jwt-issuer i"
@@ -58,72 +58,122 @@ func TestWhichPortsAreOpen(t *testing.T) {
 	}{
 		"nothing": {"", closed + peerClosed, nil},
 
-		"all interfaces":         {"--listen :5750", "", []string{"--listen: :5750", everybody, "give --rules, or --insecure-clients"}},
-		"all of IPv4":            {"--listen 0.0.0.0:5750", "", []string{"--listen: 0.0.0.0:5750", everybody}},
-		"all of IPv6":            {"--listen [::]:5750", "", []string{"--listen: [::]:5750", everybody}},
-		"an address":             {"--listen 10.0.0.1:5750", "", []string{"--listen: 10.0.0.1:5750", everybody}},
-		"a name":                 {"--listen db1.example:5750", "", []string{"--listen: db1.example:5750", everybody}},
-		"HTTP":                   {"--http :5752", "", []string{"--http: :5752", everybody, "give --rules, or --insecure-clients"}},
-		"a zone":                 {"--http [fe80::1%lo]:5752", "", []string{"--http: [fe80::1%lo]:5752"}},
-		"certificates alone":     {clientCA + " --listen :5750", "", []string{"every program with a certificate of --tls-client-ca may"}},
-		"TLS alone":              {clientTLS + " --listen :5750", "", []string{everybody}},
-		"neither":                {"--listen db1", "", []string{`--listen is "db1": it must be HOST:PORT or a port`}},
-		"not a port":             {"--http 123456", "", []string{"--http is \"123456\""}},
-		"not a peer port":        {"--peer db1", "", []string{"--peer is \"db1\""}},
-		"localhost":              {"--listen localhost:1 --http localhost:2 --peer localhost:3", "localhost:1 localhost:2 localhost:3", nil},
-		"IPv6":                   {"--listen [::1]:1 --http [::1]:2 --peer [::1]:3", "[::1]:1 [::1]:2 [::1]:3", nil},
-		"another loopback":       {"--listen 127.0.3.1:1", "127.0.3.1:1 127.0.0.1:5752" + peerClosed, nil},
-		"ports alone":            {"--listen 1 --http 2 --peer 3", "127.0.0.1:1 127.0.0.1:2 127.0.0.1:3", nil},
-		"no HTTP":                {"--http=", "127.0.0.1:5750 " + peerClosed, nil},
-		"insecure":               {insecureClients, open + peerClosed, []string{insecureClients, everybody, "give --rules"}},
-		"insecure HTTP only":     {insecureClients + " --listen 127.0.0.1:1 --http :2", "127.0.0.1:1 :2" + peerClosed, []string{everybody}},
-		"insecure, on a port":    {insecureClients + " --listen 1 --http=", ":1 " + peerClosed, []string{everybody}},
-		"insecure on loopback":   {insecureClients + " --listen 127.0.0.1:1 --http=", "127.0.0.1:1 " + peerClosed, nil},
-		"an open port by rules":  {rules + " " + clientTLS + " " + peerTLS + " --listen 1", ":1 :5752 :5751", nil},
-		"with rules on loopback": {rules + " " + peerTLS + " --listen 127.0.0.1:1 --http=", "127.0.0.1:1  :5751", nil},
+		"all interfaces": {"--listen :5750", "",
+			[]string{"--listen: :5750", everybody, "give --rules, or --insecure-clients"}},
+		"all of IPv4": {"--listen 0.0.0.0:5750", "",
+			[]string{"--listen: 0.0.0.0:5750", everybody}},
+		"all of IPv6": {"--listen [::]:5750", "",
+			[]string{"--listen: [::]:5750", everybody}},
+		"an address": {"--listen 10.0.0.1:5750", "",
+			[]string{"--listen: 10.0.0.1:5750", everybody}},
+		"a name": {"--listen db1.example:5750", "",
+			[]string{"--listen: db1.example:5750", everybody}},
+		"HTTP": {"--http :5752", "",
+			[]string{"--http: :5752", everybody, "give --rules, or --insecure-clients"}},
+		"a zone": {"--http [fe80::1%lo]:5752", "",
+			[]string{"--http: [fe80::1%lo]:5752"}},
+		"certificates alone": {clientCA + " --listen :5750", "",
+			[]string{"every program with a certificate of --tls-client-ca may"}},
+		"TLS alone": {clientTLS + " --listen :5750", "", []string{everybody}},
+		"neither": {"--listen db1", "",
+			[]string{`--listen is "db1": it must be HOST:PORT or a port`}},
+		"not a port":      {"--http 123456", "", []string{"--http is \"123456\""}},
+		"not a peer port": {"--peer db1", "", []string{"--peer is \"db1\""}},
+		"localhost": {"--listen localhost:1 --http localhost:2 --peer localhost:3",
+			"localhost:1 localhost:2 localhost:3", nil},
+		"IPv6": {"--listen [::1]:1 --http [::1]:2 --peer [::1]:3",
+			"[::1]:1 [::1]:2 [::1]:3", nil},
+		"another loopback": {"--listen 127.0.3.1:1",
+			"127.0.3.1:1 127.0.0.1:5752" + peerClosed, nil},
+		"ports alone": {"--listen 1 --http 2 --peer 3",
+			"127.0.0.1:1 127.0.0.1:2 127.0.0.1:3", nil},
+		"no HTTP": {"--http=", "127.0.0.1:5750 " + peerClosed, nil},
+		"insecure": {insecureClients, open + peerClosed,
+			[]string{insecureClients, everybody, "give --rules"}},
+		"insecure HTTP only": {insecureClients + " --listen 127.0.0.1:1 --http :2",
+			"127.0.0.1:1 :2" + peerClosed, []string{everybody}},
+		"insecure, on a port": {insecureClients + " --listen 1 --http=", ":1 " + peerClosed,
+			[]string{everybody}},
+		"insecure on loopback": {insecureClients + " --listen 127.0.0.1:1 --http=",
+			"127.0.0.1:1 " + peerClosed, nil},
+		"an open port by rules": {rules + " " + clientTLS + " " + peerTLS + " --listen 1",
+			":1 :5752 :5751", nil},
+		"with rules on loopback": {rules + " " + peerTLS + " --listen 127.0.0.1:1 --http=",
+			"127.0.0.1:1  :5751", nil},
 
-		"tokens alone":              {tokens, "", []string{"--tokens is given without --rules", everybody, "give --rules, or --insecure-clients"}},
-		"JWTs alone":                {jwt, "", []string{"--jwt-keys is given without --rules", everybody}},
-		"tokens over TLS":           {tokens + " " + clientCA, "", []string{"every program with a certificate of --tls-client-ca or a token may"}},
-		"tokens in plain":           {tokens + " " + rules + " " + peerTLS, "", []string{"--listen: :5750", "--tokens is given without TLS", plain, "give --tls-cert and --tls-key, or --insecure-clients"}},
-		"JWTs in plain":             {jwt + " " + rules + " " + peerTLS + " --listen 127.0.0.1:1", "", []string{"--http: :5752", "--jwt-keys is given without TLS", plain}},
-		"tokens in plain, loopback": {tokens + " " + rules + " " + peerTLS + " --listen 127.0.0.1:1 --http [::1]:2", "127.0.0.1:1 [::1]:2 :5751", nil},
-		"tokens behind a proxy":     {tokens + " " + rules + " " + peerTLS + " " + insecureClients, open + peerOpen, []string{insecureClients, plain, "give --tls-cert"}},
-		"insecure tokens":           {tokens + " " + insecureClients, open + peerClosed, []string{everybody, plain, "give --rules, --tls-cert and --tls-key"}},
-		"insecure tokens, loopback": {tokens + " " + insecureClients + " --listen 127.0.0.1:1 --http=", "127.0.0.1:1 " + peerClosed, []string{everybody}},
-		"rules in plain":            {rules + " " + peerTLS, open + peerOpen, []string{"clients on other machines have no TLS"}},
+		"tokens alone": {tokens, "",
+			[]string{"--tokens is given without --rules", everybody,
+				"give --rules, or --insecure-clients"}},
+		"JWTs alone": {jwt, "",
+			[]string{"--jwt-keys is given without --rules", everybody}},
+		"tokens over TLS": {tokens + " " + clientCA, "",
+			[]string{"every program with a certificate of --tls-client-ca or a token may"}},
+		"tokens in plain": {tokens + " " + rules + " " + peerTLS, "",
+			[]string{"--listen: :5750", "--tokens is given without TLS", plain,
+				"give --tls-cert and --tls-key, or --insecure-clients"}},
+		"JWTs in plain": {jwt + " " + rules + " " + peerTLS + " --listen 127.0.0.1:1",
+			"", []string{"--http: :5752", "--jwt-keys is given without TLS", plain}},
+		"tokens in plain, loopback": {tokens + " " + rules + " " + peerTLS +
+			" --listen 127.0.0.1:1 --http [::1]:2", "127.0.0.1:1 [::1]:2 :5751", nil},
+		"tokens behind a proxy": {tokens + " " + rules + " " + peerTLS + " " + insecureClients,
+			open + peerOpen, []string{insecureClients, plain, "give --tls-cert"}},
+		"insecure tokens": {tokens + " " + insecureClients, open + peerClosed,
+			[]string{everybody, plain, "give --rules, --tls-cert and --tls-key"}},
+		"insecure tokens, loopback": {tokens + " " + insecureClients +
+			" --listen 127.0.0.1:1 --http=", "127.0.0.1:1 " + peerClosed, []string{everybody}},
+		"rules in plain": {rules + " " + peerTLS, open + peerOpen,
+			[]string{"clients on other machines have no TLS"}},
 
-		"rules":                  {rules, "", []string{"--rules is given without peer TLS", actAs, "give --peer-cert, --peer-key and --peer-ca, or --insecure-peers"}},
-		"rules on loopback":      {rules + " --listen 127.0.0.1:1 --http= --cluster n1=127.0.0.1:5751", "", []string{actAs}},
-		"rules, insecure":        {rules + " " + insecurePeers + " --listen 127.0.0.1:1 --http=", "127.0.0.1:1 " + peerOpen, []string{insecurePeers, peersOpen, actAs}},
-		"rules on one machine":   {rules + " " + insecurePeers + " --listen 127.0.0.1:1 --http= --cluster n1=127.0.0.1:7001", "127.0.0.1:1  127.0.0.1:7001", []string{insecurePeers, actAs}},
-		"rules, other insecure":  {rules + " " + insecureClients, "", []string{actAs}},
-		"all":                    {rules + " " + tokens + " " + clientCA + " " + peerTLS, open + peerOpen, nil},
-		"all, and both flags":    {rules + " " + tokens + " " + clientCA + " " + peerTLS + " " + insecureClients + " " + insecurePeers, open + peerOpen, nil},
+		"rules": {rules, "",
+			[]string{"--rules is given without peer TLS", actAs,
+				"give --peer-cert, --peer-key and --peer-ca, or --insecure-peers"}},
+		"rules on loopback": {rules +
+			" --listen 127.0.0.1:1 --http= --cluster n1=127.0.0.1:5751", "", []string{actAs}},
+		"rules, insecure": {rules + " " + insecurePeers + " --listen 127.0.0.1:1 --http=",
+			"127.0.0.1:1 " + peerOpen, []string{insecurePeers, peersOpen, actAs}},
+		"rules on one machine": {rules + " " + insecurePeers +
+			" --listen 127.0.0.1:1 --http= --cluster n1=127.0.0.1:7001",
+			"127.0.0.1:1  127.0.0.1:7001", []string{insecurePeers, actAs}},
+		"rules, other insecure": {rules + " " + insecureClients, "", []string{actAs}},
+		"all": {rules + " " + tokens + " " + clientCA + " " + peerTLS,
+			open + peerOpen, nil},
+		"all, and both flags": {
+			rules + " " + tokens + " " + clientCA + " " + peerTLS + " " + insecureClients + " " +
+				insecurePeers, open + peerOpen, nil},
 		"open clients, no peers": {insecurePeers + " --listen :5750", "", []string{everybody}},
 
-		"a list":                {"--cluster n1=127.0.0.1:7001", closed + " 127.0.0.1:7001", nil},
-		"a list on IPv6":        {"--cluster n1=[::1]:7001", closed + " [::1]:7001", nil},
-		"another address":       {"--cluster n1=127.0.0.1:7001 --peer 127.0.0.2:7002", closed + " 127.0.0.2:7002", nil},
-		"a list with TLS":       {"--cluster n1=10.0.0.1:7001 " + peerTLS, closed + " :7001", nil},
-		"a local list with TLS": {"--cluster n1=127.0.0.1:7001 " + peerTLS, closed + " 127.0.0.1:7001", nil},
-		"peers":                 {"--peer :5751", "", []string{"--peer: :5751", peersOpen, "give --peer-cert, --peer-key and --peer-ca, or --insecure-peers"}},
-		"a far list":            {"--cluster n1=127.0.0.1:1,n2=10.0.0.2:1", "", []string{"--cluster: 10.0.0.2:1", peersOpen}},
-		"a far one to join":     {"--join n2=db.example:1", "", []string{"--join: db.example:1", peersOpen}},
-		"a far list, insecure":  {"--cluster n1=10.0.0.1:7001 " + insecurePeers, closed + " :7001", []string{insecurePeers, peersOpen}},
+		"a list":         {"--cluster n1=127.0.0.1:7001", closed + " 127.0.0.1:7001", nil},
+		"a list on IPv6": {"--cluster n1=[::1]:7001", closed + " [::1]:7001", nil},
+		"another address": {"--cluster n1=127.0.0.1:7001 --peer 127.0.0.2:7002",
+			closed + " 127.0.0.2:7002", nil},
+		"a list with TLS": {"--cluster n1=10.0.0.1:7001 " + peerTLS, closed + " :7001", nil},
+		"a local list with TLS": {"--cluster n1=127.0.0.1:7001 " + peerTLS,
+			closed + " 127.0.0.1:7001", nil},
+		"peers": {"--peer :5751", "",
+			[]string{"--peer: :5751", peersOpen,
+				"give --peer-cert, --peer-key and --peer-ca, or --insecure-peers"}},
+		"a far list": {"--cluster n1=127.0.0.1:1,n2=10.0.0.2:1", "",
+			[]string{"--cluster: 10.0.0.2:1", peersOpen}},
+		"a far one to join": {"--join n2=db.example:1", "",
+			[]string{"--join: db.example:1", peersOpen}},
+		"a far list, insecure": {"--cluster n1=10.0.0.1:7001 " + insecurePeers, closed + " :7001",
+			[]string{insecurePeers, peersOpen}},
 		"no list, insecure":     {insecurePeers, closed + peerOpen, []string{peersOpen}},
 		"peers, other insecure": {insecureClients + " --peer :5751", "", []string{peersOpen}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			data := t.TempDir()
-			require.NoError(t, os.WriteFile(filepath.Join(data, "identity.json"), nil, 0o600)) // as of a member
-			v, log, err := parseServer(t, append(strings.Fields(test.flags), "--id", "n1", "--data", data)...)
+			// as of a member
+			require.NoError(t, os.WriteFile(filepath.Join(data, "identity.json"), nil, 0o600))
+			v, log, err := parseServer(t,
+				append(strings.Fields(test.flags), "--id", "n1", "--data", data)...)
 			if test.listen == "" {
 				require.Error(t, err)
 				log = err.Error()
 			} else {
 				require.NoError(t, err)
-				require.Equal(t, test.listen, v.clientListenAddress()+" "+v.httpListenAddress()+" "+v.peerListenAddress())
+				require.Equal(t, test.listen,
+					v.clientListenAddress()+" "+v.httpListenAddress()+" "+v.peerListenAddress())
 				require.Equal(t, min(len(test.says), 1), strings.Count(log, "level=WARN"), log)
 			}
 			for _, text := range test.says {
@@ -135,18 +185,20 @@ func TestWhichPortsAreOpen(t *testing.T) {
 
 // With both flags and nothing else there are two warnings, one for each.
 func TestEachInsecureFlagIsWarnedOf(t *testing.T) {
-	_, log, err := parseServer(t, "--id", "n1", "--data", "d", "--cluster", "n1=10.0.0.1:5751", "--insecure-clients", "--insecure-peers")
+	_, log, err := parseServer(t, "--id", "n1", "--data", "d", "--cluster", "n1=10.0.0.1:5751",
+		"--insecure-clients", "--insecure-peers")
 	require.NoError(t, err)
 	require.Equal(t, 2, strings.Count(log, "level=WARN"), log)
 }
 
-// Without flags, other machines reach no port. On Linux all of 127.0.0.0/8 is this machine, so who listens on all interfaces
-// listens on 127.0.0.2, too.
+// Without flags, other machines reach no port. On Linux all of 127.0.0.0/8 is this machine, so who
+// listens on all interfaces listens on 127.0.0.2, too.
 func TestADefaultServerIsClosed(t *testing.T) {
 	t.Parallel()
 	port := freePorts(t)
 	at := func(host string, i int) string { return net.JoinHostPort(host, strconv.Itoa(port+i)) }
-	node := startZamok(t, nil, "server", "--id", "n1", "--data", t.TempDir(), "--cluster", "n1="+at("127.0.0.1", 1),
+	node := startZamok(t, nil, "server", "--id", "n1", "--data", t.TempDir(), "--cluster",
+		"n1="+at("127.0.0.1", 1),
 		"--listen", strconv.Itoa(port), "--http", strconv.Itoa(port+2))
 	node.awaitOutput(t, "serving clients")
 	for i := range 3 {
@@ -163,19 +215,23 @@ func TestADefaultServerIsClosed(t *testing.T) {
 	require.Equal(t, 0, node.wait(t).code)
 }
 
-// The nodes that the documents describe for several machines start, and only callers that are checked reach them.
+// The nodes that the documents describe for several machines start, and only callers that are
+// checked reach them.
 func TestTheDocumentedDeploymentIsClosed(t *testing.T) {
 	unit := string(readFile(t, filepath.Join(repositoryRoot, "deploy/zamok.service")))
 	operations := string(readFile(t, filepath.Join(repositoryRoot, "docs/operations.md")))
 	access := string(readFile(t, filepath.Join(repositoryRoot, "docs/guide/access.md")))
 	variables := map[string]string{}
-	for _, m := range regexp.MustCompile(`(?m)^Environment="(ZAMOK_\w+)=(.*)"$`).FindAllStringSubmatch(unit, -1) {
+	for _, m := range regexp.MustCompile(
+		`(?m)^Environment="(ZAMOK_\w+)=(.*)"$`).FindAllStringSubmatch(unit, -1) {
 		variables[m[1]] = m[2]
 	}
-	exec := regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/(zamok server .*)$`).FindStringSubmatch(unit)[1]
+	exec := regexp.MustCompile(
+		`(?m)^ExecStart=/usr/local/bin/(zamok server .*)$`).FindStringSubmatch(unit)[1]
 	flags := regexp.MustCompile(`ZAMOK_FLAGS=(.*)`)
 	commands := map[string]string{}
-	for name, text := range map[string]string{"the unit's comment": unit, "operations.md": operations} {
+	for name, text := range map[string]string{"the unit's comment": unit,
+		"operations.md": operations} {
 		variables["ZAMOK_FLAGS"] = flags.FindStringSubmatch(text)[1]
 		commands[name] = os.Expand(exec, func(name string) string { return variables[name] })
 	}
@@ -187,7 +243,8 @@ func TestTheDocumentedDeploymentIsClosed(t *testing.T) {
 	}
 	require.Greater(t, len(commands), 4)
 	for name, command := range commands {
-		words := strings.Fields(strings.ReplaceAll(command, "…", "--id n1 --data d --cluster n1=10.0.0.1:5751"))[2:]
+		words := strings.Fields(strings.ReplaceAll(command, "…",
+			"--id n1 --data d --cluster n1=10.0.0.1:5751"))[2:]
 		i := len(words)
 		for j, w := range words {
 			if w == "--log-format" { // a flag of all verbs

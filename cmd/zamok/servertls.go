@@ -12,7 +12,8 @@ import (
 var tlsVersions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
 
 // secure configures TLS, and returns the files of certificates.
-func (v *serverCommand) secure(cfg *api.NodeConfig, log *slog.Logger) (all []*reloaded[certificates], err error) {
+func (v *serverCommand) secure(cfg *api.NodeConfig,
+	log *slog.Logger) (all []*reloaded[certificates], err error) {
 	use := func(files tlsFiles, flag, what string, minVersion uint16) (func() *tls.Config, error) {
 		if files == (tlsFiles{}) {
 			return nil, nil
@@ -25,7 +26,8 @@ func (v *serverCommand) secure(cfg *api.NodeConfig, log *slog.Logger) (all []*re
 		all = append(all, current)
 		return func() *tls.Config { return current.get().config }, nil
 	}
-	if cfg.ClientTLS, err = use(v.clientTLS, "--tls-cert", "TLS of clients", tlsVersions[v.tlsMinVersion]); err != nil {
+	if cfg.ClientTLS, err = use(v.clientTLS, "--tls-cert", "TLS of clients",
+		tlsVersions[v.tlsMinVersion]); err != nil {
 		return nil, err
 	}
 	peers := v.peerTLS

@@ -20,13 +20,15 @@ import (
 	"zamok/api"
 )
 
-// A pair of which one file is renewed does not fit together: the one before counts until the other file is there, too.
+// A pair of which one file is renewed does not fit together: the one before counts until the other
+// file is there, too.
 func TestHalfARenewedPairIsNotUsed(t *testing.T) {
 	ca := newTestCA(t)
 	cert, key := ca.issue(t, "n1")
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		current, err := tlsFiles{cert: cert, key: key, ca: ca.file}.reload(slog.New(slog.NewTextHandler(&log, nil)), "a test", tls.VersionTLS13)
+		current, err := tlsFiles{cert: cert, key: key, ca: ca.file}.reload(
+			slog.New(slog.NewTextHandler(&log, nil)), "a test", tls.VersionTLS13)
 		require.NoError(t, err)
 		serial := func() string {
 			time.Sleep(reloadEvery)
@@ -51,8 +53,8 @@ func TestHalfARenewedPairIsNotUsed(t *testing.T) {
 	})
 }
 
-// A certificate for peers that names another node is not used, neither at the start nor when it is renewed: other nodes would
-// refuse the next connection, days later perhaps.
+// A certificate for peers that names another node is not used, neither at the start nor when it is
+// renewed: other nodes would refuse the next connection, days later perhaps.
 func TestAPeerCertificateNamesThisNode(t *testing.T) {
 	ca := newTestCA(t)
 	cert, key := ca.issue(t, "n1")
@@ -60,10 +62,15 @@ func TestAPeerCertificateNamesThisNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
 		logger := slog.New(slog.NewTextHandler(&log, nil))
-		_, err := (&serverCommand{id: "n1", peerTLS: tlsFiles{cert: otherCert, key: otherKey, ca: ca.file}}).secure(&api.NodeConfig{}, logger)
+		_, err :=
+			(&serverCommand{id: "n1",
+				peerTLS: tlsFiles{cert: otherCert, key: otherKey, ca: ca.file}}).secure(
+				&api.NodeConfig{}, logger)
 		require.ErrorContains(t, err, "does not name this node")
 		var cfg api.NodeConfig
-		_, err = (&serverCommand{id: "n1", peerTLS: tlsFiles{cert: cert, key: key, ca: ca.file}}).secure(&cfg, logger)
+		_, err =
+			(&serverCommand{id: "n1", peerTLS: tlsFiles{cert: cert, key: key, ca: ca.file}}).secure(
+				&cfg, logger)
 		require.NoError(t, err)
 		name := func() string {
 			time.Sleep(reloadEvery)
@@ -90,7 +97,8 @@ func readFile(t *testing.T, path string) []byte {
 }
 
 func TestAKeyThatAllMayReadIsReported(t *testing.T) {
-	for mode, warns := range map[os.FileMode]bool{0o600: false, 0o400: false, 0o640: false, 0o644: true} {
+	for mode, warns := range map[os.FileMode]bool{0o600: false, 0o400: false, 0o640: false,
+		0o644: true} {
 		key := filepath.Join(t.TempDir(), "key")
 		require.NoError(t, os.WriteFile(key, nil, mode))
 		require.NoError(t, os.Chmod(key, mode))
@@ -101,8 +109,8 @@ func TestAKeyThatAllMayReadIsReported(t *testing.T) {
 	warnOfReadableKey(slog.New(slog.NewTextHandler(io.Discard, nil)), "")
 }
 
-// HUP has a node read its files, and never ends it: not while it waits for the other nodes, and not when the files are
-// broken. New connections are made with what was read last.
+// HUP has a node read its files, and never ends it: not while it waits for the other nodes, and not
+// when the files are broken. New connections are made with what was read last.
 func TestHangupReadsCertificates(t *testing.T) {
 	t.Parallel()
 	takesTime(t)
@@ -115,14 +123,16 @@ func TestHangupReadsCertificates(t *testing.T) {
 		if id != "n1" {
 			cert, key = ca.issue(t, id)
 		}
-		return []string{"--tls-cert", cert, "--tls-key", key, "--peer-cert", cert, "--peer-key", key, "--peer-ca", ca.file}
+		return []string{"--tls-cert", cert, "--tls-key", key, "--peer-cert", cert, "--peer-key",
+			key, "--peer-ca", ca.file}
 	}
 	s.start(t, 0)
 	n1 := s.nodes[0]
 	n1.awaitOutput(t, "starting node")
 	serial := func(address string) string {
 		conn, err := tls.Dial("tcp", address, &tls.Config{
-			RootCAs: poolOf(t, ca), Certificates: []tls.Certificate{pairOf(t, cert, key)}, ServerName: "n1"})
+			RootCAs: poolOf(t, ca), Certificates: []tls.Certificate{pairOf(t, cert, key)},
+			ServerName: "n1"})
 		require.NoError(t, err)
 		defer conn.Close()
 		require.Equal(t, uint16(tls.VersionTLS13), conn.ConnectionState().Version)
@@ -131,7 +141,10 @@ func TestHangupReadsCertificates(t *testing.T) {
 	hangUp := func(says string) {
 		before := strings.Count(n1.stderr.String(), says)
 		require.NoError(t, n1.Process.Signal(syscall.SIGHUP))
-		awaitCondition(t, says, func() bool { return strings.Count(n1.stderr.String(), says) >= before+2 }) // clients and peers
+		// clients and peers
+		awaitCondition(t, says, func() bool {
+			return strings.Count(n1.stderr.String(), says) >= before+2
+		})
 	}
 	awaitCondition(t, "n1 waits for the others", func() bool {
 		conn, err := net.Dial("tcp", s.address(0, 1))
@@ -158,11 +171,14 @@ func TestHangupReadsCertificates(t *testing.T) {
 		s.awaitReady(t, i)
 	}
 	for _, port := range []int{0, 1} {
-		awaitCondition(t, "the third certificate", func() bool { return serial(s.address(0, port)) == pairOf(t, cert, key).Leaf.SerialNumber.String() })
+		awaitCondition(t, "the third certificate", func() bool {
+			return serial(s.address(0, port)) == pairOf(t, cert, key).Leaf.SerialNumber.String()
+		})
 	}
 }
 
-// A HUP that comes while a node reads its files for the first time does not end it, and has it read them again.
+// A HUP that comes while a node reads its files for the first time does not end it, and has it read
+// them again.
 func TestHangupBeforeANodeIsConfigured(t *testing.T) {
 	t.Parallel()
 	cert, key := newTestCA(t).issue(t, "n1")
@@ -187,7 +203,8 @@ func TestHangupBeforeANodeIsConfigured(t *testing.T) {
 	s.nodes[0].awaitOutput(t, "files reloaded")
 }
 
-// A holder whose certificate is renewed, and the authority with it, keeps its lock when it has to connect again.
+// A holder whose certificate is renewed, and the authority with it, keeps its lock when it has to
+// connect again.
 func TestAHolderRenewsItsCertificate(t *testing.T) {
 	t.Parallel()
 	takesTime(t)
@@ -197,14 +214,17 @@ func TestAHolderRenewsItsCertificate(t *testing.T) {
 	s.port = freePorts(t)
 	serverCert, serverKey := before.issue(t, "n1")
 	s.extra = func(string) []string {
-		return []string{"--tls-cert", serverCert, "--tls-key", serverKey, "--tls-client-ca", accepted.file,
+		return []string{"--tls-cert", serverCert, "--tls-key", serverKey, "--tls-client-ca",
+			accepted.file,
 			"--cluster", "n1=" + s.address(0, 1)}
 	}
 	s.start(t, 0)
 	s.awaitReady(t, 0)
 	cert, key := before.issue(t, "alice")
 	files := []string{"--cacert", before.file, "--cert", cert, "--key", key}
-	holder := startZamok(t, &s.devCluster, append(append([]string{"lock", "kept", "--ttl", "60s"}, files...), "--", "sh", "-c", "echo holding; exec sleep 1000")...)
+	holder := startZamok(t, &s.devCluster,
+		append(append([]string{"lock", "kept", "--ttl", "60s"}, files...), "--", "sh", "-c",
+			"echo holding; exec sleep 1000")...)
 	holder.awaitOutput(t, "holding")
 
 	require.NoError(t, s.nodes[0].Process.Signal(syscall.SIGTERM))
@@ -217,13 +237,16 @@ func TestAHolderRenewsItsCertificate(t *testing.T) {
 	s.awaitReady(t, 0)
 	awaitCondition(t, "the session of the holder is attached", func() bool {
 		r := runZamok(t, &s.devCluster, append([]string{"show", "kept", "-o", "json"}, files...)...)
-		return r.code == 0 && strings.Contains(r.stdout, "alice") && strings.Contains(holder.stderr.String(), "files reloaded")
+		return r.code == 0 && strings.Contains(r.stdout, "alice") &&
+			strings.Contains(holder.stderr.String(), "files reloaded")
 	})
-	r := runZamok(t, &s.devCluster, append(append([]string{"lock", "kept", "--try"}, files...), "--", "true")...)
+	r := runZamok(t, &s.devCluster,
+		append(append([]string{"lock", "kept", "--try"}, files...), "--", "true")...)
 	require.Equal(t, exitNotAcquired, r.code, r.stderr)
 	require.NoError(t, holder.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 128+15, holder.wait(t).code, holder.stderr.String())
-	r = runZamok(t, &s.devCluster, append(append([]string{"lock", "kept", "--try"}, files...), "--", "true")...)
+	r = runZamok(t, &s.devCluster,
+		append(append([]string{"lock", "kept", "--try"}, files...), "--", "true")...)
 	require.Equal(t, 0, r.code, "the holder has released it: %s", r.stderr)
 }
 
@@ -240,7 +263,8 @@ func TestCertificatesThatExpireAreWarnedOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var lines strings.Builder
-			l := &expiryLog{log: slog.New(slog.NewTextHandler(&lines, nil)), warned: make(map[expiry]warned)}
+			l := &expiryLog{log: slog.New(slog.NewTextHandler(&lines, nil)),
+				warned: make(map[expiry]warned)}
 			ends := expiry{"a.pem", began, began.Add(test.lives)}
 			var at []time.Duration
 			for now := began; now.Before(ends.at.Add(3 * day)); now = now.Add(expiryEvery) {
@@ -248,7 +272,8 @@ func TestCertificatesThatExpireAreWarnedOf(t *testing.T) {
 				if l.warn(ends, now); lines.Len() > 0 {
 					left := ends.at.Sub(now)
 					at = append(at, left)
-					require.Equal(t, left <= 0, strings.Contains(lines.String(), "level=ERROR"), lines.String())
+					require.Equal(t, left <= 0, strings.Contains(lines.String(), "level=ERROR"),
+						lines.String())
 					require.Contains(t, lines.String(), "a.pem")
 				}
 			}
@@ -257,17 +282,22 @@ func TestCertificatesThatExpireAreWarnedOf(t *testing.T) {
 	}
 }
 
-// Of a chain the first certificate counts, which is the node's own; of authorities the one that lasts.
+// Of a chain the first certificate counts, which is the node's own; of authorities the one that
+// lasts.
 func TestWhatExpiresInAFile(t *testing.T) {
 	ca, later := newTestCA(t), newTestCA(t)
 	cert, key := ca.issue(t, "n1")
-	require.NoError(t, os.WriteFile(cert, append(readFile(t, cert), readFile(t, ca.file)...), 0o600))
-	require.NoError(t, os.WriteFile(ca.file, append(readFile(t, ca.file), readFile(t, later.file)...), 0o600))
-	current, err := tlsFiles{cert: cert, key: key, clientCA: ca.file}.reload(slog.New(slog.DiscardHandler), "a test", tls.VersionTLS13)
+	require.NoError(t, os.WriteFile(cert,
+		append(readFile(t, cert), readFile(t, ca.file)...), 0o600))
+	require.NoError(t, os.WriteFile(ca.file,
+		append(readFile(t, ca.file), readFile(t, later.file)...), 0o600))
+	current, err := tlsFiles{cert: cert, key: key, clientCA: ca.file}.reload(
+		slog.New(slog.DiscardHandler), "a test", tls.VersionTLS13)
 	require.NoError(t, err)
 	expiries := current.get().expiries
 	require.Len(t, expiries, 2)
-	require.Equal(t, expiry{ca.file, later.cert.NotBefore.Truncate(time.Second).UTC(), later.cert.NotAfter.Truncate(time.Second).UTC()}, expiries[0])
+	require.Equal(t, expiry{ca.file, later.cert.NotBefore.Truncate(time.Second).UTC(),
+		later.cert.NotAfter.Truncate(time.Second).UTC()}, expiries[0])
 	leaf := current.get().config.Certificates[0].Leaf
 	require.Equal(t, expiry{cert, leaf.NotBefore, leaf.NotAfter}, expiries[1])
 }

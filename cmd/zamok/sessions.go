@@ -39,15 +39,19 @@ quota that it is closest to (see zamok settings); the highest come first. With a
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if v.limit < 1 {
-				return &usageError{cmd.CommandPath(), fmt.Errorf("--limit is %d: it must be above 0", v.limit)}
+				return &usageError{cmd.CommandPath(),
+					fmt.Errorf("--limit is %d: it must be above 0", v.limit)}
 			}
 			switch {
 			case v.by == "":
 				return v.run(cmd, v.list)
 			case v.by != "identity":
-				return &usageError{cmd.CommandPath(), fmt.Errorf("--by is %q: it must be identity", v.by)}
+				return &usageError{cmd.CommandPath(),
+					fmt.Errorf("--by is %q: it must be identity", v.by)}
 			case cmd.Flags().Changed("after"):
-				return &usageError{cmd.CommandPath(), errors.New("--after is the id of a session, but --by identity lists no sessions: use --limit")}
+				return &usageError{cmd.CommandPath(),
+					errors.New("--after is the id of a session, but --by identity lists no " +
+						"sessions: use --limit")}
 			}
 			return v.run(cmd, v.listIdentities)
 		},
@@ -73,7 +77,9 @@ func (v *sessionsCommand) list(ctx context.Context, c *client.Client) error {
 		rows := [][]string{{"SESSION", "WHO", "IDENTITY", "AGE", "TTL", "LEASE", "TICKETS"}}
 		for _, s := range doc.Sessions {
 			rows = append(rows, []string{
-				fmt.Sprint(s.Session), firstNonEmpty(s.Label), firstNonEmpty(s.Identity), cell(&s.Age), time.Duration(s.TTL).String(), cell(&s.LeaseLeft), fmt.Sprint(s.Tickets),
+				fmt.Sprint(s.Session), firstNonEmpty(s.Label), firstNonEmpty(s.Identity),
+				cell(&s.Age), time.Duration(s.TTL).String(), cell(&s.LeaseLeft),
+				fmt.Sprint(s.Tickets),
 			})
 		}
 		table(w, rows)
@@ -102,7 +108,8 @@ func (v *sessionsCommand) listIdentities(ctx context.Context, c *client.Client) 
 		Used       quotasDoc     `json:"used"`  // by all clients together
 	}{
 		mapSlice(identities, func(u admin.IdentityUsage) identityDoc {
-			used := max(u.Used.Sessions*100/quota.Sessions, u.Used.Tickets*100/quota.Tickets, u.Used.Bytes*100/quota.Bytes)
+			used := max(u.Used.Sessions*100/quota.Sessions, u.Used.Tickets*100/quota.Tickets,
+				u.Used.Bytes*100/quota.Bytes)
 			return identityDoc{u.Identity, quotasDoc(u.Used), used}
 		}),
 		quotasDoc(quota), quotasDoc(settings.Used),
@@ -115,11 +122,13 @@ func (v *sessionsCommand) listIdentities(ctx context.Context, c *client.Client) 
 		rows := [][]string{{"IDENTITY", "SESSIONS", "TICKETS", "BYTES", "USED"}}
 		for _, u := range doc.Identities {
 			rows = append(rows, []string{
-				firstNonEmpty(u.Identity), strconv.FormatUint(u.Sessions, 10), strconv.FormatUint(u.Tickets, 10), strconv.FormatUint(u.Bytes, 10),
+				firstNonEmpty(u.Identity), strconv.FormatUint(u.Sessions, 10),
+				strconv.FormatUint(u.Tickets, 10), strconv.FormatUint(u.Bytes, 10),
 				strconv.FormatUint(u.Used, 10) + "%",
 			})
 		}
 		table(w, rows)
-		fmt.Fprintf(w, "One identity may have %d sessions, %d tickets and %d bytes.\n", quota.Sessions, quota.Tickets, quota.Bytes)
+		fmt.Fprintf(w, "One identity may have %d sessions, %d tickets and %d bytes.\n",
+			quota.Sessions, quota.Tickets, quota.Bytes)
 	})
 }

@@ -51,14 +51,16 @@ without a certificate or token count as one identity per host, or /64 network of
 beyond a quota are refused. Existing sessions and locks are not affected, and releases always work. Plan three
 times --max-bytes as memory of each node, in addition to its buffers: a node holds the state twice while it
 receives a snapshot.`,
-		Example: "  zamok settings\n  zamok settings --longest-ttl 48h && zamok backup locks.zamok\n" +
+		Example: "  zamok settings\n  zamok settings --longest-ttl 48h && zamok backup " +
+			"locks.zamok\n" +
 			"  zamok settings --max-bytes 1073741824 --max-tickets 2000000",
 		GroupID: groupOperate,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			change := cmd.Flags().Changed("longest-ttl")
 			if change && longest <= 0 {
-				return &usageError{cmd.CommandPath(), fmt.Errorf("--longest-ttl is %v: it must be above 0", longest)}
+				return &usageError{cmd.CommandPath(),
+					fmt.Errorf("--longest-ttl is %v: it must be above 0", longest)}
 			}
 			if err := checkQuotas(cmd, change); err != nil {
 				return &usageError{cmd.CommandPath(), err}
@@ -72,24 +74,33 @@ receives a snapshot.`,
 						return op.SetLongestTTL(ctx, longest)
 					}
 				case quotas != (admin.Quotas{}):
-					read = func(ctx context.Context) (admin.Settings, error) { return op.SetQuotas(ctx, quotas) }
+					read = func(ctx context.Context) (admin.Settings, error) {
+						return op.SetQuotas(ctx, quotas)
+					}
 				}
 				s, err := read(ctx)
 				if err != nil {
 					return err
 				}
-				doc := settingsDoc{view.Duration(s.LongestTTL), view.Duration(s.RestoreHoldOff), quotasDoc(s.Quotas), quotasDoc(s.Used)}
+				doc := settingsDoc{view.Duration(s.LongestTTL), view.Duration(s.RestoreHoldOff),
+					quotasDoc(s.Quotas), quotasDoc(s.Used)}
 				return a.print(doc, func(w io.Writer) { doc.write(w, change) })
 			})
 		},
 	}
 	q.register(a, cmd, requestTimeoutDefault)
 	flags := cmd.Flags()
-	flags.DurationVar(&longest, "longest-ttl", 0, "longest ttl of sessions that are opened from now on, 1m to 168h")
-	flags.Uint64Var(&quotas.Sessions, maxSessions, 0, "maximum `number` of sessions of all clients, up to 1048576 (131072 in a new cluster)")
-	flags.Uint64Var(&quotas.Tickets, maxTickets, 0, "maximum `number` of tickets of all clients, up to 2^32 (262144 in a new cluster)")
-	flags.Uint64Var(&quotas.Bytes, maxBytes, 0, "maximum `bytes` of sessions, tickets and lock delays in the memory of each node, up to 2^40 (134217728 in a new cluster)")
-	flags.Uint32Var(&quotas.Share, identityShare, 0, "`percent` of each quota that one identity may use, 1 to 100 (50 in a new cluster)")
+	flags.DurationVar(&longest, "longest-ttl", 0,
+		"longest ttl of sessions that are opened from now on, 1m to 168h")
+	flags.Uint64Var(&quotas.Sessions, maxSessions, 0,
+		"maximum `number` of sessions of all clients, up to 1048576 (131072 in a new cluster)")
+	flags.Uint64Var(&quotas.Tickets, maxTickets, 0,
+		"maximum `number` of tickets of all clients, up to 2^32 (262144 in a new cluster)")
+	flags.Uint64Var(&quotas.Bytes, maxBytes, 0,
+		"maximum `bytes` of sessions, tickets and lock delays in the memory of each node, up to "+
+			"2^40 (134217728 in a new cluster)")
+	flags.Uint32Var(&quotas.Share, identityShare, 0,
+		"`percent` of each quota that one identity may use, 1 to 100 (50 in a new cluster)")
 	return cmd
 }
 
@@ -108,7 +119,8 @@ func checkQuotas(cmd *cobra.Command, longestTTL bool) error {
 		case flag.Value.String() == "0":
 			return fmt.Errorf("--%s is 0: it must be above 0", name)
 		case longestTTL:
-			return errors.New("--longest-ttl and quotas can't be changed together: change one after the other")
+			return errors.New(
+				"--longest-ttl and quotas can't be changed together: change one after the other")
 		}
 	}
 	return nil
@@ -132,6 +144,9 @@ a new one now (zamok backup FILE), or restore those with --hold-off %s at
 least. Lowering the longest ttl again does not make that shorter.
 `, time.Duration(d.RestoreHoldOff))
 	}
-	fmt.Fprintf(w, "\nIn use: %d of %d sessions, %d of %d tickets, %d of %d bytes.\nOne identity may use %d %% of each quota.\n",
-		d.Used.Sessions, d.Quotas.Sessions, d.Used.Tickets, d.Quotas.Tickets, d.Used.Bytes, d.Quotas.Bytes, d.Quotas.Share)
+	fmt.Fprintf(w,
+		"\nIn use: %d of %d sessions, %d of %d tickets, %d of %d bytes.\nOne identity may use %d "+
+			"%% of each quota.\n",
+		d.Used.Sessions, d.Quotas.Sessions, d.Used.Tickets, d.Quotas.Tickets, d.Used.Bytes,
+		d.Quotas.Bytes, d.Quotas.Share)
 }

@@ -33,17 +33,21 @@ func newShow(a *app) *cobra.Command {
 Times are measured by the cluster clock, which stands still while there is no leader. For events before the
 start of the leader's process and before the snapshot it started from, only the order is known; their age is
 shown as a dash. LEASE is the remaining lease if no further renewal arrives. A lock is reserved if the session of its
-holder has never had a stream, as with ` + "`zamok acquire`" + ` or over HTTP. The end of that lease is estimated by this
+holder has never had a stream, as with ` + "`zamok acquire`" +
+			` or over HTTP. The end of that lease is estimated by this
 machine's clock.`,
 		Example: "  zamok show account/200",
 		GroupID: groupInspect,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return v.run(cmd, func(ctx context.Context, c *client.Client) error { return v.show(ctx, c, args[0]) })
+			return v.run(cmd, func(ctx context.Context, c *client.Client) error {
+				return v.show(ctx, c, args[0])
+			})
 		},
 	}
 	v.register(a, cmd, requestTimeoutDefault)
-	cmd.Flags().IntVar(&v.limit, "limit", showLimitDefault, "maximum `number` of holders and of waiters")
+	cmd.Flags().IntVar(&v.limit, "limit", showLimitDefault,
+		"maximum `number` of holders and of waiters")
 	return cmd
 }
 
@@ -58,18 +62,23 @@ func (v *showCommand) show(ctx context.Context, c *client.Client, name string) e
 func writeLock(w io.Writer, d *view.Lock) {
 	switch free := d.Holders == 0 && d.Waiters == 0; {
 	case free && d.HoldOff != nil:
-		fmt.Fprintf(w, "%s is free, but no lock is granted for another %s: a backup was restored.\n", visible.Word(d.Name), cell(d.HoldOff))
+		fmt.Fprintf(w,
+			"%s is free, but no lock is granted for another %s: a backup was restored.\n",
+			visible.Word(d.Name), cell(d.HoldOff))
 		return
 	case free && d.Delay == nil:
 		fmt.Fprintf(w, "%s is free.\n", visible.Word(d.Name))
 		return
 	}
-	fmt.Fprintf(w, "%s (%s): held by %d, %d waiting", visible.Word(d.Name), kindText(d.LockBrief), d.Holders, d.Waiters)
+	fmt.Fprintf(w, "%s (%s): held by %d, %d waiting", visible.Word(d.Name), kindText(d.LockBrief),
+		d.Holders, d.Waiters)
 	switch {
 	case d.HoldOff != nil:
-		fmt.Fprintf(w, "; no lock is granted for another %s: a backup was restored", cell(d.HoldOff))
+		fmt.Fprintf(w, "; no lock is granted for another %s: a backup was restored",
+			cell(d.HoldOff))
 	case d.Delay != nil:
-		fmt.Fprintf(w, "; closed for another %s by the lock delay, since its last holder was lost", cell(d.Delay))
+		fmt.Fprintf(w, "; closed for another %s by the lock delay, since its last holder was lost",
+			cell(d.Delay))
 	}
 	fmt.Fprintln(w)
 	if len(d.Holding) > 0 {
@@ -79,10 +88,12 @@ func writeLock(w io.Writer, d *view.Lock) {
 	if len(d.Queue) == 0 {
 		return
 	}
-	rows := [][]string{{"NEXT", "MODE", "WAITED", "WAIT LEFT", "SESSION", "TICKET", "WHO", "IDENTITY", "WAITS FOR"}}
+	rows := [][]string{{"NEXT", "MODE", "WAITED", "WAIT LEFT", "SESSION", "TICKET", "WHO",
+		"IDENTITY", "WAITS FOR"}}
 	for i, t := range d.Queue {
 		rows = append(rows, []string{
-			strconv.Itoa(i + 1), modeOn(t, d.Name), firstNonEmpty(cell(t.Waited)), firstNonEmpty(cell(t.WaitLeft)), fmt.Sprint(t.Session),
+			strconv.Itoa(i + 1), modeOn(t, d.Name), firstNonEmpty(cell(t.Waited)),
+			firstNonEmpty(cell(t.WaitLeft)), fmt.Sprint(t.Session),
 			fmt.Sprint(t.Ticket), displayName(t), firstNonEmpty(t.Identity), waitReasons(t, d.Name),
 		})
 	}
@@ -99,7 +110,8 @@ func writeHolders(w io.Writer, d *view.Lock) {
 	for _, t := range d.Holding {
 		bounded = bounded || t.HoldLeft != nil
 		rows = append(rows, []string{
-			modeOn(t, d.Name), fmt.Sprint(t.Token), firstNonEmpty(cell(t.Held)), cell(&t.LeaseLeft), fmt.Sprint(t.Session),
+			modeOn(t, d.Name), fmt.Sprint(t.Token), firstNonEmpty(cell(t.Held)), cell(&t.LeaseLeft),
+			fmt.Sprint(t.Session),
 			fmt.Sprint(t.Ticket), displayName(t), firstNonEmpty(t.Identity),
 		})
 	}
@@ -115,7 +127,8 @@ func writeHolders(w io.Writer, d *view.Lock) {
 	}
 	for _, t := range d.Holding {
 		if t.Reserved {
-			fmt.Fprintf(w, "Reserved until %s by session %d, unless renewed.\n", timeOfDayText(&t.LeaseLeft), t.Session)
+			fmt.Fprintf(w, "Reserved until %s by session %d, unless renewed.\n",
+				timeOfDayText(&t.LeaseLeft), t.Session)
 		}
 	}
 }

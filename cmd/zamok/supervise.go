@@ -20,9 +20,10 @@ type supervisor struct {
 
 // commandResult is how a command under a lock ended.
 type commandResult struct {
-	exitCode   int            // its own
-	terminated bool           // by this program, since its lock was lost or about to be
-	stopSignal syscall.Signal // a signal that ends this process too, passed on to the command; 0 = none
+	exitCode   int  // its own
+	terminated bool // by this program, since its lock was lost or about to be
+	// a signal that ends this process too, passed on to the command; 0 = none
+	stopSignal syscall.Signal
 }
 
 // run runs a command until it ends or must be ended. An error means that the command can't be run.
@@ -104,7 +105,9 @@ func (l supervisor) resume(c *child, t *terminal) {
 func (l supervisor) terminate(c *child, signals <-chan os.Signal, o *commandResult) {
 	o.terminated = true
 	began := time.Now()
-	untilKill := func() time.Duration { return min(l.killAfter-time.Since(began), l.timeLeft()-killMargin) }
+	untilKill := func() time.Duration {
+		return min(l.killAfter-time.Since(began), l.timeLeft()-killMargin)
+	}
 	killTimer := time.NewTimer(inTime(untilKill()))
 	defer killTimer.Stop()
 	groupPoll := time.NewTicker(groupPollInterval)

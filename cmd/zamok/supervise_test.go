@@ -49,8 +49,8 @@ func (h *fakeLease) setTimeLeft(d time.Duration) {
 	h.until = time.Now().Add(d)
 }
 
-// renewedUntilFile is what is left of a lease that is renewed, the ladder always just ahead, until there is a
-// file; from then on so much is left.
+// renewedUntilFile is what is left of a lease that is renewed, the ladder always just ahead, until
+// there is a file; from then on so much is left.
 func renewedUntilFile(file string, killAfter, left time.Duration) func() time.Duration {
 	var h *fakeLease
 	return func() time.Duration {
@@ -77,7 +77,8 @@ func superviseScript(t *testing.T, l supervisor, script string) supervisedScript
 	out := filepath.Join(t.TempDir(), "out")
 	c, err := startChild([]string{"sh", "-c", script}, append(os.Environ(), "OUT="+out), true)
 	require.NoError(t, err)
-	p := supervisedScript{child: c, out: out, signals: make(chan os.Signal, 8), terminated: make(chan bool, 1)}
+	p := supervisedScript{child: c, out: out, signals: make(chan os.Signal, 8),
+		terminated: make(chan bool, 1)}
 	go func() { p.terminated <- l.supervise(c, withoutTerminal(), p.signals).terminated }()
 	t.Cleanup(func() {
 		c.signal(syscall.SIGKILL)
@@ -129,7 +130,8 @@ func TestCommandExitsByItself(t *testing.T) {
 		"kill -KILL $$": exitSignalBase + 9,
 	} {
 		h := newFakeLease(time.Hour)
-		p := superviseScript(t, supervisor{lost: h.lost, timeLeft: h.timeLeft, killAfter: time.Second}, script)
+		p := superviseScript(t, supervisor{lost: h.lost, timeLeft: h.timeLeft,
+			killAfter: time.Second}, script)
 		require.False(t, p.wait(t), script)
 		require.Equal(t, code, p.exitCode(), script)
 	}
@@ -156,7 +158,8 @@ func TestTERMBeforeDeadline(t *testing.T) {
 	const killAfter = 10 * time.Second // a shell on a busy machine needs some of it
 	ready := filepath.Join(t.TempDir(), "ready")
 	left := renewedUntilFile(ready, killAfter, killAfter+time.Second)
-	p := superviseScript(t, supervisor{lost: make(chan struct{}), timeLeft: left, killAfter: killAfter},
+	p := superviseScript(t, supervisor{lost: make(chan struct{}), timeLeft: left,
+		killAfter: killAfter},
 		`trap 'echo terminated >$OUT; exit 3' TERM; >'`+ready+`'; while :; do sleep 0.02; done`)
 	require.True(t, p.wait(t))
 	require.Positive(t, left(), "the command outlived its lock")
@@ -165,13 +168,14 @@ func TestTERMBeforeDeadline(t *testing.T) {
 	p.awaitWord(t, "terminated")
 }
 
-// A command that ignores TERM gets KILL, before the deadline, however long kill-after is; its group too. That it is
-// killMargin before, and not later, only a quiet machine shows.
+// A command that ignores TERM gets KILL, before the deadline, however long kill-after is; its group
+// too. That it is killMargin before, and not later, only a quiet machine shows.
 func TestKILLBeforeDeadline(t *testing.T) {
 	const killAfter = 10 * testTimeout
 	ready := filepath.Join(t.TempDir(), "ready")
 	left := renewedUntilFile(ready, killAfter, 2*time.Second)
-	p := superviseScript(t, supervisor{lost: make(chan struct{}), timeLeft: left, killAfter: killAfter},
+	p := superviseScript(t, supervisor{lost: make(chan struct{}), timeLeft: left,
+		killAfter: killAfter},
 		`trap '' TERM; sleep 1000 & echo $! >$OUT; >'`+ready+`'; while :; do sleep 0.02; done`)
 	require.True(t, p.wait(t))
 	t.Logf("%v were left of the lock", left())
@@ -181,8 +185,8 @@ func TestKILLBeforeDeadline(t *testing.T) {
 	requireGone(t, strings.TrimSpace(string(text)))
 }
 
-// A renewed lease moves the ladder away: each look finds the same short time left, and the command is
-// asked to end by itself once it has outlived three of them.
+// A renewed lease moves the ladder away: each look finds the same short time left, and the command
+// is asked to end by itself once it has outlived three of them.
 func TestRenewedLeaseKeepsCommandRunning(t *testing.T) {
 	const killAfter = time.Second
 	goOn := filepath.Join(t.TempDir(), "go")
@@ -193,7 +197,8 @@ func TestRenewedLeaseKeepsCommandRunning(t *testing.T) {
 		}
 		return killAfter + killMargin + 50*time.Millisecond
 	}
-	p := superviseScript(t, supervisor{lost: make(chan struct{}), timeLeft: left, killAfter: killAfter},
+	p := superviseScript(t, supervisor{lost: make(chan struct{}), timeLeft: left,
+		killAfter: killAfter},
 		`trap 'exit 3' TERM; until [ -e '`+goOn+`' ]; do sleep 0.02; done; exit 5`)
 	require.False(t, p.wait(t))
 	require.Equal(t, 5, p.exitCode())
@@ -203,7 +208,8 @@ func TestRenewedLeaseKeepsCommandRunning(t *testing.T) {
 // started has it too.
 func TestLostLockTerminatesCommand(t *testing.T) {
 	h := newFakeLease(time.Hour)
-	p := superviseScript(t, supervisor{lost: h.lost, timeLeft: h.timeLeft, killAfter: 10 * time.Second}, `
+	p := superviseScript(t, supervisor{lost: h.lost, timeLeft: h.timeLeft,
+		killAfter: 10 * time.Second}, `
 		sh -c 'trap "sleep 0.3; echo clean >>$OUT; exit 0" TERM; echo ready >$OUT; while :; do sleep 0.02; done' &
 		wait`)
 	p.awaitWord(t, "ready")
@@ -215,7 +221,8 @@ func TestLostLockTerminatesCommand(t *testing.T) {
 // What a command started gets KILL too, also when the command itself heeded TERM.
 func TestRemainingGroupIsKilled(t *testing.T) {
 	h := newFakeLease(time.Hour)
-	p := superviseScript(t, supervisor{lost: h.lost, timeLeft: h.timeLeft, killAfter: 300 * time.Millisecond}, `
+	p := superviseScript(t, supervisor{lost: h.lost, timeLeft: h.timeLeft,
+		killAfter: 300 * time.Millisecond}, `
 		sh -c 'trap "" TERM; echo $$ >$OUT; while :; do sleep 0.02; done' & wait`)
 	p.awaitWord(t, "\n")
 	text, err := os.ReadFile(p.out)
@@ -239,10 +246,12 @@ func TestExpiredDeadlineKillsAtOnce(t *testing.T) {
 
 func TestStoppedCommandIsTerminated(t *testing.T) {
 	h := newFakeLease(time.Hour)
-	p := superviseScript(t, supervisor{lost: h.lost, timeLeft: h.timeLeft, killAfter: 10 * time.Second},
+	p := superviseScript(t, supervisor{lost: h.lost, timeLeft: h.timeLeft,
+		killAfter: 10 * time.Second},
 		`trap 'exit 7' TERM; echo ready >$OUT; kill -STOP $$; while :; do sleep 0.02; done`)
 	p.awaitWord(t, "ready")
-	require.Eventually(t, func() bool { // where processes can be listed; it logs that before it does so
+	// where processes can be listed; it logs that before it does so
+	require.Eventually(t, func() bool {
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/stat")
 		return err != nil || bytes.Contains(stat, []byte(") T "))
 	}, testTimeout, 5*time.Millisecond, "it was never stopped")
@@ -253,7 +262,8 @@ func TestStoppedCommandIsTerminated(t *testing.T) {
 
 func TestSignalsAreForwardedOnce(t *testing.T) {
 	h := newFakeLease(time.Hour)
-	p := superviseScript(t, supervisor{lost: h.lost, timeLeft: h.timeLeft, killAfter: time.Second}, `
+	p := superviseScript(t, supervisor{lost: h.lost, timeLeft: h.timeLeft, killAfter: time.Second},
+		`
 		trap 'echo hup >>$OUT' HUP; trap 'echo usr1 >>$OUT' USR1; trap 'echo int >>$OUT; exit 9' INT
 		echo ready >>$OUT; while :; do sleep 0.02; done`)
 	p.awaitWord(t, "ready")
@@ -280,11 +290,13 @@ func TestNoSignalAfterExit(t *testing.T) {
 	require.False(t, c.groupAlive())
 }
 
-// A grandchild in a group of its own is not found, as the documentation warns: the fencing token guards against it.
+// A grandchild in a group of its own is not found, as the documentation warns: the fencing token
+// guards against it.
 func TestGrandchildInOtherGroupSurvives(t *testing.T) {
 	h := newFakeLease(time.Hour)
 	out := filepath.Join(t.TempDir(), "pid")
-	p := superviseScript(t, supervisor{lost: h.lost, timeLeft: h.timeLeft, killAfter: 10 * time.Second},
+	p := superviseScript(t, supervisor{lost: h.lost, timeLeft: h.timeLeft,
+		killAfter: 10 * time.Second},
 		`setsid sh -c 'echo $$ >`+out+`; exec sleep 1000' & echo ready >$OUT; wait`)
 	var pid int
 	require.Eventually(t, func() bool {

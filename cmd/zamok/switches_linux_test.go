@@ -12,8 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestContextSwitches: how often the threads of three nodes go to sleep, for a commit of one caller that locks and unlocks, and
-// in a second at rest. The ceilings are a little above what is measured on two cores. Run it alone (make switches).
+// TestContextSwitches: how often the threads of three nodes go to sleep, for a commit of one caller
+// that locks and unlocks, and in a second at rest. The ceilings are a little above what is measured
+// on two cores. Run it alone (make switches).
 func TestContextSwitches(t *testing.T) {
 	if os.Getenv("ZAMOK_SWITCHES") == "" {
 		t.Skip("it wants the machine for itself: make switches")
@@ -26,7 +27,8 @@ func TestContextSwitches(t *testing.T) {
 	commit, rest := math.Inf(1), math.Inf(1)
 	for range 5 { // other programs, and elections, make it more
 		started := s.switches(t)
-		r := runZamok(t, &s.devCluster, "bench", "uncontended", "--clients", "1", "--duration", "2s")
+		r := runZamok(t, &s.devCluster, "bench", "uncontended", "--clients", "1",
+			"--duration", "2s")
 		after := s.switches(t)
 		require.Equal(t, 0, r.code, r.stderr)
 		cycles := regexp.MustCompile(`(\d+) cycles`).FindStringSubmatch(r.stdout)

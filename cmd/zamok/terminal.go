@@ -41,7 +41,9 @@ func openTerminal() *terminal {
 
 // childLeadsGroup reports whether the command leads a process group of its own. It does not if it
 // is part of a pipeline in the foreground, which is one group.
-func (t *terminal) childLeadsGroup() bool { return t.interactive || t.foregroundGroup() != t.ownPgrp }
+func (t *terminal) childLeadsGroup() bool {
+	return t.interactive || t.foregroundGroup() != t.ownPgrp
+}
 
 // attach puts a command that was just started in the foreground.
 func (t *terminal) attach(c *child) {
@@ -109,13 +111,15 @@ func (t *terminal) childStopped(c *child, by syscall.Signal) {
 	if !t.interactive {
 		return
 	}
-	if owner := t.foregroundGroup(); (by == syscall.SIGTTIN || by == syscall.SIGTTOU) && (owner == t.ownPgrp || owner == c.pid) {
+	if owner := t.foregroundGroup(); (by == syscall.SIGTTIN || by == syscall.SIGTTOU) &&
+		(owner == t.ownPgrp || owner == c.pid) {
 		t.resumeChild(c) // it used the terminal before it was in the foreground
 		return
 	}
 	t.reclaim()
 	t.resumeTimer.Reset(stopDelay)
-	_ = syscall.Kill(0, syscall.SIGTSTP) // ignored where no shell could continue us: resumeTimer is for that
+	// ignored where no shell could continue us: resumeTimer is for that
+	_ = syscall.Kill(0, syscall.SIGTSTP)
 }
 
 // resumeChild lets a stopped command continue, in the foreground if this program is there.
@@ -137,7 +141,8 @@ func (t *terminal) foregroundGroup() int {
 }
 
 func (t *terminal) setForeground(group int) {
-	_ = unix.IoctlSetPointerInt(int(t.tty.Fd()), unix.TIOCSPGRP, group) // fails if the terminal hung up
+	// fails if the terminal hung up
+	_ = unix.IoctlSetPointerInt(int(t.tty.Fd()), unix.TIOCSPGRP, group)
 }
 
 func isTerminal(stream any) bool {
@@ -152,7 +157,8 @@ func isTerminal(stream any) bool {
 // terminalColumns is the width of the terminal behind a stream, or helpWidth without one.
 func terminalColumns(stream any) int {
 	if file, ok := stream.(*os.File); ok {
-		if size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 1 {
+		if size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ); err == nil &&
+			size.Col > 1 {
 			return int(size.Col)
 		}
 	}

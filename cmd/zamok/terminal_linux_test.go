@@ -33,14 +33,17 @@ func startAtTerminal(t *testing.T, c *devCluster, name string, args ...string) *
 	number, err := unix.IoctlGetInt(int(keys.Fd()), unix.TIOCGPTN)
 	require.NoError(t, err)
 	require.NoError(t, unix.IoctlSetPointerInt(int(keys.Fd()), unix.TIOCSPTLCK, 0))
-	require.NoError(t, unix.IoctlSetWinsize(int(keys.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100}))
+	require.NoError(t, unix.IoctlSetWinsize(int(keys.Fd()), unix.TIOCSWINSZ,
+		&unix.Winsize{Row: 24, Col: 100}))
 	screen, err := os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	require.NoError(t, err)
 	defer screen.Close()
 
-	p := &terminalSession{process: &process{Cmd: exec.Command(name, args...), done: make(chan struct{})}, master: keys}
+	p := &terminalSession{process: &process{Cmd: exec.Command(name, args...),
+		done: make(chan struct{})}, master: keys}
 	p.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
-	p.Env = append(os.Environ(), "ZAMOK_ENDPOINTS="+c.endpoint(), "ZAMOK="+binary, "PS1=prompt> ", "TERM=dumb")
+	p.Env = append(os.Environ(), "ZAMOK_ENDPOINTS="+c.endpoint(), "ZAMOK="+binary, "PS1=prompt> ",
+		"TERM=dumb")
 	p.Stdin, p.Stdout, p.Stderr = screen, screen, screen
 	p.start(t)
 	go func() { // ends when the terminal is closed on both sides
@@ -66,7 +69,9 @@ func TestReservationWaitAtTerminal(t *testing.T) {
 	p := startAtTerminal(t, c, binary, "acquire", "reserve/seen", "--for", "1h", "--file", mine)
 	p.awaitOutput(t, "waiting for reserve/seen")
 	c.awaitWaiters(t, "reserve/seen", 1)
-	require.Regexp(t, `waiting for reserve/seen(; held by load\\x1b\[2Jtest until .*\d\d:\d\d.*, \d waiting)?`, p.stdout.String())
+	require.Regexp(t,
+		`waiting for reserve/seen(; held by load\\x1b\[2Jtest until .*\d\d:\d\d.*, \d waiting)?`,
+		p.stdout.String())
 	p.typeKeys(t, "\x03")
 	require.Equal(t, exitSignalBase+int(syscall.SIGINT), p.wait(t).code)
 	requireNoFile(t, mine)
@@ -82,7 +87,8 @@ func (p *terminalSession) typeKeys(t *testing.T, keys string) {
 // awaitOutputTimes waits until a text has been printed n times.
 func (p *terminalSession) awaitOutputTimes(t *testing.T, text string, n int) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Count(p.stdout.String(), text) >= n }, testTimeout, 5*time.Millisecond,
+	require.Eventually(t, func() bool { return strings.Count(p.stdout.String(), text) >= n },
+		testTimeout, 5*time.Millisecond,
 		"it did not say %q %d times", text, n)
 }
 
@@ -101,13 +107,15 @@ func TestCommandOwnsTerminal(t *testing.T) {
 	p.typeKeys(t, ctrlC)
 	require.Equal(t, 9, p.wait(t).code)
 	p.awaitOutput(t, "interrupted")
-	require.Equal(t, 1, strings.Count(p.stdout.String(), "interrupted"), "Ctrl-C came more than once")
+	require.Equal(t, 1, strings.Count(p.stdout.String(), "interrupted"),
+		"Ctrl-C came more than once")
 }
 
 // Without a shell nothing could continue the process: Ctrl-Z must not stop everything forever.
 func TestCtrlZWithoutAShell(t *testing.T) {
 	t.Parallel()
-	p := startAtTerminal(t, sharedCluster(t), binary, "lock", "tty/alone", "--", "sh", "-c", `echo ready; read -r line; echo "read $line"`)
+	p := startAtTerminal(t, sharedCluster(t), binary, "lock", "tty/alone", "--", "sh", "-c",
+		`echo ready; read -r line; echo "read $line"`)
 	p.awaitOutput(t, "ready")
 	p.typeKeys(t, ctrlZ)
 	p.typeKeys(t, "hello\n")
@@ -146,14 +154,18 @@ func TestJobControl(t *testing.T) {
 	// In the background it leaves the terminal to the shell.
 	flag := filepath.Join(t.TempDir(), "flag")
 	p.typeKeys(t, `{ "$ZAMOK" lock tty/jobs -- echo back""ground; touch `+flag+`1; } &`+"\n")
-	p.typeKeys(t, `until [ -e `+flag+`1 ]; do sleep 0.02; done; echo as""king; read -r key; echo "sh""ell got $key"`+"\n")
+	p.typeKeys(t, `until [ -e `+flag+
+		`1 ]; do sleep 0.02; done; echo as""king; read -r key; echo "sh""ell got $key"`+"\n")
 	p.awaitOutput(t, "background")
 	p.awaitOutput(t, "asking")
 	p.typeKeys(t, "a key\n")
 	p.awaitOutput(t, "shell got a key")
 	// One of a pipeline shares the terminal with the others.
-	p.typeKeys(t, `"$ZAMOK" lock tty/jobs -- sh -c 'echo one two; until [ -e `+flag+`2 ]; do sleep 0.02; done' | `+
-		`(read -r a b; echo the p""ipe asks; read -r key </dev/tty; touch `+flag+`2; echo "got $b $key")`+"\n")
+	p.typeKeys(t,
+		`"$ZAMOK" lock tty/jobs -- sh -c 'echo one two; until [ -e `+flag+
+			`2 ]; do sleep 0.02; done' | `+
+			`(read -r a b; echo the p""ipe asks; read -r key </dev/tty; touch `+flag+
+			`2; echo "got $b $key")`+"\n")
 	p.awaitOutput(t, "the pipe asks")
 	p.typeKeys(t, "another\n")
 	p.awaitOutput(t, "got two another")
@@ -175,7 +187,8 @@ func TestWaitStatusLine(t *testing.T) {
 	p.awaitOutput(t, "waiting for tty/wait: 0 ahead")
 	p.awaitOutput(t, "the night job 東東")
 	for line := range strings.SplitSeq(p.stdout.String(), eraseLine) {
-		require.Less(t, visible.Columns(strings.TrimSpace(line)), 100, "a line that goes on below can't be erased")
+		require.Less(t, visible.Columns(strings.TrimSpace(line)), 100,
+			"a line that goes on below can't be erased")
 	}
 	refused := runZamok(t, c, "lock", "tty/wait", "--try", "--", "true")
 	require.Equal(t, exitNotAcquired, refused.code)
@@ -190,7 +203,8 @@ func TestWaitStatusLine(t *testing.T) {
 func TestCtrlCCancelsWait(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
-	startZamok(t, c, "lock", "tty/bored", "--", "sh", "-c", "echo holding; exec sleep 1000").awaitOutput(t, "holding")
+	startZamok(t, c, "lock", "tty/bored", "--", "sh", "-c",
+		"echo holding; exec sleep 1000").awaitOutput(t, "holding")
 	p := startAtTerminal(t, c, binary, "lock", "tty/bored", "--", "true")
 	p.awaitOutput(t, "waiting for")
 	p.typeKeys(t, ctrlC)
@@ -202,7 +216,8 @@ func TestCtrlCCancelsWait(t *testing.T) {
 func TestTerminalModesRestored(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
-	p := startAtTerminal(t, c, binary, "lock", "tty/modes", "--", "sh", "-c", "stty -echo -icanon; echo raw; kill -KILL $$")
+	p := startAtTerminal(t, c, binary, "lock", "tty/modes", "--", "sh", "-c",
+		"stty -echo -icanon; echo raw; kill -KILL $$")
 	require.Equal(t, 128+9, p.wait(t).code)
 	modes, err := getTermios(p.master)
 	require.NoError(t, err)

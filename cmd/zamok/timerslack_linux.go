@@ -37,7 +37,9 @@ func lengthenTimerSlack() {
 		return
 	}
 	if unix.Prctl(unix.PR_SET_TIMERSLACK, timerSlack, 0, 0, 0) == nil {
-		_ = syscall.Exec(path, os.Args, append(os.Environ(), timerSlackVariable+"="+strconv.Itoa(timerSlack))) // returns only if it failed
+		// returns only if it failed
+		_ = syscall.Exec(path, os.Args,
+			append(os.Environ(), timerSlackVariable+"="+strconv.Itoa(timerSlack)))
 		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, kernelSlack, 0, 0, 0)
 	}
 }

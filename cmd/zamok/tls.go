@@ -19,7 +19,8 @@ type tlsFiles struct {
 	clientCA string // authorities of clients, which then need a certificate
 	cert     string // our own certificate
 	key      string
-	node     string // the node that our own certificate has to name, for its peers; "": it may name anything
+	// the node that our own certificate has to name, for its peers; "": it may name anything
+	node string
 }
 
 // certificates is the content of tlsFiles.
@@ -28,14 +29,17 @@ type certificates struct {
 	expiries []expiry
 }
 
-// expiry is when a file expires: with its first certificate, or with the last one if it has authorities.
+// expiry is when a file expires: with its first certificate, or with the last one if it has
+// authorities.
 type expiry struct {
 	file      string
 	since, at time.Time
 }
 
-// reload reads the files, and again when they change. Without authorities those of the system are trusted.
-func (f tlsFiles) reload(log *slog.Logger, what string, minVersion uint16) (*reloaded[certificates], error) {
+// reload reads the files, and again when they change. Without authorities those of the system are
+// trusted.
+func (f tlsFiles) reload(log *slog.Logger, what string,
+	minVersion uint16) (*reloaded[certificates], error) {
 	if (f.cert == "") != (f.key == "") {
 		return nil, errors.New("a certificate and its key go together: give both files, or neither")
 	}
@@ -55,8 +59,8 @@ func (f tlsFiles) reload(log *slog.Logger, what string, minVersion uint16) (*rel
 	}, paths...)
 }
 
-// parse makes a configuration from the content of the files. Session tickets are disabled, since a resumed session would not
-// be verified against the current authorities.
+// parse makes a configuration from the content of the files. Session tickets are disabled, since a
+// resumed session would not be verified against the current authorities.
 func (f tlsFiles) parse(of map[string][]byte, minVersion uint16) (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: minVersion, SessionTicketsDisabled: true}
 	var err error
@@ -78,7 +82,8 @@ func (f tlsFiles) parse(of map[string][]byte, minVersion uint16) (*tls.Config, e
 		}
 		if f.node != "" {
 			if err := peer.CheckCertificate(pair.Leaf, f.node); err != nil {
-				return nil, fmt.Errorf("the certificate in %s does not name this node, so no other one would connect with it: %w", f.cert, err)
+				return nil, fmt.Errorf("the certificate in %s does not name this node, so no "+
+					"other one would connect with it: %w", f.cert, err)
 			}
 		}
 		cfg.Certificates = []tls.Certificate{pair}
@@ -110,7 +115,8 @@ func (f tlsFiles) expiries(of map[string][]byte) (all []expiry) {
 func certPool(path string, text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s contains no certificate: it must be a PEM file with BEGIN CERTIFICATE", path)
+		return nil, fmt.Errorf(
+			"%s contains no certificate: it must be a PEM file with BEGIN CERTIFICATE", path)
 	}
 	return pool, nil
 }
@@ -118,6 +124,7 @@ func certPool(path string, text []byte) (*x509.CertPool, error) {
 // warnOfReadableKey warns of a private key that every user of this machine may read.
 func warnOfReadableKey(log *slog.Logger, path string) {
 	if info, err := os.Stat(path); path != "" && err == nil && info.Mode().Perm()&0o004 != 0 {
-		log.Warn("a private key is readable by every user of this machine: chmod o-r", "file", path, "mode", info.Mode().Perm().String())
+		log.Warn("a private key is readable by every user of this machine: chmod o-r", "file", path,
+			"mode", info.Mode().Perm().String())
 	}
 }

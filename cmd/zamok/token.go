@@ -37,14 +37,17 @@ token with --token-file, or over HTTP as "Authorization: Bearer TOKEN".
 An identity may have several tokens. To replace a token, create another one, copy the file to the nodes, give the new token
 to the client, and remove the line of the old token. That line begins with the part of the token between its two
 underscores. Sessions continue, since they belong to the identity.`,
-		Example: "  umask 077\n  zamok token new ci-billing --file tokens > ci-billing.token\n  zamok token new alice --file tokens --valid 2160h",
-		Args:    cobra.ExactArgs(1),
+		Example: "  umask 077\n  zamok token new ci-billing --file tokens > ci-billing.token\n  " +
+			"zamok token new alice --file tokens --valid 2160h",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case file == "":
-				return &usageError{cmd.CommandPath(), errors.New("--file is missing: the file of \"zamok server --tokens\"")}
+				return &usageError{cmd.CommandPath(),
+					errors.New("--file is missing: the file of \"zamok server --tokens\"")}
 			case valid < 0:
-				return &usageError{cmd.CommandPath(), fmt.Errorf("--valid is %v: it must be above 0", valid)}
+				return &usageError{cmd.CommandPath(),
+					fmt.Errorf("--valid is %v: it must be above 0", valid)}
 			}
 			var expires time.Time
 			if valid > 0 {
@@ -62,7 +65,8 @@ underscores. Sessions continue, since they belong to the identity.`,
 		},
 	}
 	cmd.Flags().StringVar(&file, "file", "", "tokens `file`; created if missing")
-	cmd.Flags().DurationVar(&valid, "valid", 0, "lifetime of the token (default: until its line is removed)")
+	cmd.Flags().DurationVar(&valid, "valid", 0,
+		"lifetime of the token (default: until its line is removed)")
 	return cmd
 }
 

@@ -25,9 +25,10 @@ leader that is shut down transfers its leadership by itself.`,
 				to = args[0]
 				did = "leadership is being transferred to " + to
 			}
-			return nodeNotFoundError(q.runChange(a, cmd, func(ctx context.Context, op *admin.Admin) (string, error) {
-				return did, op.Transfer(ctx, to)
-			}))
+			return nodeNotFoundError(
+				q.runChange(a, cmd, func(ctx context.Context, op *admin.Admin) (string, error) {
+					return did, op.Transfer(ctx, to)
+				}))
 		},
 	}
 	q.register(a, cmd, changeTimeoutDefault)

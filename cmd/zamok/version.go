@@ -11,7 +11,8 @@ import (
 	"zamok/fsm"
 )
 
-// releaseVersion is set by the build of a release: go build -ldflags "-X main.releaseVersion=v1.2.3".
+// releaseVersion is set by the build of a release: go build -ldflags "-X
+// main.releaseVersion=v1.2.3".
 var releaseVersion string
 
 // version is the release, or the revision that Go has recorded in the binary.
@@ -53,7 +54,8 @@ func commitText() string {
 }
 
 func versionLine() string {
-	return fmt.Sprintf("zamok %s (commit %s, %s, %s, format %s)\n", version(), commitText(), runtime.Version(), platform, fsm.Format())
+	return fmt.Sprintf("zamok %s (commit %s, %s, %s, format %s)\n", version(), commitText(),
+		runtime.Version(), platform, fsm.Format())
 }
 
 const platform = runtime.GOOS + "/" + runtime.GOARCH

@@ -38,11 +38,14 @@ operator. The events of a session's locks come just before its end.`,
 			if len(args) > 0 {
 				prefix = args[0]
 			}
-			return v.run(cmd, func(ctx context.Context, c *client.Client) error { return v.watch(ctx, c, prefix) })
+			return v.run(cmd, func(ctx context.Context, c *client.Client) error {
+				return v.watch(ctx, c, prefix)
+			})
 		},
 	}
 	v.register(a, cmd, requestTimeoutDefault)
-	cmd.Flags().Uint64Var(&v.from, "from", 0, "show events after this `index` (default: from now on)")
+	cmd.Flags().Uint64Var(&v.from, "from", 0,
+		"show events after this `index` (default: from now on)")
 	return cmd
 }
 
@@ -95,7 +98,8 @@ func (v *watchCommand) watch(ctx context.Context, c *client.Client, prefix strin
 		}
 		for _, e := range batch.Events {
 			doc := eventDoc{view.Number(e.Index), e.Kind.String(), view.Event{
-				Session: view.Number(e.Session), Ticket: view.Number(e.Ticket), Token: view.Number(e.Token),
+				Session: view.Number(e.Session), Ticket: view.Number(e.Ticket),
+				Token:  view.Number(e.Token),
 				Reason: e.Reason, Text: e.Text, Label: e.Label, Items: mapSlice(e.Items, newItem),
 			}}
 			if err := v.app.printLine(doc, doc.String()); err != nil {

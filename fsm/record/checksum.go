@@ -9,7 +9,8 @@ import (
 // ChecksumBytes is the length of a checksum.
 const ChecksumBytes = 4
 
-// WholeChecksum is the checksum of a record together with the checksum that it ends with, whatever the record is.
+// WholeChecksum is the checksum of a record together with the checksum that it ends with, whatever
+// the record is.
 const WholeChecksum = 0x48674BC7
 
 // castagnoli is the polynomial that processors have an instruction for.

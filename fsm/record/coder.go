@@ -9,11 +9,12 @@ import (
 	"zamok/clock"
 )
 
-// Coder writes, reads, sizes or sums the fields of a record, one call for each field. Its methods take the field's name,
-// for errors, and a pointer to the field.
+// Coder writes, reads, sizes or sums the fields of a record, one call for each field. Its methods
+// take the field's name, for errors, and a pointer to the field.
 //
-// The first failure of reading stays: after it nothing is left to read and every field becomes zero, so End is asked
-// once, not after each field. Texts are copied, so that what was read does not keep the record in memory.
+// The first failure of reading stays: after it nothing is left to read and every field becomes
+// zero, so End is asked once, not after each field. Texts are copied, so that what was read does
+// not keep the record in memory.
 type Coder struct {
 	direction direction
 	bytes     []byte // written so far, or to be read
@@ -41,12 +42,12 @@ func NewReader(b []byte) Coder { return Coder{direction: reading, bytes: b} }
 // NewSum returns a coder that adds to a hash.
 func NewSum(begin Sum) Coder { return Coder{direction: summing, sum: begin} }
 
-// NewSizer returns a coder that measures a record: no less than the bytes that a writer would append, and about what
-// the record takes in memory.
+// NewSizer returns a coder that measures a record: no less than the bytes that a writer would
+// append, and about what the record takes in memory.
 func NewSizer() Coder { return Coder{direction: sizing} }
 
-// NewDescriber returns a coder that lists the fields of a record: it appends a line of name, kind and bound for each to b. It
-// reads zeros otherwise, and one of whatever is counted.
+// NewDescriber returns a coder that lists the fields of a record: it appends a line of name, kind
+// and bound for each to b. It reads zeros otherwise, and one of whatever is counted.
 func NewDescriber(b []byte) Coder { return Coder{direction: describing, bytes: b} }
 
 // The sizes of a number at its longest, and of a string without its bytes.
@@ -127,13 +128,14 @@ func upTo[N ~uint64 | ~uint32 | ~uint8 | ~int64](c *Coder, field string, v *N, l
 func (c *Coder) Signed(field string, v *clock.Span) {
 	if c.direction == describing {
 		c.describe(field, "signed")
-	} else if n := c.number(field, uint64(*v)<<1^uint64(*v>>63), math.MaxUint64); c.direction == reading {
+	} else if n := c.number(field, uint64(*v)<<1^uint64(*v>>63), math.MaxUint64); c.direction ==
+		reading {
 		*v = clock.Span(n>>1) ^ -clock.Span(n&1)
 	}
 }
 
-// number codes v, or returns the number read, which is at most limit. It takes a value because a field may be
-// changed only when it is read: others may write or sum the same record meanwhile.
+// number codes v, or returns the number read, which is at most limit. It takes a value because a
+// field may be changed only when it is read: others may write or sum the same record meanwhile.
 func (c *Coder) number(field string, v, limit uint64) uint64 {
 	switch c.direction {
 	case writing:
@@ -195,8 +197,8 @@ func (c *Coder) Raw(field string, v []byte) {
 	}
 }
 
-// Count codes how many things follow, up to most, each of which takes bytesMin bytes or more. The bytes that are left
-// bound what is read, so memory may be made for that many at once.
+// Count codes how many things follow, up to most, each of which takes bytesMin bytes or more. The
+// bytes that are left bound what is read, so memory may be made for that many at once.
 func (c *Coder) Count(field string, n, most, bytesMin int) int {
 	if c.direction == describing {
 		c.describe(field, "count", most, bytesMin)

@@ -68,7 +68,8 @@ func TestNumberEncodingIsCanonical(t *testing.T) {
 // The standard library reads the same numbers from the same bytes, but is content with long forms.
 func TestNumbersMatchBinaryUvarint(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		b := rapid.SliceOfN(rapid.SampledFrom([]byte{0, 1, 2, 0x7f, 0x80, 0x81, 0xff}), 0, 12).Draw(t, "bytes")
+		b := rapid.SliceOfN(rapid.SampledFrom([]byte{0, 1, 2, 0x7f, 0x80, 0x81, 0xff}), 0, 12).Draw(
+			t, "bytes")
 		want, n := binary.Uvarint(b)
 		shortest := n > 0 && (n == 1 || b[n-1] != 0)
 		r := NewReader(b)
@@ -121,13 +122,20 @@ func TestReaderFieldErrors(t *testing.T) {
 		fault string
 	}{
 		{"", func(r *Coder) { Byte(r, "kind", &b) }, "kind: the bytes end too early"},
-		{"8080808010", func(r *Coder) { r.Number32("of", &n32) }, "of: 4294967296 is above 4294967295"},
-		{"80808080808080808001", func(r *Coder) { r.Time("at", &at) }, "at: 9223372036854775808 is above 9223372036854775807"},
-		{"03 6162", func(r *Coder) { r.Text("name", &text) }, "name: 3 bytes are announced and 2 are left"},
-		{"ffffffffffffffffff01", func(r *Coder) { r.Text("name", &text) }, "name: 18446744073709551615 bytes are announced and 0 are left"},
-		{"010203", func(r *Coder) { r.Raw("hash", make([]byte, 4)) }, "hash: it has 4 bytes and 3 are left"},
-		{"04 00 00 00 00 00 00", func(r *Coder) { r.Count("items", 0, 9, 2) }, "items: 4 are announced and 6 bytes are left"},
-		{"ffffffffffffffffff01", func(r *Coder) { r.Count("items", 0, 9, 1) }, "items: 18446744073709551615 are announced and 0 bytes are left"},
+		{"8080808010", func(r *Coder) { r.Number32("of", &n32) },
+			"of: 4294967296 is above 4294967295"},
+		{"80808080808080808001", func(r *Coder) { r.Time("at", &at) },
+			"at: 9223372036854775808 is above 9223372036854775807"},
+		{"03 6162", func(r *Coder) { r.Text("name", &text) },
+			"name: 3 bytes are announced and 2 are left"},
+		{"ffffffffffffffffff01", func(r *Coder) { r.Text("name", &text) },
+			"name: 18446744073709551615 bytes are announced and 0 are left"},
+		{"010203", func(r *Coder) { r.Raw("hash", make([]byte, 4)) },
+			"hash: it has 4 bytes and 3 are left"},
+		{"04 00 00 00 00 00 00", func(r *Coder) { r.Count("items", 0, 9, 2) },
+			"items: 4 are announced and 6 bytes are left"},
+		{"ffffffffffffffffff01", func(r *Coder) { r.Count("items", 0, 9, 1) },
+			"items: 18446744073709551615 are announced and 0 bytes are left"},
 		{"01 02 03", func(r *Coder) { Byte(r, "kind", &b) }, "2 bytes are left over"},
 		{"01 02", func(r *Coder) { Number(r, "n", &n) }, "1 bytes are left over"},
 	} {
@@ -186,9 +194,12 @@ func TestDirectionsAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := every{
 			Number: rapid.Uint64().Draw(t, "number"), Narrow: rapid.Uint32().Draw(t, "narrow"),
-			At: clock.Time(rapid.Int64Min(0).Draw(t, "at")), Span: clock.Span(rapid.Int64Range(0, int64(SpanMax)).Draw(t, "span")),
-			Signed: clock.Span(rapid.Int64().Draw(t, "signed")), Kind: rapid.Uint8().Draw(t, "kind"),
-			Text: rapid.String().Draw(t, "text"), Strings: rapid.SliceOf(rapid.String()).Draw(t, "strings"),
+			At:      clock.Time(rapid.Int64Min(0).Draw(t, "at")),
+			Span:    clock.Span(rapid.Int64Range(0, int64(SpanMax)).Draw(t, "span")),
+			Signed:  clock.Span(rapid.Int64().Draw(t, "signed")),
+			Kind:    rapid.Uint8().Draw(t, "kind"),
+			Text:    rapid.String().Draw(t, "text"),
+			Strings: rapid.SliceOf(rapid.String()).Draw(t, "strings"),
 		}
 		w, size := NewWriter(nil), NewSizer()
 		e.code(&w)

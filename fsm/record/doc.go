@@ -7,9 +7,10 @@
 //		c.Text("label", &s.Label)
 //	}
 //
-// A Coder that writes appends each field, one that reads fills it, and one that sums hashes it. So a new field is
-// named once, and can't be in the snapshot and missing from the digest. One that describes lists the fields, so that two
-// binaries can find out whether their records have the same:
+// A Coder that writes appends each field, one that reads fills it, and one that sums hashes it. So
+// a new field is named once, and can't be in the snapshot and missing from the digest. One that
+// describes lists the fields, so that two binaries can find out whether their records have the
+// same:
 //
 //	w := record.NewWriter(nil)
 //	s.Code(&w)
@@ -37,6 +38,7 @@
 //	raw       bytes whose count the format fixes: hashes and ids
 //	checksum  the CRC-32C of the bytes before it, 4 bytes, the low one first
 //
-// Each value has one form, and reading accepts no other: a number in more bytes than it needs is refused. So bytes
-// that were read are exactly the bytes that writing gives again, and no two nodes can disagree about a record.
+// Each value has one form, and reading accepts no other: a number in more bytes than it needs is
+// refused. So bytes that were read are exactly the bytes that writing gives again, and no two nodes
+// can disagree about a record.
 package record

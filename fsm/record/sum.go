@@ -1,7 +1,8 @@
 package record
 
-// Sum is a hash of one record, made word by word. The digest of a state is the sum of the Sums of its records, so
-// it is kept up to date record by record and does not depend on the order in which they changed. It guards against faults, not against an adversary.
+// Sum is a hash of one record, made word by word. The digest of a state is the sum of the Sums of
+// its records, so it is kept up to date record by record and does not depend on the order in which
+// they changed. It guards against faults, not against an adversary.
 type Sum uint64
 
 // The multiplier is 2^64 divided by the golden ratio, made odd: each step is then a bijection that

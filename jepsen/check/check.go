@@ -130,7 +130,8 @@ type checker struct {
 // violationf records a violation.
 func (f *checker) violationf(format string, args ...any) {
 	if f.found++; f.found <= findingsMax {
-		f.report.Violations = append(f.report.Violations, Finding{f.id, fmt.Sprintf(format, args...)})
+		f.report.Violations = append(f.report.Violations,
+			Finding{f.id, fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -203,15 +204,18 @@ func checkValidity(f *checker) {
 func (f *checker) checkOps() {
 	last, granted, withoutHold := map[string]*Op{}, false, 0
 	for _, op := range f.ops {
-		known, acquired := op.Outcome == OK || op.Outcome == Refused, op.acquires() && op.Outcome == OK
+		known, acquired := op.Outcome == OK || op.Outcome == Refused,
+			op.acquires() && op.Outcome == OK
 		switch {
 		case !known && op.Outcome != Unknown:
-			f.invalidf("a call of %s has the outcome %q: ok, refused or unknown are allowed", op.Client, op.Outcome)
+			f.invalidf("a call of %s has the outcome %q: ok, refused or unknown are allowed",
+				op.Client, op.Outcome)
 		case known && op.Return == 0 || op.Return != 0 && op.Return < op.Call:
 			f.invalidf("a call of %s was made at %s and is said to have come back at %s", op.Client,
 				f.formatTime(op.Call), f.formatTime(op.Return))
 		case acquired && (op.Token == 0 || len(op.Items) == 0):
-			f.invalidf("a grant to %s at %s has no token or no items", op.Client, f.formatTime(op.Return))
+			f.invalidf("a grant to %s at %s has no token or no items", op.Client,
+				f.formatTime(op.Return))
 		}
 		if before := last[op.Client]; before == nil || op.Call >= before.Call {
 			last[op.Client] = op

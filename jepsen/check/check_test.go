@@ -51,8 +51,9 @@ func changedHistory(t *testing.T, changes ...string) *History {
 	return h
 }
 
-// parseRecord reads a line of text as the record that [History.Read] knows: its kind, and its fields as JSON names them. Moments
-// have a unit there; ref is the session and the ticket; items are a lock and its mode, or permits of a limit.
+// parseRecord reads a line of text as the record that [History.Read] knows: its kind, and its
+// fields as JSON names them. Moments have a unit there; ref is the session and the ticket; items
+// are a lock and its mode, or permits of a limit.
 func parseRecord(t *testing.T, line string) map[string]any {
 	words := strings.Fields(line)
 	fields := map[string]any{}
@@ -87,8 +88,8 @@ func parseRecord(t *testing.T, line string) map[string]any {
 	return map[string]any{words[0]: fields}
 }
 
-// checkChanges checks the changed histories of a file. The file has all that is found in each, and may name the check that must
-// find something;
+// checkChanges checks the changed histories of a file. The file has all that is found in each, and
+// may name the check that must find something;
 //
 //	go test ./jepsen/check -rewrite
 //
@@ -100,7 +101,8 @@ func checkChanges(t *testing.T, path string) (found []Finding, named []string) {
 		for _, arg := range d.CmdArgs {
 			named = append(named, arg.Key)
 			finds := func(f Finding) bool { return f.Check == arg.Key }
-			assert.True(t, slices.ContainsFunc(r.Violations, finds), "%s: %s sees nothing of it", d.Pos, arg.Key)
+			assert.True(t, slices.ContainsFunc(r.Violations, finds), "%s: %s sees nothing of it",
+				d.Pos, arg.Key)
 		}
 		return r.findings()
 	})
@@ -132,13 +134,21 @@ func TestValidHistory(t *testing.T) {
 	assert.Equal(t, 1, r.Outcomes[OpTryLock][Refused])
 }
 
-// A history with more than can be judged is invalid, and so is a record with more torn lines than clients that died.
+// A history with more than can be judged is invalid, and so is a record with more torn lines than
+// clients that died.
 func TestLimits(t *testing.T) {
 	for want, spoil := range map[string]func(h *History){
-		"2 lines of the record are torn, and 1 clients died": func(h *History) { h.TruncatedLines = 2 },
+		"2 lines of the record are torn, and 1 clients died": func(h *History) {
+			h.TruncatedLines = 2
+		},
 		// So many that the search takes far longer than it takes to see that its time is over.
-		`C1: no order was found for 5007 calls of lock "a" in 1ns, nor that there is none`:      func(h *History) { h.overlapping(5000) },
-		`C1: lock "a" has 30007 calls without a quiet moment between them; 30000 can be judged`: func(h *History) { h.overlapping(chunkMax) },
+		`C1: no order was found for 5007 calls of lock "a" in 1ns, nor that there is none`: func(
+			h *History) {
+			h.overlapping(5000)
+		},
+		`C1: lock "a" has 30007 calls without a quiet moment between them; 30000 can be judged`: func(h *History) {
+			h.overlapping(chunkMax)
+		},
 	} {
 		h := changedHistory(t)
 		spoil(h)
@@ -178,7 +188,8 @@ func TestFindingsAreLimited(t *testing.T) {
 
 func TestVisualize(t *testing.T) {
 	var page strings.Builder
-	require.NoError(t, Visualize(changedHistory(t, "op kind=check ref=11/1: held=false"), "a", &page))
+	require.NoError(t, Visualize(changedHistory(t, "op kind=check ref=11/1: held=false"),
+		"a", &page))
 	assert.Contains(t, page.String(), "check of token 20: held=false")
 	assert.Contains(t, page.String(), "pause zoe")
 
@@ -198,12 +209,15 @@ func TestUnansweredGrantsAreAssignedToCalls(t *testing.T) {
 		}
 	}
 	h := &History{
-		Sessions: []Session{{Session: 1, Client: "c1"}, {Session: 2, Client: "c2"}, {Session: 5, Client: "c3"}},
+		Sessions: []Session{{Session: 1, Client: "c1"}, {Session: 2, Client: "c2"},
+			{Session: 5, Client: "c3"}},
 		Ops: []Op{
-			{Client: "c1", ID: 1, Kind: OpLock, Items: items, Call: 10, Return: 20, Outcome: Unknown},
+			{Client: "c1", ID: 1, Kind: OpLock, Items: items, Call: 10, Return: 20,
+				Outcome: Unknown},
 			{Client: "c2", ID: 1, Kind: OpLock, Items: items, Call: 11, Queued: 12, Return: 90,
 				Outcome: OK, Token: 70, Ref: Ref{Session: 2, Ticket: 9}},
-			{Client: "c3", ID: 1, Kind: OpTryLock, Items: items, Call: 30, Return: 50, Outcome: Refused},
+			{Client: "c3", ID: 1, Kind: OpTryLock, Items: items, Call: 30, Return: 50,
+				Outcome: Refused},
 		},
 		Events: []Event{
 			grant(25, 1, 4, 50), // what c1 had given up
@@ -223,7 +237,8 @@ func TestUnansweredGrantsAreAssignedToCalls(t *testing.T) {
 		assert.Equal(t, Unknown, op.Outcome)
 		added = append(added, op.Ref)
 	}
-	assert.Equal(t, []Ref{{Session: 1, Ticket: 4}, {Session: 2, Ticket: 8}, {Session: 5, Ticket: 1}, {Session: 4, Ticket: 1}}, added)
+	assert.Equal(t, []Ref{{Session: 1, Ticket: 4}, {Session: 2, Ticket: 8}, {Session: 5, Ticket: 1},
+		{Session: 4, Ticket: 1}}, added)
 	assert.Zero(t, h.Ops[1].Queued, "that may have been the place of ticket 8")
 }
 
@@ -247,10 +262,11 @@ func TestOutcome(t *testing.T) {
 
 func TestLossReason(t *testing.T) {
 	for want, err := range map[string]error{
-		Expired:          client.ErrSessionExpired,
-		"force_released": fmt.Errorf("x: %w", &client.Error{Kind: client.ErrLost, Reason: "force_released"}),
-		"disconnected":   &client.Error{Kind: client.ErrSessionExpired, Reason: "disconnected"},
-		"":               client.ErrLost,
+		Expired: client.ErrSessionExpired,
+		"force_released": fmt.Errorf("x: %w",
+			&client.Error{Kind: client.ErrLost, Reason: "force_released"}),
+		"disconnected": &client.Error{Kind: client.ErrSessionExpired, Reason: "disconnected"},
+		"":             client.ErrLost,
 	} {
 		assert.Equal(t, want, LossReason(err), "%v", err)
 	}

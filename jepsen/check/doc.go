@@ -25,7 +25,8 @@
 //	C2   exclusion as clients see it: no two hold at one moment what excludes each other
 //	C3   exclusion at the resource: no accepted token is below an accepted exclusive one
 //	C4   tokens and stamps rise with the order of calls; only sharers are granted one token
-//	C5   first come, first served: who is known to wait before another call began is granted no later
+//	C5   first come, first served: who is known to wait before another call began is granted no
+//	     later
 //	C6   no lease ends before its ttl is over, counted from the latest confirmed renewal
 //	C7   sessions of dead clients expire within ttl, stalls and the plan's slack
 //	C8   a loss is reported before the next grant that it excludes
@@ -51,8 +52,10 @@
 // # Promises
 //
 //	P1  A violation is reported in a sentence with the names, tokens and moments that show it.
-//	P2  A history that a correct service can produce has no violation, whatever was unknown or late.
-//	P3  Nothing is dropped in silence: what could not be checked invalidates the run, or is counted.
+//	P2  A history that a correct service can produce has no violation, whatever was unknown or
+//	    late.
+//	P3  Nothing is dropped in silence: what could not be checked invalidates the run, or is
+//	    counted.
 //	P4  A million calls are checked in less than a minute on one core, in less than 2 GB.
 //
 // Files: check.go (Check, Report, C17), history.go, index.go, grants.go (what checks share),

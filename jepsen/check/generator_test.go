@@ -20,9 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// generator makes the history of a correct service at random. It decides at which moment each call takes
-// effect, one after the other, and lets the call begin before and return after that moment. Answers get lost,
-// operators take locks away, and clients die, are cut off, or are paused beyond their lease.
+// generator makes the history of a correct service at random. It decides at which moment each call
+// takes effect, one after the other, and lets the call begin before and return after that moment.
+// Answers get lost, operators take locks away, and clients die, are cut off, or are paused beyond
+// their lease.
 type generator struct {
 	*rand.Rand
 	generatorConfig
@@ -33,7 +34,8 @@ type generator struct {
 	clients []*generatedClient // that live
 	held    map[string][]*generatedGrant
 	recent  []*generatedGrant
-	// abandoned are the grants whose clients got no answer, and give up what they may have been granted.
+	// abandoned are the grants whose clients got no answer, and give up what they may have been
+	// granted.
 	abandoned []*generatedGrant
 	highest   map[string]uint64 // by resource, the token that it has seen
 	due       []sessionEnd      // to come, in order
@@ -68,7 +70,8 @@ type generatedGrant struct {
 
 func generate(seed uint64, cfg generatorConfig) *History {
 	g := &generator{
-		Rand: rand.New(rand.NewPCG(seed, 1)), generatorConfig: cfg, history: &History{}, now: time.Second, index: 1000,
+		Rand: rand.New(rand.NewPCG(seed, 1)), generatorConfig: cfg, history: &History{},
+		now: time.Second, index: 1000,
 		held: map[string][]*generatedGrant{}, highest: map[string]uint64{},
 	}
 	idle := IdleCount{Process: "n1", Counts: map[string]int64{"sessions": 0}}
@@ -87,11 +90,13 @@ func generate(seed uint64, cfg generatorConfig) *History {
 	g.now += 10 * time.Millisecond
 	for _, c := range g.clients {
 		g.tick()
-		g.grant(c, Item{Name: "last of " + c.name, Mode: Exclusive}, OK) // the last calls of each must succeed
+		// the last calls of each must succeed
+		g.grant(c, Item{Name: "last of " + c.name, Mode: Exclusive}, OK)
 		g.closeSession(c)
 	}
 	g.history.Plan = Plan{
-		Seed: seed, Begin: time.Second, Healed: healed, End: g.now + time.Second, Drain: time.Second, OKMin: 10,
+		Seed: seed, Begin: time.Second, Healed: healed, End: g.now + time.Second,
+		Drain: time.Second, OKMin: 10,
 		CompleteEvents: cfg.audit, TokensAbove: 999,
 	}
 	return g.history
@@ -159,11 +164,13 @@ func (g *generator) step() {
 		g.call(c, Op{Kind: OpNow, Term: 1, Index: g.index, Time: g.now}, 0, OK)
 	case n < 86 && len(g.recent) > 0:
 		r := g.recent[g.IntN(len(g.recent))]
-		op := Op{Kind: OpCheck, Ref: r.Ref, Token: r.token, Items: []Item{{Name: r.item.Name}}, Held: !r.ended}
+		op := Op{Kind: OpCheck, Ref: r.Ref, Token: r.token, Items: []Item{{Name: r.item.Name}},
+			Held: !r.ended}
 		op.Term, op.Index, op.Time = 1, g.index, g.now
 		g.call(c, op, 0, OK)
 	case n < 90:
-		op := Op{Kind: OpGet, Items: []Item{{Name: item.Name}}, Term: 1, Index: g.index, Time: g.now}
+		op := Op{Kind: OpGet, Items: []Item{{Name: item.Name}}, Term: 1, Index: g.index,
+			Time: g.now}
 		for _, held := range holders {
 			op.Holders = append(op.Holders, held.Ref)
 		}
@@ -176,7 +183,8 @@ func (g *generator) step() {
 		g.loseSession(c)
 	default:
 		for _, node := range []string{"n1", "n2"} {
-			state := NodeState{Node: node, At: g.now, Term: 1, Index: g.index, Time: g.now, Digest: g.index * 7919}
+			state := NodeState{Node: node, At: g.now, Term: 1, Index: g.index, Time: g.now,
+				Digest: g.index * 7919}
 			g.history.NodeStates = append(g.history.NodeStates, state)
 		}
 	}
@@ -184,7 +192,8 @@ func (g *generator) step() {
 
 func (g *generator) item() Item {
 	if n := g.IntN(g.locks + g.pools); n >= g.locks {
-		return Item{Name: fmt.Sprint("pool-", n-g.locks), Mode: Permits, Permits: 1 + g.IntN(2), Limit: 3}
+		return Item{Name: fmt.Sprint("pool-", n-g.locks), Mode: Permits, Permits: 1 + g.IntN(2),
+			Limit: 3}
 	} else if g.chance(30) {
 		return Item{Name: fmt.Sprint("lock-", n), Mode: Shared}
 	} else {
@@ -215,7 +224,8 @@ func (g *generator) call(c *generatedClient, op Op, earliest time.Duration, outc
 	op.Client, op.ID, op.Outcome = c.name, g.calls, Unknown
 	op.Call = min(g.now, max(earliest, g.now-g.delay()))
 	if g.chance(30) {
-		g.history.Ops = append(g.history.Ops, op) // before it is made, as a client does that may be killed
+		// before it is made, as a client does that may be killed
+		g.history.Ops = append(g.history.Ops, op)
 	}
 	op.Return, op.Outcome = g.now+g.delay(), outcome
 	g.history.Ops = append(g.history.Ops, op)
@@ -223,7 +233,8 @@ func (g *generator) call(c *generatedClient, op Op, earliest time.Duration, outc
 }
 
 func (g *generator) event(kind EventKind, ref Ref, token uint64, reason string, items ...Item) {
-	ev := Event{At: g.now, Index: g.index, Kind: kind, Ref: ref, Token: token, Reason: reason, Items: items}
+	ev := Event{At: g.now, Index: g.index, Kind: kind, Ref: ref, Token: token, Reason: reason,
+		Items: items}
 	for range 1 + g.IntN(2) {
 		if g.lateEvents {
 			ev.At = g.now + g.delay()
@@ -254,9 +265,11 @@ func (g *generator) grant(c *generatedClient, item Item, outcome Outcome) {
 }
 
 // end removes a grant; its client holds it until a moment.
-func (g *generator) end(r *generatedGrant, kind EventKind, reason string, to time.Duration, end HoldEnd) {
+func (g *generator) end(r *generatedGrant, kind EventKind, reason string, to time.Duration,
+	end HoldEnd) {
 	r.ended = true
-	g.held[r.item.Name] = slices.DeleteFunc(g.held[r.item.Name], func(o *generatedGrant) bool { return o == r })
+	g.held[r.item.Name] = slices.DeleteFunc(g.held[r.item.Name],
+		func(o *generatedGrant) bool { return o == r })
 	g.event(kind, r.Ref, r.token, reason)
 	if r.hold != nil {
 		if r.hold.End = end; end != "" {
@@ -289,7 +302,8 @@ func (g *generator) write(r *generatedGrant) {
 	if r.item.Mode == Permits || r.hold == nil || r.hold.From > g.now {
 		return
 	}
-	w := Write{Resource: r.item.Name, Client: r.client.name, Token: r.token, Shared: r.item.Mode == Shared, At: g.now}
+	w := Write{Resource: r.item.Name, Client: r.client.name, Token: r.token,
+		Shared: r.item.Mode == Shared, At: g.now}
 	if w.Accepted = r.token >= g.highest[w.Resource]; w.Accepted && !w.Shared {
 		g.highest[w.Resource] = r.token
 	}
@@ -302,11 +316,13 @@ func (g *generator) force(holders []*generatedGrant) {
 		return // a release of a later one, with a greater token, would take the first one's too
 	}
 	r := holders[0]
-	g.call(&generatedClient{name: "operator"}, Op{Kind: OpForceRelease, Items: []Item{{Name: r.item.Name}}, Token: r.token}, 0, OK)
+	g.call(&generatedClient{name: "operator"},
+		Op{Kind: OpForceRelease, Items: []Item{{Name: r.item.Name}}, Token: r.token}, 0, OK)
 	g.end(r, EvLost, "force_released", g.now+g.delay(), Lost)
 }
 
-// loseSession lets a client die, be cut off, or be paused. Its session expires, and a successor comes.
+// loseSession lets a client die, be cut off, or be paused. Its session expires, and a successor
+// comes.
 func (g *generator) loseSession(c *generatedClient) {
 	g.call(c, Op{Kind: OpNow, Term: 1, Index: g.index, Time: g.now}, g.now, OK)
 	c.gone = true
@@ -315,12 +331,14 @@ func (g *generator) loseSession(c *generatedClient) {
 	h.Renewals = append(h.Renewals, Renewal{c.session, from - 1, from})
 	kind, gaveUp := g.IntN(3), from+g.ttl-ClockMargin(g.ttl)
 	if kind == 0 {
-		h.Sessions = append(h.Sessions, Session{Session: c.session, Client: c.name, TTL: g.ttl, Died: from})
+		h.Sessions = append(h.Sessions,
+			Session{Session: c.session, Client: c.name, TTL: g.ttl, Died: from})
 	}
 	g.due = append(g.due, sessionEnd{from + g.ttl, func() {
 		if kind == 2 { // it wakes up after its lease
 			gaveUp = g.now + g.delay()
-			fault := Fault{Kind: "pause client", Target: c.name, From: from, To: gaveUp, ExcusesClient: true}
+			fault := Fault{Kind: "pause client", Target: c.name, From: from, To: gaveUp,
+				ExcusesClient: true}
 			h.Faults = append(h.Faults, fault)
 		}
 		if kind == 0 {
@@ -351,9 +369,9 @@ func (g *generator) endSession(c *generatedClient, reason string, to time.Durati
 	g.event(EvEnded, Ref{Session: c.session}, 0, reason)
 }
 
-// seedOf is where the random histories of a test begin: always the same, so that a checker's error which one
-// in thousands of histories shows is met by a search for it, ZAMOK_SEED=n go test, and not by
-// an unrelated change.
+// seedOf is where the random histories of a test begin: always the same, so that a checker's error
+// which one in thousands of histories shows is met by a search for it, ZAMOK_SEED=n go test, and
+// not by an unrelated change.
 func seedOf(t *testing.T) uint64 {
 	text := os.Getenv("ZAMOK_SEED")
 	if text == "" {
@@ -370,7 +388,8 @@ func TestCorrectServiceHasNoViolations(t *testing.T) {
 	for seed := base; seed < base+40; seed++ {
 		r := rand.New(rand.NewPCG(seed, 2))
 		h := generate(seed, generatorConfig{
-			clients: 2 + r.IntN(10), locks: 1 + r.IntN(4), pools: r.IntN(2), steps: 5000, ttl: time.Second + time.Duration(r.IntN(2))*time.Second,
+			clients: 2 + r.IntN(10), locks: 1 + r.IntN(4), pools: r.IntN(2), steps: 5000,
+			ttl:   time.Second + time.Duration(r.IntN(2))*time.Second,
 			audit: r.IntN(2) == 0, lateEvents: r.IntN(2) == 0, faults: r.IntN(4) > 0,
 		})
 		report := Check(h)
@@ -386,7 +405,8 @@ func TestCorrectServiceHasNoViolations(t *testing.T) {
 
 func TestHistoryRoundTrip(t *testing.T) {
 	seed := seedOf(t)
-	h := generate(seed, generatorConfig{clients: 3, locks: 2, pools: 1, steps: 1000, ttl: 2 * time.Second,
+	h := generate(seed, generatorConfig{clients: 3, locks: 2, pools: 1, steps: 1000,
+		ttl:   2 * time.Second,
 		audit: true, faults: true})
 	var lines bytes.Buffer
 	require.NoError(t, h.Write(&lines))
@@ -401,7 +421,8 @@ func TestHistoryRoundTrip(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"op":{"client":"c"}} {"opp":{}}`: `history, record 2: json: unknown field "opp"`,
 		`{}`:                               "history, record 1: there is nothing in it",
-		`{"op":{"call":"soon"}}`:           "history, record 1: json: cannot unmarshal string into Go",
+		`{"op":{"call":"soon"}}`: "history, record 1: json: cannot unmarshal " +
+			"string into Go",
 	} {
 		assert.ErrorContains(t, new(History).Read(strings.NewReader(line)), want)
 	}
@@ -411,10 +432,11 @@ func TestHistoryRoundTrip(t *testing.T) {
 	require.EqualError(t, h.Write(disk), unix.ENOSPC.Error(), "once, not for each record")
 }
 
-// A million calls are checked in less than a minute of one core, in less than 2 GB: fewer, in as much
-// less. Other work on the machine does not count, nor does what is freed meanwhile help.
+// A million calls are checked in less than a minute of one core, in less than 2 GB: fewer, in as
+// much less. Other work on the machine does not count, nor does what is freed meanwhile help.
 func TestMillionCallsInOneMinute(t *testing.T) {
-	h := generate(1, generatorConfig{clients: 60, locks: 60, pools: 8, steps: 200_000, ttl: 10 * time.Second,
+	h := generate(1, generatorConfig{clients: 60, locks: 60, pools: 8, steps: 200_000,
+		ttl:   10 * time.Second,
 		audit: true, faults: true})
 	calls := len(h.Ops)
 	require.Greater(t, calls, 100_000)
@@ -426,7 +448,8 @@ func TestMillionCallsInOneMinute(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	require.True(t, r.OK(), "%v", r)
 	made := after.TotalAlloc - before.TotalAlloc
-	t.Logf("%d records of calls and %d events took %v and %d MB", calls, len(h.Events), took, made>>20)
+	t.Logf("%d records of calls and %d events took %v and %d MB", calls, len(h.Events), took,
+		made>>20)
 	assert.Less(t, took, time.Minute/1000*time.Duration(calls)/1000)
 	assert.Less(t, made, uint64(2<<30)/1000*uint64(calls)/1000)
 }
@@ -438,12 +461,13 @@ func busyTime(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// The search is made short by what tokens say of the order, and by cutting where nothing is under way.
-// Neither changes what it finds.
+// The search is made short by what tokens say of the order, and by cutting where nothing is under
+// way. Neither changes what it finds.
 func TestChunkedSearchAgreesWithFullSearch(t *testing.T) {
 	base, good, bad := seedOf(t), 0, 0
 	for seed := base; seed < base+400; seed++ {
-		h := generate(seed, generatorConfig{clients: 3, locks: 1, pools: 1, steps: 40, ttl: 2 * time.Second,
+		h := generate(seed, generatorConfig{clients: 3, locks: 1, pools: 1, steps: 40,
+			ttl:   2 * time.Second,
 			audit: seed%2 == 0})
 		r := rand.New(rand.NewPCG(seed, 4))
 		if seed%3 != 0 {
@@ -469,7 +493,8 @@ func TestChunkedSearchAgreesWithFullSearch(t *testing.T) {
 		}
 		f := &checker{historyIndex: v, timeout: searchTimeout, chunkMin: 1, report: &Report{}}
 		checkLinearizability(f)
-		require.Equal(t, want, len(f.report.Violations) == 0, "seed %d: %v", seed, f.report.Violations)
+		require.Equal(t, want, len(f.report.Violations) == 0, "seed %d: %v", seed,
+			f.report.Violations)
 		if want {
 			good++
 		} else {

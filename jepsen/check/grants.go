@@ -37,12 +37,15 @@ func (v *historyIndex) grantsOf(l *lockRecords) []grant {
 		if t.acquire != nil {
 			request = *t.acquire
 		}
-		request.Ref, request.Items, request.Token, request.Return = ev.Ref, ev.Items, ev.Token, ev.At
+		request.Ref, request.Items, request.Token, request.Return = ev.Ref, ev.Items,
+			ev.Token, ev.At
 		grants = append(grants, v.grant(l, &request))
 	}
 	for _, hold := range l.holds {
-		if t := v.tickets[hold.Ref]; t != nil && (t.acquire == nil || t.acquire.Outcome != OK) && t.granted == nil {
-			request := Op{Client: hold.Client, Ref: hold.Ref, Items: hold.Items, Token: hold.Token, Call: begin, Return: hold.From}
+		if t := v.tickets[hold.Ref]; t != nil && (t.acquire == nil || t.acquire.Outcome != OK) &&
+			t.granted == nil {
+			request := Op{Client: hold.Client, Ref: hold.Ref, Items: hold.Items, Token: hold.Token,
+				Call: begin, Return: hold.From}
 			grants = append(grants, v.grant(l, &request))
 		}
 	}
@@ -70,14 +73,16 @@ func (v *historyIndex) grant(l *lockRecords, op *Op) grant {
 	}
 	unlock, closed := t.unlock, v.session(op.Session).closed
 	lost := t.hold != nil && t.hold.End == Lost
-	if unlock != nil && (unlock.Outcome == Refused || unlock.Outcome == Unknown && lost && t.hold.To <= unlock.Call) {
+	if unlock != nil && (unlock.Outcome == Refused ||
+		unlock.Outcome == Unknown && lost && t.hold.To <= unlock.Call) {
 		unlock = nil // it gave nothing back, or came when the lock was lost already
 	}
 	hold := &Hold{Client: op.Client, Ref: op.Ref, Token: op.Token, Items: op.Items, From: op.Return}
 	switch {
 	case unlock != nil && unlock.Outcome == OK && !v.isExcused(hold, unlock.Return):
 		g.end, g.mayEndAtOnce, g.endUnknown = span{unlock.Call, unlock.Return}, false, false
-	case unlock == nil && closed != nil && closed.Outcome == OK && t.hold != nil && t.hold.End == Unlocked &&
+	case unlock == nil && closed != nil && closed.Outcome == OK && t.hold != nil &&
+		t.hold.End == Unlocked &&
 		!v.isExcused(hold, closed.Return):
 		g.end, g.mayEndAtOnce, g.endUnknown = span{closed.Call, closed.Return}, false, false
 	case unlock != nil && unlock.Outcome == Unknown && !v.isExcused(hold, v.end):
@@ -86,8 +91,8 @@ func (v *historyIndex) grant(l *lockRecords, op *Op) grant {
 	return g
 }
 
-// extendByReads gives those an end that may have ended at any time, but not before they were last seen.
-// The earliest end is the one that permits most.
+// extendByReads gives those an end that may have ended at any time, but not before they were last
+// seen. The earliest end is the one that permits most.
 func (v *historyIndex) extendByReads(l *lockRecords, grants []grant) {
 	byRef := make(map[Ref]int, len(grants))
 	for i := range grants {
@@ -111,9 +116,9 @@ func (v *historyIndex) extendByReads(l *lockRecords, grants []grant) {
 	}
 }
 
-// tightenBounds shortens the times in which grants can have been made and ended, by what their tokens say of
-// their order; those with one token were made at one moment. It is what lets a history be cut into
-// parts. If nothing is left of one, that is a violation.
+// tightenBounds shortens the times in which grants can have been made and ended, by what their
+// tokens say of their order; those with one token were made at one moment. It is what lets a
+// history be cut into parts. If nothing is left of one, that is a violation.
 func (f *checker) tightenBounds(name string, grants []grant) bool {
 	var live []*grant // those that can't have ended yet
 	var previous *grant
@@ -127,7 +132,8 @@ func (f *checker) tightenBounds(name string, grants []grant) bool {
 			if len(live) == 0 || compatibleWithAll(live, g) {
 				break
 			}
-			next := slices.MinFunc(live, func(a, b *grant) int { return cmp.Compare(a.end.from, b.end.from) })
+			next := slices.MinFunc(live,
+				func(a, b *grant) int { return cmp.Compare(a.end.from, b.end.from) })
 			g.from, g.boundedBy = next.end.from, next
 		}
 		g.end.from = max(g.end.from, g.from)
@@ -168,8 +174,10 @@ func (f *checker) reportBoundsConflict(name string, g *grant) {
 	if g.boundedBy.end.from == g.from {
 		reason = "was not released before"
 	}
-	f.violationf("lock %q: token %d (%v) was granted to %s by %s at the latest, and token %d (%v) of %s %s %s",
-		name, g.token, g.item, g.client, f.formatTime(g.to), g.boundedBy.token, g.boundedBy.item, g.boundedBy.client, reason, f.formatTime(g.from))
+	f.violationf("lock %q: token %d (%v) was granted to %s by %s at the latest, and token %d "+
+		"(%v) of %s %s %s",
+		name, g.token, g.item, g.client, f.formatTime(g.to), g.boundedBy.token, g.boundedBy.item,
+		g.boundedBy.client, reason, f.formatTime(g.from))
 }
 
 // compatibleWithAll reports whether a grant fits beside those that live.

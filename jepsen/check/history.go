@@ -49,19 +49,25 @@ type Record struct {
 
 // Plan is what the run must contain. A run without it is invalid.
 type Plan struct {
-	Name            string        `json:"name,omitempty"`
-	Seed            uint64        `json:"seed,omitempty"`
-	Begin           time.Duration `json:"begin,omitempty"` // moments in findings count from here
-	Healed          time.Duration `json:"healed"`          // when the last fault had ended
-	End             time.Duration `json:"end"`             // when the record stopped
-	Drain           time.Duration `json:"drain"`           // after Healed no call takes longer
-	Faults          []string      `json:"faults,omitempty"`
-	ExpirationSlack time.Duration `json:"expiration_slack,omitempty"` // how late the end of a dead session may be seen; 0 = 1 s
-	Checks          []string      `json:"checks,omitempty"`           // those that must have found something to look at
-	OKMin           int           `json:"min_ok,omitempty"`           // fewer successful calls: the load was too low
-	CompleteEvents  bool          `json:"complete_events,omitempty"`  // the events are complete, from Begin to End
-	TokensAbove     uint64        `json:"tokens_above,omitempty"`     // the greatest token of earlier runs on the same data
-	ClockRate       float64       `json:"clock_rate,omitempty"`       // by what factor a leader's clock may be fast or slow; 0 = 1
+	Name   string        `json:"name,omitempty"`
+	Seed   uint64        `json:"seed,omitempty"`
+	Begin  time.Duration `json:"begin,omitempty"` // moments in findings count from here
+	Healed time.Duration `json:"healed"`          // when the last fault had ended
+	End    time.Duration `json:"end"`             // when the record stopped
+	Drain  time.Duration `json:"drain"`           // after Healed no call takes longer
+	Faults []string      `json:"faults,omitempty"`
+	// how late the end of a dead session may be seen; 0 = 1 s
+	ExpirationSlack time.Duration `json:"expiration_slack,omitempty"`
+	// those that must have found something to look at
+	Checks []string `json:"checks,omitempty"`
+	// fewer successful calls: the load was too low
+	OKMin int `json:"min_ok,omitempty"`
+	// the events are complete, from Begin to End
+	CompleteEvents bool `json:"complete_events,omitempty"`
+	// the greatest token of earlier runs on the same data
+	TokensAbove uint64 `json:"tokens_above,omitempty"`
+	// by what factor a leader's clock may be fast or slow; 0 = 1
+	ClockRate float64 `json:"clock_rate,omitempty"`
 }
 
 // OpKind is the kind of a call.
@@ -69,15 +75,16 @@ type OpKind string
 
 // What clients and operators call.
 const (
-	OpLock          OpKind = "lock"
-	OpTryLock       OpKind = "trylock"
-	OpUnlock        OpKind = "unlock"
-	OpDowngrade     OpKind = "downgrade"
-	OpClose         OpKind = "close" // of the session, with all that it holds
-	OpCheck         OpKind = "check"
-	OpGet           OpKind = "get"
-	OpNow           OpKind = "now"
-	OpForceRelease  OpKind = "force"  // operator: ends the holders of Items[0] with a token up to Token
+	OpLock      OpKind = "lock"
+	OpTryLock   OpKind = "trylock"
+	OpUnlock    OpKind = "unlock"
+	OpDowngrade OpKind = "downgrade"
+	OpClose     OpKind = "close" // of the session, with all that it holds
+	OpCheck     OpKind = "check"
+	OpGet       OpKind = "get"
+	OpNow       OpKind = "now"
+	// operator: ends the holders of Items[0] with a token up to Token
+	OpForceRelease  OpKind = "force"
 	OpExpireSession OpKind = "expire" // operator: ends Session
 )
 
@@ -120,17 +127,21 @@ func (r Ref) String() string { return fmt.Sprintf("%d/%d", r.Session, r.Ticket) 
 
 // Op is one call, from its beginning to its end.
 type Op struct {
-	Client  string        `json:"client"`
-	ID      uint64        `json:"id,omitempty"` // of this client's call; 0 = there is one record of it
-	Kind    OpKind        `json:"kind"`
-	Ref                   // check: the ticket that is checked; lock: also where it was refused, if known
-	Items   []Item        `json:"items,omitempty"`
-	Call    time.Duration `json:"call"`
-	Queued  time.Duration `json:"queued,omitempty"` // when the client first learned that *this ticket* waits
+	Client string `json:"client"`
+	// of this client's call; 0 = there is one record of it
+	ID   uint64 `json:"id,omitempty"`
+	Kind OpKind `json:"kind"`
+	// check: the ticket that is checked; lock: also where it was refused, if known
+	Ref
+	Items []Item        `json:"items,omitempty"`
+	Call  time.Duration `json:"call"`
+	// when the client first learned that *this ticket* waits
+	Queued  time.Duration `json:"queued,omitempty"`
 	Return  time.Duration `json:"return,omitempty"` // 0 = never
 	Outcome Outcome       `json:"outcome"`
-	Token   uint64        `json:"token,omitempty"` // lock: what was granted; check, force: what was named
-	Error   string        `json:"error,omitempty"`
+	// lock: what was granted; check, force: what was named
+	Token uint64 `json:"token,omitempty"`
+	Error string `json:"error,omitempty"`
 
 	// The answer to a read.
 	Term    uint64        `json:"term,omitempty"`
@@ -164,7 +175,8 @@ type Hold struct {
 	To         time.Duration `json:"to,omitempty"`         // 0 = until its client died, or the end
 	Downgraded time.Duration `json:"downgraded,omitempty"` // when it called Downgrade
 	End        HoldEnd       `json:"end,omitempty"`
-	Reason     string        `json:"reason,omitempty"` // of a loss, as the client saw it: as Event.Reason
+	// of a loss, as the client saw it: as Event.Reason
+	Reason string `json:"reason,omitempty"`
 }
 
 // Session is a client's lease.
@@ -173,7 +185,8 @@ type Session struct {
 	Client              string        `json:"client"`
 	TTL                 time.Duration `json:"ttl"`
 	ReleaseOnDisconnect bool          `json:"release_on_disconnect,omitempty"`
-	Died                time.Duration `json:"died,omitempty"` // when it was killed, or began a long pause
+	// when it was killed, or began a long pause
+	Died time.Duration `json:"died,omitempty"`
 }
 
 // Renewal is an answer that proves that its session was renewed.
@@ -185,30 +198,35 @@ type Renewal struct {
 
 // Write is one write to a fenced resource, as the resource saw it.
 type Write struct {
-	Resource string        `json:"resource"` // the name of the lock that guards it
-	Client   string        `json:"client"`
-	Token    uint64        `json:"token"`
-	Shared   bool          `json:"shared,omitempty"` // the token of a shared grant: it never raises the mark
+	Resource string `json:"resource"` // the name of the lock that guards it
+	Client   string `json:"client"`
+	Token    uint64 `json:"token"`
+	// the token of a shared grant: it never raises the mark
+	Shared   bool          `json:"shared,omitempty"`
 	At       time.Duration `json:"at"`
 	Accepted bool          `json:"accepted"`
 }
 
 // Fault is something that was done to a node, a link or a client.
 type Fault struct {
-	Kind          string        `json:"kind"`
-	Target        string        `json:"target"`
-	From          time.Duration `json:"from"`
-	To            time.Duration `json:"to"`
-	ExcusesClient bool          `json:"excuses_client,omitempty"` // the client Target was paused, or its clock was too far off
+	Kind   string        `json:"kind"`
+	Target string        `json:"target"`
+	From   time.Duration `json:"from"`
+	To     time.Duration `json:"to"`
+	// the client Target was paused, or its clock was too far off
+	ExcusesClient bool `json:"excuses_client,omitempty"`
 }
 
-// Stall is cluster time that did not pass while real time did, or a time in which nothing was committed.
+// Stall is cluster time that did not pass while real time did, or a time in which nothing was
+// committed.
 type Stall struct {
-	Reason         string        `json:"reason"`
-	From           time.Duration `json:"from"`
-	To             time.Duration `json:"to"`
-	LostTime       time.Duration `json:"lost_time"`                 // a change of leader: To − From + 1 s; a stalled leader: what was cut off
-	CommitsBlocked bool          `json:"commits_blocked,omitempty"` // no time is lost: what was due in it is done at its end
+	Reason string        `json:"reason"`
+	From   time.Duration `json:"from"`
+	To     time.Duration `json:"to"`
+	// a change of leader: To − From + 1 s; a stalled leader: what was cut off
+	LostTime time.Duration `json:"lost_time"`
+	// no time is lost: what was due in it is done at its end
+	CommitsBlocked bool `json:"commits_blocked,omitempty"`
 }
 
 // EventKind is the kind of an Event.
@@ -351,7 +369,8 @@ func LossReason(err error) string {
 func ItemsOf(items []client.Item) (all []Item) {
 	for _, it := range items {
 		all = append(all, Item{
-			Name: it.Name(), Mode: Mode(it.Mode().String()), Permits: int(it.Permits()), Limit: int(it.Of()),
+			Name: it.Name(), Mode: Mode(it.Mode().String()), Permits: int(it.Permits()),
+			Limit: int(it.Of()),
 		})
 	}
 	return all

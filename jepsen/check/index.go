@@ -32,11 +32,13 @@ type historyIndex struct {
 
 // sessionRecords is all that was recorded of one session.
 type sessionRecords struct {
-	lease              *Session // empty: it was not listed
-	closed             *Op
-	expireRequested    time.Duration // when an operator requested its end; never = none did
-	loggedEnd, seenEnd *Event        // its end in the log, and as it was first seen, perhaps in a list only
-	renewals           []Renewal     // in order of their confirmation, each with the latest Sent that was confirmed by then
+	lease           *Session // empty: it was not listed
+	closed          *Op
+	expireRequested time.Duration // when an operator requested its end; never = none did
+	// its end in the log, and as it was first seen, perhaps in a list only
+	loggedEnd, seenEnd *Event
+	// in order of their confirmation, each with the latest Sent that was confirmed by then
+	renewals []Renewal
 }
 
 // ticket is all that is known of one acquisition.
@@ -62,8 +64,9 @@ type span struct{ from, to time.Duration }
 
 func newHistoryIndex(h *History) *historyIndex {
 	v := &historyIndex{
-		History: h, sessions: map[uint64]*sessionRecords{}, byName: map[string]*lockRecords{}, tickets: make(map[Ref]*ticket, len(h.Holds)),
-		diedAt: map[string]time.Duration{}, excused: map[string][]span{}, end: h.Plan.End,
+		History: h, sessions: map[uint64]*sessionRecords{}, byName: map[string]*lockRecords{},
+		tickets: make(map[Ref]*ticket, len(h.Holds)),
+		diedAt:  map[string]time.Duration{}, excused: map[string][]span{}, end: h.Plan.End,
 	}
 	for i := range h.Sessions {
 		s := &h.Sessions[i]
@@ -74,7 +77,8 @@ func newHistoryIndex(h *History) *historyIndex {
 			v.diedAt[s.Client] = max(s.Died, v.diedAt[s.Client])
 		}
 	}
-	renewals := slices.SortedStableFunc(slices.Values(h.Renewals), func(a, b Renewal) int { return cmp.Compare(a.Confirmed, b.Confirmed) })
+	renewals := slices.SortedStableFunc(slices.Values(h.Renewals),
+		func(a, b Renewal) int { return cmp.Compare(a.Confirmed, b.Confirmed) })
 	for _, renewal := range renewals {
 		s := v.session(renewal.Session)
 		if n := len(s.renewals); n > 0 {
@@ -84,7 +88,8 @@ func newHistoryIndex(h *History) *historyIndex {
 	}
 	for _, fault := range h.Faults {
 		if fault.ExcusesClient {
-			v.excused[fault.Target] = append(v.excused[fault.Target], span{fault.From, fault.To + noticeDelayMax})
+			v.excused[fault.Target] = append(v.excused[fault.Target],
+				span{fault.From, fault.To + noticeDelayMax})
 		}
 	}
 	v.ops, v.holds = h.LatestOps(), h.LatestHolds()
@@ -113,7 +118,9 @@ func (h *History) LatestHolds() []*Hold {
 		Ref
 		from time.Duration
 	}
-	return latest(h.Holds, func(hold *Hold) (holdKey, bool) { return holdKey{hold.Client, hold.Ref, hold.From}, hold.Ref.known() })
+	return latest(h.Holds, func(hold *Hold) (holdKey, bool) {
+		return holdKey{hold.Client, hold.Ref, hold.From}, hold.Ref.known()
+	})
 }
 
 // latest leaves of several records of one thing the last.
@@ -135,12 +142,15 @@ func latest[T any, K comparable](records []T, key func(*T) (K, bool)) []*T {
 }
 
 func (v *historyIndex) lock(name string) *lockRecords {
-	return entry(v.byName, name, func() *lockRecords { return &lockRecords{name: name, tokens: map[uint64]bool{}} })
+	return entry(v.byName, name,
+		func() *lockRecords { return &lockRecords{name: name, tokens: map[uint64]bool{}} })
 }
 
 // session is the one with this number, made if need be.
 func (v *historyIndex) session(id uint64) *sessionRecords {
-	return entry(v.sessions, id, func() *sessionRecords { return &sessionRecords{lease: &Session{}, expireRequested: never} })
+	return entry(v.sessions, id, func() *sessionRecords {
+		return &sessionRecords{lease: &Session{}, expireRequested: never}
+	})
 }
 
 // entry is the value of a key, made if need be.
@@ -168,7 +178,8 @@ func (v *historyIndex) addOps() {
 		case OpUnlock:
 			// Of several unlocks keep the one that proves most: a second one is refused, and proves
 			// nothing.
-			if t := v.ticket(op.Ref); t != nil && (t.unlock == nil || t.unlock.Outcome == Refused || op.Outcome == OK) {
+			if t := v.ticket(op.Ref); t != nil &&
+				(t.unlock == nil || t.unlock.Outcome == Refused || op.Outcome == OK) {
 				t.unlock = op
 			}
 		case OpDowngrade:
@@ -234,9 +245,11 @@ func (v *historyIndex) addEvents() {
 		all[i] = &v.Events[i]
 		v.end = max(v.end, v.Events[i].At)
 	}
-	order := map[EventKind]int{EvGranted: 1} // at one index all is removed first, then grants are made
+	// at one index all is removed first, then grants are made
+	order := map[EventKind]int{EvGranted: 1}
 	slices.SortStableFunc(all, func(a, b *Event) int {
-		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(order[a.Kind], order[b.Kind]), cmp.Compare(a.At, b.At))
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(order[a.Kind], order[b.Kind]),
+			cmp.Compare(a.At, b.At))
 	})
 	type key struct {
 		index uint64
@@ -250,7 +263,8 @@ func (v *historyIndex) addEvents() {
 		case first == nil:
 			seen[k] = ev
 			v.addEvent(ev)
-		case first.Token != ev.Token || first.Reason != ev.Reason || !slices.Equal(first.Items, ev.Items):
+		case first.Token != ev.Token || first.Reason != ev.Reason ||
+			!slices.Equal(first.Items, ev.Items):
 			v.conflicts = append(v.conflicts, [2]*Event{first, ev})
 		}
 	}
@@ -296,11 +310,13 @@ func (v *historyIndex) addEvent(ev *Event) {
 // isExcused reports whether a grant may have ended before its holder could know, so that its hold
 // proves nothing. until is the end of the time that matters.
 func (v *historyIndex) isExcused(hold *Hold, until time.Duration) bool {
-	return v.session(hold.Session).lease.ReleaseOnDisconnect || v.pausedDuring(hold.Client, hold.From, until) || v.endRequestedAt(hold) < until
+	return v.session(hold.Session).lease.ReleaseOnDisconnect ||
+		v.pausedDuring(hold.Client, hold.From, until) || v.endRequestedAt(hold) < until
 }
 
 func (v *historyIndex) pausedDuring(client string, from, to time.Duration) bool {
-	return slices.ContainsFunc(v.excused[client], func(s span) bool { return s.from < to && s.to > from })
+	return slices.ContainsFunc(v.excused[client],
+		func(s span) bool { return s.from < to && s.to > from })
 }
 
 // endRequestedAt is when an operator requested the end of a hold; never if none did.

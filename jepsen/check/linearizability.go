@@ -30,14 +30,16 @@ func checkLinearizability(f *checker) {
 		f.eachChunk(l, func(c *chunk) bool {
 			f.examined += len(c.steps)
 			if len(c.steps) > chunkMax {
-				f.invalidf("C1: lock %q has %d calls without a quiet moment between them; %d can be judged",
+				f.invalidf("C1: lock %q has %d calls without a quiet moment between them; %d can "+
+					"be judged",
 					l.name, len(c.steps), chunkMax)
 				return false
 			}
 			model, history := c.model(), c.operations()
 			switch porcupine.CheckOperationsTimeout(model, history, f.timeout) {
 			case porcupine.Unknown:
-				f.invalidf("C1: no order was found for %d calls of lock %q in %v, nor that there is none",
+				f.invalidf(
+					"C1: no order was found for %d calls of lock %q in %v, nor that there is none",
 					len(c.steps), l.name, f.timeout)
 				return false
 			case porcupine.Illegal:
@@ -50,8 +52,8 @@ func checkLinearizability(f *checker) {
 	}
 }
 
-// Visualize writes a page that shows the order that was found for a lock's calls, with the faults beside
-// it: the part of it where there is none, or else the first part.
+// Visualize writes a page that shows the order that was found for a lock's calls, with the faults
+// beside it: the part of it where there is none, or else the first part.
 func Visualize(h *History, name string, w io.Writer) error {
 	f := &checker{historyIndex: newHistoryIndex(h), chunkMin: chunkMin, report: &Report{}}
 	l := f.byName[name]
@@ -79,7 +81,8 @@ func Visualize(h *History, name string, w io.Writer) error {
 	var annotations []porcupine.Annotation
 	for _, fault := range h.Faults {
 		annotations = append(annotations, porcupine.Annotation{
-			Tag: "faults", Start: int64(fault.From), End: int64(fault.To), Description: fault.Kind + " " + fault.Target,
+			Tag: "faults", Start: int64(fault.From), End: int64(fault.To),
+			Description: fault.Kind + " " + fault.Target,
 		})
 	}
 	info.AddAnnotations(annotations)
@@ -117,7 +120,8 @@ func (f *checker) reportIllegal(c *chunk, model porcupine.Model, history []porcu
 	for _, parts := range info.PartialLinearizationsOperations() {
 		for _, ordered := range parts {
 			// Of those of one length always the same, since porcupine returns them in any order.
-			if cmp.Or(cmp.Compare(len(ordered), len(longest)), slices.CompareFunc(longest, ordered, compareInputs)) > 0 {
+			if cmp.Or(cmp.Compare(len(ordered), len(longest)),
+				slices.CompareFunc(longest, ordered, compareInputs)) > 0 {
 				longest = ordered
 			}
 		}
@@ -142,11 +146,15 @@ func (f *checker) reportIllegal(c *chunk, model porcupine.Model, history []porcu
 		}
 		text += c.describe(s)
 	}
-	f.violationf("lock %q: no order of the calls explains their answers. At best %d of %d can be ordered, and then %s; "+
-		"after that should come %s", c.name, len(longest), len(c.steps), c.describeState(current), text)
+	f.violationf(
+		"lock %q: no order of the calls explains their answers. At best %d of %d can be ordered, "+
+			"and then %s; after that should come %s", c.name, len(longest), len(c.steps),
+		c.describeState(current), text)
 }
 
-func compareInputs(a, b porcupine.Operation) int { return cmp.Compare(a.Input.(int), b.Input.(int)) }
+func compareInputs(a, b porcupine.Operation) int {
+	return cmp.Compare(a.Input.(int), b.Input.(int))
+}
 
 // step is one thing that happened to a lock, somewhere in its span.
 type step struct {
@@ -227,7 +235,9 @@ func (v *historyIndex) stepsOf(l *lockRecords, grants []grant) []step {
 func (c *chunk) model() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return c.initial },
-		Step: func(current, input, _ any) (bool, any) { return c.step(current.(state), &c.steps[input.(int)]) },
+		Step: func(current, input, _ any) (bool, any) {
+			return c.step(current.(state), &c.steps[input.(int)])
+		},
 		Hash: func(current any) uint64 {
 			s := current.(state)
 			h := s.token
@@ -237,7 +247,8 @@ func (c *chunk) model() porcupine.Model {
 			return h
 		},
 		Equal: func(a, b any) bool {
-			return a.(state).token == b.(state).token && slices.Equal(a.(state).held, b.(state).held)
+			return a.(state).token == b.(state).token &&
+				slices.Equal(a.(state).held, b.(state).held)
 		},
 		DescribeOperation: func(input, _ any) string { return c.describe(&c.steps[input.(int)]) },
 		DescribeState:     func(current any) string { return c.describeState(current.(state)) },
@@ -254,7 +265,8 @@ func (c *chunk) operations() []porcupine.Operation {
 		if _, known := clients[client]; !known {
 			clients[client] = len(clients)
 		}
-		ops[i] = porcupine.Operation{ClientId: clients[client], Input: i, Call: int64(s.from), Return: int64(s.to)}
+		ops[i] = porcupine.Operation{ClientId: clients[client], Input: i, Call: int64(s.from),
+			Return: int64(s.to)}
 	}
 	return ops
 }
@@ -276,7 +288,8 @@ func (c *chunk) step(current state, s *step) (bool, state) {
 	case stepCheck:
 		return s.held == held, current
 	case stepGet:
-		return slices.EqualFunc(current.held, s.holders, func(n, shown uint32) bool { return n&^downgradedBit == shown }), current
+		return slices.EqualFunc(current.held, s.holders,
+			func(n, shown uint32) bool { return n&^downgradedBit == shown }), current
 	}
 	return true, c.transition(current, s)
 }
@@ -301,7 +314,8 @@ func (c *chunk) transition(current state, s *step) state {
 
 // find is where a grant stands among the holders, or would stand.
 func (s state) find(grant uint32) (at int, held bool) {
-	return slices.BinarySearchFunc(s.held, grant, func(n, grant uint32) int { return cmp.Compare(n&^downgradedBit, grant) })
+	return slices.BinarySearchFunc(s.held, grant,
+		func(n, grant uint32) int { return cmp.Compare(n&^downgradedBit, grant) })
 }
 
 // admits reports whether an item fits beside the holders.
@@ -324,8 +338,8 @@ func (c *chunk) holder(n uint32) Item {
 	return item
 }
 
-// finalState is the one state in which the steps leave the lock. Nothing is under way then, so their order
-// does not matter, but that of what happens to one grant.
+// finalState is the one state in which the steps leave the lock. Nothing is under way then, so
+// their order does not matter, but that of what happens to one grant.
 func (c *chunk) finalState() state {
 	current := c.initial
 	for _, kind := range []stepKind{stepGrant, stepDowngrade, stepRelease} {
@@ -346,7 +360,8 @@ func (c *chunk) client(s *step) string {
 }
 
 func (c *chunk) describe(s *step) string {
-	when := fmt.Sprintf("(%s, between %s and %s)", c.client(s), c.formatTime(s.from), c.formatTime(s.to))
+	when := fmt.Sprintf("(%s, between %s and %s)", c.client(s), c.formatTime(s.from),
+		c.formatTime(s.to))
 	if s.kind == stepGet {
 		return fmt.Sprintf("get: holders %v %s", s.op.Holders, when)
 	}

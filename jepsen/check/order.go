@@ -12,9 +12,11 @@ import (
 
 // withLatestBefore yields each call with the highest-ranking one of those that had reached some
 // point before it began; nil = none had. reached is when a call reached that point, 0 = never.
-func withLatestBefore(calls []*Op, reached func(*Op) time.Duration, rank func(*Op) uint64) iter.Seq2[*Op, *Op] {
+func withLatestBefore(calls []*Op, reached func(*Op) time.Duration,
+	rank func(*Op) uint64) iter.Seq2[*Op, *Op] {
 	sorted := func(when func(*Op) time.Duration) []*Op {
-		return slices.SortedStableFunc(slices.Values(calls), func(a, b *Op) int { return cmp.Compare(when(a), when(b)) })
+		return slices.SortedStableFunc(slices.Values(calls),
+			func(a, b *Op) int { return cmp.Compare(when(a), when(b)) })
 	}
 	return func(yield func(op, highest *Op) bool) {
 		before := slices.DeleteFunc(sorted(reached), func(op *Op) bool { return reached(op) == 0 })
@@ -32,14 +34,17 @@ func withLatestBefore(calls []*Op, reached func(*Op) time.Duration, rank func(*O
 	}
 }
 
-// checkMonotonic looks for calls that began after another had been answered and took effect no later. What a
-// call does takes an index of its own, above all that were returned before.
+// checkMonotonic looks for calls that began after another had been answered and took effect no
+// later. What a call does takes an index of its own, above all that were returned before.
 func checkMonotonic(f *checker) {
-	calls := slices.DeleteFunc(slices.Clone(f.ops), func(op *Op) bool { return op.effectIndex() == 0 })
-	for op, highest := range withLatestBefore(calls, func(op *Op) time.Duration { return op.Return }, (*Op).effectIndex) {
+	calls := slices.DeleteFunc(slices.Clone(f.ops),
+		func(op *Op) bool { return op.effectIndex() == 0 })
+	for op, highest := range withLatestBefore(calls,
+		func(op *Op) time.Duration { return op.Return }, (*Op).effectIndex) {
 		f.examined++
 		if highest != nil && highest.effectIndex() >= op.effectIndex() {
-			f.violationf("it went back: %s; after %s", f.describeEffect(op), f.describeEffect(highest))
+			f.violationf("it went back: %s; after %s", f.describeEffect(op),
+				f.describeEffect(highest))
 		}
 	}
 	f.checkUniqueTokens()
@@ -54,7 +59,8 @@ func (v *historyIndex) describeEffect(op *Op) string {
 		name = fmt.Sprintf(" %q", op.Items[0].Name)
 	}
 	return fmt.Sprintf("%s%s of %s, called at %s and answered at %s with %s %d",
-		op.Kind, name, op.Client, v.formatTime(op.Call), v.formatTime(op.Return), unit, op.effectIndex())
+		op.Kind, name, op.Client, v.formatTime(op.Call), v.formatTime(op.Return), unit,
+		op.effectIndex())
 }
 
 // effectIndex is the index at which a call took effect, 0 if it is not known.
@@ -75,7 +81,8 @@ func (f *checker) checkUniqueTokens() {
 		first := map[uint64]*Op{}
 		for _, op := range l.grants {
 			if op.Token <= f.Plan.TokensAbove {
-				f.violationf("lock %q: %s was granted token %d at %s, and earlier runs had come to %d",
+				f.violationf(
+					"lock %q: %s was granted token %d at %s, and earlier runs had come to %d",
 					l.name, op.Client, op.Token, f.formatTime(op.Return), f.Plan.TokensAbove)
 			}
 			other := first[op.Token]
@@ -84,8 +91,10 @@ func (f *checker) checkUniqueTokens() {
 				continue
 			}
 			if !compatible(itemFor(op.Items, l.name), itemFor(other.Items, l.name)) {
-				f.violationf("lock %q: token %d was granted to %s (answered at %s) and to %s (answered at %s)",
-					l.name, op.Token, other.Client, f.formatTime(other.Return), op.Client, f.formatTime(op.Return))
+				f.violationf("lock %q: token %d was granted to %s (answered at %s) and to %s "+
+					"(answered at %s)",
+					l.name, op.Token, other.Client, f.formatTime(other.Return), op.Client,
+					f.formatTime(op.Return))
 			}
 		}
 	}
@@ -94,7 +103,8 @@ func (f *checker) checkUniqueTokens() {
 // checkFIFO looks for grants that overtook: a call that was known to wait before another one even
 // began is granted no later than that other.
 func checkFIFO(f *checker) {
-	queued, token := func(op *Op) time.Duration { return op.Queued }, func(op *Op) uint64 { return op.Token }
+	queued, token := func(op *Op) time.Duration { return op.Queued },
+		func(op *Op) uint64 { return op.Token }
 	for _, l := range f.locks {
 		for op, last := range withLatestBefore(l.grants, queued, token) {
 			if last == nil {
@@ -104,7 +114,8 @@ func checkFIFO(f *checker) {
 			if last.Token > op.Token {
 				f.violationf("lock %q: %s overtook %s: %s called at %s and was granted token %d; "+
 					"%s was known at %s to wait, and got token %d", l.name, op.Client, last.Client,
-					op.Client, f.formatTime(op.Call), op.Token, last.Client, f.formatTime(last.Queued), last.Token)
+					op.Client, f.formatTime(op.Call), op.Token, last.Client,
+					f.formatTime(last.Queued), last.Token)
 			}
 		}
 	}
@@ -113,13 +124,14 @@ func checkFIFO(f *checker) {
 // readErrorMax is how far apart two clocks may be read that are read together.
 const readErrorMax = time.Millisecond
 
-// maxElapsed is how long a leader's clock may count while d passes, or how much passes while it counts d.
+// maxElapsed is how long a leader's clock may count while d passes, or how much passes while it
+// counts d.
 func (v *historyIndex) maxElapsed(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * cmp.Or(v.Plan.ClockRate, 1))
 }
 
-// sample is cluster time at an index. The entry that brought it there was stamped after from, unless
-// that is 0 and not known, and before to.
+// sample is cluster time at an index. The entry that brought it there was stamped after from,
+// unless that is 0 and not known, and before to.
 type sample struct {
 	index, term uint64
 	time        time.Duration
@@ -147,7 +159,8 @@ func (v *historyIndex) samples() []sample {
 
 // checkClusterTime looks for cluster time that fell, or that grew by more than real time did.
 func checkClusterTime(f *checker) {
-	var slowest *sample // of the samples with a lower bound so far, the one with the least cluster time
+	// of the samples with a lower bound so far, the one with the least cluster time
+	var slowest *sample
 	all := f.samples()
 	f.examined = len(all)
 	for i := range all {
@@ -158,17 +171,21 @@ func checkClusterTime(f *checker) {
 				f.violationf("cluster time was %v at index %d (%s), and is %v at index %d (%s)",
 					last.time, last.index, last.source, s.time, s.index, s.source)
 			}
-			if s.term != 0 && last.term != 0 && (s.term < last.term || s.index == last.index && s.term != last.term) {
+			if s.term != 0 && last.term != 0 &&
+				(s.term < last.term || s.index == last.index && s.term != last.term) {
 				f.violationf("the term was %d at index %d (%s), and is %d at index %d (%s)",
 					last.term, last.index, last.source, s.term, s.index, s.source)
 			}
 		}
-		if slowest != nil && s.index > slowest.index && s.time-slowest.time > f.maxElapsed(s.to-slowest.from)+readErrorMax {
-			f.violationf("the cluster's clock is fast: from index %d (%s, called at %s) to index %d (%s, seen at %s) "+
-				"it counted %v, and %v had passed at most",
-				slowest.index, slowest.source, f.formatTime(slowest.from), s.index, s.source, f.formatTime(s.to), s.time-slowest.time, s.to-slowest.from)
+		if slowest != nil && s.index > slowest.index &&
+			s.time-slowest.time > f.maxElapsed(s.to-slowest.from)+readErrorMax {
+			f.violationf("the cluster's clock is fast: from index %d (%s, called at %s) to index "+
+				"%d (%s, seen at %s) it counted %v, and %v had passed at most",
+				slowest.index, slowest.source, f.formatTime(slowest.from), s.index, s.source,
+				f.formatTime(s.to), s.time-slowest.time, s.to-slowest.from)
 		}
-		if s.from != 0 && (slowest == nil || s.time-f.maxElapsed(s.from) < slowest.time-f.maxElapsed(slowest.from)) {
+		if s.from != 0 && (slowest == nil ||
+			s.time-f.maxElapsed(s.from) < slowest.time-f.maxElapsed(slowest.from)) {
 			slowest = s
 		}
 	}
@@ -189,7 +206,8 @@ func checkDigests(f *checker) {
 			continue
 		}
 		if s.Digest != other.Digest {
-			f.violationf("at index %d %s has the digest %x, and %s has %x: they hold different states",
+			f.violationf(
+				"at index %d %s has the digest %x, and %s has %x: they hold different states",
 				s.Index, other.Node, other.Digest, s.Node, s.Digest)
 		}
 	}
@@ -208,14 +226,17 @@ func formatNames(items []Item) string {
 func checkLogExclusion(f *checker) {
 	for _, pair := range f.conflicts {
 		a, b := pair[0], pair[1]
-		f.violationf("at index %d, ticket %s %s: %s has token %d, %q, items %v, and %s has token %d, %q, items %v",
+		f.violationf("at index %d, ticket %s %s: %s has token %d, %q, items %v, and %s has token "+
+			"%d, %q, items %v",
 			a.Index, a.Ref, a.Kind,
 			cmp.Or(a.Node, "one node"), a.Token, a.Reason, a.Items,
 			cmp.Or(b.Node, "another"), b.Token, b.Reason, b.Items)
 	}
 	for _, ev := range f.events {
-		if first := f.session(ev.Session).loggedEnd; ev.Kind == EvEnded && ev.Index != 0 && ev != first {
-			f.violationf("session %d ended twice: at index %d, and at index %d", ev.Session, first.Index, ev.Index)
+		if first := f.session(ev.Session).loggedEnd; ev.Kind == EvEnded && ev.Index != 0 &&
+			ev != first {
+			f.violationf("session %d ended twice: at index %d, and at index %d", ev.Session,
+				first.Index, ev.Index)
 		}
 	}
 	for _, l := range f.locks {
@@ -231,10 +252,12 @@ func checkLogExclusion(f *checker) {
 			switch {
 			case over == nil:
 			case over.Index < ev.Index:
-				f.violationf("lock %q: ticket %s was granted token %d at index %d, and its session had ended at index %d",
+				f.violationf("lock %q: ticket %s was granted token %d at index %d, and its "+
+					"session had ended at index %d",
 					l.name, ev.Ref, ev.Token, ev.Index, over.Index)
 			case f.Plan.CompleteEvents && (ended == nil || ended.Index > over.Index):
-				f.violationf("lock %q: ticket %s with token %d was not ended with its session at index %d",
+				f.violationf(
+					"lock %q: ticket %s with token %d was not ended with its session at index %d",
 					l.name, ev.Ref, ev.Token, over.Index)
 			}
 		}
@@ -245,7 +268,8 @@ func checkLogExclusion(f *checker) {
 func (f *checker) checkGrant(name string, holders map[Ref]Item, token uint64, ev *Event) {
 	item := itemFor(ev.Items, name)
 	if ev.Token != ev.Index {
-		f.violationf("lock %q: ticket %s was granted at index %d with token %d, which is not that index",
+		f.violationf(
+			"lock %q: ticket %s was granted at index %d with token %d, which is not that index",
 			name, ev.Ref, ev.Index, ev.Token)
 	}
 	if item.Mode == Exclusive && ev.Token <= token {
@@ -255,7 +279,8 @@ func (f *checker) checkGrant(name string, holders map[Ref]Item, token uint64, ev
 	for _, other := range slices.SortedFunc(maps.Keys(holders), compareRefs) {
 		held := holders[other]
 		if permits += held.Permits; !compatible(held, item) {
-			f.violationf("lock %q: ticket %s was granted it (%v) at index %d, while %s held it (%v)",
+			f.violationf(
+				"lock %q: ticket %s was granted it (%v) at index %d, while %s held it (%v)",
 				name, ev.Ref, item, ev.Index, other, held)
 		}
 	}
@@ -265,7 +290,8 @@ func (f *checker) checkGrant(name string, holders map[Ref]Item, token uint64, ev
 	}
 }
 
-// replay yields the events of a lock, each with the holders before it; at last an event beyond all indexes.
+// replay yields the events of a lock, each with the holders before it; at last an event beyond all
+// indexes.
 func (l *lockRecords) replay() iter.Seq2[*Event, map[Ref]Item] {
 	return func(yield func(*Event, map[Ref]Item) bool) {
 		holders := map[Ref]Item{}
@@ -296,7 +322,8 @@ func checkReads(f *checker) {
 		return
 	}
 	for _, l := range f.locks {
-		reads := slices.SortedStableFunc(slices.Values(l.reads), func(a, b *Op) int { return cmp.Compare(a.Index, b.Index) })
+		reads := slices.SortedStableFunc(slices.Values(l.reads),
+			func(a, b *Op) int { return cmp.Compare(a.Index, b.Index) })
 		reads = slices.DeleteFunc(reads, func(op *Op) bool { return op.Index == 0 })
 		for ev, holders := range l.replay() {
 			for ; len(reads) > 0 && reads[0].Index < ev.Index; reads = reads[1:] {
@@ -312,18 +339,21 @@ func (f *checker) checkRead(name string, holders map[Ref]Item, op *Op) {
 	if op.Kind == OpCheck {
 		held := false
 		for ref := range holders {
-			held = held || f.tickets[ref].granted.Token == op.Token && (ref == op.Ref || !op.Ref.known())
+			held = held || f.tickets[ref].granted.Token == op.Token &&
+				(ref == op.Ref || !op.Ref.known())
 		}
 		if held != op.Held {
-			f.violationf("lock %q: check of token %d (ticket %s) by %s at %s was answered held=%v at index %d, "+
-				"where the log says %v",
+			f.violationf("lock %q: check of token %d (ticket %s) by %s at %s was answered "+
+				"held=%v at index %d, where the log says %v",
 				name, op.Token, op.Ref, op.Client, f.formatTime(op.Call), op.Held, op.Index, held)
 		}
 		return
 	}
 	held := slices.SortedFunc(maps.Keys(holders), compareRefs)
-	if shown := slices.SortedFunc(slices.Values(op.Holders), compareRefs); !slices.Equal(shown, held) {
-		f.violationf("lock %q: get by %s at %s shows the holders %v at index %d, where the log has %v",
+	if shown := slices.SortedFunc(slices.Values(op.Holders),
+		compareRefs); !slices.Equal(shown, held) {
+		f.violationf(
+			"lock %q: get by %s at %s shows the holders %v at index %d, where the log has %v",
 			name, op.Client, f.formatTime(op.Call), op.Holders, op.Index, held)
 	}
 }

@@ -17,18 +17,21 @@ func checkOutcomes(f *checker) {
 		switch {
 		case op.Kind == OpUnlock:
 			if op.Outcome == OK && f.Plan.CompleteEvents && t.granted != nil && t.ended == nil {
-				f.violationf("%s was answered at %s that ticket %s is released, and the log has no end of it",
+				f.violationf("%s was answered at %s that ticket %s is released, and the log has "+
+					"no end of it",
 					op.Client, f.formatTime(op.Return), op.Ref)
 			}
 		case op.Outcome == Refused && t.granted != nil:
-			f.violationf("%s was refused ticket %s at %s (%s), and the log grants it with token %d at index %d",
+			f.violationf("%s was refused ticket %s at %s (%s), and the log grants it with token "+
+				"%d at index %d",
 				op.Client, op.Ref, f.formatTime(op.Return),
 				cmp.Or(op.Error, "no reason"), t.granted.Token, t.granted.Index)
 		case op.Outcome == Refused && t.hold != nil:
 			f.violationf("%s was refused ticket %s at %s, and held it from %s on",
 				op.Client, op.Ref, f.formatTime(op.Return), f.formatTime(t.hold.From))
 		case op.Outcome == OK && t.granted == nil && f.Plan.CompleteEvents:
-			f.violationf("%s was granted ticket %s with token %d at %s, and the log has no such grant",
+			f.violationf(
+				"%s was granted ticket %s with token %d at %s, and the log has no such grant",
 				op.Client, op.Ref, op.Token, f.formatTime(op.Return))
 		case op.Outcome == OK && t.granted != nil && t.granted.Token != op.Token:
 			f.violationf("%s was granted ticket %s with token %d at %s, and the log has token %d",
@@ -51,14 +54,16 @@ func (f *checker) reportUnendedSessions() {
 		}
 		f.examined++
 		if f.session(op.Session).seenEnd == nil {
-			f.violationf("%s was answered at %s that session %d is over, and the log has no end of it",
+			f.violationf(
+				"%s was answered at %s that session %d is over, and the log has no end of it",
 				op.Client, f.formatTime(op.Return), op.Session)
 		}
 	}
 }
 
-// reportUnrequestedGrants looks for grants that belong to no call, and counts the calls of unknown outcome.
-// A call that never learned its ticket may own any grant of its locks that no other call owns.
+// reportUnrequestedGrants looks for grants that belong to no call, and counts the calls of unknown
+// outcome. A call that never learned its ticket may own any grant of its locks that no other call
+// owns.
 func (f *checker) reportUnrequestedGrants() {
 	for _, l := range f.locks {
 		first := never // beginning of the first call without a ticket
@@ -131,14 +136,16 @@ func (h *History) AddUnansweredGrants() {
 		}
 		if of != nil {
 			named[ev.Ref] = true
-			added = append(added, Op{Client: of.Client, Kind: of.Kind, Ref: ev.Ref, Items: of.Items, Call: of.Call,
+			added = append(added, Op{Client: of.Client, Kind: of.Kind, Ref: ev.Ref, Items: of.Items,
+				Call:   of.Call,
 				Return: of.Return, Outcome: Unknown})
 		}
 	}
 	h.Ops = append(h.Ops, added...)
 }
 
-// checkCompletion looks for calls that took longer, once all faults had ended, than the plan allows.
+// checkCompletion looks for calls that took longer, once all faults had ended, than the plan
+// allows.
 func checkCompletion(f *checker) {
 	if f.Plan.Drain == 0 {
 		return
@@ -152,12 +159,15 @@ func checkCompletion(f *checker) {
 		f.examined++
 		switch {
 		case op.Return == 0 && f.diedAt[op.Client] == 0 && f.end > due:
-			f.violationf("%s waits without end: its %s%s, called at %s, had not come back at %s, %v after the healing",
-				op.Client, op.Kind, formatNames(op.Items), f.formatTime(op.Call), f.formatTime(f.end), f.end-f.Plan.Healed)
+			f.violationf("%s waits without end: its %s%s, called at %s, had not come back at %s, "+
+				"%v after the healing",
+				op.Client, op.Kind, formatNames(op.Items), f.formatTime(op.Call),
+				f.formatTime(f.end), f.end-f.Plan.Healed)
 		case op.Return > due && !f.pausedDuring(op.Client, since, op.Return):
-			f.violationf("%s waited too long: its %s%s, called at %s, came back at %s; all had healed at %s, "+
-				"and %v were allowed from then on",
-				op.Client, op.Kind, formatNames(op.Items), f.formatTime(op.Call), f.formatTime(op.Return), f.formatTime(f.Plan.Healed), f.Plan.Drain)
+			f.violationf("%s waited too long: its %s%s, called at %s, came back at %s; all had "+
+				"healed at %s, and %v were allowed from then on",
+				op.Client, op.Kind, formatNames(op.Items), f.formatTime(op.Call),
+				f.formatTime(op.Return), f.formatTime(f.Plan.Healed), f.Plan.Drain)
 		}
 	}
 }
@@ -172,9 +182,10 @@ func checkExactlyOnce(f *checker) {
 		}
 		f.examined++
 		if other := granted[op.Ref]; other != nil {
-			f.violationf("ticket %s was granted to two calls: of %s, answered at %s with token %d, "+
-				"and of %s, answered at %s with token %d",
-				op.Ref, other.Client, f.formatTime(other.Return), other.Token, op.Client, f.formatTime(op.Return), op.Token)
+			f.violationf("ticket %s was granted to two calls: of %s, answered at %s with token "+
+				"%d, and of %s, answered at %s with token %d",
+				op.Ref, other.Client, f.formatTime(other.Return), other.Token, op.Client,
+				f.formatTime(op.Return), op.Token)
 		}
 		granted[op.Ref] = op
 	}
@@ -187,11 +198,13 @@ func checkExactlyOnce(f *checker) {
 		switch ev.Kind {
 		case EvGranted:
 			if t.granted != ev {
-				f.violationf("ticket %s was granted twice: token %d at index %d, and token %d at index %d",
+				f.violationf(
+					"ticket %s was granted twice: token %d at index %d, and token %d at index %d",
 					ev.Ref, t.granted.Token, t.granted.Index, ev.Token, ev.Index)
 			}
 			if t.ended != nil && t.ended.Index < ev.Index {
-				f.violationf("ticket %s was granted token %d at index %d, after it had been %s at index %d",
+				f.violationf(
+					"ticket %s was granted token %d at index %d, after it had been %s at index %d",
 					ev.Ref, ev.Token, ev.Index, t.ended.Kind, t.ended.Index)
 			}
 		case EvLost, EvReleased, EvRefused:
@@ -204,7 +217,8 @@ func checkExactlyOnce(f *checker) {
 				token = t.granted.Token
 			}
 			if ev.Token != token && (token != 0 || f.Plan.CompleteEvents) {
-				f.violationf("ticket %s was %s with token %d at index %d, and had been granted token %d",
+				f.violationf(
+					"ticket %s was %s with token %d at index %d, and had been granted token %d",
 					ev.Ref, ev.Kind, ev.Token, ev.Index, token)
 			}
 		}
@@ -212,7 +226,8 @@ func checkExactlyOnce(f *checker) {
 	f.reportStaleReads()
 }
 
-// reportStaleReads looks for reads that show a holder whose request was refused or whose release was answered.
+// reportStaleReads looks for reads that show a holder whose request was refused or whose release
+// was answered.
 func (f *checker) reportStaleReads() {
 	for _, l := range f.locks {
 		for _, op := range l.reads {
@@ -221,14 +236,16 @@ func (f *checker) reportStaleReads() {
 				if t == nil {
 					continue
 				}
-				subject := fmt.Sprintf("lock %q: %s of %s, called at %s, shows ticket %s as a holder",
+				subject := fmt.Sprintf(
+					"lock %q: %s of %s, called at %s, shows ticket %s as a holder",
 					l.name, op.Kind, op.Client, f.formatTime(op.Call), ref)
 				if t.unlock != nil && t.unlock.Outcome == OK && t.unlock.Return < op.Call {
 					f.violationf("%s, and its release had been answered at %s", subject,
 						f.formatTime(t.unlock.Return))
 				}
 				if t.acquire != nil && t.acquire.Outcome == Refused {
-					f.violationf("%s, which was refused at %s", subject, f.formatTime(t.acquire.Return))
+					f.violationf("%s, which was refused at %s", subject,
+						f.formatTime(t.acquire.Return))
 				}
 			}
 		}
@@ -261,7 +278,8 @@ func checkLostIsFinal(f *checker) {
 		// After the healing a client has the time of a call to release what it gave up.
 		inTime := f.diedAt[hold.Client] != 0 || max(hold.To, f.Plan.Healed)+f.Plan.Drain >= f.end
 		if f.Plan.CompleteEvents && t.ended == nil && !inTime {
-			f.violationf("%s reported ticket %s (token %d) lost at %s, and the cluster never ended it: its locks stay closed",
+			f.violationf("%s reported ticket %s (token %d) lost at %s, and the cluster never "+
+				"ended it: its locks stay closed",
 				hold.Client, hold.Ref, hold.Token, f.formatTime(hold.To))
 		}
 	}
@@ -271,8 +289,10 @@ func checkLostIsFinal(f *checker) {
 			continue
 		}
 		if was := t.lost; op.Kind == OpUnlock || op.Kind == OpDowngrade {
-			f.violationf("%s reported ticket %s (token %d) lost at %s, and its %s at %s was answered as if it were held",
-				was.Client, was.Ref, was.Token, f.formatTime(was.To), op.Kind, f.formatTime(op.Call))
+			f.violationf("%s reported ticket %s (token %d) lost at %s, and its %s at %s was "+
+				"answered as if it were held",
+				was.Client, was.Ref, was.Token, f.formatTime(was.To), op.Kind,
+				f.formatTime(op.Call))
 		}
 	}
 }

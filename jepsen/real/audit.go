@@ -30,7 +30,8 @@ const (
 	watchStartTimeout    = 30 * time.Second
 	// watchRestartsMax is how often the watch is restarted when a node has compacted its history.
 	watchRestartsMax = 50
-	// noCommitThreshold is how long a list of the sessions may take before that counts as a time without commits.
+	// noCommitThreshold is how long a list of the sessions may take before that counts as a time
+	// without commits.
 	noCommitThreshold = time.Second
 	listLimit         = 1000
 	// operatorFaultRatio: one in this many reads of the operator is followed by a forced end.
@@ -67,7 +68,8 @@ func (o *subprocess) runAudit() error {
 	watcher.Go(func() { a.watch(watching, workers[0].Client) })
 	work.Go(func() { a.pollSessions(workers[0].Client) })
 	a.ready.Wait()
-	if err := os.WriteFile(readyFile(filepath.Dir(o.File)), nil, 0o644); err != nil { // nothing that is done from now on is missed
+	// nothing that is done from now on is missed
+	if err := os.WriteFile(readyFile(filepath.Dir(o.File)), nil, 0o644); err != nil {
 		a.recordGap("the file that marks the audit's beginning: %v", err)
 	}
 	work.Go(func() { a.operate(workers[1]) })
@@ -103,8 +105,10 @@ func (a *audit) watch(ctx context.Context, c *client.Client) {
 				a.recordBatch(batch)
 				continue
 			}
-			// What one node has compacted, another may still have: one that installed a snapshot has nothing.
-			if tries++; ctx.Err() == nil && (!errors.Is(err, client.ErrCompacted) || tries == watchRestartsMax) {
+			// What one node has compacted, another may still have: one that installed a snapshot
+			// has nothing.
+			if tries++; ctx.Err() == nil &&
+				(!errors.Is(err, client.ErrCompacted) || tries == watchRestartsMax) {
 				a.recordGap("the watch ended after index %d: %v", from, err)
 				from = 0
 			}
@@ -126,7 +130,8 @@ func (a *audit) recordBatch(batch client.EventBatch) {
 		}
 		a.record.put(check.Record{Event: &check.Event{
 			Node: "watch", At: at, Index: ev.Index, Kind: check.EventKind(ev.Kind.String()),
-			Ref: ref, Token: uint64(ev.Token), Reason: ev.Reason, Items: check.ItemsOf(ev.Items), Client: ev.Label,
+			Ref: ref, Token: uint64(ev.Token), Reason: ev.Reason, Items: check.ItemsOf(ev.Items),
+			Client: ev.Label,
 		}})
 		if ev.Kind == client.EventReleased && a.ending.Err() != nil {
 			a.mu.Lock()
@@ -160,7 +165,8 @@ func (a *audit) pollSessions(c *client.Client) {
 				a.recordGap("there are %d sessions, and perhaps more", listLimit)
 			}
 			a.recordEndedSessions(live, list, returned)
-			done = over && !slices.ContainsFunc(list, func(s admin.SessionInfo) bool { return !slices.Contains(auditClients, s.Label) })
+			done = over && !slices.ContainsFunc(list,
+				func(s admin.SessionInfo) bool { return !slices.Contains(auditClients, s.Label) })
 			if calledBefore != 0 {
 				if returned-calledBefore > noCommitThreshold {
 					a.record.put(check.Record{Stall: &check.Stall{
@@ -169,7 +175,8 @@ func (a *audit) pollSessions(c *client.Client) {
 				}
 				if lost := returned - calledBefore - (at.Time - before.Time); lost > 0 {
 					a.record.put(check.Record{Stall: &check.Stall{
-						Reason: "cluster time stood", From: calledBefore, To: returned, LostTime: lost,
+						Reason: "cluster time stood", From: calledBefore, To: returned,
+						LostTime: lost,
 					}})
 				}
 			}

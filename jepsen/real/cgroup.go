@@ -22,8 +22,10 @@ const throttledPercent = 5
 func newCgroup(name string) (*cgroup, error) {
 	var failed error
 	for _, g := range []cgroup{
-		{parent: "/sys/fs/cgroup", limit: "cpu.max", value: fmt.Sprintf("%d 100000", throttledPercent*1000)},
-		{parent: "/sys/fs/cgroup/cpu", limit: "cpu.cfs_quota_us", value: strconv.Itoa(throttledPercent * 1000)},
+		{parent: "/sys/fs/cgroup", limit: "cpu.max",
+			value: fmt.Sprintf("%d 100000", throttledPercent*1000)},
+		{parent: "/sys/fs/cgroup/cpu", limit: "cpu.cfs_quota_us",
+			value: strconv.Itoa(throttledPercent * 1000)},
 	} {
 		g.dir = filepath.Join(g.parent, name)
 		err := os.Mkdir(g.dir, 0o755)

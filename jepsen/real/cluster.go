@@ -131,7 +131,8 @@ func (c *cluster) start(nodes int) error {
 		list = append(list, n.listed())
 	}
 	for _, n := range c.members() {
-		n.args = append(n.args, "--cluster", strings.Join(list, ","), "--join", strings.Join(list, ","))
+		n.args = append(n.args, "--cluster", strings.Join(list, ","), "--join",
+			strings.Join(list, ","))
 		if err := n.start(); err != nil {
 			return err
 		}
@@ -189,13 +190,15 @@ func (c *cluster) endpoints() (all []string) {
 func (c *cluster) startSubprocess(name, ip string) (*process, error) {
 	o := &subprocess{
 		Name: name, Seed: c.seed, Endpoints: c.endpoints(), Address: ip,
-		Resource: c.ip(hostOfRun) + ":" + resourcePort, File: filepath.Join(c.historyDir(), name+".jsonl"),
+		Resource: c.ip(hostOfRun) + ":" + resourcePort,
+		File:     filepath.Join(c.historyDir(), name+".jsonl"),
 	}
 	text, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
 	}
-	return start(name, filepath.Join(c.logDir(), name+".log"), []string{subprocessVariable + "=" + string(text)}, c.ownBinary)
+	return start(name, filepath.Join(c.logDir(), name+".log"),
+		[]string{subprocessVariable + "=" + string(text)}, c.ownBinary)
 }
 
 // start starts another process of a program, under another name.
@@ -209,7 +212,9 @@ func (p *clientProgram) start() error {
 }
 
 // processName is the name of the present process, as the proxies know it.
-func (p *clientProgram) processName() string { return fmt.Sprintf("%s-%d", p.name, p.starts.Load()) }
+func (p *clientProgram) processName() string {
+	return fmt.Sprintf("%s-%d", p.name, p.starts.Load())
+}
 
 // kill is kill -9; nothing more is expected of this process.
 func (p *clientProgram) kill() {

@@ -36,17 +36,17 @@
 // # Invariants
 //
 //	R1  All moments are CLOCK_MONOTONIC, read the same way in every process.
-//	R2  Everything between two processes goes through a proxy, and the proxy knows both: programs by
-//	    the address that they dial from, nodes by the process that has the socket. What a link does
-//	    to bytes depends on sender and receiver, not on which of them opened the connection.
-//	R3  A black hole delays: what was sent arrives when the hole is closed, as with TCP, unless the
-//	    connection was given up meanwhile.
+//	R2  Everything between two processes goes through a proxy, and the proxy knows both: programs
+//	    by the address that they dial from, nodes by the process that has the socket. What a link
+//	    does to bytes depends on sender and receiver, not on which of them opened the connection.
+//	R3  A black hole delays: what was sent arrives when the hole is closed, as with TCP, unless
+//	    the connection was given up meanwhile.
 //	R4  A fault takes nodes and programs that no other fault has taken, and returns them as they
 //	    were, running and not paused. Several faults can be injected into one link; they add up.
 //	R5  A process is ended by the pid that was started, and dies with this one.
 //	R6  What is written to the guarded resources passes through one process that no fault affects.
-//	R7  A call that may change something is recorded before it is made, by a write to a file, which
-//	    outlives a kill.
+//	R7  A call that may change something is recorded before it is made, by a write to a file,
+//	    which outlives a kill.
 //	R8  A client process that did not run for a moment, although no fault had paused it, records
 //	    that. The holds of its clients are excused then, as in a pause.
 //	R9  The audit watches, and has listed the sessions, before the first request of a program; and

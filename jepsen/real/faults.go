@@ -36,15 +36,19 @@ func faultKinds() []faultKind {
 		{"kill program", nothing, (*injection).killProgram},
 
 		{"isolate leader", nothing, onLinks(leader, members, bothWays, blackHole)},
-		{"refuse connections of leader", nothing, onLinks(leader, members, bothWays, linkFault{refuse: true})},
-		{"isolate leader from one follower", nothing, onLinks(leader, follower, bothWays, blackHole)},
+		{"refuse connections of leader", nothing,
+			onLinks(leader, members, bothWays, linkFault{refuse: true})},
+		{"isolate leader from one follower", nothing,
+			onLinks(leader, follower, bothWays, blackHole)},
 		{"black hole from leader", nothing, onLinks(leader, members, oneWay, blackHole)},
 		{"black hole to leader", nothing, onLinks(members, leader, oneWay, blackHole)},
 		{"ring of one-way black holes", nothing, onLinks(members, members, ring, blackHole)},
 		{"isolate follower", nothing, onLinks(follower, members, bothWays, blackHole)},
 		{"slow links of the leader", nothing, onLinks(leader, members, bothWays, slow)},
-		{"narrow links of the leader", nothing, onLinks(leader, members, oneWay, linkFault{rate: 64 << 10})},
-		{"large messages of the leader are lost", nothing, lasting(onLinks(leader, members, oneWay, linkFault{passes: 1400}))},
+		{"narrow links of the leader", nothing,
+			onLinks(leader, members, oneWay, linkFault{rate: 64 << 10})},
+		{"large messages of the leader are lost", nothing,
+			lasting(onLinks(leader, members, oneWay, linkFault{passes: 1400}))},
 		{"flapping link", nothing, (*injection).flapLink},
 		{"reset links of nodes", nothing, resetOften(members)},
 		{"cut program from leader", nothing, onLinks(program, leader, bothWays, blackHole)},
@@ -59,14 +63,17 @@ func faultKinds() []faultKind {
 
 		{"slow disk of a follower", disks, onNodes(followerNode, (*injection).slowDisks)},
 		{"slow disk of the leader", disks, onNodes(leaderNode, (*injection).slowDisks)},
-		{"disk of the leader takes seconds", disks, onNodes(leaderNode, (*injection).slowDisksBySeconds)},
+		{"disk of the leader takes seconds", disks,
+			onNodes(leaderNode, (*injection).slowDisksBySeconds)},
 		{"hung disk of a follower", disks, onNodes(followerNode, (*injection).hangDisks)},
 		{"hung disk of the leader", disks, onNodes(leaderNode, (*injection).hangDisks)},
 		{"all disks hang", disks, onNodes(everyNode, (*injection).hangAllDisks)},
 		{"disk of a follower fails", disks, onNodes(followerNode, (*injection).failDisks)},
 		{"disk of the leader fails", disks, onNodes(leaderNode, (*injection).failDisks)},
-		{"disk of a follower is full", disks, onNodes(followerNode, breakDisks(disk.Faults{Full: true}))},
-		{"disk of the leader is full", disks, onNodes(leaderNode, breakDisks(disk.Faults{Full: true}))},
+		{"disk of a follower is full", disks,
+			onNodes(followerNode, breakDisks(disk.Faults{Full: true}))},
+		{"disk of the leader is full", disks,
+			onNodes(leaderNode, breakDisks(disk.Faults{Full: true}))},
 		{"all disks are full", disks, onNodes(everyNode, breakDisks(disk.Faults{Full: true}))},
 		{"power of the leader fails", disks, onNodes(leaderNode, (*injection).failPower)},
 		{"power of a follower fails", disks, onNodes(followerNode, (*injection).failPower)},
@@ -168,7 +175,8 @@ func (t *injection) pause(nodes []*node) error {
 
 func (t *injection) pauseRandomly(nodes []*node) error {
 	spans := []time.Duration{
-		300 * time.Millisecond, 2 * electionTimeout, 3 * electionTimeout, 8 * electionTimeout, 20 * electionTimeout,
+		300 * time.Millisecond, 2 * electionTimeout, 3 * electionTimeout, 8 * electionTimeout,
+		20 * electionTimeout,
 	}
 	t.duration = spans[t.IntN(len(spans))]
 	return t.pause(nodes)
@@ -311,7 +319,8 @@ func ring(all, _ []string) (links []linkID) {
 }
 
 // onLinks injects a fault into links. A delay is random, up to the given one.
-func onLinks(from, to endpointSet, links func(from, to []string) []linkID, fault linkFault) func(*injection) string {
+func onLinks(from, to endpointSet, links func(from, to []string) []linkID,
+	fault linkFault) func(*injection) string {
 	return func(t *injection) string {
 		from, to := from(t), to(t)
 		if len(from) == 0 || len(to) == 0 {
@@ -377,7 +386,8 @@ const (
 	hangMax = 7 * time.Second
 	// allDisksHangFor is how long all disks hang at once.
 	allDisksHangFor = 4 * time.Second
-	// slowBeforePowerFailure is how long disks are slow before the power fails, so that it fails in the middle of things.
+	// slowBeforePowerFailure is how long disks are slow before the power fails, so that it fails in
+	// the middle of things.
 	slowBeforePowerFailure = 300 * time.Millisecond
 )
 
@@ -408,13 +418,15 @@ func breakDisks(faults disk.Faults) action {
 }
 
 func (t *injection) slowDisks(nodes []*node) error {
-	return breakDisks(disk.Faults{FsyncDelay: 10*time.Millisecond + t.upTo(200*time.Millisecond)})(t, nodes)
+	return breakDisks(disk.Faults{FsyncDelay: 10*time.Millisecond + t.upTo(200*time.Millisecond)})(
+		t, nodes)
 }
 
 // slowDisksBySeconds makes flushes take so long that a leader gives way.
 func (t *injection) slowDisksBySeconds(nodes []*node) error {
 	t.duration = leadsWithoutProgressMax
-	return breakDisks(disk.Faults{FsyncDelay: time.Second + t.upTo(1500*time.Millisecond)})(t, nodes)
+	return breakDisks(disk.Faults{FsyncDelay: time.Second + t.upTo(1500*time.Millisecond)})(t,
+		nodes)
 }
 
 // leadsWithoutProgressMax is longer than a leader leads without progress.

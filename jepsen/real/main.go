@@ -50,26 +50,36 @@ func main() {
 		return
 	}
 	var o options
-	flag.Uint64Var(&o.seed, "seed", 0, "repeat the random choices of an earlier run (default: random)")
+	flag.Uint64Var(&o.seed, "seed", 0,
+		"repeat the random choices of an earlier run (default: random)")
 	flag.DurationVar(&o.duration, "for", time.Minute, "duration of the faults")
 	flag.DurationVar(&o.durationMax, "at-most", 0,
 		"maximum `duration`: continue beyond -for until the run fulfills its minimums")
 	flag.IntVar(&o.nodes, "nodes", 3, "number of nodes")
 	flag.IntVar(&o.programs, "programs", 3,
-		fmt.Sprintf("number of client processes, each with %d clients of %d goroutines", clientsPerProgram,
+		fmt.Sprintf("number of client processes, each with %d clients of %d goroutines",
+			clientsPerProgram,
 			threadsPerClient))
-	flag.StringVar(&o.out, "out", "bin/jepsen", "`directory` for the directories of the runs; with -recheck, for the report")
+	flag.StringVar(&o.out, "out", "bin/jepsen",
+		"`directory` for the directories of the runs; with -recheck, for the report")
 	flag.StringVar(&o.program, "zamok", "", "zamok binary (default: built from source)")
 	flag.StringVar(&o.kindPattern, "only", ".", "`regexp` of the kinds of faults")
-	flag.IntVar(&o.minOK, "min-ok", 1000, "minimum number of successful calls; with fewer the run is invalid")
-	flag.IntVar(&o.faults, "min-faults", 1, "minimum number of faults; with fewer the run is invalid")
+	flag.IntVar(&o.minOK, "min-ok", 1000,
+		"minimum number of successful calls; with fewer the run is invalid")
+	flag.IntVar(&o.faults, "min-faults", 1,
+		"minimum number of faults; with fewer the run is invalid")
 	flag.BoolVar(&o.all, "every-kind", false, "require every kind of fault that does not take long")
-	flag.BoolVar(&o.disks, "disks", false, "include disk faults, where root and /dev/fuse are available")
-	flag.IntVar(&o.minutes, "minutes", 0, "repeat runs with successive seeds for this many minutes (default: one run)")
-	flag.IntVar(&o.attempts, "tries", 1, "maximum number of attempts while a run is invalid, as on a busy machine")
+	flag.BoolVar(&o.disks, "disks", false,
+		"include disk faults, where root and /dev/fuse are available")
+	flag.IntVar(&o.minutes, "minutes", 0,
+		"repeat runs with successive seeds for this many minutes (default: one run)")
+	flag.IntVar(&o.attempts, "tries", 1,
+		"maximum number of attempts while a run is invalid, as on a busy machine")
 	flag.BoolVar(&o.measure, "measure-leader", false,
-		"only measure what clients see of an impaired leader, under the impairments that -only names")
-	flag.BoolVar(&o.recheck, "recheck", false, "check the recorded histories that the arguments name, and write a report")
+		"only measure what clients see of an impaired leader, under the impairments that "+
+			"-only names")
+	flag.BoolVar(&o.recheck, "recheck", false,
+		"check the recorded histories that the arguments name, and write a report")
 	flag.Parse()
 	if o.recheck {
 		v, err := recheck(o.out, flag.Args())
@@ -111,7 +121,9 @@ func main() {
 // good.
 func (o *options) runAll(ctx context.Context) (ok bool) {
 	began, good, bad, calls, faults := monotonicNow(), 0, 0, 0, 0
-	moreTime := func() bool { return monotonicNow()-began+o.duration < time.Duration(o.minutes)*time.Minute }
+	moreTime := func() bool {
+		return monotonicNow()-began+o.duration < time.Duration(o.minutes)*time.Minute
+	}
 	for first := true; first || moreTime() && ctx.Err() == nil; first = false {
 		r, err := o.runOnce(ctx)
 		for try := 1; err == nil && verdictOf(r.Report) == invalid && try < o.attempts; try++ {
@@ -184,7 +196,8 @@ func (o *options) runOnce(ctx context.Context) (*runReport, error) {
 		return nil, err
 	}
 	plan := check.Plan{
-		Name: fmt.Sprintf("%d nodes", o.nodes), Seed: o.seed, Begin: monotonicNow(), Drain: drainMax,
+		Name: fmt.Sprintf("%d nodes", o.nodes), Seed: o.seed, Begin: monotonicNow(),
+		Drain:  drainMax,
 		Checks: requiredChecks, OKMin: o.minOK, ExpirationSlack: expirationSlack,
 	}
 	if o.all {
@@ -223,7 +236,8 @@ func (o *options) prepare(ctx context.Context) (*cluster, error) {
 		dir: dir, binary: o.program, seed: o.seed, subnet: 16<<8 + os.Getpid()%(64<<8),
 		deaths: map[string]time.Duration{},
 	}
-	if err := errors.Join(os.MkdirAll(c.historyDir(), 0o755), os.MkdirAll(c.logDir(), 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(c.historyDir(), 0o755),
+		os.MkdirAll(c.logDir(), 0o755)); err != nil {
 		return nil, err
 	}
 	if c.binary == "" {
@@ -243,7 +257,9 @@ func (o *options) prepare(ctx context.Context) (*cluster, error) {
 		return nil, err
 	}
 	for i := range o.programs {
-		c.programs = append(c.programs, &clientProgram{cluster: c, name: fmt.Sprint("c", i+1), ip: c.ip(hostOfFirstProgram + i)})
+		c.programs = append(c.programs,
+			&clientProgram{cluster: c, name: fmt.Sprint("c", i+1),
+				ip: c.ip(hostOfFirstProgram + i)})
 	}
 	c.done, c.cancel = context.WithCancel(ctx)
 	c.network = newProxyNetwork(c.connectionOwner)
@@ -283,12 +299,14 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 		return err
 	}
 	workload.Sleep(c.done, o.duration)
-	await(c.done, o.durationMax-o.duration, 3*time.Second, func() bool { return f.provesEnough(plan, o.faults) })
+	await(c.done, o.durationMax-o.duration, 3*time.Second,
+		func() bool { return f.provesEnough(plan, o.faults) })
 	f.stop()
 	f.workers.Wait() // each undoes its fault
 	err = f.client.Close()
 	plan.Healed = monotonicNow()
-	c.logf("healed after %v; faults: %v", (plan.Healed - plan.Begin).Round(time.Millisecond), f.counts)
+	c.logf("healed after %v; faults: %v", (plan.Healed - plan.Begin).Round(time.Millisecond),
+		f.counts)
 	err = errors.Join(err, c.stop(plan))
 	c.awaitIdle()
 	c.recordIdleCounts(true)

@@ -28,7 +28,9 @@ const (
 func (c *cluster) impairments() []impairment {
 	slower := func(by time.Duration) func(*node) (func() error, error) {
 		return func(n *node) (func() error, error) {
-			return func() error { return n.disk.SetFaults(disk.Faults{}) }, n.disk.SetFaults(disk.Faults{FsyncDelay: by})
+			return func() error {
+				return n.disk.SetFaults(disk.Faults{})
+			}, n.disk.SetFaults(disk.Faults{FsyncDelay: by})
 		}
 	}
 	all := []impairment{
@@ -39,7 +41,8 @@ func (c *cluster) impairments() []impairment {
 		all = nil
 	}
 	all = append(all, impairment{"a black hole", func(n *node) (func() error, error) {
-		heal := c.network.inject(linkFault{passes: 1400}, oneWay([]string{n.id}, nodeIDs(c.members()))...)
+		heal := c.network.inject(linkFault{passes: 1400},
+			oneWay([]string{n.id}, nodeIDs(c.members()))...)
 		return func() error { heal(); return nil }, nil
 	}})
 	if c.throttled != nil {
@@ -111,12 +114,14 @@ func (o *options) measureLeader(ctx context.Context) error {
 // measurement counts cycles of lock and unlock.
 type measurement struct {
 	*cluster
-	cycles, last, gap atomic.Int64 // how many; when the last one ended; the longest time without one
+	// how many; when the last one ended; the longest time without one
+	cycles, last, gap atomic.Int64
 }
 
 // cycle locks and unlocks once, and reports whether another cycle may follow.
 func (m *measurement) cycle(ctx context.Context, p *client.Client, name string) bool {
-	l, err := p.Lock(ctx, name, client.WithMeta(make([]byte, 2000))) // more than passes a black hole
+	// more than passes a black hole
+	l, err := p.Lock(ctx, name, client.WithMeta(make([]byte, 2000)))
 	if err == nil {
 		err = l.Unlock(ctx)
 	}
@@ -156,8 +161,10 @@ func (m *measurement) measureUnder(h impairment, holder *client.Client) error {
 	after := m.perSecond()
 	workload.Sleep(m.done, measuredFor)
 	const unit = 10 * time.Millisecond
-	m.logf("%s: another node leads: %v, after %v; %.0f cycles/s before, %.0f after; "+
-		"at most %v without one; the lock with a ttl of 10 s: %v", h.name, moved, took.Round(unit), before, after,
+	m.logf(
+		"%s: another node leads: %v, after %v; %.0f cycles/s before, %.0f after; at most %v "+
+			"without one; the lock with a ttl of 10 s: %v", h.name, moved, took.Round(unit),
+		before, after,
 		time.Duration(m.gap.Load()).Round(unit), held.Err())
 	return heal()
 }

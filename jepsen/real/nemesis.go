@@ -46,8 +46,9 @@ func (k faultKind) possible(o *options, lacks []requirement) bool {
 		(k.needs != onlyIfNamed || o.kindPattern == k.name)
 }
 
-// nemesis injects faults: two workers take kind after kind in shuffled order, so that faults come alone and in
-// pairs, and each kind comes once before any comes again. A third worker makes those that take long.
+// nemesis injects faults: two workers take kind after kind in shuffled order, so that faults come
+// alone and in pairs, and each kind comes once before any comes again. A third worker makes those
+// that take long.
 type nemesis struct {
 	*cluster
 	client  *client.Client // an operator's
@@ -115,15 +116,20 @@ const (
 )
 
 func (c *cluster) newNemesis(kinds []faultKind) (*nemesis, error) {
-	operator, err := client.New(client.Config{Endpoints: c.endpoints(), Dialer: dialFrom(c.ip(hostOfAudit)), Label: "run"})
+	operator, err := client.New(
+		client.Config{Endpoints: c.endpoints(), Dialer: dialFrom(c.ip(hostOfAudit)), Label: "run"})
 	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(c.done)
-	f := &nemesis{cluster: c, client: operator, stop: stop, counts: map[string]int{}, inUse: map[any]bool{}}
+	f := &nemesis{cluster: c, client: operator, stop: stop, counts: map[string]int{},
+		inUse: map[any]bool{}}
 	random := rand.New(rand.NewPCG(c.seed, 1))
-	fast := &shuffledKinds{random: random, kinds: slices.DeleteFunc(slices.Clone(kinds), faultKind.isSlow)}
-	slow := &shuffledKinds{random: random, kinds: slices.DeleteFunc(slices.Clone(kinds), func(k faultKind) bool { return !k.isSlow() })}
+	fast := &shuffledKinds{random: random,
+		kinds: slices.DeleteFunc(slices.Clone(kinds), faultKind.isSlow)}
+	slow := &shuffledKinds{random: random,
+		kinds: slices.DeleteFunc(slices.Clone(kinds),
+			func(k faultKind) bool { return !k.isSlow() })}
 	for _, d := range []*shuffledKinds{fast, fast, slow} {
 		own := rand.New(rand.NewPCG(c.seed, random.Uint64()))
 		if len(d.kinds) == 0 {
@@ -146,7 +152,8 @@ func (f *nemesis) provesEnough(plan *check.Plan, least int) bool {
 	for _, n := range f.counts {
 		happened += n
 	}
-	missing := slices.ContainsFunc(plan.Faults, func(kind string) bool { return f.counts[kind] == 0 })
+	missing := slices.ContainsFunc(plan.Faults,
+		func(kind string) bool { return f.counts[kind] == 0 })
 	f.mu.Unlock()
 	return happened >= least && !missing && countSucceeded(f.historyDir()) >= plan.OKMin
 }
@@ -161,7 +168,8 @@ func (f *nemesis) injectNext(ctx context.Context, d *shuffledKinds, random *rand
 	delay, from := noTargetDelay, monotonicNow()
 	target := k.inject(t)
 	if target != "" {
-		f.record.put(check.Record{Fault: &check.Fault{Kind: k.name, Target: target, From: from, To: monotonicNow()}})
+		f.record.put(check.Record{
+			Fault: &check.Fault{Kind: k.name, Target: target, From: from, To: monotonicNow()}})
 		f.logf("%s: %s, for %v", k.name, target, (monotonicNow() - from).Round(time.Millisecond))
 		delay = t.upTo(faultIntervalMax)
 	}
@@ -217,7 +225,9 @@ func followerNode(t *injection) []*node {
 	return take(t, t.running(func(n *node) bool { return n != l }), 1)
 }
 
-func anyNode(t *injection) []*node { return take(t, t.running(func(*node) bool { return true }), 1) }
+func anyNode(t *injection) []*node {
+	return take(t, t.running(func(*node) bool { return true }), 1)
+}
 
 func majority(t *injection) []*node { return t.takeMany(len(t.members())/2 + 1) }
 
@@ -268,13 +278,14 @@ func nodeIDs(nodes []*node) (all []string) {
 // Faults that take long have a worker of their own, so that the others continue.
 
 const (
-	// trailingEntries is how many entries nodes keep before a snapshot: a node further behind needs the snapshot.
+	// trailingEntries is how many entries nodes keep before a snapshot: a node further behind needs
+	// the snapshot.
 	trailingEntries = 4096
 	// laggingMax is how long a follower may be kept down for that.
 	laggingMax     = 110 * time.Second
 	replaceTimeout = 60 * time.Second
-	// wipeTimeout is how long a wiped node may take to get its place back: the lost directory has to be silent
-	// for 30 s of one leadership first.
+	// wipeTimeout is how long a wiped node may take to get its place back: the lost directory has
+	// to be silent for 30 s of one leadership first.
 	wipeTimeout = 2 * time.Minute
 )
 
@@ -288,7 +299,8 @@ func (t *injection) forceSnapshotInstall() string {
 	n := nodes[0]
 	n.kill()
 	at := t.appliedIndex()
-	await(t.ctx, laggingMax, time.Second, func() bool { return t.oldestSnapshotIndex(n) >= at+trailingEntries })
+	await(t.ctx, laggingMax, time.Second,
+		func() bool { return t.oldestSnapshotIndex(n) >= at+trailingEntries })
 	installed := func() int {
 		text, _ := os.ReadFile(n.log) // it is there since the node was started first
 		return bytes.Count(text, []byte("Installed remote snapshot"))
@@ -300,7 +312,8 @@ func (t *injection) forceSnapshotInstall() string {
 		t.wait(t.duration)
 		t.restart(l...)
 	}
-	if !await(t.done, nodeReadyTimeout, 200*time.Millisecond, func() bool { return installed() > before }) {
+	if !await(t.done, nodeReadyTimeout, 200*time.Millisecond,
+		func() bool { return installed() > before }) {
 		t.logf("%s was kept down and needed no snapshot", n.id)
 		return ""
 	}
@@ -322,7 +335,8 @@ func (t *injection) appliedIndex() (index uint64) {
 func (t *injection) oldestSnapshotIndex(except *node) uint64 {
 	least := ^uint64(0)
 	for _, n := range t.others(except) {
-		names, _ := filepath.Glob(filepath.Join(n.data, "snapshots", "*-*-*")) // its error is about the pattern
+		// its error is about the pattern
+		names, _ := filepath.Glob(filepath.Join(n.data, "snapshots", "*-*-*"))
 		newest := uint64(0)
 		for _, name := range names {
 			index, err := strconv.ParseUint(strings.Split(filepath.Base(name), "-")[1], 10, 64)
@@ -414,9 +428,11 @@ func memberOf(all []admin.Member, id string) *admin.Member {
 
 // awaitMember calls do again and again until a node's membership satisfies a condition. The
 // condition gets nil if the node is no member.
-func (t *injection) awaitMember(ctx context.Context, n *node, satisfied func(*admin.Member) bool, do func() error) bool {
+func (t *injection) awaitMember(ctx context.Context, n *node, satisfied func(*admin.Member) bool,
+	do func() error) bool {
 	return await(ctx, max(replaceTimeout, wipeTimeout), 500*time.Millisecond, func() bool {
-		if all, _, err := admin.New(t.client).Members(ctx); err == nil && satisfied(memberOf(all, n.id)) {
+		if all, _, err := admin.New(t.client).Members(ctx); err == nil &&
+			satisfied(memberOf(all, n.id)) {
 			return true
 		}
 		if err := do(); err != nil {

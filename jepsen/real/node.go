@@ -186,7 +186,8 @@ func (c *cluster) addNode(flags ...string) (*node, error) {
 		n.data = filepath.Join(n.disk.Dir, "data")
 	}
 	n.args = append([]string{
-		"server", "--id", n.id, "--election-timeout", electionTimeout.String(), "--data", n.data, "--advertise", n.advertisedIP, "--listen", n.listenIP + ":" + clientPort,
+		"server", "--id", n.id, "--election-timeout", electionTimeout.String(), "--data", n.data,
+		"--advertise", n.advertisedIP, "--listen", n.listenIP + ":" + clientPort,
 		"--peer", n.listenIP + ":" + peerPort, "--http", n.listenIP + ":" + httpPort,
 	}, flags...)
 	c.nodes = append(c.nodes, n)
@@ -247,7 +248,8 @@ func (p *process) kill() {
 // waitFor waits for its end, for at most d, and reports whether it has ended.
 func (p *process) waitFor(d time.Duration) bool { return !workload.Sleep(p.ended, d) }
 
-// monotonicNow is CLOCK_MONOTONIC: nanoseconds since this machine was started, the same for all processes.
+// monotonicNow is CLOCK_MONOTONIC: nanoseconds since this machine was started, the same for all
+// processes.
 func monotonicNow() time.Duration {
 	var at unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &at); err != nil {

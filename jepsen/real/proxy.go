@@ -89,7 +89,8 @@ func (f *proxyNetwork) updateFaults(do func()) {
 	f.changed = make(chan struct{})
 }
 
-// effectiveFault is the sum of all faults of a link, and a channel that is closed when any faults change.
+// effectiveFault is the sum of all faults of a link, and a channel that is closed when any faults
+// change.
 func (f *proxyNetwork) effectiveFault(l linkID) (sum linkFault, changed <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,10 +112,12 @@ func (f *proxyNetwork) effectiveFault(l linkID) (sum linkFault, changed <-chan s
 	return sum, f.changed
 }
 
-// resetConns breaks the connections over any of the links, in either direction. It returns how many.
+// resetConns breaks the connections over any of the links, in either direction. It returns how
+// many.
 func (f *proxyNetwork) resetConns(links ...linkID) (broken int) {
 	for conn, reset := range f.conns.Range {
-		if over := *conn.(*linkID); slices.Contains(links, over) || slices.Contains(links, over.reverse()) {
+		if over := *conn.(*linkID); slices.Contains(links, over) ||
+			slices.Contains(links, over.reverse()) {
 			reset.(context.CancelFunc)()
 			broken++
 		}
@@ -129,7 +132,8 @@ func (f *proxyNetwork) lastDelivery(from string) time.Duration {
 	return f.lastDeliveries[from]
 }
 
-// serve proxies a node's port: connections to front are forwarded to back. It returns where it listens.
+// serve proxies a node's port: connections to front are forwarded to back. It returns where it
+// listens.
 func (f *proxyNetwork) serve(to, front, back string) (net.Addr, error) {
 	in, err := net.Listen("tcp", front)
 	if err != nil {
@@ -156,7 +160,8 @@ func (f *proxyNetwork) carry(client net.Conn, to, target string) {
 	over := linkID{from, to}
 	f.conns.Store(&over, reset)
 	defer f.conns.Delete(&over)
-	if !f.awaitDelivery(ctx, over, time.Now(), 0) || !f.awaitDelivery(ctx, over.reverse(), time.Now(), 0) {
+	if !f.awaitDelivery(ctx, over, time.Now(), 0) ||
+		!f.awaitDelivery(ctx, over.reverse(), time.Now(), 0) {
 		return // a SYN or its answer does not arrive
 	}
 	server, err := net.DialTimeout("tcp", target, dialTimeout)
@@ -225,7 +230,8 @@ func (f *proxyNetwork) copyOneWay(ctx context.Context, reset func(), from, to ne
 
 // awaitDelivery waits until bytes that were sent at some moment may arrive. It returns false if
 // they never will, because the link refuses connections or the connection is over.
-func (f *proxyNetwork) awaitDelivery(ctx context.Context, l linkID, sent time.Time, bytes int) bool {
+func (f *proxyNetwork) awaitDelivery(ctx context.Context, l linkID, sent time.Time,
+	bytes int) bool {
 	spread := rand.Float64() // of the jitter
 	var through time.Time    // when a link with a limited rate has transmitted the bytes
 	for ctx.Err() == nil {
@@ -233,7 +239,8 @@ func (f *proxyNetwork) awaitDelivery(ctx context.Context, l linkID, sent time.Ti
 		wait := time.Until(sent.Add(fault.delay + time.Duration(spread*float64(fault.jitter))))
 		if fault.rate > 0 {
 			if through.IsZero() {
-				through = time.Now().Add(time.Duration(bytes) * time.Second / time.Duration(fault.rate))
+				through = time.Now().Add(
+					time.Duration(bytes) * time.Second / time.Duration(fault.rate))
 			}
 			wait = max(wait, time.Until(through))
 		}
@@ -265,7 +272,8 @@ func socketBetween(from, to *net.TCPAddr) (inode string, err error) {
 		return "", err
 	}
 	defer unix.Close(fd)
-	if err := unix.Sendto(fd, socketRequest(from, to), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(fd, socketRequest(from, to), 0,
+		&unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return "", err
 	}
 	reply := make([]byte, 4096)

@@ -90,9 +90,11 @@ func (e *echoed) requireBroken(conn net.Conn) {
 	assert.NotContains(e, err.Error(), "timeout")
 }
 
-// awaitDelivered waits until something of a has arrived since a moment, and returns when the last did.
+// awaitDelivered waits until something of a has arrived since a moment, and returns when the last
+// did.
 func (e *echoed) awaitDelivered(since time.Duration) (last time.Duration) {
-	require.Eventually(e, func() bool { return e.lastDelivery("a") > since }, deliveryTimeout, time.Millisecond)
+	require.Eventually(e, func() bool { return e.lastDelivery("a") > since }, deliveryTimeout,
+		time.Millisecond)
 	return e.lastDelivery("a")
 }
 
@@ -144,7 +146,8 @@ func TestRefuseBreaksOpenAndNewConnections(t *testing.T) {
 	conn := e.open()
 	lift := e.inject(linkFault{refuse: true}, linkID{"a", "b"})
 	e.requireBroken(conn)
-	if tried, err := net.Dial("tcp", e.front); err == nil { // or it is refused so soon that nothing is opened
+	// or it is refused so soon that nothing is opened
+	if tried, err := net.Dial("tcp", e.front); err == nil {
 		e.requireBroken(tried)
 		tried.Close()
 	}
@@ -198,7 +201,8 @@ func TestSocketBetween(t *testing.T) {
 	assert.True(t, hasSocket(os.Getpid(), inode))
 	assert.False(t, hasSocket(os.Getpid(), "1"))
 	assert.NotEqual(t, inode, between(to, from), "that is the other end")
-	assert.Empty(t, between(from, &net.TCPAddr{IP: to.IP, Port: 1}), "the same port, towards another one")
+	assert.Empty(t, between(from, &net.TCPAddr{IP: to.IP, Port: 1}),
+		"the same port, towards another one")
 }
 
 // In a black hole for large messages a large one does not arrive, nor anything after it on the same

@@ -18,8 +18,8 @@ import (
 	"zamok/jepsen/workload"
 )
 
-// recorder is a process's part of the history: a file of lines, each written at once, so that what was
-// recorded outlives a kill.
+// recorder is a process's part of the history: a file of lines, each written at once, so that what
+// was recorded outlives a kill.
 type recorder struct {
 	workload.Recorder
 
@@ -58,7 +58,8 @@ func (r *recorder) close() error {
 
 const (
 	stallPollInterval = 20 * time.Millisecond
-	// stallMin is below what clients subtract from their deadlines, so that no shorter stall does harm.
+	// stallMin is below what clients subtract from their deadlines, so that no shorter stall does
+	// harm.
 	stallMin = 120 * time.Millisecond
 )
 
@@ -79,7 +80,9 @@ func (r *recorder) recordStalls(ctx context.Context, clients []string) {
 // excuse records that clients did not run, so that their holds are excused meanwhile.
 func (r *recorder) excuse(clients []string, from, to time.Duration) {
 	for _, client := range clients {
-		r.put(check.Record{Fault: &check.Fault{Target: client, From: from, To: to, ExcusesClient: true}})
+		r.put(
+			check.Record{Fault: &check.Fault{Target: client, From: from, To: to,
+				ExcusesClient: true}})
 	}
 }
 

@@ -78,7 +78,8 @@ func newReport(h *check.History, command string) *runReport {
 	return r
 }
 
-// write writes summary.md, history.jsonl, and porcupine's picture of each lock that a violation names.
+// write writes summary.md, history.jsonl, and porcupine's picture of each lock that a violation
+// names.
 func (r *runReport) write(dir string) error {
 	put := func(name string, fill func(io.Writer) error) error {
 		file, err := os.Create(filepath.Join(dir, name))
@@ -90,8 +91,10 @@ func (r *runReport) write(dir string) error {
 	err := put("history.jsonl", r.history.Write)
 	for i, lock := range r.violatedLocks() {
 		name := fmt.Sprintf("order-%d.html", i+1)
-		r.files = append(r.files, fmt.Sprintf("[%[1]s](%[1]s): an order of the calls of lock %[2]q", name, lock))
-		err = errors.Join(err, put(name, func(w io.Writer) error { return check.Visualize(r.history, lock, w) }))
+		r.files = append(r.files,
+			fmt.Sprintf("[%[1]s](%[1]s): an order of the calls of lock %[2]q", name, lock))
+		err = errors.Join(err, put(name,
+			func(w io.Writer) error { return check.Visualize(r.history, lock, w) }))
 	}
 	return errors.Join(err, put("summary.md", func(w io.Writer) error {
 		_, err := io.WriteString(w, r.String())
@@ -111,16 +114,19 @@ func (r *runReport) String() string {
 	plan := &r.history.Plan
 	printf("# %s: %s\n\n", cmp.Or(plan.Name, "a run"), verdictOf(r.Report))
 	printf("%v, seed %d: %d calls, %d faults, %d leaders. Repeat it: `%s`\n\n",
-		round(plan.End-plan.Begin), plan.Seed, len(r.calls), len(r.faults), len(r.epochs), r.command)
+		round(plan.End-plan.Begin), plan.Seed, len(r.calls), len(r.faults), len(r.epochs),
+		r.command)
 	for _, f := range r.Violations {
 		printf("## Violation of %s\n\n%s\n\n```\n%s```\n\n", f.Check, f.Text, r.context(f.Text))
 	}
 	list("Invalid, because", r.Invalid)
 	list("Notes", r.notes)
 	r.writeTables(printf)
-	printf("## Checks\n\n```\n%s```\n\n%d acquisitions have an unknown outcome.\n\n", r.Report, r.Unresolved)
+	printf("## Checks\n\n```\n%s```\n\n%d acquisitions have an unknown outcome.\n\n", r.Report,
+		r.Unresolved)
 	list("Files", append(r.files,
-		"[history.jsonl](history.jsonl): everything that was recorded", "logs/: what each process logged"))
+		"[history.jsonl](history.jsonl): everything that was recorded",
+		"logs/: what each process logged"))
 	return b.String()
 }
 
@@ -131,14 +137,16 @@ func (r *runReport) writeTables(printf func(string, ...any)) {
 			took[op.Kind] = append(took[op.Kind], op.Return-op.Call)
 		}
 	}
-	printf("## Calls\n\n| call | ok | refused | unknown | p50 | p99 | longest |\n|---|---:|---:|---:|---:|---:|---:|\n")
+	printf("## Calls\n\n| call | ok | refused | unknown | p50 | p99 | longest " +
+		"|\n|---|---:|---:|---:|---:|---:|---:|\n")
 	for _, kind := range slices.Sorted(maps.Keys(r.Outcomes)) {
 		n, t := r.Outcomes[kind], took[kind]
 		if slices.Sort(t); len(t) == 0 {
 			t = []time.Duration{0}
 		}
 		last := len(t) - 1
-		printf("| %s | %d | %d | %d | %v | %v | %v |\n", kind, n[check.OK], n[check.Refused], n[check.Unknown],
+		printf("| %s | %d | %d | %d | %v | %v | %v |\n", kind, n[check.OK], n[check.Refused],
+			n[check.Unknown],
 			round(t[last/2]), round(t[last*99/100]), round(t[last]))
 	}
 	count, total := map[string]int{}, map[string]time.Duration{}
@@ -206,7 +214,8 @@ func (r *runReport) momentsOf(text string) (all []time.Duration) {
 func (r *runReport) violatedLocks() (names []string) {
 	for _, f := range r.Violations {
 		known := func(op *check.Op) bool { return touches(op.Items, lockOf(f.Text)) }
-		if name := lockOf(f.Text); !slices.Contains(names, name) && slices.ContainsFunc(r.calls, known) {
+		if name := lockOf(f.Text); !slices.Contains(names, name) &&
+			slices.ContainsFunc(r.calls, known) {
 			names = append(names, name)
 		}
 	}
@@ -217,8 +226,8 @@ func touches(items []check.Item, lock string) bool {
 	return slices.ContainsFunc(items, func(it check.Item) bool { return it.Name == lock })
 }
 
-// context lists what happened around the moments that a violation names: faults, leaders, and the calls,
-// holds and events of the lock that it names.
+// context lists what happened around the moments that a violation names: faults, leaders, and the
+// calls, holds and events of the lock that it names.
 func (r *runReport) context(text string) string {
 	type line struct {
 		at, distance time.Duration
@@ -233,7 +242,8 @@ func (r *runReport) context(text string) string {
 			l.distance = min(l.distance, max(0, from-at, at-to))
 		}
 		if l.distance <= contextMargin {
-			l.text = fmt.Sprintf("%9.3fs %9.3fs  ", (from-begin).Seconds(), (to-begin).Seconds()) + fmt.Sprintf(format, args...)
+			l.text = fmt.Sprintf("%9.3fs %9.3fs  ", (from-begin).Seconds(), (to-begin).Seconds()) +
+				fmt.Sprintf(format, args...)
 			lines = append(lines, l)
 		}
 	}
@@ -273,8 +283,8 @@ func (r *runReport) context(text string) string {
 	return b.String()
 }
 
-// recheck checks recorded histories again; several files are one run, as several processes recorded it. With
-// a directory, it writes the report there.
+// recheck checks recorded histories again; several files are one run, as several processes recorded
+// it. With a directory, it writes the report there.
 func recheck(dir string, files []string) (verdict, error) {
 	if len(files) == 0 {
 		return "", errors.New("name the files of a history")
@@ -308,8 +318,9 @@ func readHistory(files []string) (*check.History, error) {
 }
 
 const (
-	outageMin    = 200 * time.Millisecond // shorter gaps are normal between two calls
-	faultTailMax = 5 * time.Second        // an outage this soon after a fault may still be its effect
+	outageMin = 200 * time.Millisecond // shorter gaps are normal between two calls
+	// an outage this soon after a fault may still be its effect
+	faultTailMax = 5 * time.Second
 )
 
 // outage is a time in which no call of the prober succeeded.
@@ -320,7 +331,8 @@ type outage struct {
 
 // findOutages finds the gaps between successful answers to the prober. calls are in order of Call.
 func findOutages(calls []*check.Op, faults []check.Fault) (all []outage) {
-	calls = slices.DeleteFunc(slices.Clone(calls), func(op *check.Op) bool { return op.Client != prober })
+	calls = slices.DeleteFunc(slices.Clone(calls),
+		func(op *check.Op) bool { return op.Client != prober })
 	var last time.Duration // the latest answer
 	for i, op := range calls {
 		if i == 0 {
@@ -334,7 +346,8 @@ func findOutages(calls []*check.Op, faults []check.Fault) (all []outage) {
 			last = op.Return
 		}
 	}
-	slices.SortStableFunc(all, func(a, b outage) int { return cmp.Compare(b.to-b.from, a.to-a.from) })
+	slices.SortStableFunc(all,
+		func(a, b outage) int { return cmp.Compare(b.to-b.from, a.to-a.from) })
 	return all
 }
 

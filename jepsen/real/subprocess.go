@@ -43,7 +43,9 @@ type subprocess struct {
 // dialFrom dials from an address, by which the proxies know the process.
 func dialFrom(ip string) func(context.Context, string) (net.Conn, error) {
 	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
-	return func(ctx context.Context, address string) (net.Conn, error) { return d.DialContext(ctx, "tcp", address) }
+	return func(ctx context.Context, address string) (net.Conn, error) {
+		return d.DialContext(ctx, "tcp", address)
+	}
 }
 
 // runSubprocess runs a subprocess. It finishes when its standard input ends, and gives up some time
@@ -123,7 +125,8 @@ func clientLabels(process string) (all []string) {
 	return all
 }
 
-// configOf derives a client's settings from its label: a program's clients are numbered, the audit's are not.
+// configOf derives a client's settings from its label: a program's clients are numbered, the
+// audit's are not.
 func configOf(label string) client.Config {
 	_, number, _ := strings.Cut(label, ".")
 	if n, err := strconv.Atoi(number); err == nil {
@@ -137,7 +140,8 @@ func configOf(label string) client.Config {
 func (o *subprocess) newWorkers(label string, many int) (all []*workload.Worker, err error) {
 	cfg := configOf(label)
 	cfg.Endpoints, cfg.Label, cfg.Dialer = o.Endpoints, label, dialFrom(o.Address)
-	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr,
+		&slog.HandlerOptions{Level: slog.LevelError}))
 	c, err := client.New(cfg)
 	if err != nil {
 		return nil, err
@@ -150,8 +154,10 @@ func (o *subprocess) newWorkers(label string, many int) (all []*workload.Worker,
 		h := fnv.New64a()
 		fmt.Fprint(h, o.Name, label, n)
 		all = append(all, &workload.Worker{
-			Client: c, Rand: rand.New(rand.NewPCG(o.Seed, h.Sum64())), Recorder: &o.record.Recorder, Setting: setting,
-			Label: label, Owner: fmt.Sprint("owner ", n), TTL: cfg.TTL, Ctx: o.ctx, Ending: o.ending,
+			Client: c, Rand: rand.New(rand.NewPCG(o.Seed, h.Sum64())), Recorder: &o.record.Recorder,
+			Setting: setting,
+			Label:   label, Owner: fmt.Sprint("owner ", n), TTL: cfg.TTL, Ctx: o.ctx,
+			Ending: o.ending,
 			// A call fails only when the main process has ended, and the run with it.
 			Write: func(w check.Write) { _ = resource.Call("Resource.Write", w, new(int)) },
 		})

@@ -17,7 +17,8 @@ import (
 // leases that expire although their client lives are rare in a short run. C13 and C15 need what a
 // node does not expose: the order of entries within a read, and digests, which the nodes compare
 // themselves.
-var requiredChecks = []string{"C1", "C2", "C3", "C4", "C5", "C8", "C9", "C10", "C11", "C12", "C14", "C16", "C17"}
+var requiredChecks = []string{"C1", "C2", "C3", "C4", "C5", "C8", "C9", "C10", "C11", "C12", "C14",
+	"C16", "C17"}
 
 // expirationSlack is by how much later than promised the end of a dead session may be seen: 1 s is
 // part of the bound, the rest passes between two lists of the sessions.
@@ -52,7 +53,8 @@ func useHolds(h *check.History) {
 		if !known || hold.From < at {
 			open[hold.Session] = hold.From
 		}
-		if !known && !slices.ContainsFunc(h.Sessions, func(s check.Session) bool { return s.Session == hold.Session }) {
+		if !known && !slices.ContainsFunc(h.Sessions,
+			func(s check.Session) bool { return s.Session == hold.Session }) {
 			h.Sessions = append(h.Sessions, sessionOf(hold.Session, hold.Client))
 		}
 	}
@@ -67,7 +69,8 @@ func useHolds(h *check.History) {
 // sessionOf is a session of a client.
 func sessionOf(id uint64, label string) check.Session {
 	cfg := configOf(label)
-	return check.Session{Session: id, Client: label, TTL: cfg.TTL, ReleaseOnDisconnect: cfg.ReleaseOnDisconnect != 0}
+	return check.Session{Session: id, Client: label, TTL: cfg.TTL,
+		ReleaseOnDisconnect: cfg.ReleaseOnDisconnect != 0}
 }
 
 // recordDeaths records when the last bytes of each client of a killed program arrived, with its
@@ -108,8 +111,9 @@ func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*r
 	r.epochs, r.notes = c.epochs, c.notes
 	for _, n := range c.nodes {
 		if len(n.unexpectedExits) > 0 {
-			r.notes = append(r.notes, fmt.Sprintf("%s ended by itself, and was started again: %s", n.id,
-				strings.Join(n.unexpectedExits, ", ")))
+			r.notes = append(r.notes,
+				fmt.Sprintf("%s ended by itself, and was started again: %s", n.id,
+					strings.Join(n.unexpectedExits, ", ")))
 		}
 	}
 	if failed != nil {
@@ -127,7 +131,8 @@ func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*r
 	}
 	fmt.Print(r)
 	if r.OK() { // otherwise the nodes' data may explain what is wrong
-		return r, errors.Join(os.RemoveAll(c.historyDir()), os.RemoveAll(filepath.Join(c.dir, "data")),
+		return r, errors.Join(os.RemoveAll(c.historyDir()),
+			os.RemoveAll(filepath.Join(c.dir, "data")),
 			os.RemoveAll(filepath.Join(c.dir, "zamok")))
 	}
 	return r, nil

@@ -18,7 +18,8 @@ import (
 
 func TestQueuedTimeBelongsToGrantedSession(t *testing.T) {
 	h := &check.History{
-		Holds: []check.Hold{{Ref: check.Ref{Session: 99}, From: 10}, {Ref: check.Ref{Session: 150}, From: 20}},
+		Holds: []check.Hold{{Ref: check.Ref{Session: 99}, From: 10},
+			{Ref: check.Ref{Session: 150}, From: 20}},
 		Ops: []check.Op{
 			{Queued: 11, Return: 30, Ref: check.Ref{Session: 99, Ticket: 1}},
 			{Queued: 11, Return: 40, Ref: check.Ref{Session: 150, Ticket: 1}},
@@ -56,7 +57,8 @@ func TestShuffledKinds(t *testing.T) {
 	for range 10 { // no kind is possible
 		d.putBack(d.next())
 	}
-	assert.LessOrEqual(t, len(d.remaining), 2*len(d.kinds), "kinds that are put back do not pile up")
+	assert.LessOrEqual(t, len(d.remaining), 2*len(d.kinds),
+		"kinds that are put back do not pile up")
 }
 
 // A call that changes something is recorded before it is made, and its outcome after it.
@@ -80,7 +82,8 @@ func TestRecordedCalls(t *testing.T) {
 		outcomes = append(outcomes, op.Outcome)
 	}
 	assert.Equal(t, []check.Outcome{
-		check.OK, check.Refused, check.Refused, check.OK, check.Unknown, check.Unknown, check.OK, check.Unknown, check.Unknown,
+		check.OK, check.Refused, check.Refused, check.OK, check.Unknown, check.Unknown, check.OK,
+		check.Unknown, check.Unknown,
 	}, outcomes)
 }
 
@@ -98,7 +101,8 @@ func TestSelectKinds(t *testing.T) {
 	assert.Len(t, names(options{nodes: 3, kindPattern: "."}, disks, throttling), 33)
 	assert.Len(t, names(options{nodes: 5, kindPattern: "."}), 50)
 	assert.Equal(t, []string{"wipe node"}, names(options{nodes: 3, kindPattern: "wipe node"}))
-	assert.Equal(t, []string{"two killed, one paused"}, names(options{nodes: 5, kindPattern: "two killed"}, disks))
+	assert.Equal(t, []string{"two killed, one paused"},
+		names(options{nodes: 5, kindPattern: "two killed"}, disks))
 	_, err := (&options{kindPattern: "flood"}).selectKinds()
 	assert.ErrorContains(t, err, "flood")
 }
@@ -116,19 +120,23 @@ func TestUnlistedSessionIsRecordedAsEnded(t *testing.T) {
 			a.recordBatch(m)
 		}
 		live := map[uint64]string{}
-		a.recordEndedSessions(live, []admin.SessionInfo{{Session: 9, Label: "c1-1.2"}}, monotonicNow())
+		a.recordEndedSessions(live, []admin.SessionInfo{{Session: 9, Label: "c1-1.2"}},
+			monotonicNow())
 		a.recordEndedSessions(live, nil, monotonicNow())
 		require.NoError(t, r.close())
 		h, err := readHistory([]string{file})
 		require.NoError(t, err)
-		h.Plan = check.Plan{Begin: monotonicNow(), End: monotonicNow() + 60*second, CompleteEvents: true}
+		h.Plan = check.Plan{Begin: monotonicNow(), End: monotonicNow() + 60*second,
+			CompleteEvents: true}
 		h.Sessions = append(h.Sessions, // as the program recorded it when it was granted a lock
-			check.Session{Session: session, Client: "c1-1.1", TTL: 4 * second, Died: monotonicNow() + 20*second})
+			check.Session{Session: session, Client: "c1-1.1", TTL: 4 * second,
+				Died: monotonicNow() + 20*second})
 		assert.Contains(t, h.Sessions, sessionOf(9, "c1-1.2"))
 		return check.Check(h).Violations
 	}
-	ended := client.Event{Index: 12, Kind: client.EventEnded, Session: session, Reason: "expired_by_operator",
-		Text: "a test", Label: "c1-1.1"}
+	ended := client.Event{Index: 12, Kind: client.EventEnded, Session: session,
+		Reason: "expired_by_operator",
+		Text:   "a test", Label: "c1-1.1"}
 	assert.Empty(t, judged(client.EventBatch{Index: 12, Events: []client.Event{ended}}))
 
 	found := judged()
@@ -142,18 +150,21 @@ const second = time.Second
 func TestOutages(t *testing.T) {
 	var calls []*check.Op
 	probe := func(call, back time.Duration, outcome check.Outcome) {
-		calls = append(calls, &check.Op{Client: prober, Kind: check.OpLock, Call: call, Return: back,
+		calls = append(calls, &check.Op{Client: prober, Kind: check.OpLock, Call: call,
+			Return:  back,
 			Outcome: outcome})
 	}
 	probe(1*second, 1*second+1, check.OK)
 	probe(2*second, 3*second, check.Unknown)
 	probe(3*second, 4*second, check.OK) // during a fault
 	probe(4*second+1, 6*second, check.OK)
-	calls = append(calls, &check.Op{Client: "another", Call: 6 * second, Return: 99 * second, Outcome: check.OK})
+	calls = append(calls, &check.Op{Client: "another", Call: 6 * second, Return: 99 * second,
+		Outcome: check.OK})
 	probe(6*second+1, 6*second+2, check.OK)
 	probe(6*second+3, 20*second, check.Unknown) // no answer any more
 	faults := []check.Fault{
-		{Kind: "cut", From: 2 * second, To: 3 * second}, {Kind: "kill", From: 3 * second, To: 3 * second},
+		{Kind: "cut", From: 2 * second, To: 3 * second},
+		{Kind: "kill", From: 3 * second, To: 3 * second},
 		{Kind: "late", From: 10 * second, To: 30 * second},
 	}
 	assert.Equal(t, []outage{
@@ -165,10 +176,12 @@ func TestOutages(t *testing.T) {
 }
 
 func TestMomentsInFindings(t *testing.T) {
-	h := &check.History{Events: []check.Event{{Index: 7, At: 41 * second}, {Index: 8, At: 42 * second}}}
+	h := &check.History{Events: []check.Event{{Index: 7, At: 41 * second},
+		{Index: 8, At: 42 * second}}}
 	r := &runReport{history: h}
 	for text, want := range map[string][]time.Duration{
-		`two held it for 1.234s: a from 2.000s to 3.500s`:       {2 * second, 3500 * time.Millisecond},
+		`two held it for 1.234s: a from 2.000s to 3.500s`: {2 * second,
+			3500 * time.Millisecond},
 		`the term was 3 at index 7 (n1), and is 2 at index 8`:   {41 * second, 42 * second},
 		`it ended at 4.000s only, 7.250s later`:                 {4 * second},
 		`what it sent at 0.001s was answered, with a ttl of 5s`: {time.Millisecond},
@@ -179,20 +192,22 @@ func TestMomentsInFindings(t *testing.T) {
 	assert.Equal(t, `a"b`, lockOf(`lock "a\"b": token 3`))
 }
 
-// Two files are one run; the second one shows that the first client held the lock too long. The summary shows
-// what happened around the violation, and a fault beside it.
+// Two files are one run; the second one shows that the first client held the lock too long. The
+// summary shows what happened around the violation, and a fault beside it.
 func TestRecheck(t *testing.T) {
 	item := []check.Item{{Name: "a", Mode: check.Exclusive}}
 	recorded := func(client string, session, token uint64, from, to time.Duration) string {
 		ref := check.Ref{Session: session, Ticket: 1}
 		h := check.History{Plan: check.Plan{Begin: 1, End: time.Minute}}
 		h.Ops = []check.Op{
-			{Client: client, Kind: check.OpLock, Ref: ref, Items: item, Call: from - 1, Return: from,
+			{Client: client, Kind: check.OpLock, Ref: ref, Items: item, Call: from - 1,
+				Return:  from,
 				Outcome: check.OK, Token: token},
 			{Client: client, Kind: check.OpUnlock, Ref: ref, Items: item, Call: to, Return: to + 1,
 				Outcome: check.OK},
 		}
-		h.Holds = []check.Hold{{Client: client, Ref: ref, Token: token, Items: item, From: from, To: to,
+		h.Holds = []check.Hold{{Client: client, Ref: ref, Token: token, Items: item,
+			From: from, To: to,
 			End: check.Unlocked}}
 		h.Faults = []check.Fault{{Kind: "cut", Target: "n1", From: 14 * second, To: 16 * second}}
 		name := filepath.Join(t.TempDir(), client)
@@ -214,8 +229,10 @@ func TestRecheck(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(dir, "summary.md"))
 	require.NoError(t, err)
 	for _, want := range []string{
-		": violated", "## Violation of C2", "FAULT cut: n1", "one: held, ticket 7/1, token 8, unlocked",
-		"two: lock ok, ticket 9/1, token 10", "| unlock | 2 | 0 | 0 |", "| cut | 2 |", "order-1.html",
+		": violated", "## Violation of C2", "FAULT cut: n1",
+		"one: held, ticket 7/1, token 8, unlocked",
+		"two: lock ok, ticket 9/1, token 10", "| unlock | 2 | 0 | 0 |", "| cut | 2 |",
+		"order-1.html",
 	} {
 		assert.Contains(t, string(text), want)
 	}

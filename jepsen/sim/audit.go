@@ -79,7 +79,8 @@ func (a *Audit) stored(node string, entries []*raft.Log) {
 		if first, known := a.inLogs[at]; !known {
 			a.inLogs[at] = this
 		} else if first.checksum != this.checksum {
-			a.violationLocked("%s and %s have different entries of one index and term, %v", first.node, node, at)
+			a.violationLocked("%s and %s have different entries of one index and term, %v",
+				first.node, node, at)
 		}
 	}
 }
@@ -99,19 +100,23 @@ func (a *Audit) checkContinuity(e *Effect) {
 	}
 	last := &a.entries[len(a.entries)-1]
 	if e.Index != last.Stamp.Index+1 {
-		a.violationLocked("%s applied an entry at %d, and the one before ended at %d", e.Node, e.Index, last.Stamp.Index)
+		a.violationLocked("%s applied an entry at %d, and the one before ended at %d", e.Node,
+			e.Index, last.Stamp.Index)
 	}
 	if e.Time < last.Time || e.Stamp.Term < last.Stamp.Term {
-		a.violationLocked("time or term fell from %v at %v to %v at %v", last.Time, last.Stamp, e.Time, e.Stamp)
+		a.violationLocked("time or term fell from %v at %v to %v at %v", last.Time, last.Stamp,
+			e.Time, e.Stamp)
 	}
 }
 
 // compare checks that an entry had the same effect on two machines.
 func (a *Audit) compare(node string, first, e *Effect) {
 	a.effectsCompared++
-	if first.Stamp != e.Stamp || first.Digest != e.Digest || first.Time != e.Time || first.Refused != e.Refused ||
+	if first.Stamp != e.Stamp || first.Digest != e.Digest || first.Time != e.Time ||
+		first.Refused != e.Refused ||
 		len(first.Events) != len(e.Events) || len(first.Results) != len(e.Results) {
-		a.violationLocked("%s applied %v (digest %x, time %v, %d events), and %s %v (digest %x, time %v, %d events)",
+		a.violationLocked("%s applied %v (digest %x, time %v, %d events), and %s %v (digest %x, "+
+			"time %v, %d events)",
 			first.Node, first.Stamp, first.Digest, first.Time, len(first.Events),
 			node, e.Stamp, e.Digest, e.Time, len(e.Events))
 	}
@@ -138,7 +143,8 @@ func (a *Audit) restored(node string, m *fsm.Machine) {
 	}
 	a.snapshotsCompared++
 	if e := &a.entries[at]; e.Digest != m.Digest() || e.Stamp != m.Stamp() || e.Time != m.Time() {
-		a.violationLocked("%s restored %v with digest %x, and %s had applied %v with digest %x", node, m.Stamp(), m.Digest(), e.Node, e.Stamp, e.Digest)
+		a.violationLocked("%s restored %v with digest %x, and %s had applied %v with digest %x",
+			node, m.Stamp(), m.Digest(), e.Node, e.Stamp, e.Digest)
 	}
 }
 
@@ -162,7 +168,8 @@ func (a *Audit) Violations() []string {
 	return append([]string(nil), a.violations...)
 }
 
-// Compared is how many effects, and how many snapshots, were compared with those of another machine.
+// Compared is how many effects, and how many snapshots, were compared with those of another
+// machine.
 func (a *Audit) Compared() (effects, snapshots int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -223,7 +230,8 @@ func (a *Audit) Epochs() (n int) {
 
 // startsEpoch reports whether an epoch began with an entry.
 func startsEpoch(e *Effect) bool {
-	return slices.ContainsFunc(e.Events, func(ev fsm.Event) bool { return ev.Kind == fsm.EvEpochStarted })
+	return slices.ContainsFunc(e.Events,
+		func(ev fsm.Event) bool { return ev.Kind == fsm.EvEpochStarted })
 }
 
 // Check checks everything that must hold in any run, and fails the test if it does not.
@@ -232,7 +240,8 @@ func (s *Sim) Check() {
 	s.checkNodes()
 	now := s.historyTime()
 	h := s.record.history(check.Plan{
-		Begin: historyBegin, Healed: now, End: now, Drain: drainMax, CompleteEvents: true, ClockRate: 1 + s.config.Drift,
+		Begin: historyBegin, Healed: now, End: now, Drain: drainMax, CompleteEvents: true,
+		ClockRate: 1 + s.config.Drift,
 	})
 	for _, f := range check.Check(h).Violations {
 		s.Errorf("%v", f)
@@ -269,7 +278,9 @@ func (s *Sim) AwaitCounts(within time.Duration, want fsm.Counts) {
 	s.Helper()
 	s.Await(within, fmt.Sprintf("every node has %+v", want), func() bool {
 		others := false
-		return s.viewMembers(func(m *fsm.Machine) { others = others || m.Counts() != want }) && !others
+		return s.viewMembers(func(m *fsm.Machine) {
+			others = others || m.Counts() != want
+		}) && !others
 	})
 }
 

@@ -80,7 +80,8 @@ func requireAllHeld(s *Sim, leader *Node, tokens map[fsm.TicketRef]uint64) {
 	leader.Running().View(func(m *fsm.Machine) {
 		for ref, token := range tokens {
 			view, ok := m.Ticket(ref)
-			require.True(s, ok && view.State == fsm.Granted && view.Token == token, "%v with token %d is lost: %+v", ref, token, view)
+			require.True(s, ok && view.State == fsm.Granted && view.Token == token,
+				"%v with token %d is lost: %+v", ref, token, view)
 		}
 	})
 	s.Check()
@@ -91,7 +92,8 @@ func leaderOf(s *Sim, want *Node) {
 	s.Helper()
 	s.Await(time.Minute, want.ID+" leads", func() bool {
 		if leader := s.Leader(); leader != want && leader.Running() != nil {
-			_ = leader.Running().Transfer(s.Within(electionTimeMax), want.ID) // one that fails is tried again
+			// one that fails is tried again
+			_ = leader.Running().Transfer(s.Within(electionTimeMax), want.ID)
 		}
 		return want.Status().Leading
 	})
@@ -153,7 +155,8 @@ func exitAtStep(n *Node, step string) Tune {
 			}
 		}
 		c.Logger = n.sim.Trace.logger(n.ID, func(line string) {
-			for message, step := range map[string]string{"initial members agreed": "agreed", "bootstrapping the cluster": "begins"} {
+			for message, step := range map[string]string{"initial members agreed": "agreed",
+				"bootstrapping the cluster": "begins"} {
 				if strings.Contains(line, message) {
 					reached(step)
 				}
@@ -171,7 +174,8 @@ func exitAtStep(n *Node, step string) Tune {
 	}
 }
 
-// An initial member ends at each of its steps, or all of them do; they are started again, and the cluster begins.
+// An initial member ends at each of its steps, or all of them do; they are started again, and the
+// cluster begins.
 func TestInterruptedBootstrapCompletes(t *testing.T) {
 	t.Parallel()
 	for _, step := range bootstrapSteps {
@@ -245,7 +249,8 @@ func TestInitialMemberWithFullDiskDoesNotBootstrap(t *testing.T) {
 		n3.Disk.SetFree(24 << 20)
 		s.startProcesses()
 		require.ErrorContains(s, n1.AwaitOpen(s.Within(30*time.Second)), "still starting")
-		require.True(s, s.Trace.Has("n1", "waiting", "n3", "MiB are free"), "the others log the reason")
+		require.True(s, s.Trace.Has("n1", "waiting", "n3", "MiB are free"),
+			"the others log the reason")
 		require.True(s, s.Trace.Has("n3", "waiting", "MiB are free"), "it logs the reason itself")
 		n3.Disk.SetFree(1 << 40)
 		s.awaitAllOpen()

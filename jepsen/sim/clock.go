@@ -109,7 +109,8 @@ func (c *Clock) ResumeInTime() {
 }
 
 // gate blocks goroutines while it is closed.
-type gate struct{ opened atomic.Pointer[chan struct{}] } // the channel is closed when the gate opens; nil = it is open
+// the channel is closed when the gate opens; nil = it is open
+type gate struct{ opened atomic.Pointer[chan struct{}] }
 
 // shut closes the gate, and reports whether it was open.
 func (g *gate) shut() bool {

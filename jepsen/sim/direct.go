@@ -28,7 +28,8 @@ import (
 // Proposals of a story to one node, without a client and its retries.
 
 const (
-	// answerTimeout is how long a story waits for one answer: far longer than a healthy cluster takes.
+	// answerTimeout is how long a story waits for one answer: far longer than a healthy cluster
+	// takes.
 	answerTimeout = 5 * time.Second
 	// opTimeout is how long it waits for an answer that may never come.
 	opTimeout = time.Second
@@ -37,7 +38,8 @@ const (
 )
 
 var (
-	// errProcessExited is what a client sees of a process that ended: the end of its connection, no answer.
+	// errProcessExited is what a client sees of a process that ended: the end of its connection, no
+	// answer.
 	errProcessExited = fmt.Errorf("the process ended: %w", raftnode.ErrUnknown)
 	errNotRunning    = errors.New("not done: no process runs there")
 )
@@ -45,7 +47,8 @@ var (
 // propose submits something to the process of this node and waits for the answer, the end of the
 // process, or ctx. Run checks that there is exactly one answer to each proposal, also if the caller
 // has stopped waiting.
-func (n *Node) propose(ctx context.Context, submit func(*raftnode.Node, raftnode.Done)) (raftnode.Answer, error) {
+func (n *Node) propose(ctx context.Context,
+	submit func(*raftnode.Node, raftnode.Done)) (raftnode.Answer, error) {
 	p := n.openProcess()
 	if p == nil {
 		return raftnode.Answer{}, errNotRunning
@@ -79,8 +82,10 @@ func (n *Node) propose(ctx context.Context, submit func(*raftnode.Node, raftnode
 func (n *Node) Propose(ctx context.Context, c fsm.Command) (raftnode.Answer, error) {
 	if acquire, ok := c.(*fsm.Acquire); ok { // it may be granted whatever the answer is
 		n.sim.record.put(check.Record{Op: &check.Op{
-			Client: "story", Kind: check.OpLock, Items: checkItems(acquire.Items), Outcome: check.Unknown,
-			Ref: checkRef(fsm.TicketRef{Session: acquire.Session, Ticket: acquire.Ticket}), Call: n.sim.historyTime(),
+			Client: "story", Kind: check.OpLock, Items: checkItems(acquire.Items),
+			Outcome: check.Unknown,
+			Ref:     checkRef(fsm.TicketRef{Session: acquire.Session, Ticket: acquire.Ticket}),
+			Call:    n.sim.historyTime(),
 		}})
 	}
 	return n.propose(ctx, func(up *raftnode.Node, done raftnode.Done) { up.Submit(ctx, c, done) })
@@ -156,9 +161,10 @@ func (s *Sim) Holder(name, lock string, ttl time.Duration) *Holder {
 	s.Helper()
 	h := &Holder{sim: s}
 	request := func(what string, c fsm.Command) fsm.Result {
-		a, err := h.callLeader(s.Within(electionTimeMax), func(ctx context.Context, n *Node) (raftnode.Answer, error) {
-			return n.Propose(ctx, c)
-		})
+		a, err := h.callLeader(s.Within(electionTimeMax),
+			func(ctx context.Context, n *Node) (raftnode.Answer, error) {
+				return n.Propose(ctx, c)
+			})
 		if err != nil || a.Result.Code != fsm.OK {
 			s.Fatalf("%s can't %s: %v, code %d", name, what, err, a.Result.Code)
 		}
@@ -173,7 +179,9 @@ func (s *Sim) Holder(name, lock string, ttl time.Duration) *Holder {
 	h.Die = background(func(ctx context.Context) {
 		for ctx.Err() == nil {
 			next := time.Now().Add(ttl / 3)
-			a, _ := h.callLeader(ctx, func(ctx context.Context, n *Node) (raftnode.Answer, error) { return n.Renew(ctx, id) })
+			a, _ := h.callLeader(ctx, func(ctx context.Context, n *Node) (raftnode.Answer, error) {
+				return n.Renew(ctx, id)
+			})
 			if a.Result.Code == fsm.NoSession || !workload.Sleep(ctx, time.Until(next)) {
 				return
 			}
@@ -197,7 +205,8 @@ func (h *Holder) callLeader(
 				h.confirmed.Store(int64(sent))
 				if a.Result.Code == fsm.OK {
 					h.sim.record.put(check.Record{Renewal: &check.Renewal{
-						Session: uint64(a.Result.Session), Sent: sent + historyBegin, Confirmed: h.sim.historyTime(),
+						Session: uint64(a.Result.Session), Sent: sent + historyBegin,
+						Confirmed: h.sim.historyTime(),
 					}})
 				}
 				return a, nil
@@ -250,8 +259,10 @@ func (l *Load) runRawClient() (end func()) {
 	again := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}
 	for _, n := range l.InitialMembers() {
 		conn, err := grpc.NewClient("passthrough:///"+n.Host+":"+clientPort,
-			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(s.stack.Dial),
-			grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second}))
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(s.stack.Dial),
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: again,
+				MinConnectTimeout: time.Second}))
 		if err != nil {
 			l.Fatal(err)
 		}
@@ -273,15 +284,18 @@ func (l *Load) runRawClient() (end func()) {
 // rawCall makes one call to a random node. The answer to a request with the session's secret
 // confirms a renewal of the session. After an error the outcome is unknown.
 func rawCall[Request, Response any](s *rawClient, within time.Duration,
-	method func(zamokpb.ZamokClient, context.Context, *Request, ...grpc.CallOption) (*Response, error), r *Request) (*Response, error) {
+	method func(zamokpb.ZamokClient, context.Context, *Request, ...grpc.CallOption) (*Response,
+		error), r *Request) (*Response, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	sent := s.clock.Now()
 	to := s.IntN(len(s.nodes))
 	defer s.rare.watchRelay(s.Sim, s.InitialMembers()[to].Host)()
-	answer, err := method(s.nodes[to], metadata.AppendToOutgoingContext(ctx, zamokpb.RelayKey, "1"), r)
+	answer, err := method(s.nodes[to],
+		metadata.AppendToOutgoingContext(ctx, zamokpb.RelayKey, "1"), r)
 	if _, renews := any(r).(interface{ GetSecret() []byte }); renews && err == nil {
-		s.localDeadline = sent.Add(clock.FromDuration(rawClientTTL - check.ClockMargin(rawClientTTL)))
+		s.localDeadline = sent.Add(
+			clock.FromDuration(rawClientTTL - check.ClockMargin(rawClientTTL)))
 	}
 	if err != nil {
 		err = fmt.Errorf("%w: %w", client.ErrUnavailable, err)
@@ -323,11 +337,12 @@ func (s *rawClient) runSession() {
 }
 
 func (s *rawClient) now() bool {
-	return s.record.Call(check.Op{Client: rawClientHost, Kind: check.OpNow}, func(op *check.Op) error {
-		answer, err := rawCall(s, callTimeout, zamokpb.ZamokClient.Now, &zamokpb.NowRequest{})
-		rawStamp(op, answer.GetStamp())
-		return err
-	}) == nil
+	return s.record.Call(check.Op{Client: rawClientHost, Kind: check.OpNow},
+		func(op *check.Op) error {
+			answer, err := rawCall(s, callTimeout, zamokpb.ZamokClient.Now, &zamokpb.NowRequest{})
+			rawStamp(op, answer.GetStamp())
+			return err
+		}) == nil
 }
 
 func rawStamp(op *check.Op, at *zamokpb.Stamp) {
@@ -338,23 +353,27 @@ func rawStamp(op *check.Op, at *zamokpb.Stamp) {
 func (s *rawClient) lock(name string) {
 	s.ticket++
 	op := check.Op{
-		Client: rawClientHost, Kind: check.OpLock, Ref: check.Ref{Session: s.session, Ticket: s.ticket},
+		Client: rawClientHost, Kind: check.OpLock,
+		Ref:   check.Ref{Session: s.session, Ticket: s.ticket},
 		Items: []check.Item{{Name: name, Mode: check.Exclusive}},
 	}
 	var h *workload.Hold
 	_ = s.record.Call(op, func(op *check.Op) error {
-		granted, err := rawCall(s, waitMax+callTimeout, zamokpb.ZamokClient.Acquire, &zamokpb.AcquireRequest{
-			Session: s.session, Secret: s.secret, AckedThrough: s.ticket - 1, Acquire: &zamokpb.Acquire{
-				Ticket: s.ticket, Wait: s.Int64N(int64(waitMax)),
-				Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
-			},
-		})
+		granted, err := rawCall(s, waitMax+callTimeout, zamokpb.ZamokClient.Acquire,
+			&zamokpb.AcquireRequest{
+				Session: s.session, Secret: s.secret, AckedThrough: s.ticket - 1,
+				Acquire: &zamokpb.Acquire{
+					Ticket: s.ticket, Wait: s.Int64N(int64(waitMax)),
+					Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
+				},
+			})
 		if err == nil && !s.leaseValid() {
 			return fmt.Errorf("answered too late: %w", client.ErrUnavailable)
 		}
 		if err == nil {
 			op.Token = granted.GetState().GetToken()
-			h = s.record.StartHold(check.Hold{Client: rawClientHost, Ref: op.Ref, Token: op.Token, Items: op.Items})
+			h = s.record.StartHold(check.Hold{Client: rawClientHost, Ref: op.Ref, Token: op.Token,
+				Items: op.Items})
 		}
 		return err
 	})
@@ -363,7 +382,8 @@ func (s *rawClient) lock(name string) {
 		return
 	}
 	for n := s.IntN(10); n > 0 && s.leaseValid(); n-- {
-		_ = s.record.resource.Write(check.Write{Resource: name, Client: rawClientHost, Token: h.Token}, nil)
+		_ = s.record.resource.Write(
+			check.Write{Resource: name, Client: rawClientHost, Token: h.Token}, nil)
 		time.Sleep(100 * time.Millisecond)
 	}
 	if s.IntN(3) == 0 {
@@ -385,9 +405,11 @@ func (s *rawClient) check(op check.Op, token uint64) {
 	_ = s.record.Call(op, func(op *check.Op) error {
 		// within its lease, after which it is no holder
 		left := s.localDeadline.Since(s.clock.Now()).Duration() * 9 / 10
-		answer, err := rawCall(s, min(left, callTimeout), zamokpb.ZamokClient.Check, &zamokpb.CheckRequest{
-			Name: op.Items[0].Name, Token: token, Session: op.Ref.Session, Ticket: op.Ref.Ticket,
-		})
+		answer, err := rawCall(s, min(left, callTimeout), zamokpb.ZamokClient.Check,
+			&zamokpb.CheckRequest{
+				Name: op.Items[0].Name, Token: token, Session: op.Ref.Session,
+				Ticket: op.Ref.Ticket,
+			})
 		op.Held = answer.GetHeld()
 		rawStamp(op, answer.GetStamp())
 		return err

@@ -46,7 +46,8 @@ type Disk struct {
 	random   *rand.Rand           // its own choices
 	inFlight []*write             // in the order of their beginning
 	outcomes map[writeOutcome]int // of the writes that were in flight when the power failed
-	unbegun  int                  // entries that raft counted as stored, and whose write never began
+	// entries that raft counted as stored, and whose write never began
+	unbegun int
 }
 
 // setting is a value that stories change while nodes read it.
@@ -279,8 +280,10 @@ type diskSnapshots struct {
 }
 
 func (s diskSnapshots) Create(version raft.SnapshotVersion, index, term uint64,
-	configuration raft.Configuration, configurationIndex uint64, transport raft.Transport) (raft.SnapshotSink, error) {
-	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, transport)
+	configuration raft.Configuration, configurationIndex uint64,
+	transport raft.Transport) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex,
+		transport)
 	if err != nil {
 		return nil, err
 	}

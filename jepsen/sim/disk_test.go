@@ -93,7 +93,8 @@ func corruptEntries(n *Node, lock string) {
 				acquire.Items[0].Name = strings.ToUpper(lock)
 			}
 		}
-		l.Data = entry.Append(nil) // the bytes in memory are shared with the log, which stays as it is
+		// the bytes in memory are shared with the log, which stays as it is
+		l.Data = entry.Append(nil)
 	})
 	n.Start()
 }
@@ -109,7 +110,8 @@ func submitMany(s *Sim, leader *Node, n uint64) {
 	require.NotNil(s, up, "%s does not run", leader.ID)
 	done := make(chan error, n)
 	for range n {
-		up.Submit(context.Background(), &fsm.Drop{Session: 1 << 40, Ticket: 1}, func(_ raftnode.Answer, err error) { done <- err })
+		up.Submit(context.Background(), &fsm.Drop{Session: 1 << 40, Ticket: 1},
+			func(_ raftnode.Answer, err error) { done <- err })
 	}
 	for range n {
 		require.NoError(s, <-done)
@@ -152,7 +154,8 @@ func TestDivergedNodeStops(t *testing.T) {
 			s.Await(10*time.Second, "it ends itself", func() bool { return bad.Fatal() != nil })
 			require.ErrorIs(s, bad.Fatal(), raftnode.ErrDiverged)
 			s.Await(5*time.Second, "an alarm at another", func() bool {
-				return slices.ContainsFunc(s.Others(bad), func(n *Node) bool { return s.Trace.Has(n.ID, "ALARM", "differ") })
+				return slices.ContainsFunc(s.Others(bad),
+					func(n *Node) bool { return s.Trace.Has(n.ID, "ALARM", "differ") })
 			})
 			time.Sleep(10 * time.Second)
 			requireNoExit(s, s.Others(bad))
@@ -173,7 +176,8 @@ func TestDivergenceWithoutMajorityStopsNoNode(t *testing.T) {
 		}
 		acquireMany(s, s.Leader())
 		s.Await(10*time.Second, "an alarm at all", func() bool {
-			return s.Trace.Has("n1", "ALARM") && s.Trace.Has("n2", "ALARM") && s.Trace.Has("n3", "ALARM")
+			return s.Trace.Has("n1", "ALARM") && s.Trace.Has("n2", "ALARM") &&
+				s.Trace.Has("n3", "ALARM")
 		})
 		time.Sleep(time.Minute)
 		requireNoExit(s, s.InitialMembers())
@@ -186,7 +190,8 @@ func TestDivergenceWithoutMajorityStopsNoNode(t *testing.T) {
 func forEachDiskKind(t *testing.T, story func(*Sim)) {
 	for name, onDisk := range map[string]bool{"in memory": false, "on disk": true} {
 		t.Run(name, func(t *testing.T) {
-			RunParallel(t, Config{OnDisk: onDisk, Tune: withTinyLogs, WriteTimeMax: 20 * time.Millisecond}, story)
+			RunParallel(t, Config{OnDisk: onDisk, Tune: withTinyLogs,
+				WriteTimeMax: 20 * time.Millisecond}, story)
 		})
 	}
 }
@@ -217,7 +222,8 @@ func TestAcknowledgedWritesSurvivePowerFailure(t *testing.T) {
 			down.Wait()
 			s.Start()
 			outcomes := s.WriteOutcomes()
-			missing = times < least || slices.ContainsFunc(all, func(r writeOutcome) bool { return outcomes[r] == 0 }) ||
+			missing = times < least ||
+				slices.ContainsFunc(all, func(r writeOutcome) bool { return outcomes[r] == 0 }) ||
 				s.config.OnDisk && !s.Trace.Has("FAULT", "append: torn")
 		}
 		stopAndCheck(s, load)
@@ -251,7 +257,8 @@ func TestPowerFailureDuringEachWriteKind(t *testing.T) {
 					for _, n := range targets {
 						n.Disk.forcedOutcome.set(outcome)
 					}
-					struck = losePowerDuring(s.Within(10*time.Second), op, takes, takes*9/10, targets...)
+					struck = losePowerDuring(s.Within(10*time.Second), op, takes, takes*9/10,
+						targets...)
 					down.Wait()
 					for _, n := range s.Members() {
 						if n.processEnded() {

@@ -32,14 +32,15 @@
 //
 // # Promises
 //
-//	J1  Time is virtual, and every wait has a deadline in it. A run that exceeds Config.Limit panics
-//	    with the trace and all stacks, as does one whose virtual time stands for three real minutes.
+//	J1  Time is virtual, and every wait has a deadline in it. A run that exceeds Config.Limit
+//	    panics with the trace and all stacks, as does one whose virtual time stands for three real
+//	    minutes.
 //	J2  All random choices of a run come from one seed, printed on failure; ZAMOK_SEED=n repeats
 //	    them, but not the scheduling of goroutines. For that there is the trace.
 //	J3  Raw clocks run faster than virtual time by Config.Drift at most, and those of programs
 //	    slower by as much at most. Monotonic clocks may be bent by a tenth in addition. A paused
-//	    program has no network and a clock that stands, and then jumps to the present. A clock that
-//	    is read a hundred thousand times at one moment panics, because a goroutine spins.
+//	    program has no network and a clock that stands, and then jumps to the present. A clock
+//	    that is read a hundred thousand times at one moment panics, because a goroutine spins.
 //	J4  At the end of Run all goroutines have ended, and each proposal was answered exactly once.
 //	J5  Every effect of every machine, and every restored snapshot, is compared with that of the
 //	    first machine that had it. Different entries on any disk never have one index and term.
@@ -54,7 +55,8 @@
 //	http.go, hold.go  programs that use HTTP; programs.go: reservations, death with many tickets
 //	backups.go        backups, and a restored cluster; rare.go: counts of rare states
 //	faults.go         the kinds of faults and the nemesis; impairments.go, replacement.go, loss.go
-//	audit.go          compares what the nodes apply; Check; recorder.go: the history for package check
-//	*_test.go         by subject; longrun_test.go: random faults under load (ZAMOK_SIM_KEEP=dir keeps
-//	                  the histories of failed runs); sim_test.go: the simulation itself
+//	audit.go          compares what the nodes apply; Check; recorder.go: the history for package
+//	                  check
+//	*_test.go         by subject; longrun_test.go: random faults under load (ZAMOK_SIM_KEEP=dir
+//	                  keeps the histories of failed runs); sim_test.go: the simulation itself
 package sim

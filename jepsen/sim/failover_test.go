@@ -31,7 +31,8 @@ func TestFailoverTime(t *testing.T) {
 	runStarted(t, Config{}, func(s *Sim, _ *Node) {
 		random := s.Random("kills")
 		h := s.Holder("holder", "x", 10*time.Second)
-		median, p95 := s.failOvers(kills, func() time.Duration { return time.Second + workload.UpTo(random, time.Second) })
+		median, p95 := s.failOvers(kills,
+			func() time.Duration { return time.Second + workload.UpTo(random, time.Second) })
 		assert.Less(s, median, 600*time.Millisecond)
 		assert.Less(s, p95, 900*time.Millisecond)
 		assert.True(s, s.Leader().holds("x", h), "a holder that renewed lost its lock")
@@ -80,7 +81,8 @@ func (s *Sim) slowAllLinks(delay time.Duration) {
 // needless elections, and with failovers as long as these timeouts imply.
 func TestHighLatencyClusterServes(t *testing.T) {
 	t.Parallel()
-	for name, delay := range map[string]time.Duration{"80 ms": 80 * time.Millisecond, "150 ms": 150 * time.Millisecond} {
+	for name, delay := range map[string]time.Duration{"80 ms": 80 * time.Millisecond,
+		"150 ms": 150 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			RunParallel(t, Config{Limit: time.Hour, AdaptiveTimeouts: true}, func(s *Sim) {
 				s.slowAllLinks(delay)
@@ -98,7 +100,8 @@ func TestHighLatencyClusterServes(t *testing.T) {
 				assert.True(s, s.Leader().holds("x", h))
 				median, _ := s.failOvers(10, func() time.Duration { return 10 * time.Second })
 				assert.Less(s, median, 10*time.Second)
-				assert.True(s, s.Leader().holds("x", h), "ten failovers cost no session that renews")
+				assert.True(s, s.Leader().holds("x", h),
+					"ten failovers cost no session that renews")
 				h.Die()
 				time.Sleep(2 * opTimeout) // calls in flight are answered
 				s.Check()
@@ -118,13 +121,16 @@ func TestTimeoutAdaptsToLatencyIncrease(t *testing.T) {
 			return done, unlock
 		}
 		var logged strings.Builder
-		short := func(c *client.Config) { c.TTL, c.Logger = 3*time.Second, slog.New(slog.NewTextHandler(&logged, nil)) }
+		short := func(c *client.Config) {
+			c.TTL, c.Logger = 3*time.Second, slog.New(slog.NewTextHandler(&logged, nil))
+		}
 		q := s.program("q", short)
 		require.NoError(s, s.lock(q, "q's").Unlock(s.Within(time.Minute)))
 		near, err := cycles(10 * time.Second)
 		require.NoError(s, err)
 		s.slowAllLinks(80 * time.Millisecond)
-		_, _ = cycles(time.Minute) // an unlock may be unconfirmed until all nodes have the same timeout
+		// an unlock may be unconfirmed until all nodes have the same timeout
+		_, _ = cycles(time.Minute)
 		before := s.Leader().Running().Status().Term
 		far, err := cycles(time.Minute)
 		require.NoError(s, err)
@@ -132,14 +138,18 @@ func TestTimeoutAdaptsToLatencyIncrease(t *testing.T) {
 		require.NoError(s, s.Leader().Running().Transfer(s.Within(time.Minute), ""))
 		s.lock(q, "q's again")
 		synctest.Wait()
-		require.Contains(s, logged.String(), "ttl is too short for the cluster's election timeout now", "a session that has one is notified")
+		require.Contains(s, logged.String(),
+			"ttl is too short for the cluster's election timeout now",
+			"a session that has one is notified")
 		require.Contains(s, logged.String(), "at_least=4")
 		notified := strings.Count(logged.String(), "at_least=4")
 		r := s.lock(s.program("r", short), "r's")
 		synctest.Wait()
-		require.Greater(s, strings.Count(logged.String(), "at_least=4"), notified, "so is one that begins")
+		require.Greater(s, strings.Count(logged.String(), "at_least=4"), notified,
+			"so is one that begins")
 		require.NoError(s, r.Unlock(s.Within(time.Minute)))
-		s.Logf("%d cycles a second near each other, %.1f with 80 ms between", near/10, float64(far)/60)
+		s.Logf("%d cycles a second near each other, %.1f with 80 ms between", near/10,
+			float64(far)/60)
 		require.Greater(s, far, 60*2, "a cycle is two round trips of 160 ms")
 		s.Network.HealAll()
 		time.Sleep(8 * time.Minute)
@@ -156,7 +166,8 @@ func TestAChangeOfTheTimeoutsCutsNoStream(t *testing.T) {
 	runStarted(t, Config{AdaptiveTimeouts: true}, func(s *Sim, leader *Node) {
 		var clients []*client.Lock
 		for i := range 5 {
-			clients = append(clients, s.lock(s.program(fmt.Sprint("p", i), nil), fmt.Sprint("x", i)))
+			clients = append(clients,
+				s.lock(s.program(fmt.Sprint("p", i), nil), fmt.Sprint("x", i)))
 		}
 		attachments := func() (all []uint64) {
 			leader.Running().View(func(m *fsm.Machine) {
@@ -171,13 +182,15 @@ func TestAChangeOfTheTimeoutsCutsNoStream(t *testing.T) {
 		require.Len(s, attached, len(clients))
 		for _, want := range []time.Duration{time.Second, 250 * time.Millisecond} {
 			if s.Network.HealAll(); want == time.Second {
-				for delay := 10; delay <= 80; delay += 10 { // so slowly that the leader is never lost
+				// so slowly that the leader is never lost
+				for delay := 10; delay <= 80; delay += 10 {
 					s.slowAllLinks(time.Duration(delay) * time.Millisecond)
 					time.Sleep(10 * time.Second)
 				}
 			}
 			s.Await(10*time.Minute, "all have the timeout", func() bool {
-				return !slices.ContainsFunc(s.timeouts(), func(t time.Duration) bool { return t != want })
+				return !slices.ContainsFunc(s.timeouts(),
+					func(t time.Duration) bool { return t != want })
 			})
 			require.Equal(s, attached, attachments())
 			require.Equal(s, term, leader.Status().Term)
@@ -215,7 +228,9 @@ func (s *Sim) timeouts() (all []time.Duration) {
 }
 
 // withSmallLogs makes nodes take snapshots soon, so that a node that was down needs one.
-func withSmallLogs(c *raftnode.Config) { c.SnapshotEntries, c.SnapshotEvery = smallLog, time.Second }
+func withSmallLogs(c *raftnode.Config) {
+	c.SnapshotEntries, c.SnapshotEvery = smallLog, time.Second
+}
 
 // backoffMax is how long raft may wait before it contacts a node again that was unreachable.
 const backoffMax = 11 * time.Second
@@ -241,10 +256,12 @@ func TestLaggingFollowerInstallsSnapshotUnderLoad(t *testing.T) {
 					s.Network.Isolate(away.Host)
 				}
 				missed := leader.Status().RaftIndex
-				s.Await(time.Minute, "a log of which the leader keeps only what the follower lacks", func() bool {
-					return leader.Status().RaftIndex > missed+4*smallLog
-				})
-				time.Sleep(3 * time.Second) // raft checks every one to two seconds whether a snapshot is due
+				s.Await(time.Minute, "a log of which the leader keeps only what the follower lacks",
+					func() bool {
+						return leader.Status().RaftIndex > missed+4*smallLog
+					})
+				// raft checks every one to two seconds whether a snapshot is due
+				time.Sleep(3 * time.Second)
 				s.Network.HealAll()
 				if how == "killed" {
 					away.Start()
@@ -253,7 +270,8 @@ func TestLaggingFollowerInstallsSnapshotUnderLoad(t *testing.T) {
 				s.AwaitApplied(leader, away, backoffMax)
 				_, after := s.Audit.Compared()
 				installed := s.Trace.Has(away.ID, "Installed remote snapshot")
-				assert.True(s, installed && after > before, "%s: it caught up without a snapshot", how)
+				assert.True(s, installed && after > before,
+					"%s: it caught up without a snapshot", how)
 				away.Kill() // its log has a hole now, where the snapshot is
 				away.Start()
 				s.AwaitApplied(leader, away, backoffMax)
@@ -282,7 +300,9 @@ func TestSlowSnapshotInstall(t *testing.T) {
 			away := s.Others(leader)[0]
 			away.Kill()
 			for i := range 1000 { // 4 MB
-				leader.MustPropose(&fsm.OpenSession{Secret: session.Hash{byte(i), byte(i >> 8)}, Settings: session.Settings{TTL: clock.Hour, Meta: strings.Repeat("m", fsm.MetaBytesMax)}})
+				leader.MustPropose(&fsm.OpenSession{Secret: session.Hash{byte(i), byte(i >> 8)},
+					Settings: session.Settings{TTL: clock.Hour,
+						Meta: strings.Repeat("m", fsm.MetaBytesMax)}})
 			}
 			load := s.Load(1, time.Second)
 			time.Sleep(20 * time.Second)
@@ -305,7 +325,8 @@ func TestSlowSnapshotInstall(t *testing.T) {
 			assert.Greater(s, took, takes*3/4, "slow %s: it was not slow", slow)
 			assert.False(s, s.Trace.Has(away.ID, "stuck"), "slow %s: the watchdog ended it", slow)
 			requireNoExit(s, s.InitialMembers())
-			assert.Equal(s, 1, s.Audit.Epochs(), "slow %s: the cluster elected another leader", slow)
+			assert.Equal(s, 1, s.Audit.Epochs(),
+				"slow %s: the cluster elected another leader", slow)
 			load.Stop()
 			s.Check()
 		})

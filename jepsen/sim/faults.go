@@ -27,7 +27,8 @@ type fault struct {
 const pauseClient = "pause a client"
 
 const (
-	// A fault lasts between faultDurationMin and faultDurationMax, short ones as often as long ones.
+	// A fault lasts between faultDurationMin and faultDurationMax, short ones as often as long
+	// ones.
 	faultDurationMin = 100 * time.Millisecond
 	faultDurationMax = 6 * time.Second
 	// faultIntervalMax is the longest time between two faults of one worker.
@@ -70,18 +71,24 @@ var nodeFaults = []fault{
 		return i.during(i.lasts, i.host.kill, func() { i.load.startProgram(i.host) })
 	}},
 	{"cut one way", func(i *injection) bool { return i.cut(route{i.a.Host, i.b.Host}) }},
-	{"cut both ways", func(i *injection) bool { return i.cut(route{i.a.Host, i.b.Host}, route{i.b.Host, i.a.Host}) }},
+	{"cut both ways", func(i *injection) bool {
+		return i.cut(route{i.a.Host, i.b.Host}, route{i.b.Host, i.a.Host})
+	}},
 	{"isolate", func(i *injection) bool { return i.cut(i.sim.routes(i.a.Host)...) }},
 	{"slow link", func(i *injection) bool {
 		return i.slow(20*time.Millisecond, 100*time.Millisecond, route{i.a.Host, i.b.Host})
 	}},
-	{"kill the leader", func(i *injection) bool { return i.leader != nil && i.end((*Node).Kill, i.leader) }},
+	{"kill the leader", func(i *injection) bool {
+		return i.leader != nil && i.end((*Node).Kill, i.leader)
+	}},
 	{"kill a node", func(i *injection) bool { return i.end((*Node).Kill, i.a) }},
 	{"kill all", func(i *injection) bool { return i.end((*Node).Kill, i.sim.Members()...) }},
 	{"stop a node", func(i *injection) bool { return i.end((*Node).Close, i.a) }},
 	{"power failure", func(i *injection) bool { return i.end((*Node).LosePower, i.a) }},
-	{"power failure of all nodes", func(i *injection) bool { return i.end((*Node).LosePower, i.sim.Members()...) }},
-	{"power failure during a write", func(i *injection) bool { // to the log, or at the end of a snapshot
+	{"power failure of all nodes",
+		func(i *injection) bool { return i.end((*Node).LosePower, i.sim.Members()...) }},
+	// to the log, or at the end of a snapshot
+	{"power failure during a write", func(i *injection) bool {
 		ops := []diskOp{opAppend, opDelete, opSnapshot}
 		return i.losePowerDuring(ops[i.IntN(len(ops))], i.lasts, i.a)
 	}},
@@ -93,12 +100,18 @@ var nodeFaults = []fault{
 	{"damage a log tail, power failure of the others", func(i *injection) bool {
 		return i.cutTail(i.sim.Others(i.a)...)
 	}},
-	{"kill a leader whose disk hangs", (*injection).endHangingLeader}, // with entries that are not written
-	{"stall a disk", func(i *injection) bool { return i.stop(i.a, i.lasts, i.a.Disk.Stall, i.a.Disk.Resume) }},
-	{"hang the leader's disk", func(i *injection) bool {
-		return i.leader != nil && i.stop(i.leader, hangDuration, i.leader.Disk.Stall, i.leader.Disk.Resume)
+	// with entries that are not written
+	{"kill a leader whose disk hangs", (*injection).endHangingLeader},
+	{"stall a disk", func(i *injection) bool {
+		return i.stop(i.a, i.lasts, i.a.Disk.Stall, i.a.Disk.Resume)
 	}},
-	{"block a clock", func(i *injection) bool { return i.stop(i.a, i.lasts, i.a.Clock.Freeze, i.a.Clock.Thaw) }},
+	{"hang the leader's disk", func(i *injection) bool {
+		return i.leader != nil &&
+			i.stop(i.leader, hangDuration, i.leader.Disk.Stall, i.leader.Disk.Resume)
+	}},
+	{"block a clock", func(i *injection) bool {
+		return i.stop(i.a, i.lasts, i.a.Clock.Freeze, i.a.Clock.Thaw)
+	}},
 	{"stop a clock, which then lags", func(i *injection) bool {
 		// A node that holds a lock for a connection is a client itself: its clock must not be slow.
 		defer i.excuseHolds()()
@@ -110,13 +123,17 @@ var nodeFaults = []fault{
 		i.during(i.lasts, func() { i.a.Clock.Bend(-bendMax) }, func() { i.a.Clock.Bend(bendMax) })
 		to := i.sim.historyTime()
 		i.during(i.lasts, func() {}, func() { i.a.Clock.Bend(0) })
-		i.sim.record.put(check.Record{Stall: &check.Stall{Reason: i.kind, From: from, To: to, LostTime: (to - from) / clock.BendDivisor}})
+		i.sim.record.put(check.Record{
+			Stall: &check.Stall{Reason: i.kind, From: from, To: to,
+				LostTime: (to - from) / clock.BendDivisor}})
 		return true
 	}},
-	{"fill a disk", func(i *injection) bool { // too little space for entries, or so little that the node warns
+	// too little space for entries, or so little that the node warns
+	{"fill a disk", func(i *injection) bool {
 		room := uint64(i.IntN(2)) * (store.DefaultReservedSpace + store.DefaultLowSpace) / 2
 		i.trace("%s, %d bytes are left", i.a.ID, room)
-		return i.during(i.lasts, func() { i.a.Disk.SetFree(room) }, func() { i.a.Disk.SetFree(math.MaxUint64) })
+		return i.during(i.lasts, func() { i.a.Disk.SetFree(room) },
+			func() { i.a.Disk.SetFree(math.MaxUint64) })
 	}},
 	{"break a disk", func(i *injection) bool {
 		if i.a.Running() == nil {
@@ -137,7 +154,8 @@ var nodeFaults = []fault{
 	}},
 }
 
-// clientFaults are the other faults of programs, of the links between them and the nodes, and of membership.
+// clientFaults are the other faults of programs, of the links between them and the nodes, and of
+// membership.
 var clientFaults = []fault{
 	{pauseClient, func(i *injection) bool {
 		p := i.host.running()
@@ -149,7 +167,8 @@ var clientFaults = []fault{
 		i.wait(i.perhapsBeyondLease())
 		i.host.resume(p)
 		i.sim.record.put(check.Record{Fault: &check.Fault{
-			Kind: pauseClient, Target: p.label, From: from, To: i.sim.historyTime(), ExcusesClient: true,
+			Kind: pauseClient, Target: p.label, From: from, To: i.sim.historyTime(),
+			ExcusesClient: true,
 		}})
 		return true
 	}},
@@ -242,13 +261,15 @@ func (i *injection) trace(format string, args ...any) {
 
 func (i *injection) cut(routes ...route) bool {
 	i.trace("%v", routes)
-	return i.during(i.lasts, func() { i.sim.Network.Cut(routes...) }, func() { i.sim.Network.Heal(routes...) })
+	return i.during(i.lasts, func() { i.sim.Network.Cut(routes...) },
+		func() { i.sim.Network.Heal(routes...) })
 }
 
 func (i *injection) slow(delay, spread time.Duration, routes ...route) bool {
 	i.trace("%v", routes)
 	set := i.sim.Network.SetDelay
-	return i.during(i.lasts, func() { set(delay, spread, routes...) }, func() { set(delayMin, delaySpread, routes...) })
+	return i.during(i.lasts, func() { set(delay, spread, routes...) },
+		func() { set(delayMin, delaySpread, routes...) })
 }
 
 // end ends processes at the same moment; restartLoop starts them again later.
@@ -276,7 +297,8 @@ func (i *injection) stop(n *Node, lasts time.Duration, begin, end func()) bool {
 	from := i.sim.historyTime()
 	i.during(lasts, begin, end)
 	to := i.sim.historyTime()
-	i.sim.record.put(check.Record{Stall: &check.Stall{Reason: i.kind, From: from, To: to, LostTime: to - from}})
+	i.sim.record.put(check.Record{
+		Stall: &check.Stall{Reason: i.kind, From: from, To: to, LostTime: to - from}})
 	return true
 }
 
@@ -295,7 +317,8 @@ func (i *injection) endHangingLeader() bool {
 func (i *injection) losePowerDuring(op diskOp, within time.Duration, nodes ...*Node) bool {
 	bounded, cancel := context.WithTimeout(i.ctx, within)
 	defer cancel()
-	n := losePowerDuring(bounded, op, 2*writeTimeMax, workload.UpTo(i.Rand, 2*writeTimeMax), nodes...)
+	n := losePowerDuring(bounded, op, 2*writeTimeMax, workload.UpTo(i.Rand, 2*writeTimeMax),
+		nodes...)
 	if n != nil {
 		i.delayRestart(n, faultDurationMax/2)
 		i.trace("%s, %s", n.ID, op)
@@ -317,7 +340,8 @@ type Nemesis struct {
 	counts          map[string]int      // of faults, by kind
 	restartAfter    map[*Node]time.Time // when a node may be restarted
 	unexpectedExits int                 // processes that exited by themselves
-	calmFrom        time.Time           // no fault begins after this, until a node is replaced; 0: none is
+	// no fault begins after this, until a node is replaced; 0: none is
+	calmFrom time.Time
 }
 
 // StartNemesis begins to inject faults of these kinds, up to so many at the same time.
@@ -412,7 +436,8 @@ func (f *Nemesis) injectLoop(ctx context.Context, random *rand.Rand) {
 		f.mu.Lock()
 		f.counts[next.kind]++
 		f.mu.Unlock()
-		f.sim.record.put(check.Record{Fault: &check.Fault{Kind: next.kind, From: from, To: f.sim.historyTime()}})
+		f.sim.record.put(check.Record{
+			Fault: &check.Fault{Kind: next.kind, From: from, To: f.sim.historyTime()}})
 	}
 }
 

@@ -51,8 +51,12 @@ func (s *Sim) attach(n *Node, h *Holder) (stop func() []call) {
 			}
 		}))
 	}
-	loop("fence", func(ctx context.Context, _ *call) (raftnode.Answer, error) { return n.ReadBarrier(ctx) })
-	loop("renew", func(ctx context.Context, _ *call) (raftnode.Answer, error) { return n.Renew(ctx, h.Ref.Session) })
+	loop("fence", func(ctx context.Context, _ *call) (raftnode.Answer, error) {
+		return n.ReadBarrier(ctx)
+	})
+	loop("renew", func(ctx context.Context, _ *call) (raftnode.Answer, error) {
+		return n.Renew(ctx, h.Ref.Session)
+	})
 	for range 10 {
 		loop("acquire", func(ctx context.Context, c *call) (raftnode.Answer, error) {
 			c.ref = fsm.TicketRef{Session: h.Ref.Session, Ticket: ticket.Add(1)}
@@ -76,7 +80,8 @@ func TestFormerLeaderAcknowledgesNothing(t *testing.T) {
 		random := s.Random("cuts")
 		afterCut, unknown, took := 0, 0, 0
 		for round := range 20 {
-			h := s.Holder(fmt.Sprintf("holder %d", round), fmt.Sprintf("lock %d", round), time.Minute)
+			h := s.Holder(fmt.Sprintf("holder %d", round), fmt.Sprintf("lock %d", round),
+				time.Minute)
 			stop := s.attach(leader, h)
 			time.Sleep(300*time.Millisecond + time.Duration(random.IntN(20_000_000)))
 			cut := s.Elapsed()
@@ -89,7 +94,9 @@ func TestFormerLeaderAcknowledgesNothing(t *testing.T) {
 			for _, c := range calls {
 				if c.sent > cut {
 					afterCut++
-					assert.Error(s, c.err, "round %d: %s sent at %v was answered; the cut was at %v, the next epoch at %v",
+					assert.Error(s, c.err,
+						"round %d: %s sent at %v was answered; the cut was at %v, the next "+
+							"epoch at %v",
 						round, c.what, c.sent, cut, opened)
 				}
 				if c.err != nil && !errors.Is(c.err, raftnode.ErrUnknown) {
@@ -104,11 +111,13 @@ func TestFormerLeaderAcknowledgesNothing(t *testing.T) {
 			h.Die()
 			leader = s.Leader()
 		}
-		s.Logf("%d calls to deposed leaders; of %d acquisitions without answer %d took effect", afterCut, unknown, took)
+		s.Logf("%d calls to deposed leaders; of %d acquisitions without answer %d took effect",
+			afterCut, unknown, took)
 		require.Greater(s, afterCut, 500)
 		require.Greater(s, unknown, 15)
 		require.NotZero(s, took, "none of the unknown took effect: the other half was not tested")
-		require.Less(s, took, unknown, "all of the unknown took effect: the other half was not tested")
+		require.Less(s, took, unknown,
+			"all of the unknown took effect: the other half was not tested")
 		s.Check()
 	})
 }
@@ -120,8 +129,10 @@ func TestFormerLeaderAnswersNoRead(t *testing.T) {
 		h.Die()
 		for way := range 3 {
 			for what, call := range map[string]func(context.Context) (raftnode.Answer, error){
-				"a fence":   leader.ReadBarrier,
-				"a renewal": func(ctx context.Context) (raftnode.Answer, error) { return leader.Renew(ctx, h.Ref.Session) },
+				"a fence": leader.ReadBarrier,
+				"a renewal": func(ctx context.Context) (raftnode.Answer, error) {
+					return leader.Renew(ctx, h.Ref.Session)
+				},
 				"a command": func(ctx context.Context) (raftnode.Answer, error) {
 					return leader.Propose(ctx, &fsm.Drop{Session: h.Ref.Session, Ticket: 99})
 				},
@@ -185,11 +196,13 @@ func TestClockReadingOfOldEpochIsIgnored(t *testing.T) {
 		dead.Die()
 		var stood clock.Time
 		for _, n := range append(s.Others(leader), leader) {
-			forged := leader.MustPropose(&fsm.LeaderStart{Node: n.ID, Nonce: 1, Cluster: fsm.ClusterID{1}})
+			forged := leader.MustPropose(
+				&fsm.LeaderStart{Node: n.ID, Nonce: 1, Cluster: fsm.ClusterID{1}})
 			stood = forged.Time
 			s.AwaitApplied(leader, n, time.Second)
 			n.View(func(m *fsm.Machine) {
-				assert.Equal(s, forged.Result.Index, m.Epoch(), "the machines applied it as an epoch")
+				assert.Equal(s, forged.Result.Index, m.Epoch(),
+					"the machines applied it as an epoch")
 			})
 			for range 30 {
 				time.Sleep(100 * time.Millisecond)
@@ -222,14 +235,17 @@ func TestStaleRepliesDoNotConfirmLeadership(t *testing.T) {
 			s.Network.SetDelay(delay, 0, s.routes(leader.Host)...)
 			time.Sleep(time.Second + time.Duration(round)*7*time.Millisecond)
 			for _, n := range s.Others(leader) {
-				s.Network.Cut(route{leader.Host, n.Host}) // new messages are lost; those in flight arrive
+				// new messages are lost; those in flight arrive
+				s.Network.Cut(route{leader.Host, n.Host})
 			}
 			var barriers sync.WaitGroup
 			for i := range 5 {
 				barriers.Go(func() {
 					time.Sleep(time.Duration(i) * delay / 5)
 					_, err := leader.ReadBarrier(s.Within(opTimeout))
-					assert.Error(s, err, "round %d: no node has received anything from the leader since the call", round)
+					assert.Error(s, err,
+						"round %d: no node has received anything from the leader since the call",
+						round)
 				})
 			}
 			barriers.Wait()

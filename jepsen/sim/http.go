@@ -336,7 +336,8 @@ func (w *webProgram) acquireAgain(g *webGrant, key string, body []byte) {
 	}
 	w.rare.add(&w.rare.keyed, spanOf{Ref: g.Ref, from: a.sentAt - historyBegin})
 	if a.Session != g.Session || a.Token != g.Token {
-		w.Audit.Violation("%s was granted session %d, token %d, and by the same key session %d, token %d",
+		w.Audit.Violation(
+			"%s was granted session %d, token %d, and by the same key session %d, token %d",
 			w.host, g.Session, g.Token, a.Session, a.Token)
 	}
 	g.confirm(w, a)
@@ -391,7 +392,8 @@ func (w *webProgram) release(g *webGrant) (err error) {
 			continue
 		}
 		switch err = a.err(); {
-		case a.status == http.StatusGone, err == nil && a.Reason != "dropped" && a.Reason != "closed":
+		case a.status == http.StatusGone,
+			err == nil && a.Reason != "dropped" && a.Reason != "closed":
 			return errNotHeld
 		case err == nil:
 			return nil

@@ -101,8 +101,8 @@ func (d *Disk) capture(counted uint64, powerFails bool) {
 	}
 	d.countUnbegun(counted)
 	if d.voteHalfWritten {
-		d.sim.Audit.Violation("%s ended between the two halves of a vote: it may give that term's vote to the earlier candidate, "+
-			"without comparing the logs", d.id)
+		d.sim.Audit.Violation("%s ended between the two halves of a vote: it may give that "+
+			"term's vote to the earlier candidate, without comparing the logs", d.id)
 	}
 	var err error
 	if d.memory != nil {
@@ -131,7 +131,8 @@ func (d *Disk) cutImage(entries uint64) {
 		d.sim.Audit.Violation("the simulation can't cut the log of %s: %v", d.id, err)
 	}
 	d.damaged = true
-	d.sim.Trace.Fault("the log of %s loses %d entries, and it owes entry %d of term %d", d.id, entries,
+	d.sim.Trace.Fault("the log of %s loses %d entries, and it owes entry %d of term %d", d.id,
+		entries,
 		d.image.memory.Owed().Index, d.image.memory.Owed().Term)
 }
 
@@ -159,7 +160,8 @@ func (d *Disk) countUnbegun(counted uint64) {
 	if last == 0 || counted <= last { // an empty log begins behind a snapshot
 		return
 	}
-	d.sim.Trace.Fault("%s loses entries %d to %d, which it had not begun to write", d.id, last+1, counted)
+	d.sim.Trace.Fault("%s loses entries %d to %d, which it had not begun to write", d.id, last+1,
+		counted)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.unbegun += int(counted - last)
@@ -250,8 +252,8 @@ func tearSectors(before, after []byte, random *rand.Rand) []byte {
 // bytes of the page, in one sector, which a disk writes wholly or not at all.
 const rootPages = 2
 
-// tearPages mixes a file before and after a transaction of bbolt, which grows the file, writes pages that
-// were free, flushes, and then writes one root.
+// tearPages mixes a file before and after a transaction of bbolt, which grows the file, writes
+// pages that were free, flushes, and then writes one root.
 func tearPages(before, after []byte, random *rand.Rand) []byte {
 	page := os.Getpagesize()
 	mixed := make([]byte, max(len(before), len(after)))
@@ -278,7 +280,8 @@ func isSegment(path string) bool {
 	return strings.HasSuffix(strings.TrimSuffix(path, ".new"), ".log")
 }
 
-// copyDir copies a data directory; some files are replaced, and what is not complete is lost or cut.
+// copyDir copies a data directory; some files are replaced, and what is not complete is lost or
+// cut.
 func copyDir(from, to string, replaced map[string][]byte, random *rand.Rand) error {
 	return filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
 		unfinished := strings.Contains(path, ".tmp")
@@ -320,7 +323,8 @@ func copyDir(from, to string, replaced map[string][]byte, random *rand.Rand) err
 
 // losePowerDuring makes the first of these nodes that begins such a write lose its power after a
 // while. The write takes at least takes. It returns the node, or nil if ctx ended before.
-func losePowerDuring(ctx context.Context, op diskOp, takes, after time.Duration, nodes ...*Node) *Node {
+func losePowerDuring(ctx context.Context, op diskOp, takes, after time.Duration,
+	nodes ...*Node) *Node {
 	struck := make(chan *Node, len(nodes))
 	for _, n := range nodes {
 		n.Disk.hookNextWrite(op, takes, func() { struck <- n })

@@ -28,24 +28,29 @@ var impairments = []fault{
 			return false
 		}
 		slower := slowDownMin + workload.UpTo(i.Rand, slowDownMax-slowDownMin)
-		return i.stop(i.leader, slowDuration, func() { i.leader.Disk.SlowDown(slower) }, func() { i.leader.Disk.SlowDown(0) })
+		return i.stop(i.leader, slowDuration, func() { i.leader.Disk.SlowDown(slower) },
+			func() { i.leader.Disk.SlowDown(0) })
 	}},
 	{"slow disk", func(i *injection) bool {
-		return i.stop(i.a, i.lasts, func() { i.a.Disk.SlowDown(slowDownMin) }, func() { i.a.Disk.SlowDown(0) })
+		return i.stop(i.a, i.lasts, func() { i.a.Disk.SlowDown(slowDownMin) },
+			func() { i.a.Disk.SlowDown(0) })
 	}},
-	{"black hole", func(i *injection) bool { // at the leader if there is one: other nodes send few large messages
+	// at the leader if there is one: other nodes send few large messages
+	{"black hole", func(i *injection) bool {
 		from := i.a
 		if i.leader != nil {
 			from = i.leader
 		}
 		routes := i.sim.routesFrom(from.Host)
 		i.trace("%v", routes)
-		return i.during(slowDuration, func() { i.sim.Network.BlackHole(routes...) }, func() { i.sim.Network.FillBlackHole(routes...) })
+		return i.during(slowDuration, func() { i.sim.Network.BlackHole(routes...) },
+			func() { i.sim.Network.FillBlackHole(routes...) })
 	}},
 	{"one-way loss", func(i *injection) bool {
 		routes, loss := i.sim.routesFrom(i.a.Host), lossMax*i.Float64()
 		i.trace("%v, %.2f", routes, loss)
-		return i.during(i.lasts, func() { i.sim.Network.Lose(loss, routes...) }, func() { i.sim.Network.Lose(0, routes...) })
+		return i.during(i.lasts, func() { i.sim.Network.Lose(loss, routes...) },
+			func() { i.sim.Network.Lose(0, routes...) })
 	}},
 	{"throttle a processor", func(i *injection) bool {
 		var heal func()
@@ -108,7 +113,8 @@ func (i *injection) twoSnapshots() bool {
 
 // await waits until a condition holds, or a time has passed, and reports whether it holds.
 func (i *injection) await(most time.Duration, holds func() bool) bool {
-	for until := time.Now().Add(most); time.Now().Before(until) && i.ctx.Err() == nil; i.wait(restartPollInterval) {
+	for until := time.Now().Add(most); time.Now().Before(until) &&
+		i.ctx.Err() == nil; i.wait(restartPollInterval) {
 		if holds() {
 			return true
 		}

@@ -65,8 +65,10 @@ func (w *leakTest) runRound() {
 	worker, victim := w.user("worker", nil), w.user("victim", func(c *client.Config) {
 		c.TTL, c.LockDelay = 2*time.Second, 300*time.Millisecond
 	})
-	held := []*client.Lock{w.lock(worker, "a"), w.lock(worker, "b", client.Shared()), w.lock(worker, "c", client.Permits(1, 2))}
-	all, err := worker.LockAll(w.ctx, []client.Item{client.ExclusiveItem("d"), client.SharedItem("e")}, client.WithOwner("o"))
+	held := []*client.Lock{w.lock(worker, "a"), w.lock(worker, "b", client.Shared()),
+		w.lock(worker, "c", client.Permits(1, 2))}
+	all, err := worker.LockAll(w.ctx,
+		[]client.Item{client.ExclusiveItem("d"), client.SharedItem("e")}, client.WithOwner("o"))
 	require.NoError(w, err)
 	held = append(held, all)
 	w.lock(victim, "f")
@@ -81,7 +83,8 @@ func (w *leakTest) runRound() {
 	waits := w.begin(w.ctx, w.longLived, "f", client.OnPosition(func(client.Position) {}))
 	parked, park := context.WithCancel(context.Background())
 	dying := w.begin(parked, victim, "a")
-	for _, u := range []*program{worker, worker, w.longLived, w.longLived} { // whichever node serves them
+	// whichever node serves them
+	for _, u := range []*program{worker, worker, w.longLived, w.longLived} {
 		w.watch(u)
 	}
 	d, err := w.longLived.Get(w.ctx, "forced", 10)
@@ -110,7 +113,8 @@ func (w *leakTest) runRound() {
 	require.NoError(w, worker.Close())
 	worker.stack.CloseAll()
 	w.AwaitCounts(time.Minute, fsm.Counts{Sessions: 1, Locks: 1, Granted: 1}) // the keeper's
-	time.Sleep(2 * time.Second)                                               // what is idle is closed
+	// what is idle is closed
+	time.Sleep(2 * time.Second)
 }
 
 // watch watches a lock until it was acquired and released.
@@ -184,13 +188,15 @@ func runLeakTest(t *testing.T, calm bool) {
 			for _, line := range more {
 				what, _, _ := strings.Cut(line, ": ")
 				if is := last[what]; is-after[window-1][what] >= between {
-					s.Errorf("after %d more rounds there are more %s, and %d after as many again", between+1, line, is)
+					s.Errorf("after %d more rounds there are more %s, and %d after as many again",
+						between+1, line, is)
 				}
 			}
 		}
 		last := after[window-1]
 		assert.Greater(s, len(last), 50, "things that were counted")
-		s.Logf("%d goroutines, %d kinds of things, in %v", last["goroutines"], len(last), s.Elapsed())
+		s.Logf("%d goroutines, %d kinds of things, in %v", last["goroutines"], len(last),
+			s.Elapsed())
 	})
 }
 
@@ -235,7 +241,8 @@ func (c resourceCounts) addObjects() {
 	records := make([]runtime.MemProfileRecord, 1<<16)
 	n, _ := runtime.MemProfile(records, false)
 	for _, r := range records[:n] {
-		if site, ours := allocationSite(r.Stack()); ours && r.InUseBytes() > tinyObjectBytes*r.InUseObjects() {
+		if site, ours := allocationSite(r.Stack()); ours &&
+			r.InUseBytes() > tinyObjectBytes*r.InUseObjects() {
 			c["objects of "+site] += int(r.InUseObjects())
 		}
 	}
@@ -255,12 +262,14 @@ func allocationSite(stack []uintptr) (site string, ours bool) {
 		switch {
 		case f.Function == "runtime.acquireSudog",
 			strings.HasSuffix(f.File, "/fsm/codec.go"), strings.Contains(f.File, "/fsm/record/"),
-			slices.Contains([]string{"zamok/fsm.(*ticket).setItems", "zamok/fsm.(*Downgrade).execute", "zamok/fsm.(*Machine).refuseTicket",
+			slices.Contains([]string{"zamok/fsm.(*ticket).setItems",
+				"zamok/fsm.(*Downgrade).execute", "zamok/fsm.(*Machine).refuseTicket",
 				"zamok/api/history.(*History).Restored"}, f.Function):
 			return "", false
 		}
 		if strings.HasPrefix(f.Function, "zamok/") {
-			return fmt.Sprintf("%s:%d", f.Function, f.Line), !strings.HasPrefix(f.Function, "zamok/jepsen/")
+			return fmt.Sprintf("%s:%d", f.Function, f.Line), !strings.HasPrefix(f.Function,
+				"zamok/jepsen/")
 		}
 		if !more {
 			return "", false
@@ -294,8 +303,10 @@ func growthBetween(before, after []resourceCounts, by int) (found []string) {
 func TestResourceGrowthIsDetected(t *testing.T) {
 	before := []resourceCounts{{"a": 1, "b": 5}, {"a": 2, "b": 5}}
 	after := []resourceCounts{{"a": 6, "b": 9, "c": 3}, {"a": 5, "b": 6, "c": 3}}
-	assert.Equal(t, []string{"a: 5, and 2 before", "c: 3, and 0 before"}, growthBetween(before, after, 3))
+	assert.Equal(t, []string{"a: 5, and 2 before", "c: 3, and 0 before"},
+		growthBetween(before, after, 3))
 	assert.Empty(t, growthBetween(before, after, 4))
 	assert.Empty(t, growthBetween([]resourceCounts{{}}, []resourceCounts{{"objects of x": 5}}, 3))
-	assert.NotEmpty(t, growthBetween([]resourceCounts{{}}, []resourceCounts{{"objects of x": 6}}, 3))
+	assert.NotEmpty(t, growthBetween([]resourceCounts{{}},
+		[]resourceCounts{{"objects of x": 6}}, 3))
 }

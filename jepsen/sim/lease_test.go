@@ -18,8 +18,8 @@ import (
 	"zamok/session"
 )
 
-// The bound of a lease: a dead client's session ends within ttl + Σ over leader changes (leaderless time
-// + 1 s) + what stalls cut off + a tick + a commit, and never earlier than the ttl after the
+// The bound of a lease: a dead client's session ends within ttl + Σ over leader changes (leaderless
+// time + 1 s) + what stalls cut off + a tick + a commit, and never earlier than the ttl after the
 // sending of the last renewal that was answered.
 
 // leaderChanges are leader changes that a story makes, and how much they may delay an expiration.
@@ -50,7 +50,9 @@ func (c *leaderChanges) isolate() {
 }
 
 func (c *leaderChanges) transfer() {
-	c.change(func(old *Node) { require.NoError(c, old.Running().Transfer(c.Within(electionTimeMax), "")) })
+	c.change(func(old *Node) {
+		require.NoError(c, old.Running().Transfer(c.Within(electionTimeMax), ""))
+	})
 }
 
 // lostTime is by how much the changes may prolong a lease.
@@ -59,8 +61,10 @@ func (c *leaderChanges) lostTime() time.Duration {
 }
 
 func TestLeasesAcrossLeaderChanges(t *testing.T) {
-	kill, isolate, transfer := (*leaderChanges).kill, (*leaderChanges).isolate, (*leaderChanges).transfer
-	testLeases(t, Config{OnDisk: true}, 10*time.Second, kill, isolate, kill, transfer, isolate, kill)
+	kill, isolate, transfer := (*leaderChanges).kill, (*leaderChanges).isolate,
+		(*leaderChanges).transfer
+	testLeases(t, Config{OnDisk: true}, 10*time.Second, kill, isolate, kill, transfer,
+		isolate, kill)
 }
 
 // Only a checkpoint each second saves cluster time here: one client renews, every three seconds,
@@ -78,13 +82,15 @@ func testLeases(t *testing.T, config Config, ttl time.Duration, changes ...func(
 		alive, dead := s.Holder("alive", "kept", 10*time.Second), s.Holder("dead", "lost", ttl)
 		waiter := s.Holder("waiter", "lost", time.Hour)
 		require.Zero(s, waiter.Token)
-		time.Sleep(10 * time.Second / 3) // the changes begin with a renewal of alive, which then saves the least time
+		// the changes begin with a renewal of alive, which then saves the least time
+		time.Sleep(10 * time.Second / 3)
 		dead.Die()
 		var took, bound time.Duration
 		freed := func() bool {
 			at, token, granted := s.Audit.Granted(waiter.Ref)
 			if granted && took == 0 {
-				took, bound = at-dead.LastConfirmedSend(), ttl+c.lostTime()+dueDelayMax+commitTimeMax
+				took, bound = at-dead.LastConfirmedSend(),
+					ttl+c.lostTime()+dueDelayMax+commitTimeMax
 				assert.Greater(s, token, dead.Token)
 			}
 			return granted
@@ -98,7 +104,8 @@ func testLeases(t *testing.T, config Config, ttl time.Duration, changes ...func(
 		s.Await(ttl, "the waiter has the lock of the dead client", freed)
 		assert.GreaterOrEqual(s, took, ttl, "the lease of the dead client ended early")
 		assert.LessOrEqual(s, took, bound, "it lasted too long")
-		s.Logf("freed after %v of at most %v; %d leader changes, %v leaderless", took, bound, c.times, c.leaderless)
+		s.Logf("freed after %v of at most %v; %d leader changes, %v leaderless", took, bound,
+			c.times, c.leaderless)
 		assert.False(s, alive.Ended(), "the live client lost its session")
 		assert.True(s, c.leader.holds("kept", alive), "the live client lost its lock")
 		s.Check()
@@ -124,7 +131,8 @@ func TestLeaseIsNotShortenedByTick(t *testing.T) {
 			at, ended := s.Audit.Ended(id)
 			assert.True(s, ended)
 			assert.GreaterOrEqual(s, at-sent, ttl, "session %d ended early", id)
-			assert.LessOrEqual(s, at-sent, ttl+dueDelayMax+commitTimeMax, "session %d ended late", id)
+			assert.LessOrEqual(s, at-sent, ttl+dueDelayMax+commitTimeMax,
+				"session %d ended late", id)
 		}
 	})
 }
@@ -162,7 +170,8 @@ func TestStalledLeaderExpiresNoLease(t *testing.T) {
 			assert.GreaterOrEqual(s, took, ttl)
 			assert.LessOrEqual(s, took, ttl+cut+dueDelayMax+commitTimeMax+pause)
 			if of == "its epoch" {
-				assert.InDelta(s, pause.Seconds(), cut.Seconds(), clock.StepMax.Duration().Seconds(), "what was cut off shows")
+				assert.InDelta(s, pause.Seconds(), cut.Seconds(),
+					clock.StepMax.Duration().Seconds(), "what was cut off shows")
 				assert.Greater(s, took, pause+ttl-2*time.Second, "the pause counted")
 			}
 			time.Sleep(2 * ttl)
@@ -198,7 +207,8 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 		before := leader.Status()
 		time.Sleep(quiet)
 		after := leader.Status()
-		assert.Equal(s, before.RaftIndex, after.RaftIndex, "%v without sessions wrote something", quiet)
+		assert.Equal(s, before.RaftIndex, after.RaftIndex,
+			"%v without sessions wrote something", quiet)
 		assert.Equal(s, before.Term, after.Term)
 		require.Equal(s, 1, s.Audit.Epochs())
 	})

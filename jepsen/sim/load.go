@@ -53,7 +53,8 @@ func (s *Sim) Load(programs int, pace time.Duration) *Load {
 	l := &Load{Sim: s, pace: pace, operator: &programHost{sim: s, host: "op"}}
 	l.ending, l.cancel = context.WithCancel(context.Background())
 	for i := range programs {
-		l.hosts = append(l.hosts, &programHost{sim: s, host: fmt.Sprint("c", i+1), config: workload.ClientConfig(i)})
+		l.hosts = append(l.hosts,
+			&programHost{sim: s, host: fmt.Sprint("c", i+1), config: workload.ClientConfig(i)})
 	}
 	s.Cleanup(func() {
 		l.cancel()
@@ -94,10 +95,13 @@ func (l *Load) worker(p *program, random *rand.Rand) *workload.Worker {
 	return &workload.Worker{
 		Client: p.Client, Rand: random, Recorder: &l.record.Recorder, Setting: workload.Setting{
 			Mutexes: mutexes, Pools: 2, Elected: electionName, WaitMax: waitMax, ThinkMax: l.pace,
-			HoldTime: func(random *rand.Rand) time.Duration { return workload.UpTo(random, l.pace*3/2) },
+			HoldTime: func(random *rand.Rand) time.Duration {
+				return workload.UpTo(random, l.pace*3/2)
+			},
 		},
 		Label: p.label, TTL: p.on.config.TTL, Ctx: p.ctx, Ending: l.ending,
-		Write: func(w check.Write) { _ = l.record.resource.Write(w, nil) }, ClockRate: p.clock.rate, Paused: p.on.paused.opening,
+		Write: func(w check.Write) { _ = l.record.resource.Write(w, nil) }, ClockRate: p.clock.rate,
+		Paused: p.on.paused.opening,
 	}
 }
 
@@ -166,7 +170,8 @@ func (l *Load) watch(p *program, _ *rand.Rand) {
 func (l *Load) recordBatch(after uint64, batch client.EventBatch) {
 	for _, ev := range batch.Events {
 		l.record.put(check.Record{Event: &check.Event{
-			Node: "watch", At: l.historyTime(), Index: ev.Index, Kind: check.EventKind(ev.Kind.String()),
+			Node: "watch", At: l.historyTime(), Index: ev.Index,
+			Kind:  check.EventKind(ev.Kind.String()),
 			Ref:   check.Ref{Session: ev.Session, Ticket: ev.Ticket},
 			Token: uint64(ev.Token), Reason: ev.Reason, Items: check.ItemsOf(ev.Items),
 		}})
@@ -198,7 +203,8 @@ func (l *Load) checkWatch() (count int) {
 	for _, m := range l.watched {
 		count += m.events
 		if n := upTo(m.index) - upTo(m.after); n != m.events {
-			l.Errorf("the watch showed %d events after index %d up to %d, and there were %d", m.events, m.after, m.index, n)
+			l.Errorf("the watch showed %d events after index %d up to %d, and there were %d",
+				m.events, m.after, m.index, n)
 		}
 	}
 	return count
@@ -231,8 +237,10 @@ func (l *Load) checkLeaders() (count int) {
 			continue // there was none
 		}
 		count++
-		if checkRef(elected[leader.Token]) != (check.Ref{Session: leader.Session, Ticket: leader.Ticket}) {
-			l.Errorf("%+v was shown as elected; with this token it was %v", leader, elected[leader.Token])
+		if checkRef(elected[leader.Token]) !=
+			(check.Ref{Session: leader.Session, Ticket: leader.Ticket}) {
+			l.Errorf("%+v was shown as elected; with this token it was %v", leader,
+				elected[leader.Token])
 		}
 		if leader.Token < last.Token {
 			l.Errorf("%+v was shown as elected, after %+v", leader, last)
@@ -271,7 +279,8 @@ func (s *Sim) program(host string, change func(*client.Config)) *program {
 }
 
 func (s *Sim) newProgram(host, label string, cfg client.Config) *program {
-	p := &program{host: host, label: label, clock: newClock(s.rateOf(host)), stack: s.Network.NewStack(host)}
+	p := &program{host: host, label: label, clock: newClock(s.rateOf(host)),
+		stack: s.Network.NewStack(host)}
 	cfg.Dialer, cfg.Label = p.stack.Dial, label
 	if cfg.Clock == nil {
 		cfg.Clock = p.clock

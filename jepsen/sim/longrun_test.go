@@ -40,7 +40,8 @@ const (
 // rareStates are the rare outcomes of leaders without progress. Each must occur in this much
 // virtual time.
 var rareStates = map[string]time.Duration{
-	raftnode.Moved: 15 * time.Minute, raftnode.StayedWithoutMajority: 15 * time.Minute, raftnode.StayedRecent: time.Hour,
+	raftnode.Moved: 15 * time.Minute, raftnode.StayedWithoutMajority: 15 * time.Minute,
+	raftnode.StayedRecent: time.Hour,
 }
 
 // simulatedDuration is how long each half of the hours is.
@@ -56,7 +57,8 @@ func simulatedDuration(t *testing.T) time.Duration {
 	return time.Duration(hours / 2 * float64(time.Hour))
 }
 
-// notShort skips a test in short mode, in which TestFullStackRandomFaults makes do for all random runs.
+// notShort skips a test in short mode, in which TestFullStackRandomFaults makes do for all random
+// runs.
 func notShort(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -83,7 +85,8 @@ func TestFullStackRandomFaults(t *testing.T) {
 		lasts = max(simulatedDuration(t), lasts)
 	}
 	randomFaults(t, lasts, faultRun{
-		name: "whole", parallel: 3, faults: slices.Concat(nodeFaults, impairments, clientFaults), drift: driftMax,
+		name: "whole", parallel: 3, faults: slices.Concat(nodeFaults, impairments, clientFaults),
+		drift: driftMax,
 	})
 }
 
@@ -94,7 +97,8 @@ func TestExcessiveDriftBreaksOnlyHolds(t *testing.T) {
 	notShort(t)
 	t.Parallel()
 	randomFaults(t, max(simulatedDuration(t)/10, allFaultsDurationMin), faultRun{
-		name: "whole", parallel: 3, faults: slices.Concat(nodeFaults, impairments, clientFaults), drift: 8 * driftMax,
+		name: "whole", parallel: 3, faults: slices.Concat(nodeFaults, impairments, clientFaults),
+		drift: 8 * driftMax,
 	})
 }
 
@@ -137,9 +141,11 @@ func randomFaults(t *testing.T, total time.Duration, r faultRun) {
 func (r faultRun) run(t *testing.T, piece int, lasts time.Duration) (happened int64) {
 	t.Helper()
 	var s *Sim
-	plan := check.Plan{Name: r.name, Begin: historyBegin, CompleteEvents: true, Drain: drainMax, ClockRate: 1 + r.drift}
+	plan := check.Plan{Name: r.name, Begin: historyBegin, CompleteEvents: true, Drain: drainMax,
+		ClockRate: 1 + r.drift}
 	c := Config{
-		RunIndex: piece, Drift: r.drift, AdaptiveTimeouts: r.adaptive && piece%2 == 1, Tune: withSmallLogs,
+		RunIndex: piece, Drift: r.drift, AdaptiveTimeouts: r.adaptive && piece%2 == 1,
+		Tune:  withSmallLogs,
 		Limit: 2*lasts + timeLimitDefault,
 	}
 	Run(t, c, func(sim *Sim) {
@@ -164,12 +170,14 @@ func (r faultRun) run(t *testing.T, piece int, lasts time.Duration) (happened in
 			plan.Faults = append(plan.Faults, kind)
 			happened += int64(times)
 		}
-		s.Logf("faults: %v; %d processes exited by themselves; leaders without progress: %v", faults.Counts(), faults.unexpectedExits, s.Moves())
+		s.Logf("faults: %v; %d processes exited by themselves; leaders without progress: %v",
+			faults.Counts(), faults.unexpectedExits, s.Moves())
 		for outcome := range s.Moves() {
 			r.moves.Store(outcome, true)
 		}
 		s.checkNodes()
-		s.Logf("the watch showed %d events; %d leaders were elected", load.checkWatch(), load.checkLeaders())
+		s.Logf("the watch showed %d events; %d leaders were elected", load.checkWatch(),
+			load.checkLeaders())
 	})
 	if !t.Failed() {
 		r.check(t, s, plan, lasts, happened)
@@ -178,7 +186,8 @@ func (r faultRun) run(t *testing.T, piece int, lasts time.Duration) (happened in
 }
 
 // check checks the history of a run, and whether enough happened.
-func (r faultRun) check(t *testing.T, s *Sim, plan check.Plan, lasts time.Duration, happened int64) {
+func (r faultRun) check(t *testing.T, s *Sim, plan check.Plan, lasts time.Duration,
+	happened int64) {
 	t.Helper()
 	minutes := int(lasts / time.Minute)
 	plan.OKMin = 200 * minutes
@@ -188,16 +197,21 @@ func (r faultRun) check(t *testing.T, s *Sim, plan check.Plan, lasts time.Durati
 	h := s.record.history(plan)
 	if r.drift > driftMax {
 		for _, s := range h.Sessions { // holds may be wrong; tokens must be safe
-			h.Faults = append(h.Faults, check.Fault{Kind: "wrong clock", Target: s.Client, From: plan.Begin, To: plan.End, ExcusesClient: true})
+			h.Faults = append(h.Faults,
+				check.Fault{Kind: "wrong clock", Target: s.Client, From: plan.Begin, To: plan.End,
+					ExcusesClient: true})
 		}
 		h.Plan.Checks = slices.DeleteFunc(plan.Checks, func(id string) bool { return id == "C2" })
 	}
 	r.rare.add(s.rare.counts(s.Audit))
 	report := check.Check(h)
 	compared, restored := s.Audit.Compared()
-	t.Logf("%v of virtual time, seed %d, %d operations, %d holds, %d sessions, %d events, %d epochs; "+
-		"%d effects and %d snapshots compared; %d entries lost before they were written\n%v%v",
-		lasts, plan.Seed, len(h.Ops), len(h.Holds), len(h.Sessions), len(h.Events), s.Audit.Epochs(), compared, restored,
+	t.Logf(
+		"%v of virtual time, seed %d, %d operations, %d holds, %d sessions, %d events, %d "+
+			"epochs; %d effects and %d snapshots compared; %d entries lost before they were "+
+			"written\n%v%v",
+		lasts, plan.Seed, len(h.Ops), len(h.Holds), len(h.Sessions), len(h.Events),
+		s.Audit.Epochs(), compared, restored,
 		s.UnbegunWrites(), report.Outcomes, report)
 	if !report.OK() {
 		keepHistory(t, h)
@@ -205,7 +219,9 @@ func (r faultRun) check(t *testing.T, s *Sim, plan check.Plan, lasts time.Durati
 		t.Log(s.Trace)
 	}
 	rejected := count(h.Writes, func(w check.Write) bool { return !w.Accepted })
-	relayed := count(h.Ops, func(op check.Op) bool { return op.Client == rawClientHost && op.Outcome == check.OK })
+	relayed := count(h.Ops, func(op check.Op) bool {
+		return op.Client == rawClientHost && op.Outcome == check.OK
+	})
 	for _, host := range append(slices.Clone(webHosts), reservationHost) {
 		done := count(h.Ops, func(op check.Op) bool {
 			return op.Client == host && op.Outcome == check.OK
@@ -215,16 +231,19 @@ func (r faultRun) check(t *testing.T, s *Sim, plan check.Plan, lasts time.Durati
 		assert.Greater(t, done, minutes, "too few calls of %s were answered", host)
 	}
 	deaths := count(h.Sessions, func(s check.Session) bool { return s.Died != 0 })
-	t.Logf("%d writes, %d of them rejected; %d calls to any node; %d deaths", len(h.Writes), rejected, relayed, deaths)
+	t.Logf("%d writes, %d of them rejected; %d calls to any node; %d deaths", len(h.Writes),
+		rejected, relayed, deaths)
 	assert.Greater(t, happened, int64(faultsPerMinute*minutes), "too few faults")
 	assert.Greater(t, s.Audit.Epochs(), minutes, "too few leader changes")
 	assert.Greater(t, restored, minutes, "too few snapshots restored")
-	assert.Positive(t, s.UnbegunWrites(), "no process lost an entry that it had sent and not begun to write")
+	assert.Positive(t, s.UnbegunWrites(),
+		"no process lost an entry that it had sent and not begun to write")
 	assert.Greater(t, compared, len(s.Audit.Entries()), "too little was compared")
 	assert.Greater(t, deaths, minutes/2, "too few deaths")
 	assert.Greater(t, relayed, 2*minutes, "too few calls were made to any node")
 	if slices.Contains(plan.Faults, pauseClient) {
-		assert.GreaterOrEqual(t, rejected, minutes/5, "too few writes came after a loss and after the write of another client")
+		assert.GreaterOrEqual(t, rejected, minutes/5,
+			"too few writes came after a loss and after the write of another client")
 	}
 }
 

@@ -80,7 +80,8 @@ func TestTransferToUnreachableNode(t *testing.T) {
 	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		h := s.Holder("holder", "x", 5*time.Second)
 		for _, to := range []string{leader.ID, "n9"} {
-			assert.ErrorContains(s, leader.Running().Transfer(s.Within(electionTimeMax), to), "nothing was changed")
+			assert.ErrorContains(s, leader.Running().Transfer(s.Within(electionTimeMax), to),
+				"nothing was changed")
 		}
 		// To a node that is down: the leader continues, with a new instance of raft.
 		down := s.Others(leader)[0]
@@ -124,7 +125,8 @@ func TestRemovalWithoutMajorityIsRefused(t *testing.T) {
 		leader, tokens := startWithLocks(s)
 		down, up := s.Others(leader)[0], s.Others(leader)[1]
 		down.Kill()
-		require.ErrorIs(s, leader.Running().Remove(s.Within(electionTimeMax), up.ID), raftnode.ErrRefused,
+		require.ErrorIs(s, leader.Running().Remove(s.Within(electionTimeMax), up.ID),
+			raftnode.ErrRefused,
 			"before the leader has noticed")
 		time.Sleep(time.Second)
 		for _, n := range []*Node{up, leader} {
@@ -172,7 +174,8 @@ func TestUncommittedRemovalStopsNoNode(t *testing.T) {
 			var down *Node
 			s.Start(func(c *raftnode.Config) {
 				c.Logger = s.Trace.logger(c.ID, func(line string) {
-					if down != nil && strings.Contains(line, "updating configuration") && strings.Contains(line, "RemoveServer") {
+					if down != nil && strings.Contains(line, "updating configuration") &&
+						strings.Contains(line, "RemoveServer") {
 						s.Network.Isolate(down.Host) // before raft has written anything
 					}
 				})
@@ -184,11 +187,13 @@ func TestUncommittedRemovalStopsNoNode(t *testing.T) {
 			down = other
 			err := leader.Running().Remove(s.Within(2*time.Second), removed.ID)
 			require.Error(s, err)
-			require.NotErrorIs(s, err, raftnode.ErrRefused, "it was begun: the other had responded a moment before")
+			require.NotErrorIs(s, err, raftnode.ErrRefused,
+				"it was begun: the other had responded a moment before")
 			down = nil
 			other.Kill()
 			time.Sleep(time.Minute)
-			require.False(s, removed.processEnded(), "it ended for a removal that was never committed")
+			require.False(s, removed.processEnded(),
+				"it ended for a removal that was never committed")
 			require.False(s, leader.processEnded())
 			if comesBack != "all" {
 				leader.Kill()
@@ -281,9 +286,9 @@ func joinUntil(s *Sim, n *Node, within time.Duration) {
 	}
 }
 
-// A node that lost its disk comes back under its name: when the lost directory has been silent for long
-// enough, the new one replaces it. If the lost directory comes back, its process learns of that and
-// ends.
+// A node that lost its disk comes back under its name: when the lost directory has been silent for
+// long enough, the new one replaces it. If the lost directory comes back, its process learns of
+// that and ends.
 func TestWipedNodeRejoins(t *testing.T) {
 	runStarted(t, Config{OnDisk: true}, func(s *Sim, n1 *Node) {
 		old := s.Others(n1)[0]
@@ -311,10 +316,13 @@ func TestWipedNodeRejoins(t *testing.T) {
 		// A third directory of that name has to wait.
 		fresh.Kill()
 		third := startWiped(s, fresh, cluster)
-		for until := s.Elapsed() + 2*time.Minute; s.Elapsed() < until; time.Sleep(10 * time.Second) {
-			require.ErrorIs(s, s.Leader().Running().Join(s.Within(electionTimeMax), third.Peer()), raftnode.ErrNotYet)
+		for until := s.Elapsed() + 2*time.Minute; s.Elapsed() <
+			until; time.Sleep(10 * time.Second) {
+			require.ErrorIs(s, s.Leader().Running().Join(s.Within(electionTimeMax), third.Peer()),
+				raftnode.ErrNotYet)
 		}
-		require.ErrorContains(s, s.Leader().Running().Join(s.Within(electionTimeMax), third.Peer()), "replaced")
+		require.ErrorContains(s, s.Leader().Running().Join(s.Within(electionTimeMax), third.Peer()),
+			"replaced")
 		joinUntil(s, third, 10*time.Minute)
 		third.Kill()
 
@@ -402,7 +410,9 @@ func TestReplacementContinuesUnderNewLeader(t *testing.T) {
 				fresh := startWiped(s, old, clusterID(leader))
 				time.Sleep(31 * time.Second)
 				go func() { _ = leader.Running().Join(s.Within(electionTimeMax), fresh.Peer()) }()
-				s.Await(electionTimeMax, step, func() bool { return s.Trace.Has(leader.ID, "updating configuration", "command="+step) })
+				s.Await(electionTimeMax, step, func() bool {
+					return s.Trace.Has(leader.ID, "updating configuration", "command="+step)
+				})
 				time.Sleep(after)
 				leader.Kill()
 				s.LeaderOtherThan(leader)

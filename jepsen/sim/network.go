@@ -57,7 +57,8 @@ type link struct {
 
 // newNetwork makes a network without hosts. A host exists from its first use on.
 func newNetwork(random *rand.Rand) *Network {
-	return &Network{rand: random, hosts: map[string]bool{}, listeners: map[string]*Listener{}, links: map[route]*link{}}
+	return &Network{rand: random, hosts: map[string]bool{}, listeners: map[string]*Listener{},
+		links: map[route]*link{}}
 }
 
 // link is the link of one direction. The caller holds the lock.
@@ -133,14 +134,17 @@ func (n *Network) connect(s *Stack, address string) (net.Conn, error) {
 	}
 	from, to := s.host, hostOf(address)
 	there, back := newStream(n, n.link(from, to)), newStream(n, n.link(to, from))
-	near := &conn{network: n, stack: s, out: there, in: back, local: addr(from), remote: addr(address)}
-	far := &conn{network: n, stack: port.stack, out: back, in: there, local: addr(address), remote: addr(from)}
+	near := &conn{network: n, stack: s, out: there, in: back, local: addr(from),
+		remote: addr(address)}
+	far := &conn{network: n, stack: port.stack, out: back, in: there, local: addr(address),
+		remote: addr(from)}
 	s.conns[near], port.stack.conns[far] = struct{}{}, struct{}{}
 	port.incoming <- far // it has room: only this line sends, under the lock
 	return near, nil
 }
 
-// Listener is an open port. While it is registered, connections are put into incoming under the network's lock.
+// Listener is an open port. While it is registered, connections are put into incoming under the
+// network's lock.
 type Listener struct {
 	network  *Network
 	stack    *Stack
@@ -249,8 +253,8 @@ func (n *Network) Isolate(host string) {
 	}
 }
 
-// Stack is the ports and connections that the kernel of a host keeps for one process. When the process ends,
-// they are closed at once.
+// Stack is the ports and connections that the kernel of a host keeps for one process. When the
+// process ends, they are closed at once.
 type Stack struct {
 	network *Network
 	host    string
@@ -306,13 +310,14 @@ type conn struct {
 
 // stream is one direction of a connection: the segments in flight, each with its time of arrival.
 type stream struct {
-	network        *Network
-	link           *link
-	segments       []segment
-	size           int
-	lostFrom       time.Time // segments from then on are lost in a black hole, or follow one; zero = none
-	closedByWriter bool      // the writer has closed; the end is in flight as a segment
-	closedByReader bool      // the reader has closed
+	network  *Network
+	link     *link
+	segments []segment
+	size     int
+	// segments from then on are lost in a black hole, or follow one; zero = none
+	lostFrom       time.Time
+	closedByWriter bool // the writer has closed; the end is in flight as a segment
+	closedByReader bool // the reader has closed
 	readDeadline   time.Time
 	writeDeadline  time.Time
 	changed        *sync.Cond // of the network's lock
@@ -332,7 +337,8 @@ func newStream(n *Network, l *link) *stream {
 
 // await repeats attempt until it is done, fails, or a deadline passes. attempt returns when it must
 // be repeated at the latest; zero: only after the stream has changed.
-func (c *conn) await(s *stream, deadline *time.Time, attempt func(now time.Time) (done bool, again time.Time, err error)) error {
+func (c *conn) await(s *stream, deadline *time.Time,
+	attempt func(now time.Time) (done bool, again time.Time, err error)) error {
 	c.network.mu.Lock()
 	defer c.network.mu.Unlock()
 	for !c.closed {
@@ -354,8 +360,8 @@ func (c *conn) await(s *stream, deadline *time.Time, attempt func(now time.Time)
 	return net.ErrClosed
 }
 
-// wait waits until the stream has changed, or a time in the future; zero = without limit. The caller
-// holds the lock. Virtual time stands until it waits, so the timer is not too early.
+// wait waits until the stream has changed, or a time in the future; zero = without limit. The
+// caller holds the lock. Virtual time stands until it waits, so the timer is not too early.
 func (s *stream) wait(until time.Time) {
 	if !until.IsZero() {
 		defer time.AfterFunc(time.Until(until), s.changed.Broadcast).Stop()
@@ -487,7 +493,9 @@ func (c *conn) SetDeadline(t time.Time) error {
 func (c *conn) SetReadDeadline(t time.Time) error { return c.in.setDeadline(&c.in.readDeadline, t) }
 
 // SetWriteDeadline implements net.Conn.
-func (c *conn) SetWriteDeadline(t time.Time) error { return c.out.setDeadline(&c.out.writeDeadline, t) }
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	return c.out.setDeadline(&c.out.writeDeadline, t)
+}
 
 func (s *stream) setDeadline(deadline *time.Time, t time.Time) error {
 	s.network.mu.Lock()

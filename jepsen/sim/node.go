@@ -60,8 +60,9 @@ type process struct {
 
 	disconnected sync.Once // stopping is closed
 	ending       atomic.Bool
-	dead         atomic.Bool           // its disk was captured: nothing reads what it does from then on
-	fatal        atomic.Pointer[error] // why it exited by itself
+	// its disk was captured: nothing reads what it does from then on
+	dead  atomic.Bool
+	fatal atomic.Pointer[error] // why it exited by itself
 }
 
 // AddNode adds a machine with an empty disk to the network. An id may be added again, for a node
@@ -109,8 +110,8 @@ func (s *Sim) Members() []*Node {
 	return members
 }
 
-// Replace replaces a machine, whose process must have ended, by one with an empty disk. The id is the old one's
-// or a new one. The new machine is not started, and the cluster does not know of it.
+// Replace replaces a machine, whose process must have ended, by one with an empty disk. The id is
+// the old one's or a new one. The new machine is not started, and the cluster does not know of it.
 func (s *Sim) Replace(old *Node, id string, cluster store.ID) *Node {
 	n := s.AddNode(id, old.Host)
 	s.Audit.diskLost(old.ID)
@@ -176,22 +177,25 @@ func (n *Node) StartProcess(tune ...Tune) {
 	}
 	n.process = p
 	n.Disk.onWrite.set(nil) // a hook belongs to one process
-	cfg := api.NodeConfig{Listener: clients, HTTPListener: http, Advertise: n.Host, Config: raftnode.Config{
-		ID: n.ID, Store: store.Config{Dir: n.Disk.dir, Memory: n.Disk.memory, Wrap: n.Disk.wrap()},
-		Peers: peer.Config{List: n.sim.InitialList(), Listener: peers, Dial: stack.Dial},
-		Applied: func(m *fsm.Machine, a fsm.Applied) {
-			if !p.dead.Load() { // else no later process will have its effect
-				n.sim.Audit.applied(n.ID, m, a)
-			}
-		},
-		Restored: func(m *fsm.Machine) {
-			if !p.dead.Load() {
-				n.sim.Audit.restored(n.ID, m)
-			}
-		},
-		Version: "sim", Logger: n.sim.Trace.logger(n.ID, n.sim.countMoves), Source: n.Clock, ElectionTimeout: electionTimeout,
-		Fatal: func(err error) { n.exitProcess(p, err) },
-	}}
+	cfg := api.NodeConfig{Listener: clients, HTTPListener: http, Advertise: n.Host,
+		Config: raftnode.Config{
+			ID:    n.ID,
+			Store: store.Config{Dir: n.Disk.dir, Memory: n.Disk.memory, Wrap: n.Disk.wrap()},
+			Peers: peer.Config{List: n.sim.InitialList(), Listener: peers, Dial: stack.Dial},
+			Applied: func(m *fsm.Machine, a fsm.Applied) {
+				if !p.dead.Load() { // else no later process will have its effect
+					n.sim.Audit.applied(n.ID, m, a)
+				}
+			},
+			Restored: func(m *fsm.Machine) {
+				if !p.dead.Load() {
+					n.sim.Audit.restored(n.ID, m)
+				}
+			},
+			Version: "sim", Logger: n.sim.Trace.logger(n.ID, n.sim.countMoves), Source: n.Clock,
+			ElectionTimeout: electionTimeout,
+			Fatal:           func(err error) { n.exitProcess(p, err) },
+		}}
 	if n.joinedCluster != (store.ID{}) {
 		cfg.Peers.List, cfg.Join = peer.List{}, cfg.Peers.List
 		if err := waitFor(cfg.Store, n.ID, n.joinedCluster); err != nil {

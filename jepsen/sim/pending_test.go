@@ -17,7 +17,8 @@ import (
 
 // forEachEnd runs a story in which the leader ends in the middle of a write, which is kept or lost.
 // The cluster has one session.
-func forEachEnd(t *testing.T, story func(s *Sim, leader *Node, id session.ID, end func(), kept bool)) {
+func forEachEnd(t *testing.T,
+	story func(s *Sim, leader *Node, id session.ID, end func(), kept bool)) {
 	t.Parallel()
 	for _, kept := range []bool{true, false} {
 		t.Run(fmt.Sprintf("kept %v", kept), func(t *testing.T) {
@@ -27,7 +28,8 @@ func forEachEnd(t *testing.T, story func(s *Sim, leader *Node, id session.ID, en
 				// The nodes announce themselves now. Then nothing is written until the next reading
 				// of the clock, a second after the last entry. So the acquisition of a story is the
 				// last entry.
-				for last := uint64(0); last != leader.Status().RaftIndex; time.Sleep(4 * retryInterval) {
+				for last := uint64(0); last !=
+					leader.Status().RaftIndex; time.Sleep(4 * retryInterval) {
 					last = leader.Status().RaftIndex
 				}
 				end := leader.Kill
@@ -121,7 +123,8 @@ func TestATermWaitsForPendingEntries(t *testing.T) {
 				next.MustPropose(nil)
 				s.Network.HealAll()
 				time.Sleep(electionTimeMax / 2)
-				assert.Less(s, leader.Status().Term, next.Status().Term, "the entry before it is not written")
+				assert.Less(s, leader.Status().Term, next.Status().Term,
+					"the entry before it is not written")
 				end()
 				next.MustPropose(nil)
 				leader.Start()

@@ -135,7 +135,8 @@ func (r *reserver) keep(reservation *client.Reservation, h *workload.Hold, until
 			h.Finish(check.Lost, check.LossReason(err))
 			return false
 		case err == nil && time.Now().Before(until):
-			until, renew, confirmed = certainUntil(estimate), time.Now().Add(reservationTTL/3), r.Elapsed()
+			until, renew, confirmed = certainUntil(estimate), time.Now().Add(reservationTTL/3),
+				r.Elapsed()
 			r.record.put(check.Record{Renewal: &check.Renewal{
 				Session: h.Session, Sent: sent, Confirmed: r.historyTime(),
 			}})
@@ -192,7 +193,8 @@ func (l *Load) lockMany(p *program) {
 	for i := range manyTickets + manyTickets/4 {
 		calls.Go(func() {
 			item := client.ExclusiveItem(fmt.Sprintf("many/%s/%d", p.label, i))
-			op := check.Op{Client: p.label, Kind: check.OpLock, Items: check.ItemsOf([]client.Item{item})}
+			op := check.Op{Client: p.label, Kind: check.OpLock,
+				Items: check.ItemsOf([]client.Item{item})}
 			_ = l.record.Call(op, func(op *check.Op) error {
 				lock, err := p.LockAll(ctx, []client.Item{item})
 				if err != nil {
@@ -200,7 +202,8 @@ func (l *Load) lockMany(p *program) {
 				}
 				op.Ref = check.Ref{Session: lock.Session(), Ticket: lock.Ticket()}
 				op.Token = uint64(lock.Token())
-				l.record.StartHold(check.Hold{Client: p.label, Ref: op.Ref, Token: op.Token, Items: op.Items})
+				l.record.StartHold(check.Hold{Client: p.label, Ref: op.Ref, Token: op.Token,
+					Items: op.Items})
 				return nil
 			})
 		})

@@ -17,7 +17,9 @@ func TestNoLockIsLostToALeaderWithoutProgress(t *testing.T) {
 	for name, impair := range map[string]func(*Sim, *Node){
 		"flushes take 1 s longer": func(_ *Sim, n *Node) { n.Disk.SlowDown(time.Second) },
 		"flushes take 2 s longer": func(_ *Sim, n *Node) { n.Disk.SlowDown(2 * time.Second) },
-		"a black hole":            func(s *Sim, n *Node) { s.Network.BlackHole(s.routesFrom(n.Host)...) },
+		"a black hole": func(s *Sim, n *Node) {
+			s.Network.BlackHole(s.routesFrom(n.Host)...)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runStarted(t, Config{WriteTimeMax: writeTimeMax}, func(s *Sim, impaired *Node) {
@@ -35,7 +37,8 @@ func TestNoLockIsLostToALeaderWithoutProgress(t *testing.T) {
 				began := s.Elapsed()
 				_, err = p.Lock(ctx, "y")
 				require.NoError(s, err)
-				s.Logf("another leads after %v; a lock is granted %v later", took, s.Elapsed()-began)
+				s.Logf("another leads after %v; a lock is granted %v later", took,
+					s.Elapsed()-began)
 				s.awaitResult(large, 10*time.Second)
 				time.Sleep(30 * time.Second)
 				assert.LessOrEqual(s, took, 5*time.Second)
@@ -61,20 +64,21 @@ func TestAnImpairedLeaderLosesNoLock(t *testing.T) {
 		"a throttled processor": func(s *Sim, n *Node) func() { return n.throttle() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			runStarted(t, Config{WriteTimeMax: writeTimeMax, AdaptiveTimeouts: true}, func(s *Sim, impaired *Node) {
-				p := s.program("p", nil)
-				held, err := p.Lock(s.Within(time.Minute), "x")
-				require.NoError(s, err)
-				load := s.Load(4, 100*time.Millisecond)
-				time.Sleep(5 * time.Second)
-				heal := impair(s, impaired)
-				time.Sleep(time.Minute)
-				assert.NoError(s, held.Err())
-				assert.LessOrEqual(s, s.Moves()[raftnode.Moved], 1)
-				heal()
-				load.Stop()
-				s.checkNodes()
-			})
+			runStarted(t, Config{WriteTimeMax: writeTimeMax, AdaptiveTimeouts: true},
+				func(s *Sim, impaired *Node) {
+					p := s.program("p", nil)
+					held, err := p.Lock(s.Within(time.Minute), "x")
+					require.NoError(s, err)
+					load := s.Load(4, 100*time.Millisecond)
+					time.Sleep(5 * time.Second)
+					heal := impair(s, impaired)
+					time.Sleep(time.Minute)
+					assert.NoError(s, held.Err())
+					assert.LessOrEqual(s, s.Moves()[raftnode.Moved], 1)
+					heal()
+					load.Stop()
+					s.checkNodes()
+				})
 		})
 	}
 }

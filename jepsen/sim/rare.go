@@ -101,7 +101,8 @@ func (r *rareRecord) counts(a *Audit) map[string]int {
 			counts[rareKeyedRetry]++
 		}
 	}
-	for name, spans := range map[string][]spanOf{rareHold: r.holds, rareReservation: r.reservations} {
+	for name, spans := range map[string][]spanOf{rareHold: r.holds,
+		rareReservation: r.reservations} {
 		counts[name] = count(spans, func(s spanOf) bool { return changed(s.from, s.to) })
 	}
 	return counts

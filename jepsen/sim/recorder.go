@@ -13,7 +13,8 @@ import (
 	"zamok/session"
 )
 
-// recorder records a history for package check: what clients called and held, and what the nodes applied.
+// recorder records a history for package check: what clients called and held, and what the nodes
+// applied.
 type recorder struct {
 	workload.Recorder
 	resource *workload.Resource
@@ -36,7 +37,8 @@ type recordedSession struct {
 
 func newRecorder(s *Sim) *recorder {
 	r := &recorder{
-		sim: s, sessions: map[session.ID]*recordedSession{}, live: map[session.ID]*recordedSession{},
+		sim: s, sessions: map[session.ID]*recordedSession{},
+		live: map[session.ID]*recordedSession{},
 		dead: map[string]time.Duration{}, enqueuedAt: map[check.Ref]uint64{},
 	}
 	r.HistoryTime, r.Put, r.resource = s.historyTime, r.put, workload.NewResource(&r.Recorder)
@@ -102,7 +104,8 @@ func (r *recorder) recordDeath(label string) {
 func (r *recorder) put(line check.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if line.Op != nil && r.dead[line.Op.Client] != 0 || line.Hold != nil && r.dead[line.Hold.Client] != 0 {
+	if line.Op != nil && r.dead[line.Op.Client] != 0 ||
+		line.Hold != nil && r.dead[line.Hold.Client] != 0 {
 		return
 	}
 	r.recorded.Add(line)
@@ -114,7 +117,8 @@ func (r *recorder) recordNodeStates() {
 		var state check.NodeState
 		n.View(func(m *fsm.Machine) {
 			state = check.NodeState{
-				Node: n.ID, Term: m.Stamp().Term, Index: m.Stamp().Index, Time: time.Duration(m.Time()), Digest: m.Digest(),
+				Node: n.ID, Term: m.Stamp().Term, Index: m.Stamp().Index,
+				Time: time.Duration(m.Time()), Digest: m.Digest(),
 			}
 		})
 		if state.At = r.sim.historyTime(); state.Index != 0 {
@@ -138,7 +142,8 @@ func (r *recorder) history(plan check.Plan) *check.History {
 	for ev, e := range eventsOf(entries) { // before those of the watch, which are later
 		if kind := eventKinds[ev.Kind]; kind != "" {
 			h.Events = append(h.Events, check.Event{
-				Node: e.Node, At: e.At + historyBegin, Index: ev.Index, Kind: kind, Ref: checkRef(ev.TicketRef),
+				Node: e.Node, At: e.At + historyBegin, Index: ev.Index, Kind: kind,
+				Ref:   checkRef(ev.TicketRef),
 				Token: ev.Token, Reason: reasonText(ev.Reason), Items: checkItems(ev.Items),
 			})
 		}
@@ -151,8 +156,10 @@ func (r *recorder) history(plan check.Plan) *check.History {
 		}
 		h.Sessions = append(h.Sessions, s.Session)
 	}
-	for _, label := range slices.Sorted(maps.Keys(r.dead)) { // also those that died before they had a session
-		if r.dead[label] < plan.End && !slices.ContainsFunc(h.Sessions, func(s check.Session) bool { return s.Client == label }) {
+	// also those that died before they had a session
+	for _, label := range slices.Sorted(maps.Keys(r.dead)) {
+		if r.dead[label] < plan.End && !slices.ContainsFunc(h.Sessions,
+			func(s check.Session) bool { return s.Client == label }) {
 			h.Sessions = append(h.Sessions, check.Session{Client: label, Died: r.dead[label]})
 		}
 	}
@@ -163,7 +170,8 @@ func (r *recorder) history(plan check.Plan) *check.History {
 	for i := range h.Ops {
 		op := &h.Ops[i]
 		op.Queued = 0 // replaced by that of the granted ticket, from the log
-		if enqueued := r.enqueuedAt[op.Ref]; op.Outcome == check.OK && !op.Reads() && enqueued != 0 && enqueued < op.Token {
+		if enqueued := r.enqueuedAt[op.Ref]; op.Outcome == check.OK && !op.Reads() &&
+			enqueued != 0 && enqueued < op.Token {
 			op.Queued = appliedAt(entries, enqueued)
 		}
 	}
@@ -173,7 +181,8 @@ func (r *recorder) history(plan check.Plan) *check.History {
 
 // appliedAt is when an index was first applied anywhere.
 func appliedAt(entries []Effect, index uint64) time.Duration {
-	i, _ := slices.BinarySearchFunc(entries, index, func(e Effect, index uint64) int { return int(e.Stamp.Index) - int(index) })
+	i, _ := slices.BinarySearchFunc(entries, index,
+		func(e Effect, index uint64) int { return int(e.Stamp.Index) - int(index) })
 	return entries[i].At + historyBegin
 }
 
@@ -184,10 +193,12 @@ func appliedAt(entries []Effect, index uint64) time.Duration {
 func clusterTimeStalls(entries []Effect) (all []check.Stall) {
 	for i := 1; i < len(entries); i++ {
 		from, to := entries[i-1].At, entries[i].At
-		stall := check.Stall{Reason: "no commit", From: from + historyBegin, To: to + historyBegin, CommitsBlocked: true}
+		stall := check.Stall{Reason: "no commit", From: from + historyBegin, To: to + historyBegin,
+			CommitsBlocked: true}
 		switch {
 		case startsEpoch(&entries[i]):
-			stall.Reason, stall.CommitsBlocked, stall.From = "change of leader", false, lastReadingBefore(entries, i)+historyBegin
+			stall.Reason, stall.CommitsBlocked, stall.From = "change of leader", false,
+				lastReadingBefore(entries, i)+historyBegin
 			stall.LostTime = stall.To - stall.From + time.Second
 		case !commitDelayed(entries, i):
 			continue
@@ -217,13 +228,15 @@ func lastReadingBefore(entries []Effect, change int) time.Duration {
 
 var eventKinds = map[fsm.EventKind]check.EventKind{
 	fsm.EvGranted: check.EvGranted, fsm.EvRefused: check.EvRefused, fsm.EvLost: check.EvLost,
-	fsm.EvReleased: check.EvReleased, fsm.EvDowngraded: check.EvDowngraded, fsm.EvSessionEnded: check.EvEnded,
+	fsm.EvReleased: check.EvReleased, fsm.EvDowngraded: check.EvDowngraded,
+	fsm.EvSessionEnded: check.EvEnded,
 }
 
 // reasonText is a reason as clients see it.
 func reasonText(w fsm.Reason) string {
 	return [...]string{
-		"", "dropped", "closed", check.Expired, "disconnected", "expired_by_operator", "force_released", "max_hold_exceeded", "wait_timeout",
+		"", "dropped", "closed", check.Expired, "disconnected", "expired_by_operator",
+		"force_released", "max_hold_exceeded", "wait_timeout",
 		"try_failed", "deadlocked", "owner_busy", "kind_mismatch", "too_many", "restored",
 	}[w]
 }

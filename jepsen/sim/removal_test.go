@@ -57,9 +57,11 @@ func TestRemovingTheLeaderCostsNoElection(t *testing.T) {
 				a, operator := s.program("a", nil), s.program("operator", nil)
 				held := s.lock(a, "x")
 				removed := make(chan error, 1)
-				time.AfterFunc(2*time.Second, func() { removed <- operator.admin().Remove(s.Within(time.Minute), leader.ID) })
+				time.AfterFunc(2*time.Second,
+					func() { removed <- operator.admin().Remove(s.Within(time.Minute), leader.ID) })
 				var longest time.Duration
-				for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+				for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(
+					5 * time.Millisecond) {
 					began := time.Now()
 					require.NoError(s, s.lock(a, "y").Unlock(s.Within(time.Minute)))
 					longest = max(longest, time.Since(began))
@@ -80,7 +82,8 @@ func TestRemovingTheLeaderCostsNoElection(t *testing.T) {
 func TestARefusedRemovalOfTheLeaderLeavesIt(t *testing.T) {
 	Run(t, Config{Nodes: 1}, func(s *Sim) {
 		leader := s.Start()
-		require.ErrorIs(s, leader.Running().Remove(s.Within(electionTimeMax), leader.ID), raftnode.ErrRefused)
+		require.ErrorIs(s, leader.Running().Remove(s.Within(electionTimeMax), leader.ID),
+			raftnode.ErrRefused)
 		assert.Equal(s, []*Node{leader}, s.Leaders())
 	})
 	runStarted(t, Config{}, func(s *Sim, leader *Node) {

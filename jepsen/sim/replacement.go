@@ -19,7 +19,8 @@ type replacement struct {
 	mu       sync.Mutex // held during a replacement; guards what follows
 	old, new *Node      // nil = none is in progress
 	serial   int
-	rejoined map[string]bool // names that were used again: a cluster allows that once in ten minutes
+	// names that were used again: a cluster allows that once in ten minutes
+	rejoined map[string]bool
 }
 
 // replaceNode kills a node whose disk is lost, and lets the operator replace it. If faults prevent
@@ -65,7 +66,8 @@ func (f *Nemesis) finishReplacement(ctx context.Context) bool {
 	for ; ctx.Err() == nil; workload.Sleep(ctx, 300*time.Millisecond) {
 		op := f.load.operator.running().admin()
 		members, _, err := op.Members(ctx)
-		isMember := slices.ContainsFunc(members, func(m admin.Member) bool { return m.ID == r.old.ID })
+		isMember := slices.ContainsFunc(members,
+			func(m admin.Member) bool { return m.ID == r.old.ID })
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
 		switch {
 		case err != nil:
@@ -91,8 +93,8 @@ func (f *Nemesis) finishReplacement(ctx context.Context) bool {
 }
 
 // calm reports whether a node has been waiting for its replacement for so long that the others are
-// left in peace. A leader replaces a node that it has not heard for 30 s, and few leaders lead for that
-// long among faults; meanwhile other kinds of faults are not possible.
+// left in peace. A leader replaces a node that it has not heard for 30 s, and few leaders lead for
+// that long among faults; meanwhile other kinds of faults are not possible.
 func (f *Nemesis) calm() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -42,7 +42,8 @@ func TestRestoreUnderRandomFaults(t *testing.T) {
 		t.Run(fmt.Sprint("piece", i+1), func(t *testing.T) {
 			t.Parallel()
 			phase := total / time.Duration(2*pieces)
-			c := Config{RunIndex: i, Drift: driftMax, Tune: withSmallLogs, Limit: 4*phase + timeLimitDefault}
+			c := Config{RunIndex: i, Drift: driftMax, Tune: withSmallLogs,
+				Limit: 4*phase + timeLimitDefault}
 			Run(t, c, func(s *Sim) { restoreUnderFaults(s, phase, i%2 == 0, rare) })
 		})
 	}
@@ -130,14 +131,16 @@ func restoreUnderFaults(s *Sim, phase time.Duration, duringElection bool, rare *
 	rare.add(s.rare.counts(s.Audit))
 	rare.add(next.rare.counts(next.Audit))
 	held := count(before.Holds, func(h check.Hold) bool { return h.From < ended && h.To > ended })
-	granted := slices.MinFunc(grantsOf(after), func(a, b check.Event) int { return int(a.At - b.At) })
+	granted := slices.MinFunc(grantsOf(after),
+		func(a, b check.Event) int { return int(a.At - b.At) })
 	s.Logf("seed %d: %d backups; all nodes were lost at %v, and %d holds ended later; "+
 		"the first grant was at %v; %d holds before, %d after",
 		s.Seed, load.backups.taken, ended, held, granted.At, len(before.Holds), len(after.Holds))
 	assert.Positive(s, held, "no lock was held when the cluster was lost")
 	assert.Greater(s, granted.At-ended, workload.TTLMax*9/10,
 		"a grant before the leases of the lost cluster had ended")
-	assert.Greater(s, len(after.Holds), int(phase/time.Second)/4, "too few grants after the restore")
+	assert.Greater(s, len(after.Holds), int(phase/time.Second)/4,
+		"too few grants after the restore")
 }
 
 // keep has a program of its own acquire one lock, which it holds until its session is lost or
@@ -154,7 +157,8 @@ func keep(s *Sim) (release func()) {
 			return err
 		}
 		op.Ref, op.Token = check.Ref{Session: l.Session(), Ticket: l.Ticket()}, uint64(l.Token())
-		h = s.record.StartHold(check.Hold{Client: p.label, Ref: op.Ref, Token: op.Token, Items: op.Items})
+		h = s.record.StartHold(check.Hold{Client: p.label, Ref: op.Ref, Token: op.Token,
+			Items: op.Items})
 		context.AfterFunc(l.Context(), func() { h.Finish(check.Lost, check.LossReason(l.Err())) })
 		return nil
 	})

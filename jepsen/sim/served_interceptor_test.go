@@ -35,8 +35,9 @@ type interceptor struct {
 	// Nil: every frame passes.
 	toServer func(*zamokpb.ClientFrame) (pass bool)
 	toClient func(*zamokpb.ServerFrame) (bool, error)
-	opened   int  // number of streams
-	cutFirst bool // the first stream breaks at its next frame to the client, unless another was opened
+	opened   int // number of streams
+	// the first stream breaks at its next frame to the client, unless another was opened
+	cutFirst bool
 }
 
 // cut breaks the first stream.
@@ -71,7 +72,8 @@ func (m *interceptor) down(f *zamokpb.ServerFrame) (pass bool, end error) {
 }
 
 // Now is the first call of clients, which tells them the cluster.
-func (m *interceptor) Now(ctx context.Context, req *zamokpb.NowRequest) (*zamokpb.NowResponse, error) {
+func (m *interceptor) Now(ctx context.Context,
+	req *zamokpb.NowRequest) (*zamokpb.NowResponse, error) {
 	return m.node.Now(forwardContext(ctx), req)
 }
 
@@ -82,14 +84,16 @@ func forwardContext(ctx context.Context) context.Context {
 
 const clusterKey = "zamok-cluster"
 
-func (m *interceptor) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]) error {
+func (m *interceptor) Session(
+	wire grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]) error {
 	ctx, cancel := context.WithCancelCause(wire.Context())
 	defer cancel(nil)
 	node, err := m.node.Session(forwardContext(ctx))
 	if err != nil {
 		return err
 	}
-	if err := wire.SetHeader(metadata.Pairs(clusterKey, strings.Join(metadata.ValueFromIncomingContext(ctx, clusterKey), ""))); err != nil {
+	if err := wire.SetHeader(metadata.Pairs(clusterKey,
+		strings.Join(metadata.ValueFromIncomingContext(ctx, clusterKey), ""))); err != nil {
 		return err
 	}
 	go func() {
@@ -103,7 +107,8 @@ func (m *interceptor) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame,
 }
 
 // forward forwards the frames that pass, until one side or a frame ends the stream.
-func forward[Frame any](receive func() (Frame, error), passes func(Frame) (bool, error), send func(Frame) error) error {
+func forward[Frame any](receive func() (Frame, error), passes func(Frame) (bool, error),
+	send func(Frame) error) error {
 	for {
 		f, err := receive()
 		pass := false
@@ -165,9 +170,10 @@ func TestFaultyServerOnlyDelays(t *testing.T) {
 					}
 					if what == "pushes lost" || what == "both" {
 						all := len(f.Messages)
-						f.Messages = slices.DeleteFunc(f.Messages, func(m *zamokpb.ServerMessage) bool {
-							return m.GetChange() != nil && random.IntN(10) == 0
-						})
+						f.Messages = slices.DeleteFunc(f.Messages,
+							func(m *zamokpb.ServerMessage) bool {
+								return m.GetChange() != nil && random.IntN(10) == 0
+							})
 						lost += all - len(f.Messages)
 					}
 					return true, nil
@@ -183,7 +189,8 @@ func TestFaultyServerOnlyDelays(t *testing.T) {
 // slowFrames is how a server cuts a stream.
 func slowFrames() error {
 	s, err := status.New(8, "too slow").WithDetails(&zamokpb.ErrorInfo{
-		Code: zamokpb.Code_CODE_SLOW_READER, Outcome: zamokpb.Outcome_OUTCOME_UNKNOWN, Message: "too slow"})
+		Code: zamokpb.Code_CODE_SLOW_READER, Outcome: zamokpb.Outcome_OUTCOME_UNKNOWN,
+		Message: "too slow"})
 	if err != nil {
 		return err
 	}
@@ -248,7 +255,8 @@ func (s *Sim) attempt(p *program, random *rand.Rand) *client.Lock {
 		lock = p.TryLock
 	}
 	l, err := lock(s.Within(wait), "x")
-	if err != nil && !errors.Is(err, client.ErrNotAcquired) && !errors.Is(err, client.ErrUnavailable) {
+	if err != nil && !errors.Is(err, client.ErrNotAcquired) &&
+		!errors.Is(err, client.ErrUnavailable) {
 		s.Errorf("%v", err)
 	}
 	return l
@@ -282,8 +290,9 @@ func TestStolenSessionIsAbandoned(t *testing.T) {
 					within, streams = 5*time.Second, 3
 					m.cut()
 				} else {
-					require.NoError(t, m.open(s, &zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{
-						opening.Message()}}))
+					require.NoError(t, m.open(s,
+						&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{
+							opening.Message()}}))
 				}
 				s.awaitLost(held, within)
 				require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
@@ -382,7 +391,8 @@ func TestCancelledWaitLeavesNoTicket(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
 		a, b := s.program("a", nil), s.program("b", nil)
 		leads := s.Leader().Host
-		s.Network.SetDelay(2*time.Millisecond, 3*time.Millisecond, route{"a", leads}, route{leads, "a"})
+		s.Network.SetDelay(2*time.Millisecond, 3*time.Millisecond, route{"a", leads},
+			route{leads, "a"})
 		random := s.Random("cancel")
 		granted := 0
 		for range 200 {
@@ -411,12 +421,14 @@ func TestCancelledWaitLeavesNoTicket(t *testing.T) {
 // A connection that breaks and comes back within that time costs nothing.
 func TestReleaseOnDisconnect(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
-		a, b := s.program("a", func(c *client.Config) { c.ReleaseOnDisconnect = 2 * time.Second }), s.program("b", nil)
+		a, b := s.program("a", func(c *client.Config) { c.ReleaseOnDisconnect = 2 * time.Second }),
+			s.program("b", nil)
 		held := s.lock(a, "x")
 		waits := s.wait(s.Within(time.Minute), b, "x")
 		leads := s.Leader()
 		a.stack.closeConns()
-		time.Sleep(2500 * time.Millisecond) // beyond that time, and before a renewal: one in flight counts as life
+		// beyond that time, and before a renewal: one in flight counts as life
+		time.Sleep(2500 * time.Millisecond)
 		require.NoError(t, held.Err())
 		require.Equal(t, leads, s.Leader())
 		died := time.Now()

@@ -58,7 +58,8 @@ func TestALeaderThatAClientCannotReach(t *testing.T) {
 		for _, other := range others {
 			s.cutLink("a", other.Host)
 		}
-		s.requireServed(a, held, 5*time.Second, 100*time.Millisecond) // by the leader itself: no other can be reached
+		// by the leader itself: no other can be reached
+		s.requireServed(a, held, 5*time.Second, 100*time.Millisecond)
 	})
 }
 
@@ -88,7 +89,8 @@ func TestTheNodeThatRelaysEnds(t *testing.T) {
 					require.NoError(s, operator.admin().Remove(s.Within(time.Minute), last[0].ID))
 				}
 				s.requireServed(a, held, 6*time.Second, 4*time.Second)
-				require.NoError(s, operator.admin().Transfer(s.Within(time.Minute), s.Others(leader)[0].ID))
+				require.NoError(s, operator.admin().Transfer(s.Within(time.Minute),
+					s.Others(leader)[0].ID))
 				s.requireServed(a, held, 6*time.Second, 4*time.Second)
 			})
 		})
@@ -99,7 +101,9 @@ func TestTheNodeThatRelaysEnds(t *testing.T) {
 func TestOneLoadBalancerIsTheOnlyEndpoint(t *testing.T) {
 	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		behind := s.Others(leader)[0]
-		a := s.program("a", func(c *client.Config) { c.TTL, c.Endpoints = 5*time.Second, []string{behind.Host} })
+		a := s.program("a", func(c *client.Config) {
+			c.TTL, c.Endpoints = 5*time.Second, []string{behind.Host}
+		})
 		for _, n := range s.Nodes() {
 			if n != behind {
 				s.cutLink("a", n.Host)

@@ -67,7 +67,8 @@ func TestClientsWaitForSlowCommits(t *testing.T) {
 				began = s.Elapsed()
 				z := s.lock(s.program("c", nil), "z")
 				s.Logf("%v for the first lock of a client", s.Elapsed()-began)
-				require.Less(s, s.Elapsed()-began, 3*commit, "it opens its session, attaches and acquires")
+				require.Less(s, s.Elapsed()-began, 3*commit,
+					"it opens its session, attaches and acquires")
 				require.NoError(s, z.Unlock(s.Within(commit)))
 				require.Equal(s, attached, s.attachment(held))
 
@@ -76,10 +77,12 @@ func TestClientsWaitForSlowCommits(t *testing.T) {
 				// A lease that is long enough for a break.
 				d := s.program("d", func(c *client.Config) { c.TTL = 30 * time.Second })
 				held = s.lock(d, "z")
-				for what, breaks := range map[string]func(){"all connections": d.stack.closeConns, "the link": func() { s.cutLink("d", leader.Host) }} {
+				for what, breaks := range map[string]func(){"all connections": d.stack.closeConns,
+					"the link": func() { s.cutLink("d", leader.Host) }} {
 					attached, began = s.attachment(held), s.Elapsed()
 					breaks()
-					s.Await(10*time.Second, "it attaches again after the break of "+what, func() bool { return s.attachment(held) != attached })
+					s.Await(10*time.Second, "it attaches again after the break of "+what,
+						func() bool { return s.attachment(held) != attached })
 					s.Logf("%v for another stream after the break of %s", s.Elapsed()-began, what)
 					attached = s.attachment(held)
 					time.Sleep(12 * time.Second) // before it tries to reach the leader again
@@ -129,15 +132,19 @@ func TestIdleConnectionsAreOpenedInTime(t *testing.T) {
 				next := s.LeaderOtherThan(leader)
 				elected, opened := s.Elapsed(), time.Duration(0)
 				s.Await(10*time.Second, "all attach", func() bool {
-					if opened == 0 && !slices.ContainsFunc(programs, func(p *program) bool { return p.open() == 1 }) {
+					if opened == 0 && !slices.ContainsFunc(programs,
+						func(p *program) bool { return p.open() == 1 }) {
 						opened = s.Elapsed()
 					}
-					return !slices.ContainsFunc(locks, func(l *client.Lock) bool { return s.attachmentAt(next, l) == before[l] })
+					return !slices.ContainsFunc(locks,
+						func(l *client.Lock) bool { return s.attachmentAt(next, l) == before[l] })
 				})
-				s.Logf("%v until there was a leader, %v until all had connected, %v until all had attached", elected-began, opened-began, s.Elapsed()-began)
+				s.Logf("%v until there was a leader, %v until all had connected, %v until all "+
+					"had attached", elected-began, opened-began, s.Elapsed()-began)
 				switch name {
 				case "killed":
-					require.Less(s, s.Elapsed()-elected, time.Second, "the longest time between two rounds is 0.75 s")
+					require.Less(s, s.Elapsed()-elected, time.Second,
+						"the longest time between two rounds is 0.75 s")
 				case "vanished":
 					require.Less(s, opened, s.Elapsed()-500*time.Millisecond)
 				}

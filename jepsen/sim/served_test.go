@@ -54,7 +54,8 @@ type pendingLock struct {
 }
 
 // begin begins a call of Lock.
-func (s *Sim) begin(ctx context.Context, p *program, name string, opts ...client.Option) *pendingLock {
+func (s *Sim) begin(ctx context.Context, p *program, name string,
+	opts ...client.Option) *pendingLock {
 	a := &pendingLock{done: make(chan struct{})}
 	go func() {
 		defer close(a.done)
@@ -65,11 +66,13 @@ func (s *Sim) begin(ctx context.Context, p *program, name string, opts ...client
 }
 
 // wait begins to wait for a lock, and returns when the cluster has enqueued the call.
-func (s *Sim) wait(ctx context.Context, p *program, name string, opts ...client.Option) *pendingLock {
+func (s *Sim) wait(ctx context.Context, p *program, name string,
+	opts ...client.Option) *pendingLock {
 	s.Helper()
 	before := s.waiters(name)
 	a := s.begin(ctx, p, name, opts...)
-	s.Await(10*time.Second, "a call waits for "+name, func() bool { return s.waiters(name) == before+1 })
+	s.Await(10*time.Second, "a call waits for "+name,
+		func() bool { return s.waiters(name) == before+1 })
 	return a
 }
 
@@ -109,8 +112,8 @@ func (s *Sim) awaitLost(l *client.Lock, within time.Duration) time.Time {
 	return time.Now()
 }
 
-// The leader dies, or the whole cluster is restarted within the ttl: a holder keeps its lock and its token, and waiters
-// their queue positions.
+// The leader dies, or the whole cluster is restarted within the ttl: a holder keeps its lock and
+// its token, and waiters their queue positions.
 func TestClientsSurviveLeaderCrash(t *testing.T) {
 	t.Parallel()
 	for _, down := range []string{"leader", "all"} {
@@ -122,7 +125,8 @@ func TestClientsSurviveLeaderCrash(t *testing.T) {
 				second := s.wait(s.Within(time.Minute), b, "x")
 				third := s.wait(s.Within(time.Minute), c, "x")
 
-				dead, outage := []*Node{s.Leader()}, 15*time.Second // longer than the ttl: only renewals at the new leader keep it
+				// longer than the ttl: only renewals at the new leader keep it
+				dead, outage := []*Node{s.Leader()}, 15*time.Second
 				if down == "all" {
 					dead, outage = s.InitialMembers(), 2*time.Second
 				}
@@ -142,7 +146,8 @@ func TestClientsSurviveLeaderCrash(t *testing.T) {
 				from := time.Now()
 				require.NoError(t, held.Unlock(s.Within(time.Minute)))
 				next := s.awaitResult(second, time.Second)
-				require.Less(t, time.Since(from), 100*time.Millisecond, "a handoff is one commit and one push")
+				require.Less(t, time.Since(from), 100*time.Millisecond,
+					"a handoff is one commit and one push")
 				require.Greater(t, next.Token(), token)
 				require.NoError(t, next.Unlock(s.Within(time.Minute)))
 				s.awaitResult(third, time.Second)
@@ -171,7 +176,8 @@ func TestOutageBeyondTTLLosesLock(t *testing.T) {
 		s.Start()
 		next := s.awaitResult(waits, 10*time.Second)
 		require.True(t, waits.at.After(lost))
-		require.Less(t, waits.at.Sub(up), 5*time.Second, "released at once, not at the end of its lease")
+		require.Less(t, waits.at.Sub(up), 5*time.Second,
+			"released at once, not at the end of its lease")
 		require.Greater(t, next.Token(), held.Token())
 		require.ErrorIs(t, held.Err(), client.ErrLost, "lost is final")
 		require.ErrorIs(t, held.Unlock(s.Within(time.Second)), client.ErrLost)
@@ -271,7 +277,8 @@ func TestExpireWithUnknownOutcome(t *testing.T) {
 		assert.ErrorIs(s, err, client.ErrSessionExpired)
 		requireOutcome(s, err, client.Unknown)
 		// A new call knows that it did nothing.
-		requireOutcome(s, operator.admin().ExpireSession(s.Within(time.Minute), held.Session(), "a test"), client.NotDone)
+		requireOutcome(s, operator.admin().ExpireSession(s.Within(time.Minute), held.Session(),
+			"a test"), client.NotDone)
 	})
 }
 
@@ -279,10 +286,12 @@ func TestExpireWithUnknownOutcome(t *testing.T) {
 func TestForceReleaseWithUnknownOutcome(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
 		held, operator := s.loseAnswer()
-		ended, err := operator.admin().ForceRelease(s.Within(time.Minute), "x", held.Token(), "a test")
+		ended, err := operator.admin().ForceRelease(s.Within(time.Minute), "x", held.Token(),
+			"a test")
 		assert.Empty(s, ended)
 		requireOutcome(s, err, client.Unknown)
-		ended, err = operator.admin().ForceRelease(s.Within(time.Minute), "x", held.Token(), "a test")
+		ended, err = operator.admin().ForceRelease(s.Within(time.Minute), "x", held.Token(),
+			"a test")
 		assert.NoError(s, err)
 		assert.Empty(s, ended)
 	})
@@ -322,7 +331,8 @@ func (s *Sim) grants(name string) (n int) {
 // holds it for as long as WithMaxHold documents, never beyond the next grant.
 func TestMaxHoldAfterLongWait(t *testing.T) {
 	t.Parallel()
-	for _, d := range []time.Duration{client.MaxHoldMin, time.Second, 2 * time.Second, time.Minute} {
+	for _, d := range []time.Duration{client.MaxHoldMin, time.Second, 2 * time.Second,
+		time.Minute} {
 		t.Run(d.String(), func(t *testing.T) {
 			runServed(t, 3, func(s *Sim) {
 				a, b, c := s.program("a", nil), s.program("b", longTTL), s.program("c", longTTL)
@@ -337,9 +347,11 @@ func TestMaxHoldAfterLongWait(t *testing.T) {
 				require.Less(s, first.at.Sub(free), 100*time.Millisecond)
 				lost := s.awaitLost(l, d)
 				most := d - max(d/20, 200*time.Millisecond)
-				assert.GreaterOrEqual(s, lost.Sub(first.at), most-max(most/10, 20*time.Millisecond), "held for too short")
+				assert.GreaterOrEqual(s, lost.Sub(first.at), most-max(most/10, 20*time.Millisecond),
+					"held for too short")
 				s.awaitResult(second, time.Minute)
-				require.True(s, second.at.After(lost), "granted %v before the loss", lost.Sub(second.at))
+				require.True(s, second.at.After(lost), "granted %v before the loss",
+					lost.Sub(second.at))
 				assert.Less(s, second.at.Sub(free), d+500*time.Millisecond)
 				time.Sleep(time.Second)
 				require.Equal(s, 2, s.grants("x")-before, "each was granted once")
@@ -378,29 +390,32 @@ func TestUndeliveredMaxHoldDoesNotSpin(t *testing.T) {
 // slow, and then the client receives nothing more. It loses its lock before the next grant, at
 // whatever moment between two readings of its clock the network is cut.
 func TestLossReportedInTimeAtMaxDrift(t *testing.T) {
-	testAtMaxDrift(t, 4*time.Second, 40, func(s *Sim, random *rand.Rand, lock func(...client.Option)) {
-		lock()
-		s.Network.SetDelay(150*time.Millisecond, 0, route{"n1", "slow"})
-		time.Sleep(workload.UpTo(random, 2*time.Second))
-		s.Network.Isolate("slow")
-	})
+	testAtMaxDrift(t, 4*time.Second, 40,
+		func(s *Sim, random *rand.Rand, lock func(...client.Option)) {
+			lock()
+			s.Network.SetDelay(150*time.Millisecond, 0, route{"n1", "slow"})
+			time.Sleep(workload.UpTo(random, 2*time.Second))
+			s.Network.Isolate("slow")
+		})
 }
 
 // No client holds a lock beyond the next grant, with the clocks of leader and client as far apart
 // as allowed, in the worse direction, confirmations of any age, and slow messages.
 func TestMaxHoldAtMaxDrift(t *testing.T) {
-	testAtMaxDrift(t, 5*time.Minute, 30, func(s *Sim, random *rand.Rand, lock func(...client.Option)) {
-		s.Network.SetDelay(workload.UpTo(random, 20*time.Millisecond), 0, route{"slow", "n1"})
-		time.Sleep(workload.UpTo(random, 90*time.Second))
-		lock(client.WithMaxHold(client.MaxHoldMin + workload.UpTo(random, 10*time.Second)))
-	})
+	testAtMaxDrift(t, 5*time.Minute, 30,
+		func(s *Sim, random *rand.Rand, lock func(...client.Option)) {
+			s.Network.SetDelay(workload.UpTo(random, 20*time.Millisecond), 0, route{"slow", "n1"})
+			time.Sleep(workload.UpTo(random, 90*time.Second))
+			lock(client.WithMaxHold(client.MaxHoldMin + workload.UpTo(random, 10*time.Second)))
+		})
 }
 
 // testAtMaxDrift makes a client lose locks, and checks that it reports each loss before the next
 // grant. The raw clock of the client is as slow as allowed, that of the node as fast as allowed.
 // Both machines steer their other clock as far as they can: the client's is always slow, its timers
 // too. The leader's is slow while the client can reach it, and fast afterwards.
-func testAtMaxDrift(t *testing.T, ttl time.Duration, rounds int, lose func(*Sim, *rand.Rand, func(...client.Option))) {
+func testAtMaxDrift(t *testing.T, ttl time.Duration, rounds int,
+	lose func(*Sim, *rand.Rand, func(...client.Option))) {
 	RunParallel(t, Config{Nodes: 1, Limit: time.Hour}, func(s *Sim) {
 		const real = 1 / (1 - bendMax) // the rate of real time: virtual time is that of the timers
 		leader := s.Node("n1").Clock
@@ -423,7 +438,8 @@ func testAtMaxDrift(t *testing.T, ttl time.Duration, rounds int, lose func(*Sim,
 			granted := s.begin(s.Within(2*time.Minute), next, name)
 			lost := s.awaitLost(held, time.Minute)
 			l := s.awaitResult(granted, 2*time.Minute)
-			assert.False(s, granted.at.Before(lost), "reported %v after the next grant", lost.Sub(granted.at))
+			assert.False(s, granted.at.Before(lost), "reported %v after the next grant",
+				lost.Sub(granted.at))
 			assert.NoError(s, l.Unlock(s.Within(time.Minute)))
 			s.Network.HealAll()
 			time.Sleep(3 * time.Second)

@@ -68,7 +68,8 @@ type Sim struct {
 	initialMembers int         // how many of the first nodes
 	noneTorn       atomic.Bool // an append that is lost in a power failure leaves nothing behind
 
-	mu    sync.Mutex     // guards what follows: a story may add a node while clients look for a leader
+	// guards what follows: a story may add a node while clients look for a leader
+	mu    sync.Mutex
 	nodes []*Node        // in the order in which they were added
 	moves map[string]int // outcomes of leaders without progress, from their logs
 }
@@ -105,7 +106,8 @@ func run(t *testing.T, c Config, dog *watchdog, story func(*Sim)) {
 				n.Kill()
 			}
 			if n := s.unanswered.Load(); n != 0 {
-				t.Errorf("proposals were not answered exactly once: %d more proposals than answers", n)
+				t.Errorf("proposals were not answered exactly once: %d more proposals than answers",
+					n)
 			}
 			stop.Stop()
 			still()
@@ -204,7 +206,8 @@ const historyBegin = time.Second
 
 // Within is a context that ends after so much virtual time, or with the test.
 func (s *Sim) Within(d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), d, fmt.Errorf("nothing after %v of virtual time", d))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), d,
+		fmt.Errorf("nothing after %v of virtual time", d))
 	s.Cleanup(cancel)
 	return ctx
 }
@@ -257,8 +260,8 @@ const (
 	// watchdogMissedMax is how many checks may find no progress. It counts checks, not time: a
 	// suspended machine makes none.
 	watchdogMissedMax = 180
-	// heartbeatInterval is how often, in virtual time, a bubble shows that time continues: on a busy machine with a
-	// slow disk a virtual second can take a minute.
+	// heartbeatInterval is how often, in virtual time, a bubble shows that time continues: on a
+	// busy machine with a slow disk a virtual second can take a minute.
 	heartbeatInterval = 50 * time.Millisecond
 )
 
@@ -273,9 +276,10 @@ type watchdog struct {
 }
 
 func newWatchdog(t *testing.T) *watchdog {
-	return &watchdog{pollInterval: watchdogInterval, missedMax: watchdogMissedMax, abort: func(reason string) {
-		panic(t.Name() + ": " + reason)
-	}}
+	return &watchdog{pollInterval: watchdogInterval, missedMax: watchdogMissedMax,
+		abort: func(reason string) {
+			panic(t.Name() + ": " + reason)
+		}}
 }
 
 // watch checks until it is stopped.
@@ -298,8 +302,10 @@ func (w *watchdog) diagnose() string {
 	if s == nil {
 		return fmt.Sprintf("sim: the run did not begin\n%s", allStacks())
 	}
-	return fmt.Sprintf("sim: virtual time stands, for %v of real time (seed %d): something spins, or waits for a mutex "+
-		"whose owner waits for something else; look for both among the stacks of its bubble\n%s\n%s",
+	return fmt.Sprintf(
+		"sim: virtual time stands, for %v of real time (seed %d): something spins, or waits for "+
+			"a mutex whose owner waits for something else; look for both among the stacks of its "+
+			"bubble\n%s\n%s",
 		time.Duration(w.missedMax)*w.pollInterval, s.Seed, s.Trace, allStacks())
 }
 
@@ -340,7 +346,9 @@ func (t *Trace) Logf(source, format string, args ...any) {
 }
 
 // Fault adds a line about a fault.
-func (t *Trace) Fault(format string, args ...any) { t.add("FAULT", fmt.Sprintf(format, args...), true) }
+func (t *Trace) Fault(format string, args ...any) {
+	t.add("FAULT", fmt.Sprintf(format, args...), true)
+}
 
 func (t *Trace) add(source, text string, kept bool) {
 	t.mu.Lock()
@@ -408,7 +416,8 @@ type traceWriter struct {
 
 func (w traceWriter) Write(line []byte) (int, error) {
 	text := strings.TrimSuffix(string(line), "\n")
-	w.trace.add(w.source, text, slices.ContainsFunc(keptWords, func(w string) bool { return strings.Contains(text, w) }))
+	w.trace.add(w.source, text,
+		slices.ContainsFunc(keptWords, func(w string) bool { return strings.Contains(text, w) }))
 	for _, call := range w.watch {
 		call(text)
 	}

@@ -24,7 +24,8 @@ import (
 func TestWatchdogAbortsStuckRun(t *testing.T) {
 	t.Parallel()
 	var why atomic.Pointer[string]
-	stands, spins := &watchdog{pollInterval: 10 * time.Millisecond, missedMax: 10}, make(chan struct{})
+	stands, spins := &watchdog{pollInterval: 10 * time.Millisecond, missedMax: 10},
+		make(chan struct{})
 	stands.abort = func(string) {
 		<-spins // a busy machine may not have come to the story yet
 		text := stands.diagnose()
@@ -73,14 +74,17 @@ func TestStallClassification(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	entry := func(at int) Effect { return Effect{At: ms(at)} }
 	epoch := func(at int) Effect {
-		return Effect{At: ms(at), Applied: fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvEpochStarted}}}}
+		return Effect{At: ms(at),
+			Applied: fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvEpochStarted}}}}
 	}
 	held := func(from, to int) check.Stall {
-		return check.Stall{Reason: "no commit", From: historyBegin + ms(from), To: historyBegin + ms(to), CommitsBlocked: true}
+		return check.Stall{Reason: "no commit", From: historyBegin + ms(from),
+			To: historyBegin + ms(to), CommitsBlocked: true}
 	}
 	change := func(from, to int) check.Stall {
 		return check.Stall{
-			Reason: "change of leader", From: historyBegin + ms(from), To: historyBegin + ms(to), LostTime: ms(to-from) + time.Second,
+			Reason: "change of leader", From: historyBegin + ms(from), To: historyBegin + ms(to),
+			LostTime: ms(to-from) + time.Second,
 		}
 	}
 	type entries = []Effect
@@ -89,12 +93,17 @@ func TestStallClassification(t *testing.T) {
 		entries entries
 		want    stalls
 	}{
-		"an entry a second":                 {entries{entry(0), entry(1000), entry(2000)}, nil},
-		"nothing is committed for a while":  {entries{entry(0), entry(5000), entry(5010)}, stalls{held(0, 5000)}},
-		"a change":                          {entries{entry(0), entry(500), epoch(900)}, stalls{change(500, 900)}},
-		"the last two entries were held up": {entries{entry(0), entry(3000), entry(3001), epoch(3500)}, stalls{held(0, 3000), change(0, 3500)}},
-		"it was held up long before":        {entries{entry(0), entry(3000), entry(3001), entry(3002), epoch(3500)}, stalls{held(0, 3000), change(3002, 3500)}},
-		"one change after the other":        {entries{entry(0), epoch(3000), epoch(6000)}, stalls{change(0, 3000), change(3000, 6000)}},
+		"an entry a second": {entries{entry(0), entry(1000), entry(2000)}, nil},
+		"nothing is committed for a while": {entries{entry(0), entry(5000), entry(5010)},
+			stalls{held(0, 5000)}},
+		"a change": {entries{entry(0), entry(500), epoch(900)},
+			stalls{change(500, 900)}},
+		"the last two entries were held up": {entries{entry(0), entry(3000), entry(3001),
+			epoch(3500)}, stalls{held(0, 3000), change(0, 3500)}},
+		"it was held up long before": {entries{entry(0), entry(3000), entry(3001),
+			entry(3002), epoch(3500)}, stalls{held(0, 3000), change(3002, 3500)}},
+		"one change after the other": {entries{entry(0), epoch(3000), epoch(6000)},
+			stalls{change(0, 3000), change(3000, 6000)}},
 	} {
 		assert.Equal(t, c.want, clusterTimeStalls(c.entries), name)
 	}
@@ -106,25 +115,28 @@ func TestStallClassification(t *testing.T) {
 // time.Now are monotonic.
 func TestNoWallClockReads(t *testing.T) {
 	t.Parallel()
-	use, mayRead, found := regexp.MustCompile(`(\w*)\.Unix\w*`), map[string]int{"raftnode/restore.go": 1, "api/metrics/metrics.go": 1}, map[string]int{}
+	use, mayRead, found := regexp.MustCompile(`(\w*)\.Unix\w*`),
+		map[string]int{"raftnode/restore.go": 1, "api/metrics/metrics.go": 1}, map[string]int{}
 	files, tree := 0, os.DirFS(filepath.Join("..", ".."))
 	for _, root := range []string{"clock", "session", "fsm", "raftnode", "api", "client"} {
-		require.NoError(t, fs.WalkDir(tree, root, func(path string, _ fs.DirEntry, err error) error {
-			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, ".pb.go") {
-				return err
-			}
-			files++
-			text, err := fs.ReadFile(tree, path)
-			for line := range strings.Lines(string(text)) {
-				code, _, _ := strings.Cut(line, "//")
-				for _, match := range use.FindAllStringSubmatch(code, -1) {
-					if match[1] != "unix" && match[1] != "net" { // those are packages
-						found[path]++
+		require.NoError(t, fs.WalkDir(tree, root,
+			func(path string, _ fs.DirEntry, err error) error {
+				if err != nil || !strings.HasSuffix(path, ".go") ||
+					strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, ".pb.go") {
+					return err
+				}
+				files++
+				text, err := fs.ReadFile(tree, path)
+				for line := range strings.Lines(string(text)) {
+					code, _, _ := strings.Cut(line, "//")
+					for _, match := range use.FindAllStringSubmatch(code, -1) {
+						if match[1] != "unix" && match[1] != "net" { // those are packages
+							found[path]++
+						}
 					}
 				}
-			}
-			return err
-		}))
+				return err
+			}))
 	}
 	assert.Greater(t, files, 80)
 	assert.Equal(t, mayRead, found, "in %v", slices.Sorted(maps.Keys(found)))

@@ -33,7 +33,8 @@ func cutTailsLoseNothing(t *testing.T, nodes int) {
 		owing := make([]int, nodes+1) // how often so many nodes owed something at a start
 		occurred := func() bool {
 			return owing[damaged] > 0 && owing[damaged+1] > 0 && owing[damaged+2] > 0 &&
-				s.Trace.Count("nothing above this end") > 0 && s.Trace.Count("has what it had lost") > 0
+				s.Trace.Count("nothing above this end") > 0 &&
+				s.Trace.Count("has what it had lost") > 0
 		}
 		times := 0
 		for ; times < least || !occurred() && times < most; times++ {

@@ -16,8 +16,8 @@ type Recorder struct {
 	calls atomic.Uint64 // numbers them
 }
 
-// Call makes a call and records it; do adds the answer to the record. A call that changes something is recorded
-// before it is made: if its process is killed, it may have been done all the same.
+// Call makes a call and records it; do adds the answer to the record. A call that changes something
+// is recorded before it is made: if its process is killed, it may have been done all the same.
 func (r *Recorder) Call(op check.Op, do func(*check.Op) error) error {
 	op.ID, op.Call, op.Outcome = r.calls.Add(1), r.HistoryTime(), check.Unknown
 	if !op.Reads() {
@@ -27,7 +27,8 @@ func (r *Recorder) Call(op check.Op, do func(*check.Op) error) error {
 	op.Return, op.Outcome = r.HistoryTime(), check.OutcomeOf(err)
 	if err != nil {
 		op.Error = err.Error()
-		if op.Reads() || op.Kind == check.OpDowngrade { // a lock may be lost after it was downgraded
+		// a lock may be lost after it was downgraded
+		if op.Reads() || op.Kind == check.OpDowngrade {
 			op.Outcome = check.Unknown
 		}
 	}
@@ -67,7 +68,8 @@ func (h *Hold) downgrade() {
 	h.record.Put(check.Record{Hold: &h.Hold})
 }
 
-// Resource is what the locks guard: it accepts no write with a token below the greatest exclusive one that it saw.
+// Resource is what the locks guard: it accepts no write with a token below the greatest exclusive
+// one that it saw.
 type Resource struct {
 	*Recorder
 
@@ -76,9 +78,12 @@ type Resource struct {
 }
 
 // NewResource makes a resource for all locks.
-func NewResource(r *Recorder) *Resource { return &Resource{Recorder: r, highest: map[string]uint64{}} }
+func NewResource(r *Recorder) *Resource {
+	return &Resource{Recorder: r, highest: map[string]uint64{}}
+}
 
-// Write decides whether a write is accepted, and records it. Its form is that of net/rpc; the answer is empty.
+// Write decides whether a write is accepted, and records it. Its form is that of net/rpc; the
+// answer is empty.
 func (r *Resource) Write(w check.Write, _ *int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

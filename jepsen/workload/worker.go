@@ -21,7 +21,8 @@ const (
 	workAfterLoss    = time.Second // how long a worker that ignores losses continues after one
 )
 
-// ClientConfig configures the i-th client. A change of leader may take longer than the shortest ttl.
+// ClientConfig configures the i-th client. A change of leader may take longer than the shortest
+// ttl.
 func ClientConfig(i int) (cfg client.Config) {
 	cfg.TTL = []time.Duration{4 * time.Second, 5 * time.Second, TTLMax}[i%3]
 	switch i % 4 {
@@ -35,7 +36,8 @@ func ClientConfig(i int) (cfg client.Config) {
 
 // Setting is what the workers of one run have in common.
 type Setting struct {
-	Mutexes, Pools int                            // how many locks there are: m0, m1, … and p0, p1, …
+	// how many locks there are: m0, m1, … and p0, p1, …
+	Mutexes, Pools int
 	Elected        string                         // a lock that workers campaign for; empty = none
 	WaitMax        time.Duration                  // of a wait that is bounded
 	ThinkMax       time.Duration                  // between two steps
@@ -125,7 +127,8 @@ func (w *Worker) randomRequest() (items []client.Item, opts []client.Option) {
 	case n < 6:
 		items = append(items, client.SharedItem(w.Mutex()))
 	case n < 8:
-		items = append(items, client.PermitsItem(fmt.Sprint("p", w.IntN(w.Pools)), 1+w.Uint32N(2), permitsPerPool))
+		items = append(items, client.PermitsItem(fmt.Sprint("p", w.IntN(w.Pools)), 1+w.Uint32N(2),
+			permitsPerPool))
 	default:
 		for _, i := range w.Perm(w.Mutexes)[:2+w.IntN(2)] {
 			item := client.ExclusiveItem(fmt.Sprint("m", i))
@@ -167,7 +170,8 @@ func (w *Worker) Lock(name string) (*client.Lock, *Hold) {
 	return w.lock(w.Ctx, check.OpLock, []client.Item{client.ExclusiveItem(name)}, nil)
 }
 
-func (w *Worker) lock(ctx context.Context, kind check.OpKind, items []client.Item, opts []client.Option) (l *client.Lock, h *Hold) {
+func (w *Worker) lock(ctx context.Context, kind check.OpKind, items []client.Item,
+	opts []client.Option) (l *client.Lock, h *Hold) {
 	lockFunc := w.LockAll
 	switch {
 	case kind == check.OpTryLock:
@@ -175,25 +179,31 @@ func (w *Worker) lock(ctx context.Context, kind check.OpKind, items []client.Ite
 	case items[0].Name() == w.Elected:
 		lockFunc = w.campaign
 	}
-	_ = w.Call(check.Op{Client: w.Label, Kind: kind, Items: check.ItemsOf(items)}, func(op *check.Op) (err error) {
-		var queued time.Duration
-		if kind == check.OpLock && w.IntN(4) > 0 { // some wait without their position
-			opts = append(opts, client.OnPosition(func(client.Position) { queued = cmp.Or(queued, w.HistoryTime()) }))
-		}
-		l, err = lockFunc(ctx, items, opts...)
-		w.awaitResume() // it may be paused before it sees the answer
-		if err != nil {
-			return err
-		}
-		op.Ref, op.Token, op.Queued = check.Ref{Session: l.Session(), Ticket: l.Ticket()}, uint64(l.Token()), queued
-		h = w.StartHold(check.Hold{Client: w.Label, Ref: op.Ref, Token: op.Token, Items: op.Items})
-		return nil
-	})
+	_ = w.Call(check.Op{Client: w.Label, Kind: kind, Items: check.ItemsOf(items)},
+		func(op *check.Op) (err error) {
+			var queued time.Duration
+			if kind == check.OpLock && w.IntN(4) > 0 { // some wait without their position
+				opts = append(opts, client.OnPosition(func(client.Position) {
+					queued = cmp.Or(queued, w.HistoryTime())
+				}))
+			}
+			l, err = lockFunc(ctx, items, opts...)
+			w.awaitResume() // it may be paused before it sees the answer
+			if err != nil {
+				return err
+			}
+			op.Ref, op.Token, op.Queued = check.Ref{Session: l.Session(), Ticket: l.Ticket()},
+				uint64(l.Token()), queued
+			h = w.StartHold(check.Hold{Client: w.Label, Ref: op.Ref, Token: op.Token,
+				Items: op.Items})
+			return nil
+		})
 	return l, h
 }
 
 // campaign runs for the election, which is an acquisition of its lock.
-func (w *Worker) campaign(ctx context.Context, items []client.Item, opts ...client.Option) (*client.Lock, error) {
+func (w *Worker) campaign(ctx context.Context, items []client.Item,
+	opts ...client.Option) (*client.Lock, error) {
 	return w.Client.Election(items[0].Name()).Campaign(ctx, []byte(w.Owner), opts...)
 }
 
@@ -210,12 +220,14 @@ func (w *Worker) hold(l *client.Lock, h *Hold, depth int) {
 		defer close(reported)
 		h.Finish(check.Lost, check.LossReason(l.Err()))
 	})
-	for first := true; w.Ctx.Err() == nil && (first || time.Now().Before(until) && w.Ending.Err() == nil); first = false {
+	for first := true; w.Ctx.Err() == nil &&
+		(first || time.Now().Before(until) && w.Ending.Err() == nil); first = false {
 		if l.Err() != nil && !w.IgnoresLoss {
 			break
 		}
 		w.recordRenewal(l)
-		// A program that is paused between the check and the write writes when another may hold the lock.
+		// A program that is paused between the check and the write writes when another may hold the
+		// lock.
 		w.awaitResume()
 		w.write(h, shared)
 		switch n := w.IntN(30); {
@@ -224,7 +236,8 @@ func (w *Worker) hold(l *client.Lock, h *Hold, depth int) {
 		case n == 2 && !hasPermits && !shared:
 			shared = w.downgrade(l, h)
 		case n == 3 && depth == 0:
-			// Without an owner on both sides this may be a deadlock that is not detected: hence bounded.
+			// Without an owner on both sides this may be a deadlock that is not detected: hence
+			// bounded.
 			if inner, held := w.acquire(true); inner != nil {
 				w.hold(inner, held, depth+1)
 			}
@@ -261,13 +274,15 @@ func (w *Worker) Unlock(l *client.Lock, h *Hold) {
 func (w *Worker) write(h *Hold, shared bool) {
 	for _, it := range h.Items {
 		if it.Mode != check.Permits && w.Ctx.Err() == nil {
-			w.Write(check.Write{Resource: it.Name, Client: w.Label, Token: h.Token, Shared: shared || it.Mode == check.Shared})
+			w.Write(check.Write{Resource: it.Name, Client: w.Label, Token: h.Token,
+				Shared: shared || it.Mode == check.Shared})
 		}
 	}
 }
 
 func (w *Worker) downgrade(l *client.Lock, h *Hold) bool {
-	if !slices.ContainsFunc(h.Items, func(it check.Item) bool { return it.Mode == check.Exclusive }) {
+	if !slices.ContainsFunc(h.Items,
+		func(it check.Item) bool { return it.Mode == check.Exclusive }) {
 		return false
 	}
 	h.downgrade()
@@ -278,7 +293,8 @@ func (w *Worker) downgrade(l *client.Lock, h *Hold) bool {
 
 func (w *Worker) check(h *Hold) {
 	it := h.Items[w.IntN(len(h.Items))]
-	op := check.Op{Client: w.Label, Kind: check.OpCheck, Ref: h.Ref, Items: []check.Item{it}, Token: h.Token}
+	op := check.Op{Client: w.Label, Kind: check.OpCheck, Ref: h.Ref, Items: []check.Item{it},
+		Token: h.Token}
 	_ = w.Call(op, func(op *check.Op) error {
 		held, at, err := w.Check(w.Ctx, client.Grant{
 			Name: it.Name, Token: client.Token(h.Token), Session: h.Session, Ticket: h.Ticket,
@@ -289,7 +305,9 @@ func (w *Worker) check(h *Hold) {
 	})
 }
 
-func stamp(op *check.Op, at client.Stamp) { op.Term, op.Index, op.Time = at.Term, at.Index, at.Time }
+func stamp(op *check.Op, at client.Stamp) {
+	op.Term, op.Index, op.Time = at.Term, at.Index, at.Time
+}
 
 // ReadTime reads cluster time, and reports whether there was an answer.
 func (w *Worker) ReadTime() bool {
@@ -332,13 +350,15 @@ func (w *Worker) Interfere(name string, ratio int) {
 	}
 	held := d.Held[0]
 	if w.IntN(3) == 0 {
-		op := check.Op{Client: w.Label, Kind: check.OpExpireSession, Ref: check.Ref{Session: held.Session}}
+		op := check.Op{Client: w.Label, Kind: check.OpExpireSession,
+			Ref: check.Ref{Session: held.Session}}
 		_ = w.Call(op, func(*check.Op) error {
 			return admin.New(w.Client).ExpireSession(w.Ctx, held.Session, "a test")
 		})
 		return
 	}
-	op := check.Op{Client: w.Label, Kind: check.OpForceRelease, Items: []check.Item{{Name: d.Name}}, Token: uint64(held.Token)}
+	op := check.Op{Client: w.Label, Kind: check.OpForceRelease, Items: []check.Item{{Name: d.Name}},
+		Token: uint64(held.Token)}
 	_ = w.Call(op, func(*check.Op) error {
 		_, err := admin.New(w.Client).ForceRelease(w.Ctx, d.Name, held.Token, "a test")
 		return err
@@ -346,16 +366,19 @@ func (w *Worker) Interfere(name string, ratio int) {
 }
 
 // recordRenewal derives from a handle's deadline when the latest confirmed renewal was sent. It
-// records that a little too early, because deadlines are rounded to whole readings of clocks. A pause
-// between the two readings here makes it earlier still, which only makes the check more lenient.
+// records that a little too early, because deadlines are rounded to whole readings of clocks. A
+// pause between the two readings here makes it earlier still, which only makes the check more
+// lenient.
 func (w *Worker) recordRenewal(l *client.Lock) {
 	at := w.HistoryTime()
 	remaining := time.Until(l.Deadline())
 	if w.isPaused() || remaining <= 0 || l.Err() != nil {
 		return
 	}
-	age := time.Duration(float64(w.TTL-check.ClockMargin(w.TTL)-remaining)/cmp.Or(w.ClockRate, 1)) + 5*time.Millisecond
-	w.Put(check.Record{Renewal: &check.Renewal{Session: l.Session(), Sent: at - age, Confirmed: at}})
+	age := time.Duration(float64(w.TTL-check.ClockMargin(w.TTL)-remaining)/cmp.Or(w.ClockRate, 1)) +
+		5*time.Millisecond
+	w.Put(
+		check.Record{Renewal: &check.Renewal{Session: l.Session(), Sent: at - age, Confirmed: at}})
 }
 
 // FinalCall is what a client does last: it must succeed.

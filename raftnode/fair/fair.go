@@ -5,8 +5,8 @@ import "container/heap"
 // From is the source of an item.
 type From struct {
 	Identity string
-	// Session orders items: those of one session leave in order, even if their identities differ. 0 = a further session of the
-	// identity.
+	// Session orders items: those of one session leave in order, even if their identities differ. 0
+	// = a further session of the identity.
 	Session uint64
 }
 
@@ -27,10 +27,11 @@ type Item[T any] struct {
 }
 
 const (
-	// quantum is the credit that a round adds: the cost of several small items, or a tenth of the largest, which waits for
-	// as many rounds.
+	// quantum is the credit that a round adds: the cost of several small items, or a tenth of the
+	// largest, which waits for as many rounds.
 	quantum = 4 << 10
-	// spareMax is how many items and flows are kept for reuse: about what an entry of the log takes.
+	// spareMax is how many items and flows are kept for reuse: about what an entry of the log
+	// takes.
 	spareMax = 1024
 )
 
@@ -54,7 +55,8 @@ type node[T any] struct {
 	newer, older *node[T] // of all normal items
 }
 
-// flow is a node of the tree: a session with its items, an identity with its sessions, or the root with all identities.
+// flow is a node of the tree: a session with its items, an identity with its sessions, or the root
+// with all identities.
 type flow[T any] struct {
 	parent    *flow[T] // nil = the root
 	from      From
@@ -132,8 +134,8 @@ func (q *Queue[T]) Take(c Class) Item[T] {
 	return q.remove(n)
 }
 
-// Evict removes the last item of a class in the session where these cost most, in the identity where they do. There must be
-// one.
+// Evict removes the last item of a class in the session where these cost most, in the identity
+// where they do. There must be one.
 func (q *Queue[T]) Evict(c Class) Item[T] {
 	f := &q.root
 	for f.items[c].last == nil {
@@ -309,7 +311,8 @@ func (f *flow[T]) leave(c Class) {
 	}
 }
 
-// next goes round to a flow whose credit covers its first item, and returns that item. Repeating it changes nothing.
+// next goes round to a flow whose credit covers its first item, and returns that item. Repeating it
+// changes nothing.
 func (f *flow[T]) next(c Class) *node[T] {
 	first := f.first()
 	for first == nil {
@@ -324,8 +327,8 @@ func (f *flow[T]) next(c Class) *node[T] {
 	return first
 }
 
-// byCost is a heap of flows with the highest cost of one class first, and the latest among equals: so a newcomer is evicted
-// before equal flows that wait already.
+// byCost is a heap of flows with the highest cost of one class first, and the latest among equals:
+// so a newcomer is evicted before equal flows that wait already.
 type byCost[T any] struct {
 	class Class
 	flows []*flow[T]

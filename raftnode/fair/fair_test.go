@@ -28,7 +28,8 @@ func (m *model) all(c Class) (items []Item[int], cost int) {
 	return items, cost
 }
 
-// removed takes an item from a session that must be its first, or the first or the last of its class.
+// removed takes an item from a session that must be its first, or the first or the last of its
+// class.
 func (m *model) removed(t require.TestingT, item Item[int], of func(items []Item[int]) (end int)) {
 	for s, items := range m.waiting {
 		i := slices.Index(items, item)
@@ -73,7 +74,9 @@ func TestWhatIsPutLeavesOnceAndInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := model{waiting: make(map[From][]Item[int]), identity: make(map[From]string)}
 		number := 0
-		class := rapid.Custom(func(t *rapid.T) Class { return Class(rapid.IntRange(0, 1).Draw(t, "class")) })
+		class := rapid.Custom(func(t *rapid.T) Class {
+			return Class(rapid.IntRange(0, 1).Draw(t, "class"))
+		})
 		t.Repeat(map[string]func(*rapid.T){
 			"put": func(t *rapid.T) {
 				from := From{
@@ -133,9 +136,11 @@ func TestWhatIsPutLeavesOnceAndInOrder(t *testing.T) {
 					return
 				}
 				item := m.queue.TakeOldest()
-				require.Equal(t, slices.MinFunc(normal, func(a, b Item[int]) int { return a.Value - b.Value }), item)
+				require.Equal(t, slices.MinFunc(normal,
+					func(a, b Item[int]) int { return a.Value - b.Value }), item)
 				m.removed(t, item, func(items []Item[int]) int {
-					return slices.IndexFunc(items, func(i Item[int]) bool { return i.Class == Normal })
+					return slices.IndexFunc(items,
+						func(i Item[int]) bool { return i.Class == Normal })
 				})
 			},
 			"": func(t *rapid.T) {
@@ -159,11 +164,14 @@ func TestWhatIsPutLeavesOnceAndInOrder(t *testing.T) {
 func TestSharesAreEqualInCost(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var q Queue[string]
-		costs := rapid.SliceOfN(rapid.SampledFrom([]int{100, 600, quantum, 9 * quantum}), 2, 6).Draw(t, "cost of each one's items")
-		sessions := rapid.SliceOfN(rapid.IntRange(1, 3), len(costs), len(costs)).Draw(t, "sessions of each")
+		costs := rapid.SliceOfN(rapid.SampledFrom([]int{100, 600, quantum, 9 * quantum}), 2,
+			6).Draw(t, "cost of each one's items")
+		sessions := rapid.SliceOfN(rapid.IntRange(1, 3), len(costs), len(costs)).Draw(t,
+			"sessions of each")
 		put := func(i, s int) {
 			identity := fmt.Sprint(i)
-			q.Put(From{Identity: identity, Session: uint64(10*i + s + 1)}, Item[string]{Value: identity, Cost: costs[i]})
+			q.Put(From{Identity: identity, Session: uint64(10*i + s + 1)},
+				Item[string]{Value: identity, Cost: costs[i]})
 		}
 		for i := range costs {
 			for s := range sessions[i] {
@@ -191,16 +199,19 @@ func TestSharesAreEqualInCost(t *testing.T) {
 			for s := range sessions[i] {
 				own = append(own, bySession[From{Session: uint64(10*i + s + 1)}])
 			}
-			require.LessOrEqual(t, slices.Max(own)-slices.Min(own), bound, "sessions of one identity")
+			require.LessOrEqual(t, slices.Max(own)-slices.Min(own), bound,
+				"sessions of one identity")
 		}
 	})
 }
 
-// However much others have sent before, one who comes is behind one quantum of each of them, not behind all they sent.
+// However much others have sent before, one who comes is behind one quantum of each of them, not
+// behind all they sent.
 func TestANewcomerWaitsForOneTurnOfEachOther(t *testing.T) {
 	const large = 9 * quantum
 	for name, from := range map[string]From{
-		"another identity": {Identity: "b", Session: 1 << 40}, "a session of the same one": {Identity: "a", Session: 1 << 40},
+		"another identity":          {Identity: "b", Session: 1 << 40},
+		"a session of the same one": {Identity: "a", Session: 1 << 40},
 	} {
 		var q Queue[int]
 		for i := range 4096 {
@@ -231,15 +242,18 @@ func TestUrgentItemsOvertakeOtherSessionsOnly(t *testing.T) {
 	require.Zero(t, q.Len(Normal)+q.Len(Urgent))
 }
 
-// What waits with most makes room, from the end, and not the newcomer; among equals it is the newcomer.
+// What waits with most makes room, from the end, and not the newcomer; among equals it is the
+// newcomer.
 func TestTheHeaviestMakesRoom(t *testing.T) {
 	var q Queue[string]
 	for i := range 10 {
-		q.Put(From{Identity: "heavy", Session: 1}, Item[string]{Value: fmt.Sprint("heavy ", i), Cost: 100})
+		q.Put(From{Identity: "heavy", Session: 1},
+			Item[string]{Value: fmt.Sprint("heavy ", i), Cost: 100})
 	}
 	q.Put(From{Identity: "heavy", Session: 2}, Item[string]{Value: "its other session", Cost: 300})
 	q.Put(From{Identity: "light", Session: 3}, Item[string]{Value: "light", Cost: 900})
-	q.Put(From{Identity: "heavy", Session: 1}, Item[string]{Value: "unlock", Cost: 2000, Class: Urgent})
+	q.Put(From{Identity: "heavy", Session: 1},
+		Item[string]{Value: "unlock", Cost: 2000, Class: Urgent})
 	assert.Equal(t, "heavy 9", q.Evict(Normal).Value)
 	assert.Equal(t, "heavy 8", q.Evict(Normal).Value)
 	q.Put(From{Identity: "light", Session: 4}, Item[string]{Value: "too much", Cost: 900})
@@ -248,14 +262,16 @@ func TestTheHeaviestMakesRoom(t *testing.T) {
 
 	var equals Queue[int]
 	for i := range 9 {
-		equals.Put(From{Identity: fmt.Sprint(i), Session: uint64(i + 1)}, Item[int]{Value: i, Cost: 1})
+		equals.Put(From{Identity: fmt.Sprint(i), Session: uint64(i + 1)},
+			Item[int]{Value: i, Cost: 1})
 	}
 	for i := range 9 {
 		assert.Equal(t, 8-i, equals.Evict(Normal).Value)
 	}
 }
 
-// Nothing is kept of what is empty but room for as much as an entry takes, and nothing is allocated for an item.
+// Nothing is kept of what is empty but room for as much as an entry takes, and nothing is allocated
+// for an item.
 func TestAnEmptyQueueTakesNoMemory(t *testing.T) {
 	var q Queue[int]
 	for i := range 3 * spareMax {
@@ -287,7 +303,8 @@ func BenchmarkQueue(b *testing.B) {
 				if q.Len(Normal) == sessions {
 					q.Take(Normal)
 				}
-				q.Put(From{Identity: "a", Session: uint64(i%sessions + 1)}, Item[[10]uint64]{Cost: 600})
+				q.Put(From{Identity: "a", Session: uint64(i%sessions + 1)},
+					Item[[10]uint64]{Cost: 600})
 			}
 		})
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bootstrap is three machines whose disks come up empty. Each runs nodes, one after the other, until one
-// of them has begun or was sent elsewhere.
+// bootstrap is three machines whose disks come up empty. Each runs nodes, one after the other,
+// until one of them has begun or was sent elsewhere.
 type founding struct {
 	*testCluster
 	mu     sync.Mutex // guards what follows
@@ -76,11 +76,12 @@ func (f *founding) machine(name string) *raftProcess {
 	}
 }
 
-// startEmpty is what a node does with an empty directory. It may be killed at each step: before it asks,
-// and before and after each of its two writes.
+// startEmpty is what a node does with an empty directory. It may be killed at each step: before it
+// asks, and before and after each of its two writes.
 func (f *founding) startEmpty(d *nodeData) (p *raftProcess, killed bool) {
 	m := openNode(f, f.testNetwork, Config{
-		ID: d.Name, Incarnation: d.Incarnation, List: d.list, Advertise: d.address, Condition: d.condition,
+		ID: d.Name, Incarnation: d.Incarnation, List: d.list, Advertise: d.address,
+		Condition: d.condition,
 	})
 	kill := func() bool {
 		if !f.chance(6) {
@@ -129,16 +130,18 @@ func (f *founding) first(d *nodeData) []byte {
 }
 
 // Three empty machines are started at any moments. Each asks until all have put the same list of
-// initial members on disk and then begins, or finds one that has. They are killed at any step and, in every
-// second run, one or two lose their disks between the steps. All end with the same first entry, and continue
-// as one cluster; a machine whose disk was lost when another had begun is no part of it.
+// initial members on disk and then begins, or finds one that has. They are killed at any step and,
+// in every second run, one or two lose their disks between the steps. All end with the same first
+// entry, and continue as one cluster; a machine whose disk was lost when another had begun is no
+// part of it.
 func TestBootstrapByAskingAllNodes(t *testing.T) {
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(uint64(seed), 0))
 	for round := range 60 {
 		synctest.Test(t, func(t *testing.T) {
-			f := &founding{testCluster: newTestCluster(t, false), random: random, disks: map[string]*nodeData{}, wipes: round % 3}
+			f := &founding{testCluster: newTestCluster(t, false), random: random,
+				disks: map[string]*nodeData{}, wipes: round % 3}
 			defer f.stopAll()
 			var begun [3]*raftProcess
 			var starting sync.WaitGroup
@@ -150,7 +153,8 @@ func TestBootstrapByAskingAllNodes(t *testing.T) {
 			var entry []byte
 			for i, p := range begun {
 				if p == nil {
-					assert.Less(t, f.wipes, round%3, "n%d: only one that lost its disk is sent elsewhere", i+1)
+					assert.Less(t, f.wipes, round%3,
+						"n%d: only one that lost its disk is sent elsewhere", i+1)
 					continue
 				}
 				up = append(up, p)

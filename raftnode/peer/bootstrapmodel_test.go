@@ -10,9 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// foundry is a model of what docs/proofs/bootstrap.md argues, one step at a time. A step is the start of a
-// round of questions, the answer of one node to one question, the end of a round, the carrying out of
-// what Decide said (as much later as chance has it), a crash, or the loss of a disk.
+// foundry is a model of what docs/proofs/bootstrap.md argues, one step at a time. A step is the
+// start of a round of questions, the answer of one node to one question, the end of a round, the
+// carrying out of what Decide said (as much later as chance has it), a crash, or the loss of a
+// disk.
 type foundry struct {
 	t      *testing.T
 	random *rand.Rand
@@ -68,7 +69,8 @@ func (f *foundry) wipe(n *modelNode) {
 }
 
 func (n *modelNode) answer(l List) Answer {
-	return Answer{Server: n.Server, List: l, Condition: Condition{HasData: n.began != "", Initial: n.founders}}
+	return Answer{Server: n.Server, List: l,
+		Condition: Condition{HasData: n.began != "", Initial: n.founders}}
 }
 
 // step makes one random step of one random node.
@@ -97,11 +99,13 @@ func (f *foundry) step() {
 }
 
 // ask asks one node that has not answered yet. A node reads whether it holds data first, then its
-// initial members; in between anything may happen. What was read of a disk that is lost by then never arrives.
+// initial members; in between anything may happen. What was read of a disk that is lost by then
+// never arrives.
 func (f *foundry) ask(n *modelNode) {
 	var left []*modelNode
 	for _, other := range f.nodes {
-		if other != n && !slices.ContainsFunc(n.replies, func(r Reply) bool { return r.Node.ID == other.Name }) {
+		if other != n && !slices.ContainsFunc(n.replies,
+			func(r Reply) bool { return r.Node.ID == other.Name }) {
 			left = append(left, other)
 		}
 	}
@@ -117,13 +121,15 @@ func (f *foundry) ask(n *modelNode) {
 		n.holds[other.Server] = other.began != ""
 		return
 	}
-	reply := Reply{Node: Node{other.Name, "h" + other.Name[1:] + ":5751"}, Answer: other.answer(f.list)}
+	reply := Reply{Node: Node{other.Name, "h" + other.Name[1:] + ":5751"},
+		Answer: other.answer(f.list)}
 	reply.Answer.HasData = held
 	if f.random.IntN(20) == 0 {
 		reply = silent(other.Name)
 	}
 	n.replies = append(n.replies, reply)
-	f.logf("%s asks %s: holds %v, initial members %v, %v", n.Server, other.Server, held, other.founders, reply.Err)
+	f.logf("%s asks %s: holds %v, initial members %v, %v", n.Server, other.Server, held,
+		other.founders, reply.Err)
 }
 
 // act carries out what was decided.
@@ -179,8 +185,8 @@ func (f *foundry) fail(format string, args ...any) {
 	require.FailNow(f.t, fmt.Sprintf(format, args...))
 }
 
-// settle lets every node that is left continue without faults, in turns: all begin that are counted in,
-// and the others are sent to those.
+// settle lets every node that is left continue without faults, in turns: all begin that are counted
+// in, and the others are sent to those.
 func (f *foundry) settle() {
 	f.wipes = 0
 	for range 6 {
@@ -191,7 +197,8 @@ func (f *foundry) settle() {
 			var replies []Reply
 			for _, other := range f.nodes {
 				if other != n {
-					replies = append(replies, Reply{Node: Node{ID: other.Name}, Answer: other.answer(f.list)})
+					replies = append(replies,
+						Reply{Node: Node{ID: other.Name}, Answer: other.answer(f.list)})
 				}
 			}
 			d := Decide(n.answer(f.list), replies)
@@ -215,8 +222,8 @@ func (f *foundry) settle() {
 	}
 }
 
-// However the steps of Agree and Bootstrap interleave with each other, with crashes and with disks that
-// are lost: no two nodes hold different first entries.
+// However the steps of Agree and Bootstrap interleave with each other, with crashes and with disks
+// that are lost: no two nodes hold different first entries.
 func TestNoTwoNodesBeginDifferently(t *testing.T) {
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)

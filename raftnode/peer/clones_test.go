@@ -31,9 +31,11 @@ func TestCloneDetection(t *testing.T) {
 	fresh, cloned := d.observe(serverAfterWipe("n3"), 1, start)
 	assert.Equal(t, [2]bool{true, false}, [2]bool{fresh, cloned}, "another directory is no clone")
 	fresh, cloned = d.observe(serverOf("n3"), 1, start)
-	assert.Equal(t, [2]bool{false, false}, [2]bool{fresh, cloned}, "it may have ended before the latest began")
+	assert.Equal(t, [2]bool{false, false}, [2]bool{fresh, cloned},
+		"it may have ended before the latest began")
 	fresh, cloned = d.observe(serverOf("n3"), 3, start)
-	assert.Equal(t, [2]bool{false, false}, [2]bool{fresh, cloned}, "so may a process that is new here")
+	assert.Equal(t, [2]bool{false, false}, [2]bool{fresh, cloned},
+		"so may a process that is new here")
 	observe("n3", 2, false, false, "which changes nothing")
 
 	for i := range 100 {
@@ -47,8 +49,9 @@ func TestCloneDetection(t *testing.T) {
 	assert.LessOrEqual(t, len(d.seen[serverOf("n4")].generations), generationsMax)
 }
 
-// The last message of a process that has ended can arrive after the node was started again and has connected: a
-// retransmission, or a receiver that was suspended. It neither accuses the new process nor ends its connections.
+// The last message of a process that has ended can arrive after the node was started again and has
+// connected: a retransmission, or a receiver that was suspended. It neither accuses the new process
+// nor ends its connections.
 func TestAStaleHandshakeIsNoClone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()

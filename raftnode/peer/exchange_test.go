@@ -22,11 +22,13 @@ func TestAskReturnsWhatANodeHolds(t *testing.T) {
 			ID: "n2", List: other, Cluster: clusterOf("away"),
 			Condition: func(asker Server) Condition {
 				return Condition{
-					HasData: true, Member: true, Initial: initialMembersOf(other), Configuration: 9, Listed: asker == serverOf("n1"),
+					HasData: true, Member: true, Initial: initialMembersOf(other), Configuration: 9,
+					Listed: asker == serverOf("n1"),
 				}
 			},
 		})
-		n3 := openNode(t, f, Config{ID: "n3", Condition: fixedCondition(Condition{Unready: "the disk is\nfull"})})
+		n3 := openNode(t, f, Config{ID: "n3",
+			Condition: fixedCondition(Condition{Unready: "the disk is\nfull"})})
 		defer n1.Close()
 		defer n2.Close()
 		defer n3.Close()
@@ -36,9 +38,11 @@ func TestAskReturnsWhatANodeHolds(t *testing.T) {
 		answer, err := n1.Ask(t.Context(), Node{"n7", "h2:5751"})
 		require.NoError(t, err)
 		assert.Equal(t, Answer{
-			Server: serverOf("n2"), Generation: n2.generation, Cluster: clusterOf("away"), List: other,
+			Server: serverOf("n2"), Generation: n2.generation, Cluster: clusterOf("away"),
+			List: other,
 			Condition: Condition{
-				HasData: true, Member: true, Initial: initialMembersOf(other), Configuration: 9, Listed: true,
+				HasData: true, Member: true, Initial: initialMembersOf(other), Configuration: 9,
+				Listed: true,
 			},
 		}, answer)
 		assert.False(t, n2.Mine().Listed, "it is about the node that asks")
@@ -55,7 +59,8 @@ func TestAskReturnsWhatANodeHolds(t *testing.T) {
 		assert.Equal(t, Reply{Node: Node{"n2", "h2:5751"}, Answer: answer}, replies[0])
 		assert.Equal(t, "n3", replies[1].Node.ID)
 		assert.ErrorContains(t, replies[1].Err, "connection refused")
-		assert.Empty(t, n1.AskAll(t.Context(), []Node{{serverAfterWipe("n1").String(), "h1:5751"}}), "itself, of whatever directory")
+		assert.Empty(t, n1.AskAll(t.Context(), []Node{{serverAfterWipe("n1").String(), "h1:5751"}}),
+			"itself, of whatever directory")
 	})
 }
 
@@ -72,7 +77,8 @@ func TestAskCarriesTheLongestAnswer(t *testing.T) {
 		}
 		n1 := openNode(t, f, Config{ID: "n1"})
 		n2 := openNode(t, f, Config{ID: "n2", List: longest, Condition: fixedCondition(Condition{
-			Initial: NewInitialMembers(longest, incarnations), Unready: strings.Repeat("x", 2*detailBytesMax), Names: names,
+			Initial: NewInitialMembers(longest, incarnations),
+			Unready: strings.Repeat("x", 2*detailBytesMax), Names: names,
 		})})
 		defer n1.Close()
 		defer n2.Close()
@@ -99,7 +105,8 @@ func TestLongestNamesConnect(t *testing.T) {
 		require.NoError(t, connect(t, n1, n2))
 		caller := openTransport(t, n1)
 		openTransport(t, n2)
-		requireCode(t, OtherIncarnation, voteOf(caller, Server{two, incarnationOf("again")}, "[fd00::2]:5751"))
+		requireCode(t, OtherIncarnation,
+			voteOf(caller, Server{two, incarnationOf("again")}, "[fd00::2]:5751"))
 	})
 }
 
@@ -143,8 +150,8 @@ func TestCall(t *testing.T) {
 	})
 }
 
-// What is intended for a lost directory does not reach the one after it, and a caller with other initial members
-// is refused.
+// What is intended for a lost directory does not reach the one after it, and a caller with other
+// initial members is refused.
 func TestCallGoesThroughTheHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()
@@ -153,7 +160,8 @@ func TestCallGoesThroughTheHandshake(t *testing.T) {
 		n1 := openNode(t, f, Config{ID: "n1", List: list, Handle: arrived})
 		n3 := openNode(t, f, Config{
 			ID: "n3", List: list, Incarnation: serverAfterWipe("n3").Incarnation, Handle: arrived,
-			Condition: fixedCondition(Condition{Initial: initialMembersOf(list, serverAfterWipe("n3"))}),
+			Condition: fixedCondition(
+				Condition{Initial: initialMembersOf(list, serverAfterWipe("n3"))}),
 		})
 		defer n1.Close()
 		defer n3.Close()
@@ -166,8 +174,8 @@ func TestCallGoesThroughTheHandshake(t *testing.T) {
 	})
 }
 
-// Nodes whose binaries write other entries exchange nothing, not even an answer to a question, so they do not begin a cluster
-// either. Both formats are named at both ends.
+// Nodes whose binaries write other entries exchange nothing, not even an answer to a question, so
+// they do not begin a cluster either. Both formats are named at both ends.
 func TestNodesOfOtherFormatsAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()
@@ -179,14 +187,17 @@ func TestNodesOfOtherFormatsAreRefused(t *testing.T) {
 		defer n2.Close()
 		_, err := n1.Ask(t.Context(), nodeAt("n2", "h2:5751"))
 		requireCode(t, OtherFormat, err)
-		require.ErrorContains(t, err, "the binary of n2 has format 3c4d and that of n1 has format 1a2b; no message of Raft passed between them; run one binary")
+		require.ErrorContains(t, err,
+			"the binary of n2 has format 3c4d and that of n1 has format 1a2b; no message of Raft "+
+				"passed between them; run one binary")
 		_, err = n2.Call(t.Context(), nodeAt("n1", "h1:5751"), []byte("hello"))
 		requireCode(t, OtherFormat, err)
 		require.Equal(t, Wait, Decide(n1.Mine(), n1.AskAll(t.Context(), list.Nodes())).Action)
 	})
 }
 
-// A handler that takes long holds no place in the handshake limiter, and its context ends when the time is over.
+// A handler that takes long holds no place in the handshake limiter, and its context ends when the
+// time is over.
 func TestCallEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()
@@ -198,7 +209,8 @@ func TestCallEndsInTime(t *testing.T) {
 			over = ctx.Err()
 			return nil
 		}
-		n2 := openNode(t, f, Config{ID: "n2", List: list, Handle: waitForEnd, HandshakeTimeout: 3 * time.Second})
+		n2 := openNode(t, f, Config{ID: "n2", List: list, Handle: waitForEnd,
+			HandshakeTimeout: 3 * time.Second})
 		defer n1.Close()
 		defer n2.Close()
 		start, answered := time.Now(), make(chan error)

@@ -16,24 +16,27 @@ import (
 // acknowledged to this leader.
 var errLost = errors.New("the log of this node ends below an entry that it acknowledged")
 
-// unreachableAfter is for how long calls to a follower must fail before that is logged: a connection that
-// broke is made again within that time.
+// unreachableAfter is for how long calls to a follower must fail before that is logged: a
+// connection that broke is made again within that time.
 const unreachableAfter = time.Second
 
 // Contact is what this node knows as leader of another server, as long as this Transport is open.
 type Contact struct {
-	At      time.Time // when the latest append was sent that it has answered; zero = it has answered none
-	LastLog uint64    // where its log ended by that answer
-	// Acknowledged is the entry up to which it has everything, as it acknowledged it to this node in the term in
-	// which that leads, or led last; 0 = it acknowledged nothing.
+	// when the latest append was sent that it has answered; zero = it has answered none
+	At      time.Time
+	LastLog uint64 // where its log ended by that answer
+	// Acknowledged is the entry up to which it has everything, as it acknowledged it to this node
+	// in the term in which that leads, or led last; 0 = it acknowledged nothing.
 	Acknowledged uint64
-	// Trip is about the shortest round trip of late; 0 = none seen. Load and pauses make some longer, distance makes
-	// all of them so. Slow is how long several took within one of the latest seconds.
+	// Trip is about the shortest round trip of late; 0 = none seen. Load and pauses make some
+	// longer, distance makes all of them so. Slow is how long several took within one of the latest
+	// seconds.
 	Trip, Slow time.Duration
 	Status     HeartbeatStatus // of its latest heartbeat; zero = none with a status was answered
 }
 
-// follower is a server that this node sends appends to. The mutex of its Transport guards all of it.
+// follower is a server that this node sends appends to. The mutex of its Transport guards all of
+// it.
 type follower struct {
 	id       raft.ServerID
 	at       time.Time       // see Contact
@@ -41,8 +44,9 @@ type follower struct {
 	slow     Repeated        // see Contact
 	status   HeartbeatStatus // see Contact
 	throttle throttle
-	retryAt  time.Time // until when no entries are sent, since the server did not take the last ones
-	removing bool      // see Removing
+	// until when no entries are sent, since the server did not take the last ones
+	retryAt  time.Time
+	removing bool // see Removing
 	inTerm
 }
 
@@ -59,16 +63,19 @@ const rejectedRetry = time.Second
 // noticed by itself what it lost: what it had acknowledged is forgotten here, and sent again. Raft
 // counts it as before, which package tail allows.
 type inTerm struct {
-	term           uint64    // of the latest append
-	began          time.Time // when that was sent first
-	beat           *beat     // the latest heartbeat that was sent beside raft; nil = none
-	confirmed      content   // of the latest append without entries that it accepted; zero after a call that failed or was rejected
-	confirmedAt    time.Time // when that was sent, or when the call failed
-	matchIndex     uint64    // it has acknowledged everything up to here
-	lost           bool      // its log ended below matchIndex, and it does not owe that yet
-	failingSince   time.Time
-	unreachable    bool      // it has failed for long, which was logged
-	rejectingSince time.Time // as failingSince, of appends with entries: a node may answer and take none
+	term  uint64    // of the latest append
+	began time.Time // when that was sent first
+	beat  *beat     // the latest heartbeat that was sent beside raft; nil = none
+	// of the latest append without entries that it accepted; zero after a call that failed or was
+	// rejected
+	confirmed    content
+	confirmedAt  time.Time // when that was sent, or when the call failed
+	matchIndex   uint64    // it has acknowledged everything up to here
+	lost         bool      // its log ended below matchIndex, and it does not owe that yet
+	failingSince time.Time
+	unreachable  bool // it has failed for long, which was logged
+	// as failingSince, of appends with entries: a node may answer and take none
+	rejectingSince time.Time
 }
 
 // follower returns the record of a server. The mutex is held.
@@ -84,23 +91,24 @@ func (t *Transport) Contact(id raft.ServerID) Contact {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := t.follower(id)
-	c := Contact{At: f.at, LastLog: f.lastLog, Trip: f.throttle.roundTrip, Slow: f.slow.Now(time.Now()), Status: f.status}
+	c := Contact{At: f.at, LastLog: f.lastLog, Trip: f.throttle.roundTrip,
+		Slow: f.slow.Now(time.Now()), Status: f.status}
 	if f.term == t.term {
 		c.Acknowledged = f.matchIndex
 	}
 	return c
 }
 
-// Removing keeps a server's own removal from it, as long as it is not committed and this Transport is open.
-// Raft would send it along with what is on its way to the server. If the removal is then never committed,
-// because too few of the others can be reached, the server that has it would neither campaign nor vote for
-// those that lack it, though they are a majority. A server learns of its removal by asking, once that is
-// committed.
+// Removing keeps a server's own removal from it, as long as it is not committed and this Transport
+// is open. Raft would send it along with what is on its way to the server. If the removal is then
+// never committed, because too few of the others can be reached, the server that has it would
+// neither campaign nor vote for those that lack it, though they are a majority. A server learns of
+// its removal by asking, once that is committed.
 //
-// It stays so when the removal has failed: the entry is in the log, and what waits to be sent to the server
-// again is made of the log when its turn comes, seconds later. Nothing else is kept from the server. This
-// node leads when it is asked, so it has committed the configuration with which the server came, and all
-// those before; a later one without the server removes it.
+// It stays so when the removal has failed: the entry is in the log, and what waits to be sent to
+// the server again is made of the log when its turn comes, seconds later. Nothing else is kept from
+// the server. This node leads when it is asked, so it has committed the configuration with which
+// the server came, and all those before; a later one without the server removes it.
 func (t *Transport) Removing(id raft.ServerID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -129,9 +137,9 @@ func (f *follower) acknowledge(term, index uint64) {
 	}
 }
 
-// beginAppend begins an append to a server as enterTerm does, once entries may be sent, and cuts it short:
-// before an entry that the server must not get, and to what its line takes. Raft continues from what was sent:
-// it looks at the entries again after the call.
+// beginAppend begins an append to a server as enterTerm does, once entries may be sent, and cuts it
+// short: before an entry that the server must not get, and to what its line takes. Raft continues
+// from what was sent: it looks at the entries again after the call.
 func (t *Transport) beginAppend(id raft.ServerID, args *raft.AppendEntriesRequest) (
 	f *follower, acknowledged uint64, lost bool) {
 	t.mu.Lock()
@@ -144,9 +152,10 @@ func (t *Transport) beginAppend(id raft.ServerID, args *raft.AppendEntriesReques
 	}
 	acknowledged, lost = t.enterTerm(f, args.Term)
 	if i := slices.IndexFunc(args.Entries, func(entry *raft.Log) bool {
-		// The log was deleted up to here while Raft read it (package store); it looks again, and sends its
-		// snapshot.
-		return hasUnknownType(entry) || f.removing && entry.Index > args.LeaderCommitIndex && f.isRemoval(entry)
+		// The log was deleted up to here while Raft read it (package store); it looks again, and
+		// sends its snapshot.
+		return hasUnknownType(entry) ||
+			f.removing && entry.Index > args.LeaderCommitIndex && f.isRemoval(entry)
 	}); i >= 0 {
 		args.Entries = args.Entries[:i]
 	}
@@ -161,19 +170,21 @@ func (f *follower) isRemoval(entry *raft.Log) bool {
 	if entry.Type != raft.LogConfiguration {
 		return false
 	}
-	servers := raft.DecodeConfiguration(entry.Data).Servers // as raft did when it took the entry into the log
+	// as raft did when it took the entry into the log
+	servers := raft.DecodeConfiguration(entry.Data).Servers
 	return !slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID == f.id })
 }
 
-// recordLoss records that the log of a server ends below what it had acknowledged when the append was
-// sent. That counts, and not what it has acknowledged by now: the answers to appends and to
+// recordLoss records that the log of a server ends below what it had acknowledged when the append
+// was sent. That counts, and not what it has acknowledged by now: the answers to appends and to
 // heartbeats may overtake each other.
 func (t *Transport) recordLoss(f *follower, term, acknowledged, lastLog uint64) error {
 	t.mu.Lock()
 	f.lost = f.lost || f.term == term
 	t.mu.Unlock()
-	t.network.log.warn("lost "+string(f.id), "a node lost entries that it acknowledged; it gets them "+
-		"again, and votes as if it had them", "node", f.id, "acknowledged_index", acknowledged, "last_index", lastLog)
+	t.network.log.warn("lost "+string(f.id),
+		"a node lost entries that it acknowledged; it gets them again, and votes as if it had them",
+		"node", f.id, "acknowledged_index", acknowledged, "last_index", lastLog)
 	return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d",
 		f.id, errLost, acknowledged, lastLog)
 }
@@ -195,8 +206,9 @@ func (t *Transport) makeOwe(f *follower, at raft.ServerAddress, term, acknowledg
 	return nil
 }
 
-// observeAppend records what became of an append. It logs once that a server does not answer and once that it
-// does again, where Raft would log every call, and now and then how far one is that has fallen behind.
+// observeAppend records what became of an append. It logs once that a server does not answer and
+// once that it does again, where Raft would log every call, and now and then how far one is that
+// has fallen behind.
 func (t *Transport) observeAppend(f *follower, at raft.ServerAddress, sent time.Time,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse, err error) {
 	var progress string
@@ -217,7 +229,8 @@ func (t *Transport) observeAppend(f *follower, at raft.ServerAddress, sent time.
 	switch {
 	case err != nil || !resp.Success: // it may have begun anew, or be in a later term
 		f.confirmed, f.confirmedAt = content{}, now
-	case len(args.Entries) == 0 && !isHeartbeat(args) && f.term == args.Term && sent.After(f.confirmedAt):
+	case len(args.Entries) == 0 && !isHeartbeat(args) && f.term == args.Term &&
+		sent.After(f.confirmedAt):
 		f.confirmed, f.confirmedAt = contentOf(args), sent
 	}
 	if err == nil && resp.Success && resp.Term == args.Term {
@@ -236,7 +249,8 @@ func (t *Transport) observeAppend(f *follower, at raft.ServerAddress, sent time.
 	if message == "" || t.ctx.Err() != nil { // this node ends
 		return
 	}
-	level, attrs := slog.LevelInfo, []any{"node", f.id, "address", at, "for", since.Round(time.Millisecond)}
+	level, attrs := slog.LevelInfo,
+		[]any{"node", f.id, "address", at, "for", since.Round(time.Millisecond)}
 	if err != nil {
 		level, attrs = slog.LevelWarn, append(attrs, "error", err)
 	}

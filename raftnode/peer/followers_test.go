@@ -39,7 +39,8 @@ func TestAFollowerOwesWhatItAcknowledgedAndLost(t *testing.T) {
 				bad.owesLess = errors.New("its disk hangs")
 				again := w.start(bad.nodeData)
 				sleepVirtual(5 * time.Second)
-				require.Same(t, leader, w.leader(time.Second, all[0], all[1], all[2]), "the same leads")
+				require.Same(t, leader, w.leader(time.Second, all[0], all[1], all[2]),
+					"the same leads")
 				w.write("after ", 5, leader)
 				w.requireApplied(other, "after ", 5)
 				if lost == 0 {
@@ -49,7 +50,8 @@ func TestAFollowerOwesWhatItAcknowledgedAndLost(t *testing.T) {
 				}
 				sleepVirtual(30 * time.Second)
 				assert.Zero(t, again.applied.count("after "))
-				assert.Contains(t, leader.member.logs.String(), "a node lost entries that it acknowledged")
+				assert.Contains(t, leader.member.logs.String(),
+					"a node lost entries that it acknowledged")
 
 				again.mu.Lock()
 				again.owesLess = nil
@@ -66,8 +68,8 @@ func TestAFollowerOwesWhatItAcknowledgedAndLost(t *testing.T) {
 	}
 }
 
-// A call of an earlier term can begin late: raft pauses after a failure and does not look whether it still leads.
-// What the followers did in the present term stands.
+// A call of an earlier term can begin late: raft pauses after a failure and does not look whether
+// it still leads. What the followers did in the present term stands.
 func TestALateCallOfAnEarlierTermForgetsNothing(t *testing.T) {
 	one := &Transport{followers: map[raft.ServerID]*follower{}}
 	for id, index := range map[raft.ServerID]uint64{"b@1": 100, "c@1": 90} {

@@ -24,41 +24,62 @@ type recording struct {
 
 func (r *recording) Dial(raft.ServerAddress, time.Duration) (net.Conn, error) { return r, nil }
 func (r *recording) Read([]byte) (int, error)                                 { return 0, io.EOF }
-func (r *recording) Write(b []byte) (int, error)                              { return r.sent.Write(b) }
-func (r *recording) Close() error                                             { return nil }
-func (r *recording) Addr() net.Addr                                           { return &net.TCPAddr{} }
-func (r *recording) SetDeadline(time.Time) error                              { return nil }
-func (r *recording) Accept() (net.Conn, error)                                { return nil, net.ErrClosed }
+func (r *recording) Write(b []byte) (int, error) {
+	return r.sent.Write(b)
+}
+func (r *recording) Close() error { return nil }
+func (r *recording) Addr() net.Addr {
+	return &net.TCPAddr{}
+}
+func (r *recording) SetDeadline(time.Time) error { return nil }
+func (r *recording) Accept() (net.Conn, error) {
+	return nil, net.ErrClosed
+}
 
 // requestBytes is what n1 sends for each kind of request.
 func requestBytes(tb testing.TB) (all [][]byte) {
-	as := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(serverOf("n1").ID()), Addr: []byte("h1:5751")}
-	configuration := raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: serverOf("n1").ID(), Address: "h1:5751"}}})
+	as := raft.RPCHeader{ProtocolVersion: 3, ID: []byte(serverOf("n1").ID()),
+		Addr: []byte("h1:5751")}
+	configuration := raft.EncodeConfiguration(
+		raft.Configuration{Servers: []raft.Server{{ID: serverOf("n1").ID(), Address: "h1:5751"}}})
 	for _, send := range []func(*raft.NetworkTransport){
 		func(t *raft.NetworkTransport) {
-			_ = t.AppendEntries("", "", &raft.AppendEntriesRequest{RPCHeader: as, Term: 8, PrevLogEntry: 4, PrevLogTerm: 7, LeaderCommitIndex: 9, Entries: []*raft.Log{
-				{Index: 5, Term: 7, Type: raft.LogConfiguration, Data: configuration}, {Index: 6, Term: 8, Data: []byte("a command"), AppendedAt: time.Unix(1, 1)},
-			}}, &raft.AppendEntriesResponse{})
+			_ = t.AppendEntries("", "",
+				&raft.AppendEntriesRequest{RPCHeader: as, Term: 8, PrevLogEntry: 4, PrevLogTerm: 7,
+					LeaderCommitIndex: 9, Entries: []*raft.Log{
+						{Index: 5, Term: 7, Type: raft.LogConfiguration, Data: configuration},
+						{Index: 6, Term: 8, Data: []byte("a command"), AppendedAt: time.Unix(1, 1)},
+					}}, &raft.AppendEntriesResponse{})
 		},
 		func(t *raft.NetworkTransport) {
-			_ = t.AppendEntries("", "", &raft.AppendEntriesRequest{RPCHeader: as, Term: 7}, &raft.AppendEntriesResponse{})
+			_ = t.AppendEntries("", "", &raft.AppendEntriesRequest{RPCHeader: as, Term: 7},
+				&raft.AppendEntriesResponse{})
 		},
 		func(t *raft.NetworkTransport) {
-			_ = t.RequestVote("", "", &raft.RequestVoteRequest{RPCHeader: as, Term: 9, LastLogIndex: 5, LastLogTerm: 8, LeadershipTransfer: true}, &raft.RequestVoteResponse{})
+			_ = t.RequestVote("", "",
+				&raft.RequestVoteRequest{RPCHeader: as, Term: 9, LastLogIndex: 5, LastLogTerm: 8,
+					LeadershipTransfer: true}, &raft.RequestVoteResponse{})
 		},
 		func(t *raft.NetworkTransport) {
-			_ = t.RequestPreVote("", "", &raft.RequestPreVoteRequest{RPCHeader: as, Term: 9, LastLogIndex: 5, LastLogTerm: 8}, &raft.RequestPreVoteResponse{})
+			_ = t.RequestPreVote("", "",
+				&raft.RequestPreVoteRequest{RPCHeader: as, Term: 9, LastLogIndex: 5,
+					LastLogTerm: 8}, &raft.RequestPreVoteResponse{})
 		},
 		func(t *raft.NetworkTransport) {
-			_ = t.TimeoutNow("", "", &raft.TimeoutNowRequest{RPCHeader: as}, &raft.TimeoutNowResponse{})
+			_ = t.TimeoutNow("", "", &raft.TimeoutNowRequest{RPCHeader: as},
+				&raft.TimeoutNowResponse{})
 		},
 		func(t *raft.NetworkTransport) {
-			_ = t.InstallSnapshot("", "", &raft.InstallSnapshotRequest{RPCHeader: as, SnapshotVersion: 1, Term: 8, LastLogIndex: 5, LastLogTerm: 8,
-				Configuration: configuration, ConfigurationIndex: 3, Size: 5}, &raft.InstallSnapshotResponse{}, strings.NewReader("state"))
+			_ = t.InstallSnapshot("", "",
+				&raft.InstallSnapshotRequest{RPCHeader: as, SnapshotVersion: 1, Term: 8,
+					LastLogIndex: 5, LastLogTerm: 8,
+					Configuration: configuration, ConfigurationIndex: 3, Size: 5},
+				&raft.InstallSnapshotResponse{}, strings.NewReader("state"))
 		},
 	} {
 		r := &recording{}
-		t := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Logger: hclog.NewNullLogger(), Stream: r, MaxPool: 1})
+		t := raft.NewNetworkTransportWithConfig(
+			&raft.NetworkTransportConfig{Logger: hclog.NewNullLogger(), Stream: r, MaxPool: 1})
 		send(t)
 		require.NoError(tb, t.Close())
 		require.NotEmpty(tb, r.sent.Bytes())
@@ -67,14 +88,16 @@ func requestBytes(tb testing.TB) (all [][]byte) {
 	return all
 }
 
-// FuzzRequest sends bytes as a member does once it has passed the handshake. What Raft is given can do it no lasting harm:
-// it is of the sender, and neither a term, an index nor a configuration ends elections or the process.
+// FuzzRequest sends bytes as a member does once it has passed the handshake. What Raft is given can
+// do it no lasting harm: it is of the sender, and neither a term, an index nor a configuration ends
+// elections or the process.
 func FuzzRequest(f *testing.F) {
 	const own = 7
 	for _, request := range requestBytes(f) {
 		f.Add(request)
 	}
-	n2 := openNode(f, newTestNetwork(), Config{ID: "n2", List: mustList(f, threeNodes), Term: func() uint64 { return own }})
+	n2 := openNode(f, newTestNetwork(),
+		Config{ID: "n2", List: mustList(f, threeNodes), Term: func() uint64 { return own }})
 	tr, err := n2.Transport(hclog.NewNullLogger())
 	require.NoError(f, err)
 	tr.Start(new(raft.Raft))
@@ -85,7 +108,8 @@ func FuzzRequest(f *testing.F) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			tr.serve(&stream{Conn: far, raw: far, inbound: true, purpose: purposeRaft, remote: Answer{Server: serverOf("n1")}, repliedAt: time.Now()})
+			tr.serve(&stream{Conn: far, raw: far, inbound: true, purpose: purposeRaft,
+				remote: Answer{Server: serverOf("n1")}, repliedAt: time.Now()})
 		}()
 		go func() {
 			_, _ = near.Write(sent)
@@ -108,7 +132,8 @@ func FuzzRequest(f *testing.F) {
 // checkGiven demands of a request what Raft does not check itself.
 func checkGiven(t *testing.T, request raft.RPC, own uint64) {
 	defer request.Respond(nil, io.ErrClosedPipe)
-	assert.Equal(t, string(serverOf("n1").ID()), string(request.Command.(raft.WithRPCHeader).GetRPCHeader().ID))
+	assert.Equal(t, string(serverOf("n1").ID()),
+		string(request.Command.(raft.WithRPCHeader).GetRPCHeader().ID))
 	var term, logTerm uint64
 	switch r := request.Command.(type) {
 	case *raft.AppendEntriesRequest:
@@ -117,7 +142,8 @@ func checkGiven(t *testing.T, request raft.RPC, own uint64) {
 		for i, entry := range r.Entries {
 			assert.Equal(t, r.PrevLogEntry+1+uint64(i), entry.Index)
 			assert.LessOrEqual(t, entry.Term, term)
-			assert.Contains(t, []raft.LogType{raft.LogCommand, raft.LogNoop, raft.LogBarrier, raft.LogConfiguration}, entry.Type)
+			assert.Contains(t, []raft.LogType{raft.LogCommand, raft.LogNoop, raft.LogBarrier,
+				raft.LogConfiguration}, entry.Type)
 			if entry.Type == raft.LogConfiguration {
 				assert.NotEmpty(t, raft.DecodeConfiguration(entry.Data).Servers)
 			}
@@ -138,11 +164,13 @@ func checkGiven(t *testing.T, request raft.RPC, own uint64) {
 	assert.LessOrEqual(t, logTerm, term)
 }
 
-// FuzzHandshake connects and sends bytes. What is accepted was intended for this server, by a server of its cluster, and is
-// from the one that its first frame names; otherwise nothing that follows the frame is used.
+// FuzzHandshake connects and sends bytes. What is accepted was intended for this server, by a
+// server of its cluster, and is from the one that its first frame names; otherwise nothing that
+// follows the frame is used.
 func FuzzHandshake(f *testing.F) {
 	list := mustList(f, threeNodes)
-	from := Answer{Server: serverOf("n1"), Generation: 1, Cluster: clusterOf("home"), List: list, Condition: Condition{Initial: initialMembersOf(list)}}
+	from := Answer{Server: serverOf("n1"), Generation: 1, Cluster: clusterOf("home"), List: list,
+		Condition: Condition{Initial: initialMembersOf(list)}}
 	for _, purpose := range []purpose{purposeRaft, purposeAsk, purposeCall, purposeRelay} {
 		hello := &hello{purpose, serverOf("n2"), from}
 		if purpose == purposeAsk {
@@ -186,7 +214,9 @@ func FuzzHandshake(f *testing.F) {
 		for open := true; open; {
 			select {
 			case request := <-tr.Consumer():
-				accepted = &Server{Name: NameOf(raft.ServerID(request.Command.(raft.WithRPCHeader).GetRPCHeader().ID))}
+				accepted = &Server{
+					Name: NameOf(raft.ServerID(
+						request.Command.(raft.WithRPCHeader).GetRPCHeader().ID))}
 				request.Respond(nil, io.ErrClosedPipe)
 			case s := <-n2.relays:
 				accepted = &s.remote.Server
@@ -206,6 +236,7 @@ func FuzzHandshake(f *testing.F) {
 		require.NoError(t, readFrame(bytes.NewReader(sent), &first))
 		assert.Equal(t, accepted.Name, first.From.Name)
 		assert.Equal(t, serverOf("n2"), first.Server)
-		assert.True(t, first.From.Cluster == clusterOf("home") || first.From.Cluster == ClusterID{} && first.From.Initial == initialMembersOf(list))
+		assert.True(t, first.From.Cluster == clusterOf("home") ||
+			first.From.Cluster == ClusterID{} && first.From.Initial == initialMembersOf(list))
 	})
 }

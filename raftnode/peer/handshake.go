@@ -22,13 +22,15 @@ type Condition struct {
 	Member bool
 	// Initial are on disk here: the node has agreed to begin a cluster with them, or has begun it.
 	Initial InitialMembers
-	// Unready is why the node can't agree to begin a cluster now, or lead the one that has begun; "": it can.
+	// Unready is why the node can't agree to begin a cluster now, or lead the one that has begun;
+	// "": it can.
 	Unready string
-	// Configuration is the index of the latest configuration that the node knows to be committed; 0:
-	// it knows none. Listed: the node that asks is part of it.
+	// Configuration is the index of the latest configuration that the node knows to be committed;
+	// 0: it knows none. Listed: the node that asks is part of it.
 	Configuration uint64
 	Listed        bool
-	// Names are those of the servers of that configuration, or of a later one in its log. NamesAt is its index.
+	// Names are those of the servers of that configuration, or of a later one in its log. NamesAt
+	// is its index.
 	NamesAt uint64   `json:",omitempty"`
 	Names   []string `json:",omitempty"`
 }
@@ -93,21 +95,22 @@ func (n *Network) AskAll(ctx context.Context, nodes []Node) []Reply {
 	return replies
 }
 
-// Call sends a request to a node, beside Raft, and returns its reply; both are at most 16 KiB. Unlike
-// Ask it goes through the whole handshake. After an error it is not known whether the request arrived, unless
-// the error is a RefusedError: then it did not.
+// Call sends a request to a node, beside Raft, and returns its reply; both are at most 16 KiB.
+// Unlike Ask it goes through the whole handshake. After an error it is not known whether the
+// request arrived, unless the error is a RefusedError: then it did not.
 func (n *Network) Call(ctx context.Context, to Node, request []byte) ([]byte, error) {
 	s := &stream{purpose: purposeCall}
 	err := n.dial(ctx, to, s, request)
 	return s.body, err
 }
 
-// dial connects a stream to a node and makes the calling end of the handshake, within HandshakeTimeout. If its
-// purpose lasts, what is written to the connection next is Raft's, or of relayed calls; otherwise the answer or the
-// reply has been read, and the connection is closed.
+// dial connects a stream to a node and makes the calling end of the handshake, within
+// HandshakeTimeout. If its purpose lasts, what is written to the connection next is Raft's, or of
+// relayed calls; otherwise the answer or the reply has been read, and the connection is closed.
 func (n *Network) dial(ctx context.Context, to Node, s *stream, request []byte) (err error) {
 	timeout := n.config.HandshakeTimeout
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
+		fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
 	defer context.AfterFunc(n.ctx, func() { end(ErrClosed) })()
@@ -131,7 +134,8 @@ func (n *Network) dial(ctx context.Context, to Node, s *stream, request []byte) 
 	return fmt.Errorf("peer: no connection to %s at %s: %w", to.ID, to.Address, err)
 }
 
-// greet sends a hello and checks the answer. Unless it only asks, it then sends the go-ahead, with a request.
+// greet sends a hello and checks the answer. Unless it only asks, it then sends the go-ahead, with
+// a request.
 func (n *Network) greet(s *stream, to Node, request []byte) (err error) {
 	mine := n.Mine()
 	var intended Server
@@ -162,8 +166,8 @@ func (n *Network) greet(s *stream, to Node, request []byte) (err error) {
 	return err
 }
 
-// receive makes the called end of a handshake, and hands a connection that lasts to the one that uses it. It calls
-// release when the handshake is over.
+// receive makes the called end of a handshake, and hands a connection that lasts to the one that
+// uses it. It calls release when the handshake is over.
 func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
 	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, n.config.HandshakeTimeout, fmt.Errorf(
@@ -205,8 +209,10 @@ func (n *Network) readHello(s *stream) error {
 		return sendRefusal(s, refusal)
 	}
 	mine, unknown := n.answer(s.remote.Server), n.checkKnown(s.remote.Server)
-	if mine.Format != s.remote.Format { // what the caller has to say, or would read here, is of another cluster
-		return sendRefusal(s, newRefusal(OtherFormat, mine.Name, s.remote.Name, "the binary of %s has format %s and that of %s has format %s",
+	// what the caller has to say, or would read here, is of another cluster
+	if mine.Format != s.remote.Format {
+		return sendRefusal(s, newRefusal(OtherFormat, mine.Name, s.remote.Name,
+			"the binary of %s has format %s and that of %s has format %s",
 			mine.Name, mine.Format, s.remote.Name, s.remote.Format))
 	}
 	if s.purpose == purposeAsk && (unknown == nil || len(n.config.AllowedNames) == 0) {
@@ -216,7 +222,8 @@ func (n *Network) readHello(s *stream) error {
 	s.owner = n.openTransport()
 	if s.purpose != purposeAsk {
 		if s.owner == nil && s.purpose.lasts() {
-			refusal = newRefusal(NotReady, mine.Name, s.remote.Name, "%s is not running Raft yet", mine.Name)
+			refusal = newRefusal(NotReady, mine.Name, s.remote.Name, "%s is not running Raft yet",
+				mine.Name)
 		}
 		refusal = cmp.Or(checkIdentities(mine, s.remote, hello.Server, mine.Server), refusal)
 	}
@@ -233,7 +240,8 @@ func (n *Network) readHello(s *stream) error {
 		return err
 	}
 	if s.purpose.lasts() && len(proceed.Body) > 0 {
-		return n.refuseUnreadable(s, fmt.Errorf("%w: %d bytes with proceed", errMalformed, len(proceed.Body)))
+		return n.refuseUnreadable(s,
+			fmt.Errorf("%w: %d bytes with proceed", errMalformed, len(proceed.Body)))
 	}
 	s.body = proceed.Body
 	return nil
@@ -251,18 +259,20 @@ func (n *Network) refuseUnreadable(conn net.Conn, err error) error {
 	return err
 }
 
-// logRefusal logs why a connection was refused. One that is opened and closed at once, as by a health check,
-// is not logged.
+// logRefusal logs why a connection was refused. One that is opened and closed at once, as by a
+// health check, is not logged.
 func (n *Network) logRefusal(raw net.Conn, err error) {
 	if err == nil || errors.Is(err, io.EOF) || n.ctx.Err() != nil {
 		return
 	}
 	refusal, ok := errors.AsType[*RefusedError](err)
 	if !ok {
-		n.log.warn("caller", "a peer did not complete its handshake", "from", raw.RemoteAddr(), "error", err)
+		n.log.warn("caller", "a peer did not complete its handshake", "from", raw.RemoteAddr(),
+			"error", err)
 		return
 	}
-	n.log.warn("caller "+refusal.By+refusal.Peer+refusal.Code.String(), "the handshake with a peer was refused",
+	n.log.warn("caller "+refusal.By+refusal.Peer+refusal.Code.String(),
+		"the handshake with a peer was refused",
 		"from", raw.RemoteAddr(), "code", refusal.Code, "reason", refusal)
 }
 
@@ -271,8 +281,8 @@ func sendRefusal(conn net.Conn, refusal *RefusedError) error {
 	return refusal
 }
 
-// writeLast sends a message and lets the other end close first: closing with unread bytes makes TCP send a
-// reset, which can overtake what was just written.
+// writeLast sends a message and lets the other end close first: closing with unread bytes makes TCP
+// send a reset, which can overtake what was just written.
 func writeLast(conn net.Conn, m message) error {
 	err := writeFrame(conn, m)
 	if err == nil {
@@ -281,9 +291,10 @@ func writeLast(conn net.Conn, m message) error {
 	return err
 }
 
-// converse makes one end of TLS, if this node has it, and then a conversation, which end with ctx: a connection
-// has no context, so it is closed instead.
-func (n *Network) converse(ctx context.Context, s *stream, serverName string, talk func() error) error {
+// converse makes one end of TLS, if this node has it, and then a conversation, which end with ctx:
+// a connection has no context, so it is closed instead.
+func (n *Network) converse(ctx context.Context, s *stream, serverName string,
+	talk func() error) error {
 	stop := context.AfterFunc(ctx, func() { s.raw.Close() })
 	err := n.secure(ctx, s, serverName)
 	if err == nil {
@@ -308,17 +319,21 @@ func checkIdentities(mine, theirs Answer, intended, reached Server) *RefusedErro
 		return refuse(OtherCluster, "%s belongs to cluster %v and %s to cluster %v",
 			mine.Name, mine.Cluster, theirs.Name, theirs.Cluster)
 	case intended.Name != reached.Name:
-		return refuse(OtherNode, "the caller wants %s, and the node at this address is %s", intended.Name, reached.Name)
+		return refuse(OtherNode, "the caller wants %s, and the node at this address is %s",
+			intended.Name, reached.Name)
 	case intended != reached:
-		return refuse(OtherIncarnation, "the caller wants %s with incarnation %v, and the node at this address "+
-			"has %v: it is another data directory under the same name",
+		return refuse(OtherIncarnation,
+			"the caller wants %s with incarnation %v, and the node at this address has %v: it is "+
+				"another data directory under the same name",
 			intended.Name, intended.Incarnation, reached.Incarnation)
 	case mine.knowledge() == knowsNoCluster || theirs.knowledge() == knowsNoCluster:
-		return refuse(NothingInCommon, "%s knows %s and %s knows %s, so nothing shows that they are "+
-			"of one cluster", mine.Name, mine.knowledge(), theirs.Name, theirs.knowledge())
+		return refuse(NothingInCommon,
+			"%s knows %s and %s knows %s, so nothing shows that they are of one cluster", mine.Name,
+			mine.knowledge(), theirs.Name, theirs.knowledge())
 	case !bothIDs && mine.Initial.differ(theirs.Initial):
-		return refuse(OtherInitialMembers, "%s and %s are part of different clusters: their initial members differ "+
-			"(%s and %s)", mine.Name, theirs.Name, mine.Initial, theirs.Initial)
+		return refuse(OtherInitialMembers,
+			"%s and %s are part of different clusters: their initial members differ (%s and %s)",
+			mine.Name, theirs.Name, mine.Initial, theirs.Initial)
 	}
 	return nil
 }

@@ -7,12 +7,14 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// HeartbeatStatus is what a node tells its leader of itself. It comes with each answer to a heartbeat: it is
-// new many times a second, costs no message, and passes where large messages do not.
+// HeartbeatStatus is what a node tells its leader of itself. It comes with each answer to a
+// heartbeat: it is new many times a second, costs no message, and passes where large messages do
+// not.
 type HeartbeatStatus struct {
 	At    time.Time     // when it was received; zero = never
 	Write time.Duration // the longest of its latest writes to its disk
-	Moved time.Duration // how long ago it knows that a leader gave way by itself; 0 = it knows of none
+	// how long ago it knows that a leader gave way by itself; 0 = it knows of none
+	Moved time.Duration
 }
 
 // statusMark begins a report. The field is Raft's for the address of who answers, which it does not
@@ -35,7 +37,8 @@ func readStatus(b []byte) HeartbeatStatus {
 	if n <= 0 || m <= 0 || max(write, moved) > uint64(statusMax/time.Millisecond) {
 		return HeartbeatStatus{}
 	}
-	return HeartbeatStatus{At: time.Now(), Write: time.Duration(write) * time.Microsecond, Moved: time.Duration(moved) * time.Millisecond}
+	return HeartbeatStatus{At: time.Now(), Write: time.Duration(write) * time.Microsecond,
+		Moved: time.Duration(moved) * time.Millisecond}
 }
 
 // statusMax bounds the numbers of a status that is believed.
@@ -48,7 +51,8 @@ func (t *Transport) answerHeartbeat(c *inboundConn, request raft.RPC) {
 	t.handleHeartbeat(c, request)
 	select {
 	case answer := <-answers:
-		if resp, ok := answer.Response.(*raft.AppendEntriesResponse); ok && resp != nil && t.network.config.HeartbeatStatus != nil {
+		if resp, ok := answer.Response.(*raft.AppendEntriesResponse); ok && resp != nil &&
+			t.network.config.HeartbeatStatus != nil {
 			resp.Addr = t.network.config.HeartbeatStatus().append(nil)
 		}
 		to <- answer

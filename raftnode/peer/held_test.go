@@ -29,8 +29,10 @@ func (d *slowDisk) waitWritten(ctx context.Context, _ uint64) error {
 	return nil
 }
 
-// onSlowDisks runs a test on a cluster that has acknowledged something, whose leader's disk is shut then.
-func onSlowDisks(t *testing.T, test func(w *testCluster, leader, other *raftProcess, disk *slowDisk)) {
+// onSlowDisks runs a test on a cluster that has acknowledged something, whose leader's disk is shut
+// then.
+func onSlowDisks(t *testing.T,
+	test func(w *testCluster, leader, other *raftProcess, disk *slowDisk)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, false)
 		defer w.stopAll()
@@ -55,8 +57,8 @@ func onSlowDisks(t *testing.T, test func(w *testCluster, leader, other *raftProc
 	})
 }
 
-// Raft counts an entry for the leader as soon as it is in its log. So what a follower has acknowledged counts
-// when the leader's disk has it too (P11).
+// Raft counts an entry for the leader as soon as it is in its log. So what a follower has
+// acknowledged counts when the leader's disk has it too (P11).
 func TestAResultIsHeldUntilTheLeadersDiskHasTheEntries(t *testing.T) {
 	onSlowDisks(t, func(w *testCluster, leader, other *raftProcess, disk *slowDisk) {
 		future := leader.Apply([]byte("held"), 0)
@@ -82,9 +84,14 @@ func TestOnlyAcknowledgedEntriesAreHeld(t *testing.T) {
 		next := leader.LastIndex() + 1
 		entry := []*raft.Log{{Index: 1, Type: raft.LogNoop}}
 		for what, change := range map[string]func(*raft.AppendEntriesRequest){
-			"no entries":         func(*raft.AppendEntriesRequest) {},
-			"a rejection":        func(a *raft.AppendEntriesRequest) { a.PrevLogEntry, a.PrevLogTerm, a.Entries = next+5, a.Term, nil },
-			"a newer term there": func(a *raft.AppendEntriesRequest) { a.Term--; a.Entries = entry },
+			"no entries": func(*raft.AppendEntriesRequest) {},
+			"a rejection": func(a *raft.AppendEntriesRequest) {
+				a.PrevLogEntry, a.PrevLogTerm, a.Entries = next+5, a.Term, nil
+			},
+			"a newer term there": func(a *raft.AppendEntriesRequest) {
+				a.Term--
+				a.Entries = entry
+			},
 		} {
 			began := time.Now()
 			assert.NoError(t, appending(leader, other, change), what)
@@ -114,13 +121,14 @@ func TestAHeldResultEndsWithAnError(t *testing.T) {
 	})
 }
 
-// Raft handles heartbeats beside its main loop. One of a later term must not end the leadership there: the main loop
-// would append what comes next in a term in which another node leads.
+// Raft handles heartbeats beside its main loop. One of a later term must not end the leadership
+// there: the main loop would append what comes next in a term in which another node leads.
 func TestADeposedLeaderAppendsNothingInTheNextTerm(t *testing.T) {
 	onSlowDisks(t, func(_ *testCluster, leader, other *raftProcess, disk *slowDisk) {
 		disk.shut.Store(false)
 		before, term := leader.LastIndex(), leader.CurrentTerm()
-		require.NoError(t, appending(other, leader, func(a *raft.AppendEntriesRequest) { a.Term = term + 1 }))
+		require.NoError(t, appending(other, leader,
+			func(a *raft.AppendEntriesRequest) { a.Term = term + 1 }))
 		synctest.Wait()
 		require.Error(t, leader.Apply([]byte("late"), time.Second).Error())
 		require.NoError(t, appending(other, leader, func(a *raft.AppendEntriesRequest) {

@@ -44,9 +44,10 @@ func wantCode(caller, called knowledge, r reach) RefusalCode {
 	return 0
 }
 
-// Every cell of the table, with the same and with other ids and initial members, when the intended server is
-// reached, another directory of its name, and another name: over real connections, so that both ends
-// and their order take part. Initial members differ as soon as one of them had another directory.
+// Every cell of the table, with the same and with other ids and initial members, when the intended
+// server is reached, another directory of its name, and another name: over real connections, so
+// that both ends and their order take part. Initial members differ as soon as one of them had
+// another directory.
 func TestHandshakeTable(t *testing.T) {
 	three := mustList(t, threeNodes)
 	home, other := initialMembersOf(three), initialMembersOf(three, serverAfterWipe("n3"))
@@ -65,9 +66,10 @@ func TestHandshakeTable(t *testing.T) {
 	for _, caller := range kinds {
 		for _, called := range kinds {
 			for _, r := range reaches {
-				t.Run(fmt.Sprintf("%s calls %s, reaches %s", caller.name, called.name, r.name), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) { checkCell(t, caller, called, r) })
-				})
+				t.Run(fmt.Sprintf("%s calls %s, reaches %s", caller.name, called.name, r.name),
+					func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) { checkCell(t, caller, called, r) })
+					})
 			}
 		}
 	}
@@ -105,12 +107,15 @@ func checkCell(t *testing.T, caller, called knowledge, r reach) {
 func TestCheckIdentities(t *testing.T) {
 	three := mustList(t, threeNodes)
 	answer := func(name string, cluster string, initial InitialMembers) Answer {
-		return Answer{Server: serverOf(name), Cluster: clusterOf(cluster), Condition: Condition{Initial: initial}}
+		return Answer{Server: serverOf(name), Cluster: clusterOf(cluster),
+			Condition: Condition{Initial: initial}}
 	}
 	members, none := initialMembersOf(three), InitialMembers{}
 	home, peer := answer("n1", "home", members), answer("n2", "home", members)
-	joined, lagging, away := answer("n2", "home", none), answer("n2", "", members), answer("n2", "away", members)
-	otherwise, blank := answer("n2", "", initialMembersOf(three, serverAfterWipe("n2"))), answer("n2", "", none)
+	joined, lagging, away := answer("n2", "home", none), answer("n2", "", members),
+		answer("n2", "away", members)
+	otherwise, blank := answer("n2", "", initialMembersOf(three, serverAfterWipe("n2"))),
+		answer("n2", "", none)
 	lost, third := serverAfterWipe("n2"), serverOf("n3")
 	for _, c := range []struct {
 		name         string
@@ -124,12 +129,17 @@ func TestCheckIdentities(t *testing.T) {
 		{"an initial member that lags", home, lagging, peer.Server, 0, ""},
 		{"seen by an initial member that lags", lagging, home, home.Server, 0, ""},
 		{"two initial members that lag", lagging, lagging, peer.Server, 0, ""},
-		{"a node of another cluster and another name", home, away, third, OtherCluster, "cluster 61776179"},
+		{"a node of another cluster and another name", home, away, third, OtherCluster,
+			"cluster 61776179"},
 		{"another node", home, peer, third, OtherNode, "wants n3, and the node at"},
-		{"another node of other initial members", home, otherwise, third, OtherNode, "wants n3, and the node at"},
-		{"another directory", home, peer, lost, OtherIncarnation, "another data directory under the same name"},
-		{"another directory of other initial members", home, otherwise, lost, OtherIncarnation, lost.Incarnation.String()},
-		{"an initial member of something else", home, otherwise, peer.Server, OtherInitialMembers, "initial members differ"},
+		{"another node of other initial members", home, otherwise, third, OtherNode,
+			"wants n3, and the node at"},
+		{"another directory", home, peer, lost, OtherIncarnation,
+			"another data directory under the same name"},
+		{"another directory of other initial members", home, otherwise, lost, OtherIncarnation,
+			lost.Incarnation.String()},
+		{"an initial member of something else", home, otherwise, peer.Server, OtherInitialMembers,
+			"initial members differ"},
 		{"one that joined and an initial member that lags", joined, lagging, peer.Server, 0, ""},
 		{"an initial member that lags and one that joined", lagging, joined, peer.Server, 0, ""},
 		{"one that knows nothing", lagging, blank, peer.Server, NothingInCommon,
@@ -146,13 +156,14 @@ func TestCheckIdentities(t *testing.T) {
 	}
 }
 
-// While the first LeaderStart travels, some nodes know the cluster's id and some don't: initial members
-// must continue speaking, in every order in which they learn it.
+// While the first LeaderStart travels, some nodes know the cluster's id and some don't: initial
+// members must continue speaking, in every order in which they learn it.
 func TestClusterIDIsLearnedWhileRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()
 		list := mustList(t, threeNodes)
-		n1, n2 := openNode(t, f, Config{ID: "n1", List: list}), openNode(t, f, Config{ID: "n2", List: list})
+		n1, n2 := openNode(t, f, Config{ID: "n1", List: list}),
+			openNode(t, f, Config{ID: "n2", List: list})
 		defer n1.Close()
 		defer n2.Close()
 		require.NoError(t, connect(t, n1, n2))
@@ -208,7 +219,8 @@ func FuzzParseServer(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if s.String() != text || NameOf(s.ID()) != s.Name || s.Incarnation == (Incarnation{}) || len(text) > 255 {
+		if s.String() != text || NameOf(s.ID()) != s.Name || s.Incarnation == (Incarnation{}) ||
+			len(text) > 255 {
 			t.Fatalf("%q is read as %+v", text, s)
 		}
 	})

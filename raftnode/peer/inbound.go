@@ -9,20 +9,20 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// requestBytesMax bounds a request of Raft, without the snapshot that may follow. An append has the bytes that a line carries in
-// appendTimeTarget, or one entry, which is shorter.
+// requestBytesMax bounds a request of Raft, without the snapshot that may follow. An append has the
+// bytes that a line carries in appendTimeTarget, or one entry, which is shorter.
 const requestBytesMax = int64(rateMax*appendTimeTarget/time.Second) + 1<<20
 
-// inboundConnsMax bounds the connections of Raft from nodes of one name. A node has up to 9 idle ones (idleConnsMax for
-// each of three pools) and those that are in use.
+// inboundConnsMax bounds the connections of Raft from nodes of one name. A node has up to 9 idle
+// ones (idleConnsMax for each of three pools) and those that are in use.
 const inboundConnsMax = 32
 
-// largeBytes is from which length on a request is large. A node sends one large request at a time, an append with entries
-// (rpcsInFlight): when it sends another, it has given up the one before.
+// largeBytes is from which length on a request is large. A node sends one large request at a time,
+// an append with entries (rpcsInFlight): when it sends another, it has given up the one before.
 const largeBytes = 1 << 20
 
-// beginLarge closes the connection of the large request that the same node has sent before, unless that was answered. So all its
-// connections hold requestBytesMax once, and largeBytes each.
+// beginLarge closes the connection of the large request that the same node has sent before, unless
+// that was answered. So all its connections hold requestBytesMax once, and largeBytes each.
 func (t *Transport) beginLarge(c *inboundConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -42,7 +42,8 @@ func (t *Transport) endLarge(c *inboundConn) {
 	}
 }
 
-// makeRoom closes the oldest connection from a name that has reached inboundConnsMax. The caller holds the mutex.
+// makeRoom closes the oldest connection from a name that has reached inboundConnsMax. The caller
+// holds the mutex.
 func (t *Transport) makeRoom(name string) {
 	conns, oldest := 0, (*stream)(nil)
 	for s := range t.open {
@@ -56,12 +57,14 @@ func (t *Transport) makeRoom(name string) {
 	if conns >= inboundConnsMax {
 		oldest.crowdedOut = true
 		oldest.raw.Close()
-		t.network.log.warn("many "+name, "too many connections from a peer: closed the oldest", "peer", name, "limit", inboundConnsMax)
+		t.network.log.warn("many "+name, "too many connections from a peer: closed the oldest",
+			"peer", name, "limit", inboundConnsMax)
 	}
 }
 
-// serve passes the requests of a connection on to Raft, until it ends. Each connection has a raft.NetworkTransport of its own,
-// because that does not report over which connection a request came, which P12 needs.
+// serve passes the requests of a connection on to Raft, until it ends. Each connection has a
+// raft.NetworkTransport of its own, because that does not report over which connection a request
+// came, which P12 needs.
 func (t *Transport) serve(s *stream) {
 	if !t.track(s) {
 		return
@@ -74,9 +77,11 @@ func (t *Transport) serve(s *stream) {
 		c.Close()
 		return
 	}
-	layer := &singleStream{streamLayer: streamLayer{t}, conn: make(chan net.Conn, 1), closed: make(chan struct{})}
+	layer := &singleStream{streamLayer: streamLayer{t}, conn: make(chan net.Conn, 1),
+		closed: make(chan struct{})}
 	layer.conn <- c
-	reader := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Logger: t.logger, Stream: layer})
+	reader := raft.NewNetworkTransportWithConfig(
+		&raft.NetworkTransportConfig{Logger: t.logger, Stream: layer})
 	defer reader.Close()
 	reader.SetHeartbeatHandler(func(request raft.RPC) { t.answerHeartbeat(c, request) })
 	for {
@@ -101,8 +106,8 @@ type inboundConn struct {
 	ended <-chan struct{} // closed by end
 }
 
-// request is what has been read of the current request, which begins behind the answer to the one before: a byte for its kind,
-// one value, and the bytes of a snapshot.
+// request is what has been read of the current request, which begins behind the answer to the one
+// before: a byte for its kind, one value, and the bytes of a snapshot.
 type request struct {
 	left     int64 // the bytes that it may still have
 	large    bool  // it has more than largeBytes
@@ -144,11 +149,12 @@ func (c *inboundConn) Read(b []byte) (int, error) {
 // reject ends the connection because of the request that it carries. Raft's handler logs the error.
 func (c *inboundConn) reject(fault error) error {
 	c.raw.Close()
-	return fmt.Errorf("peer: a request from %s was rejected and the connection closed: %w", c.remote.Name, fault)
+	return fmt.Errorf("peer: a request from %s was rejected and the connection closed: %w",
+		c.remote.Name, fault)
 }
 
-// Write implements net.Conn. After an answer the next request begins. Bytes that came before it, and are no snapshot's, were not
-// followed: no node sends them, and the connection ends.
+// Write implements net.Conn. After an answer the next request begins. Bytes that came before it,
+// and are no snapshot's, were not followed: no node sends them, and the connection ends.
 func (c *inboundConn) Write(b []byte) (int, error) {
 	ended := c.request
 	if c.large {
@@ -157,7 +163,8 @@ func (c *inboundConn) Write(b []byte) (int, error) {
 	c.request = newRequest()
 	n, err := c.stream.Write(b)
 	if err == nil && ended.behind != ended.snapshot {
-		err = c.reject(fmt.Errorf("%d bytes were sent behind it, and %d belong to it", ended.behind, ended.snapshot))
+		err = c.reject(fmt.Errorf("%d bytes were sent behind it, and %d belong to it", ended.behind,
+			ended.snapshot))
 	}
 	return n, err
 }

@@ -58,7 +58,8 @@ func ParseServer(id raft.ServerID) (Server, error) {
 		return Server{}, fmt.Errorf("%q is no server id: write name@incarnation: %w", id, err)
 	}
 	if s.ID() != id || s.Incarnation == (Incarnation{}) {
-		return Server{}, fmt.Errorf("%q is no server id: the incarnation is not as this release writes it", id)
+		return Server{}, fmt.Errorf(
+			"%q is no server id: the incarnation is not as this release writes it", id)
 	}
 	return s, nil
 }
@@ -80,8 +81,8 @@ func (c ClusterID) MarshalText() ([]byte, error) { return []byte(c.String()), ni
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (c *ClusterID) UnmarshalText(digits []byte) error { return decodeHex(c[:], digits) }
 
-// generation is drawn at each start of a Network, so that a node which merely restarted differs from
-// two processes which run one data directory.
+// generation is drawn at each start of a Network, so that a node which merely restarted differs
+// from two processes which run one data directory.
 type generation uint64
 
 const (
@@ -121,7 +122,8 @@ func parseList(text string, checkID func(id string) error) (List, error) {
 			"name every node of the cluster, this one too, as n1=host:5751,n2=host:5751,…")
 	}
 	if len(items) > nodesMax {
-		return List{}, fmt.Errorf("the list names %d nodes, and %d is the most", len(items), nodesMax)
+		return List{}, fmt.Errorf("the list names %d nodes, and %d is the most", len(items),
+			nodesMax)
 	}
 	var nodes []Node
 	for i, item := range items {
@@ -183,11 +185,11 @@ func (l *List) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// InitialMembers are the initial members of a cluster: the nodes of its --cluster list, each with the
-// incarnation that it had when all of them agreed. They decide the first entry of the log, which is
-// the same on every node because each has them on disk before any of them writes it. The zero
-// InitialMembers are none: those of a node that joined a running cluster, or has not agreed yet.
-// They are written n1@incarnation=host:5751,… in the order of the names.
+// InitialMembers are the initial members of a cluster: the nodes of its --cluster list, each with
+// the incarnation that it had when all of them agreed. They decide the first entry of the log,
+// which is the same on every node because each has them on disk before any of them writes it. The
+// zero InitialMembers are none: those of a node that joined a running cluster, or has not agreed
+// yet. They are written n1@incarnation=host:5751,… in the order of the names.
 type InitialMembers struct{ List } // its ids are those of servers
 
 // ParseInitialMembers reads what String returns; of "", the zero InitialMembers.
@@ -203,7 +205,8 @@ func ParseInitialMembers(text string) (InitialMembers, error) {
 		return InitialMembers{}, fmt.Errorf("initial members: %w", err)
 	}
 	if servers.text != text {
-		return InitialMembers{}, fmt.Errorf("initial members: %q is not as this release writes them", text)
+		return InitialMembers{}, fmt.Errorf(
+			"initial members: %q is not as this release writes them", text)
 	}
 	return InitialMembers{servers}, nil
 }
@@ -245,7 +248,8 @@ func (m InitialMembers) Configuration() raft.Configuration {
 	var c raft.Configuration
 	for _, server := range m.Nodes() {
 		c.Servers = append(c.Servers, raft.Server{
-			Suffrage: raft.Voter, ID: raft.ServerID(server.ID), Address: raft.ServerAddress(server.Address),
+			Suffrage: raft.Voter, ID: raft.ServerID(server.ID),
+			Address: raft.ServerAddress(server.Address),
 		})
 	}
 	return c
@@ -304,7 +308,8 @@ func canonicalHost(host string) (string, error) {
 		return ip.Unmap().String(), nil
 	}
 	if host == "" || len(host) > hostBytesMax {
-		return "", fmt.Errorf("the host is %d bytes long: write a name of 1 to %d, or an IP address",
+		return "", fmt.Errorf(
+			"the host is %d bytes long: write a name of 1 to %d, or an IP address",
 			len(host), hostBytesMax)
 	}
 	host = strings.ToLower(host)

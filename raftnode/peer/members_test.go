@@ -62,7 +62,8 @@ func TestListNamesTheItemAtFault(t *testing.T) {
 
 func TestListReadsItsCanonicalForm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		items := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z0-9][a-z0-9._-]{0,20}`), 1, nodesMax,
+		items := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z0-9][a-z0-9._-]{0,20}`), 1,
+			nodesMax,
 			rapid.ID[string]).Draw(t, "ids")
 		for i, id := range items {
 			host := rapid.SampledFrom([]string{"Host", "10.1.2.3", "[fd00::1]"}).Draw(t, "host")
@@ -122,8 +123,10 @@ func TestInitialMembersDifferInEveryPart(t *testing.T) {
 	list := mustList(t, threeNodes)
 	seen := map[string]bool{"": true}
 	for _, f := range []InitialMembers{
-		initialMembersOf(list), initialMembersOf(list, serverAfterWipe("n3")), initialMembersOf(mustList(t, "n1=h1:5751,n2=h2:5751")),
-		initialMembersOf(mustList(t, "n1=h1:5751,n2=h2:5751,n3=h9:5751")), initialMembersOf(mustList(t, "n1=h1:5751,n2=h2:5751,n3=h3:5752")),
+		initialMembersOf(list), initialMembersOf(list, serverAfterWipe("n3")),
+		initialMembersOf(mustList(t, "n1=h1:5751,n2=h2:5751")),
+		initialMembersOf(mustList(t, "n1=h1:5751,n2=h2:5751,n3=h9:5751")),
+		initialMembersOf(mustList(t, "n1=h1:5751,n2=h2:5751,n3=h3:5752")),
 	} {
 		assert.False(t, seen[f.String()], "%v", f)
 		seen[f.String()] = true
@@ -152,7 +155,8 @@ func TestInitialMembersAreReadStrictly(t *testing.T) {
 // A list that two initial members agreed upon is on both their disks in the same words.
 func TestInitialMembersReadTheirCanonicalForm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z0-9][a-z0-9._-]{0,20}`), 1, nodesMax,
+		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z0-9][a-z0-9._-]{0,20}`), 1,
+			nodesMax,
 			rapid.ID[string]).Draw(t, "names")
 		incarnations := map[string]Incarnation{}
 		for i, name := range names {

@@ -73,7 +73,9 @@ func TestTransportCanBeReopened(t *testing.T) {
 		require.NoError(t, vote(caller, "n2", "h2:5751"), "the idle connection was dead")
 		require.NoError(t, third.Close())
 		openTransport(t, n2)
-		require.NoError(t, caller.TimeoutNow(serverOf("n2").ID(), "h2:5751", &raft.TimeoutNowRequest{RPCHeader: caller.header()}, &raft.TimeoutNowResponse{}), "likewise")
+		require.NoError(t, caller.TimeoutNow(serverOf("n2").ID(), "h2:5751",
+			&raft.TimeoutNowRequest{RPCHeader: caller.header()}, &raft.TimeoutNowResponse{}),
+			"likewise")
 	})
 }
 
@@ -101,7 +103,8 @@ func TestCallWithoutTheNodeMeantIsNotMade(t *testing.T) {
 		caller := openTransport(t, n1)
 		openTransport(t, n2)
 		var resp raft.RequestVoteResponse
-		err := caller.NetworkTransport.RequestVote(serverOf("n2").ID(), "h2:5751", &raft.RequestVoteRequest{RPCHeader: caller.header()}, &resp)
+		err := caller.NetworkTransport.RequestVote(serverOf("n2").ID(), "h2:5751",
+			&raft.RequestVoteRequest{RPCHeader: caller.header()}, &resp)
 		require.ErrorContains(t, err, "doesn't name the server that it wants")
 		assert.False(t, resp.Granted)
 	})
@@ -119,12 +122,18 @@ func TestEveryCallNamesTheNodeItMeans(t *testing.T) {
 		n4 := serverOf("n4").ID()
 		_, err = tr.AppendEntriesPipeline(n4, "h2:5751")
 		require.ErrorIs(t, err, raft.ErrPipelineReplicationNotSupported)
-		requireCode(t, OtherNode, tr.AppendEntries(n4, "h2:5751", &raft.AppendEntriesRequest{}, nil))
-		requireCode(t, OtherNode, tr.RequestVote(n4, "h2:5751", &raft.RequestVoteRequest{}, &raft.RequestVoteResponse{}))
-		requireCode(t, OtherNode, tr.RequestPreVote(n4, "h2:5751", &raft.RequestPreVoteRequest{}, &raft.RequestPreVoteResponse{}))
-		requireCode(t, OtherNode, tr.TimeoutNow(n4, "h2:5751", &raft.TimeoutNowRequest{}, &raft.TimeoutNowResponse{}))
-		requireCode(t, OtherNode, tr.InstallSnapshot(n4, "h2:5751", &raft.InstallSnapshotRequest{}, nil,
-			strings.NewReader("")))
+		requireCode(t, OtherNode,
+			tr.AppendEntries(n4, "h2:5751", &raft.AppendEntriesRequest{}, nil))
+		requireCode(t, OtherNode,
+			tr.RequestVote(n4, "h2:5751", &raft.RequestVoteRequest{}, &raft.RequestVoteResponse{}))
+		requireCode(t, OtherNode,
+			tr.RequestPreVote(n4, "h2:5751", &raft.RequestPreVoteRequest{},
+				&raft.RequestPreVoteResponse{}))
+		requireCode(t, OtherNode,
+			tr.TimeoutNow(n4, "h2:5751", &raft.TimeoutNowRequest{}, &raft.TimeoutNowResponse{}))
+		requireCode(t, OtherNode,
+			tr.InstallSnapshot(n4, "h2:5751", &raft.InstallSnapshotRequest{}, nil,
+				strings.NewReader("")))
 	})
 }
 
@@ -144,7 +153,8 @@ func TestMalformedCallers(t *testing.T) {
 		log  string
 	}{
 		"wrong magic": {"GET / HTTP/1.1\r\n\r\n", "not a zamok handshake", "malformed"},
-		"oversize":    {"zamok\x02\xff\xff" + strings.Repeat("x", 2000), "65535 bytes", "malformed"},
+		"oversize": {"zamok\x02\xff\xff" + strings.Repeat("x", 2000), "65535 bytes",
+			"malformed"},
 		"garbage":     {"zamok\x02\x00\x04\x01\x07\x00\x00", "not a zamok handshake", "malformed"},
 		"newer":       {"zamok\x09\x00\x01\x01", "it has 9, this release has 2", "other version"},
 		"TLS":         {"\x16\x03\x01\x00\xc8\x01\x00\x00", "without TLS", "TLS wanted"},
@@ -165,7 +175,8 @@ func TestMalformedCallers(t *testing.T) {
 				answer, _ := io.ReadAll(conn) // ends when n2 has closed the connection
 				assert.LessOrEqual(t, time.Since(start), n2.config.HandshakeTimeout)
 				if c.want != "" {
-					require.ErrorContains(t, readFrame(strings.NewReader(string(answer)), &Answer{}), c.want)
+					require.ErrorContains(t,
+						readFrame(strings.NewReader(string(answer)), &Answer{}), c.want)
 				}
 				synctest.Wait()
 				assert.Contains(t, n2.logs.String(), c.log)
@@ -174,7 +185,8 @@ func TestMalformedCallers(t *testing.T) {
 	}
 }
 
-// What follows the proceed frame of a connection for Raft is Raft's; the frame itself carries nothing.
+// What follows the proceed frame of a connection for Raft is Raft's; the frame itself carries
+// nothing.
 func TestProceedForRaftIsEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()
@@ -240,7 +252,8 @@ func TestIdleConnectionsBlockNoCaller(t *testing.T) {
 		start := time.Now()
 		require.NoError(t, connect(t, n1, n2))
 		assert.Zero(t, time.Since(start))
-		assert.Equal(t, 1, strings.Count(n2.logs.String(), "too many pending handshakes"), "not 936 times")
+		assert.Equal(t, 1, strings.Count(n2.logs.String(), "too many pending handshakes"),
+			"not 936 times")
 
 		time.Sleep(n2.config.HandshakeTimeout)
 		synctest.Wait()
@@ -308,9 +321,13 @@ func TestCloseEndsEverything(t *testing.T) {
 		called, err := n2.Transport(hclog.NewNullLogger())
 		require.NoError(t, err)
 		results := make(chan error, 3)
-		go func() { results <- vote(caller, "n2", "h2:5751") }() // never answered: nothing reads the requests
+		// never answered: nothing reads the requests
+		go func() { results <- vote(caller, "n2", "h2:5751") }()
 		go func() { results <- vote(caller, "n3", "h3:5751") }()
-		go func() { _, err := n1.Ask(context.Background(), Node{"n3", "h3:5751"}); results <- err }()
+		go func() {
+			_, err := n1.Ask(context.Background(), Node{"n3", "h3:5751"})
+			results <- err
+		}()
 		idle := dialRaw(t, f, "h2:5751")
 		synctest.Wait()
 
@@ -348,7 +365,8 @@ func TestCloseWaitsForHandlers(t *testing.T) {
 		called.SetHeartbeatHandler(func(raft.RPC) { <-release })
 		go func() {
 			heartbeat := raft.AppendEntriesRequest{RPCHeader: caller.header(), Term: 1}
-			_ = caller.AppendEntries(serverOf("n2").ID(), "h2:5751", &heartbeat, &raft.AppendEntriesResponse{})
+			_ = caller.AppendEntries(serverOf("n2").ID(), "h2:5751", &heartbeat,
+				&raft.AppendEntriesResponse{})
 		}()
 		synctest.Wait()
 		go func() { closed <- n2.Close() }()

@@ -57,7 +57,9 @@ func TestANodeThatOwesTakesNoLeadership(t *testing.T) {
 				continue
 			}
 			p.owe(tail.End{Term: p.CurrentTerm() + 1})
-			require.ErrorContains(t, leader.LeadershipTransferToServer(p.ID(), raft.ServerAddress(p.address)).Error(), "takes no leadership")
+			require.ErrorContains(t,
+				leader.LeadershipTransferToServer(p.ID(), raft.ServerAddress(p.address)).Error(),
+				"takes no leadership")
 			p.owe(tail.End{})
 		}
 		require.Same(t, leader, w.leader(time.Second, all[:]...))
@@ -105,19 +107,23 @@ func TestWhomANodeThatOwesVotesFor(t *testing.T) {
 		w.stop(all[2])
 		to.owe(owed)
 		for end, granted := range map[tail.End]bool{
-			{Term: owed.Term, Index: owed.Index - 1}: false, {Term: log.Term, Index: owed.Index + 9}: false,
-			owed: true, {Term: owed.Term + 1, Index: 1}: true,
+			{Term: owed.Term, Index: owed.Index - 1}: false,
+			{Term: log.Term, Index: owed.Index + 9}:  false,
+			owed:                                     true, {Term: owed.Term + 1, Index: 1}: true,
 		} {
 			term := to.CurrentTerm() + 9
-			before := raft.RequestPreVoteRequest{RPCHeader: header(from), Term: term, LastLogIndex: end.Index, LastLogTerm: end.Term}
+			before := raft.RequestPreVoteRequest{RPCHeader: header(from), Term: term,
+				LastLogIndex: end.Index, LastLogTerm: end.Term}
 			asked := raft.RequestVoteRequest{
-				RPCHeader: header(from), Term: term, LastLogIndex: end.Index, LastLogTerm: end.Term, LeadershipTransfer: true,
+				RPCHeader: header(from), Term: term, LastLogIndex: end.Index, LastLogTerm: end.Term,
+				LeadershipTransfer: true,
 			}
 			var vote raft.RequestVoteResponse
 			at := raft.ServerAddress(to.address)
 			require.NoError(t, from.trans.RequestVote(to.ID(), at, &asked, &vote))
 			assert.Equal(t, granted, vote.Granted, end)
-			assert.Equal(t, granted, to.CurrentTerm() == term, "the term of a rejected candidate is not taken over")
+			assert.Equal(t, granted, to.CurrentTerm() == term,
+				"the term of a rejected candidate is not taken over")
 			assert.LessOrEqual(t, vote.Term, term)
 			if !granted { // else there may be a leader, for whose sake raft refuses
 				var preVote raft.RequestPreVoteResponse

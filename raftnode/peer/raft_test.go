@@ -12,7 +12,8 @@ import (
 
 // threeDisks are three disks after a bootstrap.
 func threeDisks(t *testing.T, list List) (n1, n2, n3 *nodeData) {
-	n1, n2, n3 = newNodeData(serverOf("n1"), list), newNodeData(serverOf("n2"), list), newNodeData(serverOf("n3"), list)
+	n1, n2, n3 = newNodeData(serverOf("n1"), list), newNodeData(serverOf("n2"), list),
+		newNodeData(serverOf("n3"), list)
 	for _, d := range []*nodeData{n1, n2, n3} {
 		d.agree(initialMembersOf(list))
 		d.bootstrap(t)
@@ -24,9 +25,10 @@ const acknowledged = 50
 
 // wipedVoter is the story of design: n2 is cut off; 50 entries are acknowledged by n1 and n3;
 // n3 loses its disk, n1 goes down, n2 comes back, and at n3's address there is what comesBack
-// makes. It returns n2, restarted, and the newcomer, and n1's disk. Nodes know their cluster's id by
-// then, or, with early, don't: then the initial members speak for them.
-func wipedVoter(t *testing.T, w *testCluster, early bool, comesBack func() *nodeData) (n2, newcomer *raftProcess, n1 *nodeData) {
+// makes. It returns n2, restarted, and the newcomer, and n1's disk. Nodes know their cluster's id
+// by then, or, with early, don't: then the initial members speak for them.
+func wipedVoter(t *testing.T, w *testCluster, early bool,
+	comesBack func() *nodeData) (n2, newcomer *raftProcess, n1 *nodeData) {
 	d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
 	p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
 	w.write("before ", 1, p1, p2, p3)
@@ -70,7 +72,8 @@ func comebacks(t *testing.T) map[string]comeback {
 			func() *nodeData { return again(mine, "") }, OtherIncarnation, OtherIncarnation,
 		},
 		"the same name, with the initial members of old": {
-			func() *nodeData { return again(initialMembersOf(list), "") }, OtherIncarnation, OtherIncarnation,
+			func() *nodeData { return again(initialMembersOf(list), "") }, OtherIncarnation,
+			OtherIncarnation,
 		},
 		"the same name, with the cluster's id": {
 			func() *nodeData { return again(mine, "home") }, OtherIncarnation, OtherIncarnation,
@@ -103,7 +106,9 @@ func TestWipedVoterIsRefusedAndNothingIsLost(t *testing.T) {
 				if early {
 					want = c.early
 				}
-				synctest.Test(t, func(t *testing.T) { refusedAndNothingLost(t, early, c.comesBack, want) })
+				synctest.Test(t, func(t *testing.T) {
+					refusedAndNothingLost(t, early, c.comesBack, want)
+				})
 			})
 		}
 	}
@@ -138,8 +143,9 @@ func TestWipedVoterLosesEverythingWithoutTheHandshake(t *testing.T) {
 				w.write("after ", 1, n2, newcomer)
 				n1 := w.start(d1)
 				time.Sleep(time.Minute)
-				// n1 has overwritten what it had acknowledged, or, where the new leader won a term that
-				// n1 had already led in, takes its own entries for the leader's and differs forever.
+				// n1 has overwritten what it had acknowledged, or, where the new leader won a term
+				// that n1 had already led in, takes its own entries for the leader's and differs
+				// forever.
 				t.Logf("entries acknowledged: %d; there now: %d on n1, %d on n2", acknowledged,
 					n1.applied.count("acknowledged "), n2.applied.count("acknowledged "))
 				w.requireApplied(n2, "after ", 1)
@@ -149,11 +155,13 @@ func TestWipedVoterLosesEverythingWithoutTheHandshake(t *testing.T) {
 	}
 }
 
-// n4 joined a cluster of n1 and n3, acknowledged entries with n1, and lost its disk; n1 goes down. n3 was cut
-// off since it received n4's vote, or has only its log and has applied nothing since its process began:
-// with what it remembers it could not tell the directories of n4 apart, and it need not.
+// n4 joined a cluster of n1 and n3, acknowledged entries with n1, and lost its disk; n1 goes down.
+// n3 was cut off since it received n4's vote, or has only its log and has applied nothing since its
+// process began: with what it remembers it could not tell the directories of n4 apart, and it need
+// not.
 func TestWipedNewcomerIsNoVoterForNodesThatNeverMetIt(t *testing.T) {
-	for name, restarts := range map[string]bool{"cut off at once": false, "and nothing applied": true} {
+	for name, restarts := range map[string]bool{"cut off at once": false,
+		"and nothing applied": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { wipedNewcomer(t, restarts) })
 		})
@@ -202,8 +210,8 @@ func wipedNewcomer(t *testing.T, restarts bool) {
 	w.requireApplied(p3, "acknowledged ", acknowledged)
 }
 
-// A node that began with other initial members has written another configuration under the same index and
-// term, which Raft never notices.
+// A node that began with other initial members has written another configuration under the same
+// index and term, which Raft never notices.
 func TestNodeOfOtherInitialMembersIsRefused(t *testing.T) {
 	three := mustList(t, threeNodes)
 	for name, other := range map[string]InitialMembers{
@@ -235,8 +243,8 @@ func TestNodeOfOtherInitialMembersIsRefused(t *testing.T) {
 }
 
 // A copy of n3's disk runs beside n3. Nothing that the two send distinguishes them, so it is not
-// refused; it is noticed, it gets no call unless it runs at n3's address, and while there is a leader
-// it changes nothing.
+// refused; it is noticed, it gets no call unless it runs at n3's address, and while there is a
+// leader it changes nothing.
 func TestClonedDataDirectoryIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, false)
@@ -260,9 +268,9 @@ func TestClonedDataDirectoryIsNoticed(t *testing.T) {
 }
 
 // The clone takes the address of a follower that is down: every call that reaches it there is for
-// that follower, so it can't be counted as a second voter. The clone stays passive: one that stands for
-// election shows itself, which ends n3's connections, may cost the leader its majority for long enough, and
-// may even have the clone elected, with n3's vote.
+// that follower, so it can't be counted as a second voter. The clone stays passive: one that stands
+// for election shows itself, which ends n3's connections, may cost the leader its majority for long
+// enough, and may even have the clone elected, with n3's vote.
 func TestCloneAtAnotherNodesAddressIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, false)
@@ -292,11 +300,12 @@ func TestCloneAtAnotherNodesAddressIsRefused(t *testing.T) {
 	})
 }
 
-// The cures that a refusal names work: n3 lost its disk and is removed, and the empty machine joins at
-// the old address, under a new name or its own, while connections to the lost directory are
+// The cures that a refusal names work: n3 lost its disk and is removed, and the empty machine joins
+// at the old address, under a new name or its own, while connections to the lost directory are
 // still in the leader's pool.
 func TestCureForALostDisk(t *testing.T) {
-	for name, fresh := range map[string]Server{"a new name": serverOf("n4"), "its own": serverAfterWipe("n3")} {
+	for name, fresh := range map[string]Server{"a new name": serverOf("n4"),
+		"its own": serverAfterWipe("n3")} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { cureForALostDisk(t, fresh) })
 		})
@@ -314,14 +323,20 @@ func cureForALostDisk(t *testing.T, fresh Server) {
 		require.NoError(t, p.member.SetCluster(clusterOf("home")))
 	}
 	w.stop(p3)
-	w.retryOnLeader(func(leader *raftProcess) raft.Future { return leader.RemoveServer(d3.ID(), 0, time.Second) }, p1, p2)
+	w.retryOnLeader(func(leader *raftProcess) raft.Future {
+		return leader.RemoveServer(d3.ID(), 0, time.Second)
+	}, p1, p2)
 	d4 := newNodeData(fresh, List{})
 	d4.address, d4.cluster = d3.address, clusterOf("home") // it was given the id
 	p4 := w.start(d4)
 	address := raft.ServerAddress(d4.address)
-	w.retryOnLeader(func(leader *raftProcess) raft.Future { return leader.AddNonvoter(d4.ID(), address, 0, time.Second) }, p1, p2)
+	w.retryOnLeader(func(leader *raftProcess) raft.Future {
+		return leader.AddNonvoter(d4.ID(), address, 0, time.Second)
+	}, p1, p2)
 	w.requireApplied(p4, "before ", acknowledged)
-	leader := w.retryOnLeader(func(leader *raftProcess) raft.Future { return leader.AddVoter(d4.ID(), address, 0, time.Second) }, p1, p2)
+	leader := w.retryOnLeader(func(leader *raftProcess) raft.Future {
+		return leader.AddVoter(d4.ID(), address, 0, time.Second)
+	}, p1, p2)
 
 	// Two of the three are enough, so the newcomer counts as a voter now.
 	down, up := p1, p2

@@ -11,12 +11,13 @@ import (
 const (
 	// logEvery is how long one message is not repeated: Raft dials again many times a second.
 	logEvery = 10 * time.Second
-	// logLinesMax bounds the messages that are counted separately; callers may invent ids, and those beyond
-	// it share one line.
+	// logLinesMax bounds the messages that are counted separately; callers may invent ids, and
+	// those beyond it share one line.
 	logLinesMax = 128
 )
 
-// RateLimitedLog logs each message at once, then at most once in logEvery with the number of those left out.
+// RateLimitedLog logs each message at once, then at most once in logEvery with the number of those
+// left out.
 type RateLimitedLog struct {
 	log *slog.Logger
 
@@ -39,7 +40,8 @@ func (q *RateLimitedLog) Log(level slog.Level, key, message string, args ...any)
 	now := time.Now()
 	q.mu.Lock()
 	if _, known := q.lines[key]; !known {
-		// Remove what may be logged again and, unless the table is full, has no repetitions to report.
+		// Remove what may be logged again and, unless the table is full, has no repetitions to
+		// report.
 		full := len(q.lines) >= logLinesMax
 		maps.DeleteFunc(q.lines, func(_ string, l logLine) bool {
 			return !now.Before(l.mutedUntil) && (full || l.suppressed == 0)

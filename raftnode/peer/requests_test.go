@@ -21,33 +21,39 @@ func header(from *raftProcess) raft.RPCHeader {
 	return raft.RPCHeader{ProtocolVersion: 3, ID: []byte(from.ID()), Addr: []byte(from.address)}
 }
 
-// A harm is a request that would change a node's term, or its log, for good. It is sent over from's own
-// connections, so the handshake lets it in.
+// A harm is a request that would change a node's term, or its log, for good. It is sent over from's
+// own connections, so the handshake lets it in.
 type harm func(from, to *raftProcess, term uint64) error
 
 func appending(from, to *raftProcess, change func(*raft.AppendEntriesRequest)) error {
 	request := raft.AppendEntriesRequest{RPCHeader: header(from), Term: to.CurrentTerm()}
 	change(&request)
 	var response raft.AppendEntriesResponse
-	return from.member.transport.AppendEntries(to.ID(), raft.ServerAddress(to.address), &request, &response)
+	return from.member.transport.AppendEntries(to.ID(), raft.ServerAddress(to.address), &request,
+		&response)
 }
 
 func voting(from, to *raftProcess, change func(*raft.RequestVoteRequest)) error {
-	request := raft.RequestVoteRequest{RPCHeader: header(from), LeadershipTransfer: true, LastLogIndex: 1 << 20}
+	request := raft.RequestVoteRequest{RPCHeader: header(from), LeadershipTransfer: true,
+		LastLogIndex: 1 << 20}
 	change(&request)
 	var response raft.RequestVoteResponse
-	return from.member.transport.RequestVote(to.ID(), raft.ServerAddress(to.address), &request, &response)
+	return from.member.transport.RequestVote(to.ID(), raft.ServerAddress(to.address), &request,
+		&response)
 }
 
 func installing(from, to *raftProcess, change func(*raft.InstallSnapshotRequest)) error {
 	data := make([]byte, 1<<20) // more than what the connection holds on its way
 	request := raft.InstallSnapshotRequest{
-		RPCHeader: header(from), SnapshotVersion: 1, Term: to.CurrentTerm(), LastLogIndex: 1, LastLogTerm: 1,
-		Configuration: raft.EncodeConfiguration(to.GetConfiguration().Configuration()), Size: int64(len(data)),
+		RPCHeader: header(from), SnapshotVersion: 1, Term: to.CurrentTerm(), LastLogIndex: 1,
+		LastLogTerm:   1,
+		Configuration: raft.EncodeConfiguration(to.GetConfiguration().Configuration()),
+		Size:          int64(len(data)),
 	}
 	change(&request)
 	var response raft.InstallSnapshotResponse
-	return from.member.transport.InstallSnapshot(to.ID(), raft.ServerAddress(to.address), &request, &response, bytes.NewReader(data))
+	return from.member.transport.InstallSnapshot(to.ID(), raft.ServerAddress(to.address), &request,
+		&response, bytes.NewReader(data))
 }
 
 // leaps are the requests that carry a term of their own.
@@ -56,18 +62,23 @@ var leaps = map[string]harm{
 		return appending(from, to, func(a *raft.AppendEntriesRequest) { a.Term = term })
 	},
 	"append": func(from, to *raftProcess, term uint64) error {
-		return appending(from, to, func(a *raft.AppendEntriesRequest) { a.Term, a.LeaderCommitIndex = term, 1 })
+		return appending(from, to,
+			func(a *raft.AppendEntriesRequest) { a.Term, a.LeaderCommitIndex = term, 1 })
 	},
 	"vote": func(from, to *raftProcess, term uint64) error {
 		return voting(from, to, func(v *raft.RequestVoteRequest) { v.Term = term })
 	},
 	"pre-vote": func(from, to *raftProcess, term uint64) error {
-		request := raft.RequestPreVoteRequest{RPCHeader: header(from), Term: term, LastLogIndex: 1 << 20}
+		request := raft.RequestPreVoteRequest{RPCHeader: header(from), Term: term,
+			LastLogIndex: 1 << 20}
 		var response raft.RequestPreVoteResponse
-		return from.member.transport.RequestPreVote(to.ID(), raft.ServerAddress(to.address), &request, &response)
+		return from.member.transport.RequestPreVote(to.ID(), raft.ServerAddress(to.address),
+			&request, &response)
 	},
 	"snapshot": func(from, to *raftProcess, term uint64) error {
-		return installing(from, to, func(s *raft.InstallSnapshotRequest) { s.Term, s.LastLogIndex = term, to.LastIndex()+1 })
+		return installing(from, to, func(s *raft.InstallSnapshotRequest) {
+			s.Term, s.LastLogIndex = term, to.LastIndex()+1
+		})
 	},
 }
 
@@ -88,24 +99,31 @@ var hidden = map[string]harm{
 		})
 	},
 	"previous entry of a later term": func(from, to *raftProcess, term uint64) error {
-		return appending(from, to, func(a *raft.AppendEntriesRequest) { a.PrevLogEntry, a.PrevLogTerm = 1, term })
+		return appending(from, to,
+			func(a *raft.AppendEntriesRequest) { a.PrevLogEntry, a.PrevLogTerm = 1, term })
 	},
 	"vote for a log of a later term": func(from, to *raftProcess, term uint64) error {
-		return voting(from, to, func(v *raft.RequestVoteRequest) { v.Term, v.LastLogTerm = to.CurrentTerm()+1, term })
+		return voting(from, to, func(v *raft.RequestVoteRequest) {
+			v.Term, v.LastLogTerm = to.CurrentTerm()+1, term
+		})
 	},
 	"pre-vote for a log of a later term": func(from, to *raftProcess, term uint64) error {
-		request := raft.RequestPreVoteRequest{RPCHeader: header(from), Term: to.CurrentTerm() + 1, LastLogTerm: term}
+		request := raft.RequestPreVoteRequest{RPCHeader: header(from), Term: to.CurrentTerm() + 1,
+			LastLogTerm: term}
 		var response raft.RequestPreVoteResponse
-		return from.member.transport.RequestPreVote(to.ID(), raft.ServerAddress(to.address), &request, &response)
+		return from.member.transport.RequestPreVote(to.ID(), raft.ServerAddress(to.address),
+			&request, &response)
 	},
 	"snapshot of a later term": func(from, to *raftProcess, term uint64) error {
 		return installing(from, to, func(s *raft.InstallSnapshotRequest) { s.LastLogTerm = term })
 	},
 	"snapshot far behind the end of any log": func(from, to *raftProcess, _ uint64) error {
-		return installing(from, to, func(s *raft.InstallSnapshotRequest) { s.LastLogIndex = math.MaxUint64 })
+		return installing(from, to,
+			func(s *raft.InstallSnapshotRequest) { s.LastLogIndex = math.MaxUint64 })
 	},
 	"snapshot of a configuration behind its end": func(from, to *raftProcess, term uint64) error {
-		return installing(from, to, func(s *raft.InstallSnapshotRequest) { s.ConfigurationIndex = term })
+		return installing(from, to,
+			func(s *raft.InstallSnapshotRequest) { s.ConfigurationIndex = term })
 	},
 }
 
@@ -166,15 +184,16 @@ func rejected(t *testing.T, send harm, ahead func(own uint64) uint64) {
 			own, from := to.CurrentTerm(), all[(i+1)%3]
 			assert.ErrorContains(t, send(from, to, ahead(own)), to.Name+" rejected", "the answer")
 			assert.Less(t, to.CurrentTerm(), own+10)
-			assert.Contains(t, to.member.logs.String(), "node="+from.Server.String()+" address="+from.address)
+			assert.Contains(t, to.member.logs.String(),
+				"node="+from.Server.String()+" address="+from.address)
 		}
 		w.serves(all, "after ")
 		w.serves(w.restarted(all), "restarted ")
 	})
 }
 
-// What may come: a cluster that was restored from a backup has terms of the seconds since 1970, and a node
-// that joins it has none.
+// What may come: a cluster that was restored from a backup has terms of the seconds since 1970, and
+// a node that joins it has none.
 func TestATermThatIsNotTooFarAheadPasses(t *testing.T) {
 	for name, send := range leaps {
 		t.Run(name, func(t *testing.T) {
@@ -199,8 +218,8 @@ func TestATermThatIsNotTooFarAheadPasses(t *testing.T) {
 	}
 }
 
-// A peer in n3's place answers everything with the last term that there is. Its two companions continue
-// without it, elections and restarts included.
+// A peer in n3's place answers everything with the last term that there is. Its two companions
+// continue without it, elections and restarts included.
 func TestAnAnswerThatLeapsIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, all := threeRunning(t)
@@ -210,7 +229,8 @@ func TestAnAnswerThatLeapsIsRefused(t *testing.T) {
 		logs := ""
 		for _, prefix := range []string{"first ", "second ", "third "} {
 			two := [2]*raftProcess{all[0], all[1]}
-			require.NotNil(t, w.leader(20*time.Second, two[:]...), "the terms are %d, %d", two[0].CurrentTerm(), two[1].CurrentTerm())
+			require.NotNil(t, w.leader(20*time.Second, two[:]...), "the terms are %d, %d",
+				two[0].CurrentTerm(), two[1].CurrentTerm())
 			w.write(prefix, acknowledged, two[:]...)
 			for i, p := range two {
 				w.requireApplied(p, prefix, acknowledged)
@@ -228,7 +248,8 @@ func TestAnAnswerThatLeapsIsRefused(t *testing.T) {
 // impostor runs no raft: it answers whatever it is asked with a term.
 func (w *testCluster) impostor(d *nodeData, term uint64) testNode {
 	m := openNode(w, w.testNetwork, Config{
-		ID: d.Name, Incarnation: d.Incarnation, Cluster: d.cluster, List: d.list, Advertise: d.address,
+		ID: d.Name, Incarnation: d.Incarnation, Cluster: d.cluster, List: d.list,
+		Advertise: d.address,
 		Condition: d.condition,
 	})
 	tr, err := m.Transport(hclog.NewNullLogger())
@@ -258,11 +279,13 @@ func answerWith(tr *Transport, term uint64) {
 	}
 }
 
-// Each kind of answer by itself, at both sides of the bound, with the term that is measured against in between.
+// Each kind of answer by itself, at both sides of the bound, with the term that is measured against
+// in between.
 func TestWhichAnswersAreRefused(t *testing.T) {
 	const own = 7
 	for term, refused := range map[uint64]bool{
-		0: false, own: false, own + termAdvanceMax: false, own + termAdvanceMax + 1: true, math.MaxUint64: true,
+		0: false, own: false, own + termAdvanceMax: false, own + termAdvanceMax + 1: true,
+		math.MaxUint64: true,
 	} {
 		t.Run(fmt.Sprint(term), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -271,8 +294,9 @@ func TestWhichAnswersAreRefused(t *testing.T) {
 				w.stop(all[1])
 				w.stop(all[2])
 				caller := openNode(t, w.testNetwork, Config{
-					ID: "n2", Incarnation: all[1].Incarnation, List: all[1].list, Condition: all[1].condition,
-					Term: func() uint64 { return own },
+					ID: "n2", Incarnation: all[1].Incarnation, List: all[1].list,
+					Condition: all[1].condition,
+					Term:      func() uint64 { return own },
 				})
 				defer caller.Close()
 				tr, err := caller.Transport(hclog.NewNullLogger())
@@ -281,12 +305,19 @@ func TestWhichAnswersAreRefused(t *testing.T) {
 				defer fake.Close()
 				id, at := all[2].ID(), raft.ServerAddress(all[2].address)
 				for kind, err := range map[string]error{
-					"append": tr.AppendEntries(id, at, &raft.AppendEntriesRequest{RPCHeader: header(all[1]), LeaderCommitIndex: 1},
+					"append": tr.AppendEntries(id, at,
+						&raft.AppendEntriesRequest{RPCHeader: header(all[1]), LeaderCommitIndex: 1},
 						&raft.AppendEntriesResponse{}),
-					"vote":     tr.RequestVote(id, at, &raft.RequestVoteRequest{RPCHeader: header(all[1]), Term: 1}, &raft.RequestVoteResponse{}),
-					"pre-vote": tr.RequestPreVote(id, at, &raft.RequestPreVoteRequest{RPCHeader: header(all[1]), Term: 1}, &raft.RequestPreVoteResponse{}),
+					"vote": tr.RequestVote(id, at,
+						&raft.RequestVoteRequest{RPCHeader: header(all[1]), Term: 1},
+						&raft.RequestVoteResponse{}),
+					"pre-vote": tr.RequestPreVote(id, at,
+						&raft.RequestPreVoteRequest{RPCHeader: header(all[1]), Term: 1},
+						&raft.RequestPreVoteResponse{}),
 					"snapshot": tr.InstallSnapshot(id, at, &raft.InstallSnapshotRequest{
-						RPCHeader: header(all[1]), SnapshotVersion: 1, LastLogIndex: 1, Configuration: raft.EncodeConfiguration(all[1].GetConfiguration().Configuration()),
+						RPCHeader: header(all[1]), SnapshotVersion: 1, LastLogIndex: 1,
+						Configuration: raft.EncodeConfiguration(
+							all[1].GetConfiguration().Configuration()),
 					}, &raft.InstallSnapshotResponse{}, strings.NewReader("")),
 				} {
 					assert.Equal(t, refused, errors.Is(err, ErrImplausible), "%s: %v", kind, err)
@@ -305,7 +336,8 @@ func TestManyRefusalsAreLoggedOnce(t *testing.T) {
 		for range 100 {
 			require.Error(t, leaps["append"](all[1], all[0], math.MaxUint64))
 		}
-		assert.Equal(t, 1, strings.Count(all[0].member.logs.String(), "rejected an implausible raft request"))
+		assert.Equal(t, 1, strings.Count(all[0].member.logs.String(),
+			"rejected an implausible raft request"))
 		w.serves(all, "after ")
 	})
 }
@@ -315,16 +347,19 @@ func TestAnEntryOfAnUnknownTypeIsRefused(t *testing.T) {
 	request := raft.AppendEntriesRequest{Term: 2, PrevLogEntry: 1, PrevLogTerm: 1}
 	request.Entries = []*raft.Log{{Index: 2, Term: 2, Type: raft.LogBarrier}}
 	require.Empty(t, entriesFault(&request))
-	request.Entries = append(request.Entries, &raft.Log{Index: 3, Term: 2, Type: raft.LogConfiguration + 1})
+	request.Entries = append(request.Entries,
+		&raft.Log{Index: 3, Term: 2, Type: raft.LogConfiguration + 1})
 	require.Contains(t, entriesFault(&request), "its entry 3 is of type 6")
-	for _, deprecated := range []raft.LogType{raft.LogAddPeerDeprecated, raft.LogRemovePeerDeprecated} {
+	for _, deprecated := range []raft.LogType{raft.LogAddPeerDeprecated,
+		raft.LogRemovePeerDeprecated} {
 		request.Entries[1].Type = deprecated
 		require.Contains(t, entriesFault(&request), "its entry 3 is of type")
 	}
 }
 
-// Raft counts as committed what its log has up to the leader's commit index, also behind the entries of the request: a
-// follower would apply entries of an earlier leader there that came to nothing.
+// Raft counts as committed what its log has up to the leader's commit index, also behind the
+// entries of the request: a follower would apply entries of an earlier leader there that came to
+// nothing.
 func TestOnlyWhatAnAppendShowsIsCommitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, all := threeRunning(t)
@@ -336,12 +371,15 @@ func TestOnlyWhatAnAppendShowsIsCommitted(t *testing.T) {
 		last := to.LastIndex()
 		var entry raft.Log
 		require.NoError(t, to.logs.GetLog(last, &entry))
-		at := func(a *raft.AppendEntriesRequest) { a.PrevLogEntry, a.PrevLogTerm = last, entry.Term }
+		at := func(a *raft.AppendEntriesRequest) {
+			a.PrevLogEntry, a.PrevLogTerm = last, entry.Term
+		}
 		require.NoError(t, appending(from, to, func(a *raft.AppendEntriesRequest) {
 			at(a)
 			a.Entries = []*raft.Log{{Index: last + 1, Term: 1, Data: []byte("stale ")}}
 		}))
-		require.NoError(t, appending(from, to, func(a *raft.AppendEntriesRequest) { at(a); a.LeaderCommitIndex = last + 1 }))
+		require.NoError(t, appending(from, to,
+			func(a *raft.AppendEntriesRequest) { at(a); a.LeaderCommitIndex = last + 1 }))
 		synctest.Wait()
 		assert.Zero(t, to.applied.count("stale "))
 		w.serves(all, "after ")
@@ -349,28 +387,38 @@ func TestOnlyWhatAnAppendShowsIsCommitted(t *testing.T) {
 	})
 }
 
-// Raft ends the process with a configuration that it can't read, at each start, once it is in the log or a snapshot.
+// Raft ends the process with a configuration that it can't read, at each start, once it is in the
+// log or a snapshot.
 func TestAConfigurationThatCannotBeReadIsRefused(t *testing.T) {
-	good := raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: serverOf("n1").ID(), Address: "h1:5751"}}})
+	good := raft.EncodeConfiguration(
+		raft.Configuration{Servers: []raft.Server{{ID: serverOf("n1").ID(), Address: "h1:5751"}}})
 	for name, data := range map[string][]byte{
-		"nothing": nil, "torn": good[:len(good)-3], "no map": []byte("\x01"), "without a server": raft.EncodeConfiguration(raft.Configuration{}),
-		"of empty servers": []byte("\x81\xa7Servers\xdc\x10\x00" + strings.Repeat("\x80", requestValuesMax)),
+		"nothing": nil, "torn": good[:len(good)-3], "no map": []byte("\x01"),
+		"without a server": raft.EncodeConfiguration(raft.Configuration{}),
+		"of empty servers": []byte("\x81\xa7Servers\xdc\x10\x00" +
+			strings.Repeat("\x80", requestValuesMax)),
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w, all := threeRunning(t)
 			defer w.stopAll()
-			entries := []*raft.Log{{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: good}, {Index: 2, Term: 1, Type: raft.LogConfiguration, Data: data}}
-			assert.ErrorContains(t, appending(all[0], all[1], func(r *raft.AppendEntriesRequest) { r.Entries = entries }),
+			entries := []*raft.Log{{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: good},
+				{Index: 2, Term: 1, Type: raft.LogConfiguration, Data: data}}
+			assert.ErrorContains(t, appending(all[0], all[1],
+				func(r *raft.AppendEntriesRequest) { r.Entries = entries }),
 				"its entry 2 is a configuration that can't be read", name)
-			assert.ErrorContains(t, installing(all[0], all[1], func(r *raft.InstallSnapshotRequest) { r.Configuration = data; r.LastLogIndex = all[1].LastIndex() + 1 }),
+			assert.ErrorContains(t, installing(all[0], all[1],
+				func(r *raft.InstallSnapshotRequest) {
+					r.Configuration = data
+					r.LastLogIndex = all[1].LastIndex() + 1
+				}),
 				"its configuration can't be read", name)
 			w.write("after ", 1, all[:]...)
 		})
 	}
 }
 
-// In its first protocol a snapshot had a list of peers in place of a configuration, which Raft still takes, and which may be
-// empty: the node would be left without servers.
+// In its first protocol a snapshot had a list of peers in place of a configuration, which Raft
+// still takes, and which may be empty: the node would be left without servers.
 func TestASnapshotWithAListOfPeersIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, all := threeRunning(t)

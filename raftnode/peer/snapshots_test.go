@@ -15,8 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A snapshot comes to who has everything in it, since an answer was lost or the network kept it for long. The
-// leader's log may hold a later list of nodes, which raft would not take again: it has the entry.
+// A snapshot comes to who has everything in it, since an answer was lost or the network kept it for
+// long. The leader's log may hold a later list of nodes, which raft would not take again: it has
+// the entry.
 func TestASnapshotOfWhatIsKnownTakesNothingBack(t *testing.T) {
 	for name, ahead := range map[string]uint64{"of this leader": 0, "of the next one": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -37,13 +38,16 @@ func TestASnapshotOfWhatIsKnownTakesNothingBack(t *testing.T) {
 				require.Greater(t, applied, first)
 				snapshot := func(index uint64) error {
 					return installing(leader, to, func(s *raft.InstallSnapshotRequest) {
-						s.Configuration, s.ConfigurationIndex = raft.EncodeConfiguration(before.Configuration()), first
-						s.Term, s.LastLogIndex, s.LastLogTerm = to.CurrentTerm()+ahead, index, to.CurrentTerm()
+						s.Configuration, s.ConfigurationIndex = raft.EncodeConfiguration(
+							before.Configuration()), first
+						s.Term, s.LastLogIndex, s.LastLogTerm = to.CurrentTerm()+ahead, index,
+							to.CurrentTerm()
 					})
 				}
 				for _, index := range []uint64{first, applied - 1, applied} {
 					require.NoError(t, snapshot(index))
-					require.Len(t, to.GetConfiguration().Configuration().Servers, 4, "a snapshot up to %d", index)
+					require.Len(t, to.GetConfiguration().Configuration().Servers, 4,
+						"a snapshot up to %d", index)
 				}
 				assert.Equal(t, applied, to.AppliedIndex())
 				assert.Equal(t, acknowledged, to.applied.count("before "))
@@ -53,7 +57,8 @@ func TestASnapshotOfWhatIsKnownTakesNothingBack(t *testing.T) {
 	}
 }
 
-// A snapshot of an earlier leader changes nothing either, and the answer to its sender has the later term.
+// A snapshot of an earlier leader changes nothing either, and the answer to its sender has the
+// later term.
 func TestASnapshotOfAnEarlierLeaderIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, all := threeRunning(t)
@@ -63,10 +68,12 @@ func TestASnapshotOfAnEarlierLeaderIsRefused(t *testing.T) {
 		if leader == to {
 			to = all[1]
 		}
-		request := raft.InstallSnapshotRequest{RPCHeader: header(leader), SnapshotVersion: 1, Term: to.CurrentTerm() - 1, LastLogIndex: 1,
+		request := raft.InstallSnapshotRequest{RPCHeader: header(leader), SnapshotVersion: 1,
+			Term: to.CurrentTerm() - 1, LastLogIndex: 1,
 			Configuration: raft.EncodeConfiguration(to.GetConfiguration().Configuration())}
 		var response raft.InstallSnapshotResponse
-		require.NoError(t, leader.trans.InstallSnapshot(to.ID(), raft.ServerAddress(to.address), &request, &response, strings.NewReader("")))
+		require.NoError(t, leader.trans.InstallSnapshot(to.ID(), raft.ServerAddress(to.address),
+			&request, &response, strings.NewReader("")))
 		assert.False(t, response.Success)
 		assert.Equal(t, to.CurrentTerm(), response.Term)
 	})
@@ -83,7 +90,8 @@ func newFollowed(t *testing.T) followed {
 	w := newTestCluster(t, false)
 	d1, _, d3 := threeDisks(t, mustList(t, threeNodes))
 	d3.neverCampaigns = true
-	leader := openNode(t, w.testNetwork, Config{ID: d1.Name, Incarnation: d1.Incarnation, List: d1.list, Advertise: d1.address})
+	leader := openNode(t, w.testNetwork,
+		Config{ID: d1.Name, Incarnation: d1.Incarnation, List: d1.list, Advertise: d1.address})
 	_, err := leader.Transport(hclog.NewNullLogger())
 	require.NoError(t, err)
 	return followed{w, d3, leader}
@@ -92,7 +100,8 @@ func newFollowed(t *testing.T) followed {
 // starts runs raft on a log and a state machine of the test's.
 func (f followed) starts(logs raft.LogStore, fsm raft.FSM) (r *raft.Raft, end func()) {
 	m := openNode(f.T, f.testNetwork, Config{
-		ID: f.Name, Incarnation: f.Incarnation, List: f.list, Advertise: f.address, Condition: f.condition, Term: f.term,
+		ID: f.Name, Incarnation: f.Incarnation, List: f.list, Advertise: f.address,
+		Condition: f.condition, Term: f.term,
 	})
 	tr, err := m.Transport(hclog.NewNullLogger())
 	require.NoError(f, err)
@@ -112,19 +121,23 @@ func (f followed) header() raft.RPCHeader { return f.leader.transport.header() }
 
 // appends sends entries of term 5, which are committed with the last of them.
 func (f followed) appends(prev, prevTerm uint64, entries ...*raft.Log) error {
-	return f.leader.transport.AppendEntries(f.ID(), raft.ServerAddress(f.address), &raft.AppendEntriesRequest{
-		RPCHeader: f.header(), Term: 5, PrevLogEntry: prev, PrevLogTerm: prevTerm, Entries: entries,
-		LeaderCommitIndex: prev + uint64(len(entries)),
-	}, &raft.AppendEntriesResponse{})
+	return f.leader.transport.AppendEntries(f.ID(), raft.ServerAddress(f.address),
+		&raft.AppendEntriesRequest{
+			RPCHeader: f.header(), Term: 5, PrevLogEntry: prev, PrevLogTerm: prevTerm,
+			Entries:           entries,
+			LeaderCommitIndex: prev + uint64(len(entries)),
+		}, &raft.AppendEntriesResponse{})
 }
 
 // installs sends a snapshot up to entry 4 of term 5, with the first list of nodes.
 func (f followed) installs() error {
 	data := make([]byte, 1<<10)
-	return f.leader.transport.InstallSnapshot(f.ID(), raft.ServerAddress(f.address), &raft.InstallSnapshotRequest{
-		RPCHeader: f.header(), SnapshotVersion: 1, Term: 5, LastLogIndex: 4, LastLogTerm: 5, Size: int64(len(data)),
-		Configuration: raft.EncodeConfiguration(f.firstList()), ConfigurationIndex: 1,
-	}, &raft.InstallSnapshotResponse{}, bytes.NewReader(data))
+	return f.leader.transport.InstallSnapshot(f.ID(), raft.ServerAddress(f.address),
+		&raft.InstallSnapshotRequest{
+			RPCHeader: f.header(), SnapshotVersion: 1, Term: 5, LastLogIndex: 4, LastLogTerm: 5,
+			Size:          int64(len(data)),
+			Configuration: raft.EncodeConfiguration(f.firstList()), ConfigurationIndex: 1,
+		}, &raft.InstallSnapshotResponse{}, bytes.NewReader(data))
 }
 
 func (f followed) firstList() raft.Configuration {
@@ -135,7 +148,8 @@ func (f followed) firstList() raft.Configuration {
 func (f followed) laterList() *raft.Log {
 	list := f.firstList()
 	list.Servers = append(list.Servers, raft.Server{ID: "n4-0000000000000000", Address: "h4:5751"})
-	return &raft.Log{Index: 6, Term: 5, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(list)}
+	return &raft.Log{Index: 6, Term: 5, Type: raft.LogConfiguration,
+		Data: raft.EncodeConfiguration(list)}
 }
 
 func command(index uint64) *raft.Log { return &raft.Log{Index: index, Term: 5, Data: []byte("x")} }
@@ -153,7 +167,8 @@ func (l *slowLog) StoreLogs(entries []*raft.Log) error {
 	return l.InmemStore.StoreLogs(entries)
 }
 
-// A snapshot is not known when it comes, and is when raft takes it: until then raft stores what is behind it.
+// A snapshot is not known when it comes, and is when raft takes it: until then raft stores what is
+// behind it.
 func TestASnapshotBehindAnAppendTakesNothingBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFollowed(t)
@@ -165,7 +180,9 @@ func TestASnapshotBehindAnAppendTakesNothingBack(t *testing.T) {
 		require.NoError(t, f.appends(1, first.Term, command(2), command(3)))
 		log.gate = make(chan struct{})
 		var calls sync.WaitGroup
-		calls.Go(func() { assert.NoError(t, f.appends(3, 5, command(4), command(5), f.laterList())) })
+		calls.Go(func() {
+			assert.NoError(t, f.appends(3, 5, command(4), command(5), f.laterList()))
+		})
 		synctest.Wait()
 		calls.Go(func() { assert.ErrorContains(t, f.installs(), errApplied.Error()) })
 		sleepVirtual(100 * time.Millisecond)
@@ -199,7 +216,9 @@ func TestASnapshotWhileRaftStartsTakesNothingBack(t *testing.T) {
 		own, err := f.snapshots.Create(1, 4, 5, f.firstList(), 1, unused)
 		require.NoError(t, err)
 		require.NoError(t, own.Close())
-		require.NoError(t, f.logs.StoreLogs([]*raft.Log{command(2), command(3), command(4), command(5), f.laterList()}))
+		require.NoError(t,
+			f.logs.StoreLogs([]*raft.Log{command(2), command(3), command(4), command(5),
+				f.laterList()}))
 		require.NoError(t, f.logs.SetUint64([]byte("CurrentTerm"), 5))
 		fsm := &slowStart{}
 		var calls sync.WaitGroup
@@ -230,7 +249,8 @@ func (r *tillOpen) Read(b []byte) (int, error) {
 	return r.Reader.Read(b[:min(len(b), 512)])
 }
 
-// While the rest of a known snapshot is on its way the node comes to a later term, and its answer has that one.
+// While the rest of a known snapshot is on its way the node comes to a later term, and its answer
+// has that one.
 func TestTheAnswerToAKnownSnapshotHasTheTermOfTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, all := threeRunning(t)
@@ -246,10 +266,12 @@ func TestTheAnswerToAKnownSnapshotHasTheTermOfTheNode(t *testing.T) {
 		var response raft.InstallSnapshotResponse
 		var calls sync.WaitGroup
 		calls.Go(func() {
-			assert.NoError(t, leader.trans.InstallSnapshot(to.ID(), raft.ServerAddress(to.address), &raft.InstallSnapshotRequest{
-				RPCHeader: header(leader), SnapshotVersion: 1, Term: term, LastLogIndex: 2, LastLogTerm: 1, Size: 1 << 10,
-				Configuration: raft.EncodeConfiguration(to.GetConfiguration().Configuration()),
-			}, &response, body))
+			assert.NoError(t, leader.trans.InstallSnapshot(to.ID(), raft.ServerAddress(to.address),
+				&raft.InstallSnapshotRequest{
+					RPCHeader: header(leader), SnapshotVersion: 1, Term: term, LastLogIndex: 2,
+					LastLogTerm: 1, Size: 1 << 10,
+					Configuration: raft.EncodeConfiguration(to.GetConfiguration().Configuration()),
+				}, &response, body))
 		})
 		sleepVirtual(time.Second)
 		require.NoError(t, leader.LeadershipTransfer().Error())
@@ -261,8 +283,8 @@ func TestTheAnswerToAKnownSnapshotHasTheTermOfTheNode(t *testing.T) {
 	})
 }
 
-// A snapshot that is shorter than its request says, or has a size that nothing can have, is not installed. One that is longer is
-// cut off there; the state machine finds that by its checksum.
+// A snapshot that is shorter than its request says, or has a size that nothing can have, is not
+// installed. One that is longer is cut off there; the state machine finds that by its checksum.
 func TestASnapshotOfAnotherSizeIsNotInstalled(t *testing.T) {
 	for _, size := range []int64{-1 << 63, -1, 1<<20 + 1, 1<<63 - 1} {
 		synctest.Test(t, func(t *testing.T) {

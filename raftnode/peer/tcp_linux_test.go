@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Both ends probe, at most a sixth of the usual lease of 10 s apart, and give up what is not acknowledged, as the kernel
-// sees it.
+// Both ends probe, at most a sixth of the usual lease of 10 s apart, and give up what is not
+// acknowledged, as the kernel sees it.
 func TestKeepAlive(t *testing.T) {
 	listener, err := ListenTCP(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
@@ -28,7 +28,8 @@ func TestKeepAlive(t *testing.T) {
 			assert.Equal(t, 1, option(t, conn, syscall.IPPROTO_TCP, o), "seconds")
 		}
 		assert.Equal(t, 3, option(t, conn, syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT))
-		assert.EqualValues(t, unacknowledgedMax.Milliseconds(), option(t, conn, syscall.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
+		assert.EqualValues(t, unacknowledgedMax.Milliseconds(),
+			option(t, conn, syscall.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
 	}
 }
 

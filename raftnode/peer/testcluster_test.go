@@ -149,7 +149,8 @@ func (j *entryRecorder) Restore(state io.ReadCloser) error {
 	return state.Close()
 }
 
-// count is how many different entries begin with prefix: one whose outcome was unknown is proposed again.
+// count is how many different entries begin with prefix: one whose outcome was unknown is proposed
+// again.
 func (j *entryRecorder) count(prefix string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -172,7 +173,8 @@ type raftProcess struct {
 	close   func()
 }
 
-// testCluster is a fabric with nodes on it, that speak through the handshake or through plain streams.
+// testCluster is a fabric with nodes on it, that speak through the handshake or through plain
+// streams.
 type testCluster struct {
 	*testing.T
 	*testNetwork
@@ -192,12 +194,16 @@ func (w *testCluster) start(d *nodeData) *raftProcess {
 		})
 		return w.runOver(plain, &raftProcess{nodeData: d, close: func() {
 			assert.NoError(w, plain.Close())
-			w.closeMatching(func(c *testConn) bool { return c.from == d.address || c.to == d.address })
+			w.closeMatching(func(c *testConn) bool {
+				return c.from == d.address || c.to == d.address
+			})
 		}})
 	}
 	return w.run(d, openNode(w, w.testNetwork, Config{
-		ID: d.Name, Incarnation: d.Incarnation, Cluster: d.cluster, List: d.list, Advertise: d.address,
-		Condition: d.condition, Term: d.term, WaitWritten: d.waitWritten, Tail: d.tail, Owe: w.makeOwe,
+		ID: d.Name, Incarnation: d.Incarnation, Cluster: d.cluster, List: d.list,
+		Advertise: d.address,
+		Condition: d.condition, Term: d.term, WaitWritten: d.waitWritten, Tail: d.tail,
+		Owe: w.makeOwe,
 	}))
 }
 
@@ -268,9 +274,10 @@ func (w *testCluster) leader(within time.Duration, ps ...*raftProcess) *raftProc
 	return nil
 }
 
-// retryOnLeader has the leader among ps do something, and asks the next leader if that one does not lead any more:
-// so it may be done twice. It returns the leader that did it.
-func (w *testCluster) retryOnLeader(do func(leader *raftProcess) raft.Future, ps ...*raftProcess) *raftProcess {
+// retryOnLeader has the leader among ps do something, and asks the next leader if that one does not
+// lead any more: so it may be done twice. It returns the leader that did it.
+func (w *testCluster) retryOnLeader(do func(leader *raftProcess) raft.Future,
+	ps ...*raftProcess) *raftProcess {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
 		leader := w.leader(time.Until(deadline), ps...)
@@ -283,7 +290,8 @@ func (w *testCluster) retryOnLeader(do func(leader *raftProcess) raft.Future, ps
 	}
 }
 
-// write has n entries acknowledged by the leader among ps, and returns the leader that took the last one.
+// write has n entries acknowledged by the leader among ps, and returns the leader that took the
+// last one.
 func (w *testCluster) write(prefix string, n int, ps ...*raftProcess) (leader *raftProcess) {
 	for i := range n {
 		leader = w.retryOnLeader(func(leader *raftProcess) raft.Future {

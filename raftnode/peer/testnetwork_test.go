@@ -42,14 +42,16 @@ type testConn struct {
 }
 
 func newTestNetwork() *testNetwork {
-	return &testNetwork{listeners: map[string]*testListener{}, disconnected: map[string]bool{}, conns: map[*testConn]struct{}{}}
+	return &testNetwork{listeners: map[string]*testListener{}, disconnected: map[string]bool{},
+		conns: map[*testConn]struct{}{}}
 }
 
 // listen opens a port at address; a closed one may be opened again.
 func (f *testNetwork) listen(address string) *testListener {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p := &testListener{address: address, fabric: f, incoming: make(chan net.Conn), done: make(chan struct{})}
+	p := &testListener{address: address, fabric: f, incoming: make(chan net.Conn),
+		done: make(chan struct{})}
 	f.listeners[address] = p
 	return p
 }
@@ -178,7 +180,8 @@ func serverOf(name string) Server { return Server{name, incarnationOf(name + " f
 
 func serverAfterWipe(name string) Server { return Server{name, incarnationOf(name + " again")} }
 
-// initialMembersOf are the nodes of a list, each with its first incarnation unless another is given.
+// initialMembersOf are the nodes of a list, each with its first incarnation unless another is
+// given.
 func initialMembersOf(l List, others ...Server) InitialMembers {
 	incarnations := map[string]Incarnation{}
 	for _, node := range l.Nodes() {
@@ -193,8 +196,8 @@ func initialMembersOf(l List, others ...Server) InitialMembers {
 const threeNodes = "n1=h1:5751,n2=h2:5751,n3=h3:5751"
 
 // testNode is a Network on a fabric, with what it needs said in a few words. Unless the test says
-// otherwise, its host is its name, its directory the first, and the initial members of its list, each with its
-// first directory, are on its disk.
+// otherwise, its host is its name, its directory the first, and the initial members of its list,
+// each with its first directory, are on its disk.
 type testNode struct {
 	*Network
 	logs *logBuffer
@@ -240,7 +243,9 @@ func openNode(t testing.TB, f *testNetwork, c Config) testNode {
 func noReply(context.Context, Server, []byte) []byte { return nil }
 
 // fixedCondition is a condition that does not change.
-func fixedCondition(c Condition) func(Server) Condition { return func(Server) Condition { return c } }
+func fixedCondition(c Condition) func(Server) Condition {
+	return func(Server) Condition { return c }
+}
 
 // testTimeout bounds what takes real time, on a busy machine too.
 const testTimeout = 20 * time.Second
@@ -250,13 +255,14 @@ func openTCP(t testing.TB, c Config) testNode {
 	t.Helper()
 	listener, err := ListenTCP(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
-	c.List, c.Listener, c.Dial, c.HandshakeTimeout = mustList(t, threeNodes), listener, DialTCP, testTimeout
+	c.List, c.Listener, c.Dial, c.HandshakeTimeout = mustList(t, threeNodes), listener, DialTCP,
+		testTimeout
 	c.Advertise = listener.Addr().String()
 	return openNode(t, nil, c)
 }
 
-// openTransport opens Raft's end of a network. The response to every request is "yes". A call may take
-// as long as a handshake.
+// openTransport opens Raft's end of a network. The response to every request is "yes". A call may
+// take as long as a handshake.
 func openTransport(t testing.TB, m testNode) *Transport {
 	t.Helper()
 	tr, err := m.Transport(hclog.NewNullLogger())
@@ -277,15 +283,18 @@ func openTransport(t testing.TB, m testNode) *Transport {
 
 // header is how the server behind a Transport names itself in a request.
 func (t *Transport) header() raft.RPCHeader {
-	return raft.RPCHeader{ProtocolVersion: 3, ID: []byte(t.network.server().ID()), Addr: []byte(t.network.config.Advertise)}
+	return raft.RPCHeader{ProtocolVersion: 3, ID: []byte(t.network.server().ID()),
+		Addr: []byte(t.network.config.Advertise)}
 }
 
-// vote requests the vote of the first server of a name, over a fresh connection or one that is in the pool.
+// vote requests the vote of the first server of a name, over a fresh connection or one that is in
+// the pool.
 func vote(tr *Transport, name, address string) error { return voteOf(tr, serverOf(name), address) }
 
 func voteOf(tr *Transport, server Server, address string) error {
 	var resp raft.RequestVoteResponse
-	err := tr.RequestVote(server.ID(), raft.ServerAddress(address), &raft.RequestVoteRequest{RPCHeader: tr.header()}, &resp)
+	err := tr.RequestVote(server.ID(), raft.ServerAddress(address),
+		&raft.RequestVoteRequest{RPCHeader: tr.header()}, &resp)
 	if err == nil && !resp.Granted {
 		return errors.New("an answer, and no vote")
 	}

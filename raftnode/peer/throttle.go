@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// appendTimeTarget is how long the entries of one append may be on their way, beyond a round trip.
-	// Heartbeats and votes share the line with them. The rate follows when an append takes less than half of
-	// it, or more than twice.
+	// appendTimeTarget is how long the entries of one append may be on their way, beyond a round
+	// trip. Heartbeats and votes share the line with them. The rate follows when an append takes
+	// less than half of it, or more than twice.
 	appendTimeTarget = 200 * time.Millisecond
 	// RateMin and rateMax bound the rate, in bytes a second, that appends to a server are cut for;
 	// rateInitial is where it begins.
@@ -22,29 +22,30 @@ const (
 	entryOverheadBytes = 64
 	// progressEvery is how often the progress of a server that is being caught up is logged.
 	progressEvery = 10 * time.Second
-	// snapshotStallTimeout is for how long no byte of a snapshot may move before its transfer is over, at
-	// both ends.
+	// snapshotStallTimeout is for how long no byte of a snapshot may move before its transfer is
+	// over, at both ends.
 	snapshotStallTimeout = 10 * time.Second
-	// bufferedBytesMax is how much of what was sent may still lie in buffers of the two machines, and is
-	// unseen for it; bufferedRateMin the bytes a second at which they empty at least.
+	// bufferedBytesMax is how much of what was sent may still lie in buffers of the two machines,
+	// and is unseen for it; bufferedRateMin the bytes a second at which they empty at least.
 	bufferedBytesMax, bufferedRateMin = 8 << 20, 64 << 10
 )
 
-// throttle is how fast a server takes entries, as measured by this node. Raft puts up to 64 entries into an
-// append, whatever their size, and gives it a fixed time; what a slow line can't bring there within that time
-// would be sent again and again. So an append is cut to what the line brings there within appendTimeTarget,
-// but for one entry, and its time-out follows its size.
+// throttle is how fast a server takes entries, as measured by this node. Raft puts up to 64 entries
+// into an append, whatever their size, and gives it a fixed time; what a slow line can't bring
+// there within that time would be sent again and again. So an append is cut to what the line brings
+// there within appendTimeTarget, but for one entry, and its time-out follows its size.
 type throttle struct {
 	rate      float64       // bytes a second; at least as fast as a server has been, or to be tried
 	roundTrip time.Duration // see Contact.Trip
-	// Of the append that is under way: its bytes, and until when it may take; zero = it has no connection
-	// yet.
+	// Of the append that is under way: its bytes, and until when it may take; zero = it has no
+	// connection yet.
 	inFlightBytes int
 	deadline      time.Time
 	catchUp       progress // of the appends in a row behind which there is more
 }
 
-// limit shortens a request. Raft continues from what was sent: it looks at the entries again after the call.
+// limit shortens a request. Raft continues from what was sent: it looks at the entries again after
+// the call.
 func (p *throttle) limit(args *raft.AppendEntriesRequest) {
 	p.inFlightBytes, p.deadline = 0, time.Time{}
 	for i, entry := range args.Entries {
@@ -60,15 +61,15 @@ func (p *throttle) limit(args *raft.AppendEntriesRequest) {
 // batchBytes is how many bytes go with one append.
 func (p *throttle) batchBytes() int { return int(p.rate * appendTimeTarget.Seconds()) }
 
-// extendDeadline returns the deadline of the append under way: that which every call has, plus twice what its
-// size takes.
+// extendDeadline returns the deadline of the append under way: that which every call has, plus
+// twice what its size takes.
 func (p *throttle) extendDeadline(at time.Time) time.Time {
 	p.deadline = at.Add(2 * time.Duration(float64(p.inFlightBytes)/p.rate*float64(time.Second)))
 	return p.deadline
 }
 
-// observeRoundTrip records the round trip of an append without entries. A hundred that are longer raise it from one
-// millisecond to hundreds.
+// observeRoundTrip records the round trip of an append without entries. A hundred that are longer
+// raise it from one millisecond to hundreds.
 func (p *throttle) observeRoundTrip(took time.Duration) {
 	if slower := p.roundTrip + p.roundTrip/16 + 1; p.roundTrip > 0 {
 		took = min(took, slower) // the line may have become another
@@ -89,8 +90,8 @@ func (p *throttle) observeAppend(took time.Duration, err error) {
 	}
 }
 
-// progress is how far a transfer is, which is logged every progressEvery. The zero value is one that has not
-// begun.
+// progress is how far a transfer is, which is logged every progressEvery. The zero value is one
+// that has not begun.
 type progress struct {
 	began, logged time.Time
 	bytes         int
@@ -110,9 +111,10 @@ func (p *progress) add(n int) (rate int, due bool) {
 	return rate, due
 }
 
-// logLine returns what there is to log of a server that took an append of some bytes, and may have fallen
-// behind.
-func (p *progress) logLine(bytes int, args *raft.AppendEntriesRequest) (message string, attrs []any) {
+// logLine returns what there is to log of a server that took an append of some bytes, and may have
+// fallen behind.
+func (p *progress) logLine(bytes int,
+	args *raft.AppendEntriesRequest) (message string, attrs []any) {
 	last := args.PrevLogEntry + uint64(len(args.Entries))
 	if last >= args.LeaderCommitIndex {
 		if p.logged.After(p.began) {
@@ -120,7 +122,8 @@ func (p *progress) logLine(bytes int, args *raft.AppendEntriesRequest) (message 
 		}
 		*p = progress{}
 	} else if rate, due := p.add(bytes); due {
-		message, attrs = "peer catching up", []any{"at", last, "of", args.LeaderCommitIndex, "bytes_per_second", rate}
+		message, attrs = "peer catching up",
+			[]any{"at", last, "of", args.LeaderCommitIndex, "bytes_per_second", rate}
 	}
 	return message, attrs
 }
@@ -139,17 +142,17 @@ func (c throttledConn) SetDeadline(at time.Time) error {
 	return c.outboundConn.SetDeadline(at)
 }
 
-// snapshotConn is a connection for one snapshot. It lives as long as bytes move: nothing is known of how long
-// the snapshot will take. What has been written may lie in a buffer yet, so the answer may take as long again
-// as the writing took and, for the buffers, longer.
+// snapshotConn is a connection for one snapshot. It lives as long as bytes move: nothing is known
+// of how long the snapshot will take. What has been written may lie in a buffer yet, so the answer
+// may take as long again as the writing took and, for the buffers, longer.
 type snapshotConn struct {
 	*outboundConn
 	began time.Time
 	sent  int
 }
 
-// SetDeadline is called once, before the snapshot is sent. The deadline comes of the size, not of what
-// happens.
+// SetDeadline is called once, before the snapshot is sent. The deadline comes of the size, not of
+// what happens.
 func (c *snapshotConn) SetDeadline(time.Time) error {
 	c.began = time.Now()
 	return nil
@@ -171,7 +174,8 @@ func (c *snapshotConn) Write(b []byte) (written int, err error) {
 
 func (c *snapshotConn) Read(b []byte) (int, error) {
 	buffered := time.Duration(min(c.sent, bufferedBytesMax)) * time.Second / bufferedRateMin
-	if err := c.SetReadDeadline(time.Now().Add(snapshotStallTimeout + time.Since(c.began) + buffered)); err != nil {
+	if err := c.SetReadDeadline(
+		time.Now().Add(snapshotStallTimeout + time.Since(c.began) + buffered)); err != nil {
 		return 0, err
 	}
 	return c.outboundConn.Read(b)
@@ -189,18 +193,22 @@ type outgoingSnapshot struct {
 func (s *outgoingSnapshot) Read(b []byte) (int, error) {
 	n, err := s.Reader.Read(b)
 	if rate, due := s.add(n); due {
-		s.log.Info("sending a snapshot", "node", s.to, "bytes", s.bytes, "of", s.size, "bytes_per_second", rate)
+		s.log.Info("sending a snapshot", "node", s.to, "bytes", s.bytes, "of", s.size,
+			"bytes_per_second", rate)
 	}
 	return n, err
 }
 
-// Repeated is the longest of what was measured three times within one of the latest ten seconds. Once or twice says nothing
-// about the next time: a machine, or all nodes together, may have been stopped. The zero value is ready.
+// Repeated is the longest of what was measured three times within one of the latest ten seconds.
+// Once or twice says nothing about the next time: a machine, or all nodes together, may have been
+// stopped. The zero value is ready.
 type Repeated struct {
-	mu      sync.Mutex
-	began   time.Time                         // when the first was measured; seconds count from there
-	longest [repeatedSeconds][3]time.Duration // of a second, the longest last; each second at its number modulo repeatedSeconds
-	second  [repeatedSeconds]int64            // which one that is
+	mu sync.Mutex
+	// when the first was measured; seconds count from there
+	began time.Time
+	// of a second, the longest last; each second at its number modulo repeatedSeconds
+	longest [repeatedSeconds][3]time.Duration
+	second  [repeatedSeconds]int64 // which one that is
 }
 
 const repeatedSeconds = 10

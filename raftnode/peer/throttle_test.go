@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// slowLink is what all connections of a host share: what is written goes byte by byte, in the order of
-// writing, and arrives later.
+// slowLink is what all connections of a host share: what is written goes byte by byte, in the order
+// of writing, and arrives later.
 type slowLink struct {
 	rate  int // bytes a second; never changed
 	delay time.Duration
@@ -29,7 +29,8 @@ type slowLink struct {
 }
 
 // slowDialer puts a line between a host and those that it calls.
-func (f *testNetwork) slowDialer(from, to string, l *slowLink) func(context.Context, string) (net.Conn, error) {
+func (f *testNetwork) slowDialer(from, to string,
+	l *slowLink) func(context.Context, string) (net.Conn, error) {
 	dial := f.dialer(from)
 	return func(ctx context.Context, address string) (net.Conn, error) {
 		conn, err := dial(ctx, address)
@@ -90,8 +91,8 @@ func (c *slowConn) Write(b []byte) (written int, err error) {
 	return written, nil
 }
 
-// A follower catches up over a line that does not bring there within the time-out of an append what raft puts into
-// one: 64 entries of 256 KiB. Even a single entry may take longer than that time.
+// A follower catches up over a line that does not bring there within the time-out of an append what
+// raft puts into one: 64 entries of 256 KiB. Even a single entry may take longer than that time.
 func TestAFollowerOnASlowLineCatchesUp(t *testing.T) {
 	const entry = 256 << 10
 	for name, c := range map[string]struct {
@@ -109,20 +110,24 @@ func TestAFollowerOnASlowLineCatchesUp(t *testing.T) {
 				d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
 				d2.neverCampaigns, d3.neverCampaigns = true, true
 				p1 := w.run(d1, openNode(t, w.testNetwork, Config{
-					ID: "n1", Incarnation: d1.Incarnation, List: d1.list, Condition: d1.condition, Term: d1.term,
-					Dial: w.slowDialer("h1:5751", "h2:5751", &slowLink{rate: c.rate, delay: time.Millisecond}),
+					ID: "n1", Incarnation: d1.Incarnation, List: d1.list, Condition: d1.condition,
+					Term: d1.term,
+					Dial: w.slowDialer("h1:5751", "h2:5751",
+						&slowLink{rate: c.rate, delay: time.Millisecond}),
 				}))
 				p3 := w.start(d3)
 				pad := bytes.Repeat([]byte{'x'}, entry)
 				for i := range c.entries {
 					w.retryOnLeader(func(leader *raftProcess) raft.Future {
-						return leader.Apply(append(fmt.Appendf(nil, "entry %d ", i), pad...), time.Second)
+						return leader.Apply(append(fmt.Appendf(nil, "entry %d ", i), pad...),
+							time.Second)
 					}, p1, p3)
 				}
 				p2 := w.start(d2)
 				began := time.Now()
 				for p2.applied.count("entry ") < c.entries {
-					require.Less(t, time.Since(began), c.within, "%d of %d entries", p2.applied.count("entry "), c.entries)
+					require.Less(t, time.Since(began), c.within, "%d of %d entries",
+						p2.applied.count("entry "), c.entries)
 					sleepVirtual(100 * time.Millisecond)
 				}
 				t.Logf("%d entries in %v", c.entries, time.Since(began))
@@ -162,7 +167,8 @@ func TestThrottleFollowsTheLine(t *testing.T) {
 					p.limit(&request)
 					sent = len(request.Entries) * entry
 					took := c.trip + time.Duration(sent)*time.Second/time.Duration(c.rate)
-					if now := time.Now(); now.Add(took).After(p.extendDeadline(now.Add(handshakeTimeoutDefault))) {
+					if now := time.Now(); now.Add(took).After(
+						p.extendDeadline(now.Add(handshakeTimeoutDefault))) {
 						sleepVirtual(time.Until(p.deadline))
 						p.observeAppend(time.Since(now), os.ErrDeadlineExceeded)
 					} else {
@@ -171,14 +177,17 @@ func TestThrottleFollowsTheLine(t *testing.T) {
 				}
 				assert.GreaterOrEqual(t, sent, c.from)
 				assert.LessOrEqual(t, sent, c.to)
-				assert.Less(t, time.Duration(sent)*time.Second/time.Duration(c.rate), time.Until(p.extendDeadline(time.Now().Add(handshakeTimeoutDefault))), "it gets there in time")
+				assert.Less(t, time.Duration(sent)*time.Second/time.Duration(c.rate),
+					time.Until(p.extendDeadline(time.Now().Add(handshakeTimeoutDefault))),
+					"it gets there in time")
 			})
 		})
 	}
 }
 
-// A server refuses entries that fit its log, since its disk is full. To raft none were sent, so that it neither goes back
-// in its log nor waits longer each time; it reads them again, and they are sent a while later. Heartbeats continue.
+// A server refuses entries that fit its log, since its disk is full. To raft none were sent, so
+// that it neither goes back in its log nor waits longer each time; it reads them again, and they
+// are sent a while later. Heartbeats continue.
 func TestRefusedEntriesAreSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, false)
@@ -189,13 +198,16 @@ func TestRefusedEntriesAreSentAgain(t *testing.T) {
 		defer n1.Close()
 		tr, err := n1.Transport(hclog.NewNullLogger())
 		require.NoError(t, err)
-		send := func(entries int) (args raft.AppendEntriesRequest, resp raft.AppendEntriesResponse, took time.Duration) {
-			args = raft.AppendEntriesRequest{RPCHeader: tr.header(), Term: 7, LeaderCommitIndex: 10, PrevLogEntry: 10, PrevLogTerm: 7}
+		send := func(entries int) (args raft.AppendEntriesRequest, resp raft.AppendEntriesResponse,
+			took time.Duration) {
+			args = raft.AppendEntriesRequest{RPCHeader: tr.header(), Term: 7, LeaderCommitIndex: 10,
+				PrevLogEntry: 10, PrevLogTerm: 7}
 			for i := range entries {
 				args.Entries = append(args.Entries, &raft.Log{Index: 11 + uint64(i), Term: 7})
 			}
 			began := time.Now()
-			require.NoError(t, tr.AppendEntries(d3.ID(), raft.ServerAddress(d3.address), &args, &resp))
+			require.NoError(t, tr.AppendEntries(d3.ID(), raft.ServerAddress(d3.address),
+				&args, &resp))
 			return args, resp, time.Since(began)
 		}
 		for i := range 60 {
@@ -218,7 +230,8 @@ func TestRefusedEntriesAreSentAgain(t *testing.T) {
 	})
 }
 
-// receiver opens n2's end of Raft, which hands the snapshots that it is sent to take and accepts them.
+// receiver opens n2's end of Raft, which hands the snapshots that it is sent to take and accepts
+// them.
 func receiver(t *testing.T, n2 testNode, take func(io.Reader) error) *Transport {
 	tr, err := n2.Transport(hclog.NewNullLogger())
 	require.NoError(t, err)
@@ -249,7 +262,10 @@ func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
 	}{
 		"a slow line": {
 			rate: 32 << 10, within: 80 * time.Second, // 16 s by what raft reckons
-			take: func(r io.Reader, end chan struct{}) error { _, err := io.CopyN(io.Discard, r, size); return err },
+			take: func(r io.Reader, end chan struct{}) error {
+				_, err := io.CopyN(io.Discard, r, size)
+				return err
+			},
 		},
 		"a receiver that hangs": {
 			rate: 1 << 20, within: 3 * snapshotStallTimeout, fails: true,
@@ -257,11 +273,18 @@ func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
 		},
 		"a receiver that hangs when it has everything": {
 			rate: 1 << 20, within: time.Minute, fails: true,
-			take: func(r io.Reader, end chan struct{}) error { _, _ = io.CopyN(io.Discard, r, size); <-end; return nil },
+			take: func(r io.Reader, end chan struct{}) error {
+				_, _ = io.CopyN(io.Discard, r, size)
+				<-end
+				return nil
+			},
 		},
 		"a sender that hangs": {
 			rate: 1 << 20, within: 3 * snapshotStallTimeout, fails: true,
-			take: func(r io.Reader, end chan struct{}) error { _, err := io.CopyN(io.Discard, r, size); return err },
+			take: func(r io.Reader, end chan struct{}) error {
+				_, err := io.CopyN(io.Discard, r, size)
+				return err
+			},
 			data: func(t *testing.T) io.Reader {
 				r, w := io.Pipe()
 				go w.Write(make([]byte, size/2))
@@ -305,10 +328,14 @@ func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
 				began := time.Now()
 				sent := make(chan error, 1)
 				go func() {
-					sent <- tr.InstallSnapshot(serverOf("n2").ID(), "h2:5751", &raft.InstallSnapshotRequest{
-						RPCHeader: tr.header(), SnapshotVersion: 1, Term: 1, Size: size, LastLogIndex: 1,
-						Configuration: raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: serverOf("n1").ID()}}}),
-					}, &raft.InstallSnapshotResponse{}, data)
+					sent <- tr.InstallSnapshot(serverOf("n2").ID(), "h2:5751",
+						&raft.InstallSnapshotRequest{
+							RPCHeader: tr.header(), SnapshotVersion: 1, Term: 1, Size: size,
+							LastLogIndex: 1,
+							Configuration: raft.EncodeConfiguration(
+								raft.Configuration{
+									Servers: []raft.Server{{ID: serverOf("n1").ID()}}}),
+						}, &raft.InstallSnapshotResponse{}, data)
 				}()
 				var err error
 				if c.data == nil {

@@ -32,17 +32,21 @@ func mutualTLS(c *tls.Config, serverName string) *tls.Config {
 	c.ServerName = serverName
 	c.ClientAuth = tls.RequireAndVerifyClientCert
 	c.MinVersion = max(c.MinVersion, tls.VersionTLS13)
-	c.InsecureSkipVerify, c.GetConfigForClient = false, nil // either would switch the verification off
+	// either would switch the verification off
+	c.InsecureSkipVerify, c.GetConfigForClient = false, nil
 	c.RootCAs, c.ClientCAs = cmp.Or(c.RootCAs, c.ClientCAs), cmp.Or(c.ClientCAs, c.RootCAs)
 	if serverName != "" {
-		c.VerifyConnection = func(state tls.ConnectionState) error { return verifyName(state, serverName) }
+		c.VerifyConnection = func(state tls.ConnectionState) error {
+			return verifyName(state, serverName)
+		}
 	}
 	return c
 }
 
-// secure makes one end of TLS, if this node has it. At the calling end, the receiver's certificate must name
-// the intended node, serverName: an address is where a node is, and what has to be proved is which node it is.
-// Which node the caller's certificate must name is known only from its hello: see checkCertificate.
+// secure makes one end of TLS, if this node has it. At the calling end, the receiver's certificate
+// must name the intended node, serverName: an address is where a node is, and what has to be proved
+// is which node it is. Which node the caller's certificate must name is known only from its hello:
+// see checkCertificate.
 func (n *Network) secure(ctx context.Context, s *stream, serverName string) error {
 	if s.Conn = s.raw; n.config.TLS == nil {
 		return nil
@@ -62,7 +66,8 @@ func (n *Network) secure(ctx context.Context, s *stream, serverName string) erro
 		return nil
 	}
 	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		refusal := newRefusal(TLSWanted, n.config.ID, serverName, "%s speaks without TLS, and %s with it", other, n.config.ID)
+		refusal := newRefusal(TLSWanted, n.config.ID, serverName,
+			"%s speaks without TLS, and %s with it", other, n.config.ID)
 		if s.inbound && plain.Conn != nil {
 			return sendRefusal(s, refusal) // without TLS, so that the caller can read it
 		}
@@ -75,17 +80,20 @@ func (n *Network) secure(ctx context.Context, s *stream, serverName string) erro
 		if unverified {
 			reason = wrong.Err
 		}
-		return newRefusal(WrongCertificate, n.config.ID, serverName, "the certificate of %s doesn't verify: %v", other, reason)
+		return newRefusal(WrongCertificate, n.config.ID, serverName,
+			"the certificate of %s doesn't verify: %v", other, reason)
 	}
 	return fmt.Errorf("TLS: %w", err)
 }
 
-// checkCertificate returns a refusal unless the caller's certificate names the node that it claims to be.
+// checkCertificate returns a refusal unless the caller's certificate names the node that it claims
+// to be.
 func (n *Network) checkCertificate(s *stream) *RefusedError {
 	if secured, ok := s.Conn.(*tls.Conn); ok {
 		claimed := s.remote.Name
 		if err := verifyName(secured.ConnectionState(), claimed); err != nil {
-			return newRefusal(WrongCertificate, n.config.ID, claimed, "the caller claims to be %s: %v", claimed, err)
+			return newRefusal(WrongCertificate, n.config.ID, claimed,
+				"the caller claims to be %s: %v", claimed, err)
 		}
 	}
 	return nil
@@ -96,11 +104,12 @@ func verifyName(state tls.ConnectionState, name string) error {
 	return CheckCertificate(state.PeerCertificates[0], name)
 }
 
-// CheckCertificate returns an error unless a certificate names a node. One for *.example.org names none: who has it would
-// be every node of these names.
+// CheckCertificate returns an error unless a certificate names a node. One for *.example.org names
+// none: who has it would be every node of these names.
 func CheckCertificate(certificate *x509.Certificate, name string) error {
 	leaf := *certificate
-	leaf.DNSNames = slices.DeleteFunc(slices.Clone(leaf.DNSNames), func(name string) bool { return strings.Contains(name, "*") })
+	leaf.DNSNames = slices.DeleteFunc(slices.Clone(leaf.DNSNames),
+		func(name string) bool { return strings.Contains(name, "*") })
 	return leaf.VerifyHostname(name)
 }
 
@@ -108,20 +117,23 @@ func CheckCertificate(certificate *x509.Certificate, name string) error {
 func CheckAllowedNames(patterns []string) error {
 	for _, pattern := range patterns {
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-			return fmt.Errorf("%q is not a valid pattern: use a name, or a pattern such as n*", pattern)
+			return fmt.Errorf("%q is not a valid pattern: use a name, or a pattern such as n*",
+				pattern)
 		}
 	}
 	return nil
 }
 
-// checkKnown returns a refusal unless a server may call this one (P14). Without TLS its name is only a claim, so the check would
-// be useless.
+// checkKnown returns a refusal unless a server may call this one (P14). Without TLS its name is
+// only a claim, so the check would be useless.
 func (n *Network) checkKnown(s Server) *RefusedError {
-	if n.config.TLS == nil || n.config.Knows(s) || slices.ContainsFunc(n.config.AllowedNames, func(pattern string) bool {
-		matches, _ := path.Match(pattern, s.Name) // New has tried the pattern
-		return matches
-	}) {
+	if n.config.TLS == nil || n.config.Knows(s) ||
+		slices.ContainsFunc(n.config.AllowedNames, func(pattern string) bool {
+			matches, _ := path.Match(pattern, s.Name) // New has tried the pattern
+			return matches
+		}) {
 		return nil
 	}
-	return newRefusal(NotKnown, n.config.ID, s.Name, "%s knows no node of the name %s in its cluster", n.config.ID, s.Name)
+	return newRefusal(NotKnown, n.config.ID, s.Name,
+		"%s knows no node of the name %s in its cluster", n.config.ID, s.Name)
 }

@@ -55,7 +55,8 @@ func (a authority) config(t *testing.T, id string) *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
 	return &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		RootCAs:      pool,
 	}
 }
 
@@ -130,8 +131,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A node whose authority is replaced shows the new certificate, and asks for the new ones, on the next connection in both
-// directions. What is open stays open.
+// A node whose authority is replaced shows the new certificate, and asks for the new ones, on the
+// next connection in both directions. What is open stays open.
 func TestARenewedCertificateIsUsed(t *testing.T) {
 	before, after := newAuthority(t), newAuthority(t)
 	open := func(id string) (testNode, *atomic.Pointer[tls.Config]) {
@@ -234,8 +235,9 @@ func TestTLSThatVerifiesNothingIsRefused(t *testing.T) {
 	assert.Equal(t, good.RootCAs, mutualTLS(good, "").ClientCAs, "one CA for both directions")
 }
 
-// A certificate of the peers' CA is accepted only for the name of a member, or one that the operator allows. The name is
-// checked again with each message: a node may have been removed since it connected.
+// A certificate of the peers' CA is accepted only for the name of a member, or one that the
+// operator allows. The name is checked again with each message: a node may have been removed since
+// it connected.
 func TestOnlyKnownNamesMayCall(t *testing.T) {
 	home, known := newAuthority(t), true
 	open := func(id string, allowed ...string) testNode {
@@ -256,7 +258,8 @@ func TestOnlyKnownNamesMayCall(t *testing.T) {
 	require.NoError(t, vote(caller, "n2", n2.Addr().String()))
 	require.NoError(t, call(n2))
 	known = false
-	require.ErrorContains(t, vote(caller, "n2", n2.Addr().String()), "n2 knows no node of the name n1 in its cluster", "over the old connection")
+	require.ErrorContains(t, vote(caller, "n2", n2.Addr().String()),
+		"n2 knows no node of the name n1 in its cluster", "over the old connection")
 	caller.CloseStreams()
 	requireCode(t, NotKnown, vote(caller, "n2", n2.Addr().String()))
 	requireCode(t, NotKnown, call(n2))
@@ -288,7 +291,8 @@ func TestAWildcardIsNoName(t *testing.T) {
 		c := home.config(t, id)
 		return func() *tls.Config { return c }
 	}
-	for name, c := range map[string][2]string{"the caller has it": {"*.zamok", "n2.zamok"}, "the called node has it": {"n1.zamok", "*.zamok"}} {
+	for name, c := range map[string][2]string{"the caller has it": {"*.zamok", "n2.zamok"},
+		"the called node has it": {"n1.zamok", "*.zamok"}} {
 		t.Run(name, func(t *testing.T) {
 			n1 := openTCP(t, Config{ID: "n1.zamok", TLS: exact(c[0])})
 			n2 := openTCP(t, Config{ID: "n2.zamok", TLS: exact(c[1])})

@@ -2,13 +2,14 @@ package peer
 
 import "fmt"
 
-// requestValuesMax bounds the values in a request, and in a configuration: one byte on the wire may be an entry, which takes
-// more than 100 bytes of memory. A leader sends up to 64 entries of 13 values, and a configuration of 32 servers has 227.
+// requestValuesMax bounds the values in a request, and in a configuration: one byte on the wire may
+// be an entry, which takes more than 100 bytes of memory. A leader sends up to 64 entries of 13
+// values, and a configuration of 32 servers has 227.
 const requestValuesMax = 4096
 
-// valueReader follows one value of MessagePack, with those in it, as its bytes arrive, and fails before the bytes are decoded if they
-// have or announce too much. It rejects the kinds of values that Raft's encoder does not write: Raft's decoder may find another end
-// of them.
+// valueReader follows one value of MessagePack, with those in it, as its bytes arrive, and fails
+// before the bytes are decoded if they have or announce too much. It rejects the kinds of values
+// that Raft's encoder does not write: Raft's decoder may find another end of them.
 type valueReader struct {
 	values uint64 // that have begun or are announced
 	begun  uint64 // of them
@@ -59,7 +60,8 @@ func (v *valueReader) begin(first byte) error {
 	v.begun++
 	v.length = 0
 	switch {
-	case first <= 0x7f, first == 0xc0, first == 0xc2, first == 0xc3: // a small number, nil, false, true
+	case first <= 0x7f, first == 0xc0, first == 0xc2, first == 0xc3:
+		// a small number, nil, false, true
 		return nil
 	case first <= 0x8f:
 		v.holds = holdsPairs
@@ -97,7 +99,8 @@ func (v *valueReader) hold(length uint64) error {
 	case v.values > requestValuesMax:
 		return fmt.Errorf("it has more than %d values", requestValuesMax)
 	case v.skip > uint64(requestBytesMax):
-		return fmt.Errorf("it has a value of %d bytes, where %d is the most", v.skip, requestBytesMax)
+		return fmt.Errorf("it has a value of %d bytes, where %d is the most", v.skip,
+			requestBytesMax)
 	}
 	return nil
 }

@@ -13,10 +13,11 @@ import (
 	"zamok/api/visible"
 )
 
-// A frame is "zamok", a version byte, the length of the body in two bytes, big-endian, and the body: its kind
-// in one byte and one message in JSON. This preamble and the refusal are the same in every version, so that
-// nodes of different releases can at least report why they do not connect. The version covers the rest. A
-// body is read only if it is what this release writes: one meaning, one encoding.
+// A frame is "zamok", a version byte, the length of the body in two bytes, big-endian, and the
+// body: its kind in one byte and one message in JSON. This preamble and the refusal are the same in
+// every version, so that nodes of different releases can at least report why they do not connect.
+// The version covers the rest. A body is read only if it is what this release writes: one meaning,
+// one encoding.
 const (
 	magic   = "zamok"
 	version = 2
@@ -34,7 +35,8 @@ const (
 	kindHello   kind = 1 // caller: the purpose, the intended server, its own Answer
 	kindAnswer  kind = 2 // receiver: its Answer
 	kindRefusal kind = 3 // either: why not
-	kindProceed kind = 4 // caller: it accepts the receiver; carries the request of a call, or Raft's bytes follow
+	// caller: it accepts the receiver; carries the request of a call, or Raft's bytes follow
+	kindProceed kind = 4
 	kindReply   kind = 5 // receiver: the answer to the request of a call
 )
 
@@ -58,7 +60,8 @@ func writeFrame(w io.Writer, m message) error {
 		return err
 	}
 	if len(body) >= frameBytesMax {
-		return fmt.Errorf("a message of %d bytes where %d is the most; it was not sent", len(body)+1, frameBytesMax)
+		return fmt.Errorf("a message of %d bytes where %d is the most; it was not sent",
+			len(body)+1, frameBytesMax)
 	}
 	frame := append([]byte(magic), version)
 	frame = binary.BigEndian.AppendUint16(frame, uint16(1+len(body)))
@@ -67,8 +70,8 @@ func writeFrame(w io.Writer, m message) error {
 	return err
 }
 
-// readFrame reads one message and not a byte behind it: what follows belongs to Raft. A refusal is returned
-// as the error that it is.
+// readFrame reads one message and not a byte behind it: what follows belongs to Raft. A refusal is
+// returned as the error that it is.
 func readFrame(r io.Reader, m message) error {
 	var preamble [preambleBytes]byte
 	if _, err := io.ReadFull(r, preamble[:]); err != nil {
@@ -82,7 +85,8 @@ func readFrame(r io.Reader, m message) error {
 	}
 	size := int(binary.BigEndian.Uint16(preamble[len(magic)+1:]))
 	if size == 0 || size > frameBytesMax {
-		return fmt.Errorf("%w: a body of %d bytes where %d is the most", errMalformed, size, frameBytesMax)
+		return fmt.Errorf("%w: a body of %d bytes where %d is the most", errMalformed, size,
+			frameBytesMax)
 	}
 	body := make([]byte, size)
 	if _, err := io.ReadFull(r, body); err != nil {
@@ -133,8 +137,9 @@ func (p purpose) lasts() bool { return p == purposeRaft || p == purposeRelay }
 
 type hello struct {
 	Purpose purpose
-	Server  Server // zero with purposeAsk: a question may go to an address whose server is not known yet
-	From    Answer
+	// zero with purposeAsk: a question may go to an address whose server is not known yet
+	Server Server
+	From   Answer
 }
 
 func (h *hello) kind() kind { return kindHello }
@@ -202,18 +207,21 @@ type RefusalCode uint8
 
 // The reasons for a refusal.
 const (
-	Malformed           RefusalCode = 1  // what came is not a handshake
-	OtherVersion        RefusalCode = 2  // the handshake is of another version
-	TLSWanted           RefusalCode = 3  // one end speaks TLS and the other doesn't
-	WrongCertificate    RefusalCode = 4  // the certificate doesn't name the node that showed it
-	OtherCluster        RefusalCode = 5  // the cluster ids differ
-	OtherNode           RefusalCode = 6  // the node reached is not the one that the caller intends
-	OtherInitialMembers RefusalCode = 7  // no cluster id to compare, and the initial members differ
-	NothingInCommon     RefusalCode = 8  // nothing that both know shows that they are of one cluster
-	OtherIncarnation    RefusalCode = 9  // the node reached has another data directory than the intended one
-	NotReady            RefusalCode = 10 // the called node runs no Raft yet
-	NotKnown            RefusalCode = 11 // the node reached knows no node of the caller's name in its cluster
-	OtherFormat         RefusalCode = 12 // the binaries read and write different entries
+	Malformed           RefusalCode = 1 // what came is not a handshake
+	OtherVersion        RefusalCode = 2 // the handshake is of another version
+	TLSWanted           RefusalCode = 3 // one end speaks TLS and the other doesn't
+	WrongCertificate    RefusalCode = 4 // the certificate doesn't name the node that showed it
+	OtherCluster        RefusalCode = 5 // the cluster ids differ
+	OtherNode           RefusalCode = 6 // the node reached is not the one that the caller intends
+	OtherInitialMembers RefusalCode = 7 // no cluster id to compare, and the initial members differ
+	// nothing that both know shows that they are of one cluster
+	NothingInCommon RefusalCode = 8
+	// the node reached has another data directory than the intended one
+	OtherIncarnation RefusalCode = 9
+	NotReady         RefusalCode = 10 // the called node runs no Raft yet
+	// the node reached knows no node of the caller's name in its cluster
+	NotKnown    RefusalCode = 11
+	OtherFormat RefusalCode = 12 // the binaries read and write different entries
 )
 
 // RefusedError is the refusal of one end to connect with the other. Such a connection carried no
@@ -226,7 +234,8 @@ type RefusedError struct {
 }
 
 func newRefusal(code RefusalCode, by, peer, format string, args ...any) *RefusedError {
-	return &RefusedError{Code: code, By: by, Peer: peer, Detail: printable(fmt.Sprintf(format, args...))}
+	return &RefusedError{Code: code, By: by, Peer: peer,
+		Detail: printable(fmt.Sprintf(format, args...))}
 }
 
 func (e *RefusedError) Error() string {
@@ -234,33 +243,43 @@ func (e *RefusedError) Error() string {
 		e.By, cmp.Or(e.Peer, "a caller"), e.Detail, e.Code.remedy())
 }
 
-// codes are the name of each reason, for logs and metrics, and what the operator can do. The remedy isn't
-// sent, so that it fits the release that prints it.
+// codes are the name of each reason, for logs and metrics, and what the operator can do. The remedy
+// isn't sent, so that it fits the release that prints it.
 var codes = map[RefusalCode]struct{ name, remedy string }{
-	Malformed:    {"malformed", "check that the address is the peer port of a zamok node"},
-	OtherVersion: {"other version", "upgrade the older node: the two releases have no handshake in common"},
-	TLSWanted:    {"TLS wanted", "give all nodes of the cluster peer certificates, or none"},
+	Malformed: {"malformed", "check that the address is the peer port of a zamok node"},
+	OtherVersion: {"other version",
+		"upgrade the older node: the two releases have no handshake in common"},
+	TLSWanted: {"TLS wanted", "give all nodes of the cluster peer certificates, or none"},
 	WrongCertificate: {"wrong certificate",
-		"if another node or a port for clients is at this address, correct it: a node is called at its peer port; " +
-			"else give each node a certificate with its id as a DNS name, signed by the peers' CA"},
+		"if another node or a port for clients is at this address, correct it: a node is called " +
+			"at its peer port; else give each node a certificate with its id as a DNS name, " +
+			"signed by the peers' CA"},
 	OtherCluster: {"other cluster",
-		"correct the address; a node changes clusters only with an empty data directory and --join"},
-	OtherNode: {"other node", "if another node took over the address, `zamok remove` the one that had it " +
-		"and start the new one with --join; else correct the address"},
-	OtherInitialMembers: {"other initial members", "correct the addresses: each cluster has nodes of its own"},
+		"correct the address; a node changes clusters only with an empty data directory " +
+			"and --join"},
+	OtherNode: {"other node",
+		"if another node took over the address, `zamok remove` the one that had it and start the " +
+			"new one with --join; else correct the address"},
+	OtherInitialMembers: {"other initial members",
+		"correct the addresses: each cluster has nodes of its own"},
 	NothingInCommon: {"nothing in common",
 		"a node becomes part of a running cluster when it is started with --join"},
-	OtherIncarnation: {"other incarnation", "if the node lost its data, start it with --join and it takes the " +
-		"place of the lost directory; a directory that was moved away belongs back in its place"},
+	OtherIncarnation: {"other incarnation",
+		"if the node lost its data, start it with --join and it takes the place of the lost " +
+			"directory; a directory that was moved away belongs back in its place"},
 	NotReady: {"not ready", "nothing to do: the caller retries until the node has started"},
-	NotKnown: {"not known", "run `zamok join` for the caller, or start the refusing node with --peer-allowed-names and its name; " +
-		"if it is no node of yours, its certificate is in the wrong hands"},
-	OtherFormat: {"other format", "run one binary on all nodes of a cluster: an entry that one of them does not know would divide them; " +
-		"`zamok version` prints the format of a binary"},
+	NotKnown: {"not known",
+		"run `zamok join` for the caller, or start the refusing node with --peer-allowed-names " +
+			"and its name; if it is no node of yours, its certificate is in the wrong hands"},
+	OtherFormat: {"other format",
+		"run one binary on all nodes of a cluster: an entry that one of them does not know would " +
+			"divide them; `zamok version` prints the format of a binary"},
 }
 
 // String names the reason.
-func (c RefusalCode) String() string { return cmp.Or(codes[c].name, fmt.Sprintf("code %d", uint8(c))) }
+func (c RefusalCode) String() string {
+	return cmp.Or(codes[c].name, fmt.Sprintf("code %d", uint8(c)))
+}
 
 func (c RefusalCode) remedy() string {
 	return cmp.Or(codes[c].remedy, "the releases differ: see the log of the node that refused")

@@ -15,7 +15,8 @@ func samples(t testing.TB) map[string]message {
 	from := Answer{
 		Server: serverOf("n1"), Generation: 1, Cluster: clusterOf("home"), List: list, Format: "f",
 		Condition: Condition{
-			HasData: true, Initial: initialMembersOf(list), Unready: "no room", Configuration: 7, Listed: true, Names: []string{"n1", "n4"},
+			HasData: true, Initial: initialMembersOf(list), Unready: "no room", Configuration: 7,
+			Listed: true, Names: []string{"n1", "n4"},
 		},
 	}
 	return map[string]message{
@@ -60,7 +61,8 @@ func TestFramesAreReadStrictly(t *testing.T) {
 	for name, sent := range samples(t) {
 		body := bodyOf(t, sent)
 		for cut := 1; cut < len(body); cut++ {
-			require.ErrorIs(t, decode(body[:cut], emptyOf(sent.kind())), errMalformed, "%s cut to %d bytes", name, cut)
+			require.ErrorIs(t, decode(body[:cut], emptyOf(sent.kind())), errMalformed,
+				"%s cut to %d bytes", name, cut)
 		}
 		err := decode(append(bytes.Clone(body), ' '), emptyOf(sent.kind()))
 		require.ErrorIs(t, err, errMalformed, "%s with a byte too many", name)
@@ -70,7 +72,8 @@ func TestFramesAreReadStrictly(t *testing.T) {
 		{"hello", `"Name":"n2"`, `"Name":"N2"`, "lower-case"},
 		{"hello", `"6e312066`, `"6E312066`, "canonical"},
 		{"hello", `"6e312066`, `"312066`, "is not 32 hexadecimal digits"},
-		{"question", `"Server":{"Name":""`, `"Server":{"Name":"n2"`, "a question with an intended server"},
+		{"question", `"Server":{"Name":""`, `"Server":{"Name":"n2"`,
+			"a question with an intended server"},
 		{"refusal", `wants n3`, `wants\nn3`, "not fit to print"},
 		{"refusal", `"By":"n2"`, `"By":""`, "no ids"},
 		{"answer", `"HasData":true`, `"HasData":2`, "cannot unmarshal number"},
@@ -91,8 +94,10 @@ func TestFramesAreReadStrictly(t *testing.T) {
 func TestFramesAreFixed(t *testing.T) {
 	n1 := `"Name":"n1","Incarnation":"6e312066697273740000000000000000"`
 	n2 := `"Name":"n2","Incarnation":"6e322066697273740000000000000000"`
-	from := `{` + n1 + `,"Cluster":"686f6d65000000000000000000000000","List":"` + threeNodes + `","Format":"f",` +
-		`"HasData":true,"Member":false,"Initial":"` + initialMembersOf(mustList(t, threeNodes)).String() + `",` +
+	from := `{` + n1 + `,"Cluster":"686f6d65000000000000000000000000","List":"` + threeNodes +
+		`","Format":"f",` +
+		`"HasData":true,"Member":false,"Initial":"` +
+		initialMembersOf(mustList(t, threeNodes)).String() + `",` +
 		`"Unready":"no room","Configuration":7,"Listed":true,"Names":["n1","n4"],"Generation":1}`
 	none := `"Name":"","Incarnation":"00000000000000000000000000000000"`
 	for name, want := range map[string]string{
@@ -137,8 +142,9 @@ func TestRefusalIsReadInEveryVersion(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, writeFrame(&b, &RefusedError{RefusalCode(77), "n2", "", "too old"}))
 	b.Bytes()[len(magic)] = 9
-	assert.EqualError(t, readFrame(&b, &Answer{}), "n2 refused a caller: too old; no message of Raft passed between them; "+
-		"the releases differ: see the log of the node that refused")
+	assert.EqualError(t, readFrame(&b, &Answer{}),
+		"n2 refused a caller: too old; no message of Raft passed between them; the releases "+
+			"differ: see the log of the node that refused")
 }
 
 func TestRefusalIsFitToPrint(t *testing.T) {

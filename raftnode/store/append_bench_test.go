@@ -47,7 +47,9 @@ func BenchmarkAppend(b *testing.B) {
 			}
 			for i, kind := range kinds {
 				slices.Sort(took[i])
-				of := func(share int) float64 { return float64(took[i][(len(took[i])-1)*share/100].Microseconds()) }
+				of := func(share int) float64 {
+					return float64(took[i][(len(took[i])-1)*share/100].Microseconds())
+				}
 				b.ReportMetric(of(50), "µs-"+kind)
 				b.ReportMetric(of(99), "µs-p99-"+kind)
 				b.ReportMetric(of(100), "µs-max-"+kind)

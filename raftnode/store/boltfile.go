@@ -31,10 +31,11 @@ func recovered(do func() error) (err error) {
 const newFileSuffix = ".new"
 
 // makeBolt makes a bbolt file with an empty table. The file has another name until it is
-// complete and flushed. So a crash never leaves an incomplete file of this name, and whatever is wrong
-// with one is damage. The caller has the directory's lock.
+// complete and flushed. So a crash never leaves an incomplete file of this name, and whatever is
+// wrong with one is damage. The caller has the directory's lock.
 func makeBolt(path string) error {
-	if err := os.RemoveAll(path + newFileSuffix); err != nil { // of a process that ended while it made the file
+	// of a process that ended while it made the file
+	if err := os.RemoveAll(path + newFileSuffix); err != nil {
 		return err
 	}
 	db, err := bbolt.Open(path+newFileSuffix, 0o600, boltOptions)
@@ -53,7 +54,8 @@ func makeBolt(path string) error {
 	return rename(path+newFileSuffix, path)
 }
 
-// boltOptions makes bbolt compute its free pages at each start, which saves writing them at each commit.
+// boltOptions makes bbolt compute its free pages at each start, which saves writing them at each
+// commit.
 var boltOptions = &bbolt.Options{Timeout: lockWait, NoFreelistSync: true}
 
 // A boltTable is a Table in a bbolt file: one record with all its values and one
@@ -65,8 +67,8 @@ var (
 	tableKey    = []byte("record")
 )
 
-// openBoltTable opens a bbolt file with a table; fresh: it makes the file if there is none. It checks the
-// tree before bbolt maps the file.
+// openBoltTable opens a bbolt file with a table; fresh: it makes the file if there is none. It
+// checks the tree before bbolt maps the file.
 func openBoltTable(path string, fresh bool) (t boltTable, err error) {
 	if fresh && !isThere(path) {
 		if err := makeBolt(path); err != nil {
@@ -80,9 +82,9 @@ func openBoltTable(path string, fresh bool) (t boltTable, err error) {
 		if t.db, err = bbolt.Open(path, 0o600, boltOptions); err != nil {
 			return err
 		}
-		// The process before may have written a meta page and failed to flush it. The kernel takes that
-		// page for clean, and a later flush leaves it out. So a transaction that changes nothing writes
-		// the other meta page.
+		// The process before may have written a meta page and failed to flush it. The kernel takes
+		// that page for clean, and a later flush leaves it out. So a transaction that changes
+		// nothing writes the other meta page.
 		return t.db.Update(func(tx *bbolt.Tx) error {
 			_, err := valuesIn(tx)
 			return err

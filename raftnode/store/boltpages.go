@@ -65,7 +65,8 @@ func checkBolt(path string) error {
 		id := binary.NativeEndian.Uint64(bucket)
 		inside := bucket[boltBucket:]
 		if id != 0 { // the bucket has a page of its own
-			expect(len(inside) == 0, "page %d: a bucket with a page and something behind it", newest.Root)
+			expect(len(inside) == 0, "page %d: a bucket with a page and something behind it",
+				newest.Root)
 			inside = text[id*page:]
 		}
 		boltElementIn(inside, id, page, 0, tableKey)
@@ -73,8 +74,8 @@ func checkBolt(path string) error {
 	})
 }
 
-// expect ends the check of a file that is not as bbolt writes it. checkBolt makes an error of the panic, as is
-// done with those of bbolt.
+// expect ends the check of a file that is not as bbolt writes it. checkBolt makes an error of the
+// panic, as is done with those of bbolt.
 func expect(fulfilled bool, format string, args ...any) {
 	if !fulfilled {
 		panic(fmt.Sprintf(format, args...))
@@ -104,8 +105,10 @@ func boltElementIn(text []byte, id, page uint64, flags uint32, key []byte) []byt
 		head.Continuation = uint32((size - 1) / page)
 	}
 	want, err := binary.Append(nil, binary.NativeEndian, head)
-	want, err2 := binary.Append(want, binary.NativeEndian, [4]uint32{flags, boltElement, uint32(len(key)), length})
+	want, err2 := binary.Append(want, binary.NativeEndian,
+		[4]uint32{flags, boltElement, uint32(len(key)), length})
 	want = append(want, key...)
-	expect(err == nil && err2 == nil && bytes.HasPrefix(text, want), "page %d is not what bbolt writes", id)
+	expect(err == nil && err2 == nil && bytes.HasPrefix(text, want),
+		"page %d is not what bbolt writes", id)
 	return value
 }

@@ -55,8 +55,10 @@ func Verify(entry *raft.Log) error {
 // Seal returns entry as it is written.
 func Seal(entry *raft.Log) *raft.Log {
 	sealed := *entry
-	sealed.Extensions = append(make([]byte, 0, len(entry.Extensions)+ChecksumBytes), entry.Extensions...)
-	sealed.Extensions = binary.BigEndian.AppendUint32(sealed.Extensions, sealOf(entry, entry.Extensions))
+	sealed.Extensions = append(make([]byte, 0, len(entry.Extensions)+ChecksumBytes),
+		entry.Extensions...)
+	sealed.Extensions = binary.BigEndian.AppendUint32(sealed.Extensions,
+		sealOf(entry, entry.Extensions))
 	return &sealed
 }
 

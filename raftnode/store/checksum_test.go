@@ -13,15 +13,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An entry that is not what was proposed is refused, on the leader and on a follower alike, with all that
-// came with it, and nothing ends for it (S13).
+// An entry that is not what was proposed is refused, on the leader and on a follower alike, with
+// all that came with it, and nothing ends for it (S13).
 func TestAnEntryThatDoesNotFitItsChecksumIsRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()
 		fill(t, st, 1, 1, 3)
 		for name, change := range map[string]func(*raft.Log){
-			"data":                  func(l *raft.Log) { l.Data = []byte("entry 6") },
-			"checksum":              func(l *raft.Log) { l.Extensions = Checksum([]byte("entry 6")) },
+			"data": func(l *raft.Log) { l.Data = []byte("entry 6") },
+			"checksum": func(l *raft.Log) {
+				l.Extensions = Checksum([]byte("entry 6"))
+			},
 			"no checksum":           func(l *raft.Log) { l.Extensions = nil },
 			"one of raft's own":     func(l *raft.Log) { l.Type = raft.LogNoop },
 			"a piece of a checksum": func(l *raft.Log) { l.Extensions = l.Extensions[:3] },
@@ -84,7 +86,8 @@ func TestDamageIsFoundWhenItIsRead(t *testing.T) {
 			assert.ErrorContains(t, err, filepath.Join(st.medium.path(""), "log"))
 			assert.ErrorContains(t, err, "never do so while this directory holds the only copy")
 			require.Equal(t, []error{err}, fatal)
-			require.ErrorIs(t, st.Logs().StoreLogs(entries(1, LogCacheEntries+11, LogCacheEntries+11)), ErrDamaged)
+			require.ErrorIs(t,
+				st.Logs().StoreLogs(entries(1, LogCacheEntries+11, LogCacheEntries+11)), ErrDamaged)
 			require.ErrorIs(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 9), ErrDamaged)
 		})
 	}
@@ -105,8 +108,8 @@ func TestAPanicAtTheStartIsDamage(t *testing.T) {
 	require.ErrorContains(t, err, "never do so while this directory holds the only copy")
 }
 
-// bbolt continues with the older of its two meta pages when the newer one is damaged, and the last vote is lost. So
-// either one that is damaged is damage.
+// bbolt continues with the older of its two meta pages when the newer one is damaged, and the last
+// vote is lost. So either one that is damaged is damage.
 func TestEitherMetaPageIsNeeded(t *testing.T) {
 	cfg := Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(error) {}}
 	st := open(t, cfg)
@@ -136,7 +139,8 @@ func TestWhatBoltWritesIsWhole(t *testing.T) {
 	defer table.db.Close()
 	for range sized(400, 100, 50) {
 		size := []int{10, 300, 800, 5000, 40_000}[random.IntN(5)]
-		require.NoError(t, table.Put(Values{fmt.Sprint(random.IntN(5)): make([]byte, random.IntN(size))}))
+		require.NoError(t,
+			table.Put(Values{fmt.Sprint(random.IntN(5)): make([]byte, random.IntN(size))}))
 		require.NoError(t, checkBolt(path))
 	}
 }
@@ -145,7 +149,8 @@ func TestWhatBoltWritesIsWhole(t *testing.T) {
 func TestAFlippedBitInTheVotesIsDamage(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), votesName)
-	written := Values{keyCurrentTerm: numberBytes(7), keyVoteTerm: numberBytes(7), keyVoteCandidate: []byte("n2")}
+	written := Values{keyCurrentTerm: numberBytes(7), keyVoteTerm: numberBytes(7),
+		keyVoteCandidate: []byte("n2")}
 	table, err := openBoltTable(path, true)
 	require.NoError(t, err)
 	require.NoError(t, errors.Join(table.Put(written), table.db.Close()))

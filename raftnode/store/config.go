@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// DefaultLowSpace and DefaultLowSpaceSpread, in bytes: the default low-space threshold of a node
-	// lies between the first and their sum. See Config.LowSpace.
+	// DefaultLowSpace and DefaultLowSpaceSpread, in bytes: the default low-space threshold of a
+	// node lies between the first and their sum. See Config.LowSpace.
 	DefaultLowSpace       = 256 << 20
 	DefaultLowSpaceSpread = 128 << 20
 
@@ -35,7 +35,8 @@ type Config struct {
 	// Dir.
 	Memory *Memory
 
-	// Format names what this binary writes into log and snapshots. A directory of another format is refused.
+	// Format names what this binary writes into log and snapshots. A directory of another format is
+	// refused.
 	Format string
 
 	// Fatal ends the process, because a write or fsync of log or vote failed and
@@ -44,22 +45,24 @@ type Config struct {
 	// process" in docs/proofs/storage.md says what it may do in a test. Required.
 	Fatal func(error)
 
-	// Observe is called after each write of log and vote that succeeded, with how long it took, its fsync
-	// included. It is called on the writing goroutine, so it must be quick and must not call the store.
-	// Nil: it is not called.
+	// Observe is called after each write of log and vote that succeeded, with how long it took, its
+	// fsync included. It is called on the writing goroutine, so it must be quick and must not call
+	// the store. Nil: it is not called.
 	Observe func(took time.Duration)
 
-	// Postpone reports whether entries that raft appends may be pending (S16). It is called in the append; it must
-	// not call the store, and must return false once raft has begun to end the term of the entries. Nil: none may be.
+	// Postpone reports whether entries that raft appends may be pending (S16). It is called in the
+	// append; it must not call the store, and must return false once raft has begun to end the term
+	// of the entries. Nil: none may be.
 	Postpone func(entries []*raft.Log) bool
 
-	// Written is called after each append that is on the disk, on the goroutine that wrote it. Nil: it is not called.
+	// Written is called after each append that is on the disk, on the goroutine that wrote it. Nil:
+	// it is not called.
 	Written func(entries []*raft.Log)
 
-	// LowSpace, in bytes of free space, is the threshold below which IsLowSpace reports true. Zero: one
-	// between DefaultLowSpace and DefaultLowSpace+DefaultLowSpaceSpread, fixed by NodeID.
-	// Replicated logs fill equal disks at the same minute; with different thresholds
-	// one node announces it before the others are full too.
+	// LowSpace, in bytes of free space, is the threshold below which IsLowSpace reports true. Zero:
+	// one between DefaultLowSpace and DefaultLowSpace+DefaultLowSpaceSpread, fixed by NodeID.
+	// Replicated logs fill equal disks at the same minute; with different thresholds one node
+	// announces it before the others are full too.
 	LowSpace uint64
 
 	// ReservedSpace, in bytes of free space, is where new entries are refused with
@@ -110,14 +113,18 @@ func (cfg Config) withDefaults() (Config, error) {
 	case (cfg.Dir == "") == (cfg.Memory == nil):
 		return wrong("Dir", "either it or Memory must be set, and not both")
 	case cfg.Fatal == nil:
-		return wrong("Fatal", "it is nil: give a function that ends the process, because a disk that failed once "+
-			"must not be written again")
+		return wrong("Fatal",
+			"it is nil: give a function that ends the process, because a disk that failed once "+
+				"must not be written again")
 	case cfg.ReservedSpace >= cfg.LowSpace:
-		return wrong("ReservedSpace", "its %d bytes are not below LowSpace (%d bytes), so entries would be refused "+
-			"before anybody is warned: raise LowSpace or lower ReservedSpace", cfg.ReservedSpace, cfg.LowSpace)
+		return wrong("ReservedSpace",
+			"its %d bytes are not below LowSpace (%d bytes), so entries would be refused before "+
+				"anybody is warned: raise LowSpace or lower ReservedSpace", cfg.ReservedSpace,
+			cfg.LowSpace)
 	case cfg.Dir != "" && cfg.ReservedSpace < ReservedSegments*SegmentBytes:
-		return wrong("ReservedSpace", "its %d bytes are below %d segments of %d bytes, so there might be no room for "+
-			"the next one: raise ReservedSpace", cfg.ReservedSpace, ReservedSegments, SegmentBytes)
+		return wrong("ReservedSpace",
+			"its %d bytes are below %d segments of %d bytes, so there might be no room for the "+
+				"next one: raise ReservedSpace", cfg.ReservedSpace, ReservedSegments, SegmentBytes)
 	}
 	return cfg, nil
 }

@@ -18,8 +18,10 @@ func TestConfigRefusals(t *testing.T) {
 		"it or Memory must be set": {"Dir", func(c *Config) { c.Dir = "" }},
 		"not both":                 {"Dir", func(c *Config) { c.Memory = new(Memory) }},
 		"it is nil":                {"Fatal", func(c *Config) { c.Fatal = nil }},
-		"not below LowSpace":       {"ReservedSpace", func(c *Config) { c.ReservedSpace, c.LowSpace = 10, 10 }},
-		"lower ReservedSpace":      {"ReservedSpace", func(c *Config) { c.ReservedSpace = 1 << 40 }},
+		"not below LowSpace": {"ReservedSpace",
+			func(c *Config) { c.ReservedSpace, c.LowSpace = 10, 10 }},
+		"lower ReservedSpace": {"ReservedSpace",
+			func(c *Config) { c.ReservedSpace = 1 << 40 }},
 	} {
 		cfg := good
 		c.spoil(&cfg)

@@ -49,7 +49,9 @@ func contentsOf(st *Store) (c contents, err error) {
 		if err := st.Logs().GetLog(index, &l); err != nil {
 			return c, err
 		}
-		c.entries = append(c.entries, fmt.Sprintf("%d %d %v %x %x", l.Index, l.Term, l.Type, sha256.Sum256(l.Data), l.Extensions))
+		c.entries = append(c.entries,
+			fmt.Sprintf("%d %d %v %x %x", l.Index, l.Term, l.Type, sha256.Sum256(l.Data),
+				l.Extensions))
 	}
 	metas, err := st.Snapshots().List()
 	if err != nil || len(metas) == 0 {
@@ -68,8 +70,9 @@ func contentsOf(st *Store) (c contents, err error) {
 // sinceStart is how many entries the last process of lived has written.
 const sinceStart = 12
 
-// lived makes the directory of a node that has lived: elections, conflicts, snapshots, compactions, a
-// restart. Its log reaches back to the older snapshot, or not. Its last process runs when it returns.
+// lived makes the directory of a node that has lived: elections, conflicts, snapshots, compactions,
+// a restart. Its log reaches back to the older snapshot, or not. Its last process runs when it
+// returns.
 func lived(t *testing.T, dir string, reachesBack bool, random *rand.Rand) *Store {
 	st := open(t, Config{Dir: dir})
 	vote := func(term uint64) {
@@ -139,15 +142,16 @@ func (p pristine) write(path string) (time.Time, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return time.Time{}, err
 	}
-	if err := errors.Join(os.WriteFile(path, p.text, 0o600), os.Truncate(path, p.size)); err != nil {
+	if err := errors.Join(os.WriteFile(path, p.text, 0o600),
+		os.Truncate(path, p.size)); err != nil {
 		return time.Time{}, err
 	}
 	info, err := os.Stat(path)
 	return info.ModTime(), err
 }
 
-// place draws a place in a file: anywhere, at the head of a page, or near a record that is small beside the
-// free pages around it, or where the file ends.
+// place draws a place in a file: anywhere, at the head of a page, or near a record that is small
+// beside the free pages around it, or where the file ends.
 func (p pristine) place(random *rand.Rand) int {
 	at := random.IntN(len(p.text))
 	switch random.IntN(3) {
@@ -200,7 +204,8 @@ func (p pristine) damage(random *rand.Rand) (pristine, string) {
 		from := random.IntN(len(text)) / 512 * 512
 		at = at / 512 * 512
 		to := at + copy(text[at:min(at+4096, len(text))], p.text[from:])
-		return pristine{text: text, size: p.size}, fmt.Sprintf("what belongs at %d at %d to %d", from, at, to)
+		return pristine{text: text, size: p.size}, fmt.Sprintf("what belongs at %d at %d to %d",
+			from, at, to)
 	}
 }
 
@@ -209,9 +214,9 @@ type fates struct {
 	refused, harmless, older, torn int
 }
 
-// Whatever is done to one file of a directory: it is refused, and the file named, or nothing of what raft
-// reads has changed, or the last append is missing, of a process that was killed, and the store
-// says so.
+// Whatever is done to one file of a directory: it is refused, and the file named, or nothing of
+// what raft reads has changed, or the last append is missing, of a process that was killed, and the
+// store says so.
 func TestDamageIsFoundAtTheStart(t *testing.T) {
 	t.Parallel()
 	seed := uint64(1)
@@ -262,7 +267,8 @@ func TestDamageIsFoundAtTheStart(t *testing.T) {
 			for range times {
 				name := names[random.IntN(len(names))]
 				if random.IntN(3) == 0 { // the log is the largest
-					name = names[slices.IndexFunc(names, func(name string) bool { return strings.HasSuffix(name, segmentSuffix) })]
+					name = names[slices.IndexFunc(names,
+						func(name string) bool { return strings.HasSuffix(name, segmentSuffix) })]
 				}
 				damaged, what := files[name].damage(random)
 				_, err := damaged.write(filepath.Join(dir, name))
@@ -281,7 +287,8 @@ func TestDamageIsFoundAtTheStart(t *testing.T) {
 			if c.reachesBack {
 				assert.Positive(t, count.older)
 			} else {
-				assert.Zero(t, count.older, "another snapshot was taken, and something is missing then")
+				assert.Zero(t, count.older,
+					"another snapshot was taken, and something is missing then")
 			}
 			assert.Equal(t, c.end == "killed", count.torn > 0)
 		})
@@ -291,7 +298,8 @@ func TestDamageIsFoundAtTheStart(t *testing.T) {
 // judge opens a damaged directory.
 func judge(t *testing.T, count *fates, dir, name, what string, whole contents) {
 	var fatal error
-	st, err := Open(Config{NodeID: "n1", Dir: dir, Fatal: func(err error) { fatal = errors.Join(fatal, err) }})
+	st, err := Open(Config{NodeID: "n1", Dir: dir,
+		Fatal: func(err error) { fatal = errors.Join(fatal, err) }})
 	if err != nil {
 		count.refused++
 		assert.ErrorIs(t, err, ErrDamaged, "%s: %s", name, what)
@@ -314,11 +322,12 @@ func judge(t *testing.T, count *fates, dir, name, what string, whole contents) {
 		assert.Len(t, found.snapshots, 1, "%s: %s", name, what)
 		count.older++
 	case strings.HasSuffix(name, segmentSuffix):
-		// The last append may have been torn, or acknowledged: the store says up to where, or that it
-		// does not know.
+		// The last append may have been torn, or acknowledged: the store says up to where, or that
+		// it does not know.
 		length := len(found.entries)
 		assert.GreaterOrEqual(t, length, len(whole.entries)-3, "%s: %s", name, what)
-		assert.GreaterOrEqual(t, missing.Index, whole.first+uint64(len(whole.entries))-1, "%s: %s", name, what)
+		assert.GreaterOrEqual(t, missing.Index, whole.first+uint64(len(whole.entries))-1, "%s: %s",
+			name, what)
 		found.entries = append(found.entries, whole.entries[min(length, len(whole.entries)):]...)
 		assert.Equal(t, whole, found, "%s: %s", name, what)
 		count.torn++

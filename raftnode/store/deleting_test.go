@@ -13,8 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Raft's replication reads entries while others are deleted, from the front after a snapshot, from the back when
-// they conflict with the leader's: what is read is there, whole, or it is not there; it is never called damaged.
+// Raft's replication reads entries while others are deleted, from the front after a snapshot, from
+// the back when they conflict with the leader's: what is read is there, whole, or it is not there;
+// it is never called damaged.
 func TestAnEntryThatIsBeingDeletedIsNotDamage(t *testing.T) {
 	t.Parallel()
 	rounds := sized(200, 60, 40)
@@ -38,7 +39,8 @@ func TestAnEntryThatIsBeingDeletedIsNotDamage(t *testing.T) {
 					if !assert.NoError(t, err) {
 						return
 					}
-					index := max(first, piece) - piece + rand.Uint64N(max(last, first)-first+2*piece)
+					index := max(first, piece) - piece +
+						rand.Uint64N(max(last, first)-first+2*piece)
 					var entry raft.Log
 					switch err := st.Logs().GetLog(index, &entry); {
 					case err == nil:
@@ -71,8 +73,8 @@ func TestAnEntryThatIsBeingDeletedIsNotDamage(t *testing.T) {
 	})
 }
 
-// A snapshot that was listed, and is deleted since because newer ones are complete, is not damaged; one that is being read
-// is read to its end.
+// A snapshot that was listed, and is deleted since because newer ones are complete, is not damaged;
+// one that is being read is read to its end.
 func TestASnapshotThatIsDeletedIsNotDamage(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, reopen func() *Store) {
@@ -109,9 +111,10 @@ func (l slowReads) GetLog(index uint64, entry *raft.Log) error {
 // A leader reads an entry for a follower, and deletes it before it has been read.
 func TestAnEntryThatWasDeletedMeanwhileIsNotDamage(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan struct{})
-	st := open(t, Config{Dir: t.TempDir(), Wrap: Wrap{Logs: func(inner raft.LogStore) raft.LogStore {
-		return slowReads{inner, asked, answer}
-	}}})
+	st := open(t, Config{Dir: t.TempDir(),
+		Wrap: Wrap{Logs: func(inner raft.LogStore) raft.LogStore {
+			return slowReads{inner, asked, answer}
+		}}})
 	fill(t, st, 1, 1, LogCacheEntries+10) // the first ones are not in memory
 	read := make(chan error, 1)
 	go func() { read <- st.Logs().GetLog(1, new(raft.Log)) }()

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freeBytes asks the file system how much an ordinary user may still write. Without an answer nothing is
-// refused, and a full disk ends the process (S3).
+// freeBytes asks the file system how much an ordinary user may still write. Without an answer
+// nothing is refused, and a full disk ends the process (S3).
 func freeBytes(dir string) uint64 {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

@@ -28,7 +28,8 @@ func TestFailedFlushEndsAllWriting(t *testing.T) {
 		broken := breakFile(t, path, "/dev/null")
 		require.Error(t, log.StoreLogs(entries(1, 11, 11)))
 		broken.mend()
-		require.NoError(t, log.StoreLogs(entries(1, 12, 12)), "raft-boltdb no longer needs the rule S3: the test has lost its meaning")
+		require.NoError(t, log.StoreLogs(entries(1, 12, 12)),
+			"raft-boltdb no longer needs the rule S3: the test has lost its meaning")
 		require.ErrorIs(t, log.GetLog(11, new(raft.Log)), raft.ErrLogNotFound)
 	})
 }
@@ -103,7 +104,8 @@ func TestSmallDiskIsNeverFilled(t *testing.T) {
 	const size, floor = 64 << 20, 3 * SegmentBytes
 	rounds := sized(10, 4, 2)
 	lowest := uint64(size)
-	cfg := Config{Dir: smallDisk(t, size), ReservedSpace: uint64(floor), LowSpace: uint64(floor) + 2<<20}
+	cfg := Config{Dir: smallDisk(t, size), ReservedSpace: uint64(floor),
+		LowSpace: uint64(floor) + 2<<20}
 	st := open(t, cfg)
 	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))
 
@@ -134,7 +136,8 @@ func TestSmallDiskIsNeverFilled(t *testing.T) {
 
 	for round := range rounds {
 		for term := range uint64(100) {
-			require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), uint64(round+1)*1000+term))
+			require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm),
+				uint64(round+1)*1000+term))
 		}
 		require.NoError(t, st.Logs().DeleteRange(1, next-100))
 		assert.Greater(t, fillUp(), 10, "a deletion makes room, round %d", round)
@@ -148,7 +151,8 @@ func TestSmallDiskIsNeverFilled(t *testing.T) {
 // There was no room for the next segment when it was to be made, and there is when it is needed.
 func TestASegmentIsMadeWhenThereIsRoom(t *testing.T) {
 	dir := smallDisk(t, 32<<20)
-	cfg := Config{Dir: filepath.Join(dir, "data"), ReservedSpace: 2 * SegmentBytes, LowSpace: 3 * SegmentBytes}
+	cfg := Config{Dir: filepath.Join(dir, "data"), ReservedSpace: 2 * SegmentBytes,
+		LowSpace: 3 * SegmentBytes}
 	cfg.Wrap.Free = func() uint64 { return 1 << 40 }
 	st := open(t, cfg)
 	fillWithBallast(t, dir)
@@ -168,7 +172,8 @@ func TestASegmentIsMadeWhenThereIsRoom(t *testing.T) {
 // block it is written on and on.
 func TestVotesNeedNoFreeSpace(t *testing.T) {
 	dir := smallDisk(t, 32<<20)
-	cfg := Config{Dir: filepath.Join(dir, "data"), ReservedSpace: 2 * SegmentBytes, LowSpace: 3 * SegmentBytes}
+	cfg := Config{Dir: filepath.Join(dir, "data"), ReservedSpace: 2 * SegmentBytes,
+		LowSpace: 3 * SegmentBytes}
 	st := open(t, cfg)
 	var file unix.Stat_t
 	require.NoError(t, unix.Stat(filepath.Join(cfg.Dir, votesName), &file))

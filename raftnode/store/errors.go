@@ -19,7 +19,8 @@ var (
 	// changed.
 	ErrOtherCluster = errors.New("the data belongs to another cluster")
 
-	// ErrOtherFormat: another binary wrote the directory, in a format that this one may misread. Nothing was changed.
+	// ErrOtherFormat: another binary wrote the directory, in a format that this one may misread.
+	// Nothing was changed.
 	ErrOtherFormat = errors.New("the data is of another format")
 
 	// ErrLost: a part of the directory is missing or older than the rest (S8, S9).
@@ -55,13 +56,15 @@ var (
 
 // replaceNode is the cure for a node whose data is damaged or lost. Every message
 // of this package that advises it ends with it.
-const replaceNode = "replace the node: start it with an empty directory and --join n1=HOST:5751,… under its old name, " +
-	"and keep the old directory; never do so while this directory holds the only copy of the data"
+const replaceNode = "replace the node: start it with an empty directory and --join " +
+	"n1=HOST:5751,… under its old name, and keep the old directory; never do so while this " +
+	"directory holds the only copy of the data"
 
 // Damaged refuses data that is not what was written. what names the record and
 // what is wrong with it.
 func Damaged(file, what string) error {
-	return fmt.Errorf("store: %w: %s: %s; the node does not take part in its cluster with this data, which is as it was found; %s",
+	return fmt.Errorf("store: %w: %s: %s; the node does not take part in its cluster with this "+
+		"data, which is as it was found; %s",
 		ErrDamaged, file, what, replaceNode)
 }
 
@@ -75,6 +78,8 @@ func asDamage(file string, err error) error {
 
 // lost refuses a node that has forgotten something it may have acknowledged.
 func lost(m medium, format string, args ...any) error {
-	return fmt.Errorf("store: %w: %s: %s; none of the data was changed; put back the directory exactly as it was when the node last ran "+
-		"(an older copy has forgotten what came after it), or %s", ErrLost, m.path(""), fmt.Sprintf(format, args...), replaceNode)
+	return fmt.Errorf(
+		"store: %w: %s: %s; none of the data was changed; put back the directory exactly as it "+
+			"was when the node last ran (an older copy has forgotten what came after it), or %s",
+		ErrLost, m.path(""), fmt.Sprintf(format, args...), replaceNode)
 }

@@ -91,7 +91,8 @@ func smallDisk(t *testing.T, bytes int) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", bytes)); err != nil {
-		fmt.Printf("SKIPPED %s: a full disk of %d bytes needs root to mount a tmpfs: %v\n", t.Name(), bytes, err)
+		fmt.Printf("SKIPPED %s: a full disk of %d bytes needs root to mount a tmpfs: %v\n",
+			t.Name(), bytes, err)
 		t.Skipf("mount tmpfs: %v", err)
 	}
 	disk, err := os.Open(dir)

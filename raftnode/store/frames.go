@@ -42,8 +42,8 @@ const (
 
 // What a frame does to the log.
 const (
-	// appendFrame appends the entries with the indexes from to to. Those that the log had from there
-	// on are gone.
+	// appendFrame appends the entries with the indexes from to to. Those that the log had from
+	// there on are gone.
 	appendFrame = 1
 	// keepFrame leaves of the log only the entries with the indexes from to to; from = 0: none.
 	keepFrame = 2
@@ -92,10 +92,12 @@ func segmentHead(id ID, number uint64) []byte {
 // readHead returns the incarnation of the directory that a segment belongs to, and its number.
 func readHead(text []byte) (id ID, number uint64, err error) {
 	if len(text) < SegmentBytes {
-		return id, 0, fmt.Errorf("%w: it has %d bytes, and was made with %d", errRecord, len(text), SegmentBytes)
+		return id, 0, fmt.Errorf("%w: it has %d bytes, and was made with %d", errRecord, len(text),
+			SegmentBytes)
 	}
 	copy(id[:], text[8:])
-	if text = text[:headBytes]; !id.fits(text) || binary.LittleEndian.Uint32(text[4:]) != segmentVersion {
+	if text = text[:headBytes]; !id.fits(text) ||
+		binary.LittleEndian.Uint32(text[4:]) != segmentVersion {
 		return id, 0, fmt.Errorf("%w: its head does not fit its checksum", errRecord)
 	}
 	return id, binary.LittleEndian.Uint64(text[headBytes-8:]), nil
@@ -148,7 +150,8 @@ func readEntryFrom(text []byte, index uint64, entry *raft.Log) (length int, err 
 	if len(text) < entryHead {
 		return 0, fmt.Errorf("%w: entry %d has %d bytes", errRecord, index, len(text))
 	}
-	extensions, data := int(binary.LittleEndian.Uint32(text)), int(binary.LittleEndian.Uint32(text[4:]))
+	extensions, data := int(binary.LittleEndian.Uint32(text)),
+		int(binary.LittleEndian.Uint32(text[4:]))
 	if length = entryHead + extensions + data; length > len(text) {
 		return 0, fmt.Errorf("%w: entry %d is longer than its place", errRecord, index)
 	}
@@ -187,7 +190,8 @@ func readRecord(text []byte, id ID) (latest tailRecord, unreadable bool) {
 			if number := binary.LittleEndian.Uint64(text[4:]); number > latest.number {
 				latest = tailRecord{
 					number: number, durable: text[12] == 1,
-					end: tail.End{Index: binary.LittleEndian.Uint64(text[13:]), Term: binary.LittleEndian.Uint64(text[21:])},
+					end: tail.End{Index: binary.LittleEndian.Uint64(text[13:]),
+						Term: binary.LittleEndian.Uint64(text[21:])},
 				}
 			}
 		}

@@ -36,7 +36,8 @@ func (id *ID) UnmarshalText(text []byte) error {
 
 // Identity says who the node of a data directory is.
 type Identity struct {
-	// Format is the number of the directory's layout, and Contents Config.Format: what is in log and snapshots.
+	// Format is the number of the directory's layout, and Contents Config.Format: what is in log
+	// and snapshots.
 	Format   int    `json:"format"`
 	Contents string `json:"contents"`
 	// Node is the node's id.
@@ -78,7 +79,8 @@ func readIdentity(m medium) (id Identity, err error) {
 		return id, Damaged(path, err.Error())
 	}
 	if id.Format != formatNow {
-		return id, fmt.Errorf("store: %w: %s has layout %d, and this binary reads layout %d; nothing was changed; start the binary that wrote it",
+		return id, fmt.Errorf("store: %w: %s has layout %d, and this binary reads layout %d; "+
+			"nothing was changed; start the binary that wrote it",
 			ErrOtherFormat, path, id.Format, formatNow)
 	}
 	return id, nil

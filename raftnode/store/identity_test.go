@@ -59,8 +59,8 @@ func TestMark(t *testing.T) {
 	})
 }
 
-// What the initial members agreed upon is written before the log, and stays through everything after. A node
-// that holds nothing may agree anew, or join another cluster instead.
+// What the initial members agreed upon is written before the log, and stays through everything
+// after. A node that holds nothing may agree anew, or join another cluster instead.
 func TestFoundAndJoin(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st, cluster := reopen(), NewID()
@@ -83,7 +83,8 @@ func TestFoundAndJoin(t *testing.T) {
 	})
 }
 
-// Another binary's directory is refused, with both formats and the cure, and stays as it is: it is no damage.
+// Another binary's directory is refused, with both formats and the cure, and stays as it is: it is
+// no damage.
 func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
 	cfg := Config{Dir: t.TempDir(), Format: "1a2b", NodeID: "n1", Fatal: func(error) {}}
 	st, err := Open(cfg)
@@ -99,7 +100,9 @@ func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
 	_, err = Open(other)
 	require.ErrorIs(t, err, ErrOtherFormat)
 	require.NotErrorIs(t, err, ErrDamaged)
-	require.Regexp(t, "have format 1a2b, .* reads format 3c4d; nothing was changed; start the binary that wrote them", err)
+	require.Regexp(t,
+		"have format 1a2b, .* reads format 3c4d; nothing was changed; start the binary that "+
+			"wrote them", err)
 	require.True(t, IsMember(cfg.Dir))
 	after, err := os.ReadFile(filepath.Join(cfg.Dir, identityName))
 	require.NoError(t, err)
@@ -146,7 +149,8 @@ func TestMakingADirectoryCanBeCutShort(t *testing.T) {
 		for _, name := range missing {
 			require.NoError(t, os.RemoveAll(filepath.Join(cfg.Dir, name)))
 		}
-		require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, identityName+".tmp"), []byte("{"), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, identityName+".tmp"),
+			[]byte("{"), 0o600))
 		st := open(t, cfg)
 		assert.Equal(t, "empty", stateOf(st), "without %v", missing)
 		fill(t, st, 1, 1, 1)
@@ -159,55 +163,57 @@ func TestMakingADirectoryCanBeCutShort(t *testing.T) {
 // explained at its case below.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
-	datadriven.RunTest(t, "testdata/refusals", func() func(t *testing.T, d *datadriven.TestData) string {
-		dirs := map[string]string{}
-		return func(t *testing.T, d *datadriven.TestData) string {
-			var name, other, file string
-			d.ScanArgs(t, "dir", &name)
-			if dirs[name] == "" {
-				dirs[name] = t.TempDir()
-			}
-			dir := dirs[name]
-			switch d.Cmd {
-			case "live": // a node runs, with so many entries more, and ends
-				var node string
-				var more, term uint64
-				d.ScanArgs(t, "node", &node)
-				d.MaybeScanArgs(t, "entries", &more)
-				term = 1
-				d.MaybeScanArgs(t, "term", &term)
-				return live(Config{NodeID: node, Dir: dir}, term, more, d.HasArg("mark"), strings.NewReplacer(dir, strings.ToUpper(name)))
-			case "lose": // a file is gone
-				d.ScanArgs(t, "file", &file)
-				require.NoError(t, os.RemoveAll(filepath.Join(dir, file)))
-			case "keep": // a file is copied aside
-				d.ScanArgs(t, "file", &file)
-				copyFile(t, filepath.Join(dir, file), filepath.Join(dir, file+".old"))
-			case "put-back": // the copy takes the file's place
-				d.ScanArgs(t, "file", &file)
-				copyFile(t, filepath.Join(dir, file+".old"), filepath.Join(dir, file))
-			case "exchange": // a file comes from another directory
-				d.ScanArgs(t, "file", &file)
-				d.ScanArgs(t, "from", &other)
-				copyFile(t, filepath.Join(dirs[other], file), filepath.Join(dir, file))
-			case "write": // a file is written by hand
-				d.ScanArgs(t, "file", &file)
-				text := []byte(d.Input)
-				if d.HasArg("signed") {
-					text = signed(text)
+	datadriven.RunTest(t, "testdata/refusals",
+		func() func(t *testing.T, d *datadriven.TestData) string {
+			dirs := map[string]string{}
+			return func(t *testing.T, d *datadriven.TestData) string {
+				var name, other, file string
+				d.ScanArgs(t, "dir", &name)
+				if dirs[name] == "" {
+					dirs[name] = t.TempDir()
 				}
-				require.NoError(t, os.WriteFile(filepath.Join(dir, file), text, 0o600))
-			case "shorten": // every entry of the log is deleted
-				log, err := Open(Config{NodeID: "n1", Dir: dir, Fatal: func(error) {}})
-				require.NoError(t, err)
-				require.NoError(t, log.Logs().DeleteRange(0, 1<<40))
-				require.NoError(t, log.Close())
-			default:
-				t.Fatalf("unknown word %q", d.Cmd)
+				dir := dirs[name]
+				switch d.Cmd {
+				case "live": // a node runs, with so many entries more, and ends
+					var node string
+					var more, term uint64
+					d.ScanArgs(t, "node", &node)
+					d.MaybeScanArgs(t, "entries", &more)
+					term = 1
+					d.MaybeScanArgs(t, "term", &term)
+					return live(Config{NodeID: node, Dir: dir}, term, more, d.HasArg("mark"),
+						strings.NewReplacer(dir, strings.ToUpper(name)))
+				case "lose": // a file is gone
+					d.ScanArgs(t, "file", &file)
+					require.NoError(t, os.RemoveAll(filepath.Join(dir, file)))
+				case "keep": // a file is copied aside
+					d.ScanArgs(t, "file", &file)
+					copyFile(t, filepath.Join(dir, file), filepath.Join(dir, file+".old"))
+				case "put-back": // the copy takes the file's place
+					d.ScanArgs(t, "file", &file)
+					copyFile(t, filepath.Join(dir, file+".old"), filepath.Join(dir, file))
+				case "exchange": // a file comes from another directory
+					d.ScanArgs(t, "file", &file)
+					d.ScanArgs(t, "from", &other)
+					copyFile(t, filepath.Join(dirs[other], file), filepath.Join(dir, file))
+				case "write": // a file is written by hand
+					d.ScanArgs(t, "file", &file)
+					text := []byte(d.Input)
+					if d.HasArg("signed") {
+						text = signed(text)
+					}
+					require.NoError(t, os.WriteFile(filepath.Join(dir, file), text, 0o600))
+				case "shorten": // every entry of the log is deleted
+					log, err := Open(Config{NodeID: "n1", Dir: dir, Fatal: func(error) {}})
+					require.NoError(t, err)
+					require.NoError(t, log.Logs().DeleteRange(0, 1<<40))
+					require.NoError(t, log.Close())
+				default:
+					t.Fatalf("unknown word %q", d.Cmd)
+				}
+				return ""
 			}
-			return ""
-		}
-	}())
+		}())
 }
 
 func live(cfg Config, term, more uint64, mark bool, hide *strings.Replacer) string {
@@ -215,18 +221,21 @@ func live(cfg Config, term, more uint64, mark bool, hide *strings.Replacer) stri
 	st, err := Open(cfg)
 	if err != nil {
 		kind := "refused"
-		for name, refusal := range map[string]error{"ErrOtherNode": ErrOtherNode, "ErrLost": ErrLost, "ErrDamaged": ErrDamaged} {
+		for name, refusal := range map[string]error{"ErrOtherNode": ErrOtherNode,
+			"ErrLost": ErrLost, "ErrDamaged": ErrDamaged} {
 			if errors.Is(err, refusal) {
 				kind = name
 			}
 		}
-		return fmt.Sprintf("%s\n%s", kind, strings.ReplaceAll(hide.Replace(err.Error()), "; ", ";\n  "))
+		return fmt.Sprintf("%s\n%s", kind,
+			strings.ReplaceAll(hide.Replace(err.Error()), "; ", ";\n  "))
 	}
 	defer st.Close()
 	found := stateOf(st)
 	last, err := st.Logs().LastIndex()
 	if err == nil && more > 0 {
-		err = errors.Join(st.Votes().SetUint64([]byte(keyCurrentTerm), term), st.Logs().StoreLogs(entries(term, last+1, last+more)))
+		err = errors.Join(st.Votes().SetUint64([]byte(keyCurrentTerm), term),
+			st.Logs().StoreLogs(entries(term, last+1, last+more)))
 	}
 	if mark {
 		err = errors.Join(err, st.RecordCluster(ID{1}))
@@ -273,8 +282,8 @@ func (m hangingMedium) create(name string) (draft, error) {
 	return m.medium.create(name)
 }
 
-// While the identity is being written to a disk that hangs, other nodes are answered who this one is: as it was
-// written before.
+// While the identity is being written to a disk that hangs, other nodes are answered who this one
+// is: as it was written before.
 func TestIdentityDoesNotWaitForTheDisk(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()

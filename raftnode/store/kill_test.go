@@ -30,7 +30,8 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 	rounds := sized(3, 2, 1)
 	var acknowledged uint64
 	for range rounds {
-		victim := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledProcessLosesNothing$", "-test.timeout=10m")
+		victim := exec.CommandContext(t.Context(), os.Args[0],
+			"-test.run=^TestKilledProcessLosesNothing$", "-test.timeout=10m")
 		victim.Env = append(os.Environ(), victimDir+"="+dir)
 		victim.Stderr = os.Stderr
 		written, err := victim.StdoutPipe()
@@ -65,7 +66,8 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 }
 
 func writeUntilKilled(t *testing.T, dir string) {
-	st, err := Open(Config{NodeID: "n1", Dir: dir, Fatal: func(err error) { fmt.Println(err); os.Exit(1) }})
+	st, err := Open(Config{NodeID: "n1", Dir: dir,
+		Fatal: func(err error) { fmt.Println(err); os.Exit(1) }})
 	require.NoError(t, err)
 	last, err := st.Logs().LastIndex()
 	require.NoError(t, err)
@@ -73,7 +75,8 @@ func writeUntilKilled(t *testing.T, dir string) {
 	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); {
 		err := errors.Join(
 			st.Votes().SetUint64([]byte(keyCurrentTerm), last+1),
-			st.Logs().StoreLogs([]*raft.Log{command(last+1, last+1, make([]byte, 64<<10))})) // segments get full
+			// segments get full
+			st.Logs().StoreLogs([]*raft.Log{command(last+1, last+1, make([]byte, 64<<10))}))
 		require.NoError(t, err)
 		last++
 		fmt.Println("written", last)

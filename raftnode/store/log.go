@@ -19,14 +19,15 @@ const (
 	idleAfter = 5 * time.Millisecond
 )
 
-// raftLog is the log that raft sees. An append is admitted (free space, the proposer's checksum), sealed
-// with the store's checksum, written by the log's one writer, and then seen by raft; or seen first, and written
-// while raft continues (pending.go). One goroutine at a time appends: raft's main loop. Below it is an engine, or
-// the fault injection of a test.
+// raftLog is the log that raft sees. An append is admitted (free space, the proposer's checksum),
+// sealed with the store's checksum, written by the log's one writer, and then seen by raft; or seen
+// first, and written while raft continues (pending.go). One goroutine at a time appends: raft's
+// main loop. Below it is an engine, or the fault injection of a test.
 type raftLog struct {
 	serialWriter
-	engine    raft.LogStore
-	idle      *time.Timer // fires when nothing was written for a while, and marks the log durable; nil: it need not be
+	engine raft.LogStore
+	// fires when nothing was written for a while, and marks the log durable; nil: it need not be
+	idle      *time.Timer
 	space     *space
 	snapshots *snapshots
 
@@ -34,10 +35,11 @@ type raftLog struct {
 	written     func(entries []*raft.Log)      // Config.Written
 	pending     pending
 
-	// extent is which entries there are, pending ones included. It grows after an append, or when entries
-	// become pending, and shrinks before a deletion or an append that replaces entries.
+	// extent is which entries there are, pending ones included. It grows after an append, or when
+	// entries become pending, and shrinks before a deletion or an append that replaces entries.
 	extent atomic.Pointer[extent]
-	// cache has an entry of index i at i modulo its length. What is outside the extent does not count.
+	// cache has an entry of index i at i modulo its length. What is outside the extent does not
+	// count.
 	cache [LogCacheEntries]atomic.Pointer[raft.Log]
 }
 
@@ -53,7 +55,8 @@ func (e extent) plus(entries []*raft.Log) (extent, error) {
 			e = extent{entry.Index, entry.Index - 1}
 		}
 		if entry.Index != e.last+1 {
-			return e, fmt.Errorf("entry %d can't follow entry %d: the log would have a gap", entry.Index, e.last)
+			return e, fmt.Errorf("entry %d can't follow entry %d: the log would have a gap",
+				entry.Index, e.last)
 		}
 		e.last++
 	}
@@ -81,12 +84,13 @@ func extentOf(log raft.LogStore) (extent, error) {
 	return extent{first, last}, errors.Join(firstErr, lastErr)
 }
 
-// inSnapshot is the type of an entry of which only the term is known. Raft does not apply such a type.
+// inSnapshot is the type of an entry of which only the term is known. Raft does not apply such a
+// type.
 const inSnapshot = raft.LogType(0xff)
 
-// IsMonotonic makes raft delete the whole log after a snapshot from the leader, and not only what the
-// snapshot covers. Otherwise the log would have a gap, which can't be distinguished from entries that were lost
-// (S12).
+// IsMonotonic makes raft delete the whole log after a snapshot from the leader, and not only what
+// the snapshot covers. Otherwise the log would have a gap, which can't be distinguished from
+// entries that were lost (S12).
 func (l *raftLog) IsMonotonic() bool { return true }
 
 // FirstIndex implements raft.LogStore.
@@ -95,8 +99,8 @@ func (l *raftLog) FirstIndex() (uint64, error) { return l.extent.Load().first, n
 // LastIndex implements raft.LogStore.
 func (l *raftLog) LastIndex() (uint64, error) { return l.extent.Load().last, nil }
 
-// GetLog implements raft.LogStore. It reads without the writer's lock. An entry that can't be read is
-// damaged, unless the extent has changed meanwhile, since the entry may have been deleted.
+// GetLog implements raft.LogStore. It reads without the writer's lock. An entry that can't be read
+// is damaged, unless the extent has changed meanwhile, since the entry may have been deleted.
 func (l *raftLog) GetLog(index uint64, entry *raft.Log) error {
 	for {
 		now := l.extent.Load()
@@ -117,14 +121,15 @@ func (l *raftLog) GetLog(index uint64, entry *raft.Log) error {
 	}
 }
 
-// getSnapshotted returns the term of the newest snapshot's last entry, if the log is empty or begins
-// right behind it.
+// getSnapshotted returns the term of the newest snapshot's last entry, if the log is empty or
+// begins right behind it.
 //
-// Raft needs it to continue behind the snapshot: otherwise a leader that has another first entry could
-// only send its snapshot again, without an end. Raft asks for the term alone, unless it is about to send
-// entry 1 (a restored backup's snapshot ends there), or the log is deleted up to here just as a leader
-// reads it: package peer sends no such entry, and takes none. If the log is empty raft mostly knows the
-// term by itself, but it forgets the leader's snapshot for one of its own that it finishes later.
+// Raft needs it to continue behind the snapshot: otherwise a leader that has another first entry
+// could only send its snapshot again, without an end. Raft asks for the term alone, unless it is
+// about to send entry 1 (a restored backup's snapshot ends there), or the log is deleted up to here
+// just as a leader reads it: package peer sends no such entry, and takes none. If the log is empty
+// raft mostly knows the term by itself, but it forgets the leader's snapshot for one of its own
+// that it finishes later.
 func (l *raftLog) getSnapshotted(now extent, index uint64, entry *raft.Log) error {
 	if index < 2 || now.first != 0 && now.first != index+1 {
 		return raft.ErrLogNotFound // raft compares it with ==
@@ -167,10 +172,10 @@ func (l *raftLog) markDurableWhenIdle(mark func() error) {
 // StoreLog implements raft.LogStore.
 func (l *raftLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
 
-// StoreLogs implements raft.LogStore. Entries that the log has from the first of these on conflict with the
-// leader's, and go in the same write. Raft has taken back what they did to the list of nodes, but counts
-// them until these are in their place. So these are not refused for want of space, and if one does not
-// fit its checksum the process ends.
+// StoreLogs implements raft.LogStore. Entries that the log has from the first of these on conflict
+// with the leader's, and go in the same write. Raft has taken back what they did to the list of
+// nodes, but counts them until these are in their place. So these are not refused for want of
+// space, and if one does not fit its checksum the process ends.
 func (l *raftLog) StoreLogs(entries []*raft.Log) error {
 	sealed := make([]*raft.Log, len(entries))
 	for i, entry := range entries {
@@ -179,7 +184,8 @@ func (l *raftLog) StoreLogs(entries []*raft.Log) error {
 	replaces := l.extent.Load().has(entries[0].Index)
 	if err := l.admit(entries, replaces, l.pending.size()+bytesOf(sealed)); err != nil {
 		if replaces {
-			err = l.record.abort(fmt.Errorf("%w; start the node again: raft still counts the entries that these replace", err))
+			err = l.record.abort(fmt.Errorf(
+				"%w; start the node again: raft still counts the entries that these replace", err))
 		}
 		return err
 	}
@@ -216,7 +222,8 @@ func (l *raftLog) show(entries []*raft.Log, next extent) {
 	l.extent.Store(&next)
 }
 
-// hide takes entries from raft, before they go. It leaves the others in the cache: some may be pending.
+// hide takes entries from raft, before they go. It leaves the others in the cache: some may be
+// pending.
 func (l *raftLog) hide(rest func(extent) extent) {
 	l.pending.mu.Lock()
 	defer l.pending.mu.Unlock()
@@ -230,12 +237,15 @@ func (l *raftLog) hide(rest func(extent) extent) {
 }
 
 // admit refuses entries for which there is no space (S5), and those that are not
-// what was proposed (S13). A leader appends a configuration alone, and raft has it in force also if that fails.
+// what was proposed (S13). A leader appends a configuration alone, and raft has it in force also if
+// that fails.
 func (l *raftLog) admit(entries []*raft.Log, replaces bool, bytes int) error {
 	for _, entry := range entries {
 		if err := Verify(entry); err != nil {
-			return fmt.Errorf("%w; none of the entries that came with it is in the log; if it was sent by the leader it is sent again; "+
-				"if this goes on, the memory of a node or the network between them changes what passes through it", err)
+			return fmt.Errorf(
+				"%w; none of the entries that came with it is in the log; if it was sent by the "+
+					"leader it is sent again; if this goes on, the memory of a node or the "+
+					"network between them changes what passes through it", err)
 		}
 	}
 	if replaces || len(entries) == 1 && entries[0].Type == raft.LogConfiguration {
@@ -244,20 +254,22 @@ func (l *raftLog) admit(entries []*raft.Log, replaces bool, bytes int) error {
 	return l.space.admit(bytes)
 }
 
-// DeleteRange implements raft.LogStore. It deletes what lies up to last, when what was pending is written.
+// DeleteRange implements raft.LogStore. It deletes what lies up to last, when what was pending is
+// written.
 //
-// Raft also deletes the end of the log because it conflicts with the leader's entries, and all of it
-// when the leader has sent a snapshot:
+// Raft also deletes the end of the log because it conflicts with the leader's entries, and all of
+// it when the leader has sent a snapshot:
 //
-//   - All lies behind the newest snapshot: nothing is deleted. If it conflicts, the next append takes its
-//     place (StoreLogs). After a snapshot, that continues behind its end, or takes its place.
+//   - All lies behind the newest snapshot: nothing is deleted. If it conflicts, the next append
+//     takes its place (StoreLogs). After a snapshot, that continues behind its end, or takes its
+//     place.
 //   - The log reaches beyond the snapshot: nothing is deleted. What lies beyond may have been
 //     acknowledged, and there is no gap. If the log that stays has a later list of nodes than the
 //     snapshot, the process ends, since raft has taken the snapshot's.
 //   - The log has another entry where the snapshot ends: it is of a leader whose entries were never
-//     committed. Raft would still take its last entry for this node's, also when the log is deleted, and
-//     refuse the entries behind the snapshot forever. So the process ends, and the next Open deletes the
-//     log.
+//     committed. Raft would still take its last entry for this node's, also when the log is
+//     deleted, and refuse the entries behind the snapshot forever. So the process ends, and the
+//     next Open deletes the log.
 func (l *raftLog) DeleteRange(first, last uint64) error {
 	if err := l.flush(); err != nil {
 		return err
@@ -268,15 +280,18 @@ func (l *raftLog) DeleteRange(first, last uint64) error {
 		// No list of nodes is looked for: package peer gives raft no snapshot twice (P10 there).
 		return nil
 	case now.has(first - 1):
-		return fmt.Errorf("entries %d to %d lie in the middle of %d to %d: the log would have a gap", first, last, now.first, now.last)
+		return fmt.Errorf("entries %d to %d lie in the middle of %d to %d: the log would "+
+			"have a gap", first, last, now.first, now.last)
 	case last >= now.last && now.has(newest.Index):
 		same, err := l.hasLastOf(newest)
 		switch {
 		case err != nil:
 			return err
 		case !same:
-			return l.record.abort(fmt.Errorf("store: %w: %s has an entry at index %d that is not of term %d, so its end was never committed; "+
-				"nothing was lost; the process must end and start again, which deletes the log: the snapshot holds all of it that counts",
+			return l.record.abort(fmt.Errorf(
+				"store: %w: %s has an entry at index %d that is not of term %d, so its end was "+
+					"never committed; nothing was lost; the process must end and start again, "+
+					"which deletes the log: the snapshot holds all of it that counts",
 				ErrContradicted, l.file, newest.Index, newest.Term))
 		case newest.Index < now.last:
 			return l.endIfLaterConfiguration(newest, now.last)
@@ -285,16 +300,17 @@ func (l *raftLog) DeleteRange(first, last uint64) error {
 	return l.remove(last)
 }
 
-// hasLastOf reports whether the log, whose extent has the snapshot's last entry, has it of the same term.
+// hasLastOf reports whether the log, whose extent has the snapshot's last entry, has it of the same
+// term.
 func (l *raftLog) hasLastOf(snapshot raft.SnapshotMeta) (bool, error) {
 	var entry raft.Log
 	err := l.GetLog(snapshot.Index, &entry)
 	return entry.Term == snapshot.Term, err
 }
 
-// endIfLaterConfiguration ends the process if a log that stays behind the leader's snapshot, and ends
-// with end, has a list of nodes. Raft has taken the snapshot's instead, and does not look at entries
-// that it has: it would elect by an older list.
+// endIfLaterConfiguration ends the process if a log that stays behind the leader's snapshot, and
+// ends with end, has a list of nodes. Raft has taken the snapshot's instead, and does not look at
+// entries that it has: it would elect by an older list.
 func (l *raftLog) endIfLaterConfiguration(snapshot raft.SnapshotMeta, end uint64) error {
 	for index := snapshot.Index + 1; index <= end; index++ {
 		var entry raft.Log
@@ -302,16 +318,19 @@ func (l *raftLog) endIfLaterConfiguration(snapshot raft.SnapshotMeta, end uint64
 			return err
 		}
 		if entry.Type == raft.LogConfiguration {
-			return l.record.abort(fmt.Errorf("store: the list of nodes that entry %d of %s holds is later than the one of the leader's snapshot, "+
-				"which raft has taken; nothing was lost; the process must end and start again, which takes the later one", index, l.file))
+			return l.record.abort(fmt.Errorf(
+				"store: the list of nodes that entry %d of %s holds is later than the one of the "+
+					"leader's snapshot, which raft has taken; nothing was lost; the process must "+
+					"end and start again, which takes the later one", index, l.file))
 		}
 	}
 	return nil
 }
 
-// dropStale completes what a raft left that ended when the leader had sent a snapshot: it deletes the
-// whole log if that ends before the snapshot, so that the next entry would leave a gap, or has another
-// entry where the snapshot ends. Raft has not begun yet; what its last run left pending is written first.
+// dropStale completes what a raft left that ended when the leader had sent a snapshot: it deletes
+// the whole log if that ends before the snapshot, so that the next entry would leave a gap, or has
+// another entry where the snapshot ends. Raft has not begun yet; what its last run left pending is
+// written first.
 func (l *raftLog) dropStale() error {
 	if err := l.flush(); err != nil {
 		return err

@@ -69,9 +69,9 @@ func TestAGapIsRefused(t *testing.T) {
 	})
 }
 
-// The leader has sent a snapshot, and raft has the whole log go: up to the snapshot it goes, so that the
-// next entry follows it without a gap. What reaches beyond the snapshot may have been acknowledged, and
-// stays.
+// The leader has sent a snapshot, and raft has the whole log go: up to the snapshot it goes, so
+// that the next entry follows it without a gap. What reaches beyond the snapshot may have been
+// acknowledged, and stays.
 func TestASnapshotTakesThePlaceOfTheLog(t *testing.T) {
 	for name, c := range map[string]struct {
 		snapshot uint64
@@ -98,8 +98,8 @@ func TestASnapshotTakesThePlaceOfTheLog(t *testing.T) {
 	}
 }
 
-// The process ends when the leader's snapshot is complete and the log is still there: the next start has
-// it go.
+// The process ends when the leader's snapshot is complete and the log is still there: the next
+// start has it go.
 func TestALogThatEndsBeforeTheSnapshotGoesAtTheStart(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()

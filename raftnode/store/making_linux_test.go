@@ -19,9 +19,9 @@ import (
 // writtenUpTo makes the test binary the process whose files can't grow beyond so many bytes.
 const writtenUpTo = "ZAMOK_STORE_TEST_LIMIT"
 
-// A process ends in the middle of making the files of a directory: none of them can grow beyond a limit, and
-// the write that meets it is torn there. The next start makes the directory anew, and it does not count as damaged,
-// neither then nor later.
+// A process ends in the middle of making the files of a directory: none of them can grow beyond a
+// limit, and the write that meets it is torn there. The next start makes the directory anew, and it
+// does not count as damaged, neither then nor later.
 func TestAFileThatIsTornWhileItIsMadeIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	if limit := os.Getenv(writtenUpTo); limit != "" {
@@ -30,10 +30,12 @@ func TestAFileThatIsTornWhileItIsMadeIsMadeAnew(t *testing.T) {
 	}
 	page := os.Getpagesize()
 	torn := 0
-	for _, limit := range []int{0, 512, page, 2*page - 1, 3 * page, 4*page - 1, 4 * page, 5 * page, 6 * page, 7 * page, 8 * page, 9 * page, SegmentBytes - 1} {
+	for _, limit := range []int{0, 512, page, 2*page - 1, 3 * page, 4*page - 1, 4 * page, 5 * page,
+		6 * page, 7 * page, 8 * page, 9 * page, SegmentBytes - 1} {
 		cfg := Config{Dir: filepath.Join(t.TempDir(), "data")}
 		maker := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
-		maker.Env = append(os.Environ(), victimDir+"="+cfg.Dir, fmt.Sprintf("%s=%d", writtenUpTo, limit))
+		maker.Env = append(os.Environ(), victimDir+"="+cfg.Dir,
+			fmt.Sprintf("%s=%d", writtenUpTo, limit))
 		if maker.Run() != nil {
 			torn++
 		}
@@ -69,7 +71,8 @@ func leftOver(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// Of many processes that make one directory at the same time one has it, and the others are refused.
+// Of many processes that make one directory at the same time one has it, and the others are
+// refused.
 func TestADirectoryIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	for range 2 {

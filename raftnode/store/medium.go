@@ -19,7 +19,8 @@ import (
 
 // A medium keeps the data of a node: a directory, or a Memory. It is locked while it is open (S7).
 type medium interface {
-	// path returns where the file of this name is, for messages; of an empty name, where the medium is.
+	// path returns where the file of this name is, for messages; of an empty name, where the medium
+	// is.
 	path(name string) string
 
 	list(folder string) (names []string, err error)
@@ -28,8 +29,8 @@ type medium interface {
 	remove(name string) error // if it is there
 	free() uint64
 
-	// openVotes and openLog open the two files that are written all the time. fresh: the file is made if
-	// there is none, otherwise one that is missing is refused.
+	// openVotes and openLog open the two files that are written all the time. fresh: the file is
+	// made if there is none, otherwise one that is missing is refused.
 	openVotes(fresh bool) (Table, error)
 	openLog(id ID, fresh bool) (engine, error)
 
@@ -37,25 +38,28 @@ type medium interface {
 	close() error
 }
 
-// A draft is a file that is being written. It gets its name when it is committed, after all of it is
-// flushed, and then replaces an older file of that name; a crash leaves the one or the other, whole.
+// A draft is a file that is being written. It gets its name when it is committed, after all of it
+// is flushed, and then replaces an older file of that name; a crash leaves the one or the other,
+// whole.
 type draft struct {
 	io.Writer
 	commit, discard func() error
 }
 
 // An engine keeps the log's entries. Its caller knows which entries there are: it is never asked
-// for another entry, nor to append behind a gap, nor to delete others than the first ones. An append
-// of entries that it has takes their place, and that of all behind them.
+// for another entry, nor to append behind a gap, nor to delete others than the first ones. An
+// append of entries that it has takes their place, and that of all behind them.
 type engine interface {
 	raft.LogStore
 	// inspect verifies all entries, and returns the term of the last one.
 	inspect() (term uint64, err error)
-	// lost is the end of what may have been acknowledged and is not there; zero: nothing is missing.
+	// lost is the end of what may have been acknowledged and is not there; zero: nothing is
+	// missing.
 	lost() tail.End
 	// begin comes before the first write, and overwrites what is left of what was lost.
 	begin() error
-	// latest is the index of the first of the latest entries that take together at most so many bytes.
+	// latest is the index of the first of the latest entries that take together at most so many
+	// bytes.
 	latest(bytes int) (from uint64)
 	// markDurable records that what was written is durable.
 	markDurable() error
@@ -92,7 +96,8 @@ func openDirectory(dir string) (medium, error) {
 		err = makeDir(filepath.Join(dir, snapshotFolder))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("store: the data directory can't be made: %w; nothing was opened; check the path and its permissions", err)
+		return nil, fmt.Errorf("store: the data directory can't be made: %w; nothing was opened; "+
+			"check the path and its permissions", err)
 	}
 	d := &directory{dir: dir}
 	if d.lock, err = os.OpenFile(d.path(lockName), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
@@ -188,12 +193,14 @@ func (d *directory) openError(name string, err error) error {
 		return err // which names the file
 	}
 	if errors.Is(err, bbolterrors.ErrTimeout) {
-		return fmt.Errorf("store: %w: another process has had %s open for the last %v; nothing was changed; "+
-			"end that process first (fuser %s names it), or give this node a directory of its own",
+		return fmt.Errorf(
+			"store: %w: another process has had %s open for the last %v; nothing was changed; "+
+				"end that process first (fuser %s names it), or give this node a directory "+
+				"of its own",
 			ErrLocked, d.dir, lockWait, d.path(name))
 	}
-	return fmt.Errorf("store: %s can't be opened: %w; the node was not started and its data is as it was; "+
-		"check permissions, free space and disk", d.path(name), err)
+	return fmt.Errorf("store: %s can't be opened: %w; the node was not started and its data is "+
+		"as it was; check permissions, free space and disk", d.path(name), err)
 }
 
 func (d *directory) close() (err error) {

@@ -27,9 +27,9 @@ type Memory struct {
 	files map[string][]byte // whole files, never changed
 }
 
-// Copy returns what a power failure at this moment would leave: all that was written, and nothing of a
-// snapshot that is not complete. No Store uses it, and the Memory continues without it. No write
-// may be in progress, or the copy has it in one of its parts and not in another.
+// Copy returns what a power failure at this moment would leave: all that was written, and nothing
+// of a snapshot that is not complete. No Store uses it, and the Memory continues without it. No
+// write may be in progress, or the copy has it in one of its parts and not in another.
 func (m *Memory) Copy() (*Memory, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -96,7 +96,8 @@ func (m *Memory) remove(name string) error {
 
 func (m *Memory) lock() error {
 	if !m.inUse.TryLock() {
-		return fmt.Errorf("store: %w: another Store has this Memory open; nothing was changed; close that one first, or use a new Memory", ErrLocked)
+		return fmt.Errorf("store: %w: another Store has this Memory open; nothing was changed; "+
+			"close that one first, or use a new Memory", ErrLocked)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -135,7 +136,8 @@ func (l memoryLog) inspect() (term uint64, err error) {
 	for index := max(all.first, 1); index <= all.last && err == nil; index++ {
 		var entry raft.Log
 		if err = readEntry(l, index, &entry); err == nil && entry.Term < term {
-			err = fmt.Errorf("entry %d is of term %d, and the one before it of term %d", index, entry.Term, term)
+			err = fmt.Errorf("entry %d is of term %d, and the one before it of term %d", index,
+				entry.Term, term)
 		}
 		term = entry.Term
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// termMax is the last term that a node starts in. Elections never get there. The one after the greatest
-	// uint64 would be 0, which no other node follows.
+	// termMax is the last term that a node starts in. Elections never get there. The one after the
+	// greatest uint64 would be 0, which no other node follows.
 	termMax = 1 << 63
 	// indexMax is the last index that a snapshot may reach.
 	indexMax = 1 << 62
@@ -31,7 +31,8 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{medium: cfg.Memory, naming: newFIFOMutex(), record: &record{fatal: cfg.Fatal, observe: cfg.Observe}}
+	s := &Store{medium: cfg.Memory, naming: newFIFOMutex(),
+		record: &record{fatal: cfg.Fatal, observe: cfg.Observe}}
 	s.record.ctx, s.record.stop = context.WithCancelCause(context.Background())
 	if cfg.Memory == nil {
 		s.medium, err = openDirectory(cfg.Dir)
@@ -61,11 +62,15 @@ func (s *Store) open(cfg Config) error {
 		return err
 	}
 	if !fresh && id.Contents != cfg.Format {
-		return fmt.Errorf("store: %w: log and snapshots in %s have format %s, and this binary writes and reads format %s; nothing was changed; "+
-			"start the binary that wrote them (\"zamok version\" prints the format of a binary)", ErrOtherFormat, s.medium.path(""), id.Contents, cfg.Format)
+		return fmt.Errorf(
+			"store: %w: log and snapshots in %s have format %s, and this binary writes and reads "+
+				"format %s; nothing was changed; start the binary that wrote them (\"zamok "+
+				"version\" prints the format of a binary)", ErrOtherFormat, s.medium.path(""),
+			id.Contents, cfg.Format)
 	}
 	if fresh {
-		id = Identity{Format: formatNow, Contents: cfg.Format, Node: cfg.NodeID, Incarnation: NewID()}
+		id = Identity{Format: formatNow, Contents: cfg.Format, Node: cfg.NodeID,
+			Incarnation: NewID()}
 	}
 	table, err := s.medium.openVotes(fresh)
 	if err != nil {
@@ -84,13 +89,15 @@ func (s *Store) open(cfg Config) error {
 	}
 	if fresh {
 		if s.HoldsData() || damage != nil || s.votes.term() > 0 {
-			return lost(s.medium, "%s is missing, but there is a log, a vote or a snapshot", identityName)
+			return lost(s.medium, "%s is missing, but there is a log, a vote or a snapshot",
+				identityName)
 		}
 		if err := table.Put(Values{stampKey: id.Incarnation[:]}); err != nil {
 			return err
 		}
 	}
-	if values, err := table.Values(); err != nil || !bytes.Equal(values[stampKey], id.Incarnation[:]) {
+	if values, err := table.Values(); err != nil ||
+		!bytes.Equal(values[stampKey], id.Incarnation[:]) {
 		return lost(s.medium, "%s is from another directory", votesName)
 	}
 	if id.Node != cfg.NodeID {
@@ -102,9 +109,12 @@ func (s *Store) open(cfg Config) error {
 		return err
 	}
 	if id.Bootstrapped && !s.HoldsData() {
-		return lost(s.medium, "the marker says that this node was a member of a cluster, but there is neither a log entry nor a snapshot")
+		return lost(s.medium,
+			"the marker says that this node was a member of a cluster, but there is neither a "+
+				"log entry nor a snapshot")
 	}
-	if cut := s.engine.lost(); cut != (tail.End{}) { // on the disk before begin writes over what is left of it
+	// on the disk before begin writes over what is left of it
+	if cut := s.engine.lost(); cut != (tail.End{}) {
 		cut.Term = min(cut.Term, s.votes.term())
 		if err := s.Owe(cut); err != nil {
 			return err
@@ -113,7 +123,9 @@ func (s *Store) open(cfg Config) error {
 	if err := s.engine.begin(); err != nil {
 		return err
 	}
-	if fresh { // the identity is written last: a crash before leaves files without data, and the next start begins again
+	// the identity is written last: a crash before leaves files without data, and the next start
+	// begins again
+	if fresh {
 		if err := writeIdentity(s.medium, id); err != nil {
 			return err
 		}
@@ -129,7 +141,8 @@ func (s *Store) open(cfg Config) error {
 func (s *Store) assemble(cfg Config, table Table, files *snapshots) (err error) {
 	s.snapshots = wrapped(cfg.Wrap.Snapshots, raft.SnapshotStore(files))
 	s.space = &space{
-		where: s.medium.path(""), lowSpace: cfg.LowSpace, reserved: cfg.ReservedSpace, free: cfg.Wrap.Free,
+		where: s.medium.path(""), lowSpace: cfg.LowSpace, reserved: cfg.ReservedSpace,
+		free: cfg.Wrap.Free,
 	}
 	if s.space.free == nil {
 		s.space.free = s.medium.free
@@ -140,7 +153,8 @@ func (s *Store) assemble(cfg Config, table Table, files *snapshots) (err error) 
 	}
 	s.logs = &raftLog{
 		serialWriter: serialWriter{s.medium.path(logName), newFIFOMutex(), s.record},
-		engine:       wrapped(cfg.Wrap.Logs, raft.LogStore(s.engine)), space: s.space, snapshots: files,
+		engine:       wrapped(cfg.Wrap.Logs, raft.LogStore(s.engine)), space: s.space,
+		snapshots:   files,
 		mayPostpone: cfg.Postpone, written: cfg.Written,
 	}
 	s.votes.log = s.logs
@@ -156,7 +170,8 @@ func wrapped[T any](wrap func(T) T, inner T) T {
 	return wrap(inner)
 }
 
-// inspect refuses data that is damaged, or not whole. unreadable is the newest snapshot if that is damaged.
+// inspect refuses data that is damaged, or not whole. unreadable is the newest snapshot if that is
+// damaged.
 func (s *Store) inspect(unreadable snapshotID, damage error) error {
 	log, newest, term := *s.logs.extent.Load(), s.logs.snapshots.newest(), s.votes.term()
 	logTerm, err := s.engine.inspect()
@@ -166,24 +181,29 @@ func (s *Store) inspect(unreadable snapshotID, damage error) error {
 	case term > termMax:
 		return lost(s.medium, "the votes are of term %d, which no cluster reaches", term)
 	case term < logTerm:
-		// Raft writes a term before the first entry of it, so votes of an earlier term are from an older
-		// copy, and the node could vote twice in one term.
-		return lost(s.medium, "the log has reached term %d, but the votes only know term %d", logTerm, term)
+		// Raft writes a term before the first entry of it, so votes of an earlier term are from an
+		// older copy, and the node could vote twice in one term.
+		return lost(s.medium, "the log has reached term %d, but the votes only know term %d",
+			logTerm, term)
 	case damage != nil && !s.covers(log, unreadable, newest.Index):
 		return damage
 	case log.first > newest.Index+1:
-		return Damaged(s.logs.file, fmt.Sprintf("it begins with entry %d, and the newest snapshot ends with entry %d", log.first, newest.Index))
+		return Damaged(s.logs.file,
+			fmt.Sprintf("it begins with entry %d, and the newest snapshot ends with entry %d",
+				log.first, newest.Index))
 	case term < newest.Term:
-		return lost(s.medium, "snapshot %s is of term %d, but the votes only know term %d", newest.ID, newest.Term, term)
+		return lost(s.medium, "snapshot %s is of term %d, but the votes only know term %d",
+			newest.ID, newest.Term, term)
 	case newest.Index > indexMax:
-		return lost(s.medium, "snapshot %s reaches index %d, which no log reaches", newest.ID, newest.Index)
+		return lost(s.medium, "snapshot %s reaches index %d, which no log reaches", newest.ID,
+			newest.Index)
 	}
 	return nil
 }
 
-// covers reports whether the log has everything between a snapshot that can be read and the last entry
-// of a newer one that can't: raft continues from the older one, and would not notice what is missing
-// between that and the log.
+// covers reports whether the log has everything between a snapshot that can be read and the last
+// entry of a newer one that can't: raft continues from the older one, and would not notice what is
+// missing between that and the log.
 func (s *Store) covers(log extent, unreadable snapshotID, base uint64) bool {
 	var last raft.Log // one of another term was to be deleted
 	return log.first <= base+1 && log.has(unreadable[1]) &&

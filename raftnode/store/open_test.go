@@ -33,7 +33,8 @@ func onEach(t *testing.T, test func(t *testing.T, reopen func() *Store)) {
 	}
 }
 
-// sized is how much of something a test does: in .ci/run, which sets ZAMOK_TEST_ALL; in make test; with -short.
+// sized is how much of something a test does: in .ci/run, which sets ZAMOK_TEST_ALL; in make test;
+// with -short.
 func sized(all, quick, short int) int {
 	switch {
 	case testing.Short():
@@ -44,8 +45,8 @@ func sized(all, quick, short int) int {
 	return all
 }
 
-// open opens node n1 on cfg, and closes it when the test ends. Its log is not marked durable before that. Fatal, if the
-// test has none of its own, fails the test.
+// open opens node n1 on cfg, and closes it when the test ends. Its log is not marked durable before
+// that. Fatal, if the test has none of its own, fails the test.
 func open(t testing.TB, cfg Config) *Store {
 	t.Helper()
 	if cfg.NodeID == "" {
@@ -61,8 +62,8 @@ func open(t testing.TB, cfg Config) *Store {
 	return st
 }
 
-// withoutIdleMark has a log marked durable when it is closed, and not when it is idle: a test does not
-// expect that write.
+// withoutIdleMark has a log marked durable when it is closed, and not when it is idle: a test does
+// not expect that write.
 func withoutIdleMark(t testing.TB, st *Store) {
 	if st.logs.idle != nil && !st.logs.idle.Stop() { // it is being marked now
 		require.Eventually(t, func() bool {
@@ -97,7 +98,8 @@ func noise(random *rand.Rand, term, first uint64, count, bytesMost int) (logs []
 
 // command is an entry as it is proposed.
 func command(index, term uint64, data []byte) *raft.Log {
-	return &raft.Log{Index: index, Term: term, Type: raft.LogCommand, Data: data, Extensions: Checksum(data)}
+	return &raft.Log{Index: index, Term: term, Type: raft.LogCommand, Data: data,
+		Extensions: Checksum(data)}
 }
 
 // fill writes the entries from first to last as one term, as raft does: the
@@ -122,7 +124,8 @@ func bounds(log raft.LogStore) (first, last uint64, err error) {
 // beginSnapshot makes a snapshot that is neither closed nor cancelled.
 func beginSnapshot(t testing.TB, st *Store, term, index uint64, state string) raft.SnapshotSink {
 	t.Helper()
-	sink, err := st.Snapshots().Create(1, index, term, raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "n1:1"}}}, 1, nil)
+	sink, err := st.Snapshots().Create(1, index, term,
+		raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "n1:1"}}}, 1, nil)
 	require.NoError(t, err)
 	_, err = io.WriteString(sink, state)
 	require.NoError(t, err)

@@ -79,9 +79,11 @@ func TestCutOfAMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, image.Cut(3))
 	st = open(t, Config{Memory: image})
-	assert.Equal(t, tail.State{Log: tail.End{Term: 1, Index: 17}, Owed: tail.End{Term: 1, Index: 20}}, st.Tail())
+	assert.Equal(t, tail.State{Log: tail.End{Term: 1, Index: 17},
+		Owed: tail.End{Term: 1, Index: 20}}, st.Tail())
 	require.NoError(t, st.Close())
 	require.NoError(t, image.Cut(30))
-	assert.Equal(t, tail.State{Log: tail.End{Term: 1, Index: 1}, Owed: tail.End{Term: 1, Index: 20}}, open(t, Config{Memory: image}).Tail())
+	assert.Equal(t, tail.State{Log: tail.End{Term: 1, Index: 1},
+		Owed: tail.End{Term: 1, Index: 20}}, open(t, Config{Memory: image}).Tail())
 	require.NoError(t, new(Memory).Cut(1))
 }

@@ -9,15 +9,15 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// What is pending is bounded; an entry that does not fit is written before raft continues. The cache of the
-// log holds all that is pending.
+// What is pending is bounded; an entry that does not fit is written before raft continues. The
+// cache of the log holds all that is pending.
 const (
 	pendingMax      = LogCacheEntries
 	pendingBytesMax = 16 << 20
 )
 
-// pending are the entries that raft counts as stored and that are not on the disk yet (S16), in order. One
-// goroutine writes them, while there are any.
+// pending are the entries that raft counts as stored and that are not on the disk yet (S16), in
+// order. One goroutine writes them, while there are any.
 type pending struct {
 	mu      sync.Mutex // guards what follows, and changes of the log's extent
 	entries []*raft.Log
@@ -31,8 +31,9 @@ func (p *pending) size() int {
 	return p.bytes
 }
 
-// postpone makes entries pending, if they may be, and reports whether it did. The question and the change are
-// one step: a term is written after this node has ceased to lead, and then waits for what is pending.
+// postpone makes entries pending, if they may be, and reports whether it did. The question and the
+// change are one step: a term is written after this node has ceased to lead, and then waits for
+// what is pending.
 func (l *raftLog) postpone(entries, sealed []*raft.Log) bool {
 	p := &l.pending
 	p.mu.Lock()
@@ -54,15 +55,16 @@ func (l *raftLog) postpone(entries, sealed []*raft.Log) bool {
 	return true
 }
 
-// writePending writes what has gathered, in one append, until nothing is pending. After a failure the rest
-// stays pending: the process ends.
+// writePending writes what has gathered, in one append, until nothing is pending. After a failure
+// the rest stays pending: the process ends.
 func (l *raftLog) writePending() {
 	p := &l.pending
 	for more := true; more; {
 		p.mu.Lock()
 		entries := p.entries
 		p.mu.Unlock()
-		if l.write(OpAppend, len(entries), func() error { return l.engine.StoreLogs(entries) }) != nil {
+		if l.write(OpAppend, len(entries),
+			func() error { return l.engine.StoreLogs(entries) }) != nil {
 			return
 		}
 		l.written(entries)
@@ -78,8 +80,8 @@ func (l *raftLog) writePending() {
 	}
 }
 
-// waitWritten returns nil when no entry up to index is pending. It returns an error if ctx, or all writing,
-// ends before that.
+// waitWritten returns nil when no entry up to index is pending. It returns an error if ctx, or all
+// writing, ends before that.
 func (l *raftLog) waitWritten(ctx context.Context, index uint64) error {
 	p := &l.pending
 	for {
@@ -103,7 +105,8 @@ func (l *raftLog) waitWritten(ctx context.Context, index uint64) error {
 	}
 }
 
-// flush waits for what is pending now, and ends the process, as a failed write does, if that will not be written.
+// flush waits for what is pending now, and ends the process, as a failed write does, if that will
+// not be written.
 func (l *raftLog) flush() error {
 	l.pending.mu.Lock()
 	last := l.extent.Load().last // under the lock: with what is just becoming pending

@@ -39,20 +39,21 @@ func onPending(t *testing.T, test func(t *testing.T, st *pendingTest)) {
 			NodeID: "n1", Memory: st.memory,
 			Postpone: func([]*raft.Log) bool { return !st.refuse },
 			Fatal:    func(err error) { st.fatal = append(st.fatal, err) },
-			Wrap: Wrap{Free: func() uint64 { return st.free }, Logs: withFault(func(op Op, first, last uint64) error {
-				st.gate.Lock()
-				held := st.held
-				if op == OpAppend {
-					st.writes = append(st.writes, [2]uint64{first, last})
-				}
-				st.gate.Unlock()
-				if held != nil {
-					<-held
-				}
-				st.gate.Lock()
-				defer st.gate.Unlock()
-				return st.failed
-			}).Logs},
+			Wrap: Wrap{Free: func() uint64 { return st.free },
+				Logs: withFault(func(op Op, first, last uint64) error {
+					st.gate.Lock()
+					held := st.held
+					if op == OpAppend {
+						st.writes = append(st.writes, [2]uint64{first, last})
+					}
+					st.gate.Unlock()
+					if held != nil {
+						<-held
+					}
+					st.gate.Lock()
+					defer st.gate.Unlock()
+					return st.failed
+				}).Logs},
 		}
 		var err error
 		st.Store, err = Open(st.cfg)
@@ -108,7 +109,8 @@ func begin(f func() error) (ended func() (bool, error)) {
 	}
 }
 
-// requireHeld requires that a call waits for the disk, and ends without an error when that continues.
+// requireHeld requires that a call waits for the disk, and ends without an error when that
+// continues.
 func (st *pendingTest) requireHeld(t *testing.T, ended func() (bool, error), what string) {
 	t.Helper()
 	over, err := ended()
@@ -163,7 +165,8 @@ func TestWhatGathersIsOneAppend(t *testing.T) {
 	})
 }
 
-// The result of an append is held back until the last of its entries is on this disk, and no longer.
+// The result of an append is held back until the last of its entries is on this disk, and no
+// longer.
 func TestWaitingForEntries(t *testing.T) {
 	onPending(t, func(t *testing.T, st *pendingTest) {
 		st.hold()
@@ -187,18 +190,21 @@ func TestEachThatMayNotBePendingWaitsForAllBefore(t *testing.T) {
 		st.hold()
 		require.NoError(t, st.Logs().StoreLogs(entries(1, 6, 6)))
 		st.refuse = true
-		st.requireHeld(t, begin(func() error { return st.Logs().StoreLogs(entries(1, 7, 7)) }), "an append")
+		st.requireHeld(t, begin(func() error { return st.Logs().StoreLogs(entries(1, 7, 7)) }),
+			"an append")
 		assert.Equal(t, [][2]uint64{{6, 6}, {7, 7}}, st.writes)
 	})
 }
 
-// The term, and a vote, are written when nothing is pending any more: what is pending is of the term before.
+// The term, and a vote, are written when nothing is pending any more: what is pending is of the
+// term before.
 func TestTermAndVoteWaitForWhatIsPending(t *testing.T) {
 	onPending(t, func(t *testing.T, st *pendingTest) {
 		for i, write := range []func() error{
 			func() error { return st.Votes().SetUint64([]byte(keyCurrentTerm), 2) },
 			func() error {
-				return errors.Join(st.Votes().SetUint64([]byte(keyVoteTerm), 2), st.Votes().Set([]byte(keyVoteCandidate), []byte("n2")))
+				return errors.Join(st.Votes().SetUint64([]byte(keyVoteTerm), 2),
+					st.Votes().Set([]byte(keyVoteCandidate), []byte("n2")))
 			},
 		} {
 			st.hold()
@@ -209,8 +215,8 @@ func TestTermAndVoteWaitForWhatIsPending(t *testing.T) {
 	})
 }
 
-// The question whether an entry may be pending was answered, and then the leadership ends and the term is to be
-// written, on another goroutine.
+// The question whether an entry may be pending was answered, and then the leadership ends and the
+// term is to be written, on another goroutine.
 func TestATermWaitsForWhatIsBecomingPending(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan struct{})
 	held, begun := make(chan struct{}), make(chan struct{}, 1)
@@ -240,7 +246,8 @@ func TestATermWaitsForWhatIsBecomingPending(t *testing.T) {
 	go func() { written <- st.Votes().SetUint64([]byte(keyCurrentTerm), 2) }()
 	require.Eventually(t, func() bool {
 		stacks := make([]byte, 1<<20)
-		return slices.ContainsFunc(strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n"), func(stack string) bool {
+		return slices.ContainsFunc(strings.Split(string(stacks[:runtime.Stack(stacks, true)]),
+			"\n\n"), func(stack string) bool {
 			return strings.Contains(stack, "[sync.Mutex.Lock") && strings.Contains(stack, ".flush(")
 		})
 	}, 10*time.Second, time.Millisecond, "the writer of the term waits for the append")
@@ -274,14 +281,16 @@ func TestDeletionsWaitForWhatIsPending(t *testing.T) {
 	})
 }
 
-// Entries that take the place of others are never pending: what they replace goes when they are written.
+// Entries that take the place of others are never pending: what they replace goes when they are
+// written.
 func TestReplacementsAreNotPending(t *testing.T) {
 	onPending(t, func(t *testing.T, st *pendingTest) {
 		require.NoError(t, st.Logs().StoreLogs(entries(1, 6, 10)))
 		require.NoError(t, st.WaitWritten(t.Context(), 10))
 		require.NoError(t, st.Logs().DeleteRange(6, 10))
 		st.hold()
-		st.requireHeld(t, begin(func() error { return st.Logs().StoreLogs(entries(3, 6, 7)) }), "the append")
+		st.requireHeld(t, begin(func() error { return st.Logs().StoreLogs(entries(3, 6, 7)) }),
+			"the append")
 		_, last := span(t, st.Logs())
 		assert.EqualValues(t, 7, last)
 
@@ -343,7 +352,8 @@ func TestWhatIsPendingIsBounded(t *testing.T) {
 				st.hold()
 				next := fill(t, st)
 				span(t, st.Logs())
-				st.requireHeld(t, begin(func() error { return st.Logs().StoreLogs(next) }), "one more")
+				st.requireHeld(t, begin(func() error { return st.Logs().StoreLogs(next) }),
+					"one more")
 			})
 		})
 	}
@@ -356,7 +366,8 @@ func TestWhatIsPendingCountsAgainstTheFreeSpace(t *testing.T) {
 		one := []*raft.Log{command(6, 1, make([]byte, 1000))}
 		st.free = DefaultReservedSpace + 1500
 		require.NoError(t, st.Logs().StoreLogs(one))
-		require.ErrorIs(t, st.Logs().StoreLogs([]*raft.Log{command(7, 1, make([]byte, 1000))}), ErrDiskFull)
+		require.ErrorIs(t, st.Logs().StoreLogs([]*raft.Log{command(7, 1, make([]byte, 1000))}),
+			ErrDiskFull)
 		st.resume()
 		require.NoError(t, st.WaitWritten(t.Context(), 6))
 		require.NoError(t, st.Logs().StoreLogs([]*raft.Log{command(7, 1, make([]byte, 1000))}))

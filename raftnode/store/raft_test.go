@@ -50,7 +50,8 @@ func TestRaftFindsEverythingAgain(t *testing.T) {
 func bootstrap(t *testing.T, st *Store) {
 	t.Helper()
 	_, transport := raft.NewInmemTransport("n1")
-	require.NoError(t, raft.BootstrapCluster(raftConfig(), st.Logs(), st.Votes(), st.Snapshots(), transport,
+	require.NoError(t, raft.BootstrapCluster(raftConfig(), st.Logs(), st.Votes(), st.Snapshots(),
+		transport,
 		raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "n1"}}}))
 }
 
@@ -74,7 +75,8 @@ func startRaft(t *testing.T, st *Store) (*raft.Raft, *counter) {
 	t.Helper()
 	machine := new(counter)
 	_, transport := raft.NewInmemTransport("n1")
-	node, err := raft.NewRaft(raftConfig(), machine, st.Logs(), st.Votes(), st.Snapshots(), transport)
+	node, err := raft.NewRaft(raftConfig(), machine, st.Logs(), st.Votes(), st.Snapshots(),
+		transport)
 	require.NoError(t, err)
 	select {
 	case leads := <-node.LeaderCh():

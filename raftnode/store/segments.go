@@ -77,7 +77,8 @@ func openSegments(folder string, id ID, fresh bool) (l *segmentLog, err error) {
 		return nil, err
 	}
 	l = &segmentLog{folder: folder, id: id}
-	paths, err := filepath.Glob(filepath.Join(folder, "*"+segmentSuffix)) // in the order of their numbers
+	// in the order of their numbers
+	paths, err := filepath.Glob(filepath.Join(folder, "*"+segmentSuffix))
 	if err == nil && len(paths) > 0 {
 		err = recovered(func() error { return l.load(paths) })
 	}
@@ -119,7 +120,8 @@ func (l *segmentLog) load(paths []string) error {
 		switch {
 		case err != nil:
 			return Damaged(path, err.Error())
-		case path != l.segmentPath(number) || i > 0 && path != l.segmentPath(l.segments[0].number+uint64(i)):
+		case path != l.segmentPath(number) ||
+			i > 0 && path != l.segmentPath(l.segments[0].number+uint64(i)):
 			return Damaged(path, fmt.Sprintf("segment %d of the log is in its place", number))
 		case id != l.id:
 			return Damaged(path, "it is from another directory than the segment before it")
@@ -135,7 +137,8 @@ func (l *segmentLog) load(paths []string) error {
 		case err != nil:
 			return Damaged(path, err.Error())
 		case used && len(l.unused) > 0:
-			return Damaged(l.unused[0], "its first frame is not whole, and a later segment has some")
+			return Damaged(l.unused[0],
+				"its first frame is not whole, and a later segment has some")
 		case used:
 			latest, unreadable = record, bad
 		default:
@@ -158,7 +161,9 @@ func (l *segmentLog) load(paths []string) error {
 	case last+1 == latest.number && !latest.durable:
 		l.cut = latest.end
 	default:
-		return Damaged(l.folder, fmt.Sprintf("the log was flushed up to frame %d, and frame %d is not whole", latest.number, last+1))
+		return Damaged(l.folder,
+			fmt.Sprintf("the log was flushed up to frame %d, and frame %d is not whole",
+				latest.number, last+1))
 	}
 	return nil
 }
@@ -203,7 +208,8 @@ func (l *segmentLog) apply(s *segment, f frame, offset int, text []byte) error {
 		at = 0 // whatever its length, it is not understood
 	}
 	if at != len(text) || f.kind == appendFrame && l.lastIndex() != f.to {
-		return fmt.Errorf("%w: frame %d, of kind %d, does not fit the log, which ends with entry %d", errRecord, f.number, f.kind, l.lastIndex())
+		return fmt.Errorf("%w: frame %d, of kind %d, does not fit the log, which ends with "+
+			"entry %d", errRecord, f.number, f.kind, l.lastIndex())
 	}
 	l.last, l.end = f, int64(offset+at)
 	return nil
@@ -234,12 +240,13 @@ func (l *segmentLog) lastIndex() uint64 {
 }
 
 // begin makes durable what was read, because raft will acknowledge it to other nodes: the process
-// before may have ended without a flush, or with one that failed. A failed flush leaves pages that the
-// kernel takes for clean, so no later flush writes them. Only the last frame can be in such pages, since
-// no frame is begun before the one before it is flushed. It is written again, and what follows it is
-// overwritten.
+// before may have ended without a flush, or with one that failed. A failed flush leaves pages that
+// the kernel takes for clean, so no later flush writes them. Only the last frame can be in such
+// pages, since no frame is begun before the one before it is flushed. It is written again, and what
+// follows it is overwritten.
 func (l *segmentLog) begin() error {
-	left, err := filepath.Glob(filepath.Join(l.folder, "*"+newFileSuffix)) // of a process that ended while it made them
+	// of a process that ended while it made them
+	left, err := filepath.Glob(filepath.Join(l.folder, "*"+newFileSuffix))
 	for _, path := range left {
 		err = errors.Join(err, os.Remove(path))
 	}
@@ -314,7 +321,8 @@ func (l *segmentLog) markDurable() error {
 func (l *segmentLog) inspect() (term uint64, err error) {
 	for i, p := range l.places {
 		if p.term < term {
-			return 0, fmt.Errorf("entry %d is of term %d, and the one before it of term %d", l.first+uint64(i), p.term, term)
+			return 0, fmt.Errorf("entry %d is of term %d, and the one before it of term %d",
+				l.first+uint64(i), p.term, term)
 		}
 		term = p.term
 	}
@@ -374,7 +382,8 @@ func (l *segmentLog) makeSegment(s *segment) (err error) {
 	path, most := l.segmentPath(s.number), int64(framesBegin)
 	if s.File == nil {
 		most = SegmentBytes
-		if s.File, err = os.OpenFile(path+newFileSuffix, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
+		if s.File, err = os.OpenFile(path+newFileSuffix, os.O_RDWR|os.O_CREATE|os.O_TRUNC,
+			0o600); err != nil {
 			return err
 		}
 	}
@@ -422,7 +431,8 @@ func (l *segmentLog) GetLog(index uint64, entry *raft.Log) error {
 func (l *segmentLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
 
 func (l *segmentLog) StoreLogs(entries []*raft.Log) error {
-	return l.write(frame{kind: appendFrame, from: entries[0].Index, to: entries[len(entries)-1].Index}, entries)
+	return l.write(frame{kind: appendFrame, from: entries[0].Index,
+		to: entries[len(entries)-1].Index}, entries)
 }
 
 func (l *segmentLog) DeleteRange(_, to uint64) error {

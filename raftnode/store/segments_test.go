@@ -87,7 +87,8 @@ func TestSegmentsHoldTheLog(t *testing.T) {
 					require.NoError(t, st.Logs().DeleteRange(first, to))
 					model, first = model[to+1-first:], to+1
 					log := st.engine.(*segmentLog)
-					require.Same(t, log.places[0].segment, log.segments[0], "what is older was deleted")
+					require.Same(t, log.places[0].segment, log.segments[0],
+						"what is older was deleted")
 				}
 			default:
 				if op == 6 { // as after a kill: nothing is done in order any more
@@ -132,7 +133,8 @@ func TestASegmentThatWasNotBegunIsMadeAnew(t *testing.T) {
 	require.NoError(t, st.Close())
 	require.Len(t, segmentsIn(t, cfg), 2, "the next one is ready")
 	left := filepath.Join(cfg.Dir, logName, "0000000000000001.log"+newFileSuffix)
-	require.NoError(t, os.WriteFile(left, []byte("of a process that ended while it made it"), 0o600))
+	require.NoError(t, os.WriteFile(left,
+		[]byte("of a process that ended while it made it"), 0o600))
 
 	st = open(t, cfg)
 	awaitNext(st)
@@ -155,17 +157,19 @@ func TestASegmentThatWasNotBegunIsMadeAnew(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
-// A segment that could not be made is not made again, but for want of room: the disk is ill, and the process ends when the
-// segment is needed.
+// A segment that could not be made is not made again, but for want of room: the disk is ill, and
+// the process ends when the segment is needed.
 func TestASegmentThatCanNotBeMadeEndsTheProcess(t *testing.T) {
 	var fatal []error
 	cfg := Config{Dir: t.TempDir(), Fatal: func(err error) { fatal = append(fatal, err) }}
 	st := open(t, cfg)
-	require.NoError(t, os.Mkdir(filepath.Join(cfg.Dir, logName, "0000000000000002.log"+newFileSuffix), 0o700))
+	require.NoError(t,
+		os.Mkdir(filepath.Join(cfg.Dir, logName, "0000000000000002.log"+newFileSuffix), 0o700))
 	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))
 	require.NoError(t, st.Logs().StoreLogs(bigEntries(1, 1, 60)))
 	awaitNext(st)
-	require.NoError(t, os.Remove(filepath.Join(cfg.Dir, logName, "0000000000000002.log"+newFileSuffix)))
+	require.NoError(t,
+		os.Remove(filepath.Join(cfg.Dir, logName, "0000000000000002.log"+newFileSuffix)))
 	require.Empty(t, fatal)
 	require.ErrorIs(t, st.Logs().StoreLogs(bigEntries(1, 61, 120)), ErrBroken)
 	require.Len(t, fatal, 1)
@@ -211,7 +215,8 @@ func TestMissingSegments(t *testing.T) {
 		require.NoError(t, os.Rename(aside, path(i+1)))
 		_, err = Open(cfg)
 		require.ErrorIs(t, err, ErrDamaged, names[i])
-		require.NoError(t, errors.Join(os.Rename(path(i), aside), os.Rename(path(i+1), path(i)), os.Rename(aside, path(i+1))))
+		require.NoError(t, errors.Join(os.Rename(path(i), aside), os.Rename(path(i+1), path(i)),
+			os.Rename(aside, path(i+1))))
 	}
 	require.NoError(t, os.Rename(filepath.Join(cfg.Dir, logName), filepath.Join(cfg.Dir, "aside")))
 	require.NoError(t, os.Mkdir(filepath.Join(cfg.Dir, logName), 0o700))
@@ -248,22 +253,24 @@ func TestAnAppendMayBeLongerThanASegment(t *testing.T) {
 	}
 	awaitNext(st)
 	reused := false
-	require.NoError(t, filepath.WalkDir(filepath.Join(cfg.Dir, logName), func(path string, e fs.DirEntry, err error) error {
-		if err == nil && !e.IsDir() {
-			assert.EqualValues(t, SegmentBytes, must(e.Info()).Size(), path)
-			for name, info := range before {
-				reused = reused || name != e.Name() && os.SameFile(info, must(e.Info()))
+	require.NoError(t, filepath.WalkDir(filepath.Join(cfg.Dir, logName),
+		func(path string, e fs.DirEntry, err error) error {
+			if err == nil && !e.IsDir() {
+				assert.EqualValues(t, SegmentBytes, must(e.Info()).Size(), path)
+				for name, info := range before {
+					reused = reused || name != e.Name() && os.SameFile(info, must(e.Info()))
+				}
 			}
-		}
-		return err
-	}))
+			return err
+		}))
 	require.True(t, reused)
 	require.LessOrEqual(t, len(segmentsIn(t, cfg)), 5)
 }
 
 // The reserved space must hold the segments that are made when entries were admitted.
 func TestTheReservedSpaceHoldsSegments(t *testing.T) {
-	_, err := Open(Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(error) {}, ReservedSpace: ReservedSegments*SegmentBytes - 1})
+	_, err := Open(Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(error) {},
+		ReservedSpace: ReservedSegments*SegmentBytes - 1})
 	require.ErrorContains(t, err, "raise ReservedSpace")
 }
 
@@ -322,8 +329,9 @@ func TestALogIsKeptByBytes(t *testing.T) {
 	require.Equal(t, []uint64{first, last}, []uint64{again, end})
 }
 
-// The log has another entry where the leader's snapshot ends, and more than LogBytes behind it. What the snapshot ends with
-// stays when the log is shrunk, so the next start finds that all of it goes (S14).
+// The log has another entry where the leader's snapshot ends, and more than LogBytes behind it.
+// What the snapshot ends with stays when the log is shrunk, so the next start finds that all of it
+// goes (S14).
 func TestALongLogThatContradictsASnapshotGoes(t *testing.T) {
 	cfg := Config{Dir: t.TempDir()}
 	st := open(t, cfg)

@@ -19,8 +19,9 @@ import (
 // snapshotsKept: the newest, and the one before it should the newest turn out to be unreadable.
 const snapshotsKept = 2
 
-// snapshots implements raft.SnapshotStore. A snapshot is one file: the state, then its raft.SnapshotMeta as
-// JSON, then the length of that, then a checksum of it all. The file appears when it is complete (S10).
+// snapshots implements raft.SnapshotStore. A snapshot is one file: the state, then its
+// raft.SnapshotMeta as JSON, then the length of that, then a checksum of it all. The file appears
+// when it is complete (S10).
 //
 // Raft's own FileSnapshotStore has no checksum of index, term and configuration, does not flush the
 // names of its files, and leaves a folder and an open file behind when the disk is full.
@@ -30,11 +31,13 @@ type snapshots struct {
 	begun      atomic.Uint64 // the greatest number that is used
 	completing fifoMutex     // one snapshot at a time
 	complete   atomic.Pointer[[]*raft.SnapshotMeta]
-	unneeded   []string // files that are damaged, or failed when they were whole; they go with the next snapshot that is complete
+	// files that are damaged, or failed when they were whole; they go with the next snapshot that
+	// is complete
+	unneeded []string
 }
 
-// A snapshotID is a snapshot's term, index, and a number that distinguishes those of one index. Later
-// snapshots are greater.
+// A snapshotID is a snapshot's term, index, and a number that distinguishes those of one index.
+// Later snapshots are greater.
 type snapshotID [3]uint64
 
 func (id snapshotID) String() string { return fmt.Sprintf("%d-%d-%d", id[0], id[1], id[2]) }
@@ -43,8 +46,9 @@ func snapshotFile(name string) string { return path.Join(snapshotFolder, name) }
 
 const snapshotLengthBytes = 4 // of the length of the metadata
 
-// load reads and verifies all snapshots, and removes what a process left that ended while it wrote one.
-// Those that can't be read are not listed. It returns the newest one's id, and what is wrong with it.
+// load reads and verifies all snapshots, and removes what a process left that ended while it wrote
+// one. Those that can't be read are not listed. It returns the newest one's id, and what is wrong
+// with it.
 func (s *snapshots) load() (newest snapshotID, damage, err error) {
 	names, err := s.list(snapshotFolder)
 	var ids []snapshotID
@@ -89,12 +93,15 @@ func (s *snapshots) newest() raft.SnapshotMeta {
 	return raft.SnapshotMeta{}
 }
 
-// Open implements raft.SnapshotStore. If the snapshot is not as it was written, the process ends (S12).
+// Open implements raft.SnapshotStore. If the snapshot is not as it was written, the process ends
+// (S12).
 func (s *snapshots) Open(name string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	meta, state, err := s.read(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil, fmt.Errorf("store: there is no snapshot %s; nothing was read; list them again, a newer one may have taken its place: %w", name, err)
+		return nil, nil, fmt.Errorf(
+			"store: there is no snapshot %s; nothing was read; list them again, a newer one may "+
+				"have taken its place: %w", name, err)
 	case err != nil:
 		return nil, nil, s.record.abort(Damaged(s.path(snapshotFile(name)), err.Error()))
 	}
@@ -114,15 +121,18 @@ func (s *snapshots) read(name string) (*raft.SnapshotMeta, []byte, error) {
 	}
 	state := text[:max(0, end-int(binary.BigEndian.Uint32(text[end:])))]
 	meta := new(raft.SnapshotMeta)
-	if err := json.Unmarshal(text[len(state):end], meta); err != nil || meta.ID != name || meta.Size != int64(len(state)) {
-		return nil, nil, errors.Join(fmt.Errorf("%w: it is snapshot %q of %d bytes", errRecord, meta.ID, meta.Size), err)
+	if err := json.Unmarshal(text[len(state):end], meta); err != nil || meta.ID != name ||
+		meta.Size != int64(len(state)) {
+		return nil, nil, errors.Join(
+			fmt.Errorf("%w: it is snapshot %q of %d bytes", errRecord, meta.ID, meta.Size), err)
 	}
 	return meta, state, nil
 }
 
 // Create implements raft.SnapshotStore.
 func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64,
-	configuration raft.Configuration, configurationIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
+	configuration raft.Configuration, configurationIndex uint64,
+	_ raft.Transport) (raft.SnapshotSink, error) {
 	id := snapshotID{term, index, s.begun.Add(1)}.String()
 	f, err := s.create(snapshotFile(id))
 	if err != nil {
@@ -154,10 +164,10 @@ func (s *snapshotSink) Write(p []byte) (int, error) {
 
 // Close completes the snapshot, and deletes those that it makes superfluous.
 //
-// One that ends before another that there is comes to nothing. A leader's may have been on its way for
-// long: raft would take back what this node has applied, and look for entries that are in the newer
-// snapshot only. Raft's own may be overtaken by a leader's while it is written: raft would take it for
-// the latest.
+// One that ends before another that there is comes to nothing. A leader's may have been on its way
+// for long: raft would take back what this node has applied, and look for entries that are in the
+// newer snapshot only. Raft's own may be overtaken by a leader's while it is written: raft would
+// take it for the latest.
 //
 // Once writing has ended none is completed, because another process may have the directory.
 func (s *snapshotSink) Close() error {
@@ -168,7 +178,8 @@ func (s *snapshotSink) Close() error {
 	defer s.store.completing.Unlock()
 	err := s.store.record.ended()
 	if newest := s.store.newest(); err == nil && s.meta.Index < newest.Index {
-		err = fmt.Errorf("store: a snapshot that ends with entry %d is older than the one of this node, which ends with %d; nothing was changed",
+		err = fmt.Errorf("store: a snapshot that ends with entry %d is older than the one of "+
+			"this node, which ends with %d; nothing was changed",
 			s.meta.Index, newest.Index)
 	}
 	text, jsonErr := json.Marshal(s.meta)

@@ -14,14 +14,19 @@ import (
 // A snapshot that meets a full disk leaves neither its file nor a descriptor of it (S10).
 func TestFailedSnapshotLeavesNothing(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, sink raft.SnapshotSink){
-		"cancelled": func(t *testing.T, sink raft.SnapshotSink) { require.NoError(t, sink.Cancel()) },
-		"closed":    func(t *testing.T, sink raft.SnapshotSink) { require.ErrorIs(t, sink.Close(), syscall.ENOSPC) },
+		"cancelled": func(t *testing.T, sink raft.SnapshotSink) {
+			require.NoError(t, sink.Cancel())
+		},
+		"closed": func(t *testing.T, sink raft.SnapshotSink) {
+			require.ErrorIs(t, sink.Close(), syscall.ENOSPC)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			st := open(t, Config{Dir: dir})
 			sink := beginSnapshot(t, st, 1, 10, string(make([]byte, 1<<20)))
-			state := breakFile(t, filepath.Join(dir, snapshotFolder, sink.ID()+unfinished), "/dev/full")
+			state := breakFile(t, filepath.Join(dir, snapshotFolder, sink.ID()+unfinished),
+				"/dev/full")
 			require.NotZero(t, state.blocks())
 			_, err := sink.Write(make([]byte, 1<<20))
 			require.ErrorIs(t, err, syscall.ENOSPC)

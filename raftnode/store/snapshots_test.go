@@ -48,7 +48,8 @@ func TestSnapshotsKeepTheLastTwo(t *testing.T) {
 
 		snapshots = reopen().Snapshots()
 		require.Equal(t, []uint64{40, 30}, listed())
-		meta, state, err := snapshots.Open(func() string { metas, _ := snapshots.List(); return metas[0].ID }())
+		meta, state, err := snapshots.Open(
+			func() string { metas, _ := snapshots.List(); return metas[0].ID }())
 		require.NoError(t, err)
 		defer state.Close()
 		text, err := io.ReadAll(state)
@@ -82,7 +83,8 @@ func TestOpenRemovesUnfinishedSnapshots(t *testing.T) {
 	snapshot(t, st, 1, 10, "state")
 	require.NoError(t, st.Close())
 	for _, left := range []string{"1-20-1.tmp", "1-30-1.tmp"} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, snapshotFolder, left), []byte("half"), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, snapshotFolder, left),
+			[]byte("half"), 0o600))
 	}
 	st = open(t, Config{Dir: dir})
 	assert.Empty(t, unfinishedIn(t, dir))
@@ -91,7 +93,8 @@ func TestOpenRemovesUnfinishedSnapshots(t *testing.T) {
 	assert.Len(t, metas, 1)
 }
 
-// The end of one snapshot spares another that is being written: a follower can be sent one while it makes its own.
+// The end of one snapshot spares another that is being written: a follower can be sent one while it
+// makes its own.
 func TestOneSnapshotSparesAnother(t *testing.T) {
 	dir := t.TempDir()
 	st := open(t, Config{Dir: dir})
@@ -104,7 +107,8 @@ func TestOneSnapshotSparesAnother(t *testing.T) {
 	assert.Len(t, metas, 1)
 }
 
-// The removal of a snapshot is tried once: a second attempt would hide a failure that a disk shows once.
+// The removal of a snapshot is tried once: a second attempt would hide a failure that a disk shows
+// once.
 func TestARemovalThatFailsIsReported(t *testing.T) {
 	dir := t.TempDir()
 	st := open(t, Config{Dir: dir})
@@ -116,7 +120,8 @@ func TestARemovalThatFailsIsReported(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(path, "in the way"), 0o700))
 	require.ErrorContains(t, beginSnapshot(t, st, 1, 30, "state").Close(), oldest.ID())
 	require.NoError(t, os.RemoveAll(path))
-	require.NoError(t, beginSnapshot(t, st, 1, 40, "state").Close(), "what is gone needs no removal")
+	require.NoError(t, beginSnapshot(t, st, 1, 40, "state").Close(),
+		"what is gone needs no removal")
 }
 
 // unfinishedIn lists the files of unfinished snapshots.
@@ -130,7 +135,8 @@ func unfinishedIn(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// A damaged snapshot that the log makes unnecessary is not listed, and is deleted when a newer one is complete.
+// A damaged snapshot that the log makes unnecessary is not listed, and is deleted when a newer one
+// is complete.
 func TestAnUnnecessarySnapshotThatIsDamagedGoes(t *testing.T) {
 	cfg := Config{Dir: t.TempDir()}
 	st := open(t, cfg)
@@ -155,16 +161,18 @@ func TestAnUnnecessarySnapshotThatIsDamagedGoes(t *testing.T) {
 	require.Len(t, metas, 2)
 }
 
-// A lateFailure is a medium on which the last step of a commit fails, when the file has its name already: the flush of the name
-// does so on a disk that fails.
+// A lateFailure is a medium on which the last step of a commit fails, when the file has its name
+// already: the flush of the name does so on a disk that fails.
 type lateFailure struct{ medium }
 
 func (m lateFailure) create(name string) (draft, error) {
 	d, err := m.medium.create(name)
-	return draft{d, func() error { return errors.Join(d.commit(), io.ErrUnexpectedEOF) }, d.discard}, err
+	return draft{d, func() error { return errors.Join(d.commit(), io.ErrUnexpectedEOF) },
+		d.discard}, err
 }
 
-// A failure so late leaves a snapshot that can be read, also when raft then cancels it: it may be the only one.
+// A failure so late leaves a snapshot that can be read, also when raft then cancels it: it may be
+// the only one.
 func TestNamedSnapshotIsNotEmptied(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()

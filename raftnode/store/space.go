@@ -20,10 +20,13 @@ func (s *space) admit(bytes int) error {
 		return nil
 	}
 	if bytes == 0 {
-		return fmt.Errorf("store: %w: %d MiB are free for %s, and a node needs %d MiB; make room on the disk",
+		return fmt.Errorf(
+			"store: %w: %d MiB are free for %s, and a node needs %d MiB; make room on the disk",
 			ErrDiskFull, free>>20, s.where, s.reserved>>20)
 	}
-	return fmt.Errorf("store: %w: %d bytes are free for %s, and %d bytes of entries must leave %d for votes, snapshots and deletions; "+
-		"none of the entries is in the log; make room on the disk, and writing goes on by itself",
+	return fmt.Errorf(
+		"store: %w: %d bytes are free for %s, and %d bytes of entries must leave %d for votes, "+
+			"snapshots and deletions; none of the entries is in the log; make room on the disk, "+
+			"and writing goes on by itself",
 		ErrDiskFull, free, s.where, bytes, s.reserved)
 }

@@ -37,7 +37,8 @@ func TestFullDiskRefusesEntriesBeforehand(t *testing.T) {
 	require.ErrorIs(t, err, ErrDiskFull)
 	require.ErrorIs(t, st.Logs().StoreLog(entries(1, 12, 12)[0]), ErrDiskFull)
 	require.Equal(t, 2, touched)
-	require.ErrorIs(t, st.Logs().GetLog(12, new(raft.Log)), raft.ErrLogNotFound, "not in the cache either")
+	require.ErrorIs(t, st.Logs().GetLog(12, new(raft.Log)), raft.ErrLogNotFound,
+		"not in the cache either")
 
 	free = 0
 	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 2))
@@ -52,8 +53,9 @@ func TestFullDiskRefusesEntriesBeforehand(t *testing.T) {
 	assert.Equal(t, []uint64{6, 12}, []uint64{first, last})
 }
 
-// Raft believes in entries that conflict with the leader's until the leader's are in their place. So these are not
-// refused, though the disk has filled up; and if they are not what was proposed, the process ends.
+// Raft believes in entries that conflict with the leader's until the leader's are in their place.
+// So these are not refused, though the disk has filled up; and if they are not what was proposed,
+// the process ends.
 func TestWhatReplacesConflictingEntriesIsNotRefused(t *testing.T) {
 	free, ended := uint64(1<<40), error(nil)
 	st := open(t, Config{
@@ -66,7 +68,8 @@ func TestWhatReplacesConflictingEntriesIsNotRefused(t *testing.T) {
 	require.ErrorIs(t, st.Logs().StoreLogs(entries(2, 11, 11)), ErrDiskFull)
 	require.NoError(t, st.Logs().DeleteRange(6, 10), "what conflicts")
 	require.NoError(t, st.Logs().StoreLogs(entries(2, 6, 7)))
-	require.ErrorIs(t, st.Logs().StoreLogs(entries(2, 8, 8)), ErrDiskFull, "now the two agree again")
+	require.ErrorIs(t, st.Logs().StoreLogs(entries(2, 8, 8)), ErrDiskFull,
+		"now the two agree again")
 
 	require.NoError(t, st.Logs().DeleteRange(7, 7))
 	changed := entries(3, 7, 7)
@@ -76,9 +79,11 @@ func TestWhatReplacesConflictingEntriesIsNotRefused(t *testing.T) {
 	require.ErrorContains(t, ended, "start the node again")
 }
 
-// Of what a snapshot takes the place of nothing is believed, so what comes next is refused like anything else.
+// Of what a snapshot takes the place of nothing is believed, so what comes next is refused like
+// anything else.
 func TestASnapshotMakesNoExceptionForWhatFollows(t *testing.T) {
-	for name, c := range map[string]struct{ last, next uint64 }{"of the whole log": {10, 21}, "of a part of it": {30, 31}} {
+	for name, c := range map[string]struct{ last, next uint64 }{"of the whole log": {10, 21},
+		"of a part of it": {30, 31}} {
 		t.Run(name, func(t *testing.T) {
 			free := uint64(1 << 40)
 			st := open(t, Config{
@@ -98,9 +103,13 @@ func TestASnapshotMakesNoExceptionForWhatFollows(t *testing.T) {
 
 // A node whose free space can't be measured is not refused.
 func TestUnknownSpaceRefusesNothing(t *testing.T) {
-	st := open(t, Config{Memory: new(Memory), Wrap: Wrap{Free: func() uint64 { return freeBytes(filepath.Join(t.TempDir(), "missing")) }}})
+	st := open(t, Config{Memory: new(Memory),
+		Wrap: Wrap{Free: func() uint64 {
+			return freeBytes(filepath.Join(t.TempDir(), "missing"))
+		}}})
 	fill(t, st, 1, 1, 10)
-	assert.Equal(t, uint64(math.MaxUint64), st.FreeBytes(), "what it announces must not look like a full disk")
+	assert.Equal(t, uint64(math.MaxUint64), st.FreeBytes(),
+		"what it announces must not look like a full disk")
 	assert.False(t, st.IsLowSpace())
 }
 
@@ -110,7 +119,8 @@ func TestRaftReportsAFullDisk(t *testing.T) {
 	const room = 1 << 40
 	var free atomic.Uint64
 	free.Store(room)
-	st := open(t, Config{Memory: new(Memory), Wrap: Wrap{Free: func() uint64 { return free.Load() }}})
+	st := open(t, Config{Memory: new(Memory),
+		Wrap: Wrap{Free: func() uint64 { return free.Load() }}})
 	bootstrap(t, st)
 	node, _ := startRaft(t, st)
 	require.NoError(t, apply(node, "x").Error())
@@ -118,7 +128,8 @@ func TestRaftReportsAFullDisk(t *testing.T) {
 	free.Store(0)
 	require.ErrorIs(t, apply(node, "refused").Error(), ErrDiskFull)
 	free.Store(room)
-	require.Eventually(t, func() bool { return apply(node, "x").Error() == nil }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return apply(node, "x").Error() == nil }, 30*time.Second,
+		time.Millisecond)
 	require.NoError(t, node.Shutdown().Error())
 
 	first, last := span(t, st.Logs())
@@ -129,17 +140,19 @@ func TestRaftReportsAFullDisk(t *testing.T) {
 	}
 }
 
-// Raft has a leader's configuration in force also if its append fails: one that is refused would be followed by a node
-// whose log does not have it.
+// Raft has a leader's configuration in force also if its append fails: one that is refused would be
+// followed by a node whose log does not have it.
 func TestAConfigurationIsNotRefusedForWantOfSpace(t *testing.T) {
 	free := uint64(1 << 40)
 	st := open(t, Config{Memory: new(Memory), Wrap: Wrap{Free: func() uint64 { return free }}})
 	fill(t, st, 1, 1, 5)
 	free = 0
 	configuration := func(index uint64) *raft.Log {
-		return &raft.Log{Index: index, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(raft.Configuration{})}
+		return &raft.Log{Index: index, Term: 1, Type: raft.LogConfiguration,
+			Data: raft.EncodeConfiguration(raft.Configuration{})}
 	}
 	require.ErrorIs(t, st.Logs().StoreLogs(entries(1, 6, 6)), ErrDiskFull)
 	require.NoError(t, st.Logs().StoreLogs([]*raft.Log{configuration(6)}))
-	require.ErrorIs(t, st.Logs().StoreLogs(append(entries(1, 7, 7), configuration(8))), ErrDiskFull, "a follower's append")
+	require.ErrorIs(t, st.Logs().StoreLogs(append(entries(1, 7, 7), configuration(8))), ErrDiskFull,
+		"a follower's append")
 }

@@ -14,8 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A follower has entries of a leader that came to nothing, and its new leader sends a snapshot that ends among
-// them. They go, wherever the process ends, and the follower takes what comes behind the snapshot.
+// A follower has entries of a leader that came to nothing, and its new leader sends a snapshot that
+// ends among them. They go, wherever the process ends, and the follower takes what comes behind the
+// snapshot.
 func TestALogThatContradictsTheLeadersSnapshotGoes(t *testing.T) {
 	for name, stale := range map[string][2]uint64{
 		"beyond the snapshot": {200, 300},
@@ -49,9 +50,10 @@ func TestALogThatContradictsTheLeadersSnapshotGoes(t *testing.T) {
 	}
 }
 
-// A leader that did not receive the answer that its snapshot was installed sends it again, and this node has acknowledged what lies
-// behind it meanwhile. None of that goes, and the leader can continue behind the snapshot, also with entries of
-// another term. Raft deletes the same range to make room for those, and because of a snapshot.
+// A leader that did not receive the answer that its snapshot was installed sends it again, and this
+// node has acknowledged what lies behind it meanwhile. None of that goes, and the leader can
+// continue behind the snapshot, also with entries of another term. Raft deletes the same range to
+// make room for those, and because of a snapshot.
 func TestASnapshotThatComesAgainCostsNoEntry(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		f := follow(t, reopen())
@@ -83,14 +85,18 @@ func TestASnapshotThatComesAgainCostsNoEntry(t *testing.T) {
 	})
 }
 
-// The leader does not know that this node has more than its snapshot. Raft takes the snapshot's list of nodes, and does
-// not look at the later one in the log, which stays: the process ends, and has the later one at the next start.
+// The leader does not know that this node has more than its snapshot. Raft takes the snapshot's
+// list of nodes, and does not look at the later one in the log, which stays: the process ends, and
+// has the later one at the next start.
 func TestALaterListOfNodesOutlivesASnapshot(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()
 		fill(t, st, 3, 1, 252)
-		later := raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "n1"}, {ID: "n2", Address: "n2"}, {ID: "n3", Address: "n3"}}}
-		list := &raft.Log{Index: 253, Term: 3, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(later)}
+		later := raft.Configuration{
+			Servers: []raft.Server{{ID: "n1", Address: "n1"}, {ID: "n2", Address: "n2"},
+				{ID: "n3", Address: "n3"}}}
+		list := &raft.Log{Index: 253, Term: 3, Type: raft.LogConfiguration,
+			Data: raft.EncodeConfiguration(later)}
 		require.NoError(t, st.Logs().StoreLog(list))
 		require.NoError(t, st.Logs().StoreLogs(entries(3, 254, 255)))
 		var ended error
@@ -110,7 +116,8 @@ func TestALaterListOfNodesOutlivesASnapshot(t *testing.T) {
 	})
 }
 
-// A snapshot that was long on its way comes after a newer one: what this node has applied would be taken back.
+// A snapshot that was long on its way comes after a newer one: what this node has applied would be
+// taken back.
 func TestAnOlderSnapshotIsRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		f := follow(t, reopen())
@@ -124,8 +131,8 @@ func TestAnOlderSnapshotIsRefused(t *testing.T) {
 	})
 }
 
-// A snapshot of the leader's is installed while raft writes one of its own. The older one comes to nothing, and raft
-// does not delete what is not there any more.
+// A snapshot of the leader's is installed while raft writes one of its own. The older one comes to
+// nothing, and raft does not delete what is not there any more.
 func TestASnapshotThatIsOvertakenComesToNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()
@@ -137,7 +144,8 @@ func TestASnapshotThatIsOvertakenComesToNothing(t *testing.T) {
 		require.ErrorContains(t, own.Close(), "nothing was changed")
 		assert.EqualValues(t, 250, st.logs.snapshots.newest().Index)
 
-		require.NoError(t, st.Logs().DeleteRange(101, 200), "as raft does behind its own, begun before")
+		require.NoError(t, st.Logs().DeleteRange(101, 200),
+			"as raft does behind its own, begun before")
 		first, last := span(t, st.Logs())
 		assert.Equal(t, []uint64{0, 0}, []uint64{first, last})
 		var entry raft.Log
@@ -152,8 +160,9 @@ func TestASnapshotThatIsOvertakenComesToNothing(t *testing.T) {
 	})
 }
 
-// Raft deletes what its own snapshot covers while it deletes the whole log because of the leader's. Both begin while another
-// write is in progress, so neither has changed the log when the other one looks at it.
+// Raft deletes what its own snapshot covers while it deletes the whole log because of the leader's.
+// Both begin while another write is in progress, so neither has changed the log when the other one
+// looks at it.
 func TestDeletionsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := open(t, Config{Memory: new(Memory)})
@@ -225,7 +234,8 @@ func follow(t *testing.T, st *Store) *follower {
 
 func (f *follower) ends(t *testing.T) { require.NoError(t, f.raft.Shutdown().Error()) }
 
-var leaderHeader = raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n2"), Addr: []byte("n2")}
+var leaderHeader = raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n2"),
+	Addr: []byte("n2")}
 
 func (f *follower) installs(t *testing.T, term, index uint64) {
 	t.Helper()
@@ -234,11 +244,14 @@ func (f *follower) installs(t *testing.T, term, index uint64) {
 
 func (f *follower) install(term, index uint64) error {
 	state := []byte("250\n")
-	members := raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "n1"}, {ID: "n2", Address: "n2"}}}
+	members := raft.Configuration{
+		Servers: []raft.Server{{ID: "n1", Address: "n1"}, {ID: "n2", Address: "n2"}}}
 	var resp raft.InstallSnapshotResponse
 	return f.from.InstallSnapshot("n1", f.to, &raft.InstallSnapshotRequest{
-		RPCHeader: leaderHeader, SnapshotVersion: raft.SnapshotVersionMax, Term: term, LastLogIndex: index, LastLogTerm: term,
-		Configuration: raft.EncodeConfiguration(members), ConfigurationIndex: 1, Size: int64(len(state)),
+		RPCHeader: leaderHeader, SnapshotVersion: raft.SnapshotVersionMax, Term: term,
+		LastLogIndex: index, LastLogTerm: term,
+		Configuration: raft.EncodeConfiguration(members), ConfigurationIndex: 1,
+		Size: int64(len(state)),
 	}, &resp, io.NopCloser(bytes.NewReader(state)))
 }
 
@@ -251,7 +264,8 @@ func (f *follower) appendsAs(t *testing.T, term, previousTerm, previous uint64, 
 	t.Helper()
 	var resp raft.AppendEntriesResponse
 	require.NoError(t, f.from.AppendEntries("n1", f.to, &raft.AppendEntriesRequest{
-		RPCHeader: leaderHeader, Term: term, PrevLogEntry: previous, PrevLogTerm: previousTerm, Entries: batch, LeaderCommitIndex: previous,
+		RPCHeader: leaderHeader, Term: term, PrevLogEntry: previous, PrevLogTerm: previousTerm,
+		Entries: batch, LeaderCommitIndex: previous,
 	}, &resp))
 	require.True(t, resp.Success)
 }

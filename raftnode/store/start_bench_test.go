@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkStart opens a directory whose log is as long as it gets: two snapshots' worth of entries. All of
-// it is read and verified.
+// BenchmarkStart opens a directory whose log is as long as it gets: two snapshots' worth of
+// entries. All of it is read and verified.
 func BenchmarkStart(b *testing.B) {
 	const length = 8192
 	for _, bytes := range []int{200, 2 << 10} {
@@ -21,7 +21,8 @@ func BenchmarkStart(b *testing.B) {
 			for first := uint64(1); first < length; first += 64 {
 				var batch []*raft.Log
 				for index := first; index < first+64; index++ {
-					batch = append(batch, &raft.Log{Index: index, Term: 1, Type: raft.LogNoop, Data: make([]byte, bytes)})
+					batch = append(batch, &raft.Log{Index: index, Term: 1, Type: raft.LogNoop,
+						Data: make([]byte, bytes)})
 				}
 				require.NoError(b, st.Logs().StoreLogs(batch))
 			}

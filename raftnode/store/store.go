@@ -21,9 +21,10 @@ type Store struct {
 	space     *space
 	record    *record
 
-	closed   atomic.Bool
-	naming   fifoMutex                // one change of the identity at a time
-	identity atomic.Pointer[Identity] // as the disk holds it; other nodes ask for it while the disk hangs
+	closed atomic.Bool
+	naming fifoMutex // one change of the identity at a time
+	// as the disk holds it; other nodes ask for it while the disk hangs
+	identity atomic.Pointer[Identity]
 }
 
 // Logs is the log for raft.NewRaft.
@@ -59,11 +60,14 @@ func (s *Store) RecordCluster(cluster ID) error {
 		}
 		switch {
 		case next.Cluster != (ID{}) && next.Cluster != cluster:
-			return fmt.Errorf("store: %w: the marker of %s names cluster %v, not %v; nothing was changed; "+
-				"connect the node to its own cluster, or give it an empty directory to join this one",
+			return fmt.Errorf(
+				"store: %w: the marker of %s names cluster %v, not %v; nothing was changed; "+
+					"connect the node to its own cluster, or give it an empty directory to join "+
+					"this one",
 				ErrOtherCluster, s.medium.path(""), next.Cluster, cluster)
 		case !s.HoldsData():
-			return fmt.Errorf("store: %w: %s has no log entry and no snapshot yet; it was not marked; mark it when the first entry is applied",
+			return fmt.Errorf("store: %w: %s has no log entry and no snapshot yet; it was not "+
+				"marked; mark it when the first entry is applied",
 				ErrLost, s.medium.path(""))
 		}
 		next.Bootstrapped, next.Cluster = true, cluster
@@ -83,14 +87,16 @@ func (s *Store) Join(cluster ID) error { return s.begin("", cluster) }
 func (s *Store) begin(initial string, cluster ID) error {
 	return s.change("the identity", func(next *Identity) error {
 		if s.HoldsData() && (next.Initial != initial || next.Cluster != cluster) {
-			return fmt.Errorf("store: %s holds a log or a snapshot already; nothing was changed", s.medium.path(""))
+			return fmt.Errorf("store: %s holds a log or a snapshot already; nothing was changed",
+				s.medium.path(""))
 		}
 		next.Initial, next.Cluster = initial, cluster
 		return nil
 	})
 }
 
-// RecordTimeout writes down the timeout that the node starts with. After an error the one before stands.
+// RecordTimeout writes down the timeout that the node starts with. After an error the one before
+// stands.
 func (s *Store) RecordTimeout(timeout uint32) error {
 	return s.change("the timeout", func(next *Identity) error {
 		next.Timeout = timeout
@@ -111,30 +117,33 @@ func (s *Store) change(what string, do func(next *Identity) error) error {
 		return err
 	}
 	if err := writeIdentity(s.medium, next); err != nil {
-		return fmt.Errorf("store: %s of %s was not written: %w; what was written before stands; try again", what, s.medium.path(""), err)
+		return fmt.Errorf("store: %s of %s was not written: %w; what was written before stands; "+
+			"try again", what, s.medium.path(""), err)
 	}
 	s.identity.Store(&next)
 	return nil
 }
 
-// WaitWritten returns nil when no entry up to index is pending (S16); an error if ctx ends before, or all
-// writing does, because it failed or the store was closed.
+// WaitWritten returns nil when no entry up to index is pending (S16); an error if ctx ends before,
+// or all writing does, because it failed or the store was closed.
 func (s *Store) WaitWritten(ctx context.Context, index uint64) error {
 	return s.logs.waitWritten(ctx, index)
 }
 
-// Term is the term that this node is in, as it was last written; 0 if it was in none. It never waits for
-// the disk.
+// Term is the term that this node is in, as it was last written; 0 if it was in none. It never
+// waits for the disk.
 func (s *Store) Term() uint64 { return s.votes.term() }
 
 // LowSpace is the free space below which IsLowSpace reports true.
 func (s *Store) LowSpace() uint64 { return s.space.lowSpace }
 
-// DropStale deletes the log if the leader's snapshot takes its place, which raft does itself unless it ends before. It
-// first waits for what is pending. It is called before each start of raft on this store; Open has done so for the first.
+// DropStale deletes the log if the leader's snapshot takes its place, which raft does itself unless
+// it ends before. It first waits for what is pending. It is called before each start of raft on
+// this store; Open has done so for the first.
 func (s *Store) DropStale() error { return s.logs.dropStale() }
 
-// FreeBytes returns how many bytes may still be written to the disk; math.MaxUint64 if that is not known.
+// FreeBytes returns how many bytes may still be written to the disk; math.MaxUint64 if that is not
+// known.
 func (s *Store) FreeBytes() uint64 { return s.space.free() }
 
 // IsLowSpace reports whether less than Config.LowSpace is free.
@@ -175,15 +184,17 @@ func (s *Store) superfluous() uint64 {
 // longest. A watchdog on another goroutine sees here a disk that hangs (S4).
 func (s *Store) Writing() (InProgress, bool) { return s.record.oldest() }
 
-// Close waits for what is pending and for the writes in progress, then closes the files and gives up the
-// directory's lock. Raft must have ended: what it tries to write afterwards is
+// Close waits for what is pending and for the writes in progress, then closes the files and gives
+// up the directory's lock. Raft must have ended: what it tries to write afterwards is
 // refused with ErrClosed. A second Close does nothing.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
-	_ = s.logs.waitWritten(context.Background(), math.MaxUint64) // it fails only if a write has: that stays the reason
-	ended := s.record.end(fmt.Errorf("store: %w; nothing was written; end raft before closing its store", ErrClosed))
+	// it fails only if a write has: that stays the reason
+	_ = s.logs.waitWritten(context.Background(), math.MaxUint64)
+	ended := s.record.end(fmt.Errorf(
+		"store: %w; nothing was written; end raft before closing its store", ErrClosed))
 	for _, mu := range []fifoMutex{s.logs.mu, s.votes.mu, s.naming, s.logs.snapshots.completing} {
 		mu.Lock()
 		defer mu.Unlock()

@@ -32,7 +32,9 @@ func TestTermsBeyondReasonAreRefused(t *testing.T) {
 		}
 	}
 	current := func(term uint64) func(*testing.T, *Store) {
-		return func(t *testing.T, st *Store) { require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), term)) }
+		return func(t *testing.T, st *Store) {
+			require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), term))
+		}
 	}
 	for name, c := range map[string]struct {
 		write   func(*testing.T, *Store)

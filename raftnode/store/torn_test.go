@@ -30,7 +30,8 @@ type crashedLog struct {
 
 // crashed makes a log that ends with an append of so many entries.
 func crashed(t *testing.T, random *rand.Rand, count int) *crashedLog {
-	c := &crashedLog{cfg: Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(err error) { t.Error(err) }}}
+	c := &crashedLog{cfg: Config{NodeID: "n1", Dir: t.TempDir(),
+		Fatal: func(err error) { t.Error(err) }}}
 	st := open(t, c.cfg)
 	next := uint64(1)
 	write := func(term uint64, count int) {

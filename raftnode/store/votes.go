@@ -36,7 +36,8 @@ func (v Values) number(key string) (uint64, error) {
 		return 0, nil
 	}
 	if len(value) != 8 {
-		return 0, fmt.Errorf("%w: the value of %s has %d bytes, a number has 8", errRecord, key, len(value))
+		return 0, fmt.Errorf("%w: the value of %s has %d bytes, a number has 8", errRecord, key,
+			len(value))
 	}
 	return binary.BigEndian.Uint64(value), nil
 }
@@ -67,8 +68,9 @@ func newVotes(table Table, writer serialWriter) (*votes, error) {
 	return v, err
 }
 
-var errHalfVote = errors.New("store: half a vote, " + keyVoteCandidate + " without " + keyVoteTerm + " just before it: nothing was written; " +
-	"set the term as a number first, then the candidate, and both are written together")
+var errHalfVote = errors.New("store: half a vote, " + keyVoteCandidate + " without " + keyVoteTerm +
+	" just before it: nothing was written; set the term as a number first, then the candidate, " +
+	"and both are written together")
 
 // SetUint64 writes a number. The term of a vote is only remembered: raft's very
 // next call sets its candidate, and until then the vote has not been cast.

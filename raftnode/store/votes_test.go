@@ -49,7 +49,8 @@ func TestHalfAVoteIsRefused(t *testing.T) {
 
 		require.NoError(t, votes.SetUint64([]byte("LastVoteTerm"), 7))
 		require.NoError(t, votes.Set([]byte("LastVoteCand"), []byte("a")))
-		require.ErrorIs(t, votes.Set([]byte("LastVoteCand"), []byte("b")), errHalfVote, "a term serves one candidate")
+		require.ErrorIs(t, votes.Set([]byte("LastVoteCand"), []byte("b")), errHalfVote,
+			"a term serves one candidate")
 	})
 }
 
@@ -132,12 +133,15 @@ func voteAcrossACrash(t *testing.T, openVoter func(t *testing.T) voter) (granted
 	require.NoError(t, b.stable.SetUint64([]byte(keyCurrentTerm), 4))
 	require.NoError(t, b.stable.SetUint64([]byte(keyVoteTerm), 3))
 	require.NoError(t, b.stable.Set([]byte(keyVoteCandidate), []byte("x")))
-	require.NoError(t, b.logs.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(configuration)}))
+	require.NoError(t,
+		b.logs.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration,
+			Data: raft.EncodeConfiguration(configuration)}))
 	require.NoError(t, b.logs.StoreLogs(entries(4, 2, 19)))
 
 	crashing := b
 	crashing.stable = &endsInsideVote{StableStore: b.stable}
-	require.False(t, askVote(t, crashing, "y", 19, 4), "the vote was acknowledged though the process ended inside it")
+	require.False(t, askVote(t, crashing, "y", 19, 4),
+		"the vote was acknowledged though the process ended inside it")
 	require.NoError(t, b.close())
 
 	b = openVoter(t)
@@ -164,7 +168,8 @@ func askVote(t *testing.T, b voter, candidate raft.ServerID, index, term uint64)
 
 	var answer raft.RequestVoteResponse
 	err = asking.RequestVote("b", "b", &raft.RequestVoteRequest{
-		RPCHeader:    raft.RPCHeader{ProtocolVersion: 3, ID: []byte(candidate), Addr: []byte(candidate)},
+		RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte(candidate),
+			Addr: []byte(candidate)},
 		Term:         5,
 		LastLogIndex: index,
 		LastLogTerm:  term,

@@ -48,8 +48,8 @@ type record struct {
 	fatal   func(error)
 	observe func(took time.Duration)
 
-	// The cause of ctx is why no write may begin: the first failure, which wraps ErrBroken, ErrDamaged or
-	// the like, or ErrClosed.
+	// The cause of ctx is why no write may begin: the first failure, which wraps ErrBroken,
+	// ErrDamaged or the like, or ErrClosed.
 	ctx  context.Context
 	stop context.CancelCauseFunc
 
@@ -66,7 +66,8 @@ func (p *serialWriter) write(op Op, count int, do func() error) error {
 	return err
 }
 
-// damaged ends the process, as a failed write does, because a record of the file can't be read (S12).
+// damaged ends the process, as a failed write does, because a record of the file can't be read
+// (S12).
 func (p *serialWriter) damaged(cause error) error {
 	if err := p.record.ended(); err != nil {
 		return err
@@ -92,13 +93,16 @@ func (p *serialWriter) attempt(op Op, count int, do func() error) error {
 	case errors.Is(cause, errRecord):
 		return p.record.end(Damaged(p.file, cause.Error()))
 	default:
-		return p.record.end(fmt.Errorf("store: %w (%v, %d entries or values): %w; whether it took effect is unknown, and nothing is written after it; "+
-			"the process must end and start again; if this happens again, replace the disk and %s",
+		return p.record.end(fmt.Errorf(
+			"store: %w (%v, %d entries or values): %w; whether it took effect is unknown, and "+
+				"nothing is written after it; the process must end and start again; if this "+
+				"happens again, replace the disk and %s",
 			ErrBroken, op, count, cause, replaceNode))
 	}
 }
 
-// begin adds a write to those in progress until it is done. Neither allocates: each proposal pays for it twice.
+// begin adds a write to those in progress until it is done. Neither allocates: each proposal pays
+// for it twice.
 func (r *record) begin(op Op) InProgress {
 	r.mu.Lock()
 	defer r.mu.Unlock()

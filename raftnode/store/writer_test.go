@@ -21,7 +21,10 @@ func TestEveryWriteIsObserved(t *testing.T) {
 			Memory:  new(Memory),
 			Observe: func(d time.Duration) { took = append(took, d) },
 			Wrap: Wrap{
-				Logs: withFault(func(Op, uint64, uint64) error { time.Sleep(time.Second); return nil }).Logs,
+				Logs: withFault(func(Op, uint64, uint64) error {
+					time.Sleep(time.Second)
+					return nil
+				}).Logs,
 				Free: func() uint64 { return free },
 			},
 		})
@@ -30,7 +33,8 @@ func TestEveryWriteIsObserved(t *testing.T) {
 		require.NoError(t, st.Votes().Set([]byte(keyVoteCandidate), []byte("n1")))
 		require.NoError(t, st.Logs().DeleteRange(1, 299), "in one write")
 		free = 0
-		require.ErrorIs(t, st.Logs().StoreLogs(entries(1, 301, 301)), ErrDiskFull, "which writes nothing")
+		require.ErrorIs(t, st.Logs().StoreLogs(entries(1, 301, 301)), ErrDiskFull,
+			"which writes nothing")
 		assert.Equal(t, []time.Duration{0, time.Second, 0, time.Second}, took)
 	})
 }
@@ -60,7 +64,8 @@ func TestHungWriteIsVisibleAndLands(t *testing.T) {
 		assert.Equal(t, OpAppend, write.Op)
 		assert.Equal(t, hung, write.Since)
 		assert.Equal(t, 10*time.Minute, time.Since(write.Since))
-		require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 2), "the votes have a file of their own")
+		require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 2),
+			"the votes have a file of their own")
 
 		close(back)
 		writers.Wait()
@@ -89,12 +94,15 @@ func TestWaitingWriterIsStoppedByAFailure(t *testing.T) {
 		})
 		var writers sync.WaitGroup
 		for index := uint64(1); index <= 5; index++ {
-			writers.Go(func() { assert.ErrorIs(t, st.Logs().StoreLogs(entries(1, index, index)), ErrBroken) })
+			writers.Go(func() {
+				assert.ErrorIs(t, st.Logs().StoreLogs(entries(1, index, index)), ErrBroken)
+			})
 		}
 		synctest.Wait()
 		close(fail)
 		writers.Wait()
-		require.ErrorIs(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 2), ErrBroken, "the other file neither")
+		require.ErrorIs(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 2), ErrBroken,
+			"the other file neither")
 		require.ErrorIs(t, st.RecordCluster(NewID()), ErrBroken)
 		assert.Equal(t, 1, attempts)
 		assert.EqualValues(t, 6, fatal.Load(), "Fatal is called by each that tried to write")

@@ -44,9 +44,9 @@
 //
 // # Promises
 //
-//	T1  Nothing that was committed is lost as long as, at any time, at most a minority of the voters
-//	    of each configuration in use have lost what they acknowledged. A node counts until it owes
-//	    nothing more.
+//	T1  Nothing that was committed is lost as long as, at any time, at most a minority of the
+//	    voters of each configuration in use have lost what they acknowledged. A node counts until
+//	    it owes nothing more.
 //	T2  If all voters run and reach each other, none owes for ever: the one with the highest log
 //	    owes nothing after one round. A write that was torn on every node is given up.
 //	T3  An owed end rises only by another cut, and the higher of two counts.

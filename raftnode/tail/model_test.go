@@ -68,10 +68,11 @@ type modelState struct {
 	leaderLen [termsMax]uint8
 	led       [termsMax]uint8 // 1 + the leader; 0 = none
 	committed [termsMax]uint8
-	conf      [termsMax][lenMax]uint8 // the voters that the entry of this term and index sets; 0 = it is a command
-	crashes   uint8                   // left
-	rots      uint8                   // left
-	rotten    uint8                   // a set: the nodes whose tails have lost something
+	// the voters that the entry of this term and index sets; 0 = it is a command
+	conf    [termsMax][lenMax]uint8
+	crashes uint8 // left
+	rots    uint8 // left
+	rotten  uint8 // a set: the nodes whose tails have lost something
 }
 
 // bounds are how far a model goes.
@@ -112,10 +113,13 @@ type model struct {
 	members [1 << nodesMax][]uint8 // the nodes of each set
 	answers [nodesMax]Answer[uint8]
 
-	seen   map[uint64]struct{} // hashes: that two of some millions are the same is as likely as one in a million
-	next   modelState
-	states []modelState // with traces all, otherwise those that are as far from the first one as this level, or one further
-	at     int          // the state whose steps are taken
+	// hashes: that two of some millions are the same is as likely as one in a million
+	seen map[uint64]struct{}
+	next modelState
+	// with traces all, otherwise those that are as far from the first one as this level, or one
+	// further
+	states []modelState
+	at     int // the state whose steps are taken
 	level  int
 	failed string // what is wrong with the last state; "" = nothing
 
@@ -187,7 +191,8 @@ func (m *model) commit(s *modelState) (lost string) {
 	for t := range m.terms {
 		length := s.leaderLen[t]
 		voters := m.voters(s, &s.leaderLog[t], length)
-		if m.mustLead && length > 0 && (s.nodes[s.led[t]-1].role != leader || int(s.nodes[s.led[t]-1].term) != t+1) {
+		if m.mustLead && length > 0 &&
+			(s.nodes[s.led[t]-1].role != leader || int(s.nodes[s.led[t]-1].term) != t+1) {
 			length = 0
 		}
 		for i := length; i > s.committed[t]; i-- {
@@ -207,7 +212,8 @@ func (m *model) commit(s *modelState) (lost string) {
 		}
 		for later := t + 1; later < m.terms; later++ {
 			if s.led[later] > 0 && s.committed[t] > 0 && !m.holds(s, t, later) {
-				lost = fmt.Sprintf("entry %d of the leader of term %d was committed, and the leader of term %d has not got it",
+				lost = fmt.Sprintf("entry %d of the leader of term %d was committed, and the "+
+					"leader of term %d has not got it",
 					s.committed[t], t+1, later+1)
 			}
 		}

@@ -89,7 +89,8 @@ func (m *model) hash(s *modelState) uint64 {
 
 // word is what a node is, without the names of others.
 func (n *modelNode) word(s *modelState, i int) uint64 {
-	w := uint64(n.len) | uint64(n.pending)<<2 | uint64(n.term)<<4 | uint64(n.role)<<7 | uint64(n.owed)<<9 |
+	w := uint64(n.len) | uint64(n.pending)<<2 | uint64(n.term)<<4 | uint64(n.role)<<7 |
+		uint64(n.owed)<<9 |
 		uint64(n.best)<<15 | uint64(n.base)<<21
 	for k, term := range n.log {
 		w |= uint64(term) << (23 + 3*k)
@@ -117,7 +118,8 @@ func (m *model) explore() {
 	}
 	m.next.crashes, m.next.rots = uint8(m.crashes), uint8(m.rots)
 	m.emit("")
-	for end := len(m.states); m.at < len(m.states) && m.failed == "" && (m.depth == 0 || m.level < m.depth); m.level++ {
+	for end := len(m.states); m.at < len(m.states) && m.failed == "" &&
+		(m.depth == 0 || m.level < m.depth); m.level++ {
 		for ; m.at < end && m.failed == ""; m.at++ {
 			s := m.states[m.at]
 			if m.liveness && !m.recovers(s) {
@@ -162,9 +164,11 @@ func (m *model) recovers(s modelState) bool {
 		if s.nodes[i].role == leader && s.nodes[i].term == highest {
 			m.flush(&s, i)
 			for k := range m.nodes {
-				if n := &s.nodes[k]; k != i && n.owed != 0 && m.rule.owes(n.tail()) { // which the leader's answer ends
+				// which the leader's answer ends
+				if n := &s.nodes[k]; k != i && n.owed != 0 && m.rule.owes(n.tail()) {
 					m.lower(&s, k, Answer[uint8]{
-						From: uint8(i), Term: uint64(highest), Log: s.nodes[i].endAt(s.nodes[i].len).end(), Leads: true,
+						From: uint8(i), Term: uint64(highest),
+						Log: s.nodes[i].endAt(s.nodes[i].len).end(), Leads: true,
 					})
 				}
 			}
@@ -208,7 +212,8 @@ func (m *model) wins(s *modelState, i int) bool {
 	votes := uint8(1) << i
 	for k := range m.nodes {
 		v := &s.nodes[k]
-		if k != i && c.endAt(c.len).end().Reaches(v.endAt(v.len).end()) && m.rule.votes(v.tail(), c.endAt(c.len).end()) {
+		if k != i && c.endAt(c.len).end().Reaches(v.endAt(v.len).end()) &&
+			m.rule.votes(v.tail(), c.endAt(c.len).end()) {
 			votes |= 1 << k
 		}
 	}

@@ -44,8 +44,10 @@ func (m *model) campaign(s *modelState, i int) {
 
 func (m *model) vote(s *modelState, i, k int) {
 	c, v := &s.nodes[i], &s.nodes[k]
-	if c.role != candidate || c.votes>>k&1 == 1 || v.term > c.term || v.term == c.term && v.voted != 0 ||
-		!c.endAt(c.len).end().Reaches(v.endAt(v.len).end()) || !m.rule.votes(v.tail(), c.endAt(c.len).end()) {
+	if c.role != candidate || c.votes>>k&1 == 1 || v.term > c.term ||
+		v.term == c.term && v.voted != 0 ||
+		!c.endAt(c.len).end().Reaches(v.endAt(v.len).end()) ||
+		!m.rule.votes(v.tail(), c.endAt(c.len).end()) {
 		return
 	}
 	x := m.begin(s)
@@ -90,7 +92,8 @@ func (m *model) append(s *modelState, i int) {
 	// A change of one server, when the one before and an entry of this term are committed; raft's
 	// rule.
 	voters := m.voters(s, &n.log, n.len)
-	if s.committed[t] < n.len && (s.committed[t] == 0 || m.voters(s, &n.log, s.committed[t]) != voters) ||
+	if s.committed[t] < n.len &&
+		(s.committed[t] == 0 || m.voters(s, &n.log, s.committed[t]) != voters) ||
 		s.committed[t] == 0 && n.len > 0 && m.changes > 1 {
 		return
 	}
@@ -162,7 +165,8 @@ func (m *model) deliver(s *modelState, t, i int) {
 		if q <= common || s.crashes == 0 {
 			continue
 		}
-		for whole := common; whole < q; whole++ { // torn; with a record that names the append, or without it
+		// torn; with a record that names the append, or without it
+		for whole := common; whole < q; whole++ {
 			for _, named := range []bool{true, false} {
 				x := m.begin(s)
 				y := &x.nodes[i]
@@ -176,7 +180,8 @@ func (m *model) deliver(s *modelState, t, i int) {
 				if named {
 					y.owed = packEnd(m.rule.owe(y.owed.end(), endOf(s.leaderLog[t][q-1], q).end()))
 				}
-				m.emit("n%d starts again while it writes up to %d of term %d's leader: %d are whole, recorded %d", i+1, int(q), t+1, int(whole), ones(named))
+				m.emit("n%d starts again while it writes up to %d of term %d's leader: %d are "+
+					"whole, recorded %d", i+1, int(q), t+1, int(whole), ones(named))
 			}
 		}
 	}
@@ -319,7 +324,8 @@ func (m *model) repay(s *modelState, i int) {
 	}
 	x := m.begin(s)
 	if m.round(x, i) {
-		m.emit("n%d owes entry %d of term %d after a round", i+1, int(x.nodes[i].owed&7), int(x.nodes[i].owed>>3))
+		m.emit("n%d owes entry %d of term %d after a round", i+1, int(x.nodes[i].owed&7),
+			int(x.nodes[i].owed>>3))
 	}
 }
 
@@ -337,7 +343,8 @@ func (m *model) round(x *modelState, i int) bool {
 
 func (m *model) lower(x *modelState, i int, answers ...Answer[uint8]) bool {
 	n := &x.nodes[i]
-	sunk, missing := m.rule.sink(n.owed.end(), uint8(i), m.members[m.voters(x, &n.log, n.len)], answers)
+	sunk, missing := m.rule.sink(n.owed.end(), uint8(i), m.members[m.voters(x, &n.log, n.len)],
+		answers)
 	if len(missing) > 0 {
 		return false
 	}

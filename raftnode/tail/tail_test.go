@@ -48,15 +48,23 @@ func TestARoundNeedsEveryVoter(t *testing.T) {
 	}{
 		{"nobody", nil, owed, []string{"n2", "n3"}},
 		{"one", []Answer[string]{answer("n2", 4, End{2, 2})}, owed, []string{"n3"}},
-		{"all", []Answer[string]{answer("n2", 4, End{2, 2}), answer("n3", 9, End{2, 4})}, End{2, 4}, nil},
-		{"all are empty", []Answer[string]{answer("n2", 4, End{}), answer("n3", 9, End{})}, End{}, nil},
-		{"it never rises", []Answer[string]{answer("n2", 4, End{4, 9}), answer("n3", 4, End{})}, owed, nil},
-		{"a term that is not above the owed one", []Answer[string]{answer("n2", 3, End{}), answer("n3", 4, End{})}, owed, []string{"n2"}},
+		{"all", []Answer[string]{answer("n2", 4, End{2, 2}), answer("n3", 9, End{2, 4})},
+			End{2, 4}, nil},
+		{"all are empty", []Answer[string]{answer("n2", 4, End{}), answer("n3", 9, End{})},
+			End{}, nil},
+		{"it never rises", []Answer[string]{answer("n2", 4, End{4, 9}), answer("n3", 4, End{})},
+			owed, nil},
+		{"a term that is not above the owed one",
+			[]Answer[string]{answer("n2", 3, End{}), answer("n3", 4, End{})}, owed, []string{"n2"}},
 		{"a voter that it did not know",
-			[]Answer[string]{answer("n2", 4, End{}), {From: "n3", Term: 4, Voters: []string{"n1", "n3", "n4"}}}, owed, []string{"n4"}},
-		{"the leader", []Answer[string]{{From: "n2", Term: 3, Log: End{3, 5}, Leads: true}}, End{3, 5}, nil},
-		{"a later leader", []Answer[string]{{From: "n2", Term: 5, Log: End{5, 8}, Leads: true}}, owed, nil},
-		{"an earlier leader", []Answer[string]{{From: "n2", Term: 2, Log: End{2, 8}, Leads: true}}, owed, []string{"n2", "n3"}},
+			[]Answer[string]{answer("n2", 4, End{}),
+				{From: "n3", Term: 4, Voters: []string{"n1", "n3", "n4"}}}, owed, []string{"n4"}},
+		{"the leader", []Answer[string]{{From: "n2", Term: 3, Log: End{3, 5}, Leads: true}},
+			End{3, 5}, nil},
+		{"a later leader", []Answer[string]{{From: "n2", Term: 5, Log: End{5, 8}, Leads: true}},
+			owed, nil},
+		{"an earlier leader", []Answer[string]{{From: "n2", Term: 2, Log: End{2, 8}, Leads: true}},
+			owed, []string{"n2", "n3"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			sunk, missing := Sink(owed, "n1", voters, test.answers)
@@ -64,7 +72,8 @@ func TestARoundNeedsEveryVoter(t *testing.T) {
 			assert.Equal(t, test.missing, missing)
 		})
 	}
-	sunk, missing := Sink(Unknown(3), "n1", voters, []Answer[string]{answer("n2", 4, End{3, 2}), answer("n3", 4, End{2, 4})})
+	sunk, missing := Sink(Unknown(3), "n1", voters,
+		[]Answer[string]{answer("n2", 4, End{3, 2}), answer("n3", 4, End{2, 4})})
 	assert.Equal(t, End{3, 2}, sunk)
 	assert.Empty(t, missing)
 }
@@ -78,7 +87,8 @@ const (
 
 func skipModel(t *testing.T, takes int) {
 	if takes >= slow && testing.Short() || takes == long && os.Getenv("ZAMOK_TEST_ALL") == "" {
-		t.Skip("these bounds take seconds, left out with -short, or a minute, with ZAMOK_TEST_ALL only")
+		t.Skip("these bounds take seconds, left out with -short, or a minute, with " +
+			"ZAMOK_TEST_ALL only")
 	}
 }
 
@@ -90,18 +100,32 @@ func TestNothingIsLost(t *testing.T) {
 		takes int
 		bounds
 	}{
-		{"three nodes", quick, bounds{nodes: 3, terms: 2, length: 1, crashes: 3, rots: 1, liveness: true}},
-		{"three nodes, two entries", slow, bounds{nodes: 3, terms: 2, length: 2, crashes: 2, rots: 1, liveness: true}},
-		{"three nodes, three terms", slow, bounds{nodes: 3, terms: 3, length: 2, crashes: 1, rots: 1, liveness: true}},
-		{"three nodes, damaged twice", quick, bounds{nodes: 3, terms: 3, length: 1, crashes: 2, rots: 2, liveness: true, depth: 13}},
-		{"three nodes, many starts", long, bounds{nodes: 3, terms: 3, length: 2, crashes: 3, rots: 2, liveness: true, depth: 12}},
-		{"five nodes", slow, bounds{nodes: 5, terms: 2, length: 1, crashes: 2, rots: 2, liveness: true, depth: 12}},
-		{"five nodes, further", long, bounds{nodes: 5, terms: 2, length: 1, crashes: 2, rots: 2, liveness: true, depth: 15}},
-		{"the record is lost, too", quick, bounds{nodes: 3, terms: 2, length: 1, crashes: 2, rots: 1, lostRecord: true, liveness: true}},
-		{"snapshots", quick, bounds{nodes: 3, terms: 2, length: 2, crashes: 1, rots: 1, snapshots: true, liveness: true}},
-		{"of four voters one is removed", quick, bounds{nodes: 4, terms: 2, length: 1, crashes: 1, rots: 1, changes: 1, liveness: true}},
-		{"a fourth voter is added", slow, bounds{nodes: 4, terms: 2, length: 2, crashes: 1, rots: 1, changes: 1, initial: 0b111, depth: 12}},
-		{"a fourth voter is added, further", long, bounds{nodes: 4, terms: 2, length: 2, crashes: 1, rots: 1, changes: 1, initial: 0b111}},
+		{"three nodes", quick, bounds{nodes: 3, terms: 2, length: 1, crashes: 3, rots: 1,
+			liveness: true}},
+		{"three nodes, two entries", slow,
+			bounds{nodes: 3, terms: 2, length: 2, crashes: 2, rots: 1, liveness: true}},
+		{"three nodes, three terms", slow,
+			bounds{nodes: 3, terms: 3, length: 2, crashes: 1, rots: 1, liveness: true}},
+		{"three nodes, damaged twice", quick,
+			bounds{nodes: 3, terms: 3, length: 1, crashes: 2, rots: 2, liveness: true, depth: 13}},
+		{"three nodes, many starts", long,
+			bounds{nodes: 3, terms: 3, length: 2, crashes: 3, rots: 2, liveness: true, depth: 12}},
+		{"five nodes", slow, bounds{nodes: 5, terms: 2, length: 1, crashes: 2, rots: 2,
+			liveness: true, depth: 12}},
+		{"five nodes, further", long,
+			bounds{nodes: 5, terms: 2, length: 1, crashes: 2, rots: 2, liveness: true, depth: 15}},
+		{"the record is lost, too", quick,
+			bounds{nodes: 3, terms: 2, length: 1, crashes: 2, rots: 1, lostRecord: true,
+				liveness: true}},
+		{"snapshots", quick, bounds{nodes: 3, terms: 2, length: 2, crashes: 1, rots: 1,
+			snapshots: true, liveness: true}},
+		{"of four voters one is removed", quick,
+			bounds{nodes: 4, terms: 2, length: 1, crashes: 1, rots: 1, changes: 1, liveness: true}},
+		{"a fourth voter is added", slow,
+			bounds{nodes: 4, terms: 2, length: 2, crashes: 1, rots: 1, changes: 1, initial: 0b111,
+				depth: 12}},
+		{"a fourth voter is added, further", long,
+			bounds{nodes: 4, terms: 2, length: 2, crashes: 1, rots: 1, changes: 1, initial: 0b111}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			skipModel(t, test.takes)
@@ -129,8 +153,10 @@ func TestSimplerRulesFail(t *testing.T) {
 		}
 		return highest
 	}
-	someAnswer := func(owed End, self uint8, voters []uint8, answers []Answer[uint8]) (End, []uint8) {
-		if silent := len(voters) - 1 - len(answers); 2*(silent+1) > len(voters) { // with itself they are a majority
+	someAnswer := func(owed End, self uint8, voters []uint8, answers []Answer[uint8]) (End,
+		[]uint8) {
+		// with itself they are a majority
+		if silent := len(voters) - 1 - len(answers); 2*(silent+1) > len(voters) {
 			return owed, []uint8{self}
 		}
 		return lower(owed, highest(answers)), nil
@@ -145,18 +171,22 @@ func TestSimplerRulesFail(t *testing.T) {
 		{"nothing is owed", quick, "", three, func(r *modelRule) {
 			r.owe = func(End, End) End { return End{} }
 		}},
-		{"a voter answers without a new term", quick, "", three, func(r *modelRule) { r.careless = true }},
+		{"a voter answers without a new term", quick, "", three,
+			func(r *modelRule) { r.careless = true }},
 		{"one answer is enough", quick, "", three, func(r *modelRule) {
 			r.sink = func(owed End, _ uint8, _ []uint8, answers []Answer[uint8]) (End, []uint8) {
 				return lower(owed, highest(answers)), nil
 			}
 		}},
 		{"who cut it holds nothing", long, "",
-			bounds{nodes: 5, terms: 2, length: 1, crashes: 2, rots: 2}, func(r *modelRule) { r.sink = someAnswer }},
+			bounds{nodes: 5, terms: 2, length: 1, crashes: 2, rots: 2},
+			func(r *modelRule) { r.sink = someAnswer }},
 		{"of four voters not all answer", quick, "",
-			bounds{nodes: 4, terms: 2, length: 1, crashes: 1, rots: 1, changes: 1, mustLead: true}, func(r *modelRule) { r.sink = someAnswer }},
+			bounds{nodes: 4, terms: 2, length: 1, crashes: 1, rots: 1, changes: 1, mustLead: true},
+			func(r *modelRule) { r.sink = someAnswer }},
 		{"the owed end does not sink", quick, stuck, live, func(r *modelRule) {
-			r.sink = func(owed End, self uint8, voters []uint8, answers []Answer[uint8]) (End, []uint8) {
+			r.sink = func(owed End, self uint8, voters []uint8, answers []Answer[uint8]) (End,
+				[]uint8) {
 				sunk, missing := Sink(owed, self, voters, answers)
 				if len(missing) == 0 && sunk.Index >= owed.Index { // somebody has something there
 					return owed, []uint8{self}
@@ -164,7 +194,8 @@ func TestSimplerRulesFail(t *testing.T) {
 				return End{}, missing
 			}
 		}},
-		{"answers of earlier rounds count", quick, stuck, live, func(r *modelRule) { r.keeps = true }},
+		{"answers of earlier rounds count", quick, stuck, live,
+			func(r *modelRule) { r.keeps = true }},
 		{"ends compare by index only", slow, "", longer, func(r *modelRule) {
 			r.votes = func(s State, c End) bool { return !s.Owes() || c.Index >= s.Owed.Index }
 		}},
@@ -197,16 +228,18 @@ func TestSimplerRulesFail(t *testing.T) {
 // answers, too; those of its own log do not know what the later ones committed.
 func TestVotersThatWereCutOffAreAsked(t *testing.T) {
 	const n1, n2, n3, n4, n5 = 0, 1, 2, 3, 4
-	// n1 leads in term 1, and adds n4. n3 and n4 have that. n4 leads in term 2, and adds n5. n3 and n5
-	// have that.
+	// n1 leads in term 1, and adds n4. n3 and n4 have that. n4 leads in term 2, and adds n5. n3 and
+	// n5 have that.
 	var s modelState
 	s.conf[0][0], s.conf[1][1] = 0b01111, 0b11111
 	for i, n := range map[int]modelNode{
 		n1: {log: [lenMax]uint8{1}, len: 1, term: 2, voted: n4 + 1, acked: [termsMax]uint8{1}},
 		n2: {term: 1, voted: n1 + 1},
-		n3: {log: [lenMax]uint8{1, 2}, len: 2, term: 2, voted: n4 + 1, acked: [termsMax]uint8{1, 2}},
+		n3: {log: [lenMax]uint8{1, 2}, len: 2, term: 2, voted: n4 + 1,
+			acked: [termsMax]uint8{1, 2}},
 		n4: {
-			log: [lenMax]uint8{1, 2}, len: 2, term: 2, voted: n4 + 1, role: leader, acked: [termsMax]uint8{1, 2},
+			log: [lenMax]uint8{1, 2}, len: 2, term: 2, voted: n4 + 1, role: leader,
+			acked: [termsMax]uint8{1, 2},
 		},
 		n5: {log: [lenMax]uint8{1, 2}, len: 2, term: 2, acked: [termsMax]uint8{0, 2}},
 	} {
@@ -221,7 +254,8 @@ func TestVotersThatWereCutOffAreAsked(t *testing.T) {
 		rule := theRule()
 		rule.alone = alone
 		m := newModel(bounds{
-			nodes: 5, terms: 4, length: 2, crashes: 1, rots: 1, initial: 0b00111, changes: 2, depth: 7, first: &s,
+			nodes: 5, terms: 4, length: 2, crashes: 1, rots: 1, initial: 0b00111, changes: 2,
+			depth: 7, first: &s,
 		}, rule)
 		m.explore()
 		if alone {
@@ -255,7 +289,8 @@ func TestTheModelRenamesItsNodes(t *testing.T) {
 		}
 		swap(&renamed.rotten)
 		keys := []uint64{s.nodes[0].word(&s, 0), s.nodes[1].word(&s, 1), s.nodes[2].word(&s, 2)}
-		if slices.Sort(keys); len(slices.Compact(keys)) == 3 { // of two that look the same, the order is not known
+		// of two that look the same, the order is not known
+		if slices.Sort(keys); len(slices.Compact(keys)) == 3 {
 			require.Equal(t, m.hash(&s), m.hash(&renamed))
 		}
 	}

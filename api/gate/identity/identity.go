@@ -16,14 +16,16 @@ import (
 // BytesMax bounds an identity, which is stored with each session.
 const BytesMax = 256
 
-// AnonymousPrefix, followed by the network of its address, stands for the identity of an unauthenticated caller. No identity begins with it.
+// AnonymousPrefix, followed by the network of its address, stands for the identity of an
+// unauthenticated caller. No identity begins with it.
 const AnonymousPrefix = "anonymous@"
 
 // builtIn are the groups that access rules know without a definition.
 var builtIn = []string{"anonymous", "authenticated"}
 
-// Check returns an error unless text is a valid identity. Identities appear in tokens files, in logs and on terminals, so none
-// may look like a client without credentials or a group that is built in, whatever its capitals.
+// Check returns an error unless text is a valid identity. Identities appear in tokens files, in
+// logs and on terminals, so none may look like a client without credentials or a group that is
+// built in, whatever its capitals.
 func Check(identity string) error {
 	switch lower := strings.ToLower(identity); {
 	case identity == "":
@@ -33,14 +35,18 @@ func Check(identity string) error {
 	case !utf8.ValidString(identity):
 		return errors.New("the identity is not UTF-8")
 	case strings.HasPrefix(lower, AnonymousPrefix):
-		return fmt.Errorf("an identity must not begin with %s, which stands for clients without credentials", AnonymousPrefix)
+		return fmt.Errorf("an identity must not begin with %s, which stands for clients without "+
+			"credentials", AnonymousPrefix)
 	case slices.Contains(builtIn, lower):
-		return fmt.Errorf("an identity must not be %q, which is a group that access rules know without a definition", lower)
+		return fmt.Errorf("an identity must not be %q, which is a group that access rules know "+
+			"without a definition", lower)
 	}
 	shown := visible.Cell(identity)
 	for i, r := range identity {
-		if !strings.HasPrefix(shown, identity[:i+utf8.RuneLen(r)]) { // without the identity: it may be a token by mistake
-			return fmt.Errorf("the identity has %U at byte %d: only visible characters are allowed, and single spaces between them", r, i)
+		// without the identity: it may be a token by mistake
+		if !strings.HasPrefix(shown, identity[:i+utf8.RuneLen(r)]) {
+			return fmt.Errorf("the identity has %U at byte %d: only visible characters are "+
+				"allowed, and single spaces between them", r, i)
 		}
 	}
 	return nil
@@ -62,7 +68,8 @@ type Verifier struct {
 func (v Verifier) Bearer(token string, now time.Time) (who Who, err error) {
 	switch {
 	case len(token) > tokenBytesMax:
-		return who, fmt.Errorf("the token has %d bytes; the maximum is %d", len(token), tokenBytesMax)
+		return who, fmt.Errorf("the token has %d bytes; the maximum is %d", len(token),
+			tokenBytesMax)
 	case strings.HasPrefix(token, tokenPrefix):
 		who.Identity, err = v.Tokens.verify(token, now)
 	case v.Keys != nil:
@@ -87,15 +94,16 @@ const (
 // commonName is the identifier of a common name in the subject of a certificate.
 var commonName = asn1.ObjectIdentifier{2, 5, 4, 3}
 
-// Of returns the name in a verified certificate. A certificate with several such names is refused: it does
-// not say which of them counts.
+// Of returns the name in a verified certificate. A certificate with several such names is refused:
+// it does not say which of them counts.
 func (n CertificateName) Of(c *x509.Certificate) (string, error) {
 	var names []string
 	switch n {
 	case CommonName:
 		names = []string{c.Subject.CommonName}
 		for _, part := range c.Subject.Names { // crypto/x509 takes the last one of several
-			if name, is := part.Value.(string); is && part.Type.Equal(commonName) && name != c.Subject.CommonName {
+			if name, is := part.Value.(string); is && part.Type.Equal(commonName) &&
+				name != c.Subject.CommonName {
 				names = append(names, name)
 			}
 		}
@@ -109,7 +117,8 @@ func (n CertificateName) Of(c *x509.Certificate) (string, error) {
 		names = c.EmailAddresses
 	}
 	if len(names) != 1 {
-		return "", fmt.Errorf("the certificate has %d names of type %s; exactly one is required", len(names), n)
+		return "", fmt.Errorf("the certificate has %d names of type %s; exactly one is required",
+			len(names), n)
 	}
 	return names[0], Check(names[0])
 }

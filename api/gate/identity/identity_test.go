@@ -27,7 +27,8 @@ func TestTokens(t *testing.T) {
 	require.NoError(t, err)
 	other, second, err := NewToken("svc/billing", now.Add(time.Hour))
 	require.NoError(t, err)
-	require.NotContains(t, line.String(), strings.Split(alice, "_")[2], "a line has no secret in it")
+	require.NotContains(t, line.String(), strings.Split(alice, "_")[2],
+		"a line has no secret in it")
 	file := "# of a test\n\n" + line.String() + "\n  " + second.String() + "\n"
 	tokens, err := ParseTokens([]byte(file))
 	require.NoError(t, err)
@@ -86,7 +87,8 @@ func TestWhatIsWrongWithAFileOfTokens(t *testing.T) {
 		require.ErrorContains(t, err, complaint, "%.80q", text)
 		require.NotContains(t, err.Error(), token)
 	}
-	for _, wrong := range []string{"", "a b", "a\tb", "a\nb", "\x00", "\xff", "a\u200bb", "\u00a0", strings.Repeat("a", BytesMax+1), "anonymous@1"} {
+	for _, wrong := range []string{"", "a b", "a\tb", "a\nb", "\x00", "\xff", "a\u200bb", "\u00a0",
+		strings.Repeat("a", BytesMax+1), "anonymous@1"} {
 		_, _, err := NewToken(wrong, time.Time{})
 		require.Error(t, err, "%q", wrong)
 	}
@@ -105,13 +107,17 @@ func newIssuer(t *testing.T) issuer {
 }
 
 func (i issuer) keys() []byte {
-	text, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public(), KeyID: "1", Algorithm: string(jose.ES256), Use: "sig"}}})
+	text, err := json.Marshal(
+		jose.JSONWebKeySet{
+			Keys: []jose.JSONWebKey{{Key: i.key.Public(), KeyID: "1", Algorithm: string(jose.ES256),
+				Use: "sig"}}})
 	require.NoError(i.t, err)
 	return text
 }
 
 func (i issuer) token(more map[string]any) string {
-	c := map[string]any{"iss": "https://issuer", "aud": "zamok", "sub": "alice", "exp": now.Add(time.Hour).Unix(), "groups": []string{"sre"}}
+	c := map[string]any{"iss": "https://issuer", "aud": "zamok", "sub": "alice",
+		"exp": now.Add(time.Hour).Unix(), "groups": []string{"sre"}}
 	for k, v := range more {
 		if v == nil {
 			delete(c, k)
@@ -119,7 +125,8 @@ func (i issuer) token(more map[string]any) string {
 		}
 		c[k] = v
 	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "1"}}, nil)
+	signer, err := jose.NewSigner(
+		jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "1"}}, nil)
 	require.NoError(i.t, err)
 	text, err := jwt.Signed(signer).Claims(c).Serialize()
 	require.NoError(i.t, err)
@@ -134,7 +141,8 @@ func TestJWT(t *testing.T) {
 	who, err := v.Bearer(mine.token(nil), now)
 	require.NoError(t, err)
 	require.Equal(t, Who{"alice", []string{"sre"}}, who)
-	who, err = v.Bearer(mine.token(map[string]any{"aud": []string{"x", "zamok"}, "groups": nil}), now.Add(time.Hour+leeway/2))
+	who, err = v.Bearer(mine.token(map[string]any{"aud": []string{"x", "zamok"}, "groups": nil}),
+		now.Add(time.Hour+leeway/2))
 	require.NoError(t, err)
 	require.Equal(t, Who{Identity: "alice"}, who)
 
@@ -150,9 +158,10 @@ func TestJWT(t *testing.T) {
 		"anonymous":         mine.token(map[string]any{"sub": "anonymous@127.0.0.1"}),
 		"a control":         mine.token(map[string]any{"sub": "a\nb"}),
 		"groups of numbers": mine.token(map[string]any{"groups": []int{1}}),
-		"many groups":       mine.token(map[string]any{"groups": strings.Split(strings.Repeat("g,", groupsMax+1), ",")}),
-		"no algorithm":      "eyJhbGciOiJub25lIn0." + strings.Split(mine.token(nil), ".")[1] + ".",
-		"no JWT":            "x",
+		"many groups": mine.token(
+			map[string]any{"groups": strings.Split(strings.Repeat("g,", groupsMax+1), ",")}),
+		"no algorithm": "eyJhbGciOiJub25lIn0." + strings.Split(mine.token(nil), ".")[1] + ".",
+		"no JWT":       "x",
 	} {
 		_, err := v.Bearer(wrong, now)
 		require.Error(t, err, name)
@@ -162,16 +171,22 @@ func TestJWT(t *testing.T) {
 	// A public key, taken as a shared secret, signs nothing here.
 	shared, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: mine.keys()}, nil)
 	require.NoError(t, err)
-	forged, err := jwt.Signed(shared).Claims(jwt.Claims{Subject: "alice", Issuer: "https://issuer", Audience: jwt.Audience{"zamok"}}).Serialize()
+	forged, err :=
+		jwt.Signed(shared).Claims(jwt.Claims{Subject: "alice", Issuer: "https://issuer",
+			Audience: jwt.Audience{"zamok"}}).Serialize()
 	require.NoError(t, err)
 	_, err = v.Bearer(forged, now)
 	require.Error(t, err)
 
-	private, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: mine.key, KeyID: "1"}}})
+	private, err := json.Marshal(
+		jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: mine.key, KeyID: "1"}}})
 	require.NoError(t, err)
-	secret, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: []byte("a shared secret of some length...")}}})
+	secret, err := json.Marshal(
+		jose.JSONWebKeySet{
+			Keys: []jose.JSONWebKey{{Key: []byte("a shared secret of some length...")}}})
 	require.NoError(t, err)
-	for _, text := range []string{"", "{}", `{"keys":[]}`, `{"keys":[{}]}`, string(private), string(secret)} {
+	for _, text := range []string{"", "{}", `{"keys":[]}`, `{"keys":[{}]}`, string(private),
+		string(secret)} {
 		_, err := ParseKeys([]byte(text), "i", "a")
 		require.Error(t, err, text)
 		require.NotContains(t, err.Error(), "shared secret of")
@@ -184,7 +199,8 @@ func TestTheNameInACertificate(t *testing.T) {
 	at, err := url.Parse("spiffe://prod/ns/billing")
 	require.NoError(t, err)
 	c := &x509.Certificate{
-		Subject: pkix.Name{CommonName: "alice"}, DNSNames: []string{"a.example", "b.example"}, URIs: []*url.URL{at},
+		Subject: pkix.Name{CommonName: "alice"}, DNSNames: []string{"a.example", "b.example"},
+		URIs: []*url.URL{at},
 	}
 	name, err := CommonName.Of(c)
 	require.NoError(t, err)
@@ -196,7 +212,8 @@ func TestTheNameInACertificate(t *testing.T) {
 	require.ErrorContains(t, err, "has 2 names")
 	_, err = Email.Of(c)
 	require.ErrorContains(t, err, "has 0 names")
-	c.Subject.Names = []pkix.AttributeTypeAndValue{{Type: commonName, Value: "mallory"}, {Type: commonName, Value: "alice"}}
+	c.Subject.Names = []pkix.AttributeTypeAndValue{{Type: commonName, Value: "mallory"},
+		{Type: commonName, Value: "alice"}}
 	_, err = CommonName.Of(c)
 	require.ErrorContains(t, err, "has 2 names")
 	c.Subject.Names = nil
@@ -205,19 +222,21 @@ func TestTheNameInACertificate(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestNoIdentityLooksAnonymous: neither a token, a JWT nor a certificate makes an identity that reads like a client without
-// credentials, or like a group that is built in.
+// TestNoIdentityLooksAnonymous: neither a token, a JWT nor a certificate makes an identity that
+// reads like a client without credentials, or like a group that is built in.
 func TestNoIdentityLooksAnonymous(t *testing.T) {
 	mine := newIssuer(t)
 	keys, err := ParseKeys(mine.keys(), "https://issuer", "zamok")
 	require.NoError(t, err)
 	for name, complaint := range map[string]string{
-		"anonymous":         `must not be "anonymous", which is a group`,
-		"Anonymous":         `must not be "anonymous", which is a group`,
-		"authenticated":     `must not be "authenticated", which is a group`,
-		"AUTHENTICATED":     `must not be "authenticated", which is a group`,
-		"anonymous@1.2.3.4": "must not begin with anonymous@, which stands for clients without credentials",
-		"Anonymous@host":    "must not begin with anonymous@, which stands for clients without credentials",
+		"anonymous":     `must not be "anonymous", which is a group`,
+		"Anonymous":     `must not be "anonymous", which is a group`,
+		"authenticated": `must not be "authenticated", which is a group`,
+		"AUTHENTICATED": `must not be "authenticated", which is a group`,
+		"anonymous@1.2.3.4": "must not begin with anonymous@, which stands for clients without " +
+			"credentials",
+		"Anonymous@host": "must not begin with anonymous@, which stands for clients without " +
+			"credentials",
 	} {
 		_, _, err := NewToken(name, time.Time{})
 		require.ErrorContains(t, err, complaint)
@@ -231,7 +250,8 @@ func TestNoIdentityLooksAnonymous(t *testing.T) {
 		_, err = DNSName.Of(&x509.Certificate{DNSNames: []string{name}})
 		require.ErrorContains(t, err, complaint)
 	}
-	for _, other := range []string{"anonymous-2", "anonymously", "x/anonymous", "authenticated.svc"} {
+	for _, other := range []string{"anonymous-2", "anonymously", "x/anonymous",
+		"authenticated.svc"} {
 		require.NoError(t, Check(other))
 	}
 }
@@ -251,22 +271,26 @@ func FuzzParseTokens(f *testing.F) {
 	})
 }
 
-// FuzzBearer has one JWT and one token to accept. Whatever else is accepted is the same token, spelled otherwise: nothing
-// becomes another identity, or a later expiry.
+// FuzzBearer has one JWT and one token to accept. Whatever else is accepted is the same token,
+// spelled otherwise: nothing becomes another identity, or a later expiry.
 func FuzzBearer(f *testing.F) {
-	key, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), bytes.Repeat([]byte{7}, 32)) // the same one in all processes of a run
+	// the same one in all processes of a run
+	key, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), bytes.Repeat([]byte{7}, 32))
 	require.NoError(f, err)
 	i := issuer{f, key}
 	keys, err := ParseKeys(i.keys(), "https://issuer", "zamok")
 	require.NoError(f, err)
 	const token = "zamok_aaaaaaaa_bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
-	line := Token{ID: "aaaaaaaa", Identity: "bob", hash: sha256.Sum256([]byte(token)), Expires: now.Add(time.Hour)}
+	line := Token{ID: "aaaaaaaa", Identity: "bob", hash: sha256.Sum256([]byte(token)),
+		Expires: now.Add(time.Hour)}
 	tokens, err := ParseTokens([]byte(line.String()))
 	require.NoError(f, err)
 	v := Verifier{Tokens: tokens, Keys: keys}
 	for _, seed := range []string{
-		i.token(nil), i.token(nil)[:60], i.token(map[string]any{"sub": "bob"})[:100], i.token(map[string]any{"exp": now.Add(-time.Hour).Unix()}),
-		token, token[:20], "zamok__", "eyJhbGciOiJub25lIn0.e30.", `{"payload":"e30","signatures":[{"protected":"e30","signature":"AA"}]}`,
+		i.token(nil), i.token(nil)[:60], i.token(map[string]any{"sub": "bob"})[:100],
+		i.token(map[string]any{"exp": now.Add(-time.Hour).Unix()}),
+		token, token[:20], "zamok__", "eyJhbGciOiJub25lIn0.e30.",
+		`{"payload":"e30","signatures":[{"protected":"e30","signature":"AA"}]}`,
 	} {
 		f.Add(seed)
 	}

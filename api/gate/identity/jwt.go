@@ -22,7 +22,8 @@ const (
 
 // algorithms are those with public keys: with a shared secret, a verifier could issue tokens.
 var algorithms = []jose.SignatureAlgorithm{
-	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
+	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384,
+	jose.ES512, jose.EdDSA,
 }
 
 // Keys are the public keys of an issuer, and the required issuer and audience of its tokens.
@@ -48,7 +49,8 @@ func ParseKeys(text []byte, issuer, audience string) (*Keys, error) {
 	}
 	for i, key := range k.set.Keys {
 		if !key.Valid() || !key.IsPublic() {
-			return nil, fmt.Errorf("key %d (%q) is not a public key; private and shared keys must stay with the issuer", i+1, key.KeyID)
+			return nil, fmt.Errorf("key %d (%q) is not a public key; private and shared keys "+
+				"must stay with the issuer", i+1, key.KeyID)
 		}
 	}
 	return k, nil
@@ -70,7 +72,8 @@ func (k *Keys) verify(text string, now time.Time) (subject string, groups []stri
 	if err := token.Claims(k.set, &c); err != nil {
 		return "", nil, errors.New("no key of --jwt-keys verifies the JWT")
 	}
-	switch err := c.ValidateWithLeeway(jwt.Expected{Issuer: k.issuer, AnyAudience: jwt.Audience{k.audience}, Time: now}, leeway); {
+	switch err := c.ValidateWithLeeway(
+		jwt.Expected{Issuer: k.issuer, AnyAudience: jwt.Audience{k.audience}, Time: now}, leeway); {
 	case errors.Is(err, jwt.ErrExpired):
 		return "", nil, errors.New("the JWT has expired")
 	case err != nil:
@@ -78,7 +81,8 @@ func (k *Keys) verify(text string, now time.Time) (subject string, groups []stri
 	case c.Expiry == nil:
 		return "", nil, errors.New("the JWT has no expiry")
 	case len(c.Groups) > groupsMax:
-		return "", nil, fmt.Errorf("the JWT has %d groups; the maximum is %d", len(c.Groups), groupsMax)
+		return "", nil, fmt.Errorf("the JWT has %d groups; the maximum is %d", len(c.Groups),
+			groupsMax)
 	}
 	if err := Check(c.Subject); err != nil {
 		return "", nil, fmt.Errorf("the JWT's subject: %w", err)

@@ -33,8 +33,8 @@ type Token struct {
 	Expires  time.Time // zero: never
 }
 
-// NewToken generates a token for an identity, and returns its text and its line for the tokens file. The text is stored
-// nowhere.
+// NewToken generates a token for an identity, and returns its text and its line for the tokens
+// file. The text is stored nowhere.
 func NewToken(identity string, expires time.Time) (text string, line Token, err error) {
 	if err := checkField(identity); err != nil {
 		return "", Token{}, err
@@ -43,13 +43,15 @@ func NewToken(identity string, expires time.Time) (text string, line Token, err 
 	_, _ = rand.Read(random[:]) // it never fails
 	id := strings.ToLower(digits.EncodeToString(random[:tokenID]))
 	text = tokenPrefix + id + "_" + strings.ToLower(digits.EncodeToString(random[tokenID:]))
-	return text, Token{ID: id, Identity: identity, hash: sha256.Sum256([]byte(text)), Expires: expires}, nil
+	return text, Token{ID: id, Identity: identity, hash: sha256.Sum256([]byte(text)),
+		Expires: expires}, nil
 }
 
 // checkField is Check for an identity in a file of fields.
 func checkField(identity string) error {
 	if strings.Contains(identity, " ") {
-		return errors.New("the identity contains a space, which separates the fields of a tokens file")
+		return errors.New(
+			"the identity contains a space, which separates the fields of a tokens file")
 	}
 	return Check(identity)
 }
@@ -83,7 +85,8 @@ func ParseTokens(text []byte) (Tokens, error) {
 			err = errors.New("the id is used twice")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", n, err) // without the line: it may be a token, by mistake
+			// without the line: it may be a token, by mistake
+			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
 		all[t.ID] = t
 	}
@@ -92,7 +95,8 @@ func ParseTokens(text []byte) (Tokens, error) {
 
 func parseToken(fields []string) (t Token, err error) {
 	if len(fields) < 3 || len(fields) > 4 {
-		return t, errors.New("a line has an id, an identity, a SHA-256 and optionally an expiry: create it with zamok token new")
+		return t, errors.New("a line has an id, an identity, a SHA-256 and optionally an expiry: " +
+			"create it with zamok token new")
 	}
 	t.ID, t.Identity = fields[0], fields[1]
 	if len(t.ID) != digits.EncodedLen(tokenID) {
@@ -114,7 +118,8 @@ func parseToken(fields []string) (t Token, err error) {
 	return t, nil
 }
 
-// errToken refuses every token that is not in the file; it does not reveal which part of it is wrong.
+// errToken refuses every token that is not in the file; it does not reveal which part of it is
+// wrong.
 var errToken = errors.New("the token is not known here")
 
 // verify returns the identity of a token.
@@ -125,7 +130,8 @@ func (all Tokens) verify(text string, now time.Time) (string, error) {
 		return "", errToken
 	}
 	if !t.Expires.IsZero() && !now.Before(t.Expires) {
-		return "", fmt.Errorf("the token %s of %s expired at %s; make another with zamok token new", t.ID, t.Identity, t.Expires.UTC().Format(time.RFC3339))
+		return "", fmt.Errorf("the token %s of %s expired at %s; make another with zamok token new",
+			t.ID, t.Identity, t.Expires.UTC().Format(time.RFC3339))
 	}
 	return t.Identity, nil
 }

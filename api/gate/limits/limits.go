@@ -18,29 +18,32 @@ import (
 	"zamok/clock"
 )
 
-// Kind is a limited resource, with the names of its limits for the node as a whole and for each caller; "": none. The
-// zero Kind is no resource, has no limit, and its end is nil.
+// Kind is a limited resource, with the names of its limits for the node as a whole and for each
+// caller; "": none. The zero Kind is no resource, has no limit, and its end is nil.
 type Kind struct{ all, each string }
 
 // The resources that are limited by number, and those that are limited by rate.
 var (
 	Streams   = Kind{"streams", "streams-per-identity"}
 	HeldCalls = Kind{"held-calls", "held-calls-per-identity"}
-	// Reads are calls that read much of the state, or wait to do so. They count in the caller's limit of held calls, and not in that of
-	// the node, so that no read is refused because of other callers.
+	// Reads are calls that read much of the state, or wait to do so. They count in the caller's
+	// limit of held calls, and not in that of the node, so that no read is refused because of other
+	// callers.
 	Reads   = Kind{"", HeldCalls.each}
 	Watches = Kind{"watches", "watches-per-identity"}
 	Relays  = Kind{"", "relayed-calls-per-identity"}
 	// PublicStreams are those of gRPC's own services, health and reflection: they serve everybody,
 	// and are counted by address.
 	PublicStreams = Kind{"public-streams", "public-streams-per-address"}
-	// RelayedBytes are those of requests that are passed on to another node and wait there or on their way.
+	// RelayedBytes are those of requests that are passed on to another node and wait there or on
+	// their way.
 	RelayedBytes = Kind{"relayed-bytes", "relayed-bytes-per-identity"}
 
 	Requests = Kind{"requests", "requests-per-identity"}
 	Connects = Kind{"", "connects-per-address"}
 
-	// Lines of the audit log. Callers without an identity have no part in those of the others, since there may be any number.
+	// Lines of the audit log. Callers without an identity have no part in those of the others,
+	// since there may be any number.
 	denialLines          = Kind{"denial-lines", "denial-lines-per-identity"}
 	anonymousDenialLines = Kind{"anonymous-denial-lines", "denial-lines-per-identity"}
 )
@@ -87,20 +90,23 @@ func Names() (names []string) {
 	return names
 }
 
-// Set is the configured limits by name; 0 means no limit. Limits that are not in it have their defaults.
+// Set is the configured limits by name; 0 means no limit. Limits that are not in it have their
+// defaults.
 type Set map[string]int
 
 // mostMax bounds a configured limit: a rate of one per nanosecond.
 const mostMax = 1_000_000_000
 
-// Parse reads limits such as streams=2000, requests-per-identity=1000/s or watches-per-identity=none.
+// Parse reads limits such as streams=2000, requests-per-identity=1000/s or
+// watches-per-identity=none.
 func Parse(texts []string) (Set, error) {
 	set := make(Set)
 	for _, text := range texts {
 		name, value, _ := strings.Cut(text, "=")
 		i := slices.IndexFunc(definitions, func(d definition) bool { return d.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("unknown limit %q; use one of %s", name, strings.Join(Names(), ", "))
+			return nil, fmt.Errorf("unknown limit %q; use one of %s", name,
+				strings.Join(Names(), ", "))
 		}
 		if value == "none" {
 			set[name] = 0
@@ -113,15 +119,16 @@ func Parse(texts []string) (Set, error) {
 		}
 		most, err := strconv.Atoi(number)
 		if err != nil || most < 1 || most > mostMax || definitions[i].isRate == (number == value) {
-			return nil, fmt.Errorf("%q is not %s=%s with N from 1 to %d, or none", text, name, form, mostMax)
+			return nil, fmt.Errorf("%q is not %s=%s with N from 1 to %d, or none", text, name, form,
+				mostMax)
 		}
 		set[name] = most
 	}
 	return set, nil
 }
 
-// Config configures Limits. Connections is the maximum number of connections of a port. LimitReached, if set, is called for each
-// refusal with the limit's name.
+// Config configures Limits. Connections is the maximum number of connections of a port.
+// LimitReached, if set, is called for each refusal with the limit's name.
 type Config struct {
 	Set          Set
 	Connections  int
@@ -151,8 +158,8 @@ const (
 	rowsMax = 1 << 16
 	// others is the shared row of callers beyond rowsMax.
 	others = "others"
-	// logEvery is how often refusals are logged, in one line for each limit and caller, and loggedMax how many lines there are
-	// then at most, beside one for each limit.
+	// logEvery is how often refusals are logged, in one line for each limit and caller, and
+	// loggedMax how many lines there are then at most, beside one for each limit.
 	logEvery  = 10 * time.Second
 	loggedMax = 100
 	// openWait is the time to wait that a refusal of Open contains.
@@ -162,7 +169,8 @@ const (
 // New makes the limits of a node.
 func New(config Config) *Limits {
 	l := &Limits{
-		Config: config, most: make(map[string]int), open: make(map[row]int), ends: make(map[row]clock.Instant),
+		Config: config, most: make(map[string]int), open: make(map[row]int),
+		ends: make(map[row]clock.Instant),
 	}
 	l.refusals = aggregate.New(logEvery, loggedMax, l.logRefusals)
 	for _, d := range definitions {
@@ -170,7 +178,8 @@ func New(config Config) *Limits {
 	}
 	maps.Copy(l.most, config.Set)
 	for each, of := range map[string]int{
-		Streams.each: l.most[Streams.all], HeldCalls.each: l.most[HeldCalls.all], Watches.each: l.most[Watches.all],
+		Streams.each: l.most[Streams.all], HeldCalls.each: l.most[HeldCalls.all],
+		Watches.each:       l.most[Watches.all],
 		AddressConnections: config.Connections, PublicStreams.each: l.most[PublicStreams.all],
 		RelayedBytes.each: l.most[RelayedBytes.all],
 	} {
@@ -187,14 +196,17 @@ func (l *Limits) Most(limit string) int { return l.most[limit] }
 // perCaller is a caller's default part of a node's limit: three quarters, rounded up.
 func perCaller(of int) int { return of - of/4 }
 
-// rows are the rows that a caller counts in. Its own is first, so that a refusal names the caller's limit if both are reached.
+// rows are the rows that a caller counts in. Its own is first, so that a refusal names the caller's
+// limit if both are reached.
 func (k Kind) rows(who string) [2]row { return [2]row{{k.each, who}, {k.all, ""}} }
 
 // Open counts something as open until end is called, or refuses it.
-func (l *Limits) Open(kind Kind, who string) (end func(), err error) { return l.OpenMany(kind, who, 1) }
+func (l *Limits) Open(kind Kind, who string) (end func(), err error) {
+	return l.OpenMany(kind, who, 1)
+}
 
-// relayedAlways is the part of the relayed bytes that every caller may have, whatever others have: 32 KiB by default, enough for
-// its releases and renewals.
+// relayedAlways is the part of the relayed bytes that every caller may have, whatever others have:
+// 32 KiB by default, enough for its releases and renewals.
 const relayedAlways = 2048
 
 // OpenMany is Open for n of a kind, such as bytes.
@@ -205,13 +217,15 @@ func (l *Limits) OpenMany(kind Kind, who string, n int) (end func(), err error) 
 	l.mu.Lock()
 	rows := kind.rows(who)
 	for _, r := range rows {
-		if kind == RelayedBytes && r != rows[0] && l.open[rows[0]]+n <= l.most[kind.all]/relayedAlways {
+		if kind == RelayedBytes && r != rows[0] &&
+			l.open[rows[0]]+n <= l.most[kind.all]/relayedAlways {
 			continue
 		}
 		if most := l.most[r.limit]; most > 0 && l.open[r]+n > most {
 			l.mu.Unlock()
 			return nil, l.refusal(zamokpb.Code_CODE_LIMIT_EXCEEDED, r.limit, who, openWait,
-				"not done: the limit %s of this node, %d, is reached; close something, or use another node", r.limit, most)
+				"not done: the limit %s of this node, %d, is reached; close something, or use "+
+					"another node", r.limit, most)
 		}
 	}
 	defer l.mu.Unlock()
@@ -244,7 +258,8 @@ func (l *Limits) count(kind Kind, who string, n int) (end func()) {
 	})
 }
 
-// AllowDenialLine reports whether a denial of a caller may have a line of the audit log, and counts it. It is no refusal.
+// AllowDenialLine reports whether a denial of a caller may have a line of the audit log, and counts
+// it. It is no refusal.
 func (l *Limits) AllowDenialLine(who string, anonymous bool) bool {
 	kind := denialLines
 	if anonymous {
@@ -261,11 +276,13 @@ func (l *Limits) Take(kind Kind, who string) error {
 		return nil
 	}
 	return l.refusal(zamokpb.Code_CODE_OVERLOADED, r.limit, who, wait,
-		"not done: the limit %s of this node, %d/s, is reached; send it again in %v", r.limit, l.most[r.limit], wait.Duration().Truncate(time.Millisecond)+time.Millisecond)
+		"not done: the limit %s of this node, %d/s, is reached; send it again in %v", r.limit,
+		l.most[r.limit], wait.Duration().Truncate(time.Millisecond)+time.Millisecond)
 }
 
-// take returns the rate that is exceeded, and the time to wait. A rate is a token bucket in the form of one instant: each request
-// moves it on by 1/N of a second, and it may be at most a second ahead of now.
+// take returns the rate that is exceeded, and the time to wait. A rate is a token bucket in the
+// form of one instant: each request moves it on by 1/N of a second, and it may be at most a second
+// ahead of now.
 func (l *Limits) take(kind Kind, who string) (at row, wait clock.Span) {
 	if l.most[kind.each] == 0 && l.most[kind.all] == 0 {
 		return at, 0
@@ -308,14 +325,17 @@ func (l *Limits) roomFor(r row, now clock.Instant) string {
 }
 
 // refusal counts a refusal and makes its answer.
-func (l *Limits) refusal(code zamokpb.Code, limit, who string, wait clock.Span, format string, args ...any) error {
+func (l *Limits) refusal(code zamokpb.Code, limit, who string, wait clock.Span, format string,
+	args ...any) error {
 	l.CountRefusal(limit, who)
-	e := wire.Errorf(code, format+"; an operator can change it with --limit %s=…", append(args, limit)...)
+	e := wire.Errorf(code, format+"; an operator can change it with --limit %s=…",
+		append(args, limit)...)
 	e.Info.Field, e.Info.RetryAfter = limit, int64(wait)
 	return e
 }
 
-// CountRefusal counts a refusal, also one by a limit or a quota that is checked elsewhere, and logs it within logEvery.
+// CountRefusal counts a refusal, also one by a limit or a quota that is checked elsewhere, and logs
+// it within logEvery.
 func (l *Limits) CountRefusal(limit, who string) {
 	if l.LimitReached != nil {
 		l.LimitReached(limit)
@@ -324,15 +344,16 @@ func (l *Limits) CountRefusal(limit, who string) {
 }
 
 func (l *Limits) logRefusals(of row, c aggregate.Count[struct{}]) {
-	l.Logger.Warn("requests or connections were refused, because a limit or a quota is reached; see Limits in docs/operations.md",
+	l.Logger.Warn("requests or connections were refused, because a limit or a quota is reached; "+
+		"see Limits in docs/operations.md",
 		"limit", of.limit, "caller", of.who, "refused", c.N)
 }
 
 // Stop logs the refusals that are not logged yet. Later ones are not logged.
 func (l *Limits) Stop() { l.refusals.Stop() }
 
-// Network is the key of an address for limits: an IPv4 address, or the /64 network of an IPv6 address, which usually belongs to
-// one customer. The loopback address is one machine's.
+// Network is the key of an address for limits: an IPv4 address, or the /64 network of an IPv6
+// address, which usually belongs to one customer. The loopback address is one machine's.
 func Network(host string) string {
 	ip, err := netip.ParseAddr(host)
 	if err != nil {

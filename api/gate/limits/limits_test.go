@@ -19,7 +19,8 @@ import (
 	"zamok/clock"
 )
 
-// these are limits with a clock that is the bubble's in a synctest, and the refusals that they count.
+// these are limits with a clock that is the bubble's in a synctest, and the refusals that they
+// count.
 func these(t *testing.T, texts ...string) (l *Limits, refusals map[string]int) {
 	t.Helper()
 	set, err := Parse(texts)
@@ -42,8 +43,8 @@ func refusal(t *testing.T, err error) *zamokpb.ErrorInfo {
 	return info
 }
 
-// TestAFloodLeavesTheRateOfOthers: a flooding caller gets its rate, another caller is not refused, and a caller that waits for
-// the time in a refusal is served.
+// TestAFloodLeavesTheRateOfOthers: a flooding caller gets its rate, another caller is not refused,
+// and a caller that waits for the time in a refusal is served.
 func TestAFloodLeavesTheRateOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, refusals := these(t, "requests-per-identity=100/s")
@@ -58,7 +59,8 @@ func TestAFloodLeavesTheRateOfOthers(t *testing.T) {
 				require.NoError(t, l.Take(Requests, fmt.Sprint("bystander", served)))
 			}
 		}
-		assert.InDelta(t, 100+seconds*100, served, 2) // what is saved in a second, and what comes after
+		// what is saved in a second, and what comes after
+		assert.InDelta(t, 100+seconds*100, served, 2)
 		assert.Equal(t, map[string]int{"requests-per-identity": seconds*1000 - served}, refusals)
 		err := l.Take(Requests, "flood")
 		for err == nil {
@@ -150,20 +152,23 @@ func TestOpen(t *testing.T) {
 	assert.Empty(t, l.open)
 }
 
-// TestEachLimit: each limit that can be configured refuses with its name, a code, the outcome and a time to wait, and counts that.
-// Without the limit nothing is refused.
+// TestEachLimit: each limit that can be configured refuses with its name, a code, the outcome and a
+// time to wait, and counts that. Without the limit nothing is refused.
 func TestEachLimit(t *testing.T) {
 	kinds := []Kind{Streams, HeldCalls, Watches, Relays, {"", AddressConnections}, PublicStreams,
 		RelayedBytes, Requests, Connects, denialLines, anonymousDenialLines}
 	tested := 0
 	for _, d := range definitions {
-		i := slices.IndexFunc(kinds, func(k Kind) bool { return k.all == d.name || k.each == d.name })
+		i := slices.IndexFunc(kinds,
+			func(k Kind) bool { return k.all == d.name || k.each == d.name })
 		require.GreaterOrEqual(t, i, 0, d.name)
 		kind, texts := kinds[i], []string{d.name + "=1"}
-		use, code := func(l *Limits) error { _, err := l.Open(kind, "he"); return err }, zamokpb.Code_CODE_LIMIT_EXCEEDED
+		use, code := func(l *Limits) error { _, err := l.Open(kind, "he"); return err },
+			zamokpb.Code_CODE_LIMIT_EXCEEDED
 		if d.isRate {
 			texts[0] += "/s"
-			use, code = func(l *Limits) error { return l.Take(kind, "he") }, zamokpb.Code_CODE_OVERLOADED
+			use, code = func(l *Limits) error { return l.Take(kind, "he") },
+				zamokpb.Code_CODE_OVERLOADED
 		}
 		for _, other := range []string{kind.all, kind.each} {
 			if other != d.name && other != "" {
@@ -224,8 +229,8 @@ func (l *log) take() string {
 	return l.text.String()
 }
 
-// TestRefusalsAreLogged: every ten seconds in one line for each limit and caller, with their number, and the rest at the end.
-// Callers without a line of their own share one.
+// TestRefusalsAreLogged: every ten seconds in one line for each limit and caller, with their
+// number, and the rest at the end. Callers without a line of their own share one.
 func TestRefusalsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := these(t, "requests-per-identity=1/s")
@@ -246,7 +251,8 @@ func TestRefusalsAreLogged(t *testing.T) {
 		assert.Empty(t, logged())
 		time.Sleep(logEvery)
 		synctest.Wait()
-		assert.Equal(t, []string{"requests-per-identity caller=flood refused=999", "identity_bytes caller=flood refused=1"}, logged())
+		assert.Equal(t, []string{"requests-per-identity caller=flood refused=999",
+			"identity_bytes caller=flood refused=1"}, logged())
 
 		for i := range 1000 {
 			l.CountRefusal("streams", fmt.Sprint(i))
@@ -267,7 +273,8 @@ func TestParse(t *testing.T) {
 	set, err := Parse([]string{"streams=7", "requests=1000/s", "watches-per-identity=none"})
 	require.NoError(t, err)
 	assert.Equal(t, Set{"streams": 7, "requests": 1000, "watches-per-identity": 0}, set)
-	for _, wrong := range []string{"", "streams", "streams=", "streams=0", "streams=-1", "streams=7/s", "requests=7", "requests=/s", "requests=2000000000/s", "streams=1e3"} {
+	for _, wrong := range []string{"", "streams", "streams=", "streams=0", "streams=-1",
+		"streams=7/s", "requests=7", "requests=/s", "requests=2000000000/s", "streams=1e3"} {
 		_, err := Parse([]string{wrong})
 		require.Error(t, err, wrong)
 	}
@@ -281,9 +288,12 @@ func TestParse(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	l, _ := these(t, "held-calls=10")
 	assert.Equal(t, map[string]int{
-		"streams": 65_536, "streams-per-identity": 49_152, "held-calls": 10, "held-calls-per-identity": 8,
-		"watches": 1024, "watches-per-identity": 768, "relayed-calls-per-identity": 12_288, "connections-per-address": 75,
-		"public-streams": 1024, "public-streams-per-address": 768,
+		"streams": 65_536, "streams-per-identity": 49_152, "held-calls": 10,
+		"held-calls-per-identity": 8,
+		"watches":                 1024, "watches-per-identity": 768,
+		"relayed-calls-per-identity": 12_288,
+		"connections-per-address":    75,
+		"public-streams":             1024, "public-streams-per-address": 768,
 		"requests": 0, "requests-per-identity": 0, "connects-per-address": 0,
 		"relayed-bytes": 64 << 20, "relayed-bytes-per-identity": 48 << 20,
 		"denial-lines": 50, "anonymous-denial-lines": 50, "denial-lines-per-identity": 10,
@@ -293,7 +303,8 @@ func TestDefaults(t *testing.T) {
 // TestNetwork: an address of IPv6 stands for its network.
 func TestNetwork(t *testing.T) {
 	for host, network := range map[string]string{
-		"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64", "2001:db8:1:2::9": "2001:db8:1:2::/64",
+		"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7",
+		"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64", "2001:db8:1:2::9": "2001:db8:1:2::/64",
 		"fe80::1%eth0": "fe80::/64", "::1": "::1", "bufconn": "bufconn", "": "",
 	} {
 		assert.Equal(t, network, Network(host), host)

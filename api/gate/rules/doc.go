@@ -16,11 +16,12 @@
 //	  - groups: [sre]
 //	    may: [operate]
 //
-// A rule allows its identities and groups its verbs on its names; docs/guide/access.md describes verbs, names and groups.
-// Rules only allow; whatever is left is denied.
+// A rule allows its identities and groups its verbs on its names; docs/guide/access.md describes
+// verbs, names and groups. Rules only allow; whatever is left is denied.
 //
-// Opening and renewing a session needs lock for at least one name, and so does downgrading a ticket,
-// which renews its session. Releasing one, and reading about it, needs any permission at all.
+// Opening and renewing a session needs lock for at least one name, and so does downgrading a
+// ticket, which renews its session. Releasing one, and reading about it, needs any permission at
+// all.
 //
 // # Files
 //

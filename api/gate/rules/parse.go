@@ -42,7 +42,8 @@ func Parse(text []byte) (*Set, error) {
 	var document, second yaml.Node
 	switch err := decoder.Decode(&document); {
 	case errors.Is(err, io.EOF):
-		return nil, errors.New("is empty, which would deny everything; write rules: [] if that is intended")
+		return nil, errors.New(
+			"is empty, which would deny everything; write rules: [] if that is intended")
 	case err != nil:
 		return nil, fmt.Errorf("is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 	}
@@ -51,14 +52,18 @@ func Parse(text []byte) (*Set, error) {
 	}
 	s := &parser{Set: &Set{}}
 	root := document.Content[0]
-	err := eachKey(root, map[string]func(*yaml.Node) error{"groups": s.parseGroups, "rules": s.parseRules}, "rules")
+	err := eachKey(root, map[string]func(*yaml.Node) error{"groups": s.parseGroups,
+		"rules": s.parseRules}, "rules")
 	if err != nil {
 		return nil, err
 	}
 	for _, use := range s.uses {
-		if known := func(g group) bool { return g.name == use.Value }; !slices.ContainsFunc(s.groups, known) {
-			return nil, wrong(use, "there is no group %q: define it under groups, with its identities, or as %s: token if "+
-				"JWTs name its members", use.Value, use.Value)
+		if known := func(g group) bool {
+			return g.name == use.Value
+		}; !slices.ContainsFunc(s.groups, known) {
+			return nil, wrong(use,
+				"there is no group %q: define it under groups, with its identities, or as %s: "+
+					"token if JWTs name its members", use.Value, use.Value)
 		}
 	}
 	s.index()
@@ -115,7 +120,9 @@ func texts(n *yaml.Node, what string, use func(at *yaml.Node, text string) error
 	}
 	for _, item := range n.Content {
 		if item.Kind != yaml.ScalarNode || item.Tag != "!!str" || item.Value == "" {
-			return wrong(item, "%q is not a string: expected a list of %s; put quotes around numbers and *", item.Value, what)
+			return wrong(item,
+				"%q is not a string: expected a list of %s; put quotes around numbers and *",
+				item.Value, what)
 		}
 		if err := use(item, item.Value); err != nil {
 			return err
@@ -143,9 +150,12 @@ func identities(n *yaml.Node) ([]pattern, error) {
 	for i, p := range all {
 		switch lower := strings.ToLower(p.text); {
 		case strings.HasPrefix(lower, Anonymous+"@"):
-			return nil, wrong(n.Content[i], "%q is not an identity: use the group %s for clients without credentials", p, Anonymous)
+			return nil, wrong(n.Content[i],
+				"%q is not an identity: use the group %s for clients without credentials", p,
+				Anonymous)
 		case !p.prefix && (lower == Anonymous || lower == Authenticated):
-			return nil, wrong(n.Content[i], "%q is not an identity but a group: list it under groups of the rule", p)
+			return nil, wrong(n.Content[i],
+				"%q is not an identity but a group: list it under groups of the rule", p)
 		}
 	}
 	return all, err
@@ -191,7 +201,10 @@ func (s *parser) parseRules(n *yaml.Node) error {
 	for _, item := range n.Content {
 		r := rule{line: item.Line}
 		err := eachKey(item, map[string]func(*yaml.Node) error{
-			"identities": func(v *yaml.Node) (err error) { r.identities, err = identities(v); return err },
+			"identities": func(v *yaml.Node) (err error) {
+				r.identities, err = identities(v)
+				return err
+			},
 			"groups": func(v *yaml.Node) error {
 				return texts(v, "groups", func(at *yaml.Node, name string) error {
 					r.groups = append(r.groups, name)
@@ -201,8 +214,11 @@ func (s *parser) parseRules(n *yaml.Node) error {
 					return nil
 				})
 			},
-			"names": func(v *yaml.Node) (err error) { r.names, err = patterns(v, "names of locks"); return err },
-			"may":   func(v *yaml.Node) error { return texts(v, "verbs", r.addVerb) },
+			"names": func(v *yaml.Node) (err error) {
+				r.names, err = patterns(v, "names of locks")
+				return err
+			},
+			"may": func(v *yaml.Node) error { return texts(v, "verbs", r.addVerb) },
 		}, "may")
 		if err == nil {
 			err = r.check(item)

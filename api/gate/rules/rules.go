@@ -39,8 +39,9 @@ type Caller struct {
 type Set struct {
 	groups []group
 	rules  []rule
-	// An index, since a caller is concerned by few of perhaps thousands of rules: exact are the rules that list its identity,
-	// open the rules with patterns or groups. Both are positions in rules.
+	// An index, since a caller is concerned by few of perhaps thousands of rules: exact are the
+	// rules that list its identity, open the rules with patterns or groups. Both are positions in
+	// rules.
 	exact map[string][]int
 	open  []int
 }
@@ -120,7 +121,8 @@ func (s *Set) isMember(name string, c Caller) bool {
 		return c.Anonymous
 	}
 	return !c.Anonymous && slices.ContainsFunc(s.groups, func(g group) bool {
-		return g.name == name && (matchesAny(g.identities, c.Identity) || g.byToken && slices.Contains(c.Groups, name))
+		return g.name == name &&
+			(matchesAny(g.identities, c.Identity) || g.byToken && slices.Contains(c.Groups, name))
 	})
 }
 
@@ -180,7 +182,8 @@ func (s *Set) May(c Caller, verb Verb, name string) bool {
 	return false
 }
 
-// Some reports whether a caller may use a verb on at least one lock; without a verb, whether it has any permission.
+// Some reports whether a caller may use a verb on at least one lock; without a verb, whether it has
+// any permission.
 func (s *Set) Some(c Caller, verb Verb) bool {
 	if s == nil {
 		return true
@@ -191,8 +194,8 @@ func (s *Set) Some(c Caller, verb Verb) bool {
 	return false
 }
 
-// Why explains the answer of May: by which rule, or what the caller may do instead. No name: that of Some, and what it may
-// do with any lock.
+// Why explains the answer of May: by which rule, or what the caller may do instead. No name: that
+// of Some, and what it may do with any lock.
 func (s *Set) Why(c Caller, verb Verb, name string) string {
 	for r := range s.forCaller(c, verb) {
 		if r.allows(verb, name) {
@@ -217,7 +220,8 @@ type Range struct {
 	Prefix string
 }
 
-// Readable returns the names with a prefix on which a caller may use a verb: ranges in order that do not overlap.
+// Readable returns the names with a prefix on which a caller may use a verb: ranges in order that
+// do not overlap.
 func (s *Set) Readable(c Caller, verb Verb, prefix string) (ranges []Range) {
 	if s == nil {
 		return []Range{{Prefix: prefix}}
@@ -230,8 +234,10 @@ func (s *Set) Readable(c Caller, verb Verb, prefix string) (ranges []Range) {
 			}
 		}
 	}
-	slices.SortFunc(parts, func(a, b pattern) int { // of two with the same text, that which covers the other first
-		return cmp.Or(strings.Compare(a.text, b.text), -cmp.Compare(len(a.String()), len(b.String())))
+	// of two with the same text, that which covers the other first
+	slices.SortFunc(parts, func(a, b pattern) int {
+		return cmp.Or(strings.Compare(a.text, b.text),
+			-cmp.Compare(len(a.String()), len(b.String())))
 	})
 	var last pattern // in this order, all parts that a prefix covers follow it directly
 	for i, p := range parts {

@@ -15,7 +15,8 @@ import (
 // ErrNotLeader is what IsLeader of a candidate wraps that does not lead.
 var ErrNotLeader = errors.New("not the leader")
 
-// campaignAgain is how long an Elector waits after an election that failed, such as one that the access rules refuse.
+// campaignAgain is how long an Elector waits after an election that failed, such as one that the
+// access rules refuse.
 const campaignAgain = time.Second
 
 // Elector is a gocron.Elector: a candidate of an election, from NewElector to Close.
@@ -28,7 +29,8 @@ type Elector struct {
 
 var _ gocron.Elector = (*Elector)(nil)
 
-// NewElector begins to campaign. The name is that of a lock; the identity is what client.Election's Leader shows.
+// NewElector begins to campaign. The name is that of a lock; the identity is what client.Election's
+// Leader shows.
 func NewElector(c *client.Client, name, identity string) *Elector {
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &Elector{cancel: cancel, ended: make(chan error, 1)}
@@ -60,8 +62,8 @@ func (e *Elector) run(ctx context.Context, election *client.Election, identity [
 	}
 }
 
-// Held is the lock of a candidate that leads, else nil. A job that needs its token or its context takes it when it begins
-// and keeps it: later it may be that of another leadership.
+// Held is the lock of a candidate that leads, else nil. A job that needs its token or its context
+// takes it when it begins and keeps it: later it may be that of another leadership.
 func (e *Elector) Held() *client.Lock {
 	if lock := e.lock.Load(); lock != nil && lock.Err() == nil {
 		return lock
@@ -69,7 +71,8 @@ func (e *Elector) Held() *client.Lock {
 	return nil
 }
 
-// IsLeader returns nil while the candidate leads. Otherwise the error says why, if the last election failed.
+// IsLeader returns nil while the candidate leads. Otherwise the error says why, if the last
+// election failed.
 func (e *Elector) IsLeader(context.Context) error {
 	failure := e.failure.Load()
 	switch {
@@ -81,7 +84,8 @@ func (e *Elector) IsLeader(context.Context) error {
 	return ErrNotLeader
 }
 
-// Close gives up the candidacy and the leadership. Call it when no job runs any more: another candidate leads then.
+// Close gives up the candidacy and the leadership. Call it when no job runs any more: another
+// candidate leads then.
 func (e *Elector) Close() error {
 	e.cancel()
 	return <-e.ended

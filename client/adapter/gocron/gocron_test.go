@@ -31,12 +31,15 @@ type program struct {
 }
 
 // newProgram starts a scheduler with one job.
-func newProgram(t *testing.T, distributed gocron.SchedulerOption, work func(context.Context)) *program {
+func newProgram(t *testing.T, distributed gocron.SchedulerOption,
+	work func(context.Context)) *program {
 	p := &program{t: t, clock: clockwork.NewFakeClock(), outcomes: make(chan gocron.JobStatus, 1)}
 	var err error
-	p.scheduler, err = gocron.NewScheduler(distributed, gocron.WithClock(p.clock), gocron.WithMonitor(p))
+	p.scheduler, err = gocron.NewScheduler(distributed, gocron.WithClock(p.clock),
+		gocron.WithMonitor(p))
 	require.NoError(t, err)
-	_, err = p.scheduler.NewJob(gocron.DurationJob(interval), gocron.NewTask(work), gocron.WithName(job))
+	_, err = p.scheduler.NewJob(gocron.DurationJob(interval), gocron.NewTask(work),
+		gocron.WithName(job))
 	require.NoError(t, err)
 	p.scheduler.Start()
 	t.Cleanup(func() { require.NoError(t, p.scheduler.Shutdown()) })
@@ -87,7 +90,8 @@ func nothing(context.Context) {}
 func lockers(t *testing.T, nodes []*api.Node) []*program {
 	var programs []*program
 	for range 3 {
-		locker := &Locker{Client: dial(t, nodes, client.Config{TTL: time.Minute}), Prefix: "cron/", Hold: hold}
+		locker := &Locker{Client: dial(t, nodes, client.Config{TTL: time.Minute}), Prefix: "cron/",
+			Hold: hold}
 		programs = append(programs, newProgram(t, gocron.WithDistributedLocker(locker), nothing))
 	}
 	return programs
@@ -174,7 +178,8 @@ func TestTheLeaderRunsJobs(t *testing.T) {
 	leads := func(e *Elector) bool { return e.IsLeader(t.Context()) == nil }
 	var net network
 	join("one", client.Config{TTL: 7 * time.Second, Dialer: net.dial})
-	require.Eventually(t, func() bool { return leads(electors[0]) }, testTimeout, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return leads(electors[0]) }, testTimeout,
+		5*time.Millisecond)
 	join("two", client.Config{TTL: time.Minute})
 	join("three", client.Config{TTL: time.Minute})
 	require.Equal(t, 1, tick(programs))
@@ -197,7 +202,8 @@ func TestTheLeaderRunsJobs(t *testing.T) {
 		}
 		return next != nil
 	}, testTimeout, time.Millisecond)
-	require.ErrorIs(t, electors[0].IsLeader(t.Context()), ErrNotLeader, "the old one knows before there is a new one")
+	require.ErrorIs(t, electors[0].IsLeader(t.Context()), ErrNotLeader,
+		"the old one knows before there is a new one")
 	require.Greater(t, next.Held().Token(), token)
 	require.Equal(t, 1, tick(programs))
 

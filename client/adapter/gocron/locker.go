@@ -18,9 +18,9 @@ const DefaultHold = 5 * time.Second
 type Locker struct {
 	Client *client.Client
 	Prefix string // stands before the job's name
-	// Hold is how long a lock stays held at least: more than twice the difference between the schedulers' clocks,
-	// less than the shortest interval of a job, and less than half of the client's ttl, so that the end of a program
-	// does not cut it short; 0 = DefaultHold.
+	// Hold is how long a lock stays held at least: more than twice the difference between the
+	// schedulers' clocks, less than the shortest interval of a job, and less than half of the
+	// client's ttl, so that the end of a program does not cut it short; 0 = DefaultHold.
 	Hold    time.Duration
 	Options []client.Option // of each acquisition
 	// OnLost is called when the lock of a job that runs is lost; nil = a warning to slog.Default().
@@ -48,7 +48,8 @@ func (l *Locker) lost(job string, err error) {
 		l.OnLost(job, err)
 		return
 	}
-	slog.Warn("zamok: the lock of a job was lost while it ran; it may have run twice", "job", job, "error", err)
+	slog.Warn("zamok: the lock of a job was lost while it ran; it may have run twice", "job", job,
+		"error", err)
 }
 
 // run is a job that runs under its lock.
@@ -58,8 +59,8 @@ type run struct {
 	finished func() bool
 }
 
-// Unlock releases the lock when its minimum hold is over, which may be after it returns. A release that fails continues
-// in the background.
+// Unlock releases the lock when its minimum hold is over, which may be after it returns. A release
+// that fails continues in the background.
 func (r *run) Unlock(ctx context.Context) error {
 	r.finished()
 	if rest := time.Until(r.until); rest > 0 {

@@ -13,7 +13,8 @@ import (
 // observeAgain is how long an elector waits before it reads the leader again after an error.
 const observeAgain = time.Second
 
-// LeaderElectionConfig is what a LeaderElector is made of. OnNewLeader may be nil, all else is required.
+// LeaderElectionConfig is what a LeaderElector is made of. OnNewLeader may be nil, all else is
+// required.
 type LeaderElectionConfig struct {
 	Client    *client.Client
 	Name      string // of the lock
@@ -23,8 +24,8 @@ type LeaderElectionConfig struct {
 
 // LeaderCallbacks are called when the leadership changes.
 type LeaderCallbacks struct {
-	// OnStartedLeading is called in a goroutine of its own when the candidate leads. Its context ends when it leads no
-	// more, or that of Run ends; then it returns.
+	// OnStartedLeading is called in a goroutine of its own when the candidate leads. Its context
+	// ends when it leads no more, or that of Run ends; then it returns.
 	OnStartedLeading func(context.Context)
 	// OnStoppedLeading is called at each end of Run, also if the candidate never led.
 	OnStoppedLeading func()
@@ -47,13 +48,14 @@ func NewLeaderElector(config LeaderElectionConfig) (*LeaderElector, error) {
 	case config.Name == "" || config.Identity == "":
 		return nil, errors.New("leaderelection: Name and Identity must not be empty")
 	case config.Callbacks.OnStartedLeading == nil || config.Callbacks.OnStoppedLeading == nil:
-		return nil, errors.New("leaderelection: OnStartedLeading and OnStoppedLeading must not be nil")
+		return nil, errors.New(
+			"leaderelection: OnStartedLeading and OnStoppedLeading must not be nil")
 	}
 	return &LeaderElector{config: config}, nil
 }
 
-// RunOrDie makes a candidate and runs it. It panics if the configuration is not complete, and logs why the leadership
-// ended.
+// RunOrDie makes a candidate and runs it. It panics if the configuration is not complete, and logs
+// why the leadership ended.
 func RunOrDie(ctx context.Context, config LeaderElectionConfig) {
 	le, err := NewLeaderElector(config)
 	if err != nil {
@@ -64,9 +66,9 @@ func RunOrDie(ctx context.Context, config LeaderElectionConfig) {
 	}
 }
 
-// Run waits until the candidate leads, and returns when it leads no more: nil if ctx ended and the leadership was
-// released. An error wraps client.ErrLost if the leadership was lost, ctx.Err() if ctx ended before there was any, or
-// says why the cluster refuses.
+// Run waits until the candidate leads, and returns when it leads no more: nil if ctx ended and the
+// leadership was released. An error wraps client.ErrLost if the leadership was lost, ctx.Err() if
+// ctx ended before there was any, or says why the cluster refuses.
 func (le *LeaderElector) Run(ctx context.Context) error {
 	defer le.config.Callbacks.OnStoppedLeading()
 	election := le.config.Client.Election(le.config.Name)
@@ -102,7 +104,8 @@ func (le *LeaderElector) observe(ctx context.Context, election *client.Election)
 			identity := string(leader.Value)
 			switch {
 			case err != nil && ctx.Err() == nil:
-				slog.Warn("zamok: can't observe who leads; trying again", "election", le.config.Name, "error", err)
+				slog.Warn("zamok: can't observe who leads; trying again", "election",
+					le.config.Name, "error", err)
 				continue
 			case err != nil || leader.Token == 0 || identity == le.GetLeader():
 				continue
@@ -130,7 +133,8 @@ func (le *LeaderElector) GetLeader() string {
 // IsLeader reports whether this candidate leads now. It looks at its lock, and calls no node.
 func (le *LeaderElector) IsLeader() bool { return le.Held() != nil }
 
-// Held is the lock of a candidate that leads, else nil. Its token is for the storage that the work writes to.
+// Held is the lock of a candidate that leads, else nil. Its token is for the storage that the work
+// writes to.
 func (le *LeaderElector) Held() *client.Lock {
 	if lock := le.lock.Load(); lock != nil && lock.Err() == nil {
 		return lock

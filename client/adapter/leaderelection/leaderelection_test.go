@@ -32,7 +32,8 @@ type candidate struct {
 
 func join(t *testing.T, nodes []*api.Node, identity string, cfg client.Config) *candidate {
 	c := &candidate{
-		started: make(chan context.Context, 1), release: make(chan struct{}), worked: make(chan struct{}),
+		started: make(chan context.Context, 1), release: make(chan struct{}),
+		worked:  make(chan struct{}),
 		stopped: make(chan struct{}), ended: make(chan error, 1),
 	}
 	var err error
@@ -100,7 +101,8 @@ func TestLeadershipMoves(t *testing.T) {
 
 	net.cutOff() // as when its machine ends
 	second := within(t, two.started, "two leads")
-	require.Error(t, first.Err(), "the work of the old leader is over before that of the new one begins")
+	require.Error(t, first.Err(),
+		"the work of the old leader is over before that of the new one begins")
 	require.ErrorIs(t, context.Cause(first), client.ErrLost)
 	require.False(t, one.IsLeader())
 	require.Greater(t, two.Held().Token(), token)
@@ -114,7 +116,8 @@ func TestLeadershipMoves(t *testing.T) {
 	<-second.Done()
 	info, err := two.config.Client.Get(t.Context(), election, 1)
 	require.NoError(t, err)
-	require.Equal(t, two.Held().Token(), info.Held[0].Token, "it is not released before the work has returned")
+	require.Equal(t, two.Held().Token(), info.Held[0].Token,
+		"it is not released before the work has returned")
 	close(two.release)
 	within(t, three.started, "three leads")
 	within(t, two.worked, "the end of the work")

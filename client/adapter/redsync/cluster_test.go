@@ -34,7 +34,8 @@ func startNodes(t *testing.T) []*api.Node {
 		go func() {
 			var err error
 			nodes[i], err = api.StartNode(t.Context(), api.NodeConfig{Config: raftnode.Config{
-				ID: fmt.Sprintf("n%d", i+1), Peers: peer.Config{List: members, Listener: listeners[i]},
+				ID:    fmt.Sprintf("n%d", i+1),
+				Peers: peer.Config{List: members, Listener: listeners[i]},
 			}})
 			started <- err
 		}()

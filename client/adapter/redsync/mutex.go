@@ -22,8 +22,8 @@ var (
 	ErrLockAlreadyExpired = errors.New("redsync: failed to unlock, lock was already expired")
 )
 
-// ErrTaken: the lock is not this mutex's, because another holds it, or because it was lost or unlocked. It wraps the
-// client's error, which names the holders.
+// ErrTaken: the lock is not this mutex's, because another holds it, or because it was lost or
+// unlocked. It wraps the client's error, which names the holders.
 type ErrTaken struct{ err error }
 
 func (e *ErrTaken) Error() string { return e.err.Error() }
@@ -34,8 +34,9 @@ var (
 	errEnded       = errors.New("the cluster has ended the grant")
 )
 
-// Mutex is a lock, and its last acquisition. Methods may be called at the same time, but, as with redsync, goroutines
-// that exclude each other need a Mutex each: Unlock releases what the Mutex acquired last.
+// Mutex is a lock, and its last acquisition. Methods may be called at the same time, but, as with
+// redsync, goroutines that exclude each other need a Mutex each: Unlock releases what the Mutex
+// acquired last.
 type Mutex struct {
 	c       *client.Client
 	name    string
@@ -49,8 +50,8 @@ type Mutex struct {
 // Name is the lock's name.
 func (m *Mutex) Name() string { return m.name }
 
-// Handle is the handle of the last acquisition, with its token and a context that ends when it is lost; nil before the
-// first.
+// Handle is the handle of the last acquisition, with its token and a context that ends when it is
+// lost; nil before the first.
 func (m *Mutex) Handle() *client.Lock { return m.lock.Load() }
 
 // Value is the token of the last acquisition in decimal, or empty before the first.
@@ -61,7 +62,8 @@ func (m *Mutex) Value() string {
 	return ""
 }
 
-// Until is until when the lock is held if no renewal arrives any more, or zero before the first acquisition.
+// Until is until when the lock is held if no renewal arrives any more, or zero before the first
+// acquisition.
 func (m *Mutex) Until() time.Time {
 	if lock := m.Handle(); lock != nil {
 		return lock.Deadline()
@@ -98,9 +100,9 @@ func (m *Mutex) acquire(ctx context.Context, wait time.Duration) error {
 // Unlock is UnlockContext without a context.
 func (m *Mutex) Unlock() (bool, error) { return m.UnlockContext(context.Background()) }
 
-// UnlockContext releases the lock. False with ErrLockAlreadyExpired, which wraps an ErrTaken: it was not held any more,
-// so what was done under it may not have been done alone. False with another error: the cluster did not confirm the
-// release, which continues in the background.
+// UnlockContext releases the lock. False with ErrLockAlreadyExpired, which wraps an ErrTaken: it
+// was not held any more, so what was done under it may not have been done alone. False with another
+// error: the cluster did not confirm the release, which continues in the background.
 func (m *Mutex) UnlockContext(ctx context.Context) (bool, error) {
 	lock := m.Handle()
 	if lock == nil {
@@ -116,9 +118,9 @@ func (m *Mutex) UnlockContext(ctx context.Context) (bool, error) {
 // Extend is ExtendContext without a context.
 func (m *Mutex) Extend() (bool, error) { return m.ExtendContext(context.Background()) }
 
-// ExtendContext checks with the cluster whether the lock is held, which needs no call to stay so. False with ErrExtendFailed,
-// which wraps an ErrTaken: it is not. False with another error: no node answered in time, and Until is how long it is
-// held without.
+// ExtendContext checks with the cluster whether the lock is held, which needs no call to stay so.
+// False with ErrExtendFailed, which wraps an ErrTaken: it is not. False with another error: no node
+// answered in time, and Until is how long it is held without.
 func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 	held, err := m.ValidContext(ctx)
 	if errors.As(err, new(*ErrTaken)) {

@@ -31,7 +31,8 @@ type OptionFunc func(*Mutex)
 // Apply calls f.
 func (f OptionFunc) Apply(m *Mutex) { f(m) }
 
-// WithTries is how often redsync would try. Lock waits as long as that takes; with 1 it does not wait.
+// WithTries is how often redsync would try. Lock waits as long as that takes; with 1 it does not
+// wait.
 func WithTries(tries int) Option { return OptionFunc(func(m *Mutex) { m.tries = tries }) }
 
 // WithRetryDelay is how long redsync would pause between two tries.

@@ -58,10 +58,12 @@ func redisSystem(t *testing.T) system {
 	rs := real.New(goredis.NewPool(connection))
 	return system{
 		mutex: func(name string, tries int) mutex {
-			return rs.NewMutex(name, real.WithTries(tries), real.WithRetryDelay(50*time.Millisecond), real.WithTimeoutFactor(0.5))
+			return rs.NewMutex(name, real.WithTries(tries),
+				real.WithRetryDelay(50*time.Millisecond), real.WithTimeoutFactor(0.5))
 		},
 		lose:   func(string) { server.FastForward(time.Minute) },
-		failed: is(real.ErrFailed), expired: is(real.ErrLockAlreadyExpired), taken: as[*real.ErrTaken],
+		failed: is(real.ErrFailed), expired: is(real.ErrLockAlreadyExpired),
+		taken: as[*real.ErrTaken],
 	}
 }
 
@@ -76,7 +78,8 @@ func zamokSystem(t *testing.T) system {
 		lose: func(name string) {
 			info, err := operator.Get(t.Context(), name, 1)
 			require.NoError(t, err)
-			_, err = admin.New(operator).ForceRelease(t.Context(), name, info.Held[0].Token, "a test")
+			_, err = admin.New(operator).ForceRelease(t.Context(), name, info.Held[0].Token,
+				"a test")
 			require.NoError(t, err)
 		},
 		failed: is(ErrFailed), expired: is(ErrLockAlreadyExpired), taken: as[*ErrTaken],
@@ -86,7 +89,8 @@ func zamokSystem(t *testing.T) system {
 // What a program sees is the same with both, step by step.
 func TestAsRedsync(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(*testing.T) system{"redsync": redisSystem, "zamok": zamokSystem} {
+	for name, start := range map[string]func(*testing.T) system{"redsync": redisSystem,
+		"zamok": zamokSystem} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := start(t)
@@ -189,7 +193,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// Twenty goroutines of three programs add to a number that only the lock protects, while the leader is killed.
+// Twenty goroutines of three programs add to a number that only the lock protects, while the leader
+// is killed.
 func TestExclusion(t *testing.T) {
 	t.Parallel()
 	const goroutines, turns = 20, 20

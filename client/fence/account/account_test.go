@@ -26,8 +26,8 @@ var (
 	errNotEnough = errors.New("not enough money")
 )
 
-// withdraw takes an amount off the account, if the holder of token is not too late. Balance, mark and both
-// conditions are one statement, so nothing can come between them.
+// withdraw takes an amount off the account, if the holder of token is not too late. Balance, mark
+// and both conditions are one statement, so nothing can come between them.
 func withdraw(ctx context.Context, db *sql.DB, amount int, token client.Token) error {
 	result, err := db.ExecContext(ctx,
 		`UPDATE account SET amount = amount - ?, fence = ? WHERE name = ? AND fence <= ? AND amount >= ?`,
@@ -50,12 +50,13 @@ func withdraw(ctx context.Context, db *sql.DB, amount int, token client.Token) e
 
 func look(ctx context.Context, db *sql.DB) (amount int, fence client.Token, err error) {
 	var mark int64
-	err = db.QueryRowContext(ctx, `SELECT amount, fence FROM account WHERE name = ?`, name).Scan(&amount, &mark)
+	err = db.QueryRowContext(ctx, `SELECT amount, fence FROM account WHERE name = ?`, name).Scan(
+		&amount, &mark)
 	return amount, client.Token(mark), err
 }
 
-// Two cash machines draw 150 each from an account of 200. Each looks at the balance and pays out later,
-// and only the lock keeps the other from looking in between.
+// Two cash machines draw 150 each from an account of 200. Each looks at the balance and pays out
+// later, and only the lock keeps the other from looking in between.
 func TestTwoCashMachines(t *testing.T) {
 	db, _, dial := bed(t)
 	paid := make([]bool, 2)
@@ -81,8 +82,8 @@ func TestTwoCashMachines(t *testing.T) {
 	assert.NotEqual(t, paid[0], paid[1], "exactly one paid out")
 }
 
-// A machine looks, and is stopped: it does not run, so it can't know that an operator gave its lock to
-// another. When it continues, the account refuses it.
+// A machine looks, and is stopped: it does not run, so it can't know that an operator gave its lock
+// to another. When it continues, the account refuses it.
 func TestALateWriterIsRefused(t *testing.T) {
 	db, operator, dial := bed(t)
 	ctx := t.Context()
@@ -103,10 +104,12 @@ func TestALateWriterIsRefused(t *testing.T) {
 
 // bed is a database with one account, and a cluster of one node in memory.
 func bed(t *testing.T) (db *sql.DB, operator *client.Client, dial func(*testing.T) *client.Client) {
-	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "bank.db")+"?_pragma=busy_timeout(5000)")
+	db, err := sql.Open("sqlite",
+		filepath.Join(t.TempDir(), "bank.db")+"?_pragma=busy_timeout(5000)")
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, db.Close()) })
-	_, err = db.Exec(`CREATE TABLE account (name TEXT PRIMARY KEY, amount INT NOT NULL, fence BIGINT NOT NULL DEFAULT 0);
+	_, err = db.Exec(
+		`CREATE TABLE account (name TEXT PRIMARY KEY, amount INT NOT NULL, fence BIGINT NOT NULL DEFAULT 0);
 		INSERT INTO account (name, amount) VALUES ('account/200', 200)`)
 	require.NoError(t, err)
 

@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	bucketsPerOctave = 128 // buckets between a time and its double: a quantile is less than 1 % too high
+	// buckets between a time and its double: a quantile is less than 1 % too high
+	bucketsPerOctave = 128
 	bucketCount      = 63 * bucketsPerOctave
 )
 
@@ -25,7 +26,8 @@ func (h *Histogram) Add(d time.Duration) {
 	d = max(d, 1)
 	h.buckets[bucketIndex(d)].Add(1)
 	h.sum.Add(int64(d))
-	for old := h.longest.Load(); int64(d) > old && !h.longest.CompareAndSwap(old, int64(d)); old = h.longest.Load() {
+	for old := h.longest.Load(); int64(d) > old &&
+		!h.longest.CompareAndSwap(old, int64(d)); old = h.longest.Load() {
 	}
 }
 

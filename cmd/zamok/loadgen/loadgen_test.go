@@ -31,12 +31,14 @@ func TestHistogramQuantile(t *testing.T) {
 	for _, q := range []float64{0.01, .5, .9, .99, .999, 1} {
 		truth := all[max(int(q*float64(len(all))+.5), 1)-1]
 		require.GreaterOrEqual(t, h.Quantile(q), truth, "%v", q)
-		require.LessOrEqual(t, float64(h.Quantile(q)), float64(truth)*(1+1./bucketsPerOctave)+1, "%v", q)
+		require.LessOrEqual(t, float64(h.Quantile(q)), float64(truth)*(1+1./bucketsPerOctave)+1,
+			"%v", q)
 	}
 	require.Zero(t, (&Histogram{}).Quantile(.5))
 }
 
-// locks are locks of one process with a queue each. A cycle takes a millisecond to lock and one to unlock.
+// locks are locks of one process with a queue each. A cycle takes a millisecond to lock and one to
+// unlock.
 func locks(l *Loop) {
 	var mu sync.Mutex
 	all := map[string]chan struct{}{}
@@ -63,7 +65,8 @@ func locks(l *Loop) {
 
 func TestLoopOwnKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := Loop{Workers: 4, Key: func(i int) string { return string(rune('a' + i)) }, Warmup: time.Second, Window: 10 * time.Second}
+		l := Loop{Workers: 4, Key: func(i int) string { return string(rune('a' + i)) },
+			Warmup: time.Second, Window: 10 * time.Second}
 		locks(&l)
 		r := l.Run(t.Context())
 		require.InDelta(t, 2000, r.Rate(), 2)
@@ -92,7 +95,9 @@ func TestLoopCountsErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		full := errors.New("full")
 		l := Loop{Workers: 2, Key: func(int) string { return "one" }, Window: time.Second}
-		l.Lock = func(context.Context, int, string) (func(context.Context) error, error) { return nil, full }
+		l.Lock = func(context.Context, int, string) (func(context.Context) error, error) {
+			return nil, full
+		}
 		r := l.Run(t.Context())
 		require.ErrorIs(t, r.LastErr, full)
 		require.EqualValues(t, 200, r.Errors, "one each 10 ms")
@@ -104,7 +109,8 @@ func TestLoopCountsErrors(t *testing.T) {
 func TestLoopEndsHangingWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
-		l := Loop{Workers: 2, Key: func(int) string { return "one" }, Window: time.Second, Abandon: func() { close(hang) }}
+		l := Loop{Workers: 2, Key: func(int) string { return "one" }, Window: time.Second,
+			Abandon: func() { close(hang) }}
 		l.Lock = func(ctx context.Context, i int, _ string) (func(context.Context) error, error) {
 			if i == 0 {
 				<-ctx.Done()

@@ -12,7 +12,8 @@ import (
 type Loop struct {
 	Workers int
 	Key     func(worker int) string // the same for all, or another for each
-	Lock    func(ctx context.Context, worker int, key string) (unlock func(context.Context) error, err error)
+	Lock    func(ctx context.Context, worker int, key string) (unlock func(context.Context) error,
+		err error)
 	Warmup  time.Duration // runs before Window and is not measured
 	Window  time.Duration
 	Abandon func() // makes calls return that do not end with their context; nil if there are none
@@ -53,7 +54,8 @@ type run struct {
 	began  time.Time
 	oneKey bool
 
-	holders, releasedAt               atomic.Int64 // of the one key; releasedAt is 0 before the first release
+	// of the one key; releasedAt is 0 before the first release
+	holders, releasedAt               atomic.Int64
 	granted, cycles, errors, overlaps atomic.Uint64
 
 	mu     sync.Mutex
@@ -64,7 +66,8 @@ type run struct {
 func (l *Loop) Run(ctx context.Context) *Result {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &run{Loop: l, began: time.Now(), oneKey: l.Workers > 1 && l.Key(0) == l.Key(l.Workers-1), result: Result{Window: l.Window}}
+	r := &run{Loop: l, began: time.Now(), oneKey: l.Workers > 1 && l.Key(0) == l.Key(l.Workers-1),
+		result: Result{Window: l.Window}}
 	var workers sync.WaitGroup
 	for i := range l.Workers {
 		workers.Go(func() { r.worker(ctx, i) })
@@ -107,7 +110,8 @@ func (r *run) cycle(ctx context.Context, i int) (g Grant, measured bool, err err
 	}
 	g.Acquired = time.Since(r.began)
 	end := r.Warmup + r.Window
-	measured = g.Acquired >= r.Warmup && g.Acquired <= end // even if it was requested before: a wait may exceed the window
+	// even if it was requested before: a wait may exceed the window
+	measured = g.Acquired >= r.Warmup && g.Acquired <= end
 	if r.oneKey {
 		if r.holders.Add(1) != 1 {
 			r.overlaps.Add(1)

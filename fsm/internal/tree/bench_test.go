@@ -41,7 +41,8 @@ func TestAllocations(t *testing.T) {
 	require.Zero(t, each(func(k uint64Pair) { tree.Ref(k)[0]++ }), "Ref")
 	require.Zero(t, each(func(k uint64Pair) { sink += tree.Peek(k)[0] }), "Peek")
 	require.Zero(t, each(func(k uint64Pair) { v, _ := tree.Get(k); sink += v[0] }), "Get")
-	require.Zero(t, each(func(k uint64Pair) { tree.Set(k, record{1}) }), "Set of a key that is there")
+	require.Zero(t, each(func(k uint64Pair) { tree.Set(k, record{1}) }),
+		"Set of a key that is there")
 	require.Zero(t, each(func(k uint64Pair) {
 		tree.Delete(k)
 		tree.Set(k, record{})

@@ -59,8 +59,10 @@ func TestCheckFindsBrokenInvariants(t *testing.T) {
 			tree.length -= len(leaf.keys)
 			leaf.remove(0, len(leaf.keys))
 		}, "invariant 4"},
-		"a root with one child": {func(tree *Tree[int, int]) { tree.root.remove(1, len(tree.root.keys)) }, "invariant 4"},
-		"a length that is not":  {func(tree *Tree[int, int]) { tree.length++ }, "invariant 5"},
+		"a root with one child": {func(tree *Tree[int, int]) {
+			tree.root.remove(1, len(tree.root.keys))
+		}, "invariant 4"},
+		"a length that is not": {func(tree *Tree[int, int]) { tree.length++ }, "invariant 5"},
 		"an owned node under a shared one": {func(tree *Tree[int, int]) {
 			tree.root.owner = new(owner)
 		}, "invariant 6"},
@@ -83,7 +85,8 @@ func TestCheckFindsBrokenInvariants(t *testing.T) {
 func (t *Tree[K, V]) check() error {
 	entries, err := t.checkNode(t.root, bounds[K]{level: 1, mayOwn: true})
 	if err == nil && entries != t.length {
-		err = fmt.Errorf("tree: invariant 5: the leaves hold %d entries, length is %d", entries, t.length)
+		err = fmt.Errorf("tree: invariant 5: the leaves hold %d entries, length is %d", entries,
+			t.length)
 	}
 	return err
 }
@@ -98,18 +101,22 @@ type bounds[K any] struct {
 // checkNode returns the number of entries in the leaves under n.
 func (t *Tree[K, V]) checkNode(n *node[K, V], at bounds[K]) (entries int, err error) {
 	leaf := at.level == t.depth
-	if leaf != (n.values != nil) || leaf != (n.children == nil) || len(n.values)+len(n.children) != len(n.keys) {
-		return 0, fmt.Errorf("tree: invariant 1: level %d of %d has %d keys, %d values and %d children", at.level, t.depth, len(n.keys), len(n.values), len(n.children))
+	if leaf != (n.values != nil) || leaf != (n.children == nil) ||
+		len(n.values)+len(n.children) != len(n.keys) {
+		return 0, fmt.Errorf("tree: invariant 1: level %d of %d has %d keys, %d values and %d "+
+			"children", at.level, t.depth, len(n.keys), len(n.values), len(n.children))
 	}
 	if minimum := n.minCount(at); len(n.keys) < minimum || len(n.keys) > fanOut {
-		return 0, fmt.Errorf("tree: invariant 4: a node at level %d of %d has %d entries, want %d to %d", at.level, t.depth, len(n.keys), minimum, fanOut)
+		return 0, fmt.Errorf("tree: invariant 4: a node at level %d of %d has %d entries, want "+
+			"%d to %d", at.level, t.depth, len(n.keys), minimum, fanOut)
 	}
 	if err := t.checkOrder(n, at); err != nil {
 		return 0, err
 	}
 	owned := n.owner == t.owner
 	if owned && !at.mayOwn {
-		return 0, fmt.Errorf("tree: invariant 6: a node at level %d is owned, its parent is shared", at.level)
+		return 0, fmt.Errorf("tree: invariant 6: a node at level %d is owned, its parent is shared",
+			at.level)
 	}
 	if leaf {
 		return len(n.keys), nil
@@ -148,7 +155,8 @@ func (t *Tree[K, V]) checkOrder(n *node[K, V], at bounds[K]) error {
 	keys, last := n.keys, at.low
 	if n.children != nil {
 		if at.low != nil && t.compare(keys[0], *at.low) != 0 {
-			return fmt.Errorf("tree: invariant 3: level %d begins with %v, its parent says %v", at.level, keys[0], *at.low)
+			return fmt.Errorf("tree: invariant 3: level %d begins with %v, its parent says %v",
+				at.level, keys[0], *at.low)
 		}
 		keys = keys[1:]
 	}
@@ -159,12 +167,14 @@ func (t *Tree[K, V]) checkOrder(n *node[K, V], at bounds[K]) error {
 			minimum = 0
 		}
 		if last != nil && t.compare(keys[i], *last) < minimum {
-			return fmt.Errorf("tree: invariant 2: level %d: %v comes after %v", at.level, keys[i], *last)
+			return fmt.Errorf("tree: invariant 2: level %d: %v comes after %v", at.level,
+				keys[i], *last)
 		}
 		last = &keys[i]
 	}
 	if at.high != nil && last != nil && t.compare(*last, *at.high) >= 0 {
-		return fmt.Errorf("tree: invariant 2: level %d: %v is not below %v", at.level, *last, *at.high)
+		return fmt.Errorf("tree: invariant 2: level %d: %v is not below %v", at.level, *last,
+			*at.high)
 	}
 	return nil
 }

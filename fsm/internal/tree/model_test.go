@@ -17,7 +17,8 @@ type entry struct{ key, value int }
 type model []entry
 
 func (m model) find(key int) (at int, found bool) {
-	return slices.BinarySearchFunc(m, key, func(e entry, k int) int { return cmp.Compare(e.key, k) })
+	return slices.BinarySearchFunc(m, key,
+		func(e entry, k int) int { return cmp.Compare(e.key, k) })
 }
 
 func (m *model) set(key, value int) {
@@ -87,7 +88,8 @@ func (p *treeAndModel) verify(t require.TestingT) {
 // which would keep what was deleted from being collected.
 func checkUnusedEntriesZero(n *node[int, int]) error {
 	for at := len(n.keys); at < fanOut; at++ {
-		if n.keys[:fanOut][at] != 0 || n.values != nil && n.values[:fanOut][at] != 0 || n.children != nil && n.children[:fanOut][at] != nil {
+		if n.keys[:fanOut][at] != 0 || n.values != nil && n.values[:fanOut][at] != 0 ||
+			n.children != nil && n.children[:fanOut][at] != nil {
 			return fmt.Errorf("entry %d beyond count %d is not zero", at, len(n.keys))
 		}
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// writer is a program that keeps a log, a vote and snapshots as a node does, on a disk that crashes.
+// writer is a program that keeps a log, a vote and snapshots as a node does, on a disk that
+// crashes.
 type writer struct {
 	*testing.T
 	disk    *testDisk
@@ -34,7 +35,8 @@ var plainWriter = sync.OnceValues(func() (string, error) { return buildWriter("w
 
 func buildWriter(name string, flags ...string) (program string, err error) {
 	program = filepath.Join(poolDir, name)
-	build := exec.Command("go", append(append([]string{"build", "-o", program}, flags...), "./testdata/writer")...)
+	build := exec.Command("go",
+		append(append([]string{"build", "-o", program}, flags...), "./testdata/writer")...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, said)
@@ -46,9 +48,11 @@ func buildWriter(name string, flags ...string) (program string, err error) {
 func overlay(t *testing.T, path, from, to string) string {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.Equal(t, 1, strings.Count(string(text), from), "%q in %s: name the place where the bug is to be planted", from, path)
+	require.Equal(t, 1, strings.Count(string(text), from),
+		"%q in %s: name the place where the bug is to be planted", from, path)
 	planted := filepath.Join(t.TempDir(), "planted.go")
-	require.NoError(t, os.WriteFile(planted, []byte(strings.Replace(string(text), from, to, 1)), 0o600))
+	require.NoError(t, os.WriteFile(planted,
+		[]byte(strings.Replace(string(text), from, to, 1)), 0o600))
 	original, err := filepath.Abs(path)
 	require.NoError(t, err)
 	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{original: planted}})
@@ -63,12 +67,13 @@ func (w *writer) command(verb string) *exec.Cmd {
 	return exec.CommandContext(w.Context(), w.program, verb, filepath.Join(w.disk.Dir, "data"))
 }
 
-// endsAgain is after how many entries more the end of a writer comes again. A disk that fails once may fail the rest of a write
-// whose beginning it took; the system answers that by a short count, the program writes the rest again, and nothing has failed.
+// endsAgain is after how many entries more the end of a writer comes again. A disk that fails once
+// may fail the rest of a write whose beginning it took; the system answers that by a short count,
+// the program writes the rest again, and nothing has failed.
 const endsAgain = 1000
 
-// live lets the program write some acknowledged entries and a moment longer. Then it dies as end has it, and live returns
-// the last entry that it acknowledged.
+// live lets the program write some acknowledged entries and a moment longer. Then it dies as end
+// has it, and live returns the last entry that it acknowledged.
 func (w *writer) live(entries int, end func(*os.Process)) (acknowledged uint64) {
 	victim := w.command("write")
 	said, err := victim.StdoutPipe()
@@ -82,9 +87,11 @@ func (w *writer) live(entries int, end func(*os.Process)) (acknowledged uint64) 
 		}
 		if seen++; seen >= entries && (seen-entries)%endsAgain == 0 {
 			if seen > entries {
-				w.Logf("the writer has survived its end, and acknowledged %d entries more", seen-entries)
+				w.Logf("the writer has survived its end, and acknowledged %d entries more",
+					seen-entries)
 			}
-			<-time.NewTimer(time.Duration(w.disk.IntN(int(40 * time.Millisecond)))).C // anywhere between two flushes
+			// anywhere between two flushes
+			<-time.NewTimer(time.Duration(w.disk.IntN(int(40 * time.Millisecond)))).C
 			end(victim.Process)
 		}
 	}
@@ -112,8 +119,9 @@ func (w *writer) requireHolds(least uint64) (last uint64) {
 	return last
 }
 
-// What a node has acknowledged is there after a power failure, whenever it comes and whatever of the rest
-// reached the disk (store's S1, S2, S6, S8, S10). The process may have been killed before, or meets a disk that is gone.
+// What a node has acknowledged is there after a power failure, whenever it comes and whatever of
+// the rest reached the disk (store's S1, S2, S6, S8, S10). The process may have been killed before,
+// or meets a disk that is gone.
 func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
 	w := newWriter(t, plainWriter)
 	var all CrashLoss
@@ -130,13 +138,14 @@ func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
 		})
 		all.Pages, all.Names = all.Pages+lost.Pages, all.Names+lost.Names
 		last := w.requireHolds(acknowledged)
-		w.Logf("life %d: %d acknowledged, %d there; the crash took %+v", life, acknowledged, last, lost)
+		w.Logf("life %d: %d acknowledged, %d there; the crash took %+v", life, acknowledged,
+			last, lost)
 	}
 	require.NotZero(w, all.Pages, "no crash took anything, so this has shown nothing")
 }
 
-// What a node finds when it starts again, it will report to the leader as stored. So that must survive a power
-// failure too, though the process before did not flush it, or failed to.
+// What a node finds when it starts again, it will report to the leader as stored. So that must
+// survive a power failure too, though the process before did not flush it, or failed to.
 func TestEntriesFoundAfterRestartAreDurable(t *testing.T) {
 	w := newWriter(t, plainWriter)
 	for life := range rounds(9) {
@@ -151,7 +160,8 @@ func TestEntriesFoundAfterRestartAreDurable(t *testing.T) {
 		found := w.requireHolds(acknowledged)
 		lost := w.disk.reboot(0)
 		last := w.requireHolds(found)
-		w.Logf("life %d: %d acknowledged, %d found, %d there; the crash took %+v", life, acknowledged, found, last, lost)
+		w.Logf("life %d: %d acknowledged, %d found, %d there; the crash took %+v", life,
+			acknowledged, found, last, lost)
 	}
 }
 
@@ -167,13 +177,16 @@ func rounds(most int) int {
 func TestPowerFailureWithoutFsync(t *testing.T) {
 	w := newWriter(t, func() (string, error) {
 		return buildWriter("careless", "-overlay",
-			overlay(t, "../../../raftnode/store/disk_linux.go", "unix.Fdatasync(int(f.Fd()))", "error(nil)"))
+			overlay(t, "../../../raftnode/store/disk_linux.go", "unix.Fdatasync(int(f.Fd()))",
+				"error(nil)"))
 	})
 	for life := range 5 {
 		var lost CrashLoss
-		acknowledged := w.live(30, func(victim *os.Process) { w.kill(victim); lost = w.disk.reboot(0) })
+		acknowledged := w.live(30,
+			func(victim *os.Process) { w.kill(victim); lost = w.disk.reboot(0) })
 		if last, complaint := w.checkStore(); complaint != "" || last < acknowledged {
-			t.Logf("life %d: %d acknowledged, %d there; the crash took %+v; %s", life, acknowledged, last, lost, complaint)
+			t.Logf("life %d: %d acknowledged, %d there; the crash took %+v; %s", life, acknowledged,
+				last, lost, complaint)
 			return
 		}
 	}

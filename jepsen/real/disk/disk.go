@@ -17,20 +17,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsupported is the error of a machine on which disks can't be made to fail: no root, no /dev/fuse, no
-// mounting, no Go command. A run without them notes it in its report.
+// ErrUnsupported is the error of a machine on which disks can't be made to fail: no root, no
+// /dev/fuse, no mounting, no Go command. A run without them notes it in its report.
 var ErrUnsupported = errors.New("disks can't be made to fail here")
 
 // isolatedVariable marks a process in a mount namespace of its own.
 const isolatedVariable = "ZAMOK_DISK_ISOLATED"
 
-// Isolate starts this program anew, in the same process and in a mount namespace of its own, where it returns nil and
-// disks can be mounted. After an error Open fails.
+// Isolate starts this program anew, in the same process and in a mount namespace of its own, where
+// it returns nil and disks can be mounted. After an error Open fails.
 func Isolate() error {
 	if os.Getenv(isolatedVariable) != "" {
 		return nil
 	}
-	runtime.LockOSThread() // the namespace is this thread's, and the only one that is left when it starts the program
+	// the namespace is this thread's, and the only one that is left when it starts the program
+	runtime.LockOSThread()
 	err := unix.Unshare(unix.CLONE_NEWNS)
 	if err == nil {
 		err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
@@ -88,8 +89,8 @@ type Disk struct {
 type Faults struct {
 	Stall      bool          // what changes the disk hangs, until the faults are others
 	FsyncDelay time.Duration // each fsync takes so much longer
-	// FailWrite and FailFsync answer the next operation with EIO. Writes are also all changes of names and lengths.
-	// A flush that failed has dropped its pages.
+	// FailWrite and FailFsync answer the next operation with EIO. Writes are also all changes of
+	// names and lengths. A flush that failed has dropped its pages.
 	FailWrite, FailFsync bool
 	Full                 bool // nothing is free but what is given back from now on
 }
@@ -101,7 +102,8 @@ type CrashLoss struct {
 	Names, KeptNames int // changes of names
 }
 
-// exitTimeout bounds how long a lossyfs whose input has ended may take to end, on a busy machine too.
+// exitTimeout bounds how long a lossyfs whose input has ended may take to end, on a busy machine
+// too.
 const exitTimeout = time.Minute
 
 // Add mounts an empty disk.
@@ -145,8 +147,8 @@ func (d *Disk) command(name string, args, reply any) error {
 // SetFaults replaces all faults, by none if they are empty.
 func (d *Disk) SetFaults(f Faults) error { return d.command("SetFaults", f, new(int)) }
 
-// Crash takes what was not flushed: with a seed some of it, with 0 all. From then on everything fails with EIO
-// until Mount.
+// Crash takes what was not flushed: with a seed some of it, with 0 all. From then on everything
+// fails with EIO until Mount.
 func (d *Disk) Crash(seed uint64) (lost CrashLoss, err error) {
 	return lost, d.command("Crash", seed, &lost)
 }
@@ -154,7 +156,8 @@ func (d *Disk) Crash(seed uint64) (lost CrashLoss, err error) {
 // Mount mounts a disk that is new or has crashed, without faults.
 func (d *Disk) Mount() error { return d.command("Mount", 0, new(int)) }
 
-// Close unmounts the disk, and ends what serves it. What hangs ends with EIO, and open files there are lost.
+// Close unmounts the disk, and ends what serves it. What hangs ends with EIO, and open files there
+// are lost.
 func (d *Disk) Close() error {
 	ending := time.AfterFunc(exitTimeout, func() { _ = d.program.Process.Kill() })
 	defer ending.Stop()

@@ -76,7 +76,8 @@ func newTestDisk(t *testing.T) *testDisk {
 
 func (l *testDisk) set(f Faults) { l.NoError(l.SetFaults(f)) }
 
-// reboot is a crash, which takes everything or, with a seed, some of it; then the machine is up again.
+// reboot is a crash, which takes everything or, with a seed, some of it; then the machine is up
+// again.
 func (l *testDisk) reboot(seed uint64) CrashLoss {
 	lost, err := l.Crash(seed)
 	l.NoError(errors.Join(err, l.Mount()))
@@ -158,7 +159,8 @@ func TestFailures(t *testing.T) {
 	l.GreaterOrEqual(time.Since(began), slow)
 }
 
-// What hangs lands when the disk continues; reads do not hang. A crash ends what hangs without effect.
+// What hangs lands when the disk continues; reads do not hang. A crash ends what hangs without
+// effect.
 func TestStall(t *testing.T) {
 	l := newTestDisk(t)
 	f := l.flushed("f", "a")
@@ -262,8 +264,8 @@ func TestCrashKeepsFirstNames(t *testing.T) {
 	}
 }
 
-// model is what POSIX promises of a tree of folders one deep, in the plainest words: what is where, by folder, and
-// what was there when the folder was flushed last.
+// model is what POSIX promises of a tree of folders one deep, in the plainest words: what is where,
+// by folder, and what was there when the folder was flushed last.
 type model struct {
 	names, synced map[string]map[string]*content
 }
@@ -274,7 +276,8 @@ type content struct{ now, flushed string }
 // TestRandomCrashes makes changes at random, and crashes. After it all is as the model has it.
 func TestRandomCrashes(t *testing.T) {
 	l := newTestDisk(t)
-	m := &model{map[string]map[string]*content{"a": {}, "b": {}}, map[string]map[string]*content{"a": {}, "b": {}}}
+	m := &model{map[string]map[string]*content{"a": {}, "b": {}},
+		map[string]map[string]*content{"a": {}, "b": {}}}
 	l.NoError(errors.Join(os.Mkdir(l.path("a"), 0o700), os.Mkdir(l.path("b"), 0o700)))
 	l.syncDir(".")
 	for crash := range 40 {
@@ -339,7 +342,8 @@ func (c *content) step(l *testDisk, at string) string {
 		l.NoError(unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 5*pageSize))
 		return "take room for " + at
 	}
-	off, text := l.IntN(4*pageSize), strings.Repeat(string(rune('a'+l.IntN(26))), 1+l.IntN(2*pageSize))
+	off, text := l.IntN(4*pageSize),
+		strings.Repeat(string(rune('a'+l.IntN(26))), 1+l.IntN(2*pageSize))
 	l.write(f, text, int64(off))
 	whole := []byte(c.now + strings.Repeat("\x00", max(0, off+len(text)-len(c.now))))
 	copy(whole[off:], text)
@@ -371,7 +375,8 @@ func shorten(text string) string {
 	return runs
 }
 
-// A folder that was removed comes back with what was in it, and if it is gone for good, all of it is.
+// A folder that was removed comes back with what was in it, and if it is gone for good, all of it
+// is.
 func TestRemovedFolders(t *testing.T) {
 	l := newTestDisk(t)
 	made := func() {

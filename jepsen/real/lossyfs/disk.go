@@ -17,7 +17,8 @@ const (
 
 // Faults is what a disk does wrong. The fields are those of the type in package disk.
 type Faults struct {
-	Stall      bool          // what changes the disk hangs: write, flush, truncate, create, rename, remove
+	// what changes the disk hangs: write, flush, truncate, create, rename, remove
+	Stall      bool
 	FsyncDelay time.Duration // each flush takes so much longer
 	FailWrite  bool          // EIO for the next one; changes of names count as writes
 	FailFsync  bool
@@ -31,7 +32,8 @@ type CrashLoss struct {
 	Names, KeptNames int // changes of names
 }
 
-// disk outlives crashes. Its exported methods are the commands, of which the other side gives one at a time.
+// disk outlives crashes. Its exported methods are the commands, of which the other side gives one
+// at a time.
 type disk struct {
 	mount string // where it appears
 	root  *inode
@@ -70,8 +72,8 @@ func (d *disk) used() (pages int64) {
 	return pages
 }
 
-// nameChange is one change of names that no folder's flush has made durable yet. What it undoes may have been changed
-// durably since, through another folder: then that stays.
+// nameChange is one change of names that no folder's flush has made durable yet. What it undoes may
+// have been changed durably since, through another folder: then that stays.
 type nameChange struct {
 	folders []*inode // a flush of one of them makes it durable
 	undo    func()
@@ -95,8 +97,8 @@ func (d *disk) flushNames(folder *inode) {
 	}
 }
 
-// put gives a name to an inode, and takes away what had it; nil only takes that away. An inode that is moved loses its
-// former name; from is nil for a new one.
+// put gives a name to an inode, and takes away what had it; nil only takes that away. An inode that
+// is moved loses its former name; from is nil for a new one.
 func (d *disk) put(folder *inode, name string, f, from *inode, fromName string) syscall.Errno {
 	was := folder.names[name]
 	if was != nil && len(was.names) > 0 {

@@ -18,12 +18,12 @@ type inode struct {
 
 	names map[string]*inode // of a folder
 
-	// Of a file: the pages by number, replaced and never changed (one that is missing is empty), and the length; both as
-	// they are, and as they were flushed.
+	// Of a file: the pages by number, replaced and never changed (one that is missing is empty),
+	// and the length; both as they are, and as they were flushed.
 	pages, flushed    map[int64][]byte
 	size, flushedSize int64
-	// dirty has the pages that were changed since they were flushed. False: a flush failed to write it, and the next one
-	// will not try (L3).
+	// dirty has the pages that were changed since they were flushed. False: a flush failed to write
+	// it, and the next one will not try (L3).
 	dirty map[int64]bool
 }
 

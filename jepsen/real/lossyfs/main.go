@@ -34,7 +34,8 @@ func run(mount string) error {
 		io.Reader
 		io.WriteCloser
 	}{os.Stdin, os.Stdout})
-	_ = d.Crash(0, new(CrashLoss)) // or what hangs would hang forever; its error is that nothing is up
+	// or what hangs would hang forever; its error is that nothing is up
+	_ = d.Crash(0, new(CrashLoss))
 	return d.unmount()
 }
 
@@ -46,11 +47,13 @@ func (d *disk) Mount(int, *int) error {
 	if err := d.unmount(); err != nil {
 		return err
 	}
-	_, err := fs.Mount(d.mount, &node{disk: d, life: d.life, inode: d.root}, &fs.Options{MountOptions: fuse.MountOptions{
-		FsName: "lossyfs", Name: "lossyfs", DirectMountStrict: true, MaxWrite: 1 << 20,
-		// Nothing else changes the files, so the kernel need not throw away its pages when a time changed.
-		ExplicitDataCacheControl: true,
-	}})
+	_, err := fs.Mount(d.mount, &node{disk: d, life: d.life, inode: d.root},
+		&fs.Options{MountOptions: fuse.MountOptions{
+			FsName: "lossyfs", Name: "lossyfs", DirectMountStrict: true, MaxWrite: 1 << 20,
+			// Nothing else changes the files, so the kernel need not throw away its pages when a
+			// time changed.
+			ExplicitDataCacheControl: true,
+		}})
 	if err != nil {
 		return fmt.Errorf("can't mount on %s: %w", d.mount, err)
 	}
@@ -58,7 +61,8 @@ func (d *disk) Mount(int, *int) error {
 	return nil
 }
 
-// unmount takes the disk off its place. A process that has a file of it open keeps a disk that is dead.
+// unmount takes the disk off its place. A process that has a file of it open keeps a disk that is
+// dead.
 func (d *disk) unmount() error {
 	if d.mounted == 0 {
 		return nil
@@ -68,7 +72,8 @@ func (d *disk) unmount() error {
 
 var errCrashed = errors.New("the disk has crashed; nothing was changed; mount it first")
 
-// SetFaults replaces all faults, by none if they are empty. What hangs is done when the disk does not stall any more.
+// SetFaults replaces all faults, by none if they are empty. What hangs is done when the disk does
+// not stall any more.
 func (d *disk) SetFaults(f Faults, _ *int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -83,7 +88,8 @@ func (d *disk) SetFaults(f Faults, _ *int) error {
 	return nil
 }
 
-// Crash ends this life and its faults, and takes what was not flushed (L1, L2, L4): with a seed some of it, with 0 all.
+// Crash ends this life and its faults, and takes what was not flushed (L1, L2, L4): with a seed
+// some of it, with 0 all.
 func (d *disk) Crash(seed uint64, lost *CrashLoss) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -49,8 +49,8 @@ func (n *node) look(do func() syscall.Errno) syscall.Errno {
 	return do()
 }
 
-// change does what changes the disk, when the faults let it and unless there was a crash meanwhile. What a flush that
-// failed did not write is never written (L3).
+// change does what changes the disk, when the faults let it and unless there was a crash meanwhile.
+// What a flush that failed did not write is never written (L3).
 func (n *node) change(o op, do func() syscall.Errno) syscall.Errno {
 	d := n.disk
 	d.mu.Lock()
@@ -94,7 +94,8 @@ func (n *node) attributes(out *fuse.Attr) {
 }
 
 // child is the node of a name in a folder; the kernel may know it already. The disk is locked.
-func (n *node) child(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+func (n *node) child(ctx context.Context, name string,
+	out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	of := n.names[name]
 	if of == nil {
 		return nil, syscall.ENOENT
@@ -104,7 +105,8 @@ func (n *node) child(ctx context.Context, name string, out *fuse.EntryOut) (*fs.
 	return n.NewInode(ctx, child, fs.StableAttr{Mode: of.mode, Ino: of.number}), 0
 }
 
-func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (child *fs.Inode, errno syscall.Errno) {
+func (n *node) Lookup(ctx context.Context, name string,
+	out *fuse.EntryOut) (child *fs.Inode, errno syscall.Errno) {
 	errno = n.look(func() (errno syscall.Errno) {
 		child, errno = n.child(ctx, name, out)
 		return errno
@@ -120,7 +122,8 @@ func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 }
 
 // Setattr changes length and mode. Owners and times are ignored.
-func (n *node) Setattr(_ context.Context, _ fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+func (n *node) Setattr(_ context.Context, _ fs.FileHandle, in *fuse.SetAttrIn,
+	out *fuse.AttrOut) syscall.Errno {
 	return n.change(opWrite, func() syscall.Errno {
 		if mode, asked := in.GetMode(); asked {
 			n.mode = n.mode&syscall.S_IFMT | mode&^syscall.S_IFMT
@@ -137,7 +140,8 @@ func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 	var list []fuse.DirEntry
 	errno := n.look(func() syscall.Errno {
 		for _, name := range slices.Sorted(maps.Keys(n.names)) {
-			list = append(list, fuse.DirEntry{Name: name, Mode: n.names[name].mode, Ino: n.names[name].number})
+			list = append(list, fuse.DirEntry{Name: name, Mode: n.names[name].mode,
+				Ino: n.names[name].number})
 		}
 		return 0
 	})
@@ -145,7 +149,8 @@ func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 }
 
 // make makes a name, or finds it where that is allowed.
-func (n *node) make(ctx context.Context, name string, mode uint32, existing bool, out *fuse.EntryOut,
+func (n *node) make(ctx context.Context, name string, mode uint32, existing bool,
+	out *fuse.EntryOut,
 ) (child *fs.Inode, errno syscall.Errno) {
 	errno = n.change(opWrite, func() (errno syscall.Errno) {
 		switch {
@@ -168,7 +173,8 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	return child, nil, 0, errno
 }
 
-func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+func (n *node) Mkdir(ctx context.Context, name string, mode uint32,
+	out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	return n.make(ctx, name, syscall.S_IFDIR|mode&0o777, false, out)
 }
 
@@ -177,7 +183,8 @@ func (n *node) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Err
 	return nil, 0, n.look(func() syscall.Errno { return 0 })
 }
 
-func (n *node) Read(_ context.Context, _ fs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+func (n *node) Read(_ context.Context, _ fs.FileHandle, dest []byte,
+	off int64) (fuse.ReadResult, syscall.Errno) {
 	var got int
 	errno := n.look(func() syscall.Errno {
 		got = n.read(dest, off)
@@ -197,12 +204,14 @@ func (n *node) needs(off, size int64, do func()) syscall.Errno {
 	})
 }
 
-func (n *node) Write(_ context.Context, _ fs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
+func (n *node) Write(_ context.Context, _ fs.FileHandle, data []byte,
+	off int64) (uint32, syscall.Errno) {
 	return uint32(len(data)), n.needs(off, int64(len(data)), func() { n.write(data, off) })
 }
 
 // Allocate takes room in advance; nothing else that fallocate can do is there.
-func (n *node) Allocate(_ context.Context, _ fs.FileHandle, off, size uint64, mode uint32) syscall.Errno {
+func (n *node) Allocate(_ context.Context, _ fs.FileHandle, off, size uint64,
+	mode uint32) syscall.Errno {
 	if mode&^unix.FALLOC_FL_KEEP_SIZE != 0 {
 		return syscall.EOPNOTSUPP
 	}
@@ -233,7 +242,8 @@ func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
 
 func (n *node) Rmdir(ctx context.Context, name string) syscall.Errno { return n.Unlink(ctx, name) }
 
-func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, toName string, flags uint32) syscall.Errno {
+func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, toName string,
+	flags uint32) syscall.Errno {
 	if flags&^unix.RENAME_NOREPLACE != 0 {
 		return syscall.EINVAL
 	}

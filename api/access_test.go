@@ -159,24 +159,7 @@ func TestCallersAreKnownOnEveryNode(t *testing.T) {
 		assert.Equal(t, http.StatusOK, get("root", "/v1/sessions").code)
 		lines.take(t)
 
-		// An operator's call is recorded, whatever came of it.
-		_, err = to.admin.ForceRelease(as("root"),
-			&zamokpb.ForceReleaseRequest{Name: "a/" + at, Token: 1, Reason: "a test"})
-		require.NoError(t, err)
-		_, err = to.admin.ExpireSession(as("root"), &zamokpb.ExpireSessionRequest{Session: 1 << 40})
-		require.Error(t, err)
-		_, err = to.admin.ExpireSession(as("root"), &zamokpb.ExpireSessionRequest{Session: s.id})
-		require.NoError(t, err)
-		operated := lines.take(t)
-		require.Len(t, operated, 3)
-		assert.Equal(t, "ForceRelease", operated[0].Call)
-		assert.Equal(t, "done", operated[0].Outcome)
-		assert.Equal(t, map[string]string{"name": "a/" + at, "token": "1", "reason": "a test"},
-			operated[0].On)
-		assert.Equal(t, "not done", operated[1].Outcome)
-		assert.Equal(t, "NO_SESSION", operated[1].Code)
-		assert.Equal(t, "done", operated[2].Outcome)
-		assert.Equal(t, "root", operated[2].Who)
+		operate(t, as("root"), to, s, "a/"+at, lines)
 	}
 }
 
@@ -207,6 +190,29 @@ func otherTokens(t *testing.T, n *Node, s *sessionOf, tokens map[string]string,
 	assert.Equal(t, http.StatusOK, renew("alice's next").code)
 	_, err := s.RenewSession(next, &zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret})
 	require.NoError(t, err)
+}
+
+// operate makes an operator's calls, for a lock that a session has and for the session: they are
+// recorded, whatever came of them.
+func operate(t *testing.T, ctx context.Context, to caller, s *sessionOf, name string,
+	lines *auditLines) {
+	_, err := to.admin.ForceRelease(ctx,
+		&zamokpb.ForceReleaseRequest{Name: name, Token: 1, Reason: "a test"})
+	require.NoError(t, err)
+	_, err = to.admin.ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: 1 << 40})
+	require.Error(t, err)
+	_, err = to.admin.ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: s.id})
+	require.NoError(t, err)
+	operated := lines.take(t)
+	require.Len(t, operated, 3)
+	assert.Equal(t, "ForceRelease", operated[0].Call)
+	assert.Equal(t, "done", operated[0].Outcome)
+	assert.Equal(t, map[string]string{"name": name, "token": "1", "reason": "a test"},
+		operated[0].On)
+	assert.Equal(t, "not done", operated[1].Outcome)
+	assert.Equal(t, "NO_SESSION", operated[1].Code)
+	assert.Equal(t, "done", operated[2].Outcome)
+	assert.Equal(t, "root", operated[2].Who)
 }
 
 // TestAFullAuditLogStopsNoCall: what can't be recorded is counted, and done all the same. Denials

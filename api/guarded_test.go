@@ -169,13 +169,7 @@ func TestEveryRequestOverHTTPNeedsPermission(t *testing.T) {
 func allowedCalls() []func(context.Context, caller) error {
 	secret := newSecret()
 	items := []*zamokpb.Item{{Name: "x", Mode: zamokpb.Mode_MODE_EXCLUSIVE}}
-	first := func(recv func() error, err error) error {
-		if err != nil {
-			return err
-		}
-		return recv()
-	}
-	return []func(context.Context, caller) error{
+	calls := []func(context.Context, caller) error{
 		func(ctx context.Context, c caller) error {
 			_, err := c.OpenSession(ctx,
 				&zamokpb.OpenSessionRequest{Secret: secret,
@@ -240,6 +234,13 @@ func allowedCalls() []func(context.Context, caller) error {
 			stream, err := c.Watch(ctx, &zamokpb.WatchRequest{})
 			return first(func() error { _, err := stream.Recv(); return err }, err)
 		},
+	}
+	return append(calls, allowedAdminCalls()...)
+}
+
+// allowedAdminCalls has every call of an operator once, with good input.
+func allowedAdminCalls() []func(context.Context, caller) error {
+	return []func(context.Context, caller) error{
 		func(ctx context.Context, c caller) error {
 			_, err := c.admin.ForceRelease(ctx, &zamokpb.ForceReleaseRequest{Name: "x", Token: 1})
 			return err
@@ -277,4 +278,12 @@ func allowedCalls() []func(context.Context, caller) error {
 			return first(func() error { _, err := stream.Recv(); return err }, err)
 		},
 	}
+}
+
+// first receives the first answer of a stream, if there is a stream.
+func first(recv func() error, err error) error {
+	if err != nil {
+		return err
+	}
+	return recv()
 }

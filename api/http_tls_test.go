@@ -114,7 +114,12 @@ rules:
 	plain.Body.Close()
 	assert.Equal(t, 400, plain.StatusCode)
 
-	// gRPC: a token is enough where there are any, and with neither only the health is answered.
+	grpcAuthenticates(t, n, nothing, token)
+}
+
+// grpcAuthenticates calls by gRPC without a certificate: a token is enough where there are any, and
+// with neither only the health is answered.
+func grpcAuthenticates(t *testing.T, n *Node, nothing *tls.Config, token string) {
 	conn, err := grpc.NewClient("passthrough:///"+n.Client(),
 		grpc.WithTransportCredentials(credentials.NewTLS(nothing)))
 	require.NoError(t, err)

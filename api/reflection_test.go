@@ -1,4 +1,4 @@
-//lint:file-ignore SA1019 Tools that are a few years old ask for the deprecated v1alpha, so it is served and tested.
+//lint:file-ignore SA1019 Tools that are a few years old ask for the deprecated v1alpha.
 
 package api
 

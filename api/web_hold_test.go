@@ -96,8 +96,8 @@ func (l *listening) any() serverEvent {
 	case e, more := <-l.events:
 		if more {
 			d := described(l)
-			media := d.operation("GET",
-				l.path)["responses"].(fields)["200"].(fields)["content"].(fields)["text/event-stream"].(fields)
+			ok := d.operation("GET", l.path)["responses"].(fields)["200"].(fields)
+			media := ok["content"].(fields)["text/event-stream"].(fields)
 			schema := media["x-events"].(fields)[e.name]
 			require.NotNil(l, schema, "the event %s is not described", e.name)
 			require.NoError(l, d.check(e.name, schema, e.data))

@@ -9,8 +9,10 @@
 // Parts of it, into another folder, in less than four minutes each: 1 and 16 clients, and one lock
 // for 2 and for 16; and arrivals at up to 90 % of the capacity of each system.
 //
-//	make bench BENCH_DOCS=/tmp/b BENCH_SYSTEMS='zamok zookeeper etcd' BENCH_WORKLOADS='own one' BENCH_CLIENTS='1 16'
-//	make bench BENCH_DOCS=/tmp/b BENCH_SYSTEMS='zamok zookeeper etcd' BENCH_WORKLOADS=open BENCH_ROUNDS=2
+//	make bench BENCH_DOCS=/tmp/b BENCH_SYSTEMS='zamok zookeeper etcd' \
+//		BENCH_WORKLOADS='own one' BENCH_CLIENTS='1 16'
+//	make bench BENCH_DOCS=/tmp/b BENCH_SYSTEMS='zamok zookeeper etcd' \
+//		BENCH_WORKLOADS=open BENCH_ROUNDS=2
 //
 // The script bench/run installs what is missing (Debian's packages; root is needed for that),
 // builds zamok and etcd from source, measures, and writes the report. It calls two commands:

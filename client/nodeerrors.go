@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"zamok/api/zamokpb"
 )
 
 // unavailable is an error with the latest error of every node.
@@ -106,4 +108,26 @@ func explainConnection(text string) string {
 		}
 	}
 	return text
+}
+
+// permanentError is an error that no further attempt may follow, whatever it wraps.
+type permanentError struct{ error }
+
+func (f permanentError) Unwrap() error { return f.error }
+
+// permanent returns the error of a call if it is permanent; nil if another attempt is worth while.
+func permanent(err error) error {
+	var final permanentError
+	if errors.As(err, &final) {
+		return final.error
+	}
+	info := infoOf(err)
+	if code := status.Code(err); info == nil &&
+		(code == codes.Unauthenticated || code == codes.PermissionDenied) {
+		return &Error{Kind: ErrDenied, Message: plainError(err).Error()} // from a proxy
+	}
+	if info.GetCode() == zamokpb.Code_CODE_COMPACTED { // another node may remember it: see Watch
+		return nil
+	}
+	return errorOf(info)
 }

@@ -15,12 +15,10 @@ import (
 
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
 	"zamok/api/zamokpb"
 	"zamok/client/call"
@@ -445,28 +443,6 @@ func (n *nodes) roundError() error {
 		return n.unavailable(NotDone, errNoEndpoint)
 	}
 	return errRoundFailed
-}
-
-// permanentError is an error that no further attempt may follow, whatever it wraps.
-type permanentError struct{ error }
-
-func (f permanentError) Unwrap() error { return f.error }
-
-// permanent returns the error of a call if it is permanent; nil if another attempt is worth while.
-func permanent(err error) error {
-	var final permanentError
-	if errors.As(err, &final) {
-		return final.error
-	}
-	info := infoOf(err)
-	if code := status.Code(err); info == nil &&
-		(code == codes.Unauthenticated || code == codes.PermissionDenied) {
-		return &Error{Kind: ErrDenied, Message: plainError(err).Error()} // from a proxy
-	}
-	if info.GetCode() == zamokpb.Code_CODE_COMPACTED { // another node may remember it: see Watch
-		return nil
-	}
-	return errorOf(info)
 }
 
 // record stores how an attempt at a node, or a stream, ended: for errors, and to know the leader.

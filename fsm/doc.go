@@ -194,7 +194,8 @@
 //
 //	machine.go                          Apply, in the order of One entry
 //	command.go, result.go               what goes in and comes out; limits.go: what is refused
-//	ticket.go, lock.go, grant.go        acquisitions, queues, and the one place where a token is made
+//	ticket.go, lock.go, grant.go        acquisitions, queues, and the one place where a token is
+//	                                    made
 //	quota.go                            quotas, and the usage of clients
 //	blockers.go, deadlock.go            why a ticket waits, and whether it would wait for itself
 //	session.go, operator.go, expire.go  sessions; what operators and nodes command; what time ends

@@ -19,19 +19,6 @@ func (pick choice) oneIn(n int) bool { return pick(n) == n-1 }
 
 func pickOf[T any](pick choice, of ...T) T { return of[pick(len(of))] }
 
-// record is one entry of a log, with the term of its leader.
-type record struct {
-	term  uint64
-	entry *fsm.Entry // nil = a restore
-	bytes []byte
-	// restore, if there is one, is not an entry: a backup is taken here and restored.
-	restore *fsm.NewHistory
-}
-
-func newRecord(term uint64, e *fsm.Entry) record {
-	return record{term: term, entry: e, bytes: e.Append(nil)}
-}
-
 // generator makes up a log: entries that a cluster could have written, and many that it should not.
 // It looks at the model to hit what is there: of commands that name nothing little is learnt.
 type generator struct {

@@ -10,6 +10,19 @@ import (
 	"zamok/fsm"
 )
 
+// record is one entry of a log, with the term of its leader.
+type record struct {
+	term  uint64
+	entry *fsm.Entry // nil = a restore
+	bytes []byte
+	// restore, if there is one, is not an entry: a backup is taken here and restored.
+	restore *fsm.NewHistory
+}
+
+func newRecord(term uint64, e *fsm.Entry) record {
+	return record{term: term, entry: e, bytes: e.Append(nil)}
+}
+
 // comparison is a log that is applied to machine and model side by side, before a witness.
 type comparison struct {
 	*model

@@ -25,8 +25,9 @@ import (
 //
 // Leaders and time
 //
-//	leader n1 [base=100] [term=4]  n1 is elected in the next term (or this one), and opens an epoch,
-//	                               called A, B, … in order; its clock starts at the machine's time
+//	leader n1 [base=100] [term=4]  n1 is elected in the next term (or this one), and opens an
+//	                               epoch, called A, B, … in order; its clock starts at the
+//	                               machine's time
 //	time 5s                        the leader's clock is at 5s: an entry with nothing else in it
 //	pass 3s                        3s go by: as `time`, counted from now
 //	unwritten 900ms                so much goes by and no entry is written
@@ -34,10 +35,11 @@ import (
 //
 // Clients
 //
-//	open alice bob [ttl=10s] [delay=5s] [release_on_disconnect=2s] [identity=…] [label=…] [secret=old]
-//	                               with a new secret if her session has ended, or the old one
-//	alice acquires ITEM… [wait=3s] [owner=x] [hold=30s] [as=7] [acked=3]   waits, forever without wait=
-//	alice tries ITEM… …                                                    does not wait
+//	open alice bob [ttl=10s] [delay=5s] [release_on_disconnect=2s] [identity=…] [label=…]
+//	        [secret=old]           with a new secret if her session has ended, or the old one
+//	alice acquires ITEM… [wait=3s] [owner=x] [hold=30s] [as=7] [acked=3]
+//	                               waits, forever without wait=
+//	alice tries ITEM… …            does not wait
 //	    an ITEM is stock, stock:shared, or seats:2/10 (2 of 10 permits);
 //	    item/1..65 is 65 names, x*513 a name of 513 bytes
 //	alice repeats #1               the same Acquire comes once more
@@ -51,7 +53,8 @@ import (
 //
 //	force stock token=105 [reason=…]      expire alice [reason=…]
 //	longest ttl=48h                sessions may be opened with a ttl of up to 48h
-//	quotas [sessions=9] [tickets=9] [bytes=9000] [share=50]   what all clients may use, and how many percent each identity
+//	quotas [sessions=9] [tickets=9] [bytes=9000] [share=50]
+//	                               what all clients may use, and how many percent each identity
 //	member n1 disk=A [version=1-2] [free=…]   raise to=2   report n1 index=5 value=7
 //	binary knows=1-2               the program is replaced by one that knows these version
 //	backup monday                  keeps a snapshot

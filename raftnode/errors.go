@@ -9,7 +9,9 @@ import (
 // never will be.
 var (
 	// ErrUnknown: it was proposed, and its outcome is not known. It may take effect later.
-	ErrUnknown = errors.New("the outcome is unknown: the command was proposed, and leadership or the process ended before it was seen applied; send it again, every command may be repeated")
+	ErrUnknown = errors.New("the outcome is unknown: the command was proposed, and leadership or " +
+		"the process ended before it was seen applied; send it again, every command may be " +
+		"repeated")
 	// ErrOverloaded: the queue is full, or an acquisition has waited in it for too long.
 	ErrOverloaded = errors.New("not done: this leader is overloaded; try again a little later")
 	// ErrClosed: this node is closing.

@@ -250,8 +250,8 @@ func writesSlowly(own time.Duration, others []voter, voters int) bool {
 // standstill is why a leader should give way, and which of the others would do better:
 //
 //	its writes were slow for a spell     those that write slowFactor times as fast
-//	its entries were late for a spell    those whose writes take at most a slowFactor-th of its own,
-//	                                     or of commitBound if that is longer
+//	its entries were late for a spell    those whose writes take at most a slowFactor-th of its
+//	                                     own, or of commitBound if that is longer
 //	neither                              "", and it goes on
 func standstill(
 	isSlow, isLate bool, own time.Duration, others []voter) (cause string, able []voter) {

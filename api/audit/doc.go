@@ -2,9 +2,10 @@
 // denial.
 //
 //	file, err := audit.Open(path)
-//	log := audit.New(audit.Config{Out: file, Node: "n1", Allow: allow, Omitted: omitted, Failed: failed})
+//	log := audit.New(audit.Config{Out: file, Node: "n1", Allow: allow, …})
 //	defer log.Stop()
-//	log.Record(audit.Event{Who: "alice", Call: "ForceRelease", On: map[string]string{"lock": "stock"}, Outcome: "done"})
+//	log.Record(audit.Event{Who: "alice", Call: "ForceRelease",
+//		On: map[string]string{"lock": "stock"}, Outcome: "done"})
 //
 // What can't be seen in texts of clients is escaped, so that no line affects a terminal or a log
 // viewer. A line contains no secret and no token of a client. Reopen continues in a new file after

@@ -181,27 +181,30 @@ func TestWhichConnectionGivesWay(t *testing.T) {
 			p[0].open(true, all...)
 		})
 	perAddress := limits.Set{limits.AddressConnections: 20}
-	inBubble(t, "one of the address, on either port", 2, perAddress, func(t *testing.T, p []port) {
-		web, ends := p[1].calls(10, one, known)
-		_, _ = p[0].calls(10, one, known)
-		for range admittedMost - 10 {
-			_, end := p[0].calls(1, other, known)
-			end[0]()
-		}
-		_, limit := by(known, p[0].comes(one))
-		assert.Equal(t, limits.AddressConnections, limit)
-		ends[4]()
-		_, _ = p[0].calls(1, one, known)
-		p[0].open(false, web[4])
-		operators, _ := p[0].calls(1, one, operator)
-		require.NoError(t, operators[0].Close())
-		require.NoError(t, web[0].Close())
-		_, _ = p[0].calls(1, one, known)
-		assert.Equal(t, map[string]*network{
-			one:   {[classes]int{fresh: 1, admitted: 20}},
-			other: {[classes]int{admitted: admittedMost - 12}},
-		}, p[0].budget.from)
-	})
+	inBubble(t, "one of the address, on either port", 2, perAddress, oneOfTheAddress)
+}
+
+// oneOfTheAddress fills two ports, where an address has reached its share.
+func oneOfTheAddress(t *testing.T, p []port) {
+	web, ends := p[1].calls(10, one, known)
+	_, _ = p[0].calls(10, one, known)
+	for range admittedMost - 10 {
+		_, end := p[0].calls(1, other, known)
+		end[0]()
+	}
+	_, limit := by(known, p[0].comes(one))
+	assert.Equal(t, limits.AddressConnections, limit)
+	ends[4]()
+	_, _ = p[0].calls(1, one, known)
+	p[0].open(false, web[4])
+	operators, _ := p[0].calls(1, one, operator)
+	require.NoError(t, operators[0].Close())
+	require.NoError(t, web[0].Close())
+	_, _ = p[0].calls(1, one, known)
+	assert.Equal(t, map[string]*network{
+		one:   {[classes]int{fresh: 1, admitted: 20}},
+		other: {[classes]int{admitted: admittedMost - 12}},
+	}, p[0].budget.from)
 }
 
 // A connection that found no room looks for it again a second later.

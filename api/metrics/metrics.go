@@ -64,16 +64,30 @@ const stagePush = len(stageNames) - 1
 // New returns metrics without any count.
 func New() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
-	register := promauto.With(m.registry)
-	histogram := func(name, help string, buckets ...float64) prometheus.HistogramOpts {
-		return prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
-	}
-	counters := func(name, help, label string) *prometheus.CounterVec {
-		return register.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help},
-			[]string{label})
-	}
-	short := []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5,
-		1, 2.5, 5}
+	register := registerer{promauto.With(m.registry)}
+	m.registerLocks(register)
+	m.registerRefusals(register)
+	m.registerEntries(register)
+	return m
+}
+
+// registerer makes counters and histograms of a registry.
+type registerer struct{ promauto.Factory }
+
+func (r registerer) counter(name, help string) prometheus.Counter {
+	return r.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+}
+
+func (r registerer) counters(name, help, label string) *prometheus.CounterVec {
+	return r.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+}
+
+func histogram(name, help string, buckets ...float64) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
+}
+
+// registerLocks makes what counts locks, sessions and streams.
+func (m *Metrics) registerLocks(register registerer) {
 	wait := register.NewHistogramVec(
 		histogram("zamok_lock_wait_seconds", "Time from a request at this node to the grant.",
 			.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300),
@@ -81,22 +95,27 @@ func New() *Metrics {
 	hold := register.NewHistogramVec(histogram("zamok_lock_hold_seconds",
 		"Time from a grant to its end, in cluster time; reported by the leader.",
 		.001, .01, .1, 1, 10, 60, 600, 3600, 6*3600, 24*3600), []string{"mode"})
-	grants := counters("zamok_grants_total", "Locks granted; reported by the leader.", "mode")
+	grants := register.counters("zamok_grants_total",
+		"Locks granted; reported by the leader.", "mode")
 	for mode := fsm.Exclusive; mode <= fsm.Permits; mode++ {
 		name := label(zamokpb.Mode(mode))
 		m.wait[mode], m.hold[mode], m.grants[mode] = wait.WithLabelValues(name),
 			hold.WithLabelValues(name), grants.WithLabelValues(name)
 	}
-	m.refusals = counters("zamok_refusals_total",
+	m.refusals = register.counters("zamok_refusals_total",
 		"Acquisitions that ended without a grant, not at their client's request; reported by "+
 			"the leader.", "reason")
-	m.ends = counters("zamok_sessions_expired_total",
+	m.ends = register.counters("zamok_sessions_expired_total",
 		"Sessions that ended, not at their client's request; reported by the leader.", "reason")
-	m.cuts = counters("zamok_streams_cut_total", "Streams that this node ended.", "reason")
+	m.cuts = register.counters("zamok_streams_cut_total", "Streams that this node ended.", "reason")
 	for code := range zamokpb.Code_name {
 		m.cuts.WithLabelValues(label(zamokpb.Code(code))) // so that the first one is seen as a rise
 	}
-	m.limits = counters("zamok_limit_refusals_total",
+}
+
+// registerRefusals makes what counts requests that were refused, and lines of the audit log.
+func (m *Metrics) registerRefusals(register registerer) {
+	m.limits = register.counters("zamok_limit_refusals_total",
 		"Requests and connections refused by a limit of this node or by a quota.", "limit")
 	for _, name := range append(limits.Names(), limits.AllConnections, limits.UnreadBytes,
 		limits.RelayedCalls) {
@@ -109,20 +128,23 @@ func New() *Metrics {
 			m.limits.WithLabelValues(quota + amount)
 		}
 	}
-	m.denials = counters("zamok_denied_total",
+	m.denials = register.counters("zamok_denied_total",
 		"Requests denied by the access rules, by required verb.", "verb")
 	for _, verb := range []string{"lock", "read", "watch", "release", "operate", anyVerb} {
 		m.denials.WithLabelValues(verb)
 	}
-	counter := func(name, help string) prometheus.Counter {
-		return register.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-	}
-	m.unauthenticated = counter("zamok_unauthenticated_total",
+	m.unauthenticated = register.counter("zamok_unauthenticated_total",
 		"Calls and open streams without valid credentials.")
-	m.unaudited = counter("zamok_audit_failures_total",
+	m.unaudited = register.counter("zamok_audit_failures_total",
 		"Lines that could not be written to the audit log.")
-	m.omitted = counter("zamok_audit_omitted_total",
+	m.omitted = register.counter("zamok_audit_omitted_total",
 		"Denials that share a line of the audit log, because there were too many.")
+}
+
+// registerEntries makes what counts entries of the log, answers and changes of the leader.
+func (m *Metrics) registerEntries(register registerer) {
+	short := []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5,
+		1, 2.5, 5}
 	stages := register.NewHistogramVec(histogram("zamok_commit_stage_seconds",
 		"Time that a committed entry spent in each stage, on its leader; append, its own write, "+
 			"goes on beside commit; push is from apply to the client's connection.", short...),
@@ -144,17 +166,16 @@ func New() *Metrics {
 		zamokpb.Outcome_OUTCOME_NOT_DONE, zamokpb.Outcome_OUTCOME_UNKNOWN} {
 		m.answers[outcome] = answers.WithLabelValues(label(outcome))
 	}
-	m.epochs = counter("zamok_raft_leader_changes_total",
+	m.epochs = register.counter("zamok_raft_leader_changes_total",
 		"Leadership epochs begun on this node; the sum over all nodes is the number of leader "+
 			"changes.")
-	m.gaveWay = counters("zamok_leader_gave_way_total",
+	m.gaveWay = register.counters("zamok_leader_gave_way_total",
 		"Times that this leader gave way by itself (moved), or made no progress and stayed, by "+
 			"the reason.", "outcome")
 	for _, outcome := range []string{raftnode.Moved, raftnode.StayedWithoutMajority,
 		raftnode.StayedUnfit, raftnode.StayedRecent, raftnode.StayedMembers} {
 		m.gaveWay.WithLabelValues(outcome)
 	}
-	return m
 }
 
 // label is a value of an enum of the wire as the value of a label: REASON_MAX_HOLD_EXCEEDED is

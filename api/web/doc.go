@@ -24,7 +24,8 @@
 //	events.go    Server-Sent Events; watch
 //	hold.go      a lock for as long as a connection lives
 //	terraform.go the locks of Terraform's and OpenTofu's HTTP backend
-//	openapi.json the description, which openapi_test.go makes from the table of routes (make generate)
+//	openapi.json the description, which openapi_test.go makes from the table of routes
+//	             (make generate)
 //
 // # Promises
 //

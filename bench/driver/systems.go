@@ -92,6 +92,24 @@ func Systems() []System {
 				"its connection"},
 			Server: "postgres", Open: openPostgres, OwnClientsMax: 1024, QueuesWaiters: true,
 			Once: true},
+	}
+	all = append(all, historic()...)
+	all = append(all, System{System: report.System{Name: "echo", Title: "gRPC echo",
+		Client:     "zamok's wire, answered with nothing behind it",
+		Durability: "nothing: it holds no lock"},
+		Server: "echo", Open: openEcho, TransportOnly: true, Once: true})
+	for _, s := range all {
+		if s.ExpiresHolders && s.QueuesWaiters { // those with nodes
+			s.Name, s.Nodes = report.Grown(s.Name), report.GrownNodes
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// historic are locks as programs used to make them on stores that know none.
+func historic() []System {
+	return []System{
 		{System: report.System{Name: "retry", Title: "retry lock, on etcd",
 			Client:     "etcd/client/v3",
 			Durability: "as etcd",
@@ -115,18 +133,7 @@ func Systems() []System {
 			Notes:      "looks every 100 ms; unlocking does not compare, as in the original"},
 			Server: "redis-aof", Open: openSetNX, OwnClientsMax: 64, ContendedClientsMax: 64,
 			Once: true},
-		{System: report.System{Name: "echo", Title: "gRPC echo",
-			Client:     "zamok's wire, answered with nothing behind it",
-			Durability: "nothing: it holds no lock"},
-			Server: "echo", Open: openEcho, TransportOnly: true, Once: true},
 	}
-	for _, s := range all {
-		if s.ExpiresHolders && s.QueuesWaiters { // those with nodes
-			s.Name, s.Nodes = report.Grown(s.Name), report.GrownNodes
-			all = append(all, s)
-		}
-	}
-	return all
 }
 
 // retry makes a Lock of a TryLock, which it calls until the lock is granted. After each failure it

@@ -172,27 +172,7 @@ func TestEtcd(t *testing.T) {
 			})
 	})
 
-	t.Run("a waiter whose lease ended", func(t *testing.T) {
-		held := within(t, eventTimeout, begin(t, etcdLocked(e, 10), "lease"), "the work")
-		session, err := concurrency.NewSession(e)
-		require.NoError(t, err)
-		defer session.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
-		defer cancel()
-		waited := make(chan error, 1)
-		// ends with ctx at the latest
-		go func() { waited <- concurrency.NewMutex(session, "lease").Lock(ctx) }()
-		require.Eventually(t, func() bool {
-			keys, err := e.Get(t.Context(), "lease/", etcd.WithPrefix(), etcd.WithCountOnly())
-			return err == nil && keys.Count == 2
-		}, eventTimeout, 10*time.Millisecond)
-		_, err = e.Revoke(t.Context(), session.Lease())
-		require.NoError(t, err)
-		notYet(t, waited, "the wait has ended")
-		require.NoError(t, held.finish())
-		require.ErrorIs(t, within(t, eventTimeout, waited, "the end of the wait"),
-			concurrency.ErrSessionExpired)
-	})
+	t.Run("a waiter whose lease ended", func(t *testing.T) { testWaiterWithoutLease(t, e) })
 
 	t.Run("commands", func(t *testing.T) {
 		installed(t, "etcdctl", "apt install etcd-client")
@@ -200,6 +180,29 @@ func TestEtcd(t *testing.T) {
 			"ETCDCTL_ENDPOINTS="+node.Endpoints[0])
 		testEtcdctlAfterLoss(t, node.Endpoints[0], e)
 	})
+}
+
+// testWaiterWithoutLease tests that a waiter whose lease ended waits on, and then fails.
+func testWaiterWithoutLease(t *testing.T, e *etcd.Client) {
+	held := within(t, eventTimeout, begin(t, etcdLocked(e, 10), "lease"), "the work")
+	session, err := concurrency.NewSession(e)
+	require.NoError(t, err)
+	defer session.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
+	defer cancel()
+	waited := make(chan error, 1)
+	// ends with ctx at the latest
+	go func() { waited <- concurrency.NewMutex(session, "lease").Lock(ctx) }()
+	require.Eventually(t, func() bool {
+		keys, err := e.Get(t.Context(), "lease/", etcd.WithPrefix(), etcd.WithCountOnly())
+		return err == nil && keys.Count == 2
+	}, eventTimeout, 10*time.Millisecond)
+	_, err = e.Revoke(t.Context(), session.Lease())
+	require.NoError(t, err)
+	notYet(t, waited, "the wait has ended")
+	require.NoError(t, held.finish())
+	require.ErrorIs(t, within(t, eventTimeout, waited, "the end of the wait"),
+		concurrency.ErrSessionExpired)
 }
 
 // testEtcdctlAfterLoss tests that etcdctl's command continues when another client holds its lock.

@@ -103,17 +103,22 @@ func (a *architecture) rule(folder string) *packageRule {
 	return nil
 }
 
-// lower are the packages to the left of a package, in all lines of layers.
+// lower are the packages to the left of a package, in all lines of layers, and what is to the left
+// of them.
 func (a *architecture) lower(pkg string) (lower []string) {
-	for _, line := range a.layers {
-		for i, column := range line {
-			if slices.Contains(column, pkg) {
-				lower = append(lower, slices.Concat(line[:i]...)...)
+	for next := []string{pkg}; len(next) > 0; next = next[1:] {
+		for _, line := range a.layers {
+			for i, column := range line {
+				if !slices.Contains(column, next[0]) {
+					continue
+				}
+				for _, p := range slices.Concat(line[:i]...) {
+					if !slices.Contains(lower, p) {
+						lower, next = append(lower, p), append(next, p)
+					}
+				}
 			}
 		}
-	}
-	for _, p := range slices.Clone(lower) {
-		lower = append(lower, a.lower(p)...)
 	}
 	return lower
 }

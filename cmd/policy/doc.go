@@ -14,7 +14,7 @@
 //	imports     each package may import those to its left (architecture.txt)
 //	calls       clocks are read in few places; only main ends the process (the same)
 //	tests       a skipped test gives its reason; tests sleep only in virtual time
-//	sizes       functions and files are short
+//	sizes       lines, functions and files are short
 //	packagedocs each package has a doc.go
 //	places      packages are in the folders that readers know
 //	words       nothing unfinished, no path of one machine

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // checkModule finds lines of go.mod that an importer would inherit or lack.
@@ -64,6 +65,8 @@ const (
 	testFunctionLinesMax = 100
 
 	fileLinesMax = 500 // as much as a reader can keep in mind as one subject
+
+	columnsMax, tabColumns = 100, 4
 )
 
 // checkSizes finds functions and files, also of tests, that are too long for a reader.
@@ -79,6 +82,14 @@ func checkSizes(t *repository, f file, report func(violation)) {
 	}
 	measure(0, "a file", bytes.Count(f.text, []byte("\n")), fileLinesMax,
 		"a file has one subject; this one has another file in it")
+	raw := rawLines(t, f.syntax)
+	for i, line := range strings.Split(string(f.text), "\n") {
+		columns := utf8.RuneCountInString(line) + strings.Count(line, "\t")*(tabColumns-1)
+		if columns > columnsMax && !raw[i+1] {
+			report(violation{line: i + 1, what: fmt.Sprintf("a line of %d columns, at most %d",
+				columns, columnsMax), reason: "two files fit a screen beside each other"})
+		}
+	}
 	limit := functionLinesMax
 	if f.test {
 		limit = testFunctionLinesMax
@@ -91,6 +102,21 @@ func checkSizes(t *repository, f file, report func(violation)) {
 					"other thing")
 		}
 	}
+}
+
+// rawLines are the lines with a raw string, such as the tags of a field, which no line break may
+// change.
+func rawLines(t *repository, file *ast.File) map[int]bool {
+	lines := make(map[int]bool)
+	ast.Inspect(file, func(n ast.Node) bool {
+		if s, ok := n.(*ast.BasicLit); ok && s.Value[0] == '`' {
+			for l := t.line(s); l <= t.fset.Position(s.End()).Line; l++ {
+				lines[l] = true
+			}
+		}
+		return true
+	})
+	return lines
 }
 
 // wordExceptions are files that checkWords does not read.

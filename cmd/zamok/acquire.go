@@ -29,23 +29,23 @@ func newAcquire(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "acquire NAME --for DURATION [flags]",
 		Short: "reserve a lock for hours, without a process that holds it",
-		Long: `Waits in a FIFO queue for a lock and reserves it: the lock stays held for the given time after this command
-has ended, unless ` + "`zamok renew`" + ` renews it or ` + "`zamok release --mine`" +
-			` releases it before. This suits test
-environments, Terraform states and maintenance windows. To run a command under a lock use ` +
-			"`zamok lock`" + `.
+		Long: `Waits in a FIFO queue for a lock and reserves it: the lock stays held for the given
+time after this command has ended, unless ` + "`zamok renew`" + ` renews it or
+` + "`zamok release --mine`" + ` releases it before. This suits test environments, Terraform
+states and maintenance windows. To run a command under a lock use ` + "`zamok lock`" + `.
 
-The file that both commands need is written before anything is acquired. It contains a secret: anyone who has it
-can release the lock. An existing file is never overwritten. To continue after a lost connection, run the command
-again with the same file: it continues the same acquisition, or renews the reservation.
+The file that both commands need is written before anything is acquired. It contains a secret:
+anyone who has it can release the lock. An existing file is never overwritten. To continue after a
+lost connection, run the command again with the same file: it continues the same acquisition, or
+renews the reservation.
 
-The end of the reservation is an estimate: it is later by the time for which the cluster has no leader. You are
-not notified when the reservation ends. Give the token to storage that checks tokens, or run ` +
-			"`zamok check`" + `.
+The end of the reservation is an estimate: it is later by the time for which the cluster has no
+leader. You are not notified when the reservation ends. Give the token to storage that checks
+tokens, or run ` + "`zamok check`" + `.
 
-Exit codes: 120 denied, 121 not acquired (--try), 122 wait timed out, 123 the reservation in the file has
-ended, 124 unavailable (retry), 125 usage or configuration error, 128+n ended by signal n. The file is kept if
-the locks may be held; the error says so.`,
+Exit codes: 120 denied, 121 not acquired (--try), 122 wait timed out, 123 the reservation in the
+file has ended, 124 unavailable (retry), 125 usage or configuration error, 128+n ended by signal n.
+The file is kept if the locks may be held; the error says so.`,
 		Example: `  zamok acquire staging --for 45m --meta 'load test, ask anna'
   zamok acquire terraform/prod --for 30m --wait 10m --file tf.zamok -o json
   zamok renew staging.zamok

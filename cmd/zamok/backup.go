@@ -22,9 +22,9 @@ func newBackup(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup FILE",
 		Short: "write a backup of the cluster to a file",
-		Long: `Writes the state of the cluster at one moment after the call to FILE, then reads the file back to verify
-it. FILE appears only when it is complete and replaces an existing file. With - the backup goes to standard
-output and is not read back.
+		Long: `Writes the state of the cluster at one moment after the call to FILE, then reads the
+file back to verify it. FILE appears only when it is complete and replaces an existing file. With -
+the backup goes to standard output and is not read back.
 
 See ` + "`zamok restore --help`" + ` for what a backup can restore.`,
 		Example: "  zamok backup locks.zamok",

@@ -23,9 +23,9 @@ func newCheck(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check NAME TOKEN",
 		Short: "test whether a lock is held with a token (exit code 0: yes, 1: no)",
-		Long: `Tests whether a lock is held with a token. A positive answer was true at some moment between the request
-and the answer; it is no promise about later moments. A token identifies an exclusive grant. Shared grants and
-permits may share a token: give --session and --ticket as well.`,
+		Long: `Tests whether a lock is held with a token. A positive answer was true at some moment
+between the request and the answer; it is no promise about later moments. A token identifies an
+exclusive grant. Shared grants and permits may share a token: give --session and --ticket as well.`,
 		Example: `  zamok check stock "$ZAMOK_LOCK_TOKEN"
   zamok check pool "$ZAMOK_LOCK_TOKEN" --session "$ZAMOK_LOCK_SESSION" --ticket "$ZAMOK_LOCK_TICKET"`,
 		GroupID: groupInspect,

@@ -43,8 +43,8 @@ func newDev(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "run a local cluster for development",
-		Long: `Runs a cluster in one process, reachable from this machine only, until interrupted. Data is kept in memory
-unless --data is given.`,
+		Long: `Runs a cluster in one process, reachable from this machine only, until interrupted.
+Data is kept in memory unless --data is given.`,
 		Example: "  zamok dev\n  zamok dev --nodes 1 --data ./data",
 		GroupID: groupOperate,
 		Args:    cobra.NoArgs,

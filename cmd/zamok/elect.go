@@ -17,11 +17,10 @@ func newElect(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "elect NAME [flags] -- COMMAND [ARGUMENT…]",
 		Short: "run a command while elected leader of a name",
-		Long: `Campaigns for an election and runs a command while elected. One candidate of a name is the leader at a
-time. If leadership is lost, the command is ended as by ` + "`zamok lock`" +
-			`, before another candidate is elected,
-and this process campaigns again. When the command ends by itself, this process resigns and exits with the
-command's exit code.`,
+		Long: `Campaigns for an election and runs a command while elected. One candidate of a name
+is the leader at a time. If leadership is lost, the command is ended as by ` + "`zamok lock`" + `,
+before another candidate is elected, and this process campaigns again. When the command ends by
+itself, this process resigns and exits with the command's exit code.`,
 		Example: "  zamok elect billing -- ./billing-worker",
 		GroupID: groupLocks,
 		Args:    checkNameAndCommand,

@@ -19,8 +19,9 @@ func newExpire(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "expire SESSION --reason TEXT",
 		Short: "expire a session and release its locks",
-		Long: `Expires a session before its lease ends: its locks are released and its waiting acquisitions end. The reason is sent to
-the client, which may still be working when its locks are granted to others.`,
+		Long: `Expires a session before its lease ends: its locks are released and its waiting
+acquisitions end. The reason is sent to the client, which may still be working when its locks are
+granted to others.`,
 		Example: "  zamok expire 123456 --reason 'host db7 is gone'",
 		GroupID: groupOperate,
 		Args:    cobra.ExactArgs(1),

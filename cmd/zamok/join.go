@@ -35,16 +35,16 @@ func newJoin(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join ID ADDRESS",
 		Short: "add a node to the cluster",
-		Long: `Adds a node to the cluster. The node must be running with an empty data directory, know the cluster, and
-be reachable by its peers at ADDRESS. It first receives the log; when it has nearly caught up it becomes a
-voter. If the command times out before that, run it again; it is idempotent.
+		Long: `Adds a node to the cluster. The node must be running with an empty data directory,
+know the cluster, and be reachable by its peers at ADDRESS. It first receives the log; when it has
+nearly caught up it becomes a voter. If the command times out before that, run it again; it is
+idempotent.
 
-A node that is started with ` + "`zamok server --join`" +
-			` requests this itself. With TLS between the nodes, the command is
-needed only for a node whose name is neither that of a member nor among --peer-allowed-names of the members.
-Membership changes are made one at a time. A node that lost its data directory joins under its old name and
-address: it replaces the lost member when that has not replied to the leader for 30 seconds, at most once in ten
-minutes.`,
+A node that is started with ` + "`zamok server --join`" + ` requests this itself. With TLS between
+the nodes, the command is needed only for a node whose name is neither that of a member nor among
+--peer-allowed-names of the members. Membership changes are made one at a time. A node that lost its
+data directory joins under its old name and address: it replaces the lost member when that has not
+replied to the leader for 30 seconds, at most once in ten minutes.`,
 		Example: "  zamok join n4 db4.example:5751",
 		GroupID: groupOperate,
 		Args:    cobra.ExactArgs(2),

@@ -21,13 +21,14 @@ func newLock(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lock NAME [flags] -- COMMAND [ARGUMENT…]",
 		Short: "run a command while holding a lock",
-		Long: `Waits in a FIFO queue for a lock, runs a command while holding it, and releases it when the command ends.
+		Long: `Waits in a FIFO queue for a lock, runs a command while holding it, and releases it
+when the command ends.
 
-If the lease cannot be renewed, the command receives TERM, and KILL after --kill-after, early enough that
-it has ended before the lock can be granted to another client. If an operator force-releases the lock,
-the command is signalled in the same way, but another client may hold the lock in the meantime. Use the
-token against that, and against child processes that outlive the command: storage that rejects tokens lower
-than the highest it has seen is safe.
+If the lease cannot be renewed, the command receives TERM, and KILL after --kill-after, early enough
+that it has ended before the lock can be granted to another client. If an operator force-releases
+the lock, the command is signalled in the same way, but another client may hold the lock in the
+meantime. Use the token against that, and against child processes that outlive the command: storage
+that rejects tokens lower than the highest it has seen is safe.
 
 Environment of the command:
   ZAMOK_LOCK_NAME                 NAME
@@ -37,9 +38,9 @@ Environment of the command:
   ZAMOK_LOCK_SESSION, ..._TICKET  identify the grant, with the token, for
                                   ` + "`zamok check`" + `
 
-Exit codes: the command's own; 120 denied, 121 not acquired (--try), 122 wait timed out, 123 lock lost,
-124 unavailable (retry), 125 usage or configuration error; 126 and 127 the command cannot be run or found,
-128+n ended by signal n.`,
+Exit codes: the command's own; 120 denied, 121 not acquired (--try), 122 wait timed out, 123 lock
+lost, 124 unavailable (retry), 125 usage or configuration error; 126 and 127 the command cannot be
+run or found, 128+n ended by signal n.`,
 		Example: `  zamok lock nightly --try -- ./report          # skip it if it runs elsewhere
   zamok lock stock --wait 30s -- ./count
   zamok lock render --permits 1 --of 3 -- ./render

@@ -28,9 +28,9 @@ func newLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [PREFIX]",
 		Short: "list locks in use by name",
-		Long: `Lists locks that are held, waited for or in their lock delay, ordered by name. RESERVED UNTIL is the time on
-this machine's clock at which the reservation of the first holder ends; see ` +
-			"`zamok show --help`" + `.`,
+		Long: `Lists locks that are held, waited for or in their lock delay, ordered by name.
+RESERVED UNTIL is the time on this machine's clock at which the reservation of the first holder
+ends; see ` + "`zamok show --help`" + `.`,
 		Example: "  zamok ls\n  zamok ls account/ -o json",
 		GroupID: groupInspect,
 		Args:    cobra.MaximumNArgs(1),

@@ -93,11 +93,13 @@ func newMembers(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "members",
 		Short: "list the members of the cluster",
-		Long: `Lists the members of the cluster with what each has announced, and the cluster id. A learner has no vote yet
-because it has not caught up. CONTACT is the time since the leader's last contact with a node, BEHIND the number
-of log entries that the node lacked then. HTTP addresses are part of the output of -o json.
+		Long: `Lists the members of the cluster with what each has announced, and the cluster id. A
+learner has no vote yet because it has not caught up. CONTACT is the time since the leader's last
+contact with a node, BEHIND the number of log entries that the node lacked then. HTTP addresses are
+part of the output of -o json.
 
-All endpoints are queried. An endpoint of another cluster is an error; one that does not respond is not.`,
+All endpoints are queried. An endpoint of another cluster is an error; one that does not respond is
+not.`,
 		GroupID: groupOperate,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

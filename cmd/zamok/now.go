@@ -16,9 +16,9 @@ func newNow(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "now",
 		Short: "read the cluster clock",
-		Long: `Reads the replicated clock with a linearizable read. Stamps are ordered by term, then by index: a read
-that starts after another one ended returns a greater stamp. The time is how long the cluster has had a
-leader.`,
+		Long: `Reads the replicated clock with a linearizable read. Stamps are ordered by term, then
+by index: a read that starts after another one ended returns a greater stamp. The time is how long
+the cluster has had a leader.`,
 		GroupID: groupInspect,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

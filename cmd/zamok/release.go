@@ -30,17 +30,18 @@ func newRelease(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release --mine FILE | NAME --force --reason TEXT [--token N]",
 		Short: "release a reservation, or force-release a lock",
-		Long: `With --mine, releases the reservation that ` + "`zamok acquire`" +
-			` has written to a file, and removes the file. Repeating the
-command is safe. Exit codes: 119 there is no such file, 123 the reservation had ended before, and others may have held
-the lock since (the file is removed, too), 124 unavailable (retry).
+		Long: `With --mine, releases the reservation that ` + "`zamok acquire`" + ` has written to
+a file, and removes the file. Repeating the command is safe. Exit codes: 119 there is no such file,
+123 the reservation had ended before, and others may have held the lock since (the file is removed,
+too), 124 unavailable (retry).
 
-With --force, force-releases a lock: ends the acquisitions that hold it with a token of at most N, and releases all locks
-that were acquired together with it. The reason is sent to the holder. The holder may still be working when the lock
-is granted to the next client; storage that checks tokens rejects its writes. Grants with higher tokens are not
-affected, so repeating the command is safe.
+With --force, force-releases a lock: ends the acquisitions that hold it with a token of at most N,
+and releases all locks that were acquired together with it. The reason is sent to the holder. The
+holder may still be working when the lock is granted to the next client; storage that checks tokens
+rejects its writes. Grants with higher tokens are not affected, so repeating the command is safe.
 
-Without --token the command shows the holders, prompts for confirmation, and uses the highest token that it has shown.`,
+Without --token the command shows the holders, prompts for confirmation, and uses the highest token
+that it has shown.`,
 		Example: "  zamok release --mine staging.zamok\n  zamok release account/200 --force " +
 			"--reason 'host db7 is gone'",
 		GroupID: groupLocks,

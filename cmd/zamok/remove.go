@@ -16,12 +16,12 @@ func newRemove(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove ID",
 		Short: "remove a node from the cluster",
-		Long: `Removes a node from the cluster. A running node notices its removal and exits within seconds; a stopped
-one exits when it is started again. Its data directory cannot rejoin; the machine can, with an empty data
-directory and --join.
+		Long: `Removes a node from the cluster. A running node notices its removal and exits within
+seconds; a stopped one exits when it is started again. Its data directory cannot rejoin; the machine
+can, with an empty data directory and --join.
 
-The removal is refused if no majority of the remaining voters replies, because the cluster could not commit
-anything afterwards. Bring a node back first.`,
+The removal is refused if no majority of the remaining voters replies, because the cluster could not
+commit anything afterwards. Bring a node back first.`,
 		Example: "  zamok remove n3",
 		GroupID: groupOperate,
 		Args:    cobra.ExactArgs(1),

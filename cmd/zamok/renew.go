@@ -15,12 +15,11 @@ func newRenew(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "renew FILE",
 		Short: "renew a reservation",
-		Long: `Renews a reservation that ` + "`zamok acquire`" +
-			` has written to a file: it lasts for the time of --for from now on.
-Repeating the command is safe.
+		Long: `Renews a reservation that ` + "`zamok acquire`" + ` has written to a file: it lasts
+for the time of --for from now on. Repeating the command is safe.
 
-Exit codes: 119 there is no such file, 123 the reservation has ended, 124 unavailable (retry), 125 usage or
-configuration error.`,
+Exit codes: 119 there is no such file, 123 the reservation has ended, 124 unavailable (retry), 125
+usage or configuration error.`,
 		Example: "  zamok renew staging.zamok",
 		GroupID: groupLocks,
 		Args:    cobra.ExactArgs(1),

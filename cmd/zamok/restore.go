@@ -32,22 +32,23 @@ func newRestore(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore FILE --id ID --data DIR --cluster ID=HOST:5751",
 		Short: "create the first node of a new cluster from a backup",
-		Long: `Creates the data directory of a new single-node cluster from a backup. It contacts no other node. Then
-start the node with the same three flags; further nodes join it.
+		Long: `Creates the data directory of a new single-node cluster from a backup. It contacts no
+other node. Then start the node with the same three flags; further nodes join it.
 
-ALL NODES OF THE OLD CLUSTER MUST BE STOPPED AND STAY STOPPED: restore is for the loss of a majority of the
-disks. A backup preserves the tokens, so that storage which remembers old tokens accepts the new ones: every
-token of the new cluster is above all that the old cluster can have issued. Locks and sessions are not
-restored; clients open new sessions. Because clients of the old cluster may still hold valid leases, nothing
-is granted during the restore hold-off. It lasts for the longest ttl that the old cluster ever allowed before the
-backup was taken ("zamok settings"), and a minute: 1h1m unless that was raised. --hold-off sets another time: a
-shorter one if you know that no lease is longer, or a longer one if the longest ttl was raised after the backup. It is
-never less than the longest lease and delay in the backup.
+ALL NODES OF THE OLD CLUSTER MUST BE STOPPED AND STAY STOPPED: restore is for the loss of a majority
+of the disks. A backup preserves the tokens, so that storage which remembers old tokens accepts the
+new ones: every token of the new cluster is above all that the old cluster can have issued. Locks
+and sessions are not restored; clients open new sessions. Because clients of the old cluster may
+still hold valid leases, nothing is granted during the restore hold-off. It lasts for the longest
+ttl that the old cluster ever allowed before the backup was taken ("zamok settings"), and a minute:
+1h1m unless that was raised. --hold-off sets another time: a shorter one if you know that no lease
+is longer, or a longer one if the longest ttl was raised after the backup. It is never less than the
+longest lease and delay in the backup.
 
-A backup may be restored again. Each restore issues tokens above those of earlier restores, as measured by
-this machine's clock, so set the clock first. If an earlier restore was made on a machine whose clock was
-ahead, pass its last token as --token-base. Only one restored cluster may be in use: stop it before you start
-another.`,
+A backup may be restored again. Each restore issues tokens above those of earlier restores, as
+measured by this machine's clock, so set the clock first. If an earlier restore was made on a
+machine whose clock was ahead, pass its last token as --token-base. Only one restored cluster may be
+in use: stop it before you start another.`,
 		Example: "  zamok restore locks.zamok --id r1 --data /var/lib/zamok --cluster " +
 			"r1=db1.example:5751",
 		GroupID: groupOperate,

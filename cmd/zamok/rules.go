@@ -30,11 +30,12 @@ func newRulesCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE [--as IDENTITY VERB [NAME]]",
 		Short: "check a rules file, or whether it allows a request",
-		Long: `Checks a file for "zamok server --rules" without a server, and reports an error with its line.
+		Long: `Checks a file for "zamok server --rules" without a server, and reports an error with
+its line.
 
-With --as it also prints whether the file allows IDENTITY a verb: lock, read, watch or release with the NAME of a
-lock, or operate without one. IDENTITY is "anonymous" for a client without credentials. The exit code is 0 if the
-request is allowed, and 120 if it is denied.`,
+With --as it also prints whether the file allows IDENTITY a verb: lock, read, watch or release with
+the NAME of a lock, or operate without one. IDENTITY is "anonymous" for a client without
+credentials. The exit code is 0 if the request is allowed, and 120 if it is denied.`,
 		Example: "  zamok rules check rules.yaml\n  zamok rules check rules.yaml --as ci-billing " +
 			"lock account/200",
 		Args: cobra.RangeArgs(1, 3),

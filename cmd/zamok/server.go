@@ -55,41 +55,47 @@ func newServer(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "server --id ID --data DIR [--cluster LIST] [--join LIST]",
 		Short: "run a node of a cluster",
-		Long: `Runs one node. A new cluster bootstraps when all nodes of the --cluster list have been started with the
-same list; afterwards the list is ignored. A node that is added to a running cluster is started with --join.
-A node that lost its data directory is started with --join and its old --id: when the lost directory has not replied
-for 30 seconds, the new one replaces it. With both flags a node without data bootstraps the cluster if no node of
-the list has data, and joins it otherwise, so the same flags can be used at every start.
+		Long: `Runs one node. A new cluster bootstraps when all nodes of the --cluster list have
+been started with the same list; afterwards the list is ignored. A node that is added to a running
+cluster is started with --join. A node that lost its data directory is started with --join and its
+old --id: when the lost directory has not replied for 30 seconds, the new one replaces it. With both
+flags a node without data bootstraps the cluster if no node of the list has data, and joins it
+otherwise, so the same flags can be used at every start.
 
-TERM and INT shut the node down cleanly: a leader transfers its leadership first, and held locks stay held. A
-node that cannot continue (its disk fails or stalls, its state differs from that of the others) logs the reason and
-exits with 125 at once; a supervisor should restart it after about a second. A node that was removed from its
-cluster exits with 118 and must not be restarted with the same data: with systemd, RestartPreventExitStatus=118.
-HUP reads the files of rules, tokens, keys and certificates again, and continues the audit log in a new file.
+TERM and INT shut the node down cleanly: a leader transfers its leadership first, and held locks
+stay held. A node that cannot continue (its disk fails or stalls, its state differs from that of the
+others) logs the reason and exits with 125 at once; a supervisor should restart it after about a
+second. A node that was removed from its cluster exits with 118 and must not be restarted with the
+same data: with systemd, RestartPreventExitStatus=118. HUP reads the files of rules, tokens, keys
+and certificates again, and continues the audit log in a new file.
 
-Nodes on several machines need TLS between them: --peer-cert, --peer-key and --peer-ca, or --insecure-peers on a
-network that only the nodes can reach. With peer TLS, a node joins by itself if the cluster has a member of its name
-already, or if its name is among --peer-allowed-names of the members. If the members have that flag without its name,
-they do not reply to it, and it exits. If they do not have the flag, it waits until an operator adds it with "zamok join".
+Nodes on several machines need TLS between them: --peer-cert, --peer-key and --peer-ca, or
+--insecure-peers on a network that only the nodes can reach. With peer TLS, a node joins by itself
+if the cluster has a member of its name already, or if its name is among --peer-allowed-names of the
+members. If the members have that flag without its name, they do not reply to it, and it exits. If
+they do not have the flag, it waits until an operator adds it with "zamok join".
 
-Free space for --data below 256 to 384 MiB (the threshold depends on --id) counts as low and is shown by
-"zamok members". Unless a majority of the nodes replies and has enough space, new sessions and acquisitions are
-refused; a leader with low space transfers its leadership to a node with enough. Below 32 MiB the node accepts no log
-entries and /readyz fails until space is freed; renewals and releases continue while a majority accepts them.
+Free space for --data below 256 to 384 MiB (the threshold depends on --id) counts as low and is
+shown by "zamok members". Unless a majority of the nodes replies and has enough space, new sessions
+and acquisitions are refused; a leader with low space transfers its leadership to a node with
+enough. Below 32 MiB the node accepts no log entries and /readyz fails until space is freed;
+renewals and releases continue while a majority accepts them.
 
-The election timeout adapts to round trips between the nodes and to pauses of their processes, from 250 ms to
-2 s. It is raised at once and lowered after five calm minutes. "zamok members" shows it. Most failovers end a
-session whose ttl is less than four times as long. --election-timeout fixes it, also while the node that was
-started with the flag is down.
+The election timeout adapts to round trips between the nodes and to pauses of their processes, from
+250 ms to 2 s. It is raised at once and lowered after five calm minutes. "zamok members" shows it.
+Most failovers end a session whose ttl is less than four times as long. --election-timeout fixes it,
+also while the node that was started with the flag is down.
 
-Without --rules every client may do everything, so --listen and --http have to be loopback addresses, unless
---insecure-clients is given. Tokens without --rules, tokens beyond loopback without --tls-cert, and --rules
-without peer TLS are refused as well, unless --insecure-clients or, for the last, --insecure-peers is given.
-If one of these flags allows what would be refused, each start logs a warning.
+Without --rules every client may do everything, so --listen and --http have to be loopback
+addresses, unless --insecure-clients is given. Tokens without --rules, tokens beyond loopback
+without --tls-cert, and --rules without peer TLS are refused as well, unless --insecure-clients or,
+for the last, --insecure-peers is given. If one of these flags allows what would be refused, each
+start logs a warning.
 
-The HTTP address serves locks under the same rules, and with the same TLS, as the one for clients; metrics and
-health are for everyone. Requests that a browser sends for a page of another site are refused, and so are those for a
-host name other than that of --advertise, that of the machine, and those of --http-host.`,
+The HTTP address serves locks under the same rules, and with the same TLS, as the one for clients;
+metrics and health are for everyone. Requests that a browser sends for a page of another site are
+refused, and so are those for a host name other than that of --advertise, that of the machine, and
+those of --http-host.`,
 		Example: `  zamok server --id n1 --data /var/lib/zamok --cluster n1=10.0.0.1:5751,n2=10.0.0.2:5751,n3=10.0.0.3:5751 \
       --peer-cert peer.pem --peer-key peer-key.pem --peer-ca peer-ca.pem
   zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join n1=10.0.0.1:5751,n2=10.0.0.2:5751 \
@@ -111,7 +117,8 @@ host name other than that of --advertise, that of the machine, and those of --ht
 // electionTimeoutMax is a quarter of the default ttl.
 const electionTimeoutMin, electionTimeoutMax = 50 * time.Millisecond, 2500 * time.Millisecond
 
-const electionTimeoutHelp = "fixed election timeout of the cluster, 50ms to 2.5s; if nodes give different ones, the longest is used (default: adapted, 250ms to 2s)"
+const electionTimeoutHelp = "fixed election timeout of the cluster, 50ms to 2.5s; if nodes give " +
+	"different ones, the longest is used (default: adapted, 250ms to 2s)"
 
 func (v *serverCommand) register(cmd *cobra.Command) {
 	f := cmd.Flags()

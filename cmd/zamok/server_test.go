@@ -171,23 +171,9 @@ func TestServerFlagErrors(t *testing.T) {
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text")
 	require.NoError(t, os.WriteFile(text, []byte("hello"), 0o600))
-	theirs := filepath.Join(dir, "theirs")
-	other := startZamok(t, nil, "server", "--id", "n2", "--data", theirs, "--cluster",
-		"n2=127.0.0.1:"+strconv.Itoa(freePorts(t)),
-		"--listen", "127.0.0.1:0", "--http", ":0", "--insecure-clients")
-	other.awaitOutput(t,
-		"level=WARN msg=\"--insecure-clients is in force: every program that can connect")
-	other.awaitOutput(t, "serving clients")
-	require.NoError(t, other.Process.Signal(syscall.SIGTERM))
-	require.Equal(t, 0, other.wait(t).code)
-
-	// What a start with --join leaves if no member answers, or refuses.
-	joining := filepath.Join(dir, "joining")
-	left, err := store.Open(store.Config{Dir: joining, Format: fsm.Format(), NodeID: "n1",
-		Fatal: func(error) {}})
-	require.NoError(t, err)
-	require.NoError(t, left.Join(store.NewID()))
-	require.NoError(t, left.Close())
+	theirs, joining := filepath.Join(dir, "theirs"), filepath.Join(dir, "joining")
+	leaveData(t, theirs)
+	leaveFailedJoin(t, joining)
 	bare := func(data string) []string {
 		return []string{"server", "--id", "n1", "--data", data, "--http", "", "--listen",
 			"127.0.0.1:0", "--peer", "127.0.0.1:0"}
@@ -271,6 +257,27 @@ func TestServerFlagErrors(t *testing.T) {
 			require.NotContains(t, r.stderr, "NodeConfig", "a person has flags, not fields")
 		})
 	}
+}
+
+// leaveData leaves the data of another node, n2, in a directory.
+func leaveData(t *testing.T, dir string) {
+	node := startZamok(t, nil, "server", "--id", "n2", "--data", dir, "--cluster",
+		"n2=127.0.0.1:"+strconv.Itoa(freePorts(t)),
+		"--listen", "127.0.0.1:0", "--http", ":0", "--insecure-clients")
+	node.awaitOutput(t,
+		"level=WARN msg=\"--insecure-clients is in force: every program that can connect")
+	node.awaitOutput(t, "serving clients")
+	require.NoError(t, node.Process.Signal(syscall.SIGTERM))
+	require.Equal(t, 0, node.wait(t).code)
+}
+
+// leaveFailedJoin leaves what a start with --join leaves if no member answers, or refuses.
+func leaveFailedJoin(t *testing.T, dir string) {
+	left, err := store.Open(store.Config{Dir: dir, Format: fsm.Format(), NodeID: "n1",
+		Fatal: func(error) {}})
+	require.NoError(t, err)
+	require.NoError(t, left.Join(store.NewID()))
+	require.NoError(t, left.Close())
 }
 
 func portOf(l net.Listener) string {

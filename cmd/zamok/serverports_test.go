@@ -32,135 +32,142 @@ func parseServer(t *testing.T, flags ...string) (v *serverCommand, log string, e
 	return v, lines.String(), nil
 }
 
+// The flags of portTests, what warnings and refusals say, and where a server listens.
+const (
+	rulesFlag, tokensFlag, jwtFlags = "--rules r", "--tokens t", "--jwt-keys k --jwt-issuer i"
+	clientTLSFlags                  = "--tls-cert c --tls-key k"
+	clientCAFlags                   = clientTLSFlags + " --tls-client-ca a"
+	peerTLSFlags                    = "--peer-cert c --peer-key k --peer-ca a"
+	insecureClientsFlag             = "--insecure-clients"
+	insecurePeersFlag               = "--insecure-peers"
+
+	everybodyMay  = "every program that can connect may acquire"
+	tokensInPlain = "can use the tokens"
+	peersOpen     = "change the state of the cluster"
+	actAs         = "can act as every identity"
+
+	closedClients, openClients = "127.0.0.1:5750 127.0.0.1:5752", ":5750 :5752"
+	closedPeer, openPeer       = " 127.0.0.1:5751", " :5751"
+)
+
+// portTests are the cases of TestWhichPortsAreOpen.
+var portTests = map[string]struct {
+	flags  string
+	listen string   // of clients, HTTP and peers; "" = the start is refused
+	says   []string // in one warning, or in the refusal
+}{
+	"nothing": {"", closedClients + closedPeer, nil},
+
+	"all interfaces": {"--listen :5750", "",
+		[]string{"--listen: :5750", everybodyMay, "give --rules, or --insecure-clients"}},
+	"all of IPv4": {"--listen 0.0.0.0:5750", "",
+		[]string{"--listen: 0.0.0.0:5750", everybodyMay}},
+	"all of IPv6": {"--listen [::]:5750", "",
+		[]string{"--listen: [::]:5750", everybodyMay}},
+	"an address": {"--listen 10.0.0.1:5750", "",
+		[]string{"--listen: 10.0.0.1:5750", everybodyMay}},
+	"a name": {"--listen db1.example:5750", "",
+		[]string{"--listen: db1.example:5750", everybodyMay}},
+	"HTTP": {"--http :5752", "",
+		[]string{"--http: :5752", everybodyMay, "give --rules, or --insecure-clients"}},
+	"a zone": {"--http [fe80::1%lo]:5752", "",
+		[]string{"--http: [fe80::1%lo]:5752"}},
+	"certificates alone": {clientCAFlags + " --listen :5750", "",
+		[]string{"every program with a certificate of --tls-client-ca may"}},
+	"TLS alone": {clientTLSFlags + " --listen :5750", "", []string{everybodyMay}},
+	"neither": {"--listen db1", "",
+		[]string{`--listen is "db1": it must be HOST:PORT or a port`}},
+	"not a port":      {"--http 123456", "", []string{"--http is \"123456\""}},
+	"not a peer port": {"--peer db1", "", []string{"--peer is \"db1\""}},
+	"localhost": {"--listen localhost:1 --http localhost:2 --peer localhost:3",
+		"localhost:1 localhost:2 localhost:3", nil},
+	"IPv6": {"--listen [::1]:1 --http [::1]:2 --peer [::1]:3",
+		"[::1]:1 [::1]:2 [::1]:3", nil},
+	"another loopback": {"--listen 127.0.3.1:1",
+		"127.0.3.1:1 127.0.0.1:5752" + closedPeer, nil},
+	"ports alone": {"--listen 1 --http 2 --peer 3",
+		"127.0.0.1:1 127.0.0.1:2 127.0.0.1:3", nil},
+	"no HTTP": {"--http=", "127.0.0.1:5750 " + closedPeer, nil},
+	"insecure": {insecureClientsFlag, openClients + closedPeer,
+		[]string{insecureClientsFlag, everybodyMay, "give --rules"}},
+	"insecure HTTP only": {insecureClientsFlag + " --listen 127.0.0.1:1 --http :2",
+		"127.0.0.1:1 :2" + closedPeer, []string{everybodyMay}},
+	"insecure, on a port": {insecureClientsFlag + " --listen 1 --http=", ":1 " + closedPeer,
+		[]string{everybodyMay}},
+	"insecure on loopback": {insecureClientsFlag + " --listen 127.0.0.1:1 --http=",
+		"127.0.0.1:1 " + closedPeer, nil},
+	"an open port by rules": {rulesFlag + " " + clientTLSFlags + " " + peerTLSFlags + " --listen 1",
+		":1 :5752 :5751", nil},
+	"with rules on loopback": {rulesFlag + " " + peerTLSFlags + " --listen 127.0.0.1:1 --http=",
+		"127.0.0.1:1  :5751", nil},
+
+	"tokens alone": {tokensFlag, "",
+		[]string{"--tokens is given without --rules", everybodyMay,
+			"give --rules, or --insecure-clients"}},
+	"JWTs alone": {jwtFlags, "",
+		[]string{"--jwt-keys is given without --rules", everybodyMay}},
+	"tokens over TLS": {tokensFlag + " " + clientCAFlags, "",
+		[]string{"every program with a certificate of --tls-client-ca or a token may"}},
+	"tokens in plain": {tokensFlag + " " + rulesFlag + " " + peerTLSFlags, "",
+		[]string{"--listen: :5750", "--tokens is given without TLS", tokensInPlain,
+			"give --tls-cert and --tls-key, or --insecure-clients"}},
+	"JWTs in plain": {jwtFlags + " " + rulesFlag + " " + peerTLSFlags + " --listen 127.0.0.1:1",
+		"", []string{"--http: :5752", "--jwt-keys is given without TLS", tokensInPlain}},
+	"tokens in plain, loopback": {tokensFlag + " " + rulesFlag + " " + peerTLSFlags +
+		" --listen 127.0.0.1:1 --http [::1]:2", "127.0.0.1:1 [::1]:2 :5751", nil},
+	"tokens behind a proxy": {
+		tokensFlag + " " + rulesFlag + " " + peerTLSFlags + " " + insecureClientsFlag,
+		openClients + openPeer, []string{insecureClientsFlag, tokensInPlain, "give --tls-cert"}},
+	"insecure tokens": {tokensFlag + " " + insecureClientsFlag, openClients + closedPeer,
+		[]string{everybodyMay, tokensInPlain, "give --rules, --tls-cert and --tls-key"}},
+	"insecure tokens, loopback": {tokensFlag + " " + insecureClientsFlag +
+		" --listen 127.0.0.1:1 --http=", "127.0.0.1:1 " + closedPeer, []string{everybodyMay}},
+	"rules in plain": {rulesFlag + " " + peerTLSFlags, openClients + openPeer,
+		[]string{"clients on other machines have no TLS"}},
+
+	"rules": {rulesFlag, "",
+		[]string{"--rules is given without peer TLS", actAs,
+			"give --peer-cert, --peer-key and --peer-ca, or --insecure-peers"}},
+	"rules on loopback": {rulesFlag +
+		" --listen 127.0.0.1:1 --http= --cluster n1=127.0.0.1:5751", "", []string{actAs}},
+	"rules, insecure": {rulesFlag + " " + insecurePeersFlag + " --listen 127.0.0.1:1 --http=",
+		"127.0.0.1:1 " + openPeer, []string{insecurePeersFlag, peersOpen, actAs}},
+	"rules on one machine": {rulesFlag + " " + insecurePeersFlag +
+		" --listen 127.0.0.1:1 --http= --cluster n1=127.0.0.1:7001",
+		"127.0.0.1:1  127.0.0.1:7001", []string{insecurePeersFlag, actAs}},
+	"rules, other insecure": {rulesFlag + " " + insecureClientsFlag, "", []string{actAs}},
+	"all": {rulesFlag + " " + tokensFlag + " " + clientCAFlags + " " + peerTLSFlags,
+		openClients + openPeer, nil},
+	"all, and both flags": {
+		rulesFlag + " " + tokensFlag + " " + clientCAFlags + " " + peerTLSFlags + " " +
+			insecureClientsFlag + " " + insecurePeersFlag, openClients + openPeer, nil},
+	"open clients, no peers": {insecurePeersFlag + " --listen :5750", "", []string{everybodyMay}},
+
+	"a list":         {"--cluster n1=127.0.0.1:7001", closedClients + " 127.0.0.1:7001", nil},
+	"a list on IPv6": {"--cluster n1=[::1]:7001", closedClients + " [::1]:7001", nil},
+	"another address": {"--cluster n1=127.0.0.1:7001 --peer 127.0.0.2:7002",
+		closedClients + " 127.0.0.2:7002", nil},
+	"a list with TLS": {"--cluster n1=10.0.0.1:7001 " + peerTLSFlags,
+		closedClients + " :7001", nil},
+	"a local list with TLS": {"--cluster n1=127.0.0.1:7001 " + peerTLSFlags,
+		closedClients + " 127.0.0.1:7001", nil},
+	"peers": {"--peer :5751", "",
+		[]string{"--peer: :5751", peersOpen,
+			"give --peer-cert, --peer-key and --peer-ca, or --insecure-peers"}},
+	"a far list": {"--cluster n1=127.0.0.1:1,n2=10.0.0.2:1", "",
+		[]string{"--cluster: 10.0.0.2:1", peersOpen}},
+	"a far one to join": {"--join n2=db.example:1", "",
+		[]string{"--join: db.example:1", peersOpen}},
+	"a far list, insecure": {"--cluster n1=10.0.0.1:7001 " + insecurePeersFlag,
+		closedClients + " :7001", []string{insecurePeersFlag, peersOpen}},
+	"no list, insecure":     {insecurePeersFlag, closedClients + openPeer, []string{peersOpen}},
+	"peers, other insecure": {insecureClientsFlag + " --peer :5751", "", []string{peersOpen}},
+}
+
 // What is not checked is not reachable from other machines, and what would be checked in appearance
 // only is refused; unless a flag accepts it, and then a warning says so.
 func TestWhichPortsAreOpen(t *testing.T) {
-	const (
-		rules, tokens, jwt = "--rules r", "--tokens t", "--jwt-keys k --jwt-issuer i"
-		clientTLS          = "--tls-cert c --tls-key k"
-		clientCA           = clientTLS + " --tls-client-ca a"
-		peerTLS            = "--peer-cert c --peer-key k --peer-ca a"
-		insecureClients    = "--insecure-clients"
-		insecurePeers      = "--insecure-peers"
-
-		everybody = "every program that can connect may acquire"
-		plain     = "can use the tokens"
-		peersOpen = "change the state of the cluster"
-		actAs     = "can act as every identity"
-
-		closed, open         = "127.0.0.1:5750 127.0.0.1:5752", ":5750 :5752"
-		peerClosed, peerOpen = " 127.0.0.1:5751", " :5751"
-	)
-	for name, test := range map[string]struct {
-		flags  string
-		listen string   // of clients, HTTP and peers; "" = the start is refused
-		says   []string // in one warning, or in the refusal
-	}{
-		"nothing": {"", closed + peerClosed, nil},
-
-		"all interfaces": {"--listen :5750", "",
-			[]string{"--listen: :5750", everybody, "give --rules, or --insecure-clients"}},
-		"all of IPv4": {"--listen 0.0.0.0:5750", "",
-			[]string{"--listen: 0.0.0.0:5750", everybody}},
-		"all of IPv6": {"--listen [::]:5750", "",
-			[]string{"--listen: [::]:5750", everybody}},
-		"an address": {"--listen 10.0.0.1:5750", "",
-			[]string{"--listen: 10.0.0.1:5750", everybody}},
-		"a name": {"--listen db1.example:5750", "",
-			[]string{"--listen: db1.example:5750", everybody}},
-		"HTTP": {"--http :5752", "",
-			[]string{"--http: :5752", everybody, "give --rules, or --insecure-clients"}},
-		"a zone": {"--http [fe80::1%lo]:5752", "",
-			[]string{"--http: [fe80::1%lo]:5752"}},
-		"certificates alone": {clientCA + " --listen :5750", "",
-			[]string{"every program with a certificate of --tls-client-ca may"}},
-		"TLS alone": {clientTLS + " --listen :5750", "", []string{everybody}},
-		"neither": {"--listen db1", "",
-			[]string{`--listen is "db1": it must be HOST:PORT or a port`}},
-		"not a port":      {"--http 123456", "", []string{"--http is \"123456\""}},
-		"not a peer port": {"--peer db1", "", []string{"--peer is \"db1\""}},
-		"localhost": {"--listen localhost:1 --http localhost:2 --peer localhost:3",
-			"localhost:1 localhost:2 localhost:3", nil},
-		"IPv6": {"--listen [::1]:1 --http [::1]:2 --peer [::1]:3",
-			"[::1]:1 [::1]:2 [::1]:3", nil},
-		"another loopback": {"--listen 127.0.3.1:1",
-			"127.0.3.1:1 127.0.0.1:5752" + peerClosed, nil},
-		"ports alone": {"--listen 1 --http 2 --peer 3",
-			"127.0.0.1:1 127.0.0.1:2 127.0.0.1:3", nil},
-		"no HTTP": {"--http=", "127.0.0.1:5750 " + peerClosed, nil},
-		"insecure": {insecureClients, open + peerClosed,
-			[]string{insecureClients, everybody, "give --rules"}},
-		"insecure HTTP only": {insecureClients + " --listen 127.0.0.1:1 --http :2",
-			"127.0.0.1:1 :2" + peerClosed, []string{everybody}},
-		"insecure, on a port": {insecureClients + " --listen 1 --http=", ":1 " + peerClosed,
-			[]string{everybody}},
-		"insecure on loopback": {insecureClients + " --listen 127.0.0.1:1 --http=",
-			"127.0.0.1:1 " + peerClosed, nil},
-		"an open port by rules": {rules + " " + clientTLS + " " + peerTLS + " --listen 1",
-			":1 :5752 :5751", nil},
-		"with rules on loopback": {rules + " " + peerTLS + " --listen 127.0.0.1:1 --http=",
-			"127.0.0.1:1  :5751", nil},
-
-		"tokens alone": {tokens, "",
-			[]string{"--tokens is given without --rules", everybody,
-				"give --rules, or --insecure-clients"}},
-		"JWTs alone": {jwt, "",
-			[]string{"--jwt-keys is given without --rules", everybody}},
-		"tokens over TLS": {tokens + " " + clientCA, "",
-			[]string{"every program with a certificate of --tls-client-ca or a token may"}},
-		"tokens in plain": {tokens + " " + rules + " " + peerTLS, "",
-			[]string{"--listen: :5750", "--tokens is given without TLS", plain,
-				"give --tls-cert and --tls-key, or --insecure-clients"}},
-		"JWTs in plain": {jwt + " " + rules + " " + peerTLS + " --listen 127.0.0.1:1",
-			"", []string{"--http: :5752", "--jwt-keys is given without TLS", plain}},
-		"tokens in plain, loopback": {tokens + " " + rules + " " + peerTLS +
-			" --listen 127.0.0.1:1 --http [::1]:2", "127.0.0.1:1 [::1]:2 :5751", nil},
-		"tokens behind a proxy": {tokens + " " + rules + " " + peerTLS + " " + insecureClients,
-			open + peerOpen, []string{insecureClients, plain, "give --tls-cert"}},
-		"insecure tokens": {tokens + " " + insecureClients, open + peerClosed,
-			[]string{everybody, plain, "give --rules, --tls-cert and --tls-key"}},
-		"insecure tokens, loopback": {tokens + " " + insecureClients +
-			" --listen 127.0.0.1:1 --http=", "127.0.0.1:1 " + peerClosed, []string{everybody}},
-		"rules in plain": {rules + " " + peerTLS, open + peerOpen,
-			[]string{"clients on other machines have no TLS"}},
-
-		"rules": {rules, "",
-			[]string{"--rules is given without peer TLS", actAs,
-				"give --peer-cert, --peer-key and --peer-ca, or --insecure-peers"}},
-		"rules on loopback": {rules +
-			" --listen 127.0.0.1:1 --http= --cluster n1=127.0.0.1:5751", "", []string{actAs}},
-		"rules, insecure": {rules + " " + insecurePeers + " --listen 127.0.0.1:1 --http=",
-			"127.0.0.1:1 " + peerOpen, []string{insecurePeers, peersOpen, actAs}},
-		"rules on one machine": {rules + " " + insecurePeers +
-			" --listen 127.0.0.1:1 --http= --cluster n1=127.0.0.1:7001",
-			"127.0.0.1:1  127.0.0.1:7001", []string{insecurePeers, actAs}},
-		"rules, other insecure": {rules + " " + insecureClients, "", []string{actAs}},
-		"all": {rules + " " + tokens + " " + clientCA + " " + peerTLS,
-			open + peerOpen, nil},
-		"all, and both flags": {
-			rules + " " + tokens + " " + clientCA + " " + peerTLS + " " + insecureClients + " " +
-				insecurePeers, open + peerOpen, nil},
-		"open clients, no peers": {insecurePeers + " --listen :5750", "", []string{everybody}},
-
-		"a list":         {"--cluster n1=127.0.0.1:7001", closed + " 127.0.0.1:7001", nil},
-		"a list on IPv6": {"--cluster n1=[::1]:7001", closed + " [::1]:7001", nil},
-		"another address": {"--cluster n1=127.0.0.1:7001 --peer 127.0.0.2:7002",
-			closed + " 127.0.0.2:7002", nil},
-		"a list with TLS": {"--cluster n1=10.0.0.1:7001 " + peerTLS, closed + " :7001", nil},
-		"a local list with TLS": {"--cluster n1=127.0.0.1:7001 " + peerTLS,
-			closed + " 127.0.0.1:7001", nil},
-		"peers": {"--peer :5751", "",
-			[]string{"--peer: :5751", peersOpen,
-				"give --peer-cert, --peer-key and --peer-ca, or --insecure-peers"}},
-		"a far list": {"--cluster n1=127.0.0.1:1,n2=10.0.0.2:1", "",
-			[]string{"--cluster: 10.0.0.2:1", peersOpen}},
-		"a far one to join": {"--join n2=db.example:1", "",
-			[]string{"--join: db.example:1", peersOpen}},
-		"a far list, insecure": {"--cluster n1=10.0.0.1:7001 " + insecurePeers, closed + " :7001",
-			[]string{insecurePeers, peersOpen}},
-		"no list, insecure":     {insecurePeers, closed + peerOpen, []string{peersOpen}},
-		"peers, other insecure": {insecureClients + " --peer :5751", "", []string{peersOpen}},
-	} {
+	for name, test := range portTests {
 		t.Run(name, func(t *testing.T) {
 			data := t.TempDir()
 			// as of a member

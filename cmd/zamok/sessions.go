@@ -29,11 +29,12 @@ func newSessions(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sessions",
 		Short: "list live sessions",
-		Long: `Lists live sessions, oldest first. LEASE is the remaining lease if no further renewal arrives.
-TICKETS counts acquisitions that wait or hold.
+		Long: `Lists live sessions, oldest first. LEASE is the remaining lease if no further renewal
+arrives. TICKETS counts acquisitions that wait or hold.
 
---by identity lists the usage of each identity instead: its sessions, tickets and bytes. USED is the percentage of the
-quota that it is closest to (see zamok settings); the highest come first. With access rules this needs the verb operate.`,
+--by identity lists the usage of each identity instead: its sessions, tickets and bytes. USED is the
+percentage of the quota that it is closest to (see zamok settings); the highest come first. With
+access rules this needs the verb operate.`,
 		Example: "  zamok sessions\n  zamok sessions --by identity --limit 10",
 		GroupID: groupInspect,
 		Args:    cobra.NoArgs,

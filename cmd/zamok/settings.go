@@ -37,20 +37,21 @@ func newSettings(a *app) *cobra.Command {
 		Short: "show or change the settings of the cluster",
 		Long: `Shows or changes the replicated settings of the cluster.
 
---longest-ttl is the longest ttl of sessions that are opened from now on: 1h in a new cluster, 1m to 168h. Raise
-it for locks that are held for hours without a process that renews. Sessions that are open keep their ttl.
+--longest-ttl is the longest ttl of sessions that are opened from now on: 1h in a new cluster, 1m to
+168h. Raise it for locks that are held for hours without a process that renews. Sessions that are
+open keep their ttl.
 
-A restored cluster grants nothing until no lease of the old cluster can be valid any more. This restore hold-off
-follows the highest value that the setting had before the backup was taken, and does not become shorter when
-it is lowered again. A backup that was taken before the setting was raised does not contain it: take a
-new backup at once.
+A restored cluster grants nothing until no lease of the old cluster can be valid any more. This
+restore hold-off follows the highest value that the setting had before the backup was taken, and
+does not become shorter when it is lowered again. A backup that was taken before the setting was
+raised does not contain it: take a new backup at once.
 
-Quotas limit what all clients together may use: sessions, tickets (acquisitions that wait or are granted), and the
-approximate bytes that both take in the memory of every node. One identity may use --identity-share of each; clients
-without a certificate or token count as one identity per host, or /64 network of IPv6. New sessions and acquisitions
-beyond a quota are refused. Existing sessions and locks are not affected, and releases always work. Plan three
-times --max-bytes as memory of each node, in addition to its buffers: a node holds the state twice while it
-receives a snapshot.`,
+Quotas limit what all clients together may use: sessions, tickets (acquisitions that wait or are
+granted), and the approximate bytes that both take in the memory of every node. One identity may use
+--identity-share of each; clients without a certificate or token count as one identity per host, or
+/64 network of IPv6. New sessions and acquisitions beyond a quota are refused. Existing sessions and
+locks are not affected, and releases always work. Plan three times --max-bytes as memory of each
+node, in addition to its buffers: a node holds the state twice while it receives a snapshot.`,
 		Example: "  zamok settings\n  zamok settings --longest-ttl 48h && zamok backup " +
 			"locks.zamok\n" +
 			"  zamok settings --max-bytes 1073741824 --max-tickets 2000000",
@@ -66,19 +67,7 @@ receives a snapshot.`,
 				return &usageError{cmd.CommandPath(), err}
 			}
 			return q.run(cmd, func(ctx context.Context, c *client.Client) error {
-				op := admin.New(c)
-				read := op.Settings
-				switch {
-				case change:
-					read = func(ctx context.Context) (admin.Settings, error) {
-						return op.SetLongestTTL(ctx, longest)
-					}
-				case quotas != (admin.Quotas{}):
-					read = func(ctx context.Context) (admin.Settings, error) {
-						return op.SetQuotas(ctx, quotas)
-					}
-				}
-				s, err := read(ctx)
+				s, err := settings(ctx, admin.New(c), longest, quotas)
 				if err != nil {
 					return err
 				}
@@ -102,6 +91,18 @@ receives a snapshot.`,
 	flags.Uint32Var(&quotas.Share, identityShare, 0,
 		"`percent` of each quota that one identity may use, 1 to 100 (50 in a new cluster)")
 	return cmd
+}
+
+// settings reads the settings, and changes before that the one that is not 0.
+func settings(ctx context.Context, op *admin.Admin, longest time.Duration,
+	quotas admin.Quotas) (admin.Settings, error) {
+	switch {
+	case longest != 0:
+		return op.SetLongestTTL(ctx, longest)
+	case quotas != (admin.Quotas{}):
+		return op.SetQuotas(ctx, quotas)
+	}
+	return op.Settings(ctx)
 }
 
 const (

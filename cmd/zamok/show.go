@@ -30,12 +30,12 @@ func newShow(a *app) *cobra.Command {
 		Short: "show the holders and waiters of a lock",
 		Long: `Shows the holders and waiters of a lock in order, and what each waiter waits for.
 
-Times are measured by the cluster clock, which stands still while there is no leader. For events before the
-start of the leader's process and before the snapshot it started from, only the order is known; their age is
-shown as a dash. LEASE is the remaining lease if no further renewal arrives. A lock is reserved if the session of its
-holder has never had a stream, as with ` + "`zamok acquire`" +
-			` or over HTTP. The end of that lease is estimated by this
-machine's clock.`,
+Times are measured by the cluster clock, which stands still while there is no leader. For events
+before the start of the leader's process and before the snapshot it started from, only the order is
+known; their age is shown as a dash. LEASE is the remaining lease if no further renewal arrives. A
+lock is reserved if the session of its holder has never had a stream, as with
+` + "`zamok acquire`" + ` or over HTTP. The end of that lease is estimated by this machine's
+clock.`,
 		Example: "  zamok show account/200",
 		GroupID: groupInspect,
 		Args:    cobra.ExactArgs(1),

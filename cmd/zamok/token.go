@@ -30,13 +30,15 @@ func newTokenNew() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new IDENTITY --file FILE",
 		Short: "create a token for an identity",
-		Long: `Generates a random token, prints it, and appends its hash to FILE, for "zamok server --tokens". The token is not
-stored and cannot be shown again. Copy FILE to all nodes, which reload it when it changes. A client sends its
-token with --token-file, or over HTTP as "Authorization: Bearer TOKEN".
+		Long: `Generates a random token, prints it, and appends its hash to FILE, for "zamok server
+--tokens". The token is not stored and cannot be shown again. Copy FILE to all nodes, which reload
+it when it changes. A client sends its token with --token-file, or over HTTP as "Authorization:
+Bearer TOKEN".
 
-An identity may have several tokens. To replace a token, create another one, copy the file to the nodes, give the new token
-to the client, and remove the line of the old token. That line begins with the part of the token between its two
-underscores. Sessions continue, since they belong to the identity.`,
+An identity may have several tokens. To replace a token, create another one, copy the file to the
+nodes, give the new token to the client, and remove the line of the old token. That line begins with
+the part of the token between its two underscores. Sessions continue, since they belong to the
+identity.`,
 		Example: "  umask 077\n  zamok token new ci-billing --file tokens > ci-billing.token\n  " +
 			"zamok token new alice --file tokens --valid 2160h",
 		Args: cobra.ExactArgs(1),

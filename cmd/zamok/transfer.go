@@ -13,9 +13,9 @@ func newTransfer(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "transfer [ID]",
 		Short: "transfer leadership to another node",
-		Long: `Transfers leadership to the given node, or without an ID to the most up-to-date node that replies and has
-free disk space. The command fails if there is none. Held locks and queue positions are not affected. A
-leader that is shut down transfers its leadership by itself.`,
+		Long: `Transfers leadership to the given node, or without an ID to the most up-to-date node
+that replies and has free disk space. The command fails if there is none. Held locks and queue
+positions are not affected. A leader that is shut down transfers its leadership by itself.`,
 		Example: "  zamok transfer\n  zamok transfer n2",
 		GroupID: groupOperate,
 		Args:    cobra.MaximumNArgs(1),

@@ -24,12 +24,13 @@ func newWatch(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch [PREFIX]",
 		Short: "stream lock events",
-		Long: `Streams the events of locks whose names begin with PREFIX, one per line, until interrupted. When a node
-fails the stream continues on another node without gaps or duplicates. It ends when the next events are no
-longer in the event history: list the locks, then watch from the index of the list.
+		Long: `Streams the events of locks whose names begin with PREFIX, one per line, until
+interrupted. When a node fails the stream continues on another node without gaps or duplicates. It
+ends when the next events are no longer in the event history: list the locks, then watch from the
+index of the list.
 
-Without PREFIX it also shows the ends of sessions and their reason: closed, expired, disconnected, or expired by
-operator. The events of a session's locks come just before its end.`,
+Without PREFIX it also shows the ends of sessions and their reason: closed, expired, disconnected,
+or expired by operator. The events of a session's locks come just before its end.`,
 		Example: "  zamok watch account/\n  zamok watch --from 1234567 -o json",
 		GroupID: groupInspect,
 		Args:    cobra.MaximumNArgs(1),

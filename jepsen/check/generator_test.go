@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -430,35 +429,6 @@ func TestHistoryRoundTrip(t *testing.T) {
 	reader, disk := io.Pipe()
 	reader.CloseWithError(unix.ENOSPC)
 	require.EqualError(t, h.Write(disk), unix.ENOSPC.Error(), "once, not for each record")
-}
-
-// A million calls are checked in less than a minute of one core, in less than 2 GB: fewer, in as
-// much less. Other work on the machine does not count, nor does what is freed meanwhile help.
-func TestMillionCallsInOneMinute(t *testing.T) {
-	h := generate(1, generatorConfig{clients: 60, locks: 60, pools: 8, steps: 200_000,
-		ttl:   10 * time.Second,
-		audit: true, faults: true})
-	calls := len(h.Ops)
-	require.Greater(t, calls, 100_000)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	start := busyTime(t)
-	r := Check(h)
-	took := busyTime(t) - start
-	runtime.ReadMemStats(&after)
-	require.True(t, r.OK(), "%v", r)
-	made := after.TotalAlloc - before.TotalAlloc
-	t.Logf("%d records of calls and %d events took %v and %d MB", calls, len(h.Events), took,
-		made>>20)
-	assert.Less(t, took, time.Minute/1000*time.Duration(calls)/1000)
-	assert.Less(t, made, uint64(2<<30)/1000*uint64(calls)/1000)
-}
-
-// busyTime is how long this process has kept processors busy.
-func busyTime(t *testing.T) time.Duration {
-	var u unix.Rusage
-	require.NoError(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // The search is made short by what tokens say of the order, and by cutting where nothing is under

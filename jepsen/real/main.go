@@ -58,8 +58,7 @@ func main() {
 	flag.IntVar(&o.nodes, "nodes", 3, "number of nodes")
 	flag.IntVar(&o.programs, "programs", 3,
 		fmt.Sprintf("number of client processes, each with %d clients of %d goroutines",
-			clientsPerProgram,
-			threadsPerClient))
+			clientsPerProgram, threadsPerClient))
 	flag.StringVar(&o.out, "out", "bin/jepsen",
 		"`directory` for the directories of the runs; with -recheck, for the report")
 	flag.StringVar(&o.program, "zamok", "", "zamok binary (default: built from source)")
@@ -82,15 +81,7 @@ func main() {
 		"check the recorded histories that the arguments name, and write a report")
 	flag.Parse()
 	if o.recheck {
-		v, err := recheck(o.out, flag.Args())
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "jepsen:", err)
-			os.Exit(2)
-		}
-		if v != passed {
-			os.Exit(1)
-		}
-		return
+		recheckAndExit(o.out, flag.Args())
 	}
 	if o.disks {
 		if err := disk.Isolate(); err != nil {
@@ -115,6 +106,18 @@ func main() {
 	if !ok {
 		os.Exit(1)
 	}
+}
+
+func recheckAndExit(out string, histories []string) {
+	v, err := recheck(out, histories)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "jepsen:", err)
+		os.Exit(2)
+	}
+	if v != passed {
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 // runAll makes runs until the time is over, and prints their sums. It reports whether all were

@@ -5,8 +5,9 @@
 //	func TestSomething(t *testing.T) {
 //		RunParallel(t, Config{}, func(s *Sim) {
 //			leader := s.Start()                       // three nodes; the one that leads
-//			h := s.Holder("holder", "x", 10*time.Second) // a session with a lock, renewed until h.Die()
-//			load := s.Load(4, time.Second)            // four programs that use package client at random
+//			// a session with a lock, renewed until h.Die()
+//			h := s.Holder("holder", "x", 10*time.Second)
+//			load := s.Load(4, time.Second)            // four programs with package client
 //			s.Network.Cut(route{leader.Host, "n2"})   // one direction only
 //			leader.Kill()
 //			next := s.LeaderOtherThan(leader)
@@ -49,7 +50,8 @@
 //
 //	sim.go            Run: bubble, seed, deadlines, the watchdog of virtual time, the trace
 //	node.go, clock.go machines, the processes on them, their clocks; network.go: links and faults
-//	disk.go, image.go a disk that hangs, is slow, full or fails; what kills and power failures leave
+//	disk.go, image.go a disk that hangs, is slow, full or fails; what kills and power failures
+//	                  leave
 //	direct.go         without package client: proposals to one node, holders, a raw client
 //	load.go           programs with package client, and the operator (package workload)
 //	http.go, hold.go  programs that use HTTP; programs.go: reservations, death with many tickets

@@ -486,30 +486,3 @@ func (f *Nemesis) restartLoop(ctx context.Context) {
 		}
 	}
 }
-
-// cutTail damages the end of a node's log while the power of some others fails. All other nodes
-// must have what they had acknowledged.
-func (i *injection) cutTail(others ...*Node) bool {
-	r := &i.replacement
-	if !r.mu.TryLock() {
-		return false
-	}
-	defer r.mu.Unlock()
-	damaged := func(d *Disk) bool {
-		_, damaged := d.owes()
-		return damaged
-	}
-	if r.old != nil || i.a.Running() == nil || i.any(damaged) {
-		return false
-	}
-	i.end((*Node).LosePower, others...)
-	i.trace("%s", i.a.ID)
-	i.delayRestart(i.a, i.lasts)
-	i.a.CutTail(uint64(1 + i.IntN(5)))
-	return true
-}
-
-// any reports whether a condition holds for the disk of any member.
-func (f *Nemesis) any(condition func(*Disk) bool) bool {
-	return slices.ContainsFunc(f.sim.Members(), func(n *Node) bool { return condition(n.Disk) })
-}

@@ -34,6 +34,16 @@ func (n *Network) fillHole(l *link) {
 	}
 }
 
+// delayRetransmitted lets segments that a cut held back arrive at a later time.
+func (s *stream) delayRetransmitted(cutAt, resent time.Time) {
+	for i := range s.segments {
+		if s.segments[i].at.After(cutAt) && s.segments[i].at.Before(resent) {
+			s.segments[i].at = resent
+		}
+	}
+	s.changed.Broadcast()
+}
+
 // lose returns when a segment arrives that would arrive at a time without losses. The caller holds
 // the lock.
 func (s *stream) lose(data []byte, at time.Time) time.Time {

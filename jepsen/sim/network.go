@@ -438,16 +438,6 @@ func (s *stream) send(data []byte) {
 	s.changed.Broadcast()
 }
 
-// delayRetransmitted lets segments that a cut held back arrive at a later time.
-func (s *stream) delayRetransmitted(cutAt, resent time.Time) {
-	for i := range s.segments {
-		if s.segments[i].at.After(cutAt) && s.segments[i].at.Before(resent) {
-			s.segments[i].at = resent
-		}
-	}
-	s.changed.Broadcast()
-}
-
 // Close implements net.Conn. The other end learns of it when the end arrives.
 func (c *conn) Close() error {
 	c.network.mu.Lock()

@@ -4,7 +4,7 @@
 // relayed to the leader ([Network.DialRelay], [Network.Relays]). It also decides when an empty node
 // may begin a cluster ([Decide]).
 //
-//	network, err := peer.New(peer.Config{…})          // listens, and answers questions about the data
+//	network, err := peer.New(peer.Config{…})          // listens, answers questions about the data
 //	decision := peer.Decide(network.Mine(), network.AskAll(ctx, list.Nodes()))
 //	transport, err := network.Transport(raft.NetworkTransportConfig{Logger: …})
 //	r, err := raft.NewRaft(…, transport)

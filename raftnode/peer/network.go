@@ -231,7 +231,8 @@ func (advertised) Network() string  { return "tcp" }
 func (a advertised) String() string { return string(a) }
 
 // errTooManyHandshakes ends the handshake of a connection that had to make room.
-var errTooManyHandshakes = errors.New("too many connections are in their handshake; this was the oldest")
+var errTooManyHandshakes = errors.New(
+	"too many connections are in their handshake; this was the oldest")
 
 // beginHandshake adds a connection to those that are not authenticated yet, which are at most
 // handshakesMax, and returns how to take it out again. For one more the oldest is closed: an honest

@@ -250,6 +250,15 @@ func receiver(t *testing.T, n2 testNode, take func(io.Reader) error) *Transport 
 	return tr
 }
 
+// snapshotOf announces a snapshot of so many bytes, of a cluster whose only member is n1.
+func snapshotOf(tr *Transport, size int64) *raft.InstallSnapshotRequest {
+	return &raft.InstallSnapshotRequest{
+		RPCHeader: tr.header(), SnapshotVersion: 1, Term: 1, Size: size, LastLogIndex: 1,
+		Configuration: raft.EncodeConfiguration(
+			raft.Configuration{Servers: []raft.Server{{ID: serverOf("n1").ID()}}}),
+	}
+}
+
 // A snapshot may take as long as bytes of it move, and no longer at either end.
 func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
 	const size = 2 << 20
@@ -328,14 +337,8 @@ func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
 				began := time.Now()
 				sent := make(chan error, 1)
 				go func() {
-					sent <- tr.InstallSnapshot(serverOf("n2").ID(), "h2:5751",
-						&raft.InstallSnapshotRequest{
-							RPCHeader: tr.header(), SnapshotVersion: 1, Term: 1, Size: size,
-							LastLogIndex: 1,
-							Configuration: raft.EncodeConfiguration(
-								raft.Configuration{
-									Servers: []raft.Server{{ID: serverOf("n1").ID()}}}),
-						}, &raft.InstallSnapshotResponse{}, data)
+					sent <- tr.InstallSnapshot(serverOf("n2").ID(), "h2:5751", snapshotOf(tr, size),
+						&raft.InstallSnapshotResponse{}, data)
 				}()
 				var err error
 				if c.data == nil {

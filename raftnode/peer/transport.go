@@ -135,7 +135,8 @@ func retryDead[Args, Resp any](t *Transport, kind string,
 // a snapshot in the end, though the follower lacks nothing before them. And it would wait longer
 // with each rejection, though a cluster of which only the leader has room should continue soon
 // after there is some.
-var errEntriesRejected = errors.New("the entries of an append were rejected; the log of that node has the reason; they are sent again")
+var errEntriesRejected = errors.New("the entries of an append were rejected; the log of that " +
+	"node has the reason; they are sent again")
 
 // AppendEntries implements raft.Transport.
 func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,

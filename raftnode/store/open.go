@@ -62,15 +62,10 @@ func (s *Store) open(cfg Config) error {
 		return err
 	}
 	if !fresh && id.Contents != cfg.Format {
-		return fmt.Errorf(
-			"store: %w: log and snapshots in %s have format %s, and this binary writes and reads "+
-				"format %s; nothing was changed; start the binary that wrote them (\"zamok "+
-				"version\" prints the format of a binary)", ErrOtherFormat, s.medium.path(""),
-			id.Contents, cfg.Format)
+		return otherFormat(s.medium.path(""), id.Contents, cfg.Format)
 	}
 	if fresh {
-		id = Identity{Format: formatNow, Contents: cfg.Format, Node: cfg.NodeID,
-			Incarnation: NewID()}
+		id = newIdentity(cfg)
 	}
 	table, err := s.medium.openVotes(fresh)
 	if err != nil {
@@ -87,18 +82,12 @@ func (s *Store) open(cfg Config) error {
 	if err := s.assemble(cfg, table, files); err != nil {
 		return err
 	}
-	if fresh {
-		if s.HoldsData() || damage != nil || s.votes.term() > 0 {
-			return lost(s.medium, "%s is missing, but there is a log, a vote or a snapshot",
-				identityName)
-		}
-		if err := table.Put(Values{stampKey: id.Incarnation[:]}); err != nil {
-			return err
-		}
+	if fresh && (s.HoldsData() || damage != nil || s.votes.term() > 0) {
+		return lost(s.medium, "%s is missing, but there is a log, a vote or a snapshot",
+			identityName)
 	}
-	if values, err := table.Values(); err != nil ||
-		!bytes.Equal(values[stampKey], id.Incarnation[:]) {
-		return lost(s.medium, "%s is from another directory", votesName)
+	if err := s.stamp(table, id, fresh); err != nil {
+		return err
 	}
 	if id.Node != cfg.NodeID {
 		return fmt.Errorf("store: %w: %s is node %q's, and this is node %q; nothing was changed; "+
@@ -135,6 +124,30 @@ func (s *Store) open(cfg Config) error {
 		s.logs.markDurableWhenIdle(s.engine.markDurable)
 	}
 	return s.DropStale()
+}
+
+func otherFormat(where, theirs, ours string) error {
+	return fmt.Errorf("store: %w: log and snapshots in %s have format %s, and this binary writes "+
+		"and reads format %s; nothing was changed; start the binary that wrote them (\"zamok "+
+		"version\" prints the format of a binary)", ErrOtherFormat, where, theirs, ours)
+}
+
+func newIdentity(cfg Config) Identity {
+	return Identity{Format: formatNow, Contents: cfg.Format, Node: cfg.NodeID, Incarnation: NewID()}
+}
+
+// stamp marks new votes as those of this directory, and checks the mark.
+func (s *Store) stamp(votes Table, id Identity, fresh bool) error {
+	if fresh {
+		if err := votes.Put(Values{stampKey: id.Incarnation[:]}); err != nil {
+			return err
+		}
+	}
+	if values, err := votes.Values(); err != nil ||
+		!bytes.Equal(values[stampKey], id.Incarnation[:]) {
+		return lost(s.medium, "%s is from another directory", votesName)
+	}
+	return nil
 }
 
 // assemble makes what raft sees: the rules of this package, above a test's faults, above the files.

@@ -5,9 +5,11 @@
 //
 //	c, err := client.Dial(ctx, "node1:5750", "node2:5750", "node3:5750")
 //	…
-//	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(&adapter.Locker{Client: c, Prefix: "cron/"}))
+//	locker := &adapter.Locker{Client: c, Prefix: "cron/"}
+//	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
 //	…
-//	s.NewJob(gocron.CronJob("*/5 * * * *", false), gocron.NewTask(report), gocron.WithName("report"))
+//	each := gocron.CronJob("*/5 * * * *", false)
+//	s.NewJob(each, gocron.NewTask(report), gocron.WithName("report"))
 //
 // or, with one scheduler that runs all jobs for as long as it leads,
 //

@@ -1,7 +1,8 @@
 // Package redsync has the types and methods of [github.com/go-redsync/redsync/v4], so that a
 // program moves its locks from Redis by another import and another constructor:
 //
-//	c, err := client.Dial(ctx, "node1:5750", "node2:5750", "node3:5750") // was: a pool for each Redis
+//	// was: a pool for each Redis
+//	c, err := client.Dial(ctx, "node1:5750", "node2:5750", "node3:5750")
 //	…
 //	rs := redsync.New(c)
 //

@@ -1,55 +1,63 @@
 // The gRPC API of zamok. The comments in this file are the API reference.
 //
-// A program holds locks through a *session*, a lease that it renews. Package client implements all of this for
-// Go. Other languages use either the stream (Session: grants are pushed, nothing is polled) or the unary calls
-// (OpenSession, Acquire, …), which need nothing but a gRPC stub.
+// A program holds locks through a *session*, a lease that it renews. Package client implements all
+// of this for Go. Other languages use either the stream (Session: grants are pushed, nothing is
+// polled) or the unary calls (OpenSession, Acquire, …), which need nothing but a gRPC stub.
 //
 // # Terms
 //
-//	session        one client's lease. Its id is a number; a random secret chosen by the client proves
-//	               ownership. A client that knows the secret can use the session: keep it private.
-//	ticket         one acquisition by one session. The client numbers its tickets 1, 2, 3, … and each
-//	               number acts exactly once, however requests are repeated, delayed or reordered.
-//	token          the fencing token of a grant. It rises with every exclusive grant of a lock: storage
-//	               that remembers the highest token it saw can reject a writer that lost the lock.
-//	acked through  the client's promise to send no further Acquire for tickets up to this number, which
-//	               lets the cluster forget them. A ticket above acked_through + 1024 is refused.
+//	session        one client's lease. Its id is a number; a random secret chosen by the client
+//	               proves ownership. A client that knows the secret can use the session: keep it
+//	               private.
+//	ticket         one acquisition by one session. The client numbers its tickets 1, 2, 3, … and
+//	               each number acts exactly once, however requests are repeated, delayed or
+//	               reordered.
+//	token          the fencing token of a grant. It rises with every exclusive grant of a lock:
+//	               storage that remembers the highest token it saw can reject a writer that lost
+//	               the lock.
+//	acked through  the client's promise to send no further Acquire for tickets up to this number,
+//	               which lets the cluster forget them. A ticket above acked_through + 1024 is
+//	               refused.
 //	index          the position of an event in the replicated log. It never repeats.
-//	time           cluster time in nanoseconds: how long the cluster has had a leader. All deadlines are
-//	               in cluster time. It stands still while there is no leader.
-//	sent           the client's clock when it sent a message, up to 32 bytes that are opaque to the server.
-//	               The server returns it, with the cluster time, after that very message was committed and
-//	               applied: a confirmation that the session was alive at a moment after `sent`. Only a
-//	               confirmation extends the lease as the client sees it: lease end = sent + ttl - margin,
-//	               where the margin of max(ttl/20, 200 ms) covers clocks whose rates differ, not a time
-//	               service that slews one: measure by a raw clock too (CLOCK_MONOTONIC_RAW).
+//	time           cluster time in nanoseconds: how long the cluster has had a leader. All
+//	               deadlines are in cluster time. It stands still while there is no leader.
+//	sent           the client's clock when it sent a message, up to 32 bytes that are opaque to
+//	               the server. The server returns it, with the cluster time, after that very
+//	               message was committed and applied: a confirmation that the session was alive at
+//	               a moment after `sent`. Only a confirmation extends the lease as the client sees
+//	               it: lease end = sent + ttl - margin, where the margin of max(ttl/20, 200 ms)
+//	               covers clocks whose rates differ, not a time service that slews one: measure by
+//	               a raw clock too (CLOCK_MONOTONIC_RAW).
 //
 // # Errors
 //
-// A failed call has a gRPC status with an ErrorInfo as its detail. ErrorInfo.outcome says what took effect:
-// NOT_DONE and DONE are definite; UNKNOWN means that the request may still take effect, and that it is safe to
-// send it again with the same secret or ticket number.
+// A failed call has a gRPC status with an ErrorInfo as its detail. ErrorInfo.outcome says what took
+// effect: NOT_DONE and DONE are definite; UNKNOWN means that the request may still take effect, and
+// that it is safe to send it again with the same secret or ticket number.
 //
-// An acquisition, or the opening of a session, may be a retransmission. Only the cluster's log knows whether an
-// earlier transmission was done. So a refusal before the log (NOT_LEADER, OVERLOADED, STOPPING, DISK_LOW, DENIED,
-// UNAUTHENTICATED, WRONG_CLUSTER, and most of LIMIT_EXCEEDED) is UNKNOWN for these requests. It is NOT_DONE if the
-// sender says that this is the first transmission: with the metadata `zamok-first: 1` of a unary call or of a stream
-// whose OpenStream opens a session, or with Acquire.first in a stream. Over HTTP no request counts as the first
-// transmission, since a proxy may have sent it before.
+// An acquisition, or the opening of a session, may be a retransmission. Only the cluster's log
+// knows whether an earlier transmission was done. So a refusal before the log (NOT_LEADER,
+// OVERLOADED, STOPPING, DISK_LOW, DENIED, UNAUTHENTICATED, WRONG_CLUSTER, and most of
+// LIMIT_EXCEEDED) is UNKNOWN for these requests. It is NOT_DONE if the sender says that this is the
+// first transmission: with the metadata `zamok-first: 1` of a unary call or of a stream whose
+// OpenStream opens a session, or with Acquire.first in a stream. Over HTTP no request counts as the
+// first transmission, since a proxy may have sent it before.
 //
 // # Leader and followers
 //
-// The leader serves all sessions. Other nodes answer UNAVAILABLE with NOT_LEADER and the leader's address,
-// unless the request has the metadata `zamok-relay: 1`: then they relay the call or the stream to the leader.
+// The leader serves all sessions. Other nodes answer UNAVAILABLE with NOT_LEADER and the leader's
+// address, unless the request has the metadata `zamok-relay: 1`: then they relay the call or the
+// stream to the leader.
 //
 // # Cluster id
 //
-// Every response has the header `zamok-cluster` with the id of the node's cluster in hex. A request may name its
-// cluster in metadata of the same name. A node of another cluster refuses it with WRONG_CLUSTER before it looks at
-// anything else; a node that does not know its cluster, because it has just started and has had no contact with a
-// leader, refuses it with NOT_LEADER. A client with several addresses should name the cluster in every request,
-// because otherwise two clients may hold the same lock in two clusters. `zamok-cluster: ?` asks for the id: the
-// request is refused, and ErrorInfo.cluster has the id. A request without the metadata is served.
+// Every response has the header `zamok-cluster` with the id of the node's cluster in hex. A request
+// may name its cluster in metadata of the same name. A node of another cluster refuses it with
+// WRONG_CLUSTER before it looks at anything else; a node that does not know its cluster, because it
+// has just started and has had no contact with a leader, refuses it with NOT_LEADER. A client with
+// several addresses should name the cluster in every request, because otherwise two clients may
+// hold the same lock in two clusters. `zamok-cluster: ?` asks for the id: the request is refused,
+// and ErrorInfo.cluster has the id. A request without the metadata is served.
 
 // Code generated by protoc-gen-go. DO NOT EDIT.
 // versions:
@@ -84,8 +92,8 @@ const (
 	Mode_MODE_EXCLUSIVE Mode = 1
 	// Excludes exclusive grants only.
 	Mode_MODE_SHARED Mode = 2
-	// A semaphore: grants share the permits of the lock. A lock in use with permits cannot be acquired exclusively or
-	// shared, and the other way round.
+	// A semaphore: grants share the permits of the lock. A lock in use with permits cannot be
+	// acquired exclusively or shared, and the other way round.
 	Mode_MODE_PERMITS Mode = 3
 )
 
@@ -132,7 +140,8 @@ func (Mode) EnumDescriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{0}
 }
 
-// State is the state of a ticket. A ticket passes through the states in this order and may skip any; ENDED is final.
+// State is the state of a ticket. A ticket passes through the states in this order and may skip
+// any; ENDED is final.
 type State int32
 
 const (
@@ -380,21 +389,23 @@ const (
 	// Fewer than a majority of the nodes have enough disk space: no new sessions and acquisitions.
 	// RESOURCE_EXHAUSTED.
 	Code_CODE_DISK_LOW Code = 13
-	// The command was proposed, but leadership or the process ended before it was applied. The outcome is UNKNOWN:
-	// send it again. UNAVAILABLE.
+	// The command was proposed, but leadership or the process ended before it was applied. The
+	// outcome is UNKNOWN: send it again. UNAVAILABLE.
 	Code_CODE_UNKNOWN Code = 14
 	// Denied by access rules. PERMISSION_DENIED.
 	Code_CODE_DENIED Code = 15
-	// A newer stream of this session took over. ABORTED; the outcome is UNKNOWN for a stream, NOT_DONE for an OpenStream.
+	// A newer stream of this session took over. ABORTED; the outcome is UNKNOWN for a stream,
+	// NOT_DONE for an OpenStream.
 	Code_CODE_SUPERSEDED Code = 16
-	// The client read too slowly, and the stream was ended instead of dropping messages. RESOURCE_EXHAUSTED.
+	// The client read too slowly, and the stream was ended instead of dropping messages.
+	// RESOURCE_EXHAUSTED.
 	Code_CODE_SLOW_READER Code = 17
 	// The requested events are no longer in the event history. OUT_OF_RANGE.
 	Code_CODE_COMPACTED Code = 18
 	// The node is stopping. UNAVAILABLE.
 	Code_CODE_STOPPING Code = 19
-	// The cluster refuses the operation for the reason given, such as a membership change while another one is in
-	// progress. FAILED_PRECONDITION.
+	// The cluster refuses the operation for the reason given, such as a membership change while
+	// another one is in progress. FAILED_PRECONDITION.
 	Code_CODE_REFUSED Code = 20
 	// An internal error of the server. INTERNAL.
 	Code_CODE_INTERNAL Code = 21
@@ -554,7 +565,8 @@ const (
 	BlockedBy_BLOCKED_BY_HOLDER BlockedBy = 1
 	// A waiting ticket is ahead in the queue, or is the owner's other ticket.
 	BlockedBy_BLOCKED_BY_WAITER BlockedBy = 2
-	// Lock delay: the lock is granted to no one for a while after a grant that ended without being dropped.
+	// Lock delay: the lock is granted to no one for a while after a grant that ended without being
+	// dropped.
 	BlockedBy_BLOCKED_BY_DELAY BlockedBy = 3
 	// Restore hold-off: nothing is granted until all leases of the old cluster have expired.
 	BlockedBy_BLOCKED_BY_HOLD_OFF BlockedBy = 4
@@ -678,16 +690,18 @@ func (EventKind) EnumDescriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{7}
 }
 
-// ClientFrame carries up to 1024 messages of one moment. A frame, like every message to a node, has at most 64 KiB.
+// ClientFrame carries up to 1024 messages of one moment. A frame, like every message to a node, has
+// at most 64 KiB.
 type ClientFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Carried out in this order. The first frame of a stream has exactly one, an OpenStream; later frames have none of
-	// those. Required.
+	// Carried out in this order. The first frame of a stream has exactly one, an OpenStream; later
+	// frames have none of those. Required.
 	Messages []*ClientMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
 	// The client's clock when it sent this frame; see Terms.
 	Sent []byte `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
-	// The promise to send no further Acquire for tickets up to this number; it applies to every command of the frame. A
-	// number below an earlier one has no effect; 0 promises nothing. See Terms.
+	// The promise to send no further Acquire for tickets up to this number; it applies to every
+	// command of the frame. A number below an earlier one has no effect; 0 promises nothing. See
+	// Terms.
 	AckedThrough  uint64 `protobuf:"varint,3,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -904,15 +918,16 @@ type OpenStream struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 16 random bytes, known to the client only; the cluster stores a hash. Required.
 	Secret []byte `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
-	// The session to attach to. 0 opens a session with the settings, or attaches to the one that this secret opened
-	// before.
+	// The session to attach to. 0 opens a session with the settings, or attaches to the one that this
+	// secret opened before.
 	Session uint64 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
 	// Required with session 0, ignored otherwise.
 	Settings *SessionSettings `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
-	// Numbers the OpenStreams that are sent for a session, from 1, regardless of their results. An OpenStream that is
-	// not above the highest one that took effect is refused with SUPERSEDED. So a delayed OpenStream never takes the
-	// session from a newer stream of the same client, and a newer stream means that another program has the secret.
-	// 0: not numbered; the OpenStream always takes the session.
+	// Numbers the OpenStreams that are sent for a session, from 1, regardless of their results. An
+	// OpenStream that is not above the highest one that took effect is refused with SUPERSEDED. So a
+	// delayed OpenStream never takes the session from a newer stream of the same client, and a newer
+	// stream means that another program has the secret. 0: not numbered; the OpenStream always takes
+	// the session.
 	Attempt       uint64 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -979,20 +994,21 @@ func (x *OpenStream) GetAttempt() uint64 {
 // SessionSettings are fixed when a session is opened.
 type SessionSettings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How long the session lives after its last renewal, in nanoseconds: from 2 s to the cluster's longest ttl, which is
-	// 1 h unless it was changed (Admin.Settings). One below `ttl_min` of the answer is accepted, and most failovers end
-	// the session. Required.
+	// How long the session lives after its last renewal, in nanoseconds: from 2 s to the cluster's
+	// longest ttl, which is 1 h unless it was changed (Admin.Settings). One below `ttl_min` of the
+	// answer is accepted, and most failovers end the session. Required.
 	Ttl int64 `protobuf:"varint,1,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// Shown to people, up to 256 bytes of UTF-8 without control characters. Empty: no label.
 	Label string `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
 	// Stored and returned unchanged; up to 4096 bytes.
 	Meta []byte `protobuf:"bytes,3,opt,name=meta,proto3" json:"meta,omitempty"`
-	// For how long a lock is granted to no one after a grant ended without being dropped: nanoseconds, up to 60 s;
-	// 0 = no delay.
+	// For how long a lock is granted to no one after a grant ended without being dropped:
+	// nanoseconds, up to 60 s; 0 = no delay.
 	LockDelay int64 `protobuf:"varint,4,opt,name=lock_delay,json=lockDelay,proto3" json:"lock_delay,omitempty"`
-	// If above 0, the session ends this long (nanoseconds, up to 1 h) after the client's end of the stream broke,
-	// instead of at its ttl. The server may notice the break before the client does, and grant the lock to another
-	// client while this one still considers its lease valid: use it only with tokens. 0: a broken stream has no effect.
+	// If above 0, the session ends this long (nanoseconds, up to 1 h) after the client's end of the
+	// stream broke, instead of at its ttl. The server may notice the break before the client does,
+	// and grant the lock to another client while this one still considers its lease valid: use it
+	// only with tokens. 0: a broken stream has no effect.
 	ReleaseOnDisconnect int64 `protobuf:"varint,5,opt,name=release_on_disconnect,json=releaseOnDisconnect,proto3" json:"release_on_disconnect,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -1066,26 +1082,28 @@ func (x *SessionSettings) GetReleaseOnDisconnect() int64 {
 // Acquire requests one or several locks: all of them at once, or none.
 type Acquire struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of this acquisition in its session, from 1. A number that was used before has the result of its first
-	// use, whatever else the request says. Required.
+	// The number of this acquisition in its session, from 1. A number that was used before has the
+	// result of its first use, whatever else the request says. Required.
 	Ticket uint64 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	// 1 to 64 locks with distinct names. Required.
 	Items []*Item `protobuf:"bytes,2,rep,name=items,proto3" json:"items,omitempty"`
 	// The longest wait in nanoseconds of cluster time, up to one year. 0: do not wait. -1: no limit.
 	Wait int64 `protobuf:"varint,3,opt,name=wait,proto3" json:"wait,omitempty"`
-	// If above 0, the grant ends after so many nanoseconds of cluster time (up to one year), even while its session is
-	// alive. 0: no limit.
+	// If above 0, the grant ends after so many nanoseconds of cluster time (up to one year), even
+	// while its session is alive. 0: no limit.
 	MaxHold int64 `protobuf:"varint,4,opt,name=max_hold,json=maxHold,proto3" json:"max_hold,omitempty"`
-	// A logical thread of the client, for deadlock detection: an owner waits for one ticket at a time. Up to 256 bytes
-	// of UTF-8 without control characters. Empty: the ticket has no owner and is in no cycle.
+	// A logical thread of the client, for deadlock detection: an owner waits for one ticket at a
+	// time. Up to 256 bytes of UTF-8 without control characters. Empty: the ticket has no owner and
+	// is in no cycle.
 	Owner string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Shown to those who look at the lock or are blocked by it; up to 4096 bytes.
 	Meta []byte `protobuf:"bytes,6,opt,name=meta,proto3" json:"meta,omitempty"`
-	// Send the queue position in QueuePosition messages: the first one behind the Answer, and then at most one per
-	// second. Streams only; a unary call ignores it.
+	// Send the queue position in QueuePosition messages: the first one behind the Answer, and then at
+	// most one per second. Streams only; a unary call ignores it.
 	Positions bool `protobuf:"varint,7,opt,name=positions,proto3" json:"positions,omitempty"`
-	// Streams only: this is the first transmission of the acquisition, or every earlier one was refused with NOT_DONE.
-	// Then a refusal before the log is NOT_DONE, too. A unary call has the metadata `zamok-first: 1` instead. See Errors.
+	// Streams only: this is the first transmission of the acquisition, or every earlier one was
+	// refused with NOT_DONE. Then a refusal before the log is NOT_DONE, too. A unary call has the
+	// metadata `zamok-first: 1` instead. See Errors.
 	First         bool `protobuf:"varint,8,opt,name=first,proto3" json:"first,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1186,8 +1204,8 @@ type Item struct {
 	Mode Mode `protobuf:"varint,2,opt,name=mode,proto3,enum=zamok.v1.Mode" json:"mode,omitempty"`
 	// With PERMITS: how many of the lock's permits the ticket needs, 1 to `of`. 0 otherwise.
 	Permits uint32 `protobuf:"varint,3,opt,name=permits,proto3" json:"permits,omitempty"`
-	// With PERMITS: how many permits the lock has in all, 1 to 2^30. All tickets of a lock must name the same
-	// number while it is in use. 0 otherwise.
+	// With PERMITS: how many permits the lock has in all, 1 to 2^30. All tickets of a lock must name
+	// the same number while it is in use. 0 otherwise.
 	Of            uint32 `protobuf:"varint,4,opt,name=of,proto3" json:"of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1648,11 +1666,13 @@ type SessionState struct {
 	Sent []byte `protobuf:"bytes,4,opt,name=sent,proto3" json:"sent,omitempty"`
 	// The cluster time, in nanoseconds, at which the OpenStream was applied.
 	Time int64 `protobuf:"varint,5,opt,name=time,proto3" json:"time,omitempty"`
-	// Every ticket that is live or above acked_through. A ticket above it that is missing was never received.
+	// Every ticket that is live or above acked_through. A ticket above it that is missing was never
+	// received.
 	Tickets []*TicketState `protobuf:"bytes,6,rep,name=tickets,proto3" json:"tickets,omitempty"`
 	// The node that serves the stream, for people.
 	Node string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
-	// A ttl below which most failovers end a session now, in nanoseconds: four election timeouts, at least 2 s.
+	// A ttl below which most failovers end a session now, in nanoseconds: four election timeouts, at
+	// least 2 s.
 	TtlMin        int64 `protobuf:"varint,8,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1744,8 +1764,8 @@ func (x *SessionState) GetTtlMin() int64 {
 	return 0
 }
 
-// TicketState is the state of a ticket in the cluster: waiting, then granted, then ended. Of two reports the
-// later state is the true one.
+// TicketState is the state of a ticket in the cluster: waiting, then granted, then ended. Of two
+// reports the later state is the true one.
 type TicketState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The client's number of the ticket.
@@ -1756,8 +1776,8 @@ type TicketState struct {
 	Reason Reason `protobuf:"varint,3,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
 	// The fencing token: with GRANTED, and with ENDED if the ticket had been granted. 0 otherwise.
 	Token uint64 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
-	// The cluster time, in nanoseconds, at which the grant ends by its maximum hold. 0: no maximum hold, or not
-	// granted.
+	// The cluster time, in nanoseconds, at which the grant ends by its maximum hold. 0: no maximum
+	// hold, or not granted.
 	HoldUntil     int64 `protobuf:"varint,5,opt,name=hold_until,json=holdUntil,proto3" json:"hold_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1828,8 +1848,8 @@ func (x *TicketState) GetHoldUntil() int64 {
 	return 0
 }
 
-// Change reports a change of a ticket, regardless of its cause. All changes of the session's tickets are sent, in
-// order.
+// Change reports a change of a ticket, regardless of its cause. All changes of the session's
+// tickets are sent, in order.
 type Change struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The state of the ticket after the change.
@@ -1838,8 +1858,8 @@ type Change struct {
 	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	// With GRANTED: the exclusive locks of the ticket are now shared.
 	Downgraded bool `protobuf:"varint,3,opt,name=downgraded,proto3" json:"downgraded,omitempty"`
-	// With ENDED, if an operator ended the ticket or its session: the reason that the operator gave, up to 512 bytes.
-	// Empty otherwise.
+	// With ENDED, if an operator ended the ticket or its session: the reason that the operator gave,
+	// up to 512 bytes. Empty otherwise.
 	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
 	// Numbers the changes of a stream 1, 2, 3, … A client that finds a gap attaches again.
 	Number        uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
@@ -1912,18 +1932,19 @@ func (x *Change) GetNumber() uint64 {
 	return 0
 }
 
-// Answer is the result of an Acquire, Drop or Downgrade. A command that succeeded and whose Change is on this
-// stream may have no separate Answer.
+// Answer is the result of an Acquire, Drop or Downgrade. A command that succeeded and whose Change
+// is on this stream may have no separate Answer.
 type Answer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The kind of the command; state.ticket names the ticket.
 	Command Command `protobuf:"varint,1,opt,name=command,proto3,enum=zamok.v1.Command" json:"command,omitempty"`
-	// The ticket after the command. STATE_UNSPECIFIED: never received, or unknown because of the error.
+	// The ticket after the command. STATE_UNSPECIFIED: never received, or unknown because of the
+	// error.
 	State *TicketState `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// Absent: the command succeeded.
 	Error *ErrorInfo `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
-	// Above state.ticket: this is also the answer of each Acquire of the same frame with a ticket up to this one, which
-	// were refused for the same reason.
+	// Above state.ticket: this is also the answer of each Acquire of the same frame with a ticket up
+	// to this one, which were refused for the same reason.
 	Through       uint64 `protobuf:"varint,4,opt,name=through,proto3" json:"through,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1987,11 +2008,13 @@ func (x *Answer) GetThrough() uint64 {
 	return 0
 }
 
-// KeepAliveAck confirms a renewal: the frame sent at `sent` was committed and applied at cluster time `time`. Without
-// `sent` it answers a KeepAlive that came while something else of the stream was not answered: the stream stands.
+// KeepAliveAck confirms a renewal: the frame sent at `sent` was committed and applied at cluster
+// time `time`. Without `sent` it answers a KeepAlive that came while something else of the stream
+// was not answered: the stream stands.
 type KeepAliveAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// `sent` of the frame that renewed the session. With `time`, a confirmation. Empty: nothing is confirmed.
+	// `sent` of the frame that renewed the session. With `time`, a confirmation. Empty: nothing is
+	// confirmed.
 	Sent []byte `protobuf:"bytes,1,opt,name=sent,proto3" json:"sent,omitempty"`
 	// The cluster time, in nanoseconds, at which the renewal was applied.
 	Time int64 `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
@@ -2059,8 +2082,8 @@ type QueuePosition struct {
 	Ticket uint64 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	// The first of the ticket's locks that it waits for.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// The number of tickets ahead, exact up to 100. A larger number is an upper bound that may count tickets which
-	// left the middle of the queue, and is sent less often.
+	// The number of tickets ahead, exact up to 100. A larger number is an upper bound that may count
+	// tickets which left the middle of the queue, and is sent less often.
 	Ahead uint32 `protobuf:"varint,3,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	// What the first waiting ticket of that lock waits for, up to 4.
 	Blockers      []*Blocker `protobuf:"bytes,4,rep,name=blockers,proto3" json:"blockers,omitempty"`
@@ -2131,7 +2154,8 @@ type Contended struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The client's number of the granted ticket.
 	Ticket uint64 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	// How many tickets wait for its locks; a ticket that waits for several of them counts once for each.
+	// How many tickets wait for its locks; a ticket that waits for several of them counts once for
+	// each.
 	Waiting       uint32 `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2186,7 +2210,8 @@ type SessionEnded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why it ended.
 	Reason Reason `protobuf:"varint,1,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
-	// If an operator ended the session: the reason that the operator gave, up to 512 bytes. Empty otherwise.
+	// If an operator ended the session: the reason that the operator gave, up to 512 bytes. Empty
+	// otherwise.
 	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2243,10 +2268,12 @@ type ErrorInfo struct {
 	Code Code `protobuf:"varint,1,opt,name=code,proto3,enum=zamok.v1.Code" json:"code,omitempty"`
 	// Whether the request took effect.
 	Outcome Outcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=zamok.v1.Outcome" json:"outcome,omitempty"`
-	// What happened, what took effect and what to do, for people. The text may change between versions.
+	// What happened, what took effect and what to do, for people. The text may change between
+	// versions.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// INVALID: the name of the field, such as `ttl` or, of an item, `of`. LIMIT_EXCEEDED, and OVERLOADED if a limit was reached: the
-	// limit's name. KIND_MISMATCH: the lock's name. Empty otherwise.
+	// INVALID: the name of the field, such as `ttl` or, of an item, `of`. LIMIT_EXCEEDED, and
+	// OVERLOADED if a limit was reached: the limit's name. KIND_MISMATCH: the lock's name. Empty
+	// otherwise.
 	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
 	// NOT_ACQUIRED, OWNER_WAITS: what blocks the request, up to 16.
 	Blockers []*Blocker `protobuf:"bytes,5,rep,name=blockers,proto3" json:"blockers,omitempty"`
@@ -2264,7 +2291,8 @@ type ErrorInfo struct {
 	Reason Reason `protobuf:"varint,11,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
 	// WRONG_CLUSTER: the id of the node's cluster in hex.
 	Cluster string `protobuf:"bytes,12,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// A limit of this node or a quota was reached: the time to wait before the next attempt, in nanoseconds. 0 = not known.
+	// A limit of this node or a quota was reached: the time to wait before the next attempt, in
+	// nanoseconds. 0 = not known.
 	RetryAfter    int64 `protobuf:"varint,13,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2412,7 +2440,8 @@ type Blocker struct {
 	Label string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
 	// The first 128 bytes of the ticket's metadata, for people.
 	Meta []byte `protobuf:"bytes,9,opt,name=meta,proto3" json:"meta,omitempty"`
-	// With DELAY and HOLD_OFF: the nanoseconds of cluster time that remained when this was sent. 0 otherwise.
+	// With DELAY and HOLD_OFF: the nanoseconds of cluster time that remained when this was sent. 0
+	// otherwise.
 	Left          int64 `protobuf:"varint,10,opt,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2518,8 +2547,8 @@ func (x *Blocker) GetLeft() int64 {
 	return 0
 }
 
-// Link is one ticket of a deadlock. A waiting ticket waits at `name` for the next link; a granted ticket belongs to
-// an owner that waits at the next link.
+// Link is one ticket of a deadlock. A waiting ticket waits at `name` for the next link; a granted
+// ticket belongs to an owner that waits at the next link.
 type Link struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session of the ticket.
@@ -2530,7 +2559,8 @@ type Link struct {
 	Owner string `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
 	// WAITING or GRANTED.
 	State State `protobuf:"varint,4,opt,name=state,proto3,enum=zamok.v1.State" json:"state,omitempty"`
-	// With WAITING: the lock that it waits for. With GRANTED: the lock that the link before waits for.
+	// With WAITING: the lock that it waits for. With GRANTED: the lock that the link before waits
+	// for.
 	Name          string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2676,7 +2706,8 @@ type OpenSessionResponse struct {
 	Sent []byte `protobuf:"bytes,3,opt,name=sent,proto3" json:"sent,omitempty"`
 	// The cluster time, in nanoseconds, at which the request was applied.
 	Time int64 `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
-	// A ttl below which most failovers end a session now, in nanoseconds: four election timeouts, at least 2 s.
+	// A ttl below which most failovers end a session now, in nanoseconds: four election timeouts, at
+	// least 2 s.
 	TtlMin        int64 `protobuf:"varint,5,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2756,8 +2787,8 @@ type RenewSessionRequest struct {
 	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// The client's clock, up to 32 bytes; see Terms.
 	Sent []byte `protobuf:"bytes,3,opt,name=sent,proto3" json:"sent,omitempty"`
-	// If above 0: a ticket of the session. If it has ended, the call fails with TICKET_ENDED, although the session is
-	// renewed.
+	// If above 0: a ticket of the session. If it has ended, the call fails with TICKET_ENDED,
+	// although the session is renewed.
 	Ticket        uint64 `protobuf:"varint,4,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2830,11 +2861,11 @@ type RenewSessionResponse struct {
 	Time int64 `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
 	// The granted ttl in nanoseconds.
 	Ttl int64 `protobuf:"varint,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// A ttl below which most failovers end a session now, in nanoseconds: four election timeouts, at least 2 s. A client
-	// whose ttl is shorter should open another session.
+	// A ttl below which most failovers end a session now, in nanoseconds: four election timeouts, at
+	// least 2 s. A client whose ttl is shorter should open another session.
 	TtlMin int64 `protobuf:"varint,4,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
-	// The cluster time, in nanoseconds, at which the grant of the request's ticket ends by its maximum hold. 0: it has none,
-	// or the ticket is not granted.
+	// The cluster time, in nanoseconds, at which the grant of the request's ticket ends by its
+	// maximum hold. 0: it has none, or the ticket is not granted.
 	HoldUntil     int64 `protobuf:"varint,5,opt,name=hold_until,json=holdUntil,proto3" json:"hold_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2969,12 +3000,12 @@ func (x *CloseSessionRequest) GetTicket() uint64 {
 	return 0
 }
 
-// CloseSessionResponse says that its owner has ended the session, by this call or by one before it. If the session ended
-// otherwise, or nothing is remembered of it, the call fails with NO_SESSION.
+// CloseSessionResponse says that its owner has ended the session, by this call or by one before it.
+// If the session ended otherwise, or nothing is remembered of it, the call fails with NO_SESSION.
 type CloseSessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The ticket of the request: ENDED, with the reason for which it ended, perhaps before. Absent without a ticket, and
-	// if it is not known.
+	// The ticket of the request: ENDED, with the reason for which it ended, perhaps before. Absent
+	// without a ticket, and if it is not known.
 	State         *TicketState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3020,22 +3051,25 @@ func (x *CloseSessionResponse) GetState() *TicketState {
 // AcquireRequest requests locks for a session, or for a session of their own.
 type AcquireRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The id of the session. 0: a session of its own, which is opened with `settings` and has ticket 1 only.
+	// The id of the session. 0: a session of its own, which is opened with `settings` and has ticket
+	// 1 only.
 	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	// The 16 bytes that opened it, or that open it. Required.
 	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// The locks and how to wait for them. Required.
 	Acquire *Acquire `protobuf:"bytes,3,opt,name=acquire,proto3" json:"acquire,omitempty"`
-	// The promise to send no further Acquire for tickets up to this number; 0 promises nothing. See Terms.
+	// The promise to send no further Acquire for tickets up to this number; 0 promises nothing. See
+	// Terms.
 	AckedThrough uint64 `protobuf:"varint,4,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
 	// The client's clock, up to 32 bytes; see Terms.
 	Sent []byte `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
-	// If above 0 and the ticket still waits after so many nanoseconds, the response has its state WAITING. The ticket waits
-	// on: request the same ticket again.
+	// If above 0 and the ticket still waits after so many nanoseconds, the response has its state
+	// WAITING. The ticket waits on: request the same ticket again.
 	Poll int64 `protobuf:"varint,6,opt,name=poll,proto3" json:"poll,omitempty"`
-	// With session 0: the settings of the session that is opened first, or was opened by the same secret before. That one
-	// must have the same metadata, or the call fails with REFUSED. The session is renewed while the call waits, and
-	// closed when the ticket is refused, its wait times out or the call breaks. A call that fails otherwise leaves it to its ttl.
+	// With session 0: the settings of the session that is opened first, or was opened by the same
+	// secret before. That one must have the same metadata, or the call fails with REFUSED. The
+	// session is renewed while the call waits, and closed when the ticket is refused, its wait times
+	// out or the call breaks. A call that fails otherwise leaves it to its ttl.
 	Settings      *SessionSettings `protobuf:"bytes,7,opt,name=settings,proto3" json:"settings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3125,8 +3159,8 @@ type AcquireResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// GRANTED, or WAITING after poll; everything else is an error.
 	State *TicketState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
-	// `sent` of the request. It confirms that the session was alive when the request was applied, which may be long
-	// before the grant.
+	// `sent` of the request. It confirms that the session was alive when the request was applied,
+	// which may be long before the grant.
 	Sent []byte `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
 	// The cluster time, in nanoseconds, at which the request was applied.
 	Time int64 `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
@@ -3134,7 +3168,8 @@ type AcquireResponse struct {
 	Ttl int64 `protobuf:"varint,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// The id of the session.
 	Session uint64 `protobuf:"varint,5,opt,name=session,proto3" json:"session,omitempty"`
-	// A ttl below which most failovers end a session now, in nanoseconds: four election timeouts, at least 2 s.
+	// A ttl below which most failovers end a session now, in nanoseconds: four election timeouts, at
+	// least 2 s.
 	TtlMin        int64 `protobuf:"varint,6,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3221,7 +3256,8 @@ type DropRequest struct {
 	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// The number of the ticket, from 1. Required.
 	Ticket uint64 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	// The promise to send no further Acquire for tickets up to this number; 0 promises nothing. See Terms.
+	// The promise to send no further Acquire for tickets up to this number; 0 promises nothing. See
+	// Terms.
 	AckedThrough uint64 `protobuf:"varint,4,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
 	// The client's clock, up to 32 bytes; see Terms.
 	Sent          []byte `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
@@ -3297,10 +3333,11 @@ func (x *DropRequest) GetSent() []byte {
 // DropResponse says that the ticket holds nothing and waits for nothing.
 type DropResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Always ENDED, with the reason of its end, which may have come before this call; REASON_UNSPECIFIED if the cluster
-	// has forgotten it.
+	// Always ENDED, with the reason of its end, which may have come before this call;
+	// REASON_UNSPECIFIED if the cluster has forgotten it.
 	State *TicketState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
-	// `sent` of the request; empty if the caller may lock nothing any more: then the session was not renewed.
+	// `sent` of the request; empty if the caller may lock nothing any more: then the session was not
+	// renewed.
 	Sent []byte `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
 	// The cluster time, in nanoseconds, at which the request was applied.
 	Time          int64 `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
@@ -3368,7 +3405,8 @@ type DowngradeRequest struct {
 	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// The number of a granted ticket. Required.
 	Ticket uint64 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	// The promise to send no further Acquire for tickets up to this number; 0 promises nothing. See Terms.
+	// The promise to send no further Acquire for tickets up to this number; 0 promises nothing. See
+	// Terms.
 	AckedThrough uint64 `protobuf:"varint,4,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
 	// The client's clock, up to 32 bytes; see Terms.
 	Sent          []byte `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
@@ -3574,8 +3612,8 @@ type GetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 512 bytes of UTF-8 without control characters. Required.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The maximum number of holders and of waiters, at most 200; 0 = 100. A response is cut at 512 KiB; LockSummary has
-	// the true numbers.
+	// The maximum number of holders and of waiters, at most 200; 0 = 100. A response is cut at 512
+	// KiB; LockSummary has the true numbers.
 	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3711,10 +3749,11 @@ type LockSummary struct {
 	Waiters uint32 `protobuf:"varint,4,opt,name=waiters,proto3" json:"waiters,omitempty"`
 	// The cluster time, in nanoseconds, at which its lock delay ends; 0 = no delay.
 	DelayedUntil int64 `protobuf:"varint,5,opt,name=delayed_until,json=delayedUntil,proto3" json:"delayed_until,omitempty"`
-	// The cluster time, in nanoseconds, at which the restore hold-off ends, for all locks; 0 = no hold-off.
+	// The cluster time, in nanoseconds, at which the restore hold-off ends, for all locks; 0 = no
+	// hold-off.
 	HoldOffUntil int64 `protobuf:"varint,6,opt,name=hold_off_until,json=holdOffUntil,proto3" json:"hold_off_until,omitempty"`
-	// If the session of the first holder has never had a stream, as that of a reservation: the cluster time, in
-	// nanoseconds, at which its lease ends unless it is renewed. Otherwise 0.
+	// If the session of the first holder has never had a stream, as that of a reservation: the
+	// cluster time, in nanoseconds, at which its lease ends unless it is renewed. Otherwise 0.
 	ReservedUntil int64 `protobuf:"varint,7,opt,name=reserved_until,json=reservedUntil,proto3" json:"reserved_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3822,11 +3861,11 @@ type Ticket struct {
 	Identity string `protobuf:"bytes,9,opt,name=identity,proto3" json:"identity,omitempty"`
 	// With WAITING: what it waits for, up to 16.
 	Blockers []*Blocker `protobuf:"bytes,10,rep,name=blockers,proto3" json:"blockers,omitempty"`
-	// The cluster time, in nanoseconds, at which it was enqueued, precise to a tenth of a second or a hundredth of the
-	// age. 0: longer ago than the responding node remembers.
+	// The cluster time, in nanoseconds, at which it was enqueued, precise to a tenth of a second or a
+	// hundredth of the age. 0: longer ago than the responding node remembers.
 	EnqueuedAt int64 `protobuf:"varint,11,opt,name=enqueued_at,json=enqueuedAt,proto3" json:"enqueued_at,omitempty"`
-	// The cluster time at which it was granted, precise like enqueued_at. 0: waits, or longer ago than the responding
-	// node remembers.
+	// The cluster time at which it was granted, precise like enqueued_at. 0: waits, or longer ago
+	// than the responding node remembers.
 	GrantedAt int64 `protobuf:"varint,12,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
 	// The cluster time, in nanoseconds, at which its session's lease ends unless it is renewed.
 	LeaseUntil int64 `protobuf:"varint,13,opt,name=lease_until,json=leaseUntil,proto3" json:"lease_until,omitempty"`
@@ -3969,7 +4008,8 @@ type ListRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only names that begin with this; empty = all names.
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Only names after this one, in byte order: the last one of the previous page. Empty = from the beginning.
+	// Only names after this one, in byte order: the last one of the previous page. Empty = from the
+	// beginning.
 	After string `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
 	// The maximum number of locks, at most 1000; 0 = 1000.
 	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -4033,7 +4073,8 @@ type ListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Ordered by name in byte order. Fewer than the limit: there are no more.
 	Locks []*LockSummary `protobuf:"bytes,1,rep,name=locks,proto3" json:"locks,omitempty"`
-	// The moment at which the page begins; it may have later changes already. Watch from its index to follow what happens later.
+	// The moment at which the page begins; it may have later changes already. Watch from its index to
+	// follow what happens later.
 	Stamp         *Stamp `protobuf:"bytes,2,opt,name=stamp,proto3" json:"stamp,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4088,8 +4129,8 @@ type ListSessionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only ids above this one: the last one of the previous page; 0 = from the beginning.
 	After uint64 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`
-	// The maximum number of sessions, at most 1000; 0 = 1000. A response is cut at 512 KiB, so only an empty response
-	// means that there are no more sessions.
+	// The maximum number of sessions, at most 1000; 0 = 1000. A response is cut at 512 KiB, so only
+	// an empty response means that there are no more sessions.
 	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4201,8 +4242,8 @@ type SessionInfo struct {
 	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	// As it was opened.
 	Settings *SessionSettings `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
-	// The client that opened it: the identity of its token or certificate, or "anonymous@" and its address, with IPv6 its
-	// /64 network.
+	// The client that opened it: the identity of its token or certificate, or "anonymous@" and its
+	// address, with IPv6 its /64 network.
 	Identity string `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
 	// The cluster time, in nanoseconds, at which its lease ends unless it is renewed.
 	LeaseUntil int64 `protobuf:"varint,4,opt,name=lease_until,json=leaseUntil,proto3" json:"lease_until,omitempty"`
@@ -4302,8 +4343,8 @@ type CheckRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The fencing token of the grant, above 0. Required.
 	Token uint64 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
-	// The session that was granted the lock. Required for shared locks and permits, whose tokens may be shared;
-	// otherwise 0 is enough.
+	// The session that was granted the lock. Required for shared locks and permits, whose tokens may
+	// be shared; otherwise 0 is enough.
 	Session uint64 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
 	// The ticket of that session; above 0 exactly if `session` is.
 	Ticket        uint64 `protobuf:"varint,4,opt,name=ticket,proto3" json:"ticket,omitempty"`
@@ -4512,7 +4553,8 @@ type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only events of locks whose names begin with this. Empty: all locks, and the ends of sessions.
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Only events after this index, such as the index of a ListResponse or of the last WatchFrame; 0 = from now on.
+	// Only events after this index, such as the index of a ListResponse or of the last WatchFrame; 0
+	// = from now on.
 	From          uint64 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4565,10 +4607,11 @@ func (x *WatchRequest) GetFrom() uint64 {
 // WatchFrame carries events in the order of the log.
 type WatchFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// All events up to this index have been sent. The first frame is sent at once and has the starting index. Every 15
-	// seconds one without events is sent, whether anything happened or not.
+	// All events up to this index have been sent. The first frame is sent at once and has the
+	// starting index. Every 15 seconds one without events is sent, whether anything happened or not.
 	Index uint64 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	// May be empty: then no event with the prefix happened up to the index. All events of one index are in one frame.
+	// May be empty: then no event with the prefix happened up to the index. All events of one index
+	// are in one frame.
 	Events        []*LockEvent `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4618,8 +4661,8 @@ func (x *WatchFrame) GetEvents() []*LockEvent {
 	return nil
 }
 
-// LockEvent is a change of a ticket at locks with the prefix, or the end of a session, which has no ticket, token
-// or items.
+// LockEvent is a change of a ticket at locks with the prefix, or the end of a session, which has no
+// ticket, token or items.
 type LockEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What happened.
@@ -4742,8 +4785,8 @@ type ForceReleaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The lock, 1 to 512 bytes. Required.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The highest token to release, at least 1. Give the token that was seen, so that a later grant is left alone.
-	// Required.
+	// The highest token to release, at least 1. Give the token that was seen, so that a later grant
+	// is left alone. Required.
 	Token uint64 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
 	// Sent to the holders and to watches; up to 512 bytes of UTF-8 without control characters.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -5054,10 +5097,11 @@ type MembersResponse struct {
 	Stamp *Stamp `protobuf:"bytes,4,opt,name=stamp,proto3" json:"stamp,omitempty"`
 	// The remaining restore hold-off in nanoseconds of cluster time; 0 = none.
 	HoldOff int64 `protobuf:"varint,5,opt,name=hold_off,json=holdOff,proto3" json:"hold_off,omitempty"`
-	// The longest election timeout of the nodes in nanoseconds. It adapts to round trips and pauses unless it is fixed by
-	// an operator.
+	// The longest election timeout of the nodes in nanoseconds. It adapts to round trips and pauses
+	// unless it is fixed by an operator.
 	ElectionTimeout int64 `protobuf:"varint,6,opt,name=election_timeout,json=electionTimeout,proto3" json:"election_timeout,omitempty"`
-	// How many sessions have a ttl that survives few failovers, since it is shorter than four election timeouts.
+	// How many sessions have a ttl that survives few failovers, since it is shorter than four
+	// election timeouts.
 	ShortTtls     uint64 `protobuf:"varint,7,opt,name=short_ttls,json=shortTtls,proto3" json:"short_ttls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5153,8 +5197,8 @@ type Member struct {
 	Peer string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
 	// The address of its HTTP port, as announced by the node. Empty: none, or not announced yet.
 	Http string `protobuf:"bytes,4,opt,name=http,proto3" json:"http,omitempty"`
-	// The version of zamok that the node runs, as announced by it. Empty: not announced yet, or a build without a
-	// version.
+	// The version of zamok that the node runs, as announced by it. Empty: not announced yet, or a
+	// build without a version.
 	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
 	// Whether the node counts for majorities. One that is joining does not yet.
 	Voter bool `protobuf:"varint,6,opt,name=voter,proto3" json:"voter,omitempty"`
@@ -5162,15 +5206,17 @@ type Member struct {
 	Leader bool `protobuf:"varint,7,opt,name=leader,proto3" json:"leader,omitempty"`
 	// Free space of the data directory; 0 with disk_low false: unknown, as for data in memory.
 	FreeBytes uint64 `protobuf:"varint,8,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
-	// Whether the data directory has less free space than the node needs to accept new sessions and acquisitions.
+	// Whether the data directory has less free space than the node needs to accept new sessions and
+	// acquisitions.
 	DiskLow bool `protobuf:"varint,9,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
-	// Identifies the data directory, 32 hexadecimal digits. A node that lost its data has a new incarnation.
+	// Identifies the data directory, 32 hexadecimal digits. A node that lost its data has a new
+	// incarnation.
 	Incarnation string `protobuf:"bytes,10,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Nanoseconds since the leader sent the last message that the node answered, or since the leader was elected if the
-	// node has not answered since. Absent for the leader.
+	// Nanoseconds since the leader sent the last message that the node answered, or since the leader
+	// was elected if the node has not answered since. Absent for the leader.
 	LastContact *int64 `protobuf:"varint,11,opt,name=last_contact,json=lastContact,proto3,oneof" json:"last_contact,omitempty"`
-	// The number of log entries that the node lacked then. Absent for the leader, and if the node has not answered since
-	// the leader was elected.
+	// The number of log entries that the node lacked then. Absent for the leader, and if the node has
+	// not answered since the leader was elected.
 	Behind        *uint64 `protobuf:"varint,12,opt,name=behind,proto3,oneof" json:"behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5293,8 +5339,8 @@ func (x *Member) GetBehind() uint64 {
 // JoinRequest names the node to add.
 type JoinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The stable name of the node: 1 to 64 lower-case letters, digits, '.', '_' and '-', beginning with a letter or
-	// digit. Required.
+	// The stable name of the node: 1 to 64 lower-case letters, digits, '.', '_' and '-', beginning
+	// with a letter or digit. Required.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Its address for other nodes, host:port. Required.
 	Peer          string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
@@ -5552,14 +5598,16 @@ func (*TransferResponse) Descriptor() ([]byte, []int) {
 // SettingsRequest names the settings to change.
 type SettingsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The longest ttl of sessions that are opened from now on, in nanoseconds: 1 minute to 7 days; 0 = leave it as it is.
-	// Sessions that are open keep theirs. Raising it makes the hold-off longer of every restore of a backup that is
-	// taken afterwards; lowering it does not make that shorter again. A backup that was taken before knows nothing of it.
+	// The longest ttl of sessions that are opened from now on, in nanoseconds: 1 minute to 7 days; 0
+	// = leave it as it is. Sessions that are open keep theirs. Raising it makes the hold-off longer
+	// of every restore of a backup that is taken afterwards; lowering it does not make that shorter
+	// again. A backup that was taken before knows nothing of it.
 	LongestTtl int64 `protobuf:"varint,1,opt,name=longest_ttl,json=longestTtl,proto3" json:"longest_ttl,omitempty"`
-	// Quotas to change; those that are 0 stay as they are. Lowering a quota ends nothing. Quotas and longest_ttl can't be
-	// changed together.
+	// Quotas to change; those that are 0 stay as they are. Lowering a quota ends nothing. Quotas and
+	// longest_ttl can't be changed together.
 	Quotas *Quotas `protobuf:"bytes,2,opt,name=quotas,proto3" json:"quotas,omitempty"`
-	// How many identities to return with their usage, at most 1000. Requires the verb operate, if there are rules.
+	// How many identities to return with their usage, at most 1000. Requires the verb operate, if
+	// there are rules.
 	Identities    uint32 `protobuf:"varint,3,opt,name=identities,proto3" json:"identities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5616,9 +5664,10 @@ func (x *SettingsRequest) GetIdentities() uint32 {
 	return 0
 }
 
-// Quotas limit what clients can make every node store. A session or an acquisition beyond a quota is refused with
-// CODE_LIMIT_EXCEEDED, and ErrorInfo.field names the quota: total_sessions, total_tickets, total_bytes,
-// identity_sessions, identity_tickets or identity_bytes. Requests that end something are never refused.
+// Quotas limit what clients can make every node store. A session or an acquisition beyond a quota
+// is refused with CODE_LIMIT_EXCEEDED, and ErrorInfo.field names the quota: total_sessions,
+// total_tickets, total_bytes, identity_sessions, identity_tickets or identity_bytes. Requests that
+// end something are never refused.
 type Quotas struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Live sessions; up to 2^20.
@@ -5696,8 +5745,9 @@ type SettingsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The longest ttl that a session may be opened with, in nanoseconds.
 	LongestTtl int64 `protobuf:"varint,1,opt,name=longest_ttl,json=longestTtl,proto3" json:"longest_ttl,omitempty"`
-	// How long a restore of a backup that is taken now grants nothing, in nanoseconds, unless it is given a shorter time:
-	// the highest longest ttl that ever was in force, and the longest lock delay.
+	// How long a restore of a backup that is taken now grants nothing, in nanoseconds, unless it is
+	// given a shorter time: the highest longest ttl that ever was in force, and the longest lock
+	// delay.
 	RestoreHoldOff int64 `protobuf:"varint,2,opt,name=restore_hold_off,json=restoreHoldOff,proto3" json:"restore_hold_off,omitempty"`
 	// The quotas of all clients together, and the share of one identity.
 	Quotas *Quotas `protobuf:"bytes,3,opt,name=quotas,proto3" json:"quotas,omitempty"`

@@ -1,55 +1,63 @@
 // The gRPC API of zamok. The comments in this file are the API reference.
 //
-// A program holds locks through a *session*, a lease that it renews. Package client implements all of this for
-// Go. Other languages use either the stream (Session: grants are pushed, nothing is polled) or the unary calls
-// (OpenSession, Acquire, …), which need nothing but a gRPC stub.
+// A program holds locks through a *session*, a lease that it renews. Package client implements all
+// of this for Go. Other languages use either the stream (Session: grants are pushed, nothing is
+// polled) or the unary calls (OpenSession, Acquire, …), which need nothing but a gRPC stub.
 //
 // # Terms
 //
-//	session        one client's lease. Its id is a number; a random secret chosen by the client proves
-//	               ownership. A client that knows the secret can use the session: keep it private.
-//	ticket         one acquisition by one session. The client numbers its tickets 1, 2, 3, … and each
-//	               number acts exactly once, however requests are repeated, delayed or reordered.
-//	token          the fencing token of a grant. It rises with every exclusive grant of a lock: storage
-//	               that remembers the highest token it saw can reject a writer that lost the lock.
-//	acked through  the client's promise to send no further Acquire for tickets up to this number, which
-//	               lets the cluster forget them. A ticket above acked_through + 1024 is refused.
+//	session        one client's lease. Its id is a number; a random secret chosen by the client
+//	               proves ownership. A client that knows the secret can use the session: keep it
+//	               private.
+//	ticket         one acquisition by one session. The client numbers its tickets 1, 2, 3, … and
+//	               each number acts exactly once, however requests are repeated, delayed or
+//	               reordered.
+//	token          the fencing token of a grant. It rises with every exclusive grant of a lock:
+//	               storage that remembers the highest token it saw can reject a writer that lost
+//	               the lock.
+//	acked through  the client's promise to send no further Acquire for tickets up to this number,
+//	               which lets the cluster forget them. A ticket above acked_through + 1024 is
+//	               refused.
 //	index          the position of an event in the replicated log. It never repeats.
-//	time           cluster time in nanoseconds: how long the cluster has had a leader. All deadlines are
-//	               in cluster time. It stands still while there is no leader.
-//	sent           the client's clock when it sent a message, up to 32 bytes that are opaque to the server.
-//	               The server returns it, with the cluster time, after that very message was committed and
-//	               applied: a confirmation that the session was alive at a moment after `sent`. Only a
-//	               confirmation extends the lease as the client sees it: lease end = sent + ttl - margin,
-//	               where the margin of max(ttl/20, 200 ms) covers clocks whose rates differ, not a time
-//	               service that slews one: measure by a raw clock too (CLOCK_MONOTONIC_RAW).
+//	time           cluster time in nanoseconds: how long the cluster has had a leader. All
+//	               deadlines are in cluster time. It stands still while there is no leader.
+//	sent           the client's clock when it sent a message, up to 32 bytes that are opaque to
+//	               the server. The server returns it, with the cluster time, after that very
+//	               message was committed and applied: a confirmation that the session was alive at
+//	               a moment after `sent`. Only a confirmation extends the lease as the client sees
+//	               it: lease end = sent + ttl - margin, where the margin of max(ttl/20, 200 ms)
+//	               covers clocks whose rates differ, not a time service that slews one: measure by
+//	               a raw clock too (CLOCK_MONOTONIC_RAW).
 //
 // # Errors
 //
-// A failed call has a gRPC status with an ErrorInfo as its detail. ErrorInfo.outcome says what took effect:
-// NOT_DONE and DONE are definite; UNKNOWN means that the request may still take effect, and that it is safe to
-// send it again with the same secret or ticket number.
+// A failed call has a gRPC status with an ErrorInfo as its detail. ErrorInfo.outcome says what took
+// effect: NOT_DONE and DONE are definite; UNKNOWN means that the request may still take effect, and
+// that it is safe to send it again with the same secret or ticket number.
 //
-// An acquisition, or the opening of a session, may be a retransmission. Only the cluster's log knows whether an
-// earlier transmission was done. So a refusal before the log (NOT_LEADER, OVERLOADED, STOPPING, DISK_LOW, DENIED,
-// UNAUTHENTICATED, WRONG_CLUSTER, and most of LIMIT_EXCEEDED) is UNKNOWN for these requests. It is NOT_DONE if the
-// sender says that this is the first transmission: with the metadata `zamok-first: 1` of a unary call or of a stream
-// whose OpenStream opens a session, or with Acquire.first in a stream. Over HTTP no request counts as the first
-// transmission, since a proxy may have sent it before.
+// An acquisition, or the opening of a session, may be a retransmission. Only the cluster's log
+// knows whether an earlier transmission was done. So a refusal before the log (NOT_LEADER,
+// OVERLOADED, STOPPING, DISK_LOW, DENIED, UNAUTHENTICATED, WRONG_CLUSTER, and most of
+// LIMIT_EXCEEDED) is UNKNOWN for these requests. It is NOT_DONE if the sender says that this is the
+// first transmission: with the metadata `zamok-first: 1` of a unary call or of a stream whose
+// OpenStream opens a session, or with Acquire.first in a stream. Over HTTP no request counts as the
+// first transmission, since a proxy may have sent it before.
 //
 // # Leader and followers
 //
-// The leader serves all sessions. Other nodes answer UNAVAILABLE with NOT_LEADER and the leader's address,
-// unless the request has the metadata `zamok-relay: 1`: then they relay the call or the stream to the leader.
+// The leader serves all sessions. Other nodes answer UNAVAILABLE with NOT_LEADER and the leader's
+// address, unless the request has the metadata `zamok-relay: 1`: then they relay the call or the
+// stream to the leader.
 //
 // # Cluster id
 //
-// Every response has the header `zamok-cluster` with the id of the node's cluster in hex. A request may name its
-// cluster in metadata of the same name. A node of another cluster refuses it with WRONG_CLUSTER before it looks at
-// anything else; a node that does not know its cluster, because it has just started and has had no contact with a
-// leader, refuses it with NOT_LEADER. A client with several addresses should name the cluster in every request,
-// because otherwise two clients may hold the same lock in two clusters. `zamok-cluster: ?` asks for the id: the
-// request is refused, and ErrorInfo.cluster has the id. A request without the metadata is served.
+// Every response has the header `zamok-cluster` with the id of the node's cluster in hex. A request
+// may name its cluster in metadata of the same name. A node of another cluster refuses it with
+// WRONG_CLUSTER before it looks at anything else; a node that does not know its cluster, because it
+// has just started and has had no contact with a leader, refuses it with NOT_LEADER. A client with
+// several addresses should name the cluster in every request, because otherwise two clients may
+// hold the same lock in two clusters. `zamok-cluster: ?` asks for the id: the request is refused,
+// and ErrorInfo.cluster has the id. A request without the metadata is served.
 
 // Code generated by protoc-gen-go-grpc. DO NOT EDIT.
 // versions:
@@ -93,47 +101,55 @@ const (
 //
 // Zamok is the API for programs.
 type ZamokClient interface {
-	// Session serves one session for as long as the connection lasts. The first frame consists of an OpenStream.
-	// The server answers with SessionState, which lists the session's tickets, and then sends every change in the
-	// order in which it happened. No message is lost or reordered within a stream: the server ends the stream
-	// instead. The client then opens another stream with the session's id and keeps its queue positions. A stream
-	// ends with a status as described above; after SessionEnded the status is OK.
+	// Session serves one session for as long as the connection lasts. The first frame consists of an
+	// OpenStream. The server answers with SessionState, which lists the session's tickets, and then
+	// sends every change in the order in which it happened. No message is lost or reordered within a
+	// stream: the server ends the stream instead. The client then opens another stream with the
+	// session's id and keeps its queue positions. A stream ends with a status as described above;
+	// after SessionEnded the status is OK.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ClientFrame, ServerFrame], error)
-	// OpenSession opens a session, or returns the live session that the same secret opened. If that has ended, and was closed
-	// or held a lock, the call fails with NO_SESSION for as long as the cluster remembers it: draw a new secret.
+	// OpenSession opens a session, or returns the live session that the same secret opened. If that
+	// has ended, and was closed or held a lock, the call fails with NO_SESSION for as long as the
+	// cluster remembers it: draw a new secret.
 	OpenSession(ctx context.Context, in *OpenSessionRequest, opts ...grpc.CallOption) (*OpenSessionResponse, error)
 	// RenewSession renews the lease of a session.
 	RenewSession(ctx context.Context, in *RenewSessionRequest, opts ...grpc.CallOption) (*RenewSessionResponse, error)
-	// CloseSession ends a session. Its locks are released at once, without a lock delay. It may be repeated: the cluster
-	// remembers for a while which sessions their owners have closed.
+	// CloseSession ends a session. Its locks are released at once, without a lock delay. It may be
+	// repeated: the cluster remembers for a while which sessions their owners have closed.
 	CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionResponse, error)
-	// Acquire requests locks and returns when they are granted or refused. The call stays open while the ticket
-	// waits, and does not renew the session: a client that waits longer than the ttl calls RenewSession meanwhile. With
-	// session 0 the acquisition has a session of its own; see AcquireRequest.settings.
-	// If the call ends before its response, by deadline, cancellation or a broken connection, the server drops the
-	// ticket, unless another call for it waits or was answered. So the same ticket may be requested again, with the
-	// same result.
+	// Acquire requests locks and returns when they are granted or refused. The call stays open while
+	// the ticket waits, and does not renew the session: a client that waits longer than the ttl calls
+	// RenewSession meanwhile. With session 0 the acquisition has a session of its own; see
+	// AcquireRequest.settings.
+	// If the call ends before its response, by deadline, cancellation or a broken connection, the
+	// server drops the ticket, unless another call for it waits or was answered. So the same ticket
+	// may be requested again, with the same result.
 	Acquire(ctx context.Context, in *AcquireRequest, opts ...grpc.CallOption) (*AcquireResponse, error)
 	// Drop ends a ticket: it releases its locks, or leaves the queues. Drop is idempotent.
 	Drop(ctx context.Context, in *DropRequest, opts ...grpc.CallOption) (*DropResponse, error)
-	// Downgrade turns the exclusive locks of a granted ticket into shared ones, which admits waiting readers.
+	// Downgrade turns the exclusive locks of a granted ticket into shared ones, which admits waiting
+	// readers.
 	Downgrade(ctx context.Context, in *DowngradeRequest, opts ...grpc.CallOption) (*DowngradeResponse, error)
-	// Get returns the holders and waiters of a lock. A name that is not in use is free and has no holders.
+	// Get returns the holders and waiters of a lock. A name that is not in use is free and has no
+	// holders.
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
 	// List returns the locks in use, ordered by name.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
 	// ListSessions returns the live sessions, ordered by id.
 	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error)
-	// Check reports whether a grant is held. A positive response was true at some moment between the request and the
-	// response; it says nothing about later moments. A token that was never issued is INVALID.
+	// Check reports whether a grant is held. A positive response was true at some moment between the
+	// request and the response; it says nothing about later moments. A token that was never issued is
+	// INVALID.
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error)
-	// Now reads the replicated clock. Of calls that do not overlap, the later one returns the greater stamp.
+	// Now reads the replicated clock. Of calls that do not overlap, the later one returns the greater
+	// stamp.
 	Now(ctx context.Context, in *NowRequest, opts ...grpc.CallOption) (*NowResponse, error)
-	// Watch streams the events of locks whose names begin with a prefix. With the prefix "" it also streams the ends
-	// of sessions. Every node serves it. All events of one index are in one frame; a session's end comes after those
-	// of its tickets. The stream ends with COMPACTED when the requested events are no longer in the event history,
-	// or exceed 1 MiB: then list the locks, and watch from the index of the list. An index that the cluster has not
-	// reached is INVALID; a follower that does not apply it soon answers NOT_LEADER.
+	// Watch streams the events of locks whose names begin with a prefix. With the prefix "" it also
+	// streams the ends of sessions. Every node serves it. All events of one index are in one frame; a
+	// session's end comes after those of its tickets. The stream ends with COMPACTED when the
+	// requested events are no longer in the event history, or exceed 1 MiB: then list the locks, and
+	// watch from the index of the list. An index that the cluster has not reached is INVALID; a
+	// follower that does not apply it soon answers NOT_LEADER.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFrame], error)
 }
 
@@ -293,47 +309,55 @@ type Zamok_WatchClient = grpc.ServerStreamingClient[WatchFrame]
 //
 // Zamok is the API for programs.
 type ZamokServer interface {
-	// Session serves one session for as long as the connection lasts. The first frame consists of an OpenStream.
-	// The server answers with SessionState, which lists the session's tickets, and then sends every change in the
-	// order in which it happened. No message is lost or reordered within a stream: the server ends the stream
-	// instead. The client then opens another stream with the session's id and keeps its queue positions. A stream
-	// ends with a status as described above; after SessionEnded the status is OK.
+	// Session serves one session for as long as the connection lasts. The first frame consists of an
+	// OpenStream. The server answers with SessionState, which lists the session's tickets, and then
+	// sends every change in the order in which it happened. No message is lost or reordered within a
+	// stream: the server ends the stream instead. The client then opens another stream with the
+	// session's id and keeps its queue positions. A stream ends with a status as described above;
+	// after SessionEnded the status is OK.
 	Session(grpc.BidiStreamingServer[ClientFrame, ServerFrame]) error
-	// OpenSession opens a session, or returns the live session that the same secret opened. If that has ended, and was closed
-	// or held a lock, the call fails with NO_SESSION for as long as the cluster remembers it: draw a new secret.
+	// OpenSession opens a session, or returns the live session that the same secret opened. If that
+	// has ended, and was closed or held a lock, the call fails with NO_SESSION for as long as the
+	// cluster remembers it: draw a new secret.
 	OpenSession(context.Context, *OpenSessionRequest) (*OpenSessionResponse, error)
 	// RenewSession renews the lease of a session.
 	RenewSession(context.Context, *RenewSessionRequest) (*RenewSessionResponse, error)
-	// CloseSession ends a session. Its locks are released at once, without a lock delay. It may be repeated: the cluster
-	// remembers for a while which sessions their owners have closed.
+	// CloseSession ends a session. Its locks are released at once, without a lock delay. It may be
+	// repeated: the cluster remembers for a while which sessions their owners have closed.
 	CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionResponse, error)
-	// Acquire requests locks and returns when they are granted or refused. The call stays open while the ticket
-	// waits, and does not renew the session: a client that waits longer than the ttl calls RenewSession meanwhile. With
-	// session 0 the acquisition has a session of its own; see AcquireRequest.settings.
-	// If the call ends before its response, by deadline, cancellation or a broken connection, the server drops the
-	// ticket, unless another call for it waits or was answered. So the same ticket may be requested again, with the
-	// same result.
+	// Acquire requests locks and returns when they are granted or refused. The call stays open while
+	// the ticket waits, and does not renew the session: a client that waits longer than the ttl calls
+	// RenewSession meanwhile. With session 0 the acquisition has a session of its own; see
+	// AcquireRequest.settings.
+	// If the call ends before its response, by deadline, cancellation or a broken connection, the
+	// server drops the ticket, unless another call for it waits or was answered. So the same ticket
+	// may be requested again, with the same result.
 	Acquire(context.Context, *AcquireRequest) (*AcquireResponse, error)
 	// Drop ends a ticket: it releases its locks, or leaves the queues. Drop is idempotent.
 	Drop(context.Context, *DropRequest) (*DropResponse, error)
-	// Downgrade turns the exclusive locks of a granted ticket into shared ones, which admits waiting readers.
+	// Downgrade turns the exclusive locks of a granted ticket into shared ones, which admits waiting
+	// readers.
 	Downgrade(context.Context, *DowngradeRequest) (*DowngradeResponse, error)
-	// Get returns the holders and waiters of a lock. A name that is not in use is free and has no holders.
+	// Get returns the holders and waiters of a lock. A name that is not in use is free and has no
+	// holders.
 	Get(context.Context, *GetRequest) (*GetResponse, error)
 	// List returns the locks in use, ordered by name.
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	// ListSessions returns the live sessions, ordered by id.
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
-	// Check reports whether a grant is held. A positive response was true at some moment between the request and the
-	// response; it says nothing about later moments. A token that was never issued is INVALID.
+	// Check reports whether a grant is held. A positive response was true at some moment between the
+	// request and the response; it says nothing about later moments. A token that was never issued is
+	// INVALID.
 	Check(context.Context, *CheckRequest) (*CheckResponse, error)
-	// Now reads the replicated clock. Of calls that do not overlap, the later one returns the greater stamp.
+	// Now reads the replicated clock. Of calls that do not overlap, the later one returns the greater
+	// stamp.
 	Now(context.Context, *NowRequest) (*NowResponse, error)
-	// Watch streams the events of locks whose names begin with a prefix. With the prefix "" it also streams the ends
-	// of sessions. Every node serves it. All events of one index are in one frame; a session's end comes after those
-	// of its tickets. The stream ends with COMPACTED when the requested events are no longer in the event history,
-	// or exceed 1 MiB: then list the locks, and watch from the index of the list. An index that the cluster has not
-	// reached is INVALID; a follower that does not apply it soon answers NOT_LEADER.
+	// Watch streams the events of locks whose names begin with a prefix. With the prefix "" it also
+	// streams the ends of sessions. Every node serves it. All events of one index are in one frame; a
+	// session's end comes after those of its tickets. The stream ends with COMPACTED when the
+	// requested events are no longer in the event history, or exceed 1 MiB: then list the locks, and
+	// watch from the index of the list. An index that the cluster has not reached is INVALID; a
+	// follower that does not apply it soon answers NOT_LEADER.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchFrame]) error
 	mustEmbedUnimplementedZamokServer()
 }
@@ -706,8 +730,8 @@ const (
 //
 // Admin is the API for operators.
 type AdminClient interface {
-	// ForceRelease ends the tickets that hold a lock with a token up to the given one, including their other locks.
-	// The holders are notified.
+	// ForceRelease ends the tickets that hold a lock with a token up to the given one, including
+	// their other locks. The holders are notified.
 	ForceRelease(ctx context.Context, in *ForceReleaseRequest, opts ...grpc.CallOption) (*ForceReleaseResponse, error)
 	// ExpireSession ends a session as if its lease had expired.
 	ExpireSession(ctx context.Context, in *ExpireSessionRequest, opts ...grpc.CallOption) (*ExpireSessionResponse, error)
@@ -715,13 +739,14 @@ type AdminClient interface {
 	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
 	// Join adds a node to the cluster. The node must be running with an empty data directory.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
-	// Remove removes a node. Its data directory cannot rejoin; its name can, with an empty directory. A leader that is
-	// to be removed hands over and answers NOT_LEADER, not done: ask the leader that it names.
+	// Remove removes a node. Its data directory cannot rejoin; its name can, with an empty directory.
+	// A leader that is to be removed hands over and answers NOT_LEADER, not done: ask the leader that
+	// it names.
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
 	// Transfer transfers leadership to another node.
 	Transfer(ctx context.Context, in *TransferRequest, opts ...grpc.CallOption) (*TransferResponse, error)
-	// Settings changes the settings of the cluster that the request names, and returns all of them. A request that names
-	// none only reads them. It may be repeated.
+	// Settings changes the settings of the cluster that the request names, and returns all of them. A
+	// request that names none only reads them. It may be repeated.
 	Settings(ctx context.Context, in *SettingsRequest, opts ...grpc.CallOption) (*SettingsResponse, error)
 	// Backup streams a backup of the cluster.
 	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupChunk], error)
@@ -830,8 +855,8 @@ type Admin_BackupClient = grpc.ServerStreamingClient[BackupChunk]
 //
 // Admin is the API for operators.
 type AdminServer interface {
-	// ForceRelease ends the tickets that hold a lock with a token up to the given one, including their other locks.
-	// The holders are notified.
+	// ForceRelease ends the tickets that hold a lock with a token up to the given one, including
+	// their other locks. The holders are notified.
 	ForceRelease(context.Context, *ForceReleaseRequest) (*ForceReleaseResponse, error)
 	// ExpireSession ends a session as if its lease had expired.
 	ExpireSession(context.Context, *ExpireSessionRequest) (*ExpireSessionResponse, error)
@@ -839,13 +864,14 @@ type AdminServer interface {
 	Members(context.Context, *MembersRequest) (*MembersResponse, error)
 	// Join adds a node to the cluster. The node must be running with an empty data directory.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
-	// Remove removes a node. Its data directory cannot rejoin; its name can, with an empty directory. A leader that is
-	// to be removed hands over and answers NOT_LEADER, not done: ask the leader that it names.
+	// Remove removes a node. Its data directory cannot rejoin; its name can, with an empty directory.
+	// A leader that is to be removed hands over and answers NOT_LEADER, not done: ask the leader that
+	// it names.
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	// Transfer transfers leadership to another node.
 	Transfer(context.Context, *TransferRequest) (*TransferResponse, error)
-	// Settings changes the settings of the cluster that the request names, and returns all of them. A request that names
-	// none only reads them. It may be repeated.
+	// Settings changes the settings of the cluster that the request names, and returns all of them. A
+	// request that names none only reads them. It may be repeated.
 	Settings(context.Context, *SettingsRequest) (*SettingsResponse, error)
 	// Backup streams a backup of the cluster.
 	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupChunk]) error

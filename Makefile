@@ -24,8 +24,9 @@ ROUNDS ?= 20
 MUTANT ?= .
 SINCE ?=
 
-# One way to build for all targets, so that each finds what another has compiled: without the tables for a
-# debugger, a sixth of what compiling and linking take. Only the race detector needs a C compiler.
+# One way to build for all targets, so that each finds what another has compiled: without the tables
+# for a debugger, a sixth of what compiling and linking take. Only the race detector needs a C
+# compiler.
 GOFLAGS ?=
 export GOFLAGS := $(GOFLAGS) -gcflags=all=-dwarf=0 -ldflags=-w
 export CGO_ENABLED := 0
@@ -40,7 +41,8 @@ LONGEST := ./jepsen/sim ./raftnode ./cmd/zamok ./api ./raftnode/store ./client .
 .PHONY: help
 help: ## list the targets
 	@echo 'make <target>:'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' \
+		$(firstword $(MAKEFILE_LIST))
 	@echo
 	@.ci/lines
 
@@ -51,7 +53,8 @@ demo: ## three nodes, two cash machines, one account: what the lock is for
 
 .PHONY: check
 check: ## format, vet, the import policy, links of the docs, go.mod up to date, staticcheck
-	@echo '· gofmt'; diff="$$(gofmt -d . || true)"; [[ -z "$$diff" ]] || { echo "$$diff"; echo 'gofmt -w . would fix this'; exit 1; }
+	@echo '· gofmt'; diff="$$(gofmt -d . || true)"; \
+		[[ -z "$$diff" ]] || { echo "$$diff"; echo 'gofmt -w . would fix this'; exit 1; }
 	@echo '· go vet'; go vet ./...
 	@echo '· policy'; go run ./cmd/policy
 	@echo '· links'; docs/links
@@ -64,27 +67,34 @@ test: ## every test that needs no compiler, browser or root; ZAMOK_TEST_ALL=1 an
 
 .PHONY: sim
 sim: ## the whole stack in virtual time under random faults, half of the time of nodes only: HOURS (10); SEED=n repeats choices
-	ZAMOK_SIM_HOURS=$(HOURS) ZAMOK_SEED=$(SEED) go test -timeout 300m -count=1 -v $(TESTFLAGS) ./jepsen/sim | \
+	ZAMOK_SIM_HOURS=$(HOURS) ZAMOK_SEED=$(SEED) \
+		go test -timeout 300m -count=1 -v $(TESTFLAGS) ./jepsen/sim | \
 		grep -Ev '^=== (RUN|PAUSE|CONT|NAME)'
 
 .PHONY: durable
 durable: ## kill -9 of all nodes, of the leader, of a follower: ROUNDS times (20) instead of 3
 	ZAMOK_DURABILITY_ROUNDS=$(ROUNDS) go test -timeout 9m -count=1 -v \
-		-run 'TestNothingAcknowledgedIsLost' ./raftnode | grep -E '^(=== RUN|---|ok|FAIL|    [a-z_]*_test.go)' | tail -40
+		-run 'TestNothingAcknowledgedIsLost' ./raftnode | \
+		grep -E '^(=== RUN|---|ok|FAIL|    [a-z_]*_test.go)' | tail -40
 
 .PHONY: switches
 switches: ## how often threads of the nodes go to sleep, for a commit and at rest: no more than a ceiling (Linux)
-	ZAMOK_SWITCHES=1 go test -timeout 4m -count=1 -v -run 'TestContextSwitches' ./cmd/zamok | grep -E '^(---|ok|FAIL|    [a-z_]*_test.go)'
+	ZAMOK_SWITCHES=1 go test -timeout 4m -count=1 -v -run 'TestContextSwitches' ./cmd/zamok | \
+		grep -E '^(---|ok|FAIL|    [a-z_]*_test.go)'
 
 .PHONY: jepsen
 jepsen: jepsen-build ## real processes under real faults for MINUTES (120), run after run; SEED=n repeats choices; root adds disks
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -disks -minutes '$(MINUTES)' -for 5m -min-ok 20000 -min-faults 40
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -disks \
+		-minutes '$(MINUTES)' -for 5m -min-ok 20000 -min-faults 40
 
 .PHONY: jepsen-short
 jepsen-short: jepsen-build ## the same in two minutes or more, until every kind of fault has happened; then five nodes, two killed and one paused in turn; then one that loses its data
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -disks -for 120s -at-most 7m -tries 2 -every-kind -min-ok 100000 -min-faults 60
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -nodes 5 -programs 2 -for 20s -at-most 2m -tries 2 -only 'two killed'
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -programs 2 -for 45s -at-most 3m -tries 2 -only 'wipe node' -min-faults 1
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -disks \
+		-for 120s -at-most 7m -tries 2 -every-kind -min-ok 100000 -min-faults 60
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -nodes 5 -programs 2 \
+		-for 20s -at-most 2m -tries 2 -only 'two killed'
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -programs 2 \
+		-for 45s -at-most 3m -tries 2 -only 'wipe node' -min-faults 1
 
 .PHONY: jepsen-build
 jepsen-build:
@@ -92,10 +102,13 @@ jepsen-build:
 
 .PHONY: race
 race: ## the tests in their short form under the race detector (needs a C compiler)
-	@# Not the core, which may not use goroutines (make check sees to that), nor tools that use none. Not the simulation: it is
-	@# tens of times slower there, and its time is spent in what is tested below it.
-	CGO_ENABLED=1 go test -race -short -shuffle=on -timeout 15m $(AT_ONCE) $(TESTFLAGS) $(filter-out ./jepsen/sim ./fsm,$(LONGEST)) \
-		$$(go list ./... | grep -vE '^[^/]*/((clock|fsm|session)(/.*)?|jepsen/(sim|check)|cmd/(policy|mutants))$$')
+	@# Not the core, which may not use goroutines (make check sees to that), nor tools that use
+	@# none. Not the simulation: it is tens of times slower there, and its time is spent in what is
+	@# tested below it.
+	CGO_ENABLED=1 go test -race -short -shuffle=on -timeout 15m $(AT_ONCE) $(TESTFLAGS) \
+		$(filter-out ./jepsen/sim ./fsm,$(LONGEST)) \
+		$$(go list ./... | \
+			grep -vE '^[^/]*/((clock|fsm|session)(/.*)?|jepsen/(sim|check)|cmd/(policy|mutants))$$')
 
 .PHONY: mutants
 mutants: ## insert each known bug; a test must catch it (MUTANT=regexp picks some; SINCE=.ci/passed those that are due)

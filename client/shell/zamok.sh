@@ -1,13 +1,15 @@
 #!/bin/sh
-# Runs a command under a lock of a zamok cluster, with a POSIX shell and curl (7.55 or newer). docs/guide/http.md explains it.
+# Runs a command under a lock of a zamok cluster, with a POSIX shell and curl (7.55 or newer).
+# docs/guide/http.md explains it.
 #
 #	zamok.sh NAME -- COMMAND…
 #
-# Environment: ZAMOK_HTTP, the nodes, "http://node1:5752 http://node2:5752"; ZAMOK_TTL, how long the lock outlives this machine,
-# in seconds (15, at least 10); ZAMOK_WAIT, the longest wait ("30s", "forever"). The command has its token in ZAMOK_LOCK_TOKEN,
-# and is ended when the lock is lost. To nodes with TLS write https; what curl needs for them stands in $CURL_HOME/.curlrc, as
-# cacert = "/etc/ca.pem". ZAMOK_TOKEN_FILE names a file with the token that says who this is; without TLS it is sent to this
-# machine only.
+# Environment: ZAMOK_HTTP, the nodes, "http://node1:5752 http://node2:5752"; ZAMOK_TTL, how long the
+# lock outlives this machine, in seconds (15, at least 10); ZAMOK_WAIT, the longest wait ("30s",
+# "forever"). The command has its token in ZAMOK_LOCK_TOKEN, and is ended when the lock is lost. To
+# nodes with TLS write https; what curl needs for them stands in $CURL_HOME/.curlrc, as
+# cacert = "/etc/ca.pem". ZAMOK_TOKEN_FILE names a file with the token that says who this is;
+# without TLS it is sent to this machine only.
 # Exit codes: the command's own; 121 not acquired, 123 lost, 124 unavailable, 125 others.
 set -eu
 
@@ -20,8 +22,8 @@ now() { # whole seconds, of a clock that is never set, if there is one
 	if [ -r /proc/uptime ]; then cut -d. -f1 /proc/uptime; else date +%s; fi
 }
 
-# seconds TEXT: "1m54.5s" is 114; it fails if TEXT is no duration. What a server has written is parsed, and never in $(( )): there
-# some shells run commands that they find in it.
+# seconds TEXT: "1m54.5s" is 114; it fails if TEXT is no duration. What a server has written is
+# parsed, and never in $(( )): there some shells run commands that they find in it.
 seconds() {
 	printf '%s\n' "$1" | awk '
 		NR > 1 || !/^([0-9]+h)?([0-9]+m)?([0-9]+(\.[0-9]+)?s|[0-9]+ms)?$/ || !/./ { exit wrong = 1 }
@@ -42,8 +44,9 @@ field() { # FIELD FILE: the text of a field in JSON
 	sed -n 's/.*"'"$1"'":"\([^"]*\)".*/\1/p' "$2"
 }
 
-# request PATH UNTIL CURL-ARGUMENT… sends a request to one node after another until one answers it. $status: 000 if none does,
-# "none" if none of them is a node; $sent: when it was sent; $doubt: not empty if an attempt before may have taken effect.
+# request PATH UNTIL CURL-ARGUMENT… sends a request to one node after another until one answers it.
+# $status: 000 if none does, "none" if none of them is a node; $sent: when it was sent; $doubt: not
+# empty if an attempt before may have taken effect.
 request() {
 	path=$1 until=$2 doubt=''
 	shift 2
@@ -53,14 +56,17 @@ request() {
 			node=${node%/} sent=$(now)
 			[ "$sent" -lt "$until" ] || { status=000; return; }
 			: >"$answer" >"$answer.head" # those of the attempt before
-			result=$(curl -sS -K "$dir/curl" -D "$answer.head" -o "$answer" -w '%{http_code} %{time_pretransfer}' --connect-timeout 1 \
+			result=$(curl -sS -K "$dir/curl" -D "$answer.head" -o "$answer" \
+				-w '%{http_code} %{time_pretransfer}' --connect-timeout 1 \
 				"$@" "$node$path" 2>"$answer.error") && failed=0 || failed=$?
 			status=${result%% *}
-			from=$(tr -d '\r' <"$answer.head" | sed -n 's/^[Zz]amok-[Cc]luster: \([0-9a-f]*\)$/\1/p')
+			from=$(tr -d '\r' <"$answer.head" |
+				sed -n 's/^[Zz]amok-[Cc]luster: \([0-9a-f]*\)$/\1/p')
 			case $failed,$status in
 			0,429 | 0,50[234]) wrong='' ;; # the node can't help now: the next one
 			0,*)
-				[ "$from" ] || [ "$status" -ge 300 ] || { doubt=yes; continue; } # that was no node, or its answer was changed on the way
+				# that was no node, or its answer was changed on the way
+				[ "$from" ] || [ "$status" -ge 300 ] || { doubt=yes; continue; }
 				[ "$cluster" ] || [ -z "$from" ] || pin "$from"
 				[ -z "$from" ] || [ "$from" = "$cluster" ] || two_clusters
 				[ "$(field outcome "$answer")" != not_done ] || doubt='' # no attempt has done it
@@ -79,7 +85,9 @@ request() {
 	done
 }
 
-pin() { # CLUSTER: it is that of this run from the first answer on; in another one, another program may hold the same lock
+# CLUSTER: it is that of this run from the first answer on; in another one, another program may hold
+# the same lock
+pin() {
 	cluster=$1
 	printf 'header = "Zamok-Cluster: %s"\n' "$1" >>"$dir/curl"
 }
@@ -90,13 +98,17 @@ two_clusters() {
 		"$node" "$from" "$cluster" >"$answer"
 }
 
-# renew renews the lock. The time for which it is certain counts from before the request was sent: so old the lease may be.
+# renew renews the lock. The time for which it is certain counts from before the request was sent:
+# so old the lease may be.
 renew() {
 	request /v1/renew $((deadline - kill_after - 2)) --max-time 2 -d "@$dir/lock"
-	[ "$status" = 200 ] && valid=$(seconds "$(field valid_for "$answer")") && deadline=$((sent + valid))
+	[ "$status" = 200 ] && valid=$(seconds "$(field valid_for "$answer")") &&
+		deadline=$((sent + valid))
 }
 
-keep() { # in the background: renews the lock; when it is lost, ends the command before another program can have it
+# in the background: renews the lock; when it is lost, ends the command before another program can
+# have it
+keep() {
 	answer=$dir/renewed
 	while sleep "$pause"; do
 		kill -0 "$job" || return 0 # and this script was killed, or would have ended this loop
@@ -123,7 +135,9 @@ finish() {
 		answer=$dir/released
 		request /v1/release $(($(now) + 5)) --max-time 2 -d "@$dir/lock"
 		case $status in
-		200) case $(field reason "$answer") in '' | dropped | closed) ;; *) : >"$dir/lost" ;; esac ;;
+		200)
+			case $(field reason "$answer") in '' | dropped | closed) ;; *) : >"$dir/lost" ;; esac
+			;;
 		000) ;; # without an answer, it is free one ttl after the last renewal
 		*) [ "$doubt" ] || : >"$dir/lost" ;; # else the attempt before may have released it
 		esac
@@ -152,11 +166,15 @@ kill_after=2 # seconds from TERM to KILL
 number "$ttl" && [ "$ttl" -ge 10 ] || fail 125 'ZAMOK_TTL is below 10'
 case $wait in
 forever) end=999999999999 ;;
-*) end=$(seconds "$wait") && end=$(($(now) + end + ttl)) || fail 125 'ZAMOK_WAIT is neither a time, as in 1m30s, nor forever' ;;
+*)
+	end=$(seconds "$wait") && end=$(($(now) + end + ttl)) ||
+		fail 125 'ZAMOK_WAIT is neither a time, as in 1m30s, nor forever'
+	;;
 esac
 if [ "${ZAMOK_TOKEN_FILE:-}" ]; then
 	for node in $nodes; do
-		echo "$node" | grep -Eq '^https:|^http://(localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?/?$' ||
+		echo "$node" |
+			grep -Eq '^https:|^http://(localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?/?$' ||
 			fail 125 "$node: a token is sent over https only, or to this machine: others could read it on the way"
 	done
 fi
@@ -171,9 +189,11 @@ if [ "${ZAMOK_TOKEN_FILE:-}" ]; then # on a command line others would see it
 fi >"$dir/curl"
 
 # Acquire. While it waits (202), the same request under the same key keeps its place.
-printf '{"name":"%s","ttl":"%ss","wait":"%s","poll":"%ss"}' "$name" "$ttl" "$wait" $((ttl / 3)) >"$dir/request"
+printf '{"name":"%s","ttl":"%ss","wait":"%s","poll":"%ss"}' "$name" "$ttl" "$wait" \
+	$((ttl / 3)) >"$dir/request"
 status=410 waited=yes
-while [ "$status" = 202 ] || [ "$status$waited" = 410yes ]; do # 410 after 202: granted and lost unnoticed, so it begins anew
+# 410 after 202: granted and lost unnoticed, so it begins anew
+while [ "$status" = 202 ] || [ "$status$waited" = 410yes ]; do
 	waited=yes
 	if [ "$status" != 202 ]; then
 		printf 'Idempotency-Key: %s' "$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')" >"$dir/key"
@@ -189,12 +209,14 @@ esac
 grep -q '^{' "$answer" || fail 125 "$node is no address of a node: $(cat "$answer")"
 [ "$status" = 200 ] || fail 125 "$node: $(cat "$answer")"
 mv "$answer" "$dir/lock" # the body of renew and release
-valid=$(seconds "$(field valid_for "$dir/lock")") || fail 125 'the node has answered no time for which the lock is certain'
+valid=$(seconds "$(field valid_for "$dir/lock")") ||
+	fail 125 'the node has answered no time for which the lock is certain'
 ZAMOK_LOCK_TOKEN=$(field token "$dir/lock")
 number "$ZAMOK_LOCK_TOKEN" || fail 125 'the node has answered a token that is no number'
 deadline=$((sent + valid))
 pause=$((valid / 3))
-[ "$(now)" -le $((sent + pause)) ] || renew || fail 124 'the lock could not be renewed' # the answer took long
+# the answer took long
+[ "$(now)" -le $((sent + pause)) ] || renew || fail 124 'the lock could not be renewed'
 export ZAMOK_LOCK_TOKEN
 
 # Run the command, in a process group of its own where that is possible.

@@ -56,7 +56,8 @@ public class Curator {
     }
 
     static CuratorFramework connect(String address) throws Exception {
-        CuratorFramework zk = CuratorFrameworkFactory.newClient(address, new ExponentialBackoffRetry(100, 5));
+        CuratorFramework zk = CuratorFrameworkFactory.newClient(
+                address, new ExponentialBackoffRetry(100, 5));
         zk.start();
         zk.blockUntilConnected();
         return zk;
@@ -72,7 +73,8 @@ public class Curator {
         CuratorFramework a = connect(args[0]);
         CuratorFramework b = connect(args[0]);
 
-        locked(a, "/curator/lock", () -> check(!ifFree(b, "/curator/lock", () -> {}), "two hold the lock"));
+        locked(a, "/curator/lock", () ->
+                check(!ifFree(b, "/curator/lock", () -> {}), "two hold the lock"));
         check(ifFree(b, "/curator/lock", () -> {}), "the lock is free");
 
         InterProcessMutex mutex = new InterProcessMutex(a, "/curator/reentrant");
@@ -82,7 +84,8 @@ public class Curator {
         check(mutex.isOwnedByCurrentThread(), "one release of two frees the lock");
         mutex.release();
         locked(a, "/curator/object", () ->
-                check(!ifFree(a, "/curator/object", () -> {}), "another object of the same client is let in"));
+                check(!ifFree(a, "/curator/object", () -> {}),
+                        "another object of the same client is let in"));
 
         InterProcessReadWriteLock rw = new InterProcessReadWriteLock(a, "/curator/rw");
         InterProcessReadWriteLock other = new InterProcessReadWriteLock(b, "/curator/rw");
@@ -95,12 +98,16 @@ public class Curator {
         other.readLock().release();
         rw.readLock().release();
 
-        permitted(a, "/curator/permits", () -> permitted(b, "/curator/permits", () -> permitted(a, "/curator/permits", () -> {
-            Lease fourth = new InterProcessSemaphoreV2(b, "/curator/permits", 3).acquire(0, TimeUnit.SECONDS);
-            check(fourth == null, "four permits of three");
-            Lease larger = new InterProcessSemaphoreV2(b, "/curator/permits", 4).acquire(5, TimeUnit.SECONDS);
-            check(larger != null, "another limit is not noticed"); // clients must agree by themselves
-        })));
+        permitted(a, "/curator/permits", () ->
+                permitted(b, "/curator/permits", () -> permitted(a, "/curator/permits", () -> {
+                    Lease fourth = new InterProcessSemaphoreV2(b, "/curator/permits", 3)
+                            .acquire(0, TimeUnit.SECONDS);
+                    check(fourth == null, "four permits of three");
+                    Lease larger = new InterProcessSemaphoreV2(b, "/curator/permits", 4)
+                            .acquire(5, TimeUnit.SECONDS);
+                    // clients must agree by themselves
+                    check(larger != null, "another limit is not noticed");
+                })));
 
         LeaderLatch second = new LeaderLatch(b, "/curator/leader", "b");
         elected(a, "/curator/leader", "a", () -> {

@@ -1,4 +1,5 @@
-"""What the guide says about Kazoo and zamok.py, checked against servers: kazoo_locks.py ZOOKEEPER ZAMOK."""
+"""What the guide says about Kazoo and zamok.py, checked against servers:
+kazoo_locks.py ZOOKEEPER ZAMOK."""
 
 import sys
 import threading
@@ -52,7 +53,8 @@ def main(address, node):
     a.start()
     b.start()
 
-    locked(a, "/kazoo/lock", lambda: check(not if_free(b, "/kazoo/lock", lambda: None), "two hold the lock"))
+    locked(a, "/kazoo/lock", lambda: check(
+        not if_free(b, "/kazoo/lock", lambda: None), "two hold the lock"))
     check(if_free(b, "/kazoo/lock", lambda: None), "the lock is free")
 
     lock = a.Lock("/kazoo/again", "me")
@@ -67,9 +69,11 @@ def main(address, node):
     reading(a, "/kazoo/rw", beside_a_reader)
 
     def beside_three():
-        check(not b.Semaphore("/kazoo/permits", max_leases=3).acquire(blocking=False), "four permits of three")
+        check(not b.Semaphore("/kazoo/permits", max_leases=3).acquire(blocking=False),
+              "four permits of three")
 
-    permitted(a, "/kazoo/permits", lambda: permitted(b, "/kazoo/permits", lambda: permitted(a, "/kazoo/permits", beside_three)))
+    permitted(a, "/kazoo/permits", lambda: permitted(
+        b, "/kazoo/permits", lambda: permitted(a, "/kazoo/permits", beside_three)))
 
     second = threading.Event()
     follower = threading.Thread(target=elected, args=(b, "/kazoo/leader", second.set))

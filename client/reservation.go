@@ -145,10 +145,9 @@ func (c *Client) acquireReserved(ctx context.Context, r *Reservation, wait int64
 		case code == zamokpb.Code_CODE_NOT_ACQUIRED && wait == 0:
 			return &NotAcquiredError{Names: names(r.Items),
 				Holders: each(detailsOf(err).GetBlockers(), blocker)}
-		case code == zamokpb.Code_CODE_TICKET_ENDED,
-			// its node dropped it when the connection broke
-			// an earlier TryReserve, whose end was not confirmed
-			code == zamokpb.Code_CODE_NOT_ACQUIRED:
+		// Its node dropped it when the connection broke, or it is of an earlier TryReserve, whose
+		// end was not confirmed.
+		case code == zamokpb.Code_CODE_TICKET_ENDED, code == zamokpb.Code_CODE_NOT_ACQUIRED:
 			r.Ticket++
 		case code == zamokpb.Code_CODE_NO_SESSION:
 			// it ended while it held nothing that this client knew of

@@ -14,12 +14,11 @@ import (
 
 func Example() {
 	var guard fence.Guard
-	fmt.Println(guard.Check("account/200", fence.Exclusive, 34)) // the new holder
-	fmt.Println(guard.Check("account/200", fence.Exclusive, 33)) // the old one, who was paused
+	fmt.Println(guard.Check("stock", fence.Exclusive, 34)) // the new holder
+	fmt.Println(guard.Check("stock", fence.Exclusive, 33)) // the old one, who was paused
 	// Output:
 	// <nil>
-	// fence: the token is older than one seen before: the lock was lost ("account/200": 33 after
-	// 34)
+	// fence: the token is older than one seen before: the lock was lost ("stock": 33 after 34)
 }
 
 func TestGuard(t *testing.T) {

@@ -143,9 +143,10 @@ func (s *sessionOf) acquire(ctx context.Context, request *zamokpb.AcquireRequest
 // waiters waits until so many wait for a lock.
 func (s *sessionOf) waiters(name string, want int) {
 	s.Helper()
-	require.Eventually(s, func() bool {
+	require.EventuallyWithT(s, func(t *assert.CollectT) {
 		lock, err := s.Get(s.ctx, &zamokpb.GetRequest{Name: name})
-		return err == nil && int(lock.Lock.Waiters) == want
+		require.NoError(t, err)
+		require.EqualValues(t, want, lock.Lock.Waiters, "%v", lock)
 	}, patience, 5*time.Millisecond)
 }
 

@@ -200,8 +200,9 @@ func callAddress(t testing.TB, address string) caller {
 }
 
 // persistent repeats a unary call that was not done because the node called does not lead, or not
-// any more, or because the leader is overloaded: a machine that stands for a moment may cause
-// either in the middle of a story about something else. Each call has patience of its own.
+// any more, or because the leader is overloaded, and one whose outcome a leader could not see any
+// more: a machine that stands for a moment may cause each in the middle of a story about something
+// else. Each call has patience of its own.
 type persistent struct{ *grpc.ClientConn }
 
 func (p persistent) Invoke(ctx context.Context, method string, args, reply any,
@@ -209,7 +210,7 @@ func (p persistent) Invoke(ctx context.Context, method string, args, reply any,
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := p.ClientConn.Invoke(ctx, method, args, reply, opts...)
-	for notLed(err) || overloaded(err) {
+	for notLed(err) || overloaded(err) || anyInfoOf(err).GetCode() == zamokpb.Code_CODE_UNKNOWN {
 		select {
 		case <-ctx.Done():
 			return err

@@ -319,7 +319,7 @@ func (n *nodes) tryInTurn(ctx context.Context, route route, try func(*node) erro
 		if other, is := err.(otherNodeError); is {
 			one, err = other.node, other.error
 		}
-		if route != anyNode || ctx.Err() == nil { // a cancelled watch tells nothing
+		if route != anyNode || ctx.Err() == nil { // a cancelled watch says nothing of the node
 			leader := n.record(one, err, route != anyNode)
 			if info = infoOf(err); info.GetCode() == zamokpb.Code_CODE_NOT_LEADER &&
 				info.GetLeader() != "" && one.relay != nil {

@@ -93,7 +93,7 @@ func (a *app) printError(err error) int {
 		}
 	}
 	if e := (*signalError)(nil); errors.As(err, &e) {
-		return exitSignalBase + int(e.signal) // not printed: whoever sent the signal knows
+		return exitSignalBase + int(e.signal) // not printed: the sender of the signal knows
 	}
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		fmt.Fprintf(a.stderr, "zamok: %s\n", visible.Line(line))

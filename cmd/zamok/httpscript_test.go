@@ -137,7 +137,7 @@ func eachHTTPClient(t *testing.T, test func(t *testing.T, language string, progr
 	}
 }
 
-// What a server answers is parsed, never evaluated: whoever may listen on the port would run
+// What a server answers is parsed, never evaluated: who may listen on the port would run
 // commands. In $(( )) of bash, a text is a variable's name, and its index a command.
 func TestHTTPClientsEvaluateNothing(t *testing.T) {
 	requireTools(t, "bash", "python3", "node", "curl")

@@ -234,7 +234,7 @@ func (s *Set) Readable(c Caller, verb Verb, prefix string) (ranges []Range) {
 			}
 		}
 	}
-	// of two with the same text, that which covers the other first
+	// of two with the same text, the one that covers the other comes first
 	slices.SortFunc(parts, func(a, b pattern) int {
 		return cmp.Or(strings.Compare(a.text, b.text),
 			-cmp.Compare(len(a.String()), len(b.String())))

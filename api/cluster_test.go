@@ -199,10 +199,10 @@ func callAddress(t testing.TB, address string) caller {
 	return caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn}
 }
 
-// persistent repeats a unary call that was not done because the node called does not lead, or not
-// any more, or because the leader is overloaded, and one whose outcome a leader could not see any
-// more: a machine that stands for a moment may cause each in the middle of a story about something
-// else. Each call has patience of its own.
+// persistent repeats a unary call that was not done because the node called does not lead or the
+// leader is overloaded, and one whose outcome a leader could not see: a machine that stands for a
+// moment may cause each in the middle of a story about something else. Each call has patience of
+// its own.
 type persistent struct{ *grpc.ClientConn }
 
 func (p persistent) Invoke(ctx context.Context, method string, args, reply any,

@@ -99,9 +99,9 @@ func startWithRoom(t *testing.T) (*cluster, *roomError) {
 }
 
 // TestOneFullDiskStopsNothing: a follower whose disk is nearly full refuses nothing for the others.
-// Only when a majority has no room does nothing new begin. On a machine that stands for a moment
-// the leader may change, or not have had contact with a node just then: what is demanded comes to
-// be so.
+// Only when a majority is full does nothing new begin. On a machine that stands for a moment the
+// leader may change, or not have had contact with a node just then: what is demanded comes to be
+// so.
 func TestOneFullDiskStopsNothing(t *testing.T) {
 	takesTime(t)
 	t.Parallel()

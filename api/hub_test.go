@@ -282,7 +282,7 @@ func TestStreamIsObserved(t *testing.T) {
 	awaitMetric(t, n, `zamok_lock_wait_seconds_count{mode="exclusive"} 2`)
 }
 
-// A client that does not read its answer delays no other scrape.
+// A client that does not read its answer delays only its own scrape.
 func TestAnUnreadScrapeDelaysNoOther(t *testing.T) {
 	n := startCluster(t, 1, nil).leader()
 	page, client := net.Pipe()

@@ -17,9 +17,9 @@ import (
 	raftpeer "zamok/raftnode/peer"
 )
 
-// TestOnlyMembersRelay: the handshake lets in a server that is no member, without TLS or while this
-// node has not applied its removal. It names the caller of a call, and nothing is done for it,
-// whatever it calls.
+// TestOnlyMembersRelay: the handshake lets in a server that is no member where TLS is off, or while
+// this node still has to apply its removal. It names the caller of a call, and nothing is done for
+// it, whatever it calls.
 func TestOnlyMembersRelay(t *testing.T) {
 	t.Parallel()
 	n := startAlone(t)

@@ -180,7 +180,7 @@ func TestARepeatedReleaseIsAnsweredAsItEnded(t *testing.T) {
 	}
 }
 
-// Keys that can be guessed are refused, and an empty one is not the same as none.
+// Keys that can be guessed are refused, and an empty one differs from none.
 func TestKeysThatCanBeGuessed(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, serveHTTP)

@@ -22,7 +22,7 @@ import (
 type fields = map[string]any
 
 // description is /v1/openapi.json. Every answer of a test is checked against it: it must have all
-// that is required, and nothing that is not described.
+// that is required, and only what is described.
 type description struct {
 	paths, schemas fields
 	whole          fields

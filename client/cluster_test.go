@@ -153,7 +153,7 @@ func hangUp(t testing.TB, cl *client.Client) {
 	}
 }
 
-// mayHaveDone looks that an error says no more than that the cluster's word did not come in time.
+// mayHaveDone looks that an error says only that the cluster's word did not come in time.
 func mayHaveDone(t testing.TB, err error) {
 	t.Helper()
 	var one *client.Error

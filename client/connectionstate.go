@@ -11,8 +11,8 @@ import "cmp"
 //	sessionEnded   ended in the cluster: it holds nothing there
 //	sessionAborted ended here, unconfirmed: it may live on in the cluster until its lease ends
 //
-// An event without a state in the table changes nothing. TestConnectionTransitions compares the
-// table with the code.
+// An event that the table lacks changes nothing. TestConnectionTransitions compares the table with
+// the code.
 //
 //	from \ event   | openSent | openRefused | attach   | streamBroke | endConfirmed | abort
 //	unopened       | opening  | -           | -        | -           | sessionEnded | sessionEnded

@@ -32,7 +32,7 @@ type dns struct {
 
 	mu      sync.Mutex
 	silent  bool
-	hosts   map[string][]string // addresses of a host; a name without any does not exist
+	hosts   map[string][]string // addresses of a host; a name that has none does not exist
 	targets map[string][]string // of SRV records
 	queries map[string]int      // how often for a name's A records, or its SRV records
 	leads   map[string]string   // what an address leads to; nothing listens at others
@@ -255,8 +255,8 @@ func TestANameIsLookedUpAgainWhenAllAddressesFail(t *testing.T) {
 	require.NoError(t, l.Unlock(ctx))
 	require.NoError(t, held.Unlock(ctx))
 
-	// The addresses of before are left, and those that are not wrong stay if the name can't be
-	// looked up any more.
+	// The addresses of before are left, and the right ones stay if the name can't be looked up any
+	// more.
 	d.change(func() {
 		d.hosts, d.leads = nil, nil
 		d.cut()
@@ -431,7 +431,7 @@ func TestAHostHasSeveralAddresses(t *testing.T) {
 	require.Positive(t, d.times("zamok.test"))
 }
 
-// A look-up that gets no answer does not hold up a client that has another endpoint.
+// A look-up that gets no answer leaves a client free to use another endpoint.
 func TestASilentNameIsNotWaitedForBesideAnEndpoint(t *testing.T) {
 	takesTime(t)
 	t.Parallel()

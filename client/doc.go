@@ -26,8 +26,8 @@
 // client attaches to its session again: waits keep their queue positions, and locks their tokens.
 // Without a majority the cluster grants nothing, and holders continue until their own deadline.
 //
-// A lock cannot stop a process that does not check it, since the process may be paused between a
-// look at [Lock.Err] and the write that it guards. Storage can: see [Lock.Token] and package fence.
+// A lock stops only a process that checks it, and even that may be paused between a look at
+// [Lock.Err] and the write that it guards. Storage can stop it: see [Lock.Token] and package fence.
 //
 // # Promises
 //

@@ -55,7 +55,7 @@ func (s faultyServer) Session(
 	return stream.Send(&zamokpb.ServerFrame{Messages: []*zamokpb.ServerMessage{s.first}})
 }
 
-// A client does not attach to a node whose first message is no valid session state. It tries again.
+// A client attaches only to a node whose first message is a valid session state. It tries again.
 func TestANodeWithoutASessionStateIsNotAttached(t *testing.T) {
 	t.Parallel()
 	lease := &zamokpb.SessionState{Session: 7, Ttl: int64(client.DefaultTTL)}
@@ -120,7 +120,7 @@ func notDone(t *testing.T, code zamokpb.Code) error {
 	return st.Err()
 }
 
-// That the last attempt of a call did nothing says nothing of an earlier one without an answer.
+// That the last attempt of a call did nothing leaves open what an unanswered one did before.
 func TestALaterRefusalLeavesACallInDoubt(t *testing.T) {
 	calls := map[string]func(context.Context, *admin.Admin) error{
 		"ForceRelease": func(ctx context.Context, op *admin.Admin) error {

@@ -44,8 +44,8 @@ func plainError(err error) error {
 	return errors.New(err.Error())
 }
 
-// refusedConnection reports whether nothing was sent because there was no connection, for another
-// reason than silence.
+// refusedConnection reports whether the connection was missing, so that nothing was sent, for
+// another reason than silence.
 func refusedConnection(err error) bool {
 	message := status.Convert(err).Message()
 	return err != nil && infoOf(err) == nil && isConnectionError(message) &&

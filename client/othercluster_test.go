@@ -124,7 +124,7 @@ func TestTwoClustersInOneListGiveNoTwoHolders(t *testing.T) {
 	})
 }
 
-// An endpoint that does not answer is not one of another cluster.
+// An endpoint that does not answer does not count as one of another cluster.
 func TestASilentEndpointIsNoError(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)

@@ -97,8 +97,8 @@ func TestAReservationOutlivesItsClient(t *testing.T) {
 		client.NewReservation(time.Hour, client.ExclusiveItem("x"))), "nothing is held")
 }
 
-// A release whose answer did not come is none that others could have made: repeated, it is
-// confirmed.
+// A release whose answer did not come was still this one's, rather than somebody else's: repeated,
+// it is confirmed.
 func TestARepeatedReleaseIsNoLoss(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)

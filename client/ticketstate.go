@@ -12,8 +12,8 @@ package client
 //	ended        ended in the cluster, or never sent
 //	unconfirmed  its session ended here only: it may be held in the cluster until the lease ends
 //
-// An event without a state in the table changes nothing: frames arrive late, twice and in another
-// order. ended and unconfirmed are final. TestTicketTransitions compares the table with the code.
+// An event that the table lacks changes nothing: frames arrive late, twice and in another order.
+// ended and unconfirmed are final. TestTicketTransitions compares the table with the code.
 //
 //	from \ event | send      | onWaiting | onGranted | handOver | giveUp    | onEnded | sessionEnd
 //	unsent       | requested | -         | -         | -        | ended     | ended   | ended

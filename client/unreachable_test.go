@@ -47,8 +47,8 @@ func TestDialNamesEveryEndpointAndWhy(t *testing.T) {
 	hangUp(t, cl)
 }
 
-// An attempt that found no connection took no effect, so what the next node says is the whole
-// truth. Each client asks its endpoints in another order.
+// An attempt without a connection had no effect, so what the next node says is the whole truth.
+// Each client asks its endpoints in another order.
 func TestAnAttemptWithoutAConnectionLeavesNoDoubt(t *testing.T) {
 	c := startCluster(t, 1)
 	ctx := soon(t)

@@ -93,7 +93,7 @@ func TestALimitedWaitOutlivesTheLeader(t *testing.T) {
 }
 
 // If the cluster's word does not come, a limited wait ends RequestTimeout later by itself. What was
-// sent is in doubt then, and is cancelled in the background; what was not sent is not.
+// sent is in doubt then, and is cancelled in the background; what was kept back is certain.
 func TestALimitedWaitEndsWithoutTheCluster(t *testing.T) {
 	t.Parallel()
 	c, g := startCluster(t, 1), &gate{}

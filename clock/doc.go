@@ -135,9 +135,9 @@
 //
 // So a renewal that a client sent at s and that was heard in an entry stamped at
 // p ≥ s keeps its session until T + ttl of cluster time, and no node can reach
-// that before s + ttl of real time: not a new leader that starts from what the
-// old one left, not one that was restored from a snapshot, not a leader that was
-// paused, or whose disk hung. All these make time slow. What remains is that
+// that before s + ttl of real time: neither a new leader that starts from what the
+// old one left, nor one that was restored from a snapshot, nor one that was paused
+// or whose disk hung. All these make time slow. What remains is that
 // clocks run at slightly different *rates*; a client allows for that (below).
 //
 // Each part is needed. If a leader went by its monotonic clock alone, or by the

@@ -35,9 +35,9 @@ func (s Stamp) Before(u Stamp) bool {
 // String prints "term:index".
 func (s Stamp) String() string { return fmt.Sprintf("%d:%d", s.Term, s.Index) }
 
-// Span is a length of time in nanoseconds. It is time.Duration under a name of
-// our own, because the packages that must not be able to read a clock do not
-// import "time" at all and still have to count in something.
+// Span is a length of time in nanoseconds. It is time.Duration under a name of our own, because the
+// packages that must be unable to read a clock do without "time" and still have to count in
+// something.
 type Span int64
 
 const (

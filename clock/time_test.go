@@ -22,7 +22,7 @@ func TestSpanConvertsToDuration(t *testing.T) {
 	assert.Equal(t, clock.FromDuration(time.Nanosecond), clock.Nanosecond)
 }
 
-// A timer that is a tenth slow goes off in time, unless there is no time.
+// A timer that is a tenth slow goes off in time, if any is left.
 func TestTimerGoesOffInTime(t *testing.T) {
 	for _, s := range []clock.Span{2 * clock.Millisecond, 100 * clock.Millisecond, clock.Hour} {
 		assert.LessOrEqual(t, s.Timer()*clock.BendDivisor/(clock.BendDivisor-1), s.Duration())

@@ -107,7 +107,8 @@ type DropUnrenewed Drop
 type Downgrade Drop
 
 // ForceRelease ends, whole, the tickets that hold Name with a token ≤ Token: what the operator saw.
-// There is no form without a token, since a repeated one would end a later grant.
+// The token is always needed, since a command without one would end a later grant if it were
+// repeated.
 type ForceRelease struct {
 	Name   string
 	Token  uint64 // from 1

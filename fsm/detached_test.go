@@ -29,7 +29,7 @@ func TestDetachOfOldAttachmentIsIgnored(t *testing.T) {
 	require.Equal(t, Disconnected, a.Events[0].Reason)
 }
 
-// A session that never attached has no stream: a break that names attachment 0 has no stream.
+// A session that was never attached has no stream: a break that names attachment 0 has no stream.
 func TestDetachWithoutAttachmentIsInvalid(t *testing.T) {
 	b := newHarness(t)
 	s := b.open(1, clock.Minute)

@@ -36,9 +36,9 @@
 // index is a function of state and entry, and nodes cannot disagree about it. The index of the step
 // or command that made a grant is the token of the grant.
 //
-// An entry that cannot be decoded is never skipped: another binary may know it, and have
-// acknowledged what it asks for. Apply changes nothing and returns a [FormatError], and the process
-// must end. [Checker] finds such an entry before it is in a log.
+// An entry that cannot be decoded stops the node: another binary may know it, and have acknowledged
+// what it asks for. Apply changes nothing and returns a [FormatError], and the process must end.
+// [Checker] finds such an entry before it is in a log.
 //
 // # Tickets
 //

@@ -44,8 +44,8 @@ func (m *Machine) grantUnblocked() {
 	m.marked, m.granted = m.marked[:0], m.granted[:0]
 }
 
-// isUnused reports whether the lock can be removed: it has no holder and no waiter, and no delay
-// but the restore hold-off, which also closes names that are not in use.
+// isUnused reports whether the lock can be removed: it has neither holder nor waiter, and its only
+// delay may be the restore hold-off, which closes unused names, too.
 func (m *Machine) isUnused(lk *lock) bool {
 	return !lk.inUse() && (lk.delay == 0 || lk.delay == m.holdOffUntil && m.time < m.holdOffUntil)
 }

@@ -274,8 +274,8 @@ func rawEntry(version byte, commands uint64, raw ...byte) []byte {
 	return record.AppendChecksum(append(b, raw...), 0)
 }
 
-// They change nothing at all, not even the index: another node may know the entry, and this one
-// ends.
+// They change nothing at all, and the index stays as well: another node may know the entry, and
+// this one ends.
 func TestUnreadableEntriesAreNotApplied(t *testing.T) {
 	closing := byte(opOf(&CloseSession{}))
 	whole := rawEntry(1, 1, closing, firstSession)

@@ -87,7 +87,7 @@ func (p *comparison) expireAll(term uint64) error {
 	return p.check()
 }
 
-// A name that is not in use costs nothing: not in a snapshot, not in memory.
+// A name out of use costs nothing: not in a snapshot, not in memory.
 func TestUnusedNamesUseNoMemory(t *testing.T) {
 	m := fsm.New()
 	apply := func(now clock.Time, commands ...fsm.Command) fsm.Applied {

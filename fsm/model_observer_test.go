@@ -10,10 +10,9 @@ import (
 )
 
 // observer reads commands, results and events, as any observer of the log could, and reports the
-// first that breaks a promise: never two holders who don't fit beside each other, tokens that rise,
-// nobody overtaken, no grant to the dead or within a delay, each ticket acts once, no lease ends
-// early. It shares nothing with the model, so what machine and model both misread is still caught
-// here.
+// first that breaks a promise: holders always fit beside each other, tokens rise, nobody
+// overtaken, no grant to the dead or within a delay, each ticket acts once, no lease ends early. It
+// shares nothing with the model, so what machine and model both misread is still caught here.
 type observer struct {
 	time           clock.Time
 	stamp          clock.Stamp

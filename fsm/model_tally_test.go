@@ -8,8 +8,8 @@ import (
 	"zamok/fsm"
 )
 
-// tally counts what happened. A random test that never reached a rule has not tested it, so what
-// must have happened is asserted from here.
+// tally counts what happened. A random test only tests the rules that it reached, so what must have
+// happened is asserted from here.
 type tally struct {
 	entries, commands, restores int
 	codes                       [len(commandKinds)][14]int // by kind of command and code

@@ -80,8 +80,8 @@ func TestQuotas(t *testing.T) {
 }
 
 // A refused ticket stays refused when there is room, whether the same Acquire comes again at once
-// or out of a snapshot. Otherwise a client with the answer "not done" would have a lock that nobody
-// releases.
+// or out of a snapshot. Otherwise a client that was answered "not done" would hold a lock, which
+// would stay.
 func TestATicketRefusedByAQuotaStaysRefused(t *testing.T) {
 	b := newHarness(t)
 	id := b.openAs(1, "he")

@@ -144,7 +144,7 @@ func (s *snapshotReader) record() error {
 		err = recordReaders[kind](s, &s.c)
 	}
 	s.records++
-	// what makes no sense may only follow from bytes that can't be read
+	// nonsense may only follow from bytes that can't be read
 	return cmp.Or(s.c.End(), err)
 }
 

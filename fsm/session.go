@@ -85,8 +85,8 @@ func (c *Attach) execute(m *Machine) Result {
 	return Result{}.forSession(s)
 }
 
-// execute ends a session whose stream broke, unless there was a renewal since. A session that
-// never attached has no stream that could break.
+// execute ends a session whose stream broke, unless there was a renewal since. A session that was
+// never attached has no stream to break.
 func (c *ReleaseOnDisconnect) execute(m *Machine) Result {
 	if c.Attachment == 0 {
 		return invalid("attachment")

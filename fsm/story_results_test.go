@@ -192,7 +192,7 @@ func (t *transcript) describeWaiting(c *Acquire, r Result) {
 		formatUntil(view.WaitUntil, ", until %v at most"), t.queuePositions(ref))
 }
 
-// queuePositions says where a waiting ticket stands; nothing if it no longer waits.
+// queuePositions says where a waiting ticket stands; nothing if its wait is over.
 func (s *story) queuePositions(ref TicketRef) string {
 	view, _ := s.m.Ticket(ref)
 	if view.State != Waiting {

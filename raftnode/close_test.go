@@ -26,8 +26,8 @@ func (h *heldLog) StoreLogs(logs []*raft.Log) error {
 	return h.LogStore.StoreLogs(logs)
 }
 
-// A raft that ends by itself, as one does that was removed, answers nothing that it has not looked
-// at yet. Closing ends all the same, and what waits gets an unknown outcome.
+// A raft that ends by itself, as one does that was removed, leaves unanswered what it has still to
+// look at. Closing ends all the same, and what waits gets an unknown outcome.
 func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

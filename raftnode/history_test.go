@@ -176,7 +176,7 @@ func TestHistoriesNeverShareTokens(t *testing.T) {
 	})
 }
 
-// The scale is used up in 2242, and a clock that was never set does no harm.
+// The scale is used up in 2242, and a clock that was never set is harmless.
 func TestTheScaleOfTokens(t *testing.T) {
 	tokens, begins := TokenClock(time.Date(2242, 1, 1, 0, 0, 0, 0, time.UTC))
 	assert.Less(t, tokens, uint64(fsm.TokenBaseMax))

@@ -170,7 +170,7 @@ func TestCloseWaitsForARequestToJoin(t *testing.T) {
 	})
 }
 
-// A member that has applied nothing yet does not know its cluster. To add it again changes nothing.
+// A member learns its cluster when it applies its first entry. To add it again changes nothing.
 func TestAMemberThatHasAppliedNothingIsAddedAgain(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		late := b.nodes[2]

@@ -107,7 +107,7 @@ func (c *changes) serverAt(
 	}
 	var mine fsm.ClusterID
 	c.state.view(func(m *fsm.Machine) { mine = m.Cluster() })
-	// An initial member that has applied nothing yet does not know the cluster; its incarnation
+	// An initial member learns the cluster when it applies its first entry; its incarnation
 	// identifies it.
 	member := run.servers().has(answer.ID())
 	switch {

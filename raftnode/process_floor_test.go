@@ -94,7 +94,7 @@ func openFloor(t *testing.T, o order) *floor {
 	config.NotifyCh = nil
 	incarnations := make(map[string]peer.Incarnation)
 	for _, node := range list.Nodes() {
-		incarnations[node.ID] = peer.Incarnation{1} // without a handshake nothing looks at it
+		incarnations[node.ID] = peer.Incarnation{1} // only a handshake looks at it
 	}
 	founders := peer.NewInitialMembers(list, incarnations)
 	require.NoError(t, raft.BootstrapCluster(config, logs, bolt, snapshots, transport,

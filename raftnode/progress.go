@@ -31,7 +31,7 @@ const (
 	// emptied, in turn.
 	moveInterval = time.Minute
 	// yieldTimeouts is for how many election timeouts without a leader a node that gave way
-	// recently does not campaign. The others do after one to two, so they have several tries.
+	// recently stays passive. The others do after one to two, so they have several tries.
 	yieldTimeouts = 6
 	// A leader makes no progress when that shows for progressSpell of the latest progressWindow.
 	// Ticks are counted, so a pause of the process counts as one.

@@ -314,10 +314,10 @@ func (ps *proposals) written(logs []*raft.Log) {
 }
 
 // failWhenOver makes a future of raft fail with raft.ErrRaftShutdown once over is closed. Raft
-// never completes the futures that it has not looked at when it ends (hashicorp/raft#498), so a
-// caller would wait for them forever. Against that the futures have a field ShutdownCh, which raft
-// sets for restores only. The field is exported and its type is not, so it is set by reflection,
-// before Error reads it. A future without the field is returned as it is.
+// forgets the futures that it has still to look at when it ends (hashicorp/raft#498), so a caller
+// would wait for them forever. Against that the futures have a field ShutdownCh, which raft sets
+// for restores only. The field is exported and its type is not, so it is set by reflection, before
+// Error reads it. A future without the field is returned as it is.
 func failWhenOver[F raft.Future](over chan struct{}, future F) F {
 	v := reflect.ValueOf(future)
 	if v.Kind() != reflect.Pointer { // one that was complete from the beginning

@@ -246,7 +246,7 @@ func (q *queue) end() batch {
 		q.fill(fair.Urgent, math.MaxInt, 0, math.MaxInt)
 	}
 	b := q.batch(len(q.renewals))
-	// a node that does not lead needs no room
+	// only a leader needs room
 	q.waiting, q.taken, q.renewals = fair.Queue[request]{}, nil, map[session.ID][]Done{}
 	return b
 }
@@ -312,8 +312,7 @@ func (b *batch) fail(err error) { b.answer(fsm.Applied{}, err) }
 
 // batcher decides how many requests share an entry. The cost of an entry, mostly a disk flush on
 // the leader and on a follower at the same time, hardly depends on its size. So requests that
-// arrive at about the same time should share one, and a request that has none to share with should
-// not wait.
+// arrive at about the same time should share one, and a lone request should go at once.
 //
 // A client often sends its next request as soon as it is answered. If the first such request were
 // proposed alone, the others would wait for it, and again the next time: the clients would split

@@ -211,9 +211,9 @@ func (rs *raftRuns) leading() (*raftRun, error) {
 func (run *raftRun) servers() servers { return run.raft.GetConfiguration().Configuration().Servers }
 
 // mayPostpone reports whether this node may send entries to the followers before they are on its
-// own disk (W2): they are commands of the term in which it leads, and no majority is complete
-// without a follower. Raft calls the log on the goroutine that changes the configuration, so this
-// one does not change meanwhile.
+// own disk (W2): they are commands of the term in which it leads, and each majority needs a
+// follower. Raft calls the log on the goroutine that changes the configuration, so this one does
+// not change meanwhile.
 func (rs *raftRuns) mayPostpone(entries []*raft.Log) bool {
 	run := rs.latest.Load()
 	if run == nil || run.raft.State() != raft.Leader {

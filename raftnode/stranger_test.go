@@ -318,8 +318,8 @@ func TestTheLastTwoConfigurationsAreKnownAtFirst(t *testing.T) {
 }
 
 // What is announced is about the node that announces it, and only a server of the configuration
-// does: so a name that never was a node's has no record, also without TLS. There, 1 021 such
-// records once took the place of those of the nodes.
+// does: so a record is made only for a name that has been a node's, also without TLS. There, 1 021
+// such records once took the place of those of the nodes.
 func TestOnlyServersAnnounceThemselves(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)

@@ -69,7 +69,7 @@ func TestTheLeadershipGoesToNoNodeThatReplays(t *testing.T) {
 	})
 }
 
-// If no other node is healthy a transfer without a name is refused, and says why of each; a name is
+// If all others are unhealthy a transfer without a name is refused, and says why of each; a name is
 // obeyed, and a leader that stops takes what there is.
 func TestWithoutAHealthyNodeATransferNamesOne(t *testing.T) {
 	inBubble(t, func(b *bubble) {

@@ -297,8 +297,8 @@ type shortTTLs struct {
 	latest  int
 }
 
-// count returns how many sessions have a ttl below least. It looks at each of them, unless none
-// can, at most once a second.
+// count returns how many sessions have a ttl below least. It looks at them only if one can, and at
+// most once a second.
 func (s *shortTTLs) count(state *state, least clock.Span) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,8 +26,8 @@ func ofAnotherBinary() []byte {
 	return record.AppendChecksum(append(b, 200), 0)
 }
 
-// An entry that a follower can't decode is not in its log, and so not acknowledged, and the
-// follower ends. What a majority does not know is never committed, although the leader knows it.
+// A follower that can't decode an entry keeps it out of its log, so it acknowledges nothing, and
+// ends. What only a minority knows is never committed, although the leader is of it.
 func TestAFollowerEndsBeforeItAcknowledgesAnEntryOfAnotherBinary(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()
@@ -106,8 +106,8 @@ func TestASnapshotOfAnotherBinaryIsNotCalledDamaged(t *testing.T) {
 	require.ErrorContains(t, restore(b.Bytes()[:b.Len()-1]), "replace the node")
 }
 
-// What a leader can't decode is refused, not done, and the leader continues. A command that is too
-// large for an entry does not pass package api; here it stands for any mistake.
+// What a leader can't decode is refused as not done, and the leader continues. A command that is
+// too large for an entry does not pass package api; here it stands for any mistake.
 func TestALeaderRefusesWhatItCannotDecode(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.quietLeader()

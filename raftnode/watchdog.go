@@ -101,7 +101,7 @@ type stallSamples struct {
 
 func (wd *watchdog) sample(run *raftRun, now time.Time) (s stallSamples) {
 	s.write, _ = wd.store.Writing()
-	// In this order: an epoch that has just ended is none that did not open.
+	// In this order: an epoch that has just ended did open.
 	open, led := wd.proposer.leads(), run.ledSince()
 	if !open {
 		s.opening = led

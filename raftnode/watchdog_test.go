@@ -113,8 +113,8 @@ func TestAFollowerWhoseDiskHangsStays(t *testing.T) {
 	})
 }
 
-// A leader that gets no majority because the others' disks are full or hang is not stuck itself:
-// were it to end, it would be missing when they are well again.
+// A leader that gets no majority because the others' disks are full or hang is itself well: were it
+// to end, it would be missing when they are well again.
 func TestALeaderThatWaitsForOthersStays(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"full", "stalling"} {
@@ -178,7 +178,7 @@ func TestWhoWasStuckLetsOthersLead(t *testing.T) {
 }
 
 // The watchdog looks at a run of raft that has ended until the next one begins. It must not count
-// as one whose epoch does not open.
+// as one whose epoch stays closed.
 func TestAnEndedRunDoesNotLead(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)

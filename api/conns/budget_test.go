@@ -49,7 +49,7 @@ func bystander(t *testing.T, s *server, others func()) {
 	t.Log("answered beside it: ", served)
 }
 
-// Connections without an admitted call occupy nothing that others need: neither those that never
+// Connections without an admitted call leave to others what they need: neither those that never
 // said anything, nor those that finished their handshake, nor those that have begun calls. A
 // connection with an admitted call stays.
 func TestConnectionsWithoutACallGiveWay(t *testing.T) {
@@ -103,8 +103,7 @@ func TestConnectionsWithoutACallGiveWay(t *testing.T) {
 	require.ErrorContains(t, request(t, s.dial(t), 100), limits.AllConnections)
 }
 
-// Messages that are never completed keep no more than the budget, whatever the size of their
-// frames.
+// Messages that are never completed keep at most the budget, whatever the size of their frames.
 func TestUnfinishedMessagesAreBounded(t *testing.T) {
 	for name, one := range map[string]struct{ conns, streams, bytes, frame int }{
 		"large frames": {10, 50, window, 16 << 10},
@@ -135,7 +134,7 @@ func TestUnfinishedMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// Answers that are never read keep no more than the budget.
+// Answers that are never read keep at most the budget.
 func TestUnreadAnswersAreBounded(t *testing.T) {
 	const budget = 8 << 20
 	s, before := serve(t, budget, 100), heap()

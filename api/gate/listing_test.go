@@ -37,8 +37,8 @@ func sessionsOf(t *testing.T,
 }
 
 // TestAListingLooksAtAPartAtATime: while one part is read, nothing is applied. So how many
-// sessions, or names of the rules, a part looks at does not depend on how many the caller may not
-// see.
+// sessions, or names of the rules, a part looks at does not depend on how many are hidden from the
+// caller.
 func TestAListingLooksAtAPartAtATime(t *testing.T) {
 	const parts = 4
 	crowd := make([]string, parts*partMax)

@@ -12,8 +12,7 @@ import (
 	"zamok/fsm"
 )
 
-// A node that started and has no leader yet does not know its cluster. It refuses calls that name
-// one.
+// A node that has just started learns its cluster from the leader. It refuses calls that name one.
 func TestANodeWithoutAClusterRefusesCallsThatNameOne(t *testing.T) {
 	g := testGate(t, "")
 	for _, named := range []string{"?", strings.Repeat("0f", 16)} {

@@ -24,7 +24,7 @@
 //	Y2  No index is sent before the events up to it that are for the watch.
 //	Y3  What an entry costs does not depend on watches of other prefixes, nor, under the state
 //	    machine's lock, on how many watches a prefix has.
-//	Y4  The times at which a watch is sent its index do not depend on events that it may not see.
+//	Y4  The times at which a watch is sent its index do not depend on events hidden from it.
 //
 // The files: history.go, the ring and the times; feed.go, prefixes, feeds and Run; watch.go, a
 // watch.

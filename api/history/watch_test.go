@@ -233,8 +233,8 @@ func TestAnEarlierStateEndsNoWatch(t *testing.T) {
 	assert.Len(t, readAll(mustWatch(t, r, "", 4)), 28)
 }
 
-// A node that lags a little is waited for; one that does not come that far is not waited for
-// without end.
+// A node that lags a little is waited for; one that does not come that far is waited for until a
+// deadline.
 func TestAnIndexIsAwaited(t *testing.T) {
 	r := New()
 	entry(r, 5, "x")

@@ -83,7 +83,7 @@ func TestEndedAsItAttached(t *testing.T) {
 	h.Leave(box)
 	assert.Empty(t, h.attached)
 
-	// It was applied, and is not served: so the error must not promise that nothing was done.
+	// It was applied, and is not served: so the error must leave open what was done.
 	id = apply(&fsm.OpenSession{Secret: session.Hash{2},
 		Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	h.SetLeading(false)

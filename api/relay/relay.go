@@ -105,7 +105,7 @@ func (r *Relay) isStopping() bool {
 }
 
 // connTo returns a connection to a node for one call, which endCall follows: the first that has
-// room, so that those which are needed no more have no calls and are closed.
+// room, so that those which are superfluous become empty and are closed.
 func (r *Relay) connTo(ctx context.Context, node raftpeer.Server, held bool) (*conn, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

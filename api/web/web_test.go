@@ -83,8 +83,8 @@ func TestAnAcquisitionWithoutALeaderIsInDoubt(t *testing.T) {
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(err).Outcome)
 }
 
-// W1: after a call that may have taken effect, a refusal of its repetition that looked at nothing
-// is not the outcome.
+// W1: after a call that may have taken effect, the outcome is not that of its repetition, which was
+// refused unread.
 func TestARefusedRepetitionLeavesTheDoubt(t *testing.T) {
 	for _, refusal := range []zamokpb.Code{zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_DISK_LOW,
 		zamokpb.Code_CODE_LIMIT_EXCEEDED} {
@@ -427,7 +427,7 @@ func TestFieldsAreNamedAsTheyWereSent(t *testing.T) {
 	assert.Equal(t, refusal.Info.Message, message(`{"name":"a"}`))
 }
 
-// A release that does not know how the lock ended does not say that it was held until then.
+// A release that does not know how the lock ended leaves open whether it was held until then.
 func TestAReleaseClaimsOnlyWhatIsKnown(t *testing.T) {
 	conn := &fakeConn{invoke: func(context.Context, string, any) (proto.Message, error) {
 		return &zamokpb.CloseSessionResponse{}, nil

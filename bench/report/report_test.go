@@ -77,7 +77,7 @@ func write(t *testing.T, folder string, systems []System, rs measure.Results) st
 	return string(text)
 }
 
-// A column that nothing was measured for says nothing.
+// A column for which nothing was measured is empty.
 func TestColumnsWithoutValuesAreLeftOut(t *testing.T) {
 	rows := [][]string{{"system", "a", "b", "c"}, {"x", dash, "1", dash}, {"y", dash, dash, dash}}
 	require.Equal(t, "system | b\n---|---\nx | 1\n", markdown(rows, 1))

@@ -43,8 +43,8 @@
 // # Applying
 //
 // The lines of a hunk must occur exactly as they are. If they have moved, they must fit in one
-// place only. So an edit elsewhere in the file does no harm, and a patch never changes a place that
-// its author did not see.
+// place only. So an edit elsewhere in the file does no harm, and a patch changes only what its
+// author saw.
 //
 // A patch changes only Go files of the product: no tests, no new files, and no import lines of this
 // module, which make rename would change. A test of this package checks that every patch applies,

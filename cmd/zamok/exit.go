@@ -50,8 +50,8 @@ func exitCodeForError(err error) int {
 	return exitGeneral
 }
 
-// exitError is an error with an exit code. Without err there is nothing to print: the code is that
-// of the child, or the answer was printed.
+// exitError is an error with an exit code. If err is nil there is nothing to print: the code is
+// that of the child, or the answer was printed.
 type exitError struct {
 	code int
 	err  error

@@ -231,7 +231,7 @@ func (b *lockRunner) run(lock *client.Lock,
 }
 
 // lossOnRelease returns the loss that the release of a lock has found after its command ended by
-// itself. A release that was not confirmed is no loss: the lock was held until the command ended.
+// itself. An unconfirmed release is no loss: the lock was held until the command ended.
 func (b *lockRunner) lossOnRelease(unlock error) error {
 	if errors.Is(unlock, client.ErrLost) {
 		return unlock

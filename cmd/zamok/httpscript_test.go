@@ -228,7 +228,8 @@ func TestHTTPClientsRefuseASecondCluster(t *testing.T) {
 }
 
 // A release that finds no session is a loss, whatever became of the attempt before: the cluster
-// remembers who has released. What answers without an outcome is no node, and does not know.
+// remembers who has released. What answers without an outcome is something else than a node, and
+// does not know.
 func TestHTTPClientsReportALossAtTheRelease(t *testing.T) {
 	takesTime(t) // a dozen programs start
 	eachHTTPClient(t, func(t *testing.T, _ string, program []string) {

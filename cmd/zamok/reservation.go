@@ -74,8 +74,8 @@ func readReservation(path string) (*reservationFile, error) {
 	return &reservationFile{&s.Reservation, path, s.Endpoints, true}, nil
 }
 
-// save writes the file. It creates the file the first time, and never overwrites a file that it has
-// not read.
+// save writes the file. It creates the file the first time, and overwrites only a file that it has
+// read.
 func (f *reservationFile) save() error {
 	text, err := json.MarshalIndent(
 		storedReservation{reservationFileVersion, f.endpoints, *f.Reservation}, "", "  ")

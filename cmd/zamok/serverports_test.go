@@ -164,8 +164,8 @@ var portTests = map[string]struct {
 	"peers, other insecure": {insecureClientsFlag + " --peer :5751", "", []string{peersOpen}},
 }
 
-// What is not checked is not reachable from other machines, and what would be checked in appearance
-// only is refused; unless a flag accepts it, and then a warning says so.
+// What is unchecked is out of reach of other machines, and what would be checked in appearance only
+// is refused; unless a flag accepts it, and then a warning says so.
 func TestWhichPortsAreOpen(t *testing.T) {
 	for name, test := range portTests {
 		t.Run(name, func(t *testing.T) {

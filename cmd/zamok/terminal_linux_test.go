@@ -111,7 +111,7 @@ func TestCommandOwnsTerminal(t *testing.T) {
 		"Ctrl-C came more than once")
 }
 
-// Without a shell nothing could continue the process: Ctrl-Z must not stop everything forever.
+// Only a shell could continue the process: Ctrl-Z must not stop everything forever.
 func TestCtrlZWithoutAShell(t *testing.T) {
 	t.Parallel()
 	p := startAtTerminal(t, sharedCluster(t), binary, "lock", "tty/alone", "--", "sh", "-c",

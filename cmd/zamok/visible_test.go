@@ -141,8 +141,8 @@ func TestUntrustedTextIsEscaped(t *testing.T) {
 	}
 }
 
-// TestLogsAreVisible: slog quotes what is no text, but not all that can't be seen, and JSON passes
-// it on.
+// TestLogsAreVisible: slog quotes what is no text and leaves some characters that can't be seen,
+// and JSON passes them on.
 func TestLogsAreVisible(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {

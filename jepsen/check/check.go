@@ -31,7 +31,7 @@ type Report struct {
 	Violations []Finding `json:"violations,omitempty"`
 	// Invalid lists why the run proves less than its plan requires. Such a run fails too.
 	Invalid []string `json:"invalid,omitempty"`
-	// Examined is how many things each check looked at. One that looked at nothing proved nothing.
+	// Examined is how many things each check looked at. One that looked at nothing is no proof.
 	Examined map[string]int `json:"examined"`
 	// Outcomes counts calls by kind and outcome.
 	Outcomes map[OpKind]map[Outcome]int `json:"outcomes"`

@@ -125,8 +125,8 @@ func checkLossBeforeGrant(f *checker) {
 	}
 }
 
-// checkFencing looks at what the resources accepted: after a token no smaller one, and no token
-// that was never granted. Pauses and wrong clocks excuse nothing here.
+// checkFencing looks at what the resources accepted: tokens never fall, and each was granted.
+// Pauses and wrong clocks excuse nothing here.
 func checkFencing(f *checker) {
 	writes := make([]*Write, len(f.Writes))
 	for i := range f.Writes {

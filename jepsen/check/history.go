@@ -281,7 +281,7 @@ type IdleCount struct {
 // TruncatedLines: a killed process leaves one.
 func (h *History) Read(r io.Reader) error {
 	decoder := json.NewDecoder(r)
-	decoder.DisallowUnknownFields() // what is not understood would not be checked
+	decoder.DisallowUnknownFields() // what is unknown here would go unchecked
 	for n := 1; ; n++ {
 		var rec Record
 		switch err := decoder.Decode(&rec); {

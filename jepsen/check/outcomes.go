@@ -62,8 +62,8 @@ func (f *checker) reportUnendedSessions() {
 }
 
 // reportUnrequestedGrants looks for grants that belong to no call, and counts the calls of unknown
-// outcome. A call that never learned its ticket may own any grant of its locks that no other call
-// owns.
+// outcome. A call that never learned its ticket may own any grant of its locks that is left over by
+// other calls.
 func (f *checker) reportUnrequestedGrants() {
 	for _, l := range f.locks {
 		first := never // beginning of the first call without a ticket
@@ -95,7 +95,7 @@ func (f *checker) reportUnrequestedGrants() {
 // that learns of a grant after its end, or of the end of its session, requests the locks again with
 // another ticket; and it cancels what its caller gave up. So each such grant belongs to a call of
 // its client for the same locks that was in progress, or whose outcome is unknown. A grant that
-// belongs to no call is reported as granted without a request.
+// belongs to no call is reported as one that nobody requested.
 func (h *History) AddUnansweredGrants() {
 	owner := map[uint64]string{}
 	for _, ev := range h.Events { // also of sessions that ended before they were listed

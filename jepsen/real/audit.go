@@ -21,7 +21,7 @@ import (
 // operator, who force-releases locks and expires sessions.
 //
 // No program sends a request before the watch has begun and the sessions were listed once, and the
-// audit ends after the last session of the programs. So what is not in its record did not happen.
+// audit ends after the last session of the programs. So only what is in its record happened.
 
 const (
 	sessionsPollInterval = 250 * time.Millisecond

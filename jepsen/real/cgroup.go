@@ -61,8 +61,8 @@ func writeExisting(name, text string) error {
 
 func (g *cgroup) remove() error { return os.Remove(g.dir) }
 
-// openCgroup prepares the throttling of nodes. If that is not allowed the run continues without,
-// and its report says so.
+// openCgroup prepares the throttling of nodes. If that is forbidden the run continues without, and
+// its report says so.
 func (c *cluster) openCgroup() {
 	g, err := newCgroup(fmt.Sprintf("zamok-jepsen-%d", os.Getpid()))
 	if err != nil {

@@ -279,8 +279,8 @@ func (c *cluster) close() {
 	}
 }
 
-// openDisks prepares disks that can fail. If they are not supported the run continues without, and
-// its report says so.
+// openDisks prepares disks that can fail. Where they are missing the run continues, and its report
+// says so.
 func (c *cluster) openDisks(ctx context.Context) error {
 	pool, err := disk.Open(ctx, filepath.Join(c.dir, "data"))
 	if errors.Is(err, disk.ErrUnsupported) {

@@ -50,7 +50,7 @@
 //	R8  A client process that did not run for a moment, although no fault had paused it, records
 //	    that. The holds of its clients are excused then, as in a pause.
 //	R9  The audit watches, and has listed the sessions, before the first request of a program; and
-//	    it ends after the last session of a program. So what it did not see did not happen.
+//	    it ends after the last session of a program. So only what it saw happened.
 //
 // # Not covered
 //

@@ -252,7 +252,7 @@ func (t *injection) killProgram() string {
 	return name
 }
 
-// An endpointSet names the processes at one end of links; none = the fault is not possible now.
+// An endpointSet names the processes at one end of links; none = the fault is impossible now.
 type endpointSet func(t *injection) []string
 
 func leader(t *injection) []string {

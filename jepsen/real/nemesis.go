@@ -211,8 +211,8 @@ func (t *injection) running(condition func(*node) bool) []*node {
 	})
 }
 
-// A selection takes the target nodes of a fault, of those that run; none = the fault is not
-// possible now.
+// A selection takes the target nodes of a fault, of those that run; none = the fault is impossible
+// now.
 type selection func(t *injection) []*node
 
 func leaderNode(t *injection) []*node {

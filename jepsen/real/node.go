@@ -140,7 +140,7 @@ func (n *node) signal(sig syscall.Signal) {
 	}
 }
 
-// metrics reads the node's metrics without labels, not through the proxies.
+// metrics reads the node's metrics without labels, past the proxies.
 func (n *node) metrics(ctx context.Context) (map[string]float64, error) {
 	url := "http://" + n.listenIP + ":" + httpPort + "/metrics"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -15,7 +15,7 @@ import (
 const (
 	// deliveryTimeout is long, because a busy machine may be slow.
 	deliveryTimeout = time.Minute
-	// silenceDuration is how long something must not happen to count as not happening.
+	// silenceDuration is how long nothing must happen to count as silence.
 	silenceDuration = 150 * time.Millisecond
 )
 
@@ -225,7 +225,7 @@ func TestLargeMessagesAreLost(t *testing.T) {
 	assert.Equal(t, "more than ten bytes!", string(all))
 }
 
-// Without control groups no file is made that looks like one.
+// Without control groups nothing is made in their place.
 func TestNoControlGroupIsMadeOfFiles(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "cpu.max")
 	assert.ErrorIs(t, writeExisting(name, "1"), os.ErrNotExist)

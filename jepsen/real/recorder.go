@@ -63,9 +63,9 @@ const (
 	stallMin = 120 * time.Millisecond
 )
 
-// recordStalls records when this process did not run although no fault had paused it, as on an
-// overloaded machine. The holds of its clients are excused then, as in a pause: they see a loss
-// when the process runs again.
+// recordStalls records when this process stood although no fault had paused it, as on an overloaded
+// machine. The holds of its clients are excused then, as in a pause: they see a loss when the
+// process runs again.
 func (r *recorder) recordStalls(ctx context.Context, clients []string) {
 	for last := monotonicNow(); workload.Sleep(ctx, stallPollInterval); {
 		at := monotonicNow()

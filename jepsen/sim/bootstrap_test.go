@@ -194,7 +194,7 @@ func TestInterruptedBootstrapCompletes(t *testing.T) {
 					if n.processEnded() {
 						dead++
 					} else if strings.Contains(dying, n.ID) {
-						n.Kill() // it did not reach the step without those that died
+						n.Kill() // it reached the step only with those that died
 					}
 				}
 				require.NotZero(s, dead, "%s: no process ended %s", dying, step)

@@ -214,8 +214,8 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 	})
 }
 
-// Waiters cost nothing while the queue does not move: with a hundred there are no more entries in
-// the log than with one: the renewals of the session and one checkpoint a second.
+// Waiters cost nothing while the queue stands: with a hundred there are no more entries in the log
+// than with one: the renewals of the session and one checkpoint a second.
 func TestWaitingClientWritesNoEntries(t *testing.T) {
 	t.Parallel()
 	const minutes = 3

@@ -118,8 +118,8 @@ func TestExpirationDuringTransferDoesNotSpin(t *testing.T) {
 	})
 }
 
-// A removal after which no majority responds could not be committed, and no node would lead from
-// then on.
+// A removal after which no majority responds could not be committed, and the cluster would stay
+// without a leader.
 func TestRemovalWithoutMajorityIsRefused(t *testing.T) {
 	RunParallel(t, Config{OnDisk: true}, func(s *Sim) {
 		leader, tokens := startWithLocks(s)

@@ -129,7 +129,8 @@ func (r *recorder) recordNodeStates() {
 
 // history is all that was recorded.
 func (r *recorder) history(plan check.Plan) *check.History {
-	// A shorter time without a commit is not recorded as a stall, but delays what is due.
+	// A shorter time without a commit is too short to be recorded as a stall, but delays what is
+	// due.
 	plan.ExpirationSlack = time.Second + commitTimeMax + dueDelayMax
 	audit := r.sim.Audit
 	audit.mu.Lock() // first, as when an entry is applied

@@ -236,8 +236,7 @@ func (w *Worker) hold(l *client.Lock, h *Hold, depth int) {
 		case n == 2 && !hasPermits && !shared:
 			shared = w.downgrade(l, h)
 		case n == 3 && depth == 0:
-			// Without an owner on both sides this may be a deadlock that is not detected: hence
-			// bounded.
+			// Unless both sides have an owner this may be an undetected deadlock: hence bounded.
 			if inner, held := w.acquire(true); inner != nil {
 				w.hold(inner, held, depth+1)
 			}

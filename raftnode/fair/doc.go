@@ -37,7 +37,7 @@
 //	F4  Between two items of a session that waits all the time, every other session of the class
 //	    that does is served for as much, give or take a quantum and the largest item; so is every
 //	    other identity.
-//	F5  A session or an identity with nothing waiting takes no memory.
+//	F5  Only a session or an identity with something waiting takes memory.
 //
 // Put, Take and Evict take amortized logarithmic time in the number of sessions. A Queue is not
 // safe for concurrent use.

@@ -174,8 +174,8 @@ func TestCallGoesThroughTheHandshake(t *testing.T) {
 	})
 }
 
-// Nodes whose binaries write other entries exchange nothing, not even an answer to a question, so
-// they do not begin a cluster either. Both formats are named at both ends.
+// Nodes whose binaries write other entries exchange nothing, answers to questions included, so they
+// begin no cluster either. Both formats are named at both ends.
 func TestNodesOfOtherFormatsAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()

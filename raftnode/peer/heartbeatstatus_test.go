@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A status comes back as it was sent; what is none counts for nothing, above all the address that
-// Raft has in its place.
+// A status comes back as it was sent; anything else is ignored, above all the address that Raft has
+// in its place.
 func TestReportsAreReadAsTheyWereSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, r := range []HeartbeatStatus{

@@ -59,8 +59,7 @@ type Config struct {
 	// with.
 	Condition func(asker Server) Condition
 	// Term returns the term that this node is in, against which the terms of other nodes are
-	// measured. It is called from many goroutines, and must not block, not even on a disk that
-	// hangs.
+	// measured. It is called from many goroutines, and must return at once even if the disk hangs.
 	Term func() uint64
 	// Handle answers a Call of another node. It is called from many goroutines, must end
 	// when ctx does, and returns at most 16 KiB.

@@ -261,7 +261,7 @@ func TestIdleConnectionsBlockNoCaller(t *testing.T) {
 	})
 }
 
-// A called node that accepts and then sends nothing costs the caller its timeout and no more.
+// A called node that accepts and then sends nothing costs the caller just its timeout.
 func TestHalfOpenPeerCostsTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()

@@ -342,7 +342,7 @@ func TestManyRefusalsAreLoggedOnce(t *testing.T) {
 	})
 }
 
-// Raft can't apply an entry of a type that it does not have: the process would end at each start.
+// Raft can't apply an entry of an unknown type: the process would end at each start.
 func TestAnEntryOfAnUnknownTypeIsRefused(t *testing.T) {
 	request := raft.AppendEntriesRequest{Term: 2, PrevLogEntry: 1, PrevLogTerm: 1}
 	request.Entries = []*raft.Log{{Index: 2, Term: 2, Type: raft.LogBarrier}}

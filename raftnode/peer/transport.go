@@ -31,8 +31,8 @@ const (
 // over another's address would be handed the other's connections. And terms that leap don't pass
 // (requests.go).
 //
-// A call that does not go through one of the methods below reaches the stream layer without an id,
-// and is refused there.
+// A call that is made otherwise than through the methods below reaches the stream layer without an
+// id, and is refused there.
 type Transport struct {
 	*raft.NetworkTransport
 	network   *Network
@@ -153,7 +153,7 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 func (t *Transport) sendAppend(id raft.ServerID, at raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	f, acknowledged, lost := t.beginAppend(id, args)
-	// heartbeats go on: the server owes nothing on the word of a node that it does not hear
+	// heartbeats go on: the server owes nothing on the word of a node out of its hearing
 	if lost {
 		if !isHeartbeat(args) {
 			if err := t.makeOwe(f, at, args.Term, acknowledged); err != nil {
@@ -194,7 +194,7 @@ func (t *Transport) sendAppend(id raft.ServerID, at raft.ServerAddress,
 }
 
 // RequestVote implements raft.Transport. A node that owes something sends no request, and gets no
-// vote: Raft can't be told not to campaign.
+// vote: Raft can't be kept from campaigning by a setting.
 func (t *Transport) RequestVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
 	if t.network.config.Tail().Owes() {

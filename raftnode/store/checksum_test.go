@@ -145,7 +145,7 @@ func TestWhatBoltWritesIsWhole(t *testing.T) {
 	}
 }
 
-// A bit that flips in the votes' file is damage, unless it is in a page that is not used.
+// A bit that flips in the votes' file is damage if its page is in use.
 func TestAFlippedBitInTheVotesIsDamage(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), votesName)

@@ -27,9 +27,9 @@ type Memory struct {
 	files map[string][]byte // whole files, never changed
 }
 
-// Copy returns what a power failure at this moment would leave: all that was written, and nothing
-// of a snapshot that is not complete. No Store uses it, and the Memory continues without it. No
-// write may be in progress, or the copy has it in one of its parts and not in another.
+// Copy returns what a power failure at this moment would leave: all that was written, but for a
+// snapshot that is incomplete. No Store uses it, and the Memory continues without it. No write may
+// be in progress, or the copy has it in one of its parts and not in another.
 func (m *Memory) Copy() (*Memory, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A copy has what was written before it, and nothing of what came after it or was not complete.
+// A copy has what was complete before it, and only that.
 func TestCopyOfAMemory(t *testing.T) {
 	t.Parallel()
 	original := new(Memory)

@@ -41,8 +41,8 @@ func (s *Store) Owe(end tail.End) error {
 	return s.votes.changeOwed(func(owed tail.End) tail.End { return tail.Higher(owed, end) })
 }
 
-// Sink lowers what this node owes; to zero, it owes nothing any more. It does nothing if that is
-// not owed any more.
+// Sink lowers what this node owes; to zero, it owes nothing any more. It does nothing if that was
+// done already.
 func (s *Store) Sink(owed, sunk tail.End) error {
 	return s.votes.changeOwed(func(now tail.End) tail.End {
 		if now == owed {

@@ -54,8 +54,7 @@ func TestALogThatIsCutIsOwed(t *testing.T) {
 	})
 }
 
-// Entries that are not on the disk yet do not count, nor does a log that ends below the newest
-// snapshot.
+// Entries count once they are on the disk, and a log that ends below the newest snapshot does not.
 func TestTheTailIsWhatIsOnTheDisk(t *testing.T) {
 	onPending(t, func(t *testing.T, st *pendingTest) {
 		st.hold()

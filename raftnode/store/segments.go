@@ -69,9 +69,8 @@ type prepared struct {
 	err error
 }
 
-// openSegments opens the log in folder, which has the directory's lock, and reads all of it.
-// Nothing is written before begin is called, but for a fresh log, which is made if there is none or
-// it has no entry.
+// openSegments opens the log in folder, which has the directory's lock, and reads all of it. Before
+// begin is called only a fresh log is written, if it is missing or has no entry.
 func openSegments(folder string, id ID, fresh bool) (l *segmentLog, err error) {
 	if err := makeDir(folder); err != nil {
 		return nil, err

@@ -157,8 +157,8 @@ func TestASegmentThatWasNotBegunIsMadeAnew(t *testing.T) {
 	require.NoError(t, st.Close())
 }
 
-// A segment that could not be made is not made again, but for want of room: the disk is ill, and
-// the process ends when the segment is needed.
+// A segment that could not be made is made again only if it was for want of room: the disk is ill,
+// and the process ends when the segment is needed.
 func TestASegmentThatCanNotBeMadeEndsTheProcess(t *testing.T) {
 	var fatal []error
 	cfg := Config{Dir: t.TempDir(), Fatal: func(err error) { fatal = append(fatal, err) }}
@@ -347,7 +347,7 @@ func TestALongLogThatContradictsASnapshotGoes(t *testing.T) {
 	require.Equal(t, tail.End{Term: 3, Index: 3}, open(t, cfg).Tail().Log)
 }
 
-// A frame of a kind that this binary does not know is not skipped.
+// A frame of an unknown kind is not skipped.
 func TestAFrameOfAnUnknownKind(t *testing.T) {
 	st := open(t, Config{Dir: t.TempDir()})
 	require.ErrorIs(t, st.engine.(*segmentLog).write(frame{kind: 3}, nil), errRecord)

@@ -47,8 +47,7 @@ func snapshotFile(name string) string { return path.Join(snapshotFolder, name) }
 const snapshotLengthBytes = 4 // of the length of the metadata
 
 // load reads and verifies all snapshots, and removes what a process left that ended while it wrote
-// one. Those that can't be read are not listed. It returns the newest one's id, and what is wrong
-// with it.
+// one. Unreadable ones are left out. It returns the newest one's id, and what is wrong with it.
 func (s *snapshots) load() (newest snapshotID, damage, err error) {
 	names, err := s.list(snapshotFolder)
 	var ids []snapshotID

@@ -101,7 +101,7 @@ func TestASnapshotMakesNoExceptionForWhatFollows(t *testing.T) {
 	}
 }
 
-// A node whose free space can't be measured is not refused.
+// A node whose free space can't be measured is accepted.
 func TestUnknownSpaceRefusesNothing(t *testing.T) {
 	st := open(t, Config{Memory: new(Memory),
 		Wrap: Wrap{Free: func() uint64 {

@@ -132,7 +132,7 @@ func TestAnOlderSnapshotIsRefused(t *testing.T) {
 }
 
 // A snapshot of the leader's is installed while raft writes one of its own. The older one comes to
-// nothing, and raft does not delete what is not there any more.
+// nothing, and raft deletes only what is still there.
 func TestASnapshotThatIsOvertakenComesToNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()

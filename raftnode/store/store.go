@@ -104,7 +104,7 @@ func (s *Store) RecordTimeout(timeout uint32) error {
 	})
 }
 
-// change replaces the identity, unless nothing of it changes.
+// change replaces the identity if something of it changes.
 func (s *Store) change(what string, do func(next *Identity) error) error {
 	s.naming.Lock()
 	defer s.naming.Unlock()
@@ -153,7 +153,7 @@ func (s *Store) IsLowSpace() bool { return s.FreeBytes() < s.space.lowSpace }
 func (s *Store) CheckSpace() error { return s.space.admit(0) }
 
 // LogBytes bounds the entries that the log keeps, in bytes, as long as a snapshot is taken each
-// time that it wants one: it never deletes what no snapshot has.
+// time that it wants one: it only deletes what a snapshot has.
 const LogBytes = 32 << 20
 
 // WantsSnapshot reports whether the entries that no snapshot has take more than half of LogBytes.

@@ -21,7 +21,7 @@ func TestTermIsTheOneLastWritten(t *testing.T) {
 	})
 }
 
-// A node whose disk says what no cluster gets to does not start: raft would take it from there.
+// A node whose disk has an unreachable term does not start: raft would take it from there.
 func TestTermsBeyondReasonAreRefused(t *testing.T) {
 	snapshot := func(index, term uint64) func(*testing.T, *Store) {
 		return func(t *testing.T, st *Store) {

@@ -118,8 +118,8 @@ func TestATornAppendIsNotDamage(t *testing.T) {
 }
 
 // Whatever becomes of the last append when it is on the disk, and be it that all behind some place
-// is gone, is not taken for an append that never was: the store knows what it may have
-// acknowledged, or the node does not start.
+// is gone, the append is missed: the store knows what it may have acknowledged, or the node does
+// not start.
 func TestALostTailIsNotSilent(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

@@ -9,10 +9,9 @@
 //
 // # Model
 //
-// A log that ends with a write that is not whole does not show why. The power may have failed
-// before the write was acknowledged, or the disk may have damaged it afterwards. A node that takes
-// every such write for the former forgets what it promised, and its vote elects a leader that never
-// had it:
+// A log that ends with a partial write does not show why. The power may have failed before the
+// write was acknowledged, or the disk may have damaged it afterwards. A node that takes every such
+// write for the former forgets what it promised, and its vote elects a leader that never had it:
 //
 //  1. n1 leads. n1 and n3 have entry 7, which is acknowledged to the client. n2 has not got it yet.
 //  2. n3 starts again. Entry 7 is damaged, and n3 cuts it off.

@@ -24,8 +24,8 @@ const AnonymousPrefix = "anonymous@"
 var builtIn = []string{"anonymous", "authenticated"}
 
 // Check returns an error unless text is a valid identity. Identities appear in tokens files, in
-// logs and on terminals, so none may look like a client without credentials or a group that is
-// built in, whatever its capitals.
+// logs and on terminals, so each must differ from a client without credentials and from a group
+// that is built in, whatever its capitals.
 func Check(identity string) error {
 	switch lower := strings.ToLower(identity); {
 	case identity == "":

@@ -42,8 +42,8 @@ var (
 	Requests = Kind{"requests", "requests-per-identity"}
 	Connects = Kind{"", "connects-per-address"}
 
-	// Lines of the audit log. Callers without an identity have no part in those of the others,
-	// since there may be any number.
+	// Lines of the audit log. Callers without an identity are kept apart from the others, since
+	// there may be any number.
 	denialLines          = Kind{"denial-lines", "denial-lines-per-identity"}
 	anonymousDenialLines = Kind{"anonymous-denial-lines", "denial-lines-per-identity"}
 )

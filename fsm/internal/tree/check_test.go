@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCheckFindsBrokenInvariants damages a sound tree of three levels in one way at
-// a time: an invariant that no damage can break is not being tested.
+// TestCheckFindsBrokenInvariants damages a sound tree of three levels in one way at a time: an
+// invariant that survives all damage is not being tested.
 func TestCheckFindsBrokenInvariants(t *testing.T) {
 	edgeOf := func(tree *Tree[int, int], side func(n *node[int, int]) int) *node[int, int] {
 		n := tree.root

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsupported is the error of a machine on which disks can't be made to fail: no root, no
-// /dev/fuse, no mounting, no Go command. A run without them notes it in its report.
+// ErrUnsupported is the error of a machine on which disks can't be made to fail: root, /dev/fuse,
+// mounting or the Go command is missing. A run without them notes it in its report.
 var ErrUnsupported = errors.New("disks can't be made to fail here")
 
 // isolatedVariable marks a process in a mount namespace of its own.

@@ -50,7 +50,7 @@ func (n *node) look(do func() syscall.Errno) syscall.Errno {
 }
 
 // change does what changes the disk, when the faults let it and unless there was a crash meanwhile.
-// What a flush that failed did not write is never written (L3).
+// What was left unwritten by a flush that failed stays so (L3).
 func (n *node) change(o op, do func() syscall.Errno) syscall.Errno {
 	d := n.disk
 	d.mu.Lock()

@@ -146,6 +146,7 @@ func (r *recorder) history(plan check.Plan) *check.History {
 				Node: e.Node, At: e.At + historyBegin, Index: ev.Index, Kind: kind,
 				Ref:   checkRef(ev.TicketRef),
 				Token: ev.Token, Reason: reasonText(ev.Reason), Items: checkItems(ev.Items),
+				Client: ev.Label,
 			})
 		}
 	}

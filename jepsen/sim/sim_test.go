@@ -163,3 +163,26 @@ func TestHistoryBesideAppliedEntries(t *testing.T) {
 		<-ended
 	})
 }
+
+// A request over HTTP may be granted and given up in one entry: no state ever shows its session.
+func TestHistoryKnowsWhoseSessionEndedInTheEntryOfItsGrant(t *testing.T) {
+	RunParallel(t, Config{}, func(s *Sim) {
+		m := fsm.New()
+		const first = 2 // the index of the first command
+		open := openSession("a secret", time.Minute)
+		open.Label = "h1"
+		entry := fsm.Entry{Version: m.Version(), Commands: []fsm.Command{
+			open, acquireExclusive(first, 1, "w1"), &fsm.CloseSession{Session: first},
+		}}
+		applied, err := m.Apply(1, entry.Append(nil))
+		require.NoError(s, err)
+		s.Audit.applied("n1", m, applied)
+		s.record.put(check.Record{Op: &check.Op{Client: "h1", Kind: check.OpLock,
+			Items: []check.Item{{Name: "w1", Mode: check.Exclusive}}, Call: historyBegin - 1,
+			Return: historyBegin + time.Minute, Outcome: check.Unknown}})
+		h := s.record.history(check.Plan{})
+		require.True(s, slices.ContainsFunc(h.Ops, func(op check.Op) bool {
+			return op.Client == "h1" && op.Ref == check.Ref{Session: first, Ticket: 1}
+		}), "%+v", h.Ops)
+	})
+}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"zamok/fsm/record"
 	"zamok/session"
 )
 
@@ -12,7 +11,6 @@ import (
 type ticketTotals struct {
 	byState                          [Ended + 1]int
 	slots, deadlines, owned, delayed int
-	sum                              record.Sum
 	live                             map[session.ID]int
 	delayBytes, endedBytes           uint64
 	used                             map[string]Amounts // by identity
@@ -32,17 +30,13 @@ func (m *Machine) Check() error {
 		func() error { return m.checkTickets(&all) },
 		func() error { return m.checkLocks(&all) },
 		func() error { return m.checkSessions(&all) },
-		func() error { return m.checkMembers(&all) },
+		m.checkMembers,
 		func() error { return m.checkEnded(&all) },
 		func() error { return m.checkQuotas(&all) },
 	} {
 		if err := check(); err != nil {
 			return fmt.Errorf("fsm: at index %d: %w", m.index, err)
 		}
-	}
-	if all.sum != m.sum {
-		return fmt.Errorf("fsm: at index %d: M12: the sum kept is %x, computed %x", m.index, m.sum,
-			all.sum)
 	}
 	return nil
 }
@@ -84,7 +78,6 @@ func (m *Machine) checkTickets(all *ticketTotals) error {
 			return fmt.Errorf("%s: ticket %+v of session %+v", broken, t.view(key), s)
 		}
 		all.slots += len(t.slots)
-		all.sum += t.sum(key)
 		all.add(s.Identity, t.amounts())
 		all.byState[t.state]++
 		if !ended {
@@ -142,7 +135,6 @@ func (m *Machine) checkLocks(all *ticketTotals) error {
 		slots += lk.holders.len + lk.waiters.len
 		if lk.delay != 0 {
 			all.delayed++
-			all.sum += delaySum(name, lk.delay)
 			all.delayBytes += DelayBytes + uint64(len(name))
 		}
 	}
@@ -203,12 +195,10 @@ func (m *Machine) checkSessions(all *ticketTotals) error {
 			rule{"M10: it is not in the schedule, or too late",
 				scheduled && s.Scheduled <= s.Deadline},
 			rule{"M11: its ttl is longer than was ever allowed", s.TTL <= m.highestTTL},
-			rule{"M12: a field changed that never changes", s.IsSealed()},
 		); broken != "" {
 			return fmt.Errorf("%s: session %+v at %v has %d live tickets", broken, *s, m.time,
 				all.live[id])
 		}
-		all.sum += s.Sum()
 		all.add(s.Identity, sessionAmounts(&s.Settings))
 	}
 	switch {
@@ -243,7 +233,7 @@ func (m *Machine) checkQuotas(all *ticketTotals) error {
 	return nil
 }
 
-func (m *Machine) checkMembers(all *ticketTotals) error {
+func (m *Machine) checkMembers() error {
 	if m.members.Len() > MembersMax {
 		return fmt.Errorf("M11: %d members", m.members.Len())
 	}
@@ -261,7 +251,6 @@ func (m *Machine) checkMembers(all *ticketTotals) error {
 			return fmt.Errorf("%s: member %q at %v, the other being %q: %+v", broken, name, m.time,
 				other, *member)
 		}
-		all.sum += memberSum(member)
 	}
 	return nil
 }
@@ -280,7 +269,6 @@ func (m *Machine) checkEnded(all *ticketTotals) error {
 			return fmt.Errorf("%s: ended session %d of %d: %+v", broken, number, m.ends, *e)
 		}
 		queues[e.Identity] = append(queues[e.Identity], number)
-		all.sum += e.sum(number)
 		all.endedBytes += endedBytes(e.Identity)
 		all.add(e.Identity, Amounts{Bytes: endedBytes(e.Identity)})
 	}

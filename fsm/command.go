@@ -163,7 +163,8 @@ type SetLongestTTL struct{ TTL clock.Span }
 // SetQuotas changes the quotas that are not 0 here.
 type SetQuotas struct{ Quotas }
 
-// Digest reports a node's digest after the entry that took the state machine to Index.
+// Digest is a node's report of its digest after the entry with this index in raft's log. Index 0 is
+// a question: every node reports its digest after the entry with this command.
 type Digest struct {
 	Node  string
 	Index uint64

@@ -7,13 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/clock"
-	"zamok/fsm/record"
 	"zamok/session"
 )
 
-// A field that the digest does not cover is a field in which nodes may differ unnoticed. Check
-// can't see that: it computes with the same functions. (The fields of a session are package
-// session's.)
+// A field that a snapshot does not have is lost in a restore, and one in which nodes may differ
+// unnoticed (M12). Check does not show that. The fields of a session are package session's.
 
 func TestDigestCoversEveryField(t *testing.T) {
 	changes := map[string]func(*Machine){
@@ -67,51 +65,76 @@ func TestDigestCoversEveryTicketField(t *testing.T) {
 	}
 	requireAllFields(t, reflect.TypeFor[ticket](), changes)
 	waiting := ticket{state: Waiting, enqueued: 3, items: []Item{{"seats", Permits, 2, 5}}}
-	sums := map[record.Sum]string{
-		waiting.sum(key):                                            "as it is",
-		waiting.sum(TicketRef{key.Session, 2}):                      "number",
-		waiting.sum(TicketRef{key.Session + 1, 1}):                  "session",
-		(&ticket{state: Ended, reason: Dropped}).sum(key):           "gone",
-		(&ticket{state: Ended, reason: Expired}).sum(key):           "gone for another reason",
-		(&ticket{state: Ended, reason: Dropped, token: 9}).sum(key): "gone after a grant",
+	with := func(key TicketRef, t ticket) uint64 {
+		m := New()
+		for _, id := range []session.ID{7, 8} {
+			m.addSession(session.Session{ID: id, Secret: session.Hash{byte(id)}})
+		}
+		m.tickets.Set(key, t)
+		return m.Digest()
 	}
-	require.Len(t, sums, 6)
+	digests := map[uint64]string{
+		with(key, waiting):                                         "as it is",
+		with(TicketRef{key.Session, 2}, waiting):                   "number",
+		with(TicketRef{key.Session + 1, 1}, waiting):               "session",
+		with(key, ticket{state: Ended, reason: Dropped}):           "gone",
+		with(key, ticket{state: Ended, reason: Expired}):           "gone for another reason",
+		with(key, ticket{state: Ended, reason: Dropped, token: 9}): "gone after a grant",
+	}
+	require.Len(t, digests, 6)
 	for field, change := range changes {
 		if change == nil {
 			continue
 		}
 		changed := waiting
 		change(&changed)
-		require.NotContains(t, sums, changed.sum(key), field)
-		sums[changed.sum(key)] = field
+		require.NotContains(t, digests, with(key, changed), field)
+		digests[with(key, changed)] = field
 	}
 	for field := range changeEachField(waiting.items[0]) {
 		changed := waiting
 		changed.items = []Item{field.value}
-		require.NotContains(t, sums, changed.sum(key), field.name)
-		sums[changed.sum(key)] = field.name
+		require.NotContains(t, digests, with(key, changed), field.name)
+		digests[with(key, changed)] = field.name
 	}
 }
 
 func TestDigestCoversMembersAndDelays(t *testing.T) {
 	member := MemberRecord{Member: Member{ID: "n1", Client: "c", Peer: "p", HTTP: "h",
 		Version: "v"}, Announced: 7}
-	sums := map[record.Sum]string{
-		memberSum(&member):    "as it is",
-		delaySum("stock", 1):  "a delay",
-		delaySum("stock", 2):  "another end",
-		delaySum("ledger", 1): "another name",
-	}
 	ended := EndedSession{ID: 1, Identity: "i", Reason: Closed}
-	sums[ended.sum(1)], sums[ended.sum(2)] = "an ended session", "another number"
-	require.Len(t, sums, 6)
+	withMember := func(r MemberRecord) uint64 {
+		m := New()
+		m.members.Set("n1", r)
+		return m.Digest()
+	}
+	withDelay := func(name string, until clock.Time) uint64 {
+		m := New()
+		m.delays.Set(name, until)
+		return m.Digest()
+	}
+	withEnded := func(number uint64, e EndedSession) uint64 {
+		m := New()
+		m.ended.Set(number, e)
+		return m.Digest()
+	}
+	digests := map[uint64]string{
+		New().Digest():         "without any",
+		withMember(member):     "a member",
+		withDelay("stock", 1):  "a delay",
+		withDelay("stock", 2):  "another end",
+		withDelay("ledger", 1): "another name",
+		withEnded(1, ended):    "an ended session",
+		withEnded(2, ended):    "another number",
+	}
+	require.Len(t, digests, 7)
 	for field := range changeEachField(member) {
-		require.NotContains(t, sums, memberSum(&field.value), field.name)
-		sums[memberSum(&field.value)] = field.name
+		require.NotContains(t, digests, withMember(field.value), field.name)
+		digests[withMember(field.value)] = field.name
 	}
 	for field := range changeEachField(ended) {
-		require.NotContains(t, sums, field.value.sum(1), field.name)
-		sums[field.value.sum(1)] = field.name
+		require.NotContains(t, digests, withEnded(1, field.value), field.name)
+		digests[withEnded(1, field.value)] = field.name
 	}
 }
 

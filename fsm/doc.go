@@ -149,8 +149,8 @@
 // is changed in place, and is rebuilt by [Restore]. Queues are linked lists through the tickets'
 // slots, so leaving one from the middle takes constant time.
 //
-// The digest is the sum of a hash of each canonical record, updated record by record. It is a
-// function of the state alone, so equal states have equal digests.
+// The digest is the checksum of a snapshot: a function of the state alone, so equal states have
+// equal digests. Another goroutine may compute that of a frozen state.
 //
 // A Machine has one owner, which serializes calls; queries (query.go), Check and Digest may run
 // concurrently with each other. Queries return copies and never a pointer into the state. A frozen
@@ -158,8 +158,8 @@
 //
 // # Invariants
 //
-// [Machine.Check] tests these, by number, after every step in tests and after a restore in
-// production:
+// [Machine.Check] tests these (M12 is tested by TestDigestCoversEveryField and its neighbours), by
+// number, after every step in tests and after a restore in production:
 //
 //	M1  A lock has either at most one exclusive holder and no other, or only shared holders, or
 //	    permits whose sum is within the limit.
@@ -181,7 +181,7 @@
 //	    due later than scheduled.
 //	M11 Items, sessions and members are within their limits; no session's ttl is above the highest
 //	    that the longest ttl ever was.
-//	M12 The stored digest equals the computed one.
+//	M12 A snapshot, and so the digest, has every field that is not derived.
 //	M13 A member was announced at an index of the past, at which no other was; if its incarnation
 //	    ever changed, then at a time of the past.
 //	M14 A session is kept under its id, which is not 0, and found by its secret, which no other
@@ -203,7 +203,8 @@
 //	query.go                            reading the state
 //	codec.go, decode.go                 entries as bytes (by package fsm/record)
 //	format.go                           what two binaries must have in common
-//	snapshot.go, restore.go             the state as bytes, and as the sum that replicas compare
+//	snapshot.go, restore.go             the state as bytes; snapshot.go: the digest that replicas
+//	                                    compare
 //	rewrite.go                          a backup as a new history
 //	check.go                            the invariants
 package fsm

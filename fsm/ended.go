@@ -56,7 +56,7 @@ func (m *Machine) rememberSession(e EndedSession) {
 func (m *Machine) addEnded(number uint64, e EndedSession) {
 	m.ended.Set(number, e)
 	m.endedBySecret[e.Secret] = number
-	used := m.countEnded(number, &e, 1)
+	used := m.chargeEnded(&e, 1)
 	used.ended = append(used.ended, number)
 }
 
@@ -64,14 +64,12 @@ func (m *Machine) addEnded(number uint64, e EndedSession) {
 func (m *Machine) forgetEnded(number uint64) {
 	e, _ := m.ended.Delete(number)
 	delete(m.endedBySecret, e.Secret)
-	used := m.countEnded(number, &e, gone)
+	used := m.chargeEnded(&e, gone)
 	used.ended = used.ended[1:]
 }
 
-// countEnded adds or removes an ended session in the digest and in the usage of its identity, which
-// it returns.
-func (m *Machine) countEnded(number uint64, e *EndedSession, sign uint64) *usage {
-	m.sum += record.Sum(sign) * e.sum(number)
+// chargeEnded adds or removes an ended session in the usage of its identity, which it returns.
+func (m *Machine) chargeEnded(e *EndedSession, sign uint64) *usage {
 	m.endedBytes += sign * endedBytes(e.Identity)
 	return m.charge(e.Identity, Amounts{Bytes: endedBytes(e.Identity)}, sign)
 }
@@ -104,10 +102,4 @@ func endedBytes(identity string) uint64 { return EndedSessionBytes + uint64(len(
 // endedBytes is the cost of the ended sessions of an identity.
 func (u *usage) endedBytes(identity string) uint64 {
 	return uint64(len(u.ended)) * endedBytes(identity)
-}
-
-func (e *EndedSession) sum(number uint64) record.Sum {
-	c := newSum(sumEnded)
-	e.code(&c, &number)
-	return c.Sum()
 }

@@ -110,14 +110,12 @@ func (m *Machine) setDelay(lk *lock, until clock.Time) {
 	if lk.delay != 0 {
 		m.delays.Delete(lk.name)
 		m.due.Delete(dueKey{lk.delay, dueDelay, 0, lk.name})
-		m.sum -= delaySum(lk.name, lk.delay)
 		m.chargeDelay(lk.name, gone)
 	}
 	lk.delay = until
 	if until != 0 {
 		m.delays.Set(lk.name, until)
 		m.due.Set(dueKey{until, dueDelay, 0, lk.name}, TicketRef{})
-		m.sum += delaySum(lk.name, until)
 		m.chargeDelay(lk.name, 1)
 	}
 }

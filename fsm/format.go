@@ -3,6 +3,7 @@ package fsm
 import (
 	_ "embed"
 	"fmt"
+	"hash/fnv"
 	"strings"
 
 	"zamok/fsm/record"
@@ -23,9 +24,14 @@ var limitsSource string
 //go:embed quota.go
 var quotaSource string
 
-var format = fmt.Sprintf("%016x",
-	uint64(record.Sum(0).Text(
-		describeFormat(commandKinds[:], recordReaders[:], limitsSource+quotaSource))))
+var format = hash(
+	describeFormat(commandKinds[:], recordReaders[:], limitsSource+quotaSource))
+
+func hash(text string) string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(text)) // never an error
+	return fmt.Sprintf("%016x", h.Sum64())
+}
 
 // Format names the format of this binary.
 func Format() string { return format }
@@ -68,6 +74,7 @@ func describeFormat(commands []commandKind, records []func(*snapshotReader, *cod
 			_ = read(&snapshotReader{m: New()}, &c) // zeros make no sense
 		}
 	}
+	title("digest: the checksum of a snapshot", digestVersion)
 	title("reasons", int(ReasonCount))
 	for line := range strings.Lines(limits) {
 		code, _, _ := strings.Cut(line, "//")

@@ -58,10 +58,8 @@ func (m *Machine) grantHeads(lk *lock) {
 		if t.blockedAt() != nil {
 			return
 		}
-		m.sum -= t.sum(key)
 		m.leave(key, t)
 		m.grant(key, t)
-		m.sum += t.sum(key)
 		m.recordChange(m.sessions.Ref(key.Session), 0)
 		m.granted = append(m.granted, grantOrder{t.enqueued, key})
 	}

@@ -62,13 +62,12 @@ func (w *replicaPair) apply(entry []byte) Applied {
 
 // comparableState is all of the state but the index, and when a session was last heard.
 func (w *replicaPair) comparableState() any {
-	sessions, others := w.m.Sessions(0, 100), w.m.sum
-	for i := range sessions {
-		others -= sessions[i].Sum()
-		sessions[i].Renewed = 0
+	state := w.m.Freeze()
+	state.index = 0
+	for _, s := range w.m.Sessions(0, 100) {
+		state.sessions.Ref(s.ID).Renewed = 0
 	}
-	return []any{w.m.Counts(), others, w.m.Time(), w.m.Epoch(), w.m.Version(), w.m.LongestTTL(),
-		w.m.RestoreHoldOff(), sessions}
+	return []any{w.m.Counts(), state.Digest()}
 }
 
 // requireRefused insists that the command is refused for this field, changes nothing, and does not

@@ -7,7 +7,6 @@ import (
 
 	"zamok/clock"
 	"zamok/fsm/internal/tree"
-	"zamok/fsm/record"
 	"zamok/session"
 )
 
@@ -17,16 +16,13 @@ type VersionRange struct{ Min, Max uint32 }
 // SupportedVersions is what this binary knows.
 func SupportedVersions() VersionRange { return VersionRange{Min: 1, Max: 1} }
 
-// Machine is the state of the lock service. See the package comment; its invariants M1 to M16 are
-// tested by Check.
+// Machine is the state of the lock service. See the package comment, with its invariants.
 type Machine struct {
 	supported VersionRange
 
 	canonical
 
 	// Derived: rebuilt by Restore.
-	// of sessions, tickets, delays, members and ended sessions
-	sum           record.Sum
 	bySecret      map[session.Hash]session.ID // only ever looked up, never ranged over
 	endedBySecret map[session.Hash]uint64     // as well
 	locks         *tree.Tree[string, *lock]
@@ -192,7 +188,7 @@ func (m *Machine) renew(id session.ID) bool {
 	if s == nil {
 		return false
 	}
-	m.changeSession(s, func() { s.Renew(m.time, m.index) })
+	s.Renew(m.time, m.index)
 	return true
 }
 

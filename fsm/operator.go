@@ -48,7 +48,6 @@ func (c *Member) execute(m *Machine) Result {
 	old, known := m.members.Get(c.ID)
 	switch {
 	case known:
-		m.sum -= memberSum(&old)
 		record.Replaced = old.Replaced
 		if old.Incarnation != c.Incarnation {
 			record.Replaced = m.time
@@ -59,10 +58,8 @@ func (c *Member) execute(m *Machine) Result {
 		oldest := slices.MinFunc(m.Members(),
 			func(a, b MemberRecord) int { return cmp.Compare(a.Announced, b.Announced) })
 		m.members.Delete(oldest.ID)
-		m.sum -= memberSum(&oldest)
 	}
 	m.members.Set(c.ID, record)
-	m.sum += memberSum(&record)
 	return Result{}
 }
 
@@ -86,8 +83,8 @@ func (c *SetLongestTTL) execute(m *Machine) Result {
 	return Result{}
 }
 
-// execute passes the digest of a node on to all nodes. The state machine keeps nothing of it, so
-// the digest does not depend on what was reported.
+// execute passes a report, or a question, on to all nodes. The state machine keeps nothing of it,
+// so the digest does not depend on what was reported.
 func (c *Digest) execute(m *Machine) Result {
 	if !isText(c.Node, 1, NodeIDBytesMax) {
 		return invalid("node")

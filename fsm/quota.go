@@ -228,12 +228,6 @@ func (m *Machine) chargeDelay(name string, sign uint64) {
 	m.delayBytes += bytes
 }
 
-// countTicket adds or removes a ticket in the digest and in the usage of its identity.
-func (m *Machine) countTicket(s *session.Session, key TicketRef, t *ticket, sign uint64) {
-	m.sum += record.Sum(sign) * t.sum(key)
-	m.charge(s.Identity, t.amounts(), sign)
-}
-
 // refusedByQuota stands for every ticket up to its session's RefusedThrough that has no record.
 var refusedByQuota = ticket{state: Ended, reason: TooMany}
 
@@ -248,9 +242,7 @@ func (m *Machine) known(s *session.Session, key TicketRef) *ticket {
 
 // refuseThrough refuses a ticket without a record, and with it all unknown tickets below it.
 func (m *Machine) refuseThrough(s *session.Session, key TicketRef) {
-	m.changeSession(s, func() {
-		s.RefusedThrough, s.Changed = max(s.RefusedThrough, key.Ticket), m.index
-	})
+	s.RefusedThrough, s.Changed = max(s.RefusedThrough, key.Ticket), m.index
 }
 
 // budget is what an entry may cost of one kind. An identity has at most half of what the others

@@ -212,7 +212,7 @@ func (s *snapshotReader) readTicket(c *coder) error {
 	}
 	s.last = key
 	s.m.tickets.Set(key, t)
-	s.m.countTicket(s.m.sessions.Ref(key.Session), key, &t, 1)
+	s.m.charge(s.m.sessions.Ref(key.Session).Identity, t.amounts(), 1)
 	return cmp.Or(s.notAfterIndex("enqueued", t.enqueued), s.notAfterIndex("token", t.token))
 }
 
@@ -251,7 +251,6 @@ func (s *snapshotReader) readMember(c *coder) error {
 		return fmt.Errorf("replaced: %v is above the machine's time %v", member.Replaced, s.m.time)
 	}
 	s.m.members.Set(member.ID, member)
-	s.m.sum += memberSum(&member)
 	return cmp.Or(s.keyOrder(member.ID), s.notAfterIndex("announced", member.Announced))
 }
 

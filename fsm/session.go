@@ -38,25 +38,16 @@ func (c *OpenSession) execute(m *Machine) Result {
 
 // addSession adds a session to the state. No living one may have the same secret.
 func (m *Machine) addSession(s session.Session) {
-	s.Seal()
 	m.schedule(&s)
-	m.sum += s.Sum()
 	m.charge(s.Identity, sessionAmounts(&s.Settings), 1)
 	m.bySecret[s.Secret] = s.ID
 	m.sessions.Set(s.ID, s)
 }
 
-// changeSession changes a session. Nothing else may change what its sum covers.
-func (m *Machine) changeSession(s *session.Session, change func()) {
-	m.sum -= s.Sum()
-	change()
-	m.sum += s.Sum()
-}
-
 // recordChange notes that a ticket of the session changed, and by how much the number of live
 // tickets did.
 func (m *Machine) recordChange(s *session.Session, live int) {
-	m.changeSession(s, func() { s.Changed = m.index })
+	s.Changed = m.index
 	s.Live += live
 }
 
@@ -78,7 +69,7 @@ func (c *Attach) execute(m *Machine) Result {
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "attach"}}.forSession(s)
 	}
 	m.acknowledge(s, c.AckedThrough)
-	m.changeSession(s, func() { s.Attachment, s.Attempt = m.index, max(s.Attempt, c.Attempt) })
+	s.Attachment, s.Attempt = m.index, max(s.Attempt, c.Attempt)
 	tickets := m.ticketStates(s.ID)
 	m.attached.spend(s.Identity, len(tickets))
 	m.emit(Event{Kind: EvAttached, TicketRef: TicketRef{Session: s.ID}, Tickets: tickets})
@@ -138,7 +129,7 @@ func (m *Machine) endSession(id session.ID, reason Reason, text string,
 		keys = append(keys, key)
 		e.Ticket, held = cmp.Or(t.reason, reason),
 			held || t.token != 0 && (remember || t.state == Ended)
-		m.countTicket(s, key, t, gone)
+		m.charge(s.Identity, t.amounts(), gone)
 	}
 	for _, key := range keys {
 		if t := m.tickets.Ref(key); t.state != Ended {
@@ -153,7 +144,6 @@ func (m *Machine) endSession(id session.ID, reason Reason, text string,
 	}
 	label := s.Label
 	m.due.Delete(sessionDue(s))
-	m.sum -= s.Sum()
 	m.charge(s.Identity, sessionAmounts(&s.Settings), gone)
 	delete(m.bySecret, s.Secret)
 	m.sessions.Delete(id)

@@ -41,6 +41,8 @@ import (
 const (
 	snapshotMagic   = "zamok"
 	snapshotVersion = 1
+	// digestVersion numbers the ways in which digests were computed.
+	digestVersion = 1
 	// recordHeadBytes is a record's kind and the length of its fields: the most, of a ticket of 64
 	// items, have under 40 KiB.
 	recordHeadBytes = 1 + 2
@@ -156,26 +158,39 @@ func (m *Machine) Freeze() *Frozen {
 // WriteTo writes the snapshot.
 func (f *Frozen) WriteTo(w io.Writer) (int64, error) {
 	s := &snapshotWriter{w: bufio.NewWriterSize(w, 1<<16)}
-	s.write(append([]byte(snapshotMagic), snapshotVersion))
-	s.record(recHeader, f.header.code)
-	for id, rec := range f.sessions.All() {
-		s.record(recSession, func(c *coder) { rec.Code(&c.Coder) })
-		for key, t := range ticketsOf(f.tickets, TicketRef{Session: id}) {
-			s.record(recTicket, func(c *coder) { t.code(c, &key.Ticket) })
-		}
-	}
-	for name, until := range f.delays.All() {
-		s.record(recDelay, (&delay{name, *until}).code)
-	}
-	for _, member := range f.members.All() {
-		s.record(recMember, member.code)
-	}
-	for number, e := range f.ended.All() {
-		s.record(recEnded, func(c *coder) { e.code(c, &number) })
-	}
-	s.record(recEnd, func(*coder) {})
+	f.write(s)
 	s.write(binary.LittleEndian.AppendUint32(nil, s.sum))
 	return s.n, s.w.Flush()
+}
+
+// Digest is the checksum of a snapshot of this state, and takes as long as writing one. Equal
+// states have equal digests.
+func (s *canonical) Digest() uint64 {
+	w := &snapshotWriter{w: bufio.NewWriter(io.Discard)}
+	s.write(w)
+	return uint64(w.sum)
+}
+
+// write writes the snapshot without its checksum.
+func (s *canonical) write(w *snapshotWriter) {
+	w.write(append([]byte(snapshotMagic), snapshotVersion))
+	w.record(recHeader, s.header.code)
+	for id, rec := range s.sessions.All() {
+		w.record(recSession, func(c *coder) { rec.Code(&c.Coder) })
+		for key, t := range ticketsOf(s.tickets, TicketRef{Session: id}) {
+			w.record(recTicket, func(c *coder) { t.code(c, &key.Ticket) })
+		}
+	}
+	for name, until := range s.delays.All() {
+		w.record(recDelay, (&delay{name, *until}).code)
+	}
+	for _, member := range s.members.All() {
+		w.record(recMember, member.code)
+	}
+	for number, e := range s.ended.All() {
+		w.record(recEnded, func(c *coder) { e.code(c, &number) })
+	}
+	w.record(recEnd, func(*coder) {})
 }
 
 // snapshotWriter writes records. After its first failure w writes nothing more, and Flush returns
@@ -199,43 +214,4 @@ func (s *snapshotWriter) record(kind recordKind, code func(*coder)) {
 	b := s.c.Bytes()
 	binary.LittleEndian.PutUint16(b[1:], uint16(len(b)-recordHeadBytes))
 	s.write(b)
-}
-
-// Digest is a hash of the whole canonical state. It is a function of the
-// state alone and kept up to date record by record.
-func (m *Machine) Digest() uint64 {
-	c := newSum(sumHeader)
-	m.header.code(&c)
-	return uint64(c.Sum() + m.sum)
-}
-
-// Each kind of record begins its sum with another word; sessions, in their own package, with 1.
-const (
-	sumHeader = 2 + iota
-	sumTicket
-	sumDelay
-	sumMember
-	sumEnded
-)
-
-func newSum(kind uint64) coder { return coder{Coder: record.NewSum(record.Sum(0).Word(kind))} }
-
-// sum is the ticket's part of the digest.
-func (t *ticket) sum(key TicketRef) record.Sum {
-	c := newSum(sumTicket)
-	record.Number(&c.Coder, "session", &key.Session)
-	t.code(&c, &key.Ticket)
-	return c.Sum()
-}
-
-func delaySum(name string, until clock.Time) record.Sum {
-	c := newSum(sumDelay)
-	(&delay{name, until}).code(&c)
-	return c.Sum()
-}
-
-func memberSum(m *MemberRecord) record.Sum {
-	c := newSum(sumMember)
-	m.code(&c)
-	return c.Sum()
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/clock"
-	"zamok/fsm/record"
 	"zamok/session"
 )
 
@@ -123,7 +122,7 @@ type observation struct {
 	time   clock.Time
 	epoch  uint64
 	counts Counts
-	sum    record.Sum
+	digest uint64 // of all but the header
 	queues map[string][]TicketRef
 }
 
@@ -134,9 +133,11 @@ func (s *story) observe() observation {
 			queues[lock.Name] = append(queues[lock.Name], ref)
 		}
 	}
+	state := s.m.canonical
+	state.header = header{}
 	return observation{
 		s.m.Stamp(), s.m.Time(), s.m.Epoch(), s.m.Counts(),
-		s.m.sum, queues,
+		state.Digest(), queues,
 	}
 }
 

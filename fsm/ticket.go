@@ -85,7 +85,7 @@ func (c *Acquire) execute(m *Machine) Result {
 	} else {
 		m.wait(key, t, c.Wait)
 	}
-	m.countTicket(s, key, t, 1)
+	m.charge(s.Identity, t.amounts(), 1)
 	m.makeRoom(s.Identity)
 	return t.result(s)
 }
@@ -246,7 +246,6 @@ func (c *Downgrade) execute(m *Machine) Result {
 	}
 	if slices.ContainsFunc(t.items, func(it Item) bool { return it.Mode == Exclusive }) {
 		t = m.tickets.Ref(key)
-		m.sum -= t.sum(key)
 		t.items = slices.Clone(t.items)
 		for i := range t.items {
 			if it := &t.items[i]; it.Mode == Exclusive {
@@ -257,7 +256,6 @@ func (c *Downgrade) execute(m *Machine) Result {
 				m.mark(lk, &lk.recheck)
 			}
 		}
-		m.sum += t.sum(key)
 		m.recordChange(s, 0)
 		m.emit(Event{Kind: EvDowngraded, TicketRef: key, Token: t.token, HoldUntil: t.holdUntil,
 			Items: t.items})
@@ -272,7 +270,7 @@ func (it Item) isMutex() bool { return it.Mode != Permits }
 func (m *Machine) endTicket(key TicketRef, reason Reason, text string) {
 	s := m.sessions.Ref(key.Session)
 	t := m.tickets.Ref(key)
-	m.countTicket(s, key, t, gone)
+	m.charge(s.Identity, t.amounts(), gone)
 	m.releaseSlots(s, key, t, reason, text)
 	m.recordChange(s, -1)
 	if key.Ticket <= s.AckedThrough {
@@ -280,7 +278,7 @@ func (m *Machine) endTicket(key TicketRef, reason Reason, text string) {
 		return
 	}
 	*t = ticket{state: Ended, reason: reason, token: t.token}
-	m.countTicket(s, key, t, 1)
+	m.charge(s.Identity, t.amounts(), 1)
 }
 
 // releaseSlots removes t, waiting or granted, from its locks, the schedule and the owners, and
@@ -365,7 +363,7 @@ func (m *Machine) refuseTicket(s *session.Session, key TicketRef, t *ticket, rea
 // Acquire must not find the lock free meanwhile and take it.
 func (m *Machine) rememberEnded(s *session.Session, key TicketRef, reason Reason) {
 	t := m.tickets.Insert(key, ticket{state: Ended, reason: reason})
-	m.countTicket(s, key, t, 1)
+	m.charge(s.Identity, t.amounts(), 1)
 	m.makeRoom(s.Identity)
 	m.recordChange(s, 0)
 }
@@ -383,14 +381,14 @@ func (m *Machine) acknowledge(s *session.Session, through uint64) {
 		}
 		if t.state == Ended {
 			keys = append(keys, key)
-			m.countTicket(s, key, t, gone)
+			m.charge(s.Identity, t.amounts(), gone)
 		}
 	}
 	for _, key := range keys {
 		m.tickets.Delete(key)
 	}
 	m.keyBuffer = keys
-	m.changeSession(s, func() { s.AckedThrough = through })
+	s.AckedThrough = through
 }
 
 // result is the current state of a ticket.

@@ -1,75 +1,108 @@
 package raftnode
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"zamok/fsm"
 )
 
 const (
-	// digestEvery is the distance of the indexes at which a node reports its digest.
-	digestEvery = 4096
-	// digestsKept is for how many of those points digests are kept: a follower's comes late.
+	// A leader asks for digests once so much time has passed since it saw the latest question and
+	// the state machine has counted so many indexes. So what makes states differ is found within
+	// 4096 commands or 5 minutes, whichever is later, and an idle cluster stays silent.
+	digestInterval = 100 * time.Second
+	digestDistance = 2048
+	// digestsKept is for how many questions reports are kept: a follower's comes late.
 	digestsKept = 16
 )
 
-// digests compares the digests of the nodes at the same index. The state machine's lock guards it.
+// digests compares the digests of the nodes after the same entry. The state machine's lock guards
+// it.
+//
+// The leader puts a question into the log. A node freezes the state that it has after that entry.
+// The maintenance loop hashes it, and puts a report into the log. Raft's index names the question,
+// because nodes count raft's indexes alike, whatever their states are.
 type digests struct {
-	points []digestPoint
-	todo   []fsm.Digest // this node's own, not reported yet
+	points   []digestPoint // by their indexes
+	question question      // the latest
+	todo     fsm.Digest    // this node's latest report, until it is in the log; Index 0 = none
 }
 
-// digestPoint is where digests are compared: after the entry that took the state machine to index,
-// a multiple of digestEvery, or past it. A node that counts indexes differently gets there with
-// another entry, and so has another digest there: the difference is found.
+// question is the latest question that this node applied.
+type question struct {
+	asked time.Time
+	index uint64      // the state machine's
+	entry uint64      // raft's
+	state *fsm.Frozen // after that entry, until it is hashed
+}
+
+// digestPoint is where digests are compared: after an entry with a question.
 type digestPoint struct {
-	index  uint64
+	index  uint64 // raft's
 	mine   uint64
-	known  bool              // mine is
+	known  bool              // mine is, and the point was not reported as different
 	byNode map[string]uint64 // from applied entries, by node
 	// outvoted: a majority of the voters agree among themselves, and this node differs. Set by
 	// compare.
 	outvoted bool
 }
 
-// applied records this node's digest after an entry that took the index from before past a multiple
-// of digestEvery, which the same entry does on every node. A new state machine has no digest to
-// report.
-func (d *digests) applied(before, after, digest uint64) {
-	if before == 0 || before/digestEvery == after/digestEvery {
-		return
-	}
-	p := d.at(after / digestEvery * digestEvery)
-	p.mine, p.known = digest, true
-	d.todo = append(d.todo, fsm.Digest{Index: p.index, Value: digest})
+// isDue reports whether a leader should ask again. An index below that of the question is of
+// another state.
+func (q *question) isDue(now time.Time, index uint64) bool {
+	return now.Sub(q.asked) >= digestInterval && index-q.index >= digestDistance
 }
 
-// at returns the point of an index; a new one replaces the oldest.
+// apply records a question or a report of the entry with an index of raft's. The states of several
+// questions that come at once, as when a log is replayed, are one: the latest.
+func (d *digests) apply(entry uint64, c *fsm.Digest, m *fsm.Machine) {
+	if c.Index != 0 {
+		d.at(c.Index).byNode[c.Node] = c.Value
+	} else if entry != d.question.entry {
+		d.question = question{time.Now(), m.Stamp().Index, entry, m.Freeze()}
+	}
+}
+
+// answer records this node's own digest after the entry with a question.
+func (d *digests) answer(self string, entry, digest uint64) {
+	p := d.at(entry)
+	p.mine, p.known = digest, true
+	d.todo = fsm.Digest{Node: self, Index: entry, Value: digest}
+}
+
+// at returns the point of an index of raft's. One more than are kept displaces the oldest.
 func (d *digests) at(index uint64) *digestPoint {
-	if i := slices.IndexFunc(d.points,
-		func(p digestPoint) bool { return p.index == index }); i >= 0 {
-		return &d.points[i]
+	i, found := slices.BinarySearchFunc(d.points, index,
+		func(p digestPoint, index uint64) int { return cmp.Compare(p.index, index) })
+	if !found {
+		if len(d.points) == digestsKept && i > 0 {
+			d.points, i = slices.Delete(d.points, 0, 1), i-1
+		}
+		p := digestPoint{index: index, byNode: make(map[string]uint64)}
+		if len(d.points) == digestsKept {
+			return &p // older than all that are kept
+		}
+		d.points = slices.Insert(d.points, i, p)
 	}
-	if len(d.points) == digestsKept {
-		d.points = slices.Delete(d.points, 0, 1)
-	}
-	d.points = append(d.points, digestPoint{index: index, byNode: make(map[string]uint64)})
-	return &d.points[len(d.points)-1]
+	return &d.points[i]
 }
 
 // compare returns a point at which voters disagree, with their digests only, each point once; nil =
-// there is none.
-func (d *digests) compare(voters servers) *digestPoint {
+// there is none. What this node, self, reported before its state was made anew does not count.
+func (d *digests) compare(voters servers, self string) *digestPoint {
 	for i := range d.points {
 		p := &d.points[i]
 		if !p.known {
 			continue
 		}
 		found := digestPoint{index: p.index, mine: p.mine, byNode: maps.Clone(p.byNode)}
+		found.byNode[self] = p.mine
 		maps.DeleteFunc(found.byNode,
 			func(name string, _ uint64) bool { return voters.named(name) == nil })
 		votes, differs := make(map[uint64]int), false
@@ -86,17 +119,34 @@ func (d *digests) compare(voters servers) *digestPoint {
 	return nil
 }
 
-// exchangeDigests reports this node's digests and returns those that were reported and differ; see
-// digests.compare.
+// exchangeDigests asks for digests if this node leads, hashes the state that was asked for, reports
+// it until that is in the log, and returns digests that differ; see digests.compare.
 func (a *announcer) exchangeDigests(ctx context.Context, run *raftRun) *digestPoint {
-	voters := run.servers().voters()
+	voters, leads := run.servers().voters(), a.proposer.leads()
 	a.state.mu.Lock()
-	todo, differing := a.state.digests.todo, a.state.digests.compare(voters)
-	a.state.digests.todo = nil
+	d, index := a.state.digests, a.state.machine.Stamp().Index
+	q := d.question
+	d.question.state = nil
 	a.state.mu.Unlock()
-	for _, own := range todo {
-		own.Node = a.cfg.ID
-		a.send(ctx, run, &own)
+	if q.state != nil {
+		digest := q.state.Digest()
+		a.state.mu.Lock()
+		d.answer(a.cfg.ID, q.entry, digest) // in vain if a snapshot has replaced the state
+		a.state.mu.Unlock()
+	}
+	a.state.mu.Lock()
+	d = a.state.digests
+	todo, differing := d.todo, d.compare(voters, a.cfg.ID)
+	a.state.mu.Unlock()
+	if leads && len(voters) > 1 && q.isDue(time.Now(), index) {
+		_ = a.send(ctx, run, &fsm.Digest{Node: a.cfg.ID})
+	}
+	if todo.Index != 0 && a.send(ctx, run, &todo) == nil {
+		a.state.mu.Lock()
+		if d.todo == todo {
+			d.todo = fsm.Digest{}
+		}
+		a.state.mu.Unlock()
 	}
 	return differing
 }

@@ -2,12 +2,16 @@ package raftnode
 
 import (
 	"testing"
+	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+
+	"zamok/fsm"
 )
 
 func TestWhoStopsWhenDigestsDiffer(t *testing.T) {
-	const at = digestEvery
+	const entry = 77
 	for name, c := range map[string]struct {
 		mine     uint64
 		reports  map[string]uint64
@@ -22,8 +26,12 @@ func TestWhoStopsWhenDigestsDiffer(t *testing.T) {
 			true, true},
 		"mine and one more against one": {1, map[string]uint64{"n1": 1, "n2": 1, "n3": 2},
 			true, false},
+		"mine, not reported yet, and one more against one": {1, map[string]uint64{"n2": 1, "n3": 2},
+			true, false},
 		"all three differ": {1, map[string]uint64{"n1": 1, "n2": 2, "n3": 3},
 			true, false},
+		"only what I reported once differs": {1, map[string]uint64{"n1": 9, "n2": 1, "n3": 1},
+			false, false},
 		"who has no vote does not count": {1, map[string]uint64{"n2": 2, "n4": 2, "n5": 2},
 			false, false},
 		"not known what mine was, so no answer": {0, map[string]uint64{"n2": 2, "n3": 2},
@@ -31,39 +39,129 @@ func TestWhoStopsWhenDigestsDiffer(t *testing.T) {
 	} {
 		d := &digests{}
 		if c.mine != 0 {
-			d.applied(at-1, at, c.mine)
+			d.at(entry).mine, d.at(entry).known = c.mine, true
 		}
 		for node, value := range c.reports {
-			d.at(at).byNode[node] = value
+			d.apply(entry+5, &fsm.Digest{Node: node, Index: entry, Value: value}, nil)
 		}
 		voters := servers{{ID: "n1"}, {ID: "n2"}, {ID: "n3"}}
-		got := d.compare(voters)
+		got := d.compare(voters, "n1")
 		require.Equal(t, c.found, got != nil, name)
 		require.Equal(t, c.outvoted, got != nil && got.outvoted, name)
-		require.Nil(t, d.compare(voters), "%s: reported once", name)
+		require.Nil(t, d.compare(voters, "n1"), "%s: reported once", name)
 	}
 }
 
-func TestPointsAreTheSameOnEveryNode(t *testing.T) {
+func TestAQuestionIsDue(t *testing.T) {
 	d := &digests{}
-	d.applied(0, 50*digestEvery, 1) // the first entry of a new history is none
-	for before := uint64(1); before < 3*digestEvery; before += 5 {
-		d.applied(before, before+5, before+5)
+	now := time.Now()
+	require.True(t, d.question.isDue(now, digestDistance), "a node that knows of no question")
+	d.question.asked, d.question.index = now, 100
+	for _, c := range []struct {
+		later time.Duration
+		index uint64
+		due   bool
+	}{
+		{digestInterval, 100 + digestDistance, true},
+		{digestInterval, 100 + digestDistance - 1, false},
+		{digestInterval - 1, 100 + digestDistance, false},
+		{digestInterval, 99, true}, // the state is another one
+	} {
+		require.Equal(t, c.due, d.question.isDue(now.Add(c.later), c.index), c)
 	}
-	var points []uint64
-	for _, r := range d.todo {
-		points = append(points, r.Index, r.Value)
+}
+
+// A question of which an entry has two is one, and each state is hashed once.
+func TestTheLatestQuestionIsAnswered(t *testing.T) {
+	d, m := &digests{}, fsm.New()
+	for _, entry := range []uint64{5, 8, 8} {
+		d.apply(entry, &fsm.Digest{Node: "n1"}, m)
+		require.Equal(t, entry, d.question.entry)
+		require.NotNil(t, d.question.state)
 	}
-	require.Equal(t, []uint64{digestEvery, digestEvery, 2 * digestEvery, 2*digestEvery + 4,
-		3 * digestEvery, 3*digestEvery + 3}, points,
-		"where an entry passes a multiple")
+	d.question.state = nil // hashed
+	d.apply(8, &fsm.Digest{Node: "n1"}, m)
+	require.Nil(t, d.question.state)
+	require.Empty(t, d.points, "a question is not a report")
 }
 
 func TestOldPointsAreForgotten(t *testing.T) {
 	d := &digests{}
-	for i := range uint64(digestsKept + 9) {
-		d.at((i + 1) * digestEvery).byNode["n2"] = i
+	const last = digestsKept + 9
+	for i := range uint64(last) {
+		d.at((i*7)%last + 1).byNode["n2"] = i // in any order
 	}
 	require.Len(t, d.points, digestsKept)
-	require.Equal(t, uint64(10*digestEvery), d.points[0].index)
+	for i := range uint64(digestsKept) {
+		require.Equal(t, last-digestsKept+1+i, d.points[i].index)
+	}
+	d.at(3).byNode["n2"] = 1
+	require.Equal(t, uint64(last-digestsKept+1), d.points[0].index, "too old to be kept")
+	d.at(last).byNode["n3"] = 1
+	require.Len(t, d.points[digestsKept-1].byNode, 2)
+}
+
+// askForDigests makes the leader ask, and waits for what follows. It returns raft's index of the
+// question.
+func askForDigests(b *bubble, leader *bubbleNode) uint64 {
+	leader.state.mu.Lock()
+	leader.state.digests.question.asked = time.Time{}
+	leader.state.digests.question.index = leader.state.machine.Stamp().Index - digestDistance
+	leader.state.mu.Unlock()
+	time.Sleep(2 * maintenanceTick)
+	leader.state.mu.Lock()
+	defer leader.state.mu.Unlock()
+	return leader.state.digests.question.entry
+}
+
+// reported is what a node knows of the digests after a question.
+func reported(n *bubbleNode, entry uint64) digestPoint {
+	n.state.mu.Lock()
+	defer n.state.mu.Unlock()
+	return *n.state.digests.at(entry)
+}
+
+func TestNodesAnswerAQuestion(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		leader := b.quietLeader()
+		log := leader.runs.latest.Load().raft
+		before := log.LastIndex()
+		entry := askForDigests(b, leader)
+		require.Equal(b, before+1, entry, "raft's index, whatever the state machine counts")
+		require.Equal(b, entry+3, log.LastIndex(), "each node reports once")
+		for _, n := range b.nodes {
+			p := reported(n, entry)
+			require.True(b, p.known)
+			require.Equal(b, map[string]uint64{"n1": p.mine, "n2": p.mine, "n3": p.mine}, p.byNode)
+		}
+		time.Sleep(5 * digestInterval)
+		require.Equal(b, entry+3, log.LastIndex(), "an idle cluster is silent")
+	})
+}
+
+func TestALostReportIsRepeated(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		leader := b.quietLeader()
+		leader.door.deaf.Store(true)
+		entry := askForDigests(b, leader)
+		require.Len(b, reported(leader, entry).byNode, 1, "nothing that others begin reaches it")
+		leader.door.deaf.Store(false)
+		time.Sleep(5 * maintenanceTick)
+		require.Len(b, reported(leader, entry).byNode, 3)
+	})
+}
+
+func TestOnlyTheLeaderAsksForDigests(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		leader := b.quietLeader()
+		other := b.others(leader)[0]
+		before := leader.runs.latest.Load().raft.LastIndex()
+		for _, c := range []fsm.Digest{{Node: other.self.ID}, {Node: leader.self.ID, Index: 1}} {
+			entry := fsm.Entry{Commands: []fsm.Command{&c}}
+			_, err := other.announcer.call(b.Context(), leader.Node.self.ID(),
+				raft.ServerAddress(leader.self.Address), nodeRequest{Entry: entry.Append(nil)})
+			require.ErrorContains(b, err, "may only announce itself")
+		}
+		require.Equal(b, before, leader.runs.latest.Load().raft.LastIndex())
+	})
 }

@@ -51,7 +51,7 @@ func (n *Node) maintain() {
 		n.timing.tune(ctx, run, all, others, n.proposer.leads)
 		n.timing.record()
 		if n.announcer.isOutOfDate(run) {
-			n.announcer.send(ctx, run, new(n.announcer.announcement()))
+			_ = n.announcer.send(ctx, run, new(n.announcer.announcement()))
 		}
 		n.endIfOutvoted(run, n.announcer.exchangeDigests(ctx, run))
 		n.room.check(ctx)
@@ -165,8 +165,8 @@ func (a *announcer) isOutOfDate(run *raftRun) bool {
 	return run.leader() != "" && mine != known && run.hasReplayed()
 }
 
-// send proposes what this node announces, here or at the leader.
-func (a *announcer) send(ctx context.Context, run *raftRun, c fsm.Command) {
+// send proposes what this node announces, here or at the leader. An error is logged.
+func (a *announcer) send(ctx context.Context, run *raftRun, c fsm.Command) error {
 	err := error(&NotLeaderError{})
 	if a.proposer.leads() {
 		err = a.proposeOwn(ctx, c)
@@ -177,6 +177,7 @@ func (a *announcer) send(ctx context.Context, run *raftRun, c fsm.Command) {
 	if err != nil {
 		a.log.Debug("could not announce this node, or report a state digest", "error", err)
 	}
+	return err
 }
 
 // proposeOwn proposes what a node announces of itself.

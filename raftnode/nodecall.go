@@ -129,7 +129,7 @@ func (n *Node) handleCommand(ctx context.Context, run *raftRun, from peer.Server
 		case *fsm.Member:
 			own = c.ID == from.Name && c.Incarnation == fsm.Incarnation(from.Incarnation)
 		case *fsm.Digest:
-			own = c.Node == from.Name
+			own = c.Node == from.Name && c.Index != 0 // only the leader asks
 		}
 	}
 	if !own {

@@ -34,7 +34,7 @@ type state struct {
 
 	mu      sync.RWMutex // guards machine and digests
 	machine *fsm.Machine
-	digests digests
+	digests *digests // of this machine: a snapshot replaces both
 
 	// The epoch reads these in each round, without waiting for a batch to be applied: the version
 	// that an entry must be encoded for, and the state machine's earliest deadline, a clock.Time;
@@ -73,7 +73,7 @@ func (s *state) sawCommitted(index uint64, list servers) {
 func (s *state) replace(m *fsm.Machine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.machine, s.digests = m, digests{}
+	s.machine, s.digests = m, &digests{}
 	s.publish()
 	s.cfg.Restored(m)
 }
@@ -151,16 +151,14 @@ func (s *state) apply(l *raft.Log) fsm.Applied {
 			fmt.Errorf("raftnode: %w; it was not applied here; start the node again: its log is "+
 				"read anew", err))
 	}
-	before := s.machine.Stamp().Index
 	a, err := s.machine.Apply(l.Term, l.Data)
 	if err != nil {
 		s.fatal(fmt.Errorf("raftnode: entry %d: %w", l.Index, err))
 	}
-	s.digests.applied(before, a.Stamp.Index, s.machine.Digest())
 	for _, e := range a.Events {
 		switch e.Kind {
 		case fsm.EvDigestReported:
-			s.digests.at(e.Digest.Index).byNode[e.Digest.Node] = e.Digest.Value
+			s.digests.apply(l.Index, e.Digest, s.machine)
 			fallthrough
 		case fsm.EvEpochStarted:
 			s.wake()

@@ -52,16 +52,12 @@ type Session struct {
 	RefusedThrough uint64
 	// Changed is the index of the last change of any of its tickets.
 	Changed uint64
-	// Live counts its waiting and granted tickets. It follows from the tickets, and is neither
-	// stored nor in a sum.
+	// Live counts its waiting and granted tickets. It follows from the tickets, and is not stored.
 	Live int
 
 	// Scheduled is the deadline under which the state machine's schedule has it: at or before
-	// Deadline. It follows from the schedule, and is neither stored nor in a sum.
+	// Deadline. It follows from the schedule, and is not stored.
 	Scheduled clock.Time
-
-	// fixedFieldsSum is the sum of the fields that never change, taken by Seal.
-	fixedFieldsSum record.Sum
 }
 
 // Renew begins the lease anew, at the time now of the step index.
@@ -69,24 +65,12 @@ func (s *Session) Renew(now clock.Time, index uint64) {
 	s.Deadline, s.Renewed = now.Add(s.TTL), index
 }
 
-// sumKind begins the sum of a session; other records begin with higher words.
-const sumKind = 1
-
 // Code visits the fields of a session.
 func (s *Session) Code(c *record.Coder) {
-	s.codeFixed(c)
-	s.codeLease(c)
-}
-
-// codeFixed visits the fields that never change.
-func (s *Session) codeFixed(c *record.Coder) {
 	record.Number(c, "id", &s.ID)
 	c.Raw("secret", s.Secret[:])
 	s.Settings.Code(c)
 	c.Time("opened", &s.Opened)
-}
-
-func (s *Session) codeLease(c *record.Coder) {
 	c.Time("deadline", &s.Deadline)
 	record.Number(c, "renewed", &s.Renewed)
 	record.Number(c, "attachment", &s.Attachment)
@@ -94,23 +78,4 @@ func (s *Session) codeLease(c *record.Coder) {
 	record.Number(c, "acked through", &s.AckedThrough)
 	record.Number(c, "refused through", &s.RefusedThrough)
 	record.Number(c, "changed", &s.Changed)
-}
-
-// Seal takes the sum of the fields that never change. It comes before the first Sum.
-func (s *Session) Seal() { s.fixedFieldsSum = s.sumFixedFields() }
-
-// IsSealed reports whether the fields that never change are as they were when they were sealed.
-func (s *Session) IsSealed() bool { return s.fixedFieldsSum == s.sumFixedFields() }
-
-// Sum is the session's part of the digest.
-func (s *Session) Sum() record.Sum {
-	c := record.NewSum(s.fixedFieldsSum)
-	s.codeLease(&c)
-	return c.Sum()
-}
-
-func (s *Session) sumFixedFields() record.Sum {
-	c := record.NewSum(record.Sum(0).Word(sumKind))
-	s.codeFixed(&c)
-	return c.Sum()
 }

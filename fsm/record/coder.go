@@ -9,8 +9,8 @@ import (
 	"zamok/clock"
 )
 
-// Coder writes, reads, sizes or sums the fields of a record, one call for each field. Its methods
-// take the field's name, for errors, and a pointer to the field.
+// Coder writes, reads or sizes the fields of a record, one call for each field. Its methods take
+// the field's name, for errors, and a pointer to the field.
 //
 // The first failure of reading stays: after it nothing is left to read and every field becomes
 // zero, so End is asked once, not after each field. Texts are copied, so that what was read does
@@ -19,7 +19,6 @@ type Coder struct {
 	direction direction
 	bytes     []byte // written so far, or to be read
 	offset    int    // bytes read, or measured
-	sum       Sum
 	err       error
 }
 
@@ -28,7 +27,6 @@ type direction uint8
 const (
 	writing direction = iota
 	reading
-	summing
 	sizing
 	describing
 )
@@ -38,9 +36,6 @@ func NewWriter(b []byte) Coder { return Coder{direction: writing, bytes: b} }
 
 // NewReader returns a coder that reads b.
 func NewReader(b []byte) Coder { return Coder{direction: reading, bytes: b} }
-
-// NewSum returns a coder that adds to a hash.
-func NewSum(begin Sum) Coder { return Coder{direction: summing, sum: begin} }
 
 // NewSizer returns a coder that measures a record: no less than the bytes that a writer would
 // append, and about what the record takes in memory.
@@ -61,9 +56,6 @@ func (c *Coder) Size() int { return c.offset }
 
 // Bytes returns what was written, or the description.
 func (c *Coder) Bytes() []byte { return c.bytes }
-
-// Sum returns the hash.
-func (c *Coder) Sum() Sum { return c.sum }
 
 // Reading reports whether the coder reads, if only zeros.
 func (c *Coder) Reading() bool { return c.direction == reading || c.direction == describing }
@@ -135,13 +127,11 @@ func (c *Coder) Signed(field string, v *clock.Span) {
 }
 
 // number codes v, or returns the number read, which is at most limit. It takes a value because a
-// field may be changed only when it is read: others may write or sum the same record meanwhile.
+// field may be changed only when it is read: others may write the same record meanwhile.
 func (c *Coder) number(field string, v, limit uint64) uint64 {
 	switch c.direction {
 	case writing:
 		c.bytes = binary.AppendUvarint(c.bytes, v)
-	case summing:
-		c.sum = c.sum.Word(v)
 	case sizing:
 		c.offset += numberSize
 	case describing:
@@ -160,8 +150,6 @@ func (c *Coder) Text(field string, v *string) {
 	switch c.direction {
 	case writing:
 		c.bytes = append(binary.AppendUvarint(c.bytes, uint64(len(*v))), *v...)
-	case summing:
-		c.sum = c.sum.Text(*v)
 	case sizing:
 		c.offset += textSize + len(*v)
 	case describing:
@@ -182,8 +170,6 @@ func (c *Coder) Raw(field string, v []byte) {
 	switch c.direction {
 	case writing:
 		c.bytes = append(c.bytes, v...)
-	case summing:
-		c.sum = c.sum.Text(string(v))
 	case sizing:
 		c.offset += len(v)
 	case describing:

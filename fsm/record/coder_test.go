@@ -189,7 +189,7 @@ func TestReaderKeepsFirstError(t *testing.T) {
 	assert.EqualError(t, r.End(), "ticket: item 7: number: the number is not in its shortest form")
 }
 
-// What is written is read again, is no longer than a sizer says, and each field changes the sum.
+// What is written is read again, and is no longer than a sizer says.
 func TestDirectionsAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := every{
@@ -210,11 +210,6 @@ func TestDirectionsAgree(t *testing.T) {
 		again.code(&r)
 		require.NoError(t, r.End())
 		require.Equal(t, e, again)
-		sum, other := NewSum(0), NewSum(0)
-		e.code(&sum)
-		again.Hash[3]++
-		again.code(&other)
-		require.NotEqual(t, sum.Sum(), other.Sum())
 	})
 }
 

@@ -1,4 +1,4 @@
-// Package record writes, reads and hashes records by one description of their fields.
+// Package record writes and reads records by one description of their fields.
 //
 // A record has one method that visits its fields in order:
 //
@@ -7,10 +7,9 @@
 //		c.Text("label", &s.Label)
 //	}
 //
-// A Coder that writes appends each field, one that reads fills it, and one that sums hashes it. So
-// a new field is named once, and can't be in the snapshot and missing from the digest. One that
-// describes lists the fields, so that two binaries can find out whether their records have the
-// same:
+// A Coder that writes appends each field, and one that reads fills it. So a new field is named
+// once, and written and read in the same place. One that describes lists the fields, so that two
+// binaries can find out whether their records have the same:
 //
 //	w := record.NewWriter(nil)
 //	s.Code(&w)
@@ -19,10 +18,6 @@
 //	r := record.NewReader(bytes)
 //	s.Code(&r)
 //	err := r.End()
-//
-//	h := record.NewSum(1)
-//	s.Code(&h)
-//	sum := h.Sum()
 //
 //	d := record.NewDescriber(nil)
 //	s.Code(&d)

@@ -210,7 +210,7 @@ type Event struct {
 	// acknowledged-through, by number.
 	Tickets []TicketState
 	Epoch   *LeaderStart // EvEpochStarted: the command that opened it
-	Digest  *Digest      // EvDigestReported: the report
+	Digest  *Digest      // EvDigestReported: the report, or the question
 	Version uint32       // EvUpgraded: the new version
 }
 
@@ -240,7 +240,7 @@ const (
 	EvEpochStarted
 	// EvUpgraded: the version is in force from the next entry on.
 	EvUpgraded
-	// EvDigestReported: a node reported its digest.
+	// EvDigestReported: a node reported its digest, or asks for those of all.
 	EvDigestReported
 )
 

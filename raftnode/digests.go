@@ -18,6 +18,8 @@ const (
 	// 4096 commands or 5 minutes, whichever is later, and an idle cluster stays silent.
 	digestInterval = 100 * time.Second
 	digestDistance = 2048
+	// digestRetry is how long a leader waits for its question to be applied.
+	digestRetry = 10 * time.Second
 	// digestsKept is for how many questions reports are kept: a follower's comes late.
 	digestsKept = 16
 )
@@ -36,7 +38,7 @@ type digests struct {
 
 // question is the latest question that this node applied.
 type question struct {
-	asked time.Time
+	asked time.Time   // when it was applied
 	index uint64      // the state machine's
 	entry uint64      // raft's
 	state *fsm.Frozen // after that entry, until it is hashed
@@ -46,6 +48,7 @@ type question struct {
 type digestPoint struct {
 	index  uint64 // raft's
 	mine   uint64
+	since  time.Time         // mine is known
 	known  bool              // mine is, and the point was not reported as different
 	byNode map[string]uint64 // from applied entries, by node
 	// outvoted: a majority of the voters agree among themselves, and this node differs. Set by
@@ -53,26 +56,30 @@ type digestPoint struct {
 	outvoted bool
 }
 
-// isDue reports whether a leader should ask again. An index below that of the question is of
-// another state.
-func (q *question) isDue(now time.Time, index uint64) bool {
-	return now.Sub(q.asked) >= digestInterval && index-q.index >= digestDistance
+// ask reports whether a leader should ask now.
+func (q *question) ask(now time.Time, index uint64) bool {
+	isDue := now.Sub(q.asked) >= digestInterval && index-q.index >= digestDistance
+	if isDue {
+		q.asked = now.Add(digestRetry - digestInterval) // until it is applied
+	}
+	return isDue
 }
 
-// apply records a question or a report of the entry with an index of raft's. The states of several
-// questions that come at once, as when a log is replayed, are one: the latest.
+// apply records a question, or a report of one before, of the entry with an index of raft's. Of
+// several questions that come at once, as when a log is replayed, the latest is answered.
 func (d *digests) apply(entry uint64, c *fsm.Digest, m *fsm.Machine) {
-	if c.Index != 0 {
-		d.at(c.Index).byNode[c.Node] = c.Value
-	} else if entry != d.question.entry {
+	switch {
+	case c.Index == 0 && entry != d.question.entry:
 		d.question = question{time.Now(), m.Stamp().Index, entry, m.Freeze()}
+	case 0 < c.Index && c.Index < entry:
+		d.at(c.Index).byNode[c.Node] = c.Value
 	}
 }
 
 // answer records this node's own digest after the entry with a question.
 func (d *digests) answer(self string, entry, digest uint64) {
 	p := d.at(entry)
-	p.mine, p.known = digest, true
+	p.mine, p.since, p.known = digest, time.Now(), true
 	d.todo = fsm.Digest{Node: self, Index: entry, Value: digest}
 }
 
@@ -94,7 +101,8 @@ func (d *digests) at(index uint64) *digestPoint {
 }
 
 // compare returns a point at which voters disagree, with their digests only, each point once; nil =
-// there is none. What this node, self, reported before its state was made anew does not count.
+// there is none. A minority waits for the reports of all, but not longer than to the next question.
+// What this node, self, reported before its state was made anew does not count.
 func (d *digests) compare(voters servers, self string) *digestPoint {
 	for i := range d.points {
 		p := &d.points[i]
@@ -111,7 +119,8 @@ func (d *digests) compare(voters servers, self string) *digestPoint {
 			found.outvoted = found.outvoted || value != p.mine && votes[value] > len(voters)/2
 			differs = differs || value != p.mine
 		}
-		if differs && (found.outvoted || len(found.byNode) == len(voters)) {
+		if differs && (found.outvoted || len(found.byNode) == len(voters) ||
+			time.Since(p.since) >= digestInterval) {
 			p.known = false // reported
 			return &found
 		}
@@ -122,28 +131,32 @@ func (d *digests) compare(voters servers, self string) *digestPoint {
 // exchangeDigests asks for digests if this node leads, hashes the state that was asked for, reports
 // it until that is in the log, and returns digests that differ; see digests.compare.
 func (a *announcer) exchangeDigests(ctx context.Context, run *raftRun) *digestPoint {
-	voters, leads := run.servers().voters(), a.proposer.leads()
+	all, mayAsk := run.servers(), a.proposer.leads()
+	voters := all.voters()
+	var state *fsm.Frozen
 	a.state.mu.Lock()
-	d, index := a.state.digests, a.state.machine.Stamp().Index
-	q := d.question
-	d.question.state = nil
+	d := a.state.digests
+	entry := d.question.entry
+	if run.hasReplayed() { // before, there may be a later question
+		state, d.question.state = d.question.state, nil
+	}
+	asks := mayAsk && len(all) > 1 && d.question.ask(time.Now(), a.state.machine.Stamp().Index)
 	a.state.mu.Unlock()
-	if q.state != nil {
-		digest := q.state.Digest()
+	if state != nil {
+		digest := state.Digest()
 		a.state.mu.Lock()
-		d.answer(a.cfg.ID, q.entry, digest) // in vain if a snapshot has replaced the state
+		d.answer(a.cfg.ID, entry, digest) // in vain if a snapshot has replaced the state
 		a.state.mu.Unlock()
 	}
 	a.state.mu.Lock()
-	d = a.state.digests
-	todo, differing := d.todo, d.compare(voters, a.cfg.ID)
+	todo, differing := a.state.digests.todo, a.state.digests.compare(voters, a.cfg.ID)
 	a.state.mu.Unlock()
-	if leads && len(voters) > 1 && q.isDue(time.Now(), index) {
+	if asks {
 		_ = a.send(ctx, run, &fsm.Digest{Node: a.cfg.ID})
 	}
 	if todo.Index != 0 && a.send(ctx, run, &todo) == nil {
 		a.state.mu.Lock()
-		if d.todo == todo {
+		if d := a.state.digests; d.todo == todo {
 			d.todo = fsm.Digest{}
 		}
 		a.state.mu.Unlock()

@@ -39,7 +39,7 @@ func TestWhoStopsWhenDigestsDiffer(t *testing.T) {
 	} {
 		d := &digests{}
 		if c.mine != 0 {
-			d.at(entry).mine, d.at(entry).known = c.mine, true
+			d.answer("n1", entry, c.mine)
 		}
 		for node, value := range c.reports {
 			d.apply(entry+5, &fsm.Digest{Node: node, Index: entry, Value: value}, nil)
@@ -53,10 +53,10 @@ func TestWhoStopsWhenDigestsDiffer(t *testing.T) {
 }
 
 func TestAQuestionIsDue(t *testing.T) {
-	d := &digests{}
-	now := time.Now()
-	require.True(t, d.question.isDue(now, digestDistance), "a node that knows of no question")
-	d.question.asked, d.question.index = now, 100
+	q, now := question{}, time.Now()
+	require.True(t, q.ask(now, digestDistance), "a node that knows of no question")
+	require.False(t, q.ask(now.Add(digestRetry-1), digestDistance))
+	require.True(t, q.ask(now.Add(digestRetry), digestDistance), "it was not applied")
 	for _, c := range []struct {
 		later time.Duration
 		index uint64
@@ -65,9 +65,9 @@ func TestAQuestionIsDue(t *testing.T) {
 		{digestInterval, 100 + digestDistance, true},
 		{digestInterval, 100 + digestDistance - 1, false},
 		{digestInterval - 1, 100 + digestDistance, false},
-		{digestInterval, 99, true}, // the state is another one
 	} {
-		require.Equal(t, c.due, d.question.isDue(now.Add(c.later), c.index), c)
+		q = question{asked: now, index: 100}
+		require.Equal(t, c.due, q.ask(now.Add(c.later), c.index), c)
 	}
 }
 
@@ -83,6 +83,27 @@ func TestTheLatestQuestionIsAnswered(t *testing.T) {
 	d.apply(8, &fsm.Digest{Node: "n1"}, m)
 	require.Nil(t, d.question.state)
 	require.Empty(t, d.points, "a question is not a report")
+}
+
+// A node that has not reported hides a difference between two others for a while only.
+func TestAMissingReportDoesNotHideADifference(t *testing.T) {
+	d := &digests{}
+	d.answer("n1", 5, 1)
+	d.apply(7, &fsm.Digest{Node: "n2", Index: 5, Value: 2}, nil)
+	voters := servers{{ID: "n1"}, {ID: "n2"}, {ID: "n3"}}
+	require.Nil(t, d.compare(voters, "n1"))
+	d.at(5).since = time.Now().Add(-digestInterval)
+	got := d.compare(voters, "n1")
+	require.NotNil(t, got)
+	require.False(t, got.outvoted)
+}
+
+func TestAReportComesAfterItsQuestion(t *testing.T) {
+	d := &digests{}
+	for _, index := range []uint64{8, 9} {
+		d.apply(8, &fsm.Digest{Node: "n2", Index: index, Value: 2}, nil)
+	}
+	require.Empty(t, d.points, "a node that says so is ill, and would displace what is real")
 }
 
 func TestOldPointsAreForgotten(t *testing.T) {

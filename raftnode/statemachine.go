@@ -34,7 +34,7 @@ type state struct {
 
 	mu      sync.RWMutex // guards machine and digests
 	machine *fsm.Machine
-	digests *digests // of this machine: a snapshot replaces both
+	digests *digests // of this machine: a restore replaces both
 
 	// The epoch reads these in each round, without waiting for a batch to be applied: the version
 	// that an entry must be encoded for, and the state machine's earliest deadline, a clock.Time;

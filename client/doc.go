@@ -55,6 +55,8 @@
 // # Files
 //
 // acquire.go, reservation.go, election.go, locker.go, lockinfo.go, grant.go and watch.go have the
-// calls of Client, lock.go those of a handle. leader.go makes calls without a session, at a node
-// that nodes.go chooses. session.go explains the session.
+// calls of Client, lock.go those of a handle. calls.go makes calls without a session, at a node
+// that nodes.go chooses. session.go explains the session: stream.go and renewal.go notice that its
+// leader is gone, and session.run looks for the next one through nodes.go (tryInTurn, record, next)
+// and attempts.go, which tries several nodes at once.
 package client

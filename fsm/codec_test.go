@@ -23,8 +23,8 @@ import (
 )
 
 var updateGolden = flag.Bool("update-golden", false,
-	"write the golden files anew; a changed byte in one is a changed format, which needs a new "+
-		"version and new version")
+	"write the golden files anew; a changed byte in one is a changed format, which needs a "+
+		"reason in the commit, and from the first release on a new version")
 
 // everyCommand has each command once, with every field set.
 func everyCommand() []Command {

@@ -142,7 +142,7 @@ type Member struct {
 	Client, Peer, HTTP               string
 	Version                          string
 	StateVersionMin, StateVersionMax uint32 // what its binary knows
-	// FreeBytes is what its disk has left, LowSpaceThreshold what it must keep.
+	// FreeBytes is what its disk has left; below LowSpaceThreshold the disk is low.
 	FreeBytes, LowSpaceThreshold uint64
 	// ElectionTimeout is after how many milliseconds without a leader it campaigns, and Fixed the
 	// one that its operator has chosen; 0 = none.

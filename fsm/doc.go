@@ -134,11 +134,12 @@
 // # State machine version
 //
 // The state has a state machine version, and an entry has the version that it was encoded for. A
-// binary knows a range of versions ([SupportedVersions]); each change of meaning, or of a constant
-// in limits.go, is a new version with a branch that names it. An entry of another version changes
-// nothing and is answered "not done, encode again". Upgrade raises the version by one, and it never
-// decreases. A binary that meets a version beyond its range stops before it applies anything
-// ([VersionError]).
+// binary knows a range of versions ([SupportedVersions]). From release 0.1.0 on each change of
+// meaning, or of a constant in limits.go, is a new version with a branch that names it; until then
+// the format (format.go) separates binaries, which does not see a changed rule. An entry of another
+// version changes nothing and is answered "not done, encode again". Upgrade raises the version by
+// one, and it never decreases. A binary that meets a version beyond its range stops before it
+// applies anything ([VersionError]).
 //
 // # Representation
 //

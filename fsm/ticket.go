@@ -45,7 +45,7 @@ type singleItem struct {
 	slots [1]slot
 }
 
-// execute asks for locks: grants, queues or refuses.
+// execute answers a retransmission as its original, or grants, queues or refuses the ticket.
 func (c *Acquire) execute(m *Machine) Result {
 	if field := c.invalid(); field != "" {
 		return invalid(field)

@@ -20,7 +20,7 @@
 //	raftrun.go, raftlogger.go      raftRuns: one run of hashicorp/raft after the other
 //	timeout.go                     timing: when nodes without a leader elect another
 //	successor.go                   handover: the voters, and which of them leads next
-//	progress.go, room.go           progress, room: leaders that give way; room on the disks
+//	progress.go, diskspace.go      progress, room: leaders that give way; room on the disks
 //	watchdog.go                    watchdog: what the disk or raft does not finish
 //	roster.go                      roster: which servers the cluster has
 //	members.go                     changes: members that are added, replaced and removed

@@ -160,7 +160,7 @@ func (c *changes) addNonvoter(
 	if err := run.servers().conflict(node); err != nil {
 		return server, err
 	}
-	// The node is asked before the change begins: a leader can't step aside in one.
+	// The node is asked before the change begins: a leader can't give way in one.
 	if server, err = c.serverAt(ctx, run, node, requester); err != nil {
 		return server, err
 	}

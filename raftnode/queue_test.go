@@ -2,6 +2,9 @@ package raftnode
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"runtime"
 	"slices"
 	"strings"
@@ -442,4 +445,46 @@ func TestAnEntryOfOtherRulesWasNotDone(t *testing.T) {
 			done: func(_ Answer, err error) { got = append(got, err) }}}}
 	b.answer(fsm.Applied{Refused: fsm.OtherVersion}, nil)
 	require.Equal(t, []error{ErrOtherVersion}, got)
+}
+
+// A command that orderOf did not know would overtake those of its session that came before.
+func TestACommandIsOrderedUnderItsSession(t *testing.T) {
+	commands := map[string]fsm.Command{
+		"Attach": &fsm.Attach{Session: 7}, "Acquire": &fsm.Acquire{Session: 7},
+		"Drop": &fsm.Drop{Session: 7}, "DropUnrenewed": &fsm.DropUnrenewed{Session: 7},
+		"Downgrade":           &fsm.Downgrade{Session: 7},
+		"ReleaseOnDisconnect": &fsm.ReleaseOnDisconnect{Session: 7},
+		"CloseSession":        &fsm.CloseSession{Session: 7},
+		"WithdrawSession":     &fsm.WithdrawSession{Session: 7},
+	}
+	for name, c := range commands {
+		order, _ := orderOf(c)
+		require.Equal(t, uint64(7), order, name)
+	}
+	source, err := parser.ParseFile(token.NewFileSet(), "../fsm/command.go", nil, 0)
+	require.NoError(t, err)
+	hasSession := make(map[string]bool)
+	for _, d := range source.Decls {
+		decl, _ := d.(*ast.GenDecl)
+		if decl == nil || decl.Tok != token.TYPE {
+			continue
+		}
+		spec := decl.Specs[0].(*ast.TypeSpec)
+		switch of := spec.Type.(type) {
+		case *ast.Ident: // of the same fields as one before
+			hasSession[spec.Name.Name] = hasSession[of.Name]
+		case *ast.StructType:
+			for _, field := range of.Fields.List {
+				hasSession[spec.Name.Name] = hasSession[spec.Name.Name] ||
+					len(field.Names) > 0 && field.Names[0].Name == "Session"
+			}
+		}
+	}
+	require.True(t, hasSession["ExpireSession"])
+	delete(hasSession, "ExpireSession") // an operator's, who does not wait for the session
+	for name, has := range hasSession {
+		if has {
+			require.Contains(t, commands, name, "add it to orderOf, and here")
+		}
+	}
 }

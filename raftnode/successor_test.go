@@ -18,7 +18,7 @@ func (b *bubble) lowered(nodes ...*bubbleNode) {
 	for _, n := range nodes {
 		require.NoError(b, n.disk.become("low"))
 	}
-	time.Sleep(stepAsideAfter + 3*maintenanceTick)
+	time.Sleep(giveWayAfter + 3*maintenanceTick)
 }
 
 // A transfer without a target goes to a node that has room, not the first of the list.
@@ -104,21 +104,21 @@ func TestALeaderWithALowDiskHandsOver(t *testing.T) {
 
 		// The next one's disk gets low, too: only the third has room, and a majority has none.
 		b.lowered(next)
-		time.Sleep(moveInterval + stepAsideAfter)
+		time.Sleep(moveInterval + giveWayAfter)
 		require.Equal(b, term, next.Status().Term, "nothing is won by another leader")
 
 		// The first has room again: the second gives way, once.
 		low.disk.heal()
-		time.Sleep(stepAsideAfter)
+		time.Sleep(giveWayAfter)
 		last := b.leader(b.nodes...)
 		require.NotEqual(b, next.self.ID, last.self.ID)
 		term = last.Status().Term
-		time.Sleep(moveInterval + stepAsideAfter)
+		time.Sleep(moveInterval + giveWayAfter)
 		require.Equal(b, term, last.Status().Term)
 
 		b.lowered(b.others(last)...)
 		b.lowered(last)
-		time.Sleep(moveInterval + stepAsideAfter)
+		time.Sleep(moveInterval + giveWayAfter)
 		require.Equal(b, term, last.Status().Term, "no node is better")
 	})
 }

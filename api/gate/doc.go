@@ -48,7 +48,7 @@
 //	authorize.go  permission by the access rules
 //	own.go        ownership of a session
 //	room.go       disk space and quotas
-//	record.go     the audit log
+//	auditlines.go the audit log
 //	redact.go     what is removed from responses and errors
 //	listing.go    pages and filters of what a caller may see
 //	outcome.go    what the error of a retransmission says

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// stepAsideAfter is how long a leader leads before it does: the voters that answer have done so by
+// giveWayAfter is how long a leader leads before it does: the voters that answer have done so by
 // then.
-const stepAsideAfter = 5 * time.Second
+const giveWayAfter = 5 * time.Second
 
 // room is whether the nodes have room on their disks for new sessions and acquisitions.
 type room struct {
@@ -21,8 +21,8 @@ type room struct {
 	lacks    atomic.Pointer[string] // why this leader admits nothing new; nil or empty = it admits
 }
 
-// check decides whether this leader admits new sessions and acquisitions, and steps aside if its
-// own disk is nearly full while a majority has room: it would be the first to refuse entries.
+// check decides whether this leader admits new sessions and acquisitions, and gives way if its own
+// disk is nearly full while a majority has room: it would be the first to refuse entries.
 func (r *room) check(ctx context.Context) {
 	run, err := r.runs.leading()
 	if err != nil {
@@ -32,7 +32,7 @@ func (r *room) check(ctx context.Context) {
 	all, _ := r.handover.voters(run)
 	reason, led := noRoom(all), run.ledSince()
 	r.lacks.Store(&reason)
-	if !r.store.IsLowSpace() || reason != "" || led.IsZero() || time.Since(led) < stepAsideAfter {
+	if !r.store.IsLowSpace() || reason != "" || led.IsZero() || time.Since(led) < giveWayAfter {
 		return
 	}
 	r.progress.giveWay(ctx, run, r.handover.successor, "cause", "its disk is nearly full")

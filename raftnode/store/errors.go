@@ -35,8 +35,8 @@ var (
 	// not stored.
 	ErrChecksum = errors.New("the entry does not fit its checksum")
 
-	// ErrDiskFull: entries were refused for want of space (S5). None of them is in the log. A
-	// client is told that this node does not lead (proposal.finish in raftnode).
+	// ErrDiskFull: entries were refused for want of space (S5). None of them is in the log. To
+	// a client the node does not lead (proposal.finish in raftnode).
 	ErrDiskFull = errors.New("the disk is full")
 
 	// ErrBroken: a write of log or vote failed, now or earlier (S3). Of the write

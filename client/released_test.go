@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -232,4 +233,18 @@ func TestUntilWhenTheClusterHoldsIsSaidByTheSlowerClock(t *testing.T) {
 				clock.FromDuration(time.Until(b.leaseConfirmed())))
 		}
 	})
+}
+
+// That a session was attached by somebody else is a takeover only if no attempt of this client can
+// have done it: one that went out with the same number, and of which nothing was heard.
+func TestAnAttemptIsNoTakeover(t *testing.T) {
+	b := newBare(t)
+	attempt := &stream{s: b.session, rpc: struct {
+		grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame]
+	}{}}
+	superseded := refusalOf(t, zamokpb.Code_CODE_SUPERSEDED)
+	b.unanswered = 3
+	require.Equal(t, errOtherAttached, b.applyFirstFrame(attempt, superseded), "one of two others")
+	require.Equal(t, errOtherAttached, b.applyFirstFrame(attempt, superseded), "the last one")
+	require.Equal(t, permanentError{errTakenOver}, b.applyFirstFrame(attempt, superseded))
 }

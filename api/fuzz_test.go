@@ -2,12 +2,14 @@ package api
 
 import (
 	"context"
+	"io"
+	"net"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
-	"io"
 	"zamok/api/gate"
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -50,17 +52,17 @@ func FuzzFrame(f *testing.F) {
 			}}
 		err := n.server.gate.Stream(soon(t), gate.Arrival{Address: "192.0.2.1:1"},
 			zamokpb.Zamok_Session_FullMethodName, st)
-		close(st.ended)
+		out := st.end()
 		if err != nil {
 			require.Equal(t, zamokpb.Code_CODE_INVALID, infoOf(t, err).Code)
 		}
 		_, _, err = n.Raft().ReadBarrier(context.Background())
 		require.NoError(t, err)
 		require.NoError(t, context.Cause(n.failed))
-		for _, out := range st.out {
-			require.NotContains(t, out.String(), zamokpb.Code_CODE_INTERNAL.String(),
+		for _, frame := range out {
+			require.NotContains(t, frame.String(), zamokpb.Code_CODE_INTERNAL.String(),
 				"the leader could not decode it")
-			_, err = proto.Marshal(out)
+			_, err = proto.Marshal(frame)
 			require.NoError(t, err)
 		}
 		n.Raft().View(func(m *fsm.Machine) { require.NoError(t, m.Check()) })
@@ -74,9 +76,19 @@ const lastSent = "the last"
 // for its confirmation.
 type memoryStream struct {
 	in    []*zamokpb.ClientFrame
-	out   []*zamokpb.ServerFrame
 	last  chan struct{} // closed when lastSent was confirmed
 	ended chan struct{} // closed when the stream has ended
+
+	mu  sync.Mutex // guards out: the writer may still send when the handler has returned
+	out []*zamokpb.ServerFrame
+}
+
+// end ends the stream, and returns what was sent until then.
+func (s *memoryStream) end() []*zamokpb.ServerFrame {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.ended)
+	return s.out
 }
 
 func (s *memoryStream) RecvMsg(m any) error {
@@ -95,6 +107,11 @@ func (s *memoryStream) RecvMsg(m any) error {
 }
 
 func (s *memoryStream) SendMsg(m any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if isClosed(s.ended) {
+		return net.ErrClosed
+	}
 	s.out = append(s.out, m.(*zamokpb.ServerFrame))
 	for _, message := range m.(*zamokpb.ServerFrame).Messages {
 		if string(message.GetKeepAliveAck().GetSent()) == lastSent {
